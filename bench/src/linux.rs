@@ -62,6 +62,14 @@ pub const ROWS: &[Row] = &[
     )
     .target("<= 3 ms")
     .note("With two `u64`: the median of 100."),
+    row(
+        "shared_file_point_idle",
+        point_idle,
+        "`reference_point!` by a shared file every 300 ms, so that the host rests",
+    )
+    .target("<= 20 ms")
+    .slow(3)
+    .note("With two `u64`: the slowest of 10."),
     row("shared_file_point_awake", point_awake, "`shared_file_point` without a pause")
         .target("<= 100 µs")
         .note(
@@ -255,6 +263,11 @@ pub fn emit_module(context: &mut Context) -> Result<f64> {
 /// Measures a reference point by a shared file whose host is asleep.
 pub fn point_asleep(context: &mut Context) -> Result<f64> {
     shared(context)?.guest.ns("linux asleep")
+}
+
+/// Measures a reference point by a shared file whose host rests.
+pub fn point_idle(context: &mut Context) -> Result<f64> {
+    shared(context)?.guest.ns("linux idle")
 }
 
 /// Measures a reference point by a shared file whose host is awake. The guest has another CPU meanwhile: on the guest's,

@@ -26,6 +26,10 @@ const AWAKE: u64 = 500;
 const ASLEEP: u64 = 100;
 /// Pause before each of those.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Points of a run whose host rests.
+const IDLE: u64 = 10;
+/// Pause before each of those.
+const LONG_PAUSE: Duration = Duration::from_millis(300);
 
 /// Prepares a guest that has nothing but this program: mounts file systems, loads the module if it is there,
 /// and makes the console a channel for lines.
@@ -54,6 +58,7 @@ pub fn answer(part: &str) -> Result<f64> {
         ("awake", _) => points(AWAKE, Duration::ZERO, 0.1),
         // The median: a sleeping host looks at a steady pace, so that the quickest are luck.
         ("asleep", _) => points(ASLEEP, PAUSE, 0.5),
+        ("idle", _) => points(IDLE, LONG_PAUSE, 1.0),
         ("million", _) => million(),
         _ => bail!("no part {part:?}"),
     }

@@ -5,8 +5,13 @@
 #![allow(unsafe_code)]
 
 use hypertrace_user::Signals;
+use rustix::event::{Timespec, poll};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Longest time until a signal is seen that came just before a wait.
+const PERIOD: Duration = Duration::from_millis(200);
 
 /// The first signal that was received, 0 if none.
 static CAME: AtomicI32 = AtomicI32::new(0);
@@ -57,6 +62,14 @@ impl Interrupts {
         if let Some(signal) = Interrupts::came() {
             // SAFETY: no memory is passed.
             unsafe { libc::raise(signal) };
+        }
+    }
+
+    /// Waits until a signal is received.
+    pub fn wait() {
+        while Interrupts::came().is_none() {
+            // A signal ends it, unless it comes just before.
+            let _ = poll(&mut [], Timespec::try_from(PERIOD).ok().as_ref());
         }
     }
 

@@ -14,6 +14,8 @@ use hypertrace_abi::layout::{WORD, host_page, register};
 use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, id};
 use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState, Wake};
 use hypertrace_abi::sink::Status;
+#[cfg(feature = "std")]
+use hypertrace_segment::Bell;
 
 /// Every load from a device that is not there.
 const ABSENT: u64 = u64::MAX;
@@ -111,13 +113,21 @@ impl<'m> Client<'m> {
     }
 
     /// Makes it a thread's client: reference points carry the CPU that it runs on. It publishes the count of
-    /// events of threads without a client, if the process has no other place for it.
+    /// events of threads without a client, if the process has no other place for it. It rings the host's bell, if there is
+    /// one, when its ring fills.
     #[cfg(feature = "std")]
-    pub(crate) fn of_thread(self, unattached: Option<&'m AtomicU64>) -> Self {
-        let producer = match unattached {
-            Some(events) => self.producer.with_unattached(events),
-            None => self.producer,
-        };
+    pub(crate) fn of_thread(
+        self,
+        unattached: Option<&'m AtomicU64>,
+        bell: Option<&'m Bell<'static>>,
+    ) -> Self {
+        let mut producer = self.producer;
+        if let Some(events) = unattached {
+            producer = producer.with_unattached(events);
+        }
+        if let Some(bell) = bell {
+            producer = producer.waking(bell, u64::MAX);
+        }
         producer.refresh(self.channel.clock.now());
         Client { producer, cpu: None, ..self }
     }

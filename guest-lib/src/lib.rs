@@ -78,7 +78,7 @@
 //!
 //! An emit never fails: an event that cannot be recorded is counted, and the host
 //! shows the count. It is not for more events than a ring takes until the host
-//! drains it: those are counted too.
+//! drains it: those are counted too. An event in a ring that is a quarter full wakes a host that sleeps.
 //!
 //! # Features
 //!

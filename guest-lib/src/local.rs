@@ -104,7 +104,7 @@ impl LocalHost {
             for until in [begin + RING_AGAIN, begin + 1_000_000_000] {
                 while self.pages.state().load(Relaxed) != State::Ended as u32 {
                     let found = reply.load(Relaxed) as u32;
-                    if found == seq || !os::sleep(reply, found, until, self.is_remote) {
+                    if found == seq || !os::sleep(reply, found, (begin, until), self.is_remote) {
                         break;
                     }
                 }

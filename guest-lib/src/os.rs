@@ -13,19 +13,28 @@ pub(crate) use linux::*;
 mod linux {
     use hypertrace_abi::atomic::AtomicU64;
     use hypertrace_segment::futex;
+    use std::ops::RangeInclusive;
     use std::time::Duration;
 
-    /// Longest sleep on a word whose writer cannot wake this thread.
-    const NAP: u64 = 200_000;
+    /// Sleeps on a word whose writer cannot wake this thread, in nanoseconds: the longer, the longer it has waited, as a host
+    /// answers soon or, after idleness, in up to 20 ms.
+    const NAPS: RangeInclusive<u64> = 200_000..=1_000_000;
 
     /// Sleeps on the low half of a word that processes share, if it is `found`, until
     /// it is woken or the time ([`nanoseconds`]) has come: `false`. `is_remote`: the word's writer
-    /// has another kernel, so nobody wakes this thread.
-    pub(crate) fn sleep(word: &AtomicU64, found: u32, until: u64, is_remote: bool) -> bool {
-        let left = until.saturating_sub(nanoseconds());
+    /// has another kernel, so nobody wakes this thread. `begin`: when it began to wait.
+    pub(crate) fn sleep(
+        word: &AtomicU64,
+        found: u32,
+        (begin, until): (u64, u64),
+        is_remote: bool,
+    ) -> bool {
+        let now = nanoseconds();
+        let left = until.saturating_sub(now);
         let of = Duration::from_nanos;
         if left > 0 && (is_remote || !futex::wait_low(word, found, Some(of(left)))) {
-            nap(of(left.min(NAP)));
+            let waited = now.saturating_sub(begin);
+            nap(of(left.min((waited / 4).clamp(*NAPS.start(), *NAPS.end()))));
         }
         left > 0
     }
@@ -156,8 +165,9 @@ mod tests {
         let word = unsafe { &*(start as *const AtomicU64) };
         assert!(!hypertrace_segment::futex::wait_low(word, 0, None));
 
-        let until = nanoseconds() + 20_000_000;
-        let turns = (0..).take_while(|_| sleep(word, 0, until, false)).count();
+        let begin = nanoseconds();
+        let until = begin + 20_000_000;
+        let turns = (0..).take_while(|_| sleep(word, 0, (begin, until), false)).count();
 
         assert!(turns <= 100, "{turns} turns of 200 us or more in 20 ms");
     }

@@ -21,7 +21,7 @@
 //!
 //! - [`Segment`] is the file: created or opened, its config page checked, mapped;
 //! - [`LocalPages`] is what a segment has and a device does not: the host's page
-//!   and the bells, by which a program rings the host;
+//!   and the bells, by which a program rings the host; a [`Bell`] is one client's;
 //! - [`LockFile`] is which process has which client, in a segment or a device;
 //! - [`Mapping`] is a part of a file in memory, [`futex`] sleeps on a word of it;
 //! - [`signals`] keeps a program's signals and this project's work in its process apart.
@@ -30,8 +30,8 @@
 //!
 //! # Features
 //!
-//! - `std` (default): all of the above, on Linux. Without it there is
-//!   [`LocalPages`] alone, for a segment that is mapped already.
+//! - `std` (default): all of the above, on Linux. Without it there are
+//!   [`LocalPages`] and [`Bell`] alone, for a segment that is mapped already.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![warn(missing_debug_implementations)]
 
@@ -55,7 +55,7 @@ mod token;
 pub use file::{Segment, SegmentError};
 #[cfg(feature = "std")]
 pub use holders::Holder;
-pub use local::LocalPages;
+pub use local::{Bell, LocalPages};
 #[cfg(feature = "std")]
 pub use lock::LockFile;
 #[cfg(feature = "std")]

@@ -11,6 +11,7 @@ use hypertrace_abi::layout::local::{
     TRIGGERS, TRIGGERS_BYTES, WATCH, watch,
 };
 use hypertrace_abi::layout::{PAGE, WORD};
+use hypertrace_abi::ring::Wake;
 use hypertrace_abi::sink::NameSet;
 
 /// Words of page L and of the page with the bells, which follows it.
@@ -154,6 +155,26 @@ impl<'m> LocalPages<'m> {
             #[cfg(feature = "std")]
             crate::futex::wake(watches, 1);
         }
+    }
+}
+
+/// A client's bell, which wakes a host that sleeps when the client's ring fills.
+#[derive(Clone, Copy, Debug)]
+pub struct Bell<'m> {
+    pages: LocalPages<'m>,
+    client: u32,
+}
+
+impl<'m> Bell<'m> {
+    /// Makes it of the pages of a segment that has such a client.
+    pub fn new(pages: LocalPages<'m>, client: u32) -> Bell<'m> {
+        Bell { pages, client }
+    }
+}
+
+impl Wake for Bell<'_> {
+    fn wake(&self) {
+        self.pages.ring(self.client);
     }
 }
 

@@ -4,7 +4,7 @@ use crate::state::{HostState, PANICS, ThreadCounts};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
 use hypertrace_abi::clients::{Clients, Rings};
 use hypertrace_abi::clock::{in_ticks, ticks};
-use hypertrace_abi::drain;
+use hypertrace_abi::drain::{self, IdleDetector, poll_after};
 use hypertrace_abi::layout::guest_page::{
     HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN, SLOT,
 };
@@ -17,7 +17,7 @@ use hypertrace_abi::slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Shortest time between two boots of a guest. Each begins a generation, and a guest that
 /// boots all the time must not fill the session with them.
@@ -45,6 +45,9 @@ pub(crate) struct Drain<S> {
     clients: Clients,
     /// The bells at the last look.
     bells: Vec<u64>,
+    idle: IdleDetector,
+    /// Begin of all times that `idle` has.
+    begun: Instant,
     /// When the guest's last boot was seen: the raw counter.
     booted: Option<u64>,
     /// Events lost in processes that hold no client.
@@ -87,23 +90,27 @@ impl Known {
     }
 }
 
-/// Drains once in a period while the thread that answers points sleeps. Drains
-/// all that is left at the end.
-pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> ThreadCounts {
+/// Drains while the thread that answers points sleeps: once in a period while there are events, and less often
+/// while there are none. Drains all that is left at the end.
+pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>) -> ThreadCounts {
     // A panic in a sink may leave counters out of date, but nothing half-written.
     let lock = || drain.lock().unwrap_or_else(PoisonError::into_inner);
     let state = Arc::clone(&lock().state);
+    let period = state.policy.drain.period;
     let mut panics = 0;
     while !state.stop_drain.load(Relaxed) {
-        let mut pass = || lock().pass(&mut || {});
-        let more = panics == 0
-            && state.sleeps.load(Relaxed)
-            && catch_unwind(AssertUnwindSafe(&mut pass)).unwrap_or_else(|_| {
+        let mut wait = period;
+        if panics == 0 && state.sleeps.load(Relaxed) {
+            let pass = || lock().pass(&mut || {});
+            wait = catch_unwind(AssertUnwindSafe(pass)).unwrap_or_else(|_| {
                 panics += 1;
-                false
+                state.is_polled.store(false, Relaxed);
+                state.wake_points();
+                period
             });
-        if !more {
-            thread::park_timeout(period);
+        }
+        if !wait.is_zero() {
+            thread::park_timeout(wait);
         }
     }
     panics += u64::from(catch_unwind(AssertUnwindSafe(|| lock().end())).is_err());
@@ -129,6 +136,8 @@ impl<S: EventSink> Drain<S> {
             share,
             clients: Clients::new(relays, all),
             bells,
+            idle: IdleDetector::new(all as usize, Duration::ZERO),
+            begun: Instant::now(),
             booted: None,
             unattached: Total::default(),
             bad_totals: 0,
@@ -141,8 +150,8 @@ impl<S: EventSink> Drain<S> {
     }
 
     /// Drains every client for a share of time, with a call of `between` before
-    /// each step and at the end. Returns whether some client has more.
-    pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> bool {
+    /// each step and at the end. Returns the time until the next pass: none if some client has more.
+    pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> Duration {
         // ORDERING: pairs with the Release in `wake_drain`: what a pass was requested
         // for is seen by this one, or is requested again.
         self.state.is_drain_due.swap(false, Ordering::Acquire);
@@ -154,7 +163,7 @@ impl<S: EventSink> Drain<S> {
         if looks_at_all {
             self.look_at_all();
         }
-        let is_point_due = self.has_asked();
+        let is_point_due = self.has_asked() || self.looks_for_points() && self.has_rung();
         if is_point_due {
             self.state.is_point_due.store(true, Relaxed);
         }
@@ -176,7 +185,35 @@ impl<S: EventSink> Drain<S> {
         }
         self.state.last_pass.store(ticks(), Relaxed);
         self.state.passes.fetch_add(1, Relaxed);
-        more
+        let wait = self.wait(!more && !is_settling && !is_point_due);
+        if more { Duration::ZERO } else { wait }
+    }
+
+    /// Returns the time until the next pass, after one that found nothing but maybe records (`is_quiet`).
+    fn wait(&mut self, is_quiet: bool) -> Duration {
+        let HostState { segment, is_used, policy, .. } = &*self.state;
+        let heads = (0..).zip(is_used).map(|(client, is_used)| {
+            let memory = segment.client(client).filter(|_| is_used.load(Relaxed));
+            memory.map_or(0, |memory| memory.guest[HEAD].load(Relaxed))
+        });
+        // First, as it notes the heads.
+        let is_quiet = self.idle.have_heads_stayed(heads)
+            && is_quiet
+            && with_drain(&*self.sink, |sink| !sink.quiet_for().is_zero());
+        let idle = self.idle.idle_for(is_quiet, self.begun.elapsed());
+        let period = policy.drain.period;
+        let wait = poll_after(idle, period, segment.geometry().ring_bytes);
+        let looked_for_points = self.looks_for_points();
+        self.state.is_polled.store(wait > period, Relaxed);
+        if looked_for_points && wait == period {
+            self.state.wake_points();
+        }
+        wait
+    }
+
+    /// Returns whether this thread looks for the points of a VM while the other one sleeps.
+    fn looks_for_points(&self) -> bool {
+        self.state.is_remote && self.state.is_polled.load(Relaxed)
     }
 
     /// Beats. Returns whether the memory of a VM is being replaced, so that nothing in it can be relied on.
@@ -359,6 +396,13 @@ impl<S: EventSink> Drain<S> {
         let used = (0..).zip(is_used).filter(|(_, is_used)| is_used.load(Relaxed));
         used.filter_map(|(number, _)| segment.client(number))
             .any(|memory| slot::asked(&memory).is_some())
+    }
+
+    /// Returns whether a client has rung since the bells were looked at.
+    fn has_rung(&self) -> bool {
+        let (_, all) = self.state.segment.clients();
+        let bells = self.state.segment.local().bells(all);
+        bells.iter().zip(&self.bells).any(|(bell, seen)| bell.load(Relaxed) != *seen)
     }
 
     /// Passes the number of further events that were lost in processes which hold no client to the sink.

@@ -55,9 +55,8 @@ impl Host {
         local.state().store(State::Serving as u32, Ordering::Release);
         let drain = Arc::new(Mutex::new(drain));
         let (for_points, of_points) = (Arc::clone(&drain), Arc::clone(&state));
-        let drain = thread::Builder::new()
-            .name("drain".into())
-            .spawn(move || drain::run(&drain, policy.drain.period))?;
+        let drain =
+            thread::Builder::new().name("drain".into()).spawn(move || drain::run(&drain))?;
         let mut host =
             Host { state, points: None, drain_thread: drain.thread().clone(), drain: Some(drain) };
         let points = thread::Builder::new()

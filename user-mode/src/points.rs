@@ -97,6 +97,8 @@ pub(crate) fn run<S: EventSink>(
         full: None,
         counts: [0; COUNTERS.len()],
     };
+    // This thread is the only one of this host that answers points.
+    let _ = state.points_thread.set(thread::current());
     let gone = Gone(&state.sleeps);
     points.run(drain);
     points.end();
@@ -150,34 +152,46 @@ impl<S: EventSink> Points<'_, S> {
 
     /// Sleeps unless a client has rung.
     fn sleep(&mut self) {
-        if self.state.is_remote {
-            self.state.sleeps.store(true, Relaxed);
-            thread::park_timeout(self.nap);
-            self.state.sleeps.store(false, Relaxed);
-            self.nap = (self.nap * 2).min(*NAPS.end());
-            return;
-        }
         let watches = self.watch;
-        watches.store(watch::ASLEEP, Relaxed);
+        if !self.state.is_remote {
+            watches.store(watch::ASLEEP, Relaxed);
+        }
         self.state.sleeps.store(true, Relaxed);
         // ORDERING: pairs with the fence between a bell, or a slot, and the
         // ringer's look at this word: one of the two sees what the other did.
         fence(Ordering::SeqCst);
+        let HostState { stop_points, is_drain_due, is_point_due, .. } = self.state;
+        let is_needed = stop_points.load(Relaxed) || is_drain_due.load(Relaxed);
+        if self.state.is_remote {
+            // Who has found a point has unparked this thread.
+            if !is_needed {
+                self.nap();
+            }
+            self.state.sleeps.store(false, Relaxed);
+            return;
+        }
         let has_rung = self.bells.iter().zip(&self.seen);
         let has_rung = has_rung.into_iter().any(|(bell, seen)| bell.load(Relaxed) != *seen);
         let has_asked = |client: &u32| {
             self.memories.get(*client as usize).is_some_and(|memory| slot::asked(memory).is_some())
         };
         self.watched = self.watched.filter(has_asked);
-        if self.watched.is_none() {
-            let HostState { stop_points, is_drain_due, is_point_due, .. } = self.state;
-            let is_needed = [stop_points, is_drain_due, is_point_due].map(|why| why.load(Relaxed));
-            if !has_rung && is_needed == [false; 3] {
-                futex::wait(watches, watch::ASLEEP, None);
-            }
+        let is_needed = is_needed || has_rung || is_point_due.load(Relaxed);
+        if self.watched.is_none() && !is_needed {
+            futex::wait(watches, watch::ASLEEP, None);
         }
         self.state.sleeps.store(false, Relaxed);
         watches.store(self.watched.map_or(watch::BELLS, |client| watch::CLIENT + client), Relaxed);
+    }
+
+    /// Sleeps where clients cannot wake this thread: for a moment, or until the thread that drains has found something.
+    fn nap(&mut self) {
+        if self.state.is_polled.load(Relaxed) {
+            thread::park();
+        } else {
+            thread::park_timeout(self.nap);
+            self.nap = (self.nap * 2).min(*NAPS.end());
+        }
     }
 
     /// Serves the points of all clients that rang, and of the one that need not, unless

@@ -7,8 +7,8 @@ use hypertrace_abi::config::Features;
 use hypertrace_abi::layout::local::watch;
 use hypertrace_abi::slot::Versions;
 use hypertrace_segment::{Segment, futex};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 /// Counters of a thread of the host, by their names.
@@ -30,6 +30,10 @@ pub(crate) struct HostState {
     pub(crate) is_drain_due: AtomicBool,
     /// Whether each client rang once, has made a point or has written, so that it is or was leased.
     pub(crate) is_used: Box<[AtomicBool]>,
+    /// Passes are rare, as the rings are idle. Then the thread that drains looks for a VM's points, too.
+    pub(crate) is_polled: AtomicBool,
+    /// The thread that answers points.
+    pub(crate) points_thread: OnceLock<Thread>,
     /// A client has asked for a point, maybe without its bell: all slots are to be looked at.
     pub(crate) is_point_due: AtomicBool,
     /// The beat that this host stored last. Another number: a VM's memory is that of another time.
@@ -58,6 +62,8 @@ impl HostState {
             sleeps: AtomicBool::new(false),
             is_drain_due: AtomicBool::new(false),
             is_used: (0..all).map(|client| AtomicBool::new(client < relays)).collect(),
+            is_polled: AtomicBool::new(false),
+            points_thread: OnceLock::new(),
             is_point_due: AtomicBool::new(false),
             beat: AtomicU64::new(0),
             is_replaced: AtomicBool::new(false),
@@ -86,13 +92,17 @@ impl HostState {
         self.is_remote && (self.is_settling.load(Relaxed) || !is_same())
     }
 
-    /// Returns true if a program would wake the thread that answers points.
+    /// Returns true if a program would wake the thread that answers points, or if that sleeps until it is woken by this process.
     pub(crate) fn is_asleep(&self) -> bool {
-        self.segment.local().watch().load(Relaxed) == watch::ASLEEP
+        self.is_remote || self.segment.local().watch().load(Relaxed) == watch::ASLEEP
     }
 
     /// Wakes the thread that answers points, if it sleeps.
     pub(crate) fn wake_points(&self) {
+        if self.is_remote {
+            self.points_thread.get().map(Thread::unpark);
+            return;
+        }
         // ORDERING: pairs with the fence in `Points::sleep`.
         fence(Ordering::SeqCst);
         let watches = self.segment.local().watch();

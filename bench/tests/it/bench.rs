@@ -84,11 +84,12 @@ const OTHERS: [(&str, &str); 25] = [
 ];
 const QEMU: &str = "qemu-x86_64";
 /// Rows in a Linux guest.
-const LINUX: [&str; 5] = [
+const LINUX: [&str; 6] = [
     "linux_ring_emit_sysfs",
     "linux_ring_emit_ivshmem",
     "linux_socket_messages",
     "shared_file_point",
+    "shared_file_point_idle",
     "shared_file_point_awake",
 ];
 /// Rows of function traces that need a kernel.

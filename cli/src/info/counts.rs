@@ -121,12 +121,8 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
     let is_program = session.json().programs;
     let title = if is_program { "recorder" } else { "device" };
     let device = session.json().device.iter().map(|(k, n)| (k.as_str(), *n));
-    // Rings of programs without reference points are for other things.
-    let is_usual = |name: &str| match name {
-        "passes" => is_program,
-        "rings_without_point" => is_program && stat.total.reference_points == 0,
-        _ => false,
-    };
+    // A program rings when its ring fills, too.
+    let is_usual = |name: &str| is_program && ["passes", "rings_without_point"].contains(&name);
     list(out, title, device.filter(|(name, n)| *n > 0 && !is_usual(name)))?;
     if stat.missing > 0 {
         let missing = grouped(stat.missing);

@@ -9,8 +9,6 @@ use hypertrace_export::escape;
 use hypertrace_trace::Summary;
 use hypertrace_user::{Config, Segment, Session, end_if_cut};
 use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
 
 /// Records until the command is interrupted. Returns the summary, and whether the session was written to
 /// its end.
@@ -34,9 +32,7 @@ pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, R
              -device ivshmem-plain,memdev=ht"
         ),
     );
-    while Interrupts::came().is_none() {
-        sleep(Duration::from_millis(20));
-    }
+    Interrupts::wait();
     drop(monitor);
     let (summary, written) = session.end();
     say_end(args, ring, &summary, false);

@@ -62,6 +62,7 @@ mod regions_text;
 mod regions_truth;
 mod regions_whom;
 mod report;
+mod rest;
 mod run;
 mod run_descriptors;
 mod run_hostile;

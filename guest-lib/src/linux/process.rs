@@ -30,7 +30,7 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState, Wake};
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_segment::signals::SignalsBlocked;
-use hypertrace_segment::{LockFile, Mapping, token};
+use hypertrace_segment::{Bell, LockFile, Mapping, token};
 use std::fmt::Write;
 use std::fs::File;
 use std::iter::repeat;
@@ -90,6 +90,8 @@ pub(super) struct Process {
     // By the client's number less the first that can be leased.
     cells: Box<[ClientCell]>,
     in_use: Box<[AtomicU64]>,
+    /// Of a segment whose host sleeps until a client wakes it.
+    bells: Box<[Bell<'static>]>,
 }
 
 /// A client that a thread of this process has.
@@ -280,6 +282,8 @@ fn start(
         OpenError::because("have a fork wipe", path, why)
     })?;
     life.ours.store(1, Relaxed);
+    let waking = channel.local.filter(|local| !local.is_remote && !channel.is_lent);
+    let waking = waking.map(|local| local.pages);
     let process: &'static Process = Box::leak(Box::new(Process {
         channel,
         place: opened.place,
@@ -294,6 +298,10 @@ fn start(
         states,
         cells: (0..count).map(ClientCell::new).collect(),
         in_use: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+        bells: waking
+            .into_iter()
+            .flat_map(|pages| clients.clone().map(move |n| Bell::new(pages, n)))
+            .collect(),
     }));
     process.refresh_mask(clients.start);
     losses::set_host_ended(false);
@@ -570,7 +578,9 @@ impl Process {
             Ok(client) => {
                 // SAFETY: this thread has set its bit, and the thread that had it before
                 // has cleared it.
-                unsafe { cell.fill(client.of_thread(self.own_place())) };
+                unsafe {
+                    cell.fill(client.of_thread(self.own_place(), self.bells.get(cell.slot())))
+                };
                 let attempted = state.attempted();
                 cell.attempted_now.store(attempted, Relaxed);
                 cell.attempted.store(attempted, Relaxed);

@@ -3,8 +3,8 @@
 
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::layout::{Geometry, PAGE, Region, WORD};
-use hypertrace_abi::ring::{ClientMemory, Wake};
-use hypertrace_segment::{LocalPages, LockFile, Mapping, Segment, SegmentError};
+use hypertrace_abi::ring::ClientMemory;
+use hypertrace_segment::{Bell, LocalPages, LockFile, Mapping, Segment, SegmentError};
 use std::path::Path;
 
 /// Programs that are emulated have QEMU's descriptors, and many expect theirs
@@ -27,20 +27,7 @@ pub struct Attached {
     registers: u64,
     mapping: &'static Mapping,
     /// A bell for each relay.
-    pub bells: Box<[Bell]>,
-}
-
-/// Rings the host when a relay's ring fills.
-#[derive(Debug)]
-pub struct Bell {
-    local: LocalPages<'static>,
-    client: u32,
-}
-
-impl Wake for Bell {
-    fn wake(&self) {
-        self.local.ring(self.client);
-    }
+    pub bells: Box<[Bell<'static>]>,
 }
 
 impl Attached {
@@ -64,7 +51,7 @@ impl Attached {
             relays,
             registers: geometry.window_offset(Region::Control) + geometry.control_pages_offset(),
             mapping,
-            bells: (0..relays).map(|client| Bell { local, client }).collect(),
+            bells: (0..relays).map(|client| Bell::new(local, client)).collect(),
         })
     }
 

@@ -384,6 +384,30 @@ fn rings_that_short_threads_have_used_up_are_given_back() {
 }
 
 #[test]
+fn a_ring_that_fills_is_drained_before_the_host_looks_by_itself() {
+    const TIMES: u64 = 100;
+    const EVENTS: u64 = 200;
+    child::in_own_process(|| {
+        let dir = tempfile::tempdir().unwrap();
+        // A ring takes the events of ten times.
+        let geometry = Geometry::for_programs(4, 64 << 10);
+        let mut config = Config { geometry, ..Config::new(dir.path()) };
+        config.policy.drain.period = Duration::from_millis(50);
+        let session = Session::create(config).unwrap();
+        let segment = Some(session.segment().location().into());
+        hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+
+        for n in 0..TIMES {
+            (0..EVENTS).for_each(|m| hypertrace::event!("burst", n, m));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+
+        let summary = session.finish().unwrap();
+        assert_eq!((summary.ring_events, summary.lost), (TIMES * EVENTS, 0));
+    });
+}
+
+#[test]
 fn a_ring_of_a_mebibyte_takes_240_short_threads_between_two_drains() {
     let geometry = Geometry::for_programs(1, 1 << 20);
     let segment = Segment::anonymous(&geometry, &HostFacts::default()).unwrap();

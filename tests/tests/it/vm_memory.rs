@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use hypertrace::{OpenError, Options, Place, counts, event};
+use hypertrace::{OpenError, Options, Place, Status, counts, event};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
@@ -129,6 +129,37 @@ fn each_boot_of_a_guest_is_a_generation_and_nothing_is_lost() {
         json["clocks"].as_array().unwrap().iter().filter_map(|clock| clock["epoch"].as_u64());
     assert_eq!(epochs.collect::<std::collections::BTreeSet<_>>().len(), 2, "{}", json["clocks"]);
     babeltrace2::read(&machine.path("session/ctf")).map(|read| read.clean());
+}
+
+/// Makes points as a program of the guest, each after a second without events.
+fn rare_points(machine: &str) {
+    hypertrace::open(&options(machine)).unwrap();
+    for n in 0..RARE {
+        thread::sleep(Duration::from_secs(1));
+        let begin = Instant::now();
+        let reply = hypertrace::reference_point!("rare", n);
+        let took = begin.elapsed();
+        assert!(reply.is_ok_and(|reply| reply.status == Status::Recorded), "{reply:?}");
+        // 20 ms on a machine that has a CPU for both: the benchmark measures it.
+        assert!(took < Duration::from_millis(500), "{took:?}");
+    }
+}
+
+/// Points of [`rare_points`].
+const RARE: u64 = 3;
+
+#[test]
+fn a_point_after_a_second_of_idleness_is_answered_though_the_host_rests() {
+    if let Some(machine) = traced::argument() {
+        return rare_points(&machine);
+    }
+    let machine = Machine::new();
+    let session = machine.session(Some(SIZE));
+
+    machine.boot("first", this_test!());
+
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.lost, summary.reference_points), (0, RARE));
 }
 
 /// Opens the function as a program of the guest, which fails. Returns why.
