@@ -7,15 +7,20 @@ use super::scratch::Scratch;
 use super::timing::{ns, timed};
 use anyhow::{Result, ensure};
 use hypertrace::abi::clock::ticks;
-use hypertrace::{ProducerState, Status};
+use hypertrace::abi::drain::LONGEST_POLL;
+use hypertrace::{Client, ProducerState, Status};
 use hypertrace_device::Geometry;
 use hypertrace_user::{Config, Policy, Session};
 use kvm_vmm::segment_channel;
 use rustix::thread::futex::{self, Flags};
+use std::collections::BTreeSet;
+use std::fs;
 use std::hint::{black_box, spin_loop};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
+use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const HANDSHAKE: Floor = ("handshake_floor", floor_awake);
 const HANDSHAKE_ASLEEP: Floor = ("handshake_asleep_floor", floor_asleep);
@@ -50,7 +55,23 @@ pub const ROWS: &[Row] = &[
         "`reference_point!` every 300 µs, so that the host sleeps",
     )
     .over(HANDSHAKE_ASLEEP, "<= 1.2 x handshake_asleep_floor"),
+    row(
+        "poll_floor",
+        floor_cpu,
+        "CPU time in a second of a thread that only sleeps, 16 ms each time",
+    ),
+    row(
+        "user_idle_cpu",
+        idle_cpu,
+        "CPU time in a second of the threads that serve an idle program",
+    )
+    .over(POLL, "<= 4 x poll_floor")
+    .note("What a wake-up costs depends on the machine: most of all whether it is a VM itself."),
+    row("user_busy_cpu", busy_cpu, "the same beside a program with ten events each millisecond")
+        .compared_with(POLL),
 ];
+
+const POLL: Floor = ("poll_floor", floor_cpu);
 
 /// Points of a run whose host is awake.
 const AWAKE: u64 = 50_000;
@@ -168,6 +189,96 @@ fn timed_with(turns: u64, pause: Option<Duration>, mut turn: impl FnMut(u64)) ->
         timed(1, |_| turn(n))
     };
     (0..turns).map(paused).sum()
+}
+
+/// Time without events after which a host pauses for as long as it ever does.
+const SETTLE: Duration = Duration::from_millis(400);
+/// Time that is measured.
+const MEASURED: Duration = Duration::from_millis(500);
+
+/// Returns the nanoseconds in a second for which the threads had a CPU that `start` starts and that are called `ht-`.., while
+/// `meanwhile` runs.
+fn cpu_of<T>(
+    start: impl FnOnce() -> Result<T>,
+    meanwhile: impl FnOnce(&T) -> Result<()>,
+) -> Result<(T, f64)> {
+    let tasks = || -> Result<BTreeSet<PathBuf>> {
+        let tasks = fs::read_dir("/proc/self/task")?.map(|task| Ok(task?.path()));
+        tasks.collect()
+    };
+    let before = tasks()?;
+    let started = start()?;
+    // By then, each thread has given itself its name.
+    thread::sleep(SETTLE);
+    let is_ours = |task: &PathBuf| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("ht-"))
+    };
+    let ours = Vec::from_iter(tasks()?.difference(&before).filter(|task| is_ours(task)).cloned());
+    ensure!(!ours.is_empty(), "no threads");
+    // schedstat: nanoseconds on a CPU, then others.
+    let spent = || -> Result<u64> {
+        let of = |task: &PathBuf| -> Result<u64> {
+            let text = fs::read_to_string(task.join("schedstat"))?;
+            Ok(text.split(' ').next().unwrap_or_default().parse()?)
+        };
+        ours.iter().map(of).sum()
+    };
+    let (begin, begun) = (spent()?, Instant::now());
+    meanwhile(&started)?;
+    let spent = spent()? - begin;
+    Ok((started, spent as f64 / begun.elapsed().as_secs_f64()))
+}
+
+pub fn floor_cpu(_: &mut Context) -> Result<f64> {
+    let ends = Arc::new(AtomicBool::new(false));
+    let (stop, (tell, begun)) = (Arc::clone(&ends), mpsc::channel());
+    let start = || {
+        let sleep = move || {
+            let _ = tell.send(());
+            while !stop.load(Relaxed) {
+                thread::sleep(LONGEST_POLL);
+            }
+        };
+        let thread = thread::Builder::new().name("ht-floor".to_owned()).spawn(sleep)?;
+        begun.recv()?;
+        Ok(thread)
+    };
+    let (sleeper, spent) = cpu_of(start, |_| {
+        thread::sleep(MEASURED);
+        Ok(())
+    })?;
+    ends.store(true, Relaxed);
+    ensure!(sleeper.join().is_ok(), "the thread panicked");
+    Ok(spent)
+}
+
+pub fn idle_cpu(_: &mut Context) -> Result<f64> {
+    host_cpu(|_| thread::sleep(MEASURED))
+}
+
+pub fn busy_cpu(_: &mut Context) -> Result<f64> {
+    host_cpu(|client| {
+        let begun = Instant::now();
+        while begun.elapsed() < MEASURED {
+            (0..10u64).for_each(|a| hypertrace::event!(client: client, "bench_pair", a, b = a));
+            thread::sleep(Duration::from_millis(1));
+        }
+    })
+}
+
+/// Measures the threads of a host while the program's part runs on this thread.
+fn host_cpu(program: impl FnOnce(&Client<'_>)) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let state = ProducerState::new();
+    let start = || Ok(Session::create(Config::new(scratch.path().join("session")))?);
+    let (session, spent) = cpu_of(start, |session| {
+        let client = lease(segment_channel(session.segment())?, 0, &state)?;
+        program(&client);
+        client.release();
+        Ok(())
+    })?;
+    session.finish()?;
+    Ok(spent)
 }
 
 pub fn floor_awake(_: &mut Context) -> Result<f64> {

@@ -65,7 +65,7 @@ impl Chip {
                 let _ = chip.guarded(|| drain.run());
             }
         };
-        let thread = thread::Builder::new().name("hypertrace-drain".into()).spawn(run)?;
+        let thread = thread::Builder::new().name("ht-drain".into()).spawn(run)?;
         // Without an answer, `before` has panicked.
         let before = begins.recv().unwrap_or_else(|gone| Err(io::Error::other(gone)));
         let thread = DrainThread { stop, kick: ours, thread: Some(thread) };

@@ -13,12 +13,13 @@ pub(crate) use linux::*;
 mod linux {
     use hypertrace_abi::atomic::AtomicU64;
     use hypertrace_segment::futex;
-    use std::ops::RangeInclusive;
     use std::time::Duration;
 
-    /// Sleeps on a word whose writer cannot wake this thread, in nanoseconds: the longer, the longer it has waited, as a host
-    /// answers soon or, after idleness, in up to 20 ms.
-    const NAPS: RangeInclusive<u64> = 200_000..=1_000_000;
+    /// Sleep on a word whose writer cannot wake this thread, in nanoseconds: short for the time in which a host answers that is not
+    /// idle, then longer with the wait.
+    const NAP: u64 = 200_000;
+    const SOON: u64 = 1_000_000;
+    const LONGEST_NAP: u64 = 2_000_000;
 
     /// Sleeps on the low half of a word that processes share, if it is `found`, until
     /// it is woken or the time ([`nanoseconds`]) has come: `false`. `is_remote`: the word's writer
@@ -34,7 +35,8 @@ mod linux {
         let of = Duration::from_nanos;
         if left > 0 && (is_remote || !futex::wait_low(word, found, Some(of(left)))) {
             let waited = now.saturating_sub(begin);
-            nap(of(left.min((waited / 4).clamp(*NAPS.start(), *NAPS.end()))));
+            let most = if waited < SOON { NAP } else { (waited / 2).min(LONGEST_NAP) };
+            nap(of(left.min(most)));
         }
         left > 0
     }

@@ -105,7 +105,7 @@ impl<T: Send + 'static> Worker<T> {
             let _ = sender.send(crate::threads::current());
             body(&asked)
         };
-        let thread = std::thread::Builder::new().name("kernel-events".into()).spawn(body);
+        let thread = std::thread::Builder::new().name("ht-kernel".into()).spawn(body);
         let thread = thread.map_err(failed)?;
         let tid = tid.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
         Ok(Worker { thread: Some(thread), tid, stop })

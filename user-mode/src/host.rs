@@ -56,11 +56,11 @@ impl Host {
         let drain = Arc::new(Mutex::new(drain));
         let (for_points, of_points) = (Arc::clone(&drain), Arc::clone(&state));
         let drain =
-            thread::Builder::new().name("drain".into()).spawn(move || drain::run(&drain))?;
+            thread::Builder::new().name("ht-drain".into()).spawn(move || drain::run(&drain))?;
         let mut host =
             Host { state, points: None, drain_thread: drain.thread().clone(), drain: Some(drain) };
         let points = thread::Builder::new()
-            .name("segment".into())
+            .name("ht-points".into())
             .spawn(move || points::run(&of_points, &*sink, &for_points))?;
         host.points = Some(points);
         Ok(host)

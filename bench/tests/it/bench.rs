@@ -9,7 +9,7 @@ use hypertrace_tests::linux_module::Module;
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 43] = [
+const ROWS: [&str; 46] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -45,6 +45,9 @@ const ROWS: [&str; 43] = [
     "user_acknowledged",
     "handshake_asleep_floor",
     "user_acknowledged_asleep",
+    "poll_floor",
+    "user_idle_cpu",
+    "user_busy_cpu",
     "sigsegv_2016",
     "regions",
     "regions_whom",

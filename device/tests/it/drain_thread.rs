@@ -72,7 +72,7 @@ fn the_vmm_sets_the_thread_up_before_it_drains() {
         Ok(())
     };
     let drain = chip.drain_thread(&kick, NEVER, before).unwrap();
-    assert_eq!(names.recv().unwrap(), (Some("hypertrace-drain".to_owned()), 0));
+    assert_eq!(names.recv().unwrap(), (Some("ht-drain".to_owned()), 0));
     wait_for_pass(&sink, 1);
     drop(drain);
 }

@@ -176,7 +176,7 @@ impl Monitor {
                 server.serve();
             }
         };
-        let thread = thread::Builder::new().name("monitor".into()).spawn(run);
+        let thread = thread::Builder::new().name("ht-monitor".into()).spawn(run);
         let thread = thread.map_err(MonitorError::Thread)?;
         // Without an answer, `before` has panicked.
         let before = begins.recv().unwrap_or_else(|gone| Err(io::Error::other(gone)));

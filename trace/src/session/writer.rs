@@ -36,7 +36,7 @@ impl Writer {
                 wait = if is_idle { quiet_for.max(period) } else { period };
             }
         };
-        let thread = thread::Builder::new().name("trace-writer".into()).spawn(run)?;
+        let thread = thread::Builder::new().name("ht-writer".into()).spawn(run)?;
         let writer = thread.thread().clone();
         Ok((Writer { stop, thread: Some(thread) }, writer))
     }

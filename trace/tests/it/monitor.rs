@@ -48,7 +48,7 @@ fn the_vmm_sets_the_monitors_thread_up_before_the_first_command() {
     });
 
     // It was called before the return, and no command came before.
-    assert_eq!(told.try_recv().unwrap().as_deref(), Some("monitor"));
+    assert_eq!(told.try_recv().unwrap().as_deref(), Some("ht-monitor"));
     let _monitor = monitor.unwrap();
     let mut client = Client::new(dir.path());
     client.send(b"help\n");
@@ -372,7 +372,7 @@ fn without_descriptors_a_client_waits_and_the_thread_sleeps() {
     let before = open();
     Client::new(dir.path()).ask("so that the thread has its name");
     wait_until("the client's end", || open() == before);
-    let stat = stat_of_thread("monitor");
+    let stat = stat_of_thread("ht-monitor");
     let mut taken: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     taken.pop();
     let stream = UnixStream::connect(monitor.path()).unwrap();

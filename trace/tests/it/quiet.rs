@@ -122,7 +122,7 @@ fn a_writer_rests_after_an_event_and_writes_the_accounts_once() {
     let sleeps = sleeps_in(Duration::from_secs(2), std::process::id());
 
     // With a timer of a millisecond, it would be some 1,800.
-    assert!(sleeps["trace-writer"] < 300, "{sleeps:?}");
+    assert!(sleeps["ht-writer"] < 300, "{sleeps:?}");
     let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
     let json: SessionJson = serde_json::from_str(&text).unwrap();
     assert_eq!(json.streams.iter().map(|stream| stream.events).sum::<u64>(), 1);
