@@ -65,7 +65,7 @@ pub const ROWS: &[Row] = &[
         idle_cpu,
         "CPU time in a second of the threads that serve an idle program",
     )
-    .over(POLL, "<= 4 x poll_floor")
+    .compared_with(POLL)
     .note("What a wake-up costs depends on the machine: most of all whether it is a VM itself."),
     row("user_busy_cpu", busy_cpu, "the same beside a program with ten events each millisecond")
         .compared_with(POLL),
