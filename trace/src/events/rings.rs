@@ -156,6 +156,8 @@ impl Claim {
         let lease = Lease::new(token(), now, &info);
         let producer = Producer::lease(long.memory()?, &long.state, lease, false)
             .waking(&*long.waker, long.pause);
+        // The lease is no pause, after which an event would wake the drain loop.
+        ring.waker.wake();
         Some(Claim { session, producer, ring })
     }
 

@@ -30,9 +30,13 @@ impl Writer {
             let mut idle = IdleDetector::new(0, Duration::ZERO);
             let mut wait = period;
             while !stopped.load(Relaxed) {
+                let until = Instant::now().checked_add(wait);
                 thread::park_timeout(wait);
+                // What it was woken for may come after the pass.
+                let is_woken = until.is_none_or(|until| Instant::now() < until);
                 let quiet_for = pass();
-                let is_idle = idle.idle_for(!quiet_for.is_zero(), begun.elapsed()) >= REST;
+                let is_quiet = !quiet_for.is_zero() && !is_woken;
+                let is_idle = idle.idle_for(is_quiet, begun.elapsed()) >= REST;
                 wait = if is_idle { quiet_for.max(period) } else { period };
             }
         };

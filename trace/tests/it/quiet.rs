@@ -130,6 +130,16 @@ fn a_writer_rests_after_an_event_and_writes_the_accounts_once() {
 }
 
 #[test]
+fn the_first_event_of_a_thread_wakes_the_drain_loop() {
+    let (_dir, session) = session(|_| ());
+    let wakes = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&wakes);
+    session.wake_by(move || _ = count.fetch_add(1, Relaxed));
+    tick(&session);
+    assert_eq!(wakes.load(Relaxed), 1);
+}
+
+#[test]
 fn an_event_of_the_vmm_after_a_pause_wakes_the_drain_loop() {
     let (_dir, session) = session(|_| ());
     let wakes = Arc::new(AtomicU32::new(0));
@@ -137,6 +147,7 @@ fn an_event_of_the_vmm_after_a_pause_wakes_the_drain_loop() {
     session.wake_by(move || _ = count.fetch_add(1, Relaxed));
     tick(&session);
     pass(&session);
+    wakes.store(0, Relaxed);
     sleep(2 * PAUSE);
     tick(&session);
     assert_eq!(wakes.load(Relaxed), 1);
