@@ -379,7 +379,10 @@ def compare_regions(trace, slices, path):
 
 
 # Labels of parts, where they are not the keys of the intervals.
-LABELS = {"on_cpu": "on-CPU", "vmm": "VMM", "runnable": "waiting for a CPU", "off_cpu": "off-CPU"}
+LABELS = {
+    "on_cpu": "on-CPU", "host_interrupt": "host interrupt", "vmm": "VMM", "stolen": "stolen by the host",
+    "behind": "behind guest threads", "runnable": "waiting for a CPU", "halted": "vCPU halted", "off_cpu": "off-CPU",
+}
 
 
 def compare_states(trace, slices, path):

@@ -10,8 +10,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 # Columns of `hypertrace regions --samples` by their place, as csv.sql names them.
 SCHEMA = """name STRING, value STRING, number INT, client INT, id DECIMAL(20, 0), t_ns BIGINT, begin_ns BIGINT,
-    duration_ns BIGINT, on_cpu_ns BIGINT, guest_ns BIGINT, kernel_ns BIGINT, vmm_ns BIGINT, runnable_ns BIGINT,
-    blocked_ns BIGINT, off_cpu_ns BIGINT, unknown_ns BIGINT, session_uuid STRING"""
+    duration_ns BIGINT, on_cpu_ns BIGINT, guest_ns BIGINT, host_interrupt_ns BIGINT, kernel_ns BIGINT, vmm_ns BIGINT,
+    stolen_ns BIGINT, behind_ns BIGINT, runnable_ns BIGINT, halted_ns BIGINT, blocked_ns BIGINT, off_cpu_ns BIGINT,
+    unknown_ns BIGINT, session_uuid STRING"""
 
 
 def statements(name):

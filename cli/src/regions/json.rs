@@ -106,6 +106,7 @@ struct Breakdown {
     exits_of: u64,
     steal_regions: Option<u64>,
     steal_at_most_ns: Option<u64>,
+    guest_at_most_ns: Option<u64>,
     guest_includes_kvm: bool,
 }
 
@@ -258,6 +259,7 @@ impl Breakdown {
             exits_of: of.exits_of,
             steal_regions: shown.steal_ms.map(|_| of.steals),
             steal_at_most_ns: of.steal_at_most_ns,
+            guest_at_most_ns: of.guest_at_most_ns,
             guest_includes_kvm: group.includes_kvm,
         }
     }

@@ -35,9 +35,13 @@ use summary::Sort;
 ///
 ///   on-CPU             a program with a CPU, where there is no VM
 ///   guest              in the guest
+///   host interrupt     in the host's handler of an interrupt, out of the guest
 ///   kernel             in the host's kernel for an exit of the guest, by reason
 ///   VMM                in the VMM
+///   stolen by the host a thread of the host had the vCPU's CPU
+///   behind guest threads  another thread of the guest had the guest's CPU
 ///   waiting for a CPU  ready, but another thread had the CPU (runnable in --json)
+///   vCPU halted        the guest's CPU was idle, and had not gone on yet
 ///   blocked            asleep until it was woken
 ///   off-CPU            asleep or ready, which was not recorded
 ///   unknown            not proven to be any of these

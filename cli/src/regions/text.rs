@@ -266,7 +266,14 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     let most = group.total.steal_at_most_ns.filter(|ns| *ns > 0 && shown.steal_ms > Some(0));
     let most = most
         .map(|ns| format!("at most {} of the column all is time that a hypervisor took", time(ns)));
-    [regions].into_iter().chain(partial).chain(steal).chain(most).collect()
+    let guest = group.total.guest_at_most_ns.map(|ns| {
+        format!(
+            "guest <= {} of the column all: the vCPU ran the guest then, and nothing says which of its threads; \
+             `hypertrace forward` in the guest does",
+            time(ns)
+        )
+    });
+    [regions].into_iter().chain(partial).chain(steal).chain(most).chain(guest).collect()
 }
 
 /// A row of the exits for one reason in a part.

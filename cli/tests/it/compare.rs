@@ -51,10 +51,13 @@ fn region(typical: Typical) -> Box<Region> {
 fn made(number: u32, program_ns: f64, hog_ns: f64) -> Run {
     // Runs differ, each in its own way.
     let luck = f64::from(number * 7919 % 13) * 30.0;
-    let parse =
-        typical([50_000.0 + luck + program_ns, 0.0, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0], 0.0, hog_ns);
+    let parse = typical(
+        [50_000.0 + luck + program_ns, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0, 0.0],
+        0.0,
+        hog_ns,
+    );
     let request = typical(
-        [80_000.0 + luck + program_ns, 0.0, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0],
+        [80_000.0 + luck + program_ns, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0, 0.0],
         parse.mean.duration_ns(),
         hog_ns,
     );
@@ -145,7 +148,11 @@ fn made_guest(number: u32, more: f64) -> Run {
     let kernel = read.kernel_ns + write.kernel_ns;
     let batch = Typical {
         exits: [("mmio read", read), ("mmio write", write)].into_iter().collect(),
-        ..typical([0.0, 20_000.0 + luck, kernel, vmm, 0.0, 0.0, 0.0, 0.0], 0.0, 0.0)
+        ..typical(
+            [0.0, 20_000.0 + luck, 0.0, kernel, vmm, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+            0.0,
+            0.0,
+        )
     };
     let mut all = made(number, 0.0, 0.0);
     all.regions = [("batch".into(), region(batch))].into();
@@ -193,8 +200,11 @@ fn what_moves_from_one_part_to_another_is_not_hidden() {
         // Some runs lack switches: then the program's time is not known.
         let unknown = f64::from(number * 5 % 12) * 300.0;
         let more = f64::from(number % 2) * 2_000.0;
-        let mean =
-            typical([50_000.0 + more - unknown, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, unknown], 0.0, 0.0);
+        let mean = typical(
+            [50_000.0 + more - unknown, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, unknown],
+            0.0,
+            0.0,
+        );
         let mut all = made(number, 0.0, 0.0);
         all.regions = [("parse".to_owned(), region(mean))].into();
         runs.add(&format!("{}-{number:02}", ["a", "b"][number as usize % 2]), &all);

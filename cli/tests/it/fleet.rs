@@ -15,8 +15,20 @@ use tempfile::TempDir;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// Columns of parts in the samples.
-const PARTS: [&str; 8] =
-    ["on_cpu", "guest", "kernel", "vmm", "runnable", "blocked", "off_cpu", "unknown"];
+const PARTS: [&str; 12] = [
+    "on_cpu",
+    "guest",
+    "host_interrupt",
+    "kernel",
+    "vmm",
+    "stolen",
+    "behind",
+    "runnable",
+    "halted",
+    "blocked",
+    "off_cpu",
+    "unknown",
+];
 
 /// Makes sessions of two builds on two hosts, and their samples, as `docs/fleet.md` says. Returns the folder, and by
 /// host, build and session what `regions --json` says.
@@ -91,7 +103,7 @@ struct Sample {
     session: String,
     id: String,
     duration: f64,
-    parts: [f64; 8],
+    parts: [f64; PARTS.len()],
 }
 
 /// Returns the share of the durations' variance that a part explains.

@@ -201,7 +201,10 @@ fn regions_are_within_each_other_or_on_tracks_of_their_own() {
 fn a_programs_region_has_its_parts_by_their_names() {
     let session = of_program();
     let samples = run(HYPERTRACE.command(["regions", "--samples"]).arg(session.path())).stdout;
-    assert!(samples.contains(",on_cpu_ns,") && samples.contains(",9000,0,0,0,1000,"), "{samples}");
+    assert!(
+        samples.contains(",on_cpu_ns,") && samples.contains(",9000,0,0,0,0,0,0,1000,"),
+        "{samples}"
+    );
     let Some(counts) = compared(session.path(), &[], &[]) else { return };
     assert_eq!(counts["regions"], 1, "{counts}");
 }

@@ -557,10 +557,10 @@ fn what_a_thread_waited_for_is_in_the_table_and_in_its_lane() {
         Vec::from_iter(data["causes"].as_array().unwrap().iter().map(|c| c.as_str().unwrap()));
     let lane = &data["groups"][0]["windows"][0]["lanes"][0]["intervals"];
     let codes = lane.as_array().unwrap().chunks(3).map(|interval| interval[2].as_u64().unwrap());
-    let waits = codes.filter(|code| [4, 5].contains(&(code % 16)));
+    let waits = codes.filter(|code| [7, 9].contains(&(code % 16)));
     let waits = waits.map(|code| (code % 16, causes[code as usize / 16 - 1]));
     // Runnable behind the hog, woken by a timer, and the idle CPU's way to the thread.
-    let expected = [(4, "<b>hog</b>-300"), (5, "timer"), (4, "idle CPU")];
+    let expected = [(7, "<b>hog</b>-300"), (9, "timer"), (7, "idle CPU")];
     assert_eq!(Vec::from_iter(waits), expected);
     // The same by CPU, with a colour for each: 2 for a thread that is none of the session's, 3 for none.
     let turns = data["groups"][0]["windows"][0]["lanes"][0]["turns"].as_array().unwrap();
@@ -571,11 +571,11 @@ fn what_a_thread_waited_for_is_in_the_table_and_in_its_lane() {
         n => (turn[1], turn[2], causes[n as usize - 1], number(&data["who"][n as usize - 1])),
     });
     let expected = [
-        (900, 0, "own", 0),
+        (1_000, 0, "own", 0),
         (600, 0, "<b>hog</b>-300", 2),
         (400, 0, "own", 0),
         (195, 0, "idle CPU", 3),
-        (300, 0, "own", 0),
+        (1_300, 0, "own", 0),
     ];
     assert_eq!(Vec::from_iter(turns), expected);
     let legend = page.all("ul").last().unwrap().text();

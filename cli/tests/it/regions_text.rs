@@ -344,8 +344,8 @@ fn the_most_that_a_hypervisor_took_from_regions_is_that_of_their_cpu() {
     let sum = format!("; stolen_ms=30; steals={}-{}:30", at(20), at(30));
     let of_cpu = format!("{sum},0:{}-{}:30", at(20), at(30));
 
-    // The rise and a step, a step, and on both CPUs what was taken from all.
-    assert_eq!(shown(&of_cpu).0, [Some(40), Some(10), Some(40)]);
+    // The time of the region until the rise ended and a step, a step, and on both CPUs what was taken from all.
+    assert_eq!(shown(&of_cpu).0, [Some(37), Some(10), Some(40)]);
     let text = regions(made.path(), &["--name", "r1"]).stdout;
     assert!(text.contains("  at most 10.0ms of the column all is time that a hypervisor took\n"));
     assert!(text.contains("took at most 40 ms from this machine's CPUs"), "{text}");

@@ -36,7 +36,7 @@ impl Consumer for Waits {
 
     fn interval(&mut self, of: &ThreadInterval<'_>) -> Result<(), Error> {
         let interval = of.interval;
-        if matches!(interval.part, Part::Runnable | Part::Blocked) && interval.length() > 0 {
+        if interval.part.has_causes() && interval.length() > 0 {
             let Interval { from, to, part, cause, .. } = *interval;
             let wait = Wait { from, to, part, cause };
             self.keep((of.session, of.tid), wait);

@@ -25,7 +25,7 @@ pub const TIDS: [u32; 2] = [100, 101];
 const PIECES: u32 = 21;
 
 pub const KVM_ENTRY_ID: u16 = 104;
-const KVM_ENTRY: &str = "name: kvm_entry
+pub const KVM_ENTRY: &str = "name: kvm_entry
 ID: 104
 COMMON\tfield:unsigned int vcpu_id;\toffset:8;\tsize:4;\tsigned:0;
 

@@ -27,6 +27,8 @@ pub mod simulation;
 pub mod sleeps;
 pub mod steps;
 pub mod trace_dat;
+#[cfg(feature = "machine")]
+pub mod two_kernels;
 pub mod uftrace;
 pub mod vcpu;
 mod wait;

@@ -340,13 +340,19 @@ pub fn pieces(kernel: &TraceDat) -> Vec<Piece> {
             "trace_id":4096,"page_size":4096,"cpus":[{}],"names":"","system":"Linux guest 6.1.0 x86_64"}}"#,
         cpus.join(",")
     );
-    let stat = |cpu: &String| format!(r#"{{"cpu":{cpu},"text":"overrun: 0"}}"#);
-    let stats = Vec::from_iter(cpus.iter().map(stat)).join(",");
+    // Each gap of a made page counts 9.
+    let commit = |page: &[u8]| u64::from_le_bytes(page[8..16].try_into().unwrap());
+    let is_stored = |page: &[u8]| commit(page) & 1 << 30 != 0;
+    let stat = |(cpu, pages): (&String, &Vec<u8>)| {
+        let lost = 9 * pages.chunks(4096).filter(|page| is_stored(page)).count();
+        format!(r#"{{"cpu":{cpu},"text":"overrun: {lost}"}}"#)
+    };
+    let stats = Vec::from_iter(cpus.iter().zip(&kernel.cpus).map(stat)).join(",");
     let end = format!(r#"{{"stats":[{stats}],"names":""}}"#);
     // A page is sent without what follows its last event.
     let used = |page: &[u8]| {
-        let events = u64::from_le_bytes(page[8..16].try_into().unwrap()) & 0xf_ffff;
-        page[..16 + events as usize].to_vec()
+        let count = if is_stored(page) { 8 } else { 0 };
+        page[..16 + (commit(page) & 0xf_ffff) as usize + count].to_vec()
     };
     let mut parts = vec![("head".to_owned(), 0, kernel.head())];
     parts.push(("recording.json".into(), 0, description.into()));

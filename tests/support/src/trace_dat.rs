@@ -194,7 +194,7 @@ COMMON\tfield:unsigned int exit_reason;\toffset:8;\tsize:4;\tsigned:0;
 \tfield:unsigned long guest_rip;\toffset:16;\tsize:8;\tsigned:0;
 \tfield:u32 isa;\toffset:24;\tsize:4;\tsigned:0;
 
-print fmt: \"reason %s%s%s rip 0x%lx\", (REC->isa == 1) ? __print_symbolic(REC->exit_reason & 0xffff, { 48, \"EPT_VIOLATION\" }, { 49, \"EPT_MISCONFIG\" }) : __print_symbolic(REC->exit_reason, { 0x040 + 14, \"PF excp\" }, { 0x400, \"npf\" }), (REC->isa == 1 && REC->exit_reason & ~0xffff) ? \" \" : \"\", (REC->isa == 1) ? __print_flags(REC->exit_reason & ~0xffff, \" \", { 0x80000000, \"FAILED_VMENTRY\" }) : \"\", REC->guest_rip
+print fmt: \"reason %s%s%s rip 0x%lx\", (REC->isa == 1) ? __print_symbolic(REC->exit_reason & 0xffff, { 48, \"EPT_VIOLATION\" }, { 49, \"EPT_MISCONFIG\" }) : __print_symbolic(REC->exit_reason, { 0x040 + 14, \"PF excp\" }, { 0x60, \"interrupt\" }, { 0x78, \"hlt\" }, { 0x7b, \"io\" }, { 0x400, \"npf\" }), (REC->isa == 1 && REC->exit_reason & ~0xffff) ? \" \" : \"\", (REC->isa == 1) ? __print_flags(REC->exit_reason & ~0xffff, \" \", { 0x80000000, \"FAILED_VMENTRY\" }) : \"\", REC->guest_rip
 ";
 const KVM_EMULATE_INSN: &str = "name: kvm_emulate_insn
 ID: 36

@@ -18,7 +18,8 @@
 //! | mark | ends | begins |
 //! |---|---|---|
 //! | guest event | guest; entry¹, access¹ (as the guest's time) | guest |
-//! | exit begins | guest; access¹ (as the guest's time) | exit |
+//! | event that is not KVM's³ | guest, if an exit follows | host interrupt |
+//! | exit begins | guest, host interrupt; access¹ (as the guest's time) | exit |
 //! | access (`kvm_mmio`) | exit; guest¹, access¹ (as the guest's time) | access |
 //! | access (`kvm_pio`) | exit, where `kvm_exit` fires; where not, guest, access (as the guest's time) | access |
 //! | unload of the guest's registers | exit, access | leave |
@@ -30,6 +31,8 @@
 //!
 //! ¹ Only where the kernel has no event that is more exact: see [`Exactness`].
 //! ² Only where the VMM has no event before it enters the guest.
+//! ³ Only where `kvm_entry` and `kvm_exit` fire: on AMD's processors, and on AArch64, the host handles an interrupt before KVM
+//! traces the exit.
 //!
 //! A guest's own event is placed by a map of its clock, with a bound on the error. It proves
 //! nothing where the kernel's events say when the guest began and ended. Where they do not, it
@@ -43,6 +46,7 @@ use super::parts::{Evidence, Interval, Part, Reason, between};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Guest,
+    Interrupt,
     Exit,
     /// The exit's access to memory or a port is known.
     Access,
@@ -90,6 +94,8 @@ pub enum Mark {
     Wakeup,
     /// An interrupt in the thread's time on a CPU. Interrupts are off from a switch to the next thread's begin.
     Interrupt,
+    /// Another event of the thread that is not KVM's.
+    Other,
 }
 
 /// Reason why a thread was switched out.
@@ -124,6 +130,8 @@ struct Waiting {
     to: i64,
     /// `None`: on a CPU, and not proven yet.
     part: Option<Part>,
+    /// Whether it is the guest's if the mode that is to be proven is the host's interrupt.
+    is_before_interrupt: bool,
     /// `None`: not proven yet.
     reason: Option<Reason>,
     cause: CauseNumber,
@@ -245,21 +253,35 @@ impl Account {
 
     /// Takes the next mark.
     pub fn mark(&mut self, time: i64, mark: Mark) {
-        if self.cpu == Cpu::On && matches!(mark, Mark::Wakeup | Mark::Interrupt) {
+        if self.cpu == Cpu::On && matches!(mark, Mark::Interrupt | Mark::Other) {
+            return self.other(time);
+        }
+        if mark == Mark::Other || (self.cpu, mark) == (Cpu::On, Mark::Wakeup) {
             // A wake-up before it was switched out, or after a switch that is missing: the next mark shows.
             return;
         }
         let last = self.last.replace(time).unwrap_or(time);
         let since = (last, time);
         self.switches.add(mark, self.cpu);
+        self.mark_since(since, mark);
+        if (mark, self.own, self.mode) == (Mark::In, Part::OnCpu, None) {
+            // A program's thread has one mode.
+            (self.mode, self.begun) = (Some(Mode::Guest), time);
+        }
+    }
+
+    fn mark_since(&mut self, since: (i64, i64), mark: Mark) {
+        let time = since.1;
         match (mark, self.cpu) {
             (Mark::Wakeup, Cpu::Out(Why::Blocked)) => self.off(Part::Blocked, since, Cpu::Woken),
             (Mark::Wakeup, Cpu::Out(Why::Unknown)) => self.off(Part::OffCpu, since, Cpu::Woken),
             // Of a thread that is ready already: the event before it is missing.
             (Mark::Wakeup, _) => self.off(Part::Unknown, since, Cpu::Woken),
             (Mark::Out(why), Cpu::On) => {
-                self.push(since, None);
-                self.is_unproven |= self.mode.is_some();
+                // A program's thread has one mode, which nothing else ends.
+                let is_own = (self.own, self.mode) == (Part::OnCpu, Some(Mode::Guest));
+                self.push(since, is_own.then_some(Part::OnCpu));
+                self.is_unproven |= self.mode.is_some() && !is_own;
                 self.cpu = Cpu::Out(why);
             }
             (Mark::Out(why), _) => self.off(Part::Unknown, since, Cpu::Out(why)),
@@ -267,13 +289,35 @@ impl Account {
                 self.off(Part::Runnable, since, Cpu::On);
             }
             (Mark::In, Cpu::Out(Why::Unknown)) => self.off(Part::OffCpu, since, Cpu::On),
-            (Mark::In | Mark::Interrupt, _) => self.off(Part::Unknown, since, Cpu::On),
+            (Mark::In, _) => self.off(Part::Unknown, since, Cpu::On),
+            (Mark::Interrupt, _) => {
+                self.by = None;
+                self.off(Part::Unknown, since, Cpu::On);
+            }
             (_, Cpu::On) => self.change(since, mark),
             (..) => {
                 self.off(Part::Unknown, since, Cpu::On);
                 self.change((time, time), mark);
             }
         }
+    }
+
+    /// Takes an event that is not KVM's, of the thread on its CPU.
+    fn other(&mut self, time: i64) {
+        let is_own = self.own == Part::OnCpu;
+        let ends_guest = self.exactness.exits && self.exactness.entries;
+        if self.mode != Some(Mode::Guest) || !is_own && !ends_guest {
+            return;
+        }
+        let last = self.last.replace(time).unwrap_or(time);
+        self.push((last, time), is_own.then_some(Part::OnCpu));
+        if is_own {
+            return;
+        }
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.part.is_none()) {
+            waiting.is_before_interrupt = true;
+        }
+        (self.mode, self.begun, self.is_unproven) = (Some(Mode::Interrupt), time, true);
     }
 
     /// Takes a guest's own event, whose time has a bound on its error: `None` if that is unknown.
@@ -369,6 +413,11 @@ impl Account {
         self.waiting.clear();
     }
 
+    /// Returns the exit that began with the proven intervals, if one did.
+    pub fn new_exit(&self) -> Option<Reason> {
+        self.exit
+    }
+
     /// Takes the exit that began with the proven intervals, if one did.
     pub fn take_exit(&mut self) -> Option<Reason> {
         self.exit.take()
@@ -411,6 +460,7 @@ impl Account {
             // The VMM ran, and the kernel on the way there and back.
             Some(Mode::Return) if mark == Mark::Load => Part::Vmm,
             Some(Mode::Guest) => self.own,
+            Some(Mode::Interrupt) => Part::HostInterrupt,
             Some(Mode::Vmm) => Part::Vmm,
             Some(_) => Part::Kernel,
             None => Part::Unknown,
@@ -443,6 +493,8 @@ impl Account {
         if std::mem::take(&mut self.is_unproven) {
             let reason = self.reason_of(part);
             for waiting in self.waiting.iter_mut().filter(|waiting| waiting.reason.is_none()) {
+                let before = if part == Part::HostInterrupt { self.own } else { Part::Unknown };
+                let part = if waiting.is_before_interrupt { before } else { part };
                 waiting.part.get_or_insert(part);
                 waiting.reason = Some(reason);
             }
@@ -466,6 +518,7 @@ impl Account {
             from,
             to,
             part,
+            is_before_interrupt: false,
             reason,
             cause: Unknown::NotRecorded.number(),
             ended_by: self.by,
@@ -490,10 +543,9 @@ impl Account {
         for waiting in self.waiting.drain(..) {
             // Parts come before causes: one wait is one interval again.
             if !waiting.goes_on {
+                let key = |of: &Waiting| (of.part, of.reason, of.is_before_interrupt);
                 let mut same = joinable..merged.len();
-                let same = same.find(|at| {
-                    (merged[*at].part, merged[*at].reason) == (waiting.part, waiting.reason)
-                });
+                let same = same.find(|at| key(&merged[*at]) == key(&waiting));
                 place = same.filter(|_| !waiting.has_border).unwrap_or(merged.len());
             }
             match merged.get_mut(place) {
@@ -535,7 +587,8 @@ impl Account {
             Mark::Guest if entries => (&[Guest], Guest),
             Mark::Guest if registers => (&[Guest, Access], Guest),
             Mark::Guest => (&[Guest, Access, Entry], Guest),
-            Mark::Exit if entries || !registers => (&[Guest], Exit),
+            Mark::Exit if entries => (&[Guest, Interrupt], Exit),
+            Mark::Exit if !registers => (&[Guest], Exit),
             Mark::Exit => (&[Guest, Access], Exit),
             Mark::Access if exits => (&[Exit], Access),
             Mark::Port if entries => (&[Exit], Access),
@@ -551,7 +604,7 @@ impl Account {
             Mark::Load if runs => (&[Entry], if entries { Entry } else { Guest }),
             Mark::Load => (&[Entry, Vmm, Return], if entries { Entry } else { Guest }),
             Mark::Entry => (&[Entry, Exit, Access], Guest),
-            Mark::Out(_) | Mark::In | Mark::Wakeup | Mark::Interrupt => (&[], Guest),
+            Mark::Out(_) | Mark::In | Mark::Wakeup | Mark::Interrupt | Mark::Other => (&[], Guest),
         }
     }
 }

@@ -183,6 +183,17 @@ impl Causes {
         all.get(usize::from(number)).copied()
     }
 
+    /// Returns whether a cause is a thread, or one of those that are too many.
+    pub fn is_thread(&self, number: CauseNumber) -> bool {
+        let found = self.all.get(usize::from(number));
+        matches!(found, Some(Found::Thread(_) | Found::Others))
+    }
+
+    /// Returns whether a cause is that no thread had the CPU.
+    pub fn is_idle(&self, number: CauseNumber) -> bool {
+        matches!(self.all.get(usize::from(number)), Some(Found::Idle))
+    }
+
     /// Returns the number of a cause; that of the others if there are too many.
     pub fn number(&mut self, cause: Found) -> CauseNumber {
         if let Some(number) = self.numbers.get(&cause) {

@@ -13,16 +13,17 @@ use super::causes::Causes;
 use super::choice::Chooser;
 use super::cpus::Cpus;
 use super::followed::Followed;
-use super::groups::Groups;
-use super::host::{self, Host, lease};
+use super::groups::{Groups, unknown};
+use super::host::{self, Host, Side, lease};
 use super::lanes::Logged;
 use super::marks::{Kinds, Reasons};
 use super::pairs::Pairs;
-use super::parts::{Divided, Evidence, Part, Stream};
+use super::parts::{Divided, Evidence, Interval, Part, Reason, Stream};
 use super::path::PathStep;
 use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::store::{Detail, State, Store};
+use super::vcpus::Vcpus;
 use super::waited::Spans;
 use super::{Options, Regions, Select, Sink, ThreadInterval};
 use crate::error::Result;
@@ -34,9 +35,10 @@ use crate::inputs::needs::Needs;
 use crate::recording::Recording;
 use hypertrace_format::error::Warning;
 use losses::Losses;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use warnings::{
-    disputes, given_up, missing, unfollowed, unplaced, unreturned, unshown, without_ends,
+    disputes, given_up, missing, refuted, unfollowed, unplaced, unproven, unreturned, unshown,
+    without_ends,
 };
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
@@ -55,8 +57,8 @@ struct Pass<'a> {
     /// For each kernel's trace: the sessions whose threads it may show, and the number of its recording
     /// there.
     traced: Vec<Vec<(usize, usize)>>,
-    /// For each kernel's trace: the sessions whose threads are of its machine.
-    owners: Vec<Vec<usize>>,
+    /// For each kernel's trace: the sessions with threads of its machine.
+    owners: Vec<(Side, Vec<usize>)>,
     /// For each kernel's trace: its CPUs, if it has the events of all threads, and whether these are in a buffer of their
     /// own.
     cpus: Vec<Option<Cpus>>,
@@ -68,6 +70,8 @@ struct Pass<'a> {
     groups: Groups,
     store: Store,
     waited: Spans,
+    /// Memory for intervals of a guest's thread that are divided.
+    placed: Vec<(Interval, Option<Reason>)>,
     /// Number of all threads' intervals that are kept.
     logged: usize,
     /// Who takes them instead.
@@ -93,14 +97,19 @@ pub(super) fn collect<'a>(
     }
     for (number, ((session, _), host)) in sessions.iter().zip(&pass.hosts).enumerate() {
         if pass.groups.all.iter().any(|group| group.session == number) {
+            let of_guest = [unproven(host), refuted(host)];
             let lines = [unplaced(host), unshown(host), unreturned(host), given_up(host)];
-            let lines = lines.into_iter().flatten();
+            let lines = lines.into_iter().chain(of_guest).flatten();
             warnings.extend(lines.map(|line| Warning::from(line).of(session.dir().display())));
         }
     }
     let mut recordings = vec![Vec::new(); sessions.len()];
     for (trace, shows) in traces.iter().zip(&pass.traced) {
-        shows.iter().for_each(|(session, _)| recordings[*session].push(trace));
+        // Where both kernels were recorded, time that was taken from the guest's CPUs is a part.
+        let is_counted =
+            |session: usize| pass.hosts[session].vcpus.is_none() || !trace.is_of_guest();
+        let sessions = shows.iter().map(|(session, _)| *session);
+        sessions.filter(|session| is_counted(*session)).for_each(|of| recordings[of].push(trace));
     }
     let mut regions = pass.finish(warnings, traces, &Steals::new(&recordings));
     let cut = regions.cut();
@@ -120,19 +129,21 @@ fn read<'a>(
 ) -> Result<(Pass<'a>, Vec<Warning>)> {
     let Recording { sessions, traces, .. } = recording;
     let mut warnings = Vec::new();
+    let all = Vec::from_iter(sessions.iter().map(|(session, _)| session));
+    let shown = |trace| shown_by(trace, &all, traces).into_iter().flatten();
+    let of_hosts = traces.iter().filter(|trace| !trace.is_of_guest() && trace.has_switches());
+    let shown = BTreeSet::from_iter(of_hosts.flat_map(shown));
     let mut hosts: Vec<Host> = (0..)
         .zip(sessions)
         .map(|(number, (session, maps))| {
             let own = || traces.iter().filter(|trace| trace.session() == Some(number));
-            let has_guests = own().any(KernelTrace::is_of_guest)
-                // The host's shows the vCPUs' threads, if the VMM has said which they are.
-                && (session.json().served || own().all(KernelTrace::is_of_guest));
-            Host::new(session, maps, has_guests, options.keeps_intervals || sink.is_some())
+            let has_guests = own().any(KernelTrace::is_of_guest);
+            let has_log = options.keeps_intervals || sink.is_some();
+            Host::new(session, maps, (has_guests, shown.contains(&number)), has_log)
         })
         .collect();
     let mut traced = vec![Vec::new(); traces.len()];
     let mut cpus = Vec::from_iter(traces.iter().map(|_| None));
-    let all = Vec::from_iter(sessions.iter().map(|(session, _)| session));
     for (number, ((trace, shows), cpus)) in
         traces.iter().zip(&mut traced).zip(&mut cpus).enumerate()
     {
@@ -168,25 +179,28 @@ fn read<'a>(
         }
         *cpus = all_threads.map(|all| Cpus::new(number as u16, all, options.has_paths));
         for session in shown {
+            let host = &mut hosts[session];
             let is_shown = match of_guest {
                 true => trace.session() == Some(session),
-                false => !hosts[session].has_guests,
+                false => host.has_vmm || !host.has_guests,
             };
             if !is_shown {
                 continue;
             }
-            let recordings = &mut hosts[session].recordings;
+            let recordings = &mut host.recordings;
             shows.push((session, recordings.len()));
-            let mut recording = host::Recording::new(kinds, end, Followed::new(trace.threads()));
+            let side = if of_guest { Side::Guest } else { Side::Host };
+            let followed = Followed::new(trace.threads());
+            let mut recording = host::Recording::new(side, kinds, end, followed);
             recording.guest_clock = trace.guest_clock();
             recordings.push(recording);
         }
     }
     let owners = traces.iter().map(|trace| match trace.is_of_guest() {
-        true => Vec::from_iter(trace.session()),
+        true => (Side::Guest, Vec::from_iter(trace.session())),
         false => {
-            let of_host = |number: &usize| !hosts[*number].has_guests;
-            machine_of(trace, &all).into_iter().filter(of_host).collect()
+            let of_host = |number: &usize| hosts[*number].has_vmm || !hosts[*number].has_guests;
+            (Side::Host, machine_of(trace, &all).into_iter().filter(of_host).collect())
         }
     });
     let owners = owners.collect();
@@ -230,6 +244,7 @@ impl<'a> Pass<'a> {
             reasons: Reasons::new(),
             store: Store::new(),
             waited: Spans::default(),
+            placed: Vec::new(),
             logged: 0,
             sink: None,
             losses: vec![Losses::default(); sessions.len()],
@@ -267,10 +282,11 @@ impl<'a> Pass<'a> {
             _ => host.events += 1,
         }
         // The thread of a VMM, with its own event or as it serves a point.
-        let of_vmm = event.thread.filter(|_| !host.is_program);
-        let served = of_vmm.and_then(|thread| host.known(thread.tid));
+        let of_vmm = event.thread.filter(|_| host.has_vmm);
+        let served = of_vmm.and_then(|thread| host.known(Side::Host, thread.tid));
         // A server's thread runs none of the clients that it serves.
-        let mut thread = served.filter(|_| event.source.client.is_none() || !host.is_served);
+        let is_own = event.source.client.is_none() || !host.is_served && !host.is_program;
+        let mut thread = served.filter(|_| is_own);
         // A guest may have events of this name, too.
         let is_run = role.is_run && event.source.client.is_none();
         let for_lanes = |host: &Host, thread: usize| host.threads[thread].for_lanes;
@@ -292,7 +308,7 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        if let (Some(client), None) = (event.source.client, of_vmm) {
+        if let Some(client) = event.source.client.filter(|_| host.is_program || of_vmm.is_none()) {
             thread = host.client(client).and_then(|client| client.thread(time));
             if let Some(thread) = thread {
                 is_unknown = host.is_unknown(thread, time);
@@ -306,7 +322,7 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        for thread in [served, thread.filter(|_| served.is_none())].into_iter().flatten() {
+        for thread in [served, thread.filter(|_| thread != served)].into_iter().flatten() {
             self.release(session, thread);
         }
         // Its end may be on another thread: none of its time is one thread's.
@@ -337,17 +353,96 @@ impl<'a> Pass<'a> {
 
     /// Takes the intervals of a thread that are proven now, and divides the regions that they have passed.
     fn release(&mut self, session: usize, at: usize) {
-        let thread = &mut self.hosts[session].threads[at];
+        let Host { vcpus, threads, .. } = &mut self.hosts[session];
+        let thread = &mut threads[at];
+        let Some(vcpus) = vcpus else {
+            let logged = thread.tally.log().len();
+            if thread.tally.pass(&mut thread.account) {
+                self.divide_passed(session, at);
+            }
+            return self.note_log(session, at, logged);
+        };
+        if !thread.account.has_proven() {
+            return;
+        }
+        if thread.side == Side::Guest {
+            thread.account.take_proven(|interval, is_merged| {
+                let mut interval = *interval;
+                if is_merged && matches!(interval.part, Part::OnCpu | Part::Runnable) {
+                    interval.part = Part::Unknown;
+                }
+                if interval.part == Part::Runnable && self.causes.is_thread(interval.cause) {
+                    interval.part = Part::Behind;
+                }
+                thread.unplaced.push(interval);
+            });
+            return self.place(session, at);
+        }
         let logged = thread.tally.log().len();
-        if thread.tally.pass(&mut thread.account) {
-            while let Some((index, divided)) =
-                thread.tally.next_passed(|index| self.store.times(index))
-            {
-                let path = self.paths.remove(&index).unwrap_or_default();
-                let divided = Divided { path, ..divided };
-                divide(&mut self.store, &mut self.groups, &mut self.waited, index, divided);
+        let cpu = vcpus.of_thread(thread.tid);
+        let mut exit = thread.account.new_exit();
+        thread.tally.pass_with(&mut thread.account, |interval, is_merged| {
+            let Some(cpu) = cpu else { return };
+            let mut interval = *interval;
+            if is_merged {
+                interval.part = Part::Unknown;
+            }
+            match interval.part {
+                Part::Blocked if Reasons::is_halt(interval.reason) => {
+                    interval.part = Part::Halted;
+                }
+                // Nobody has the CPU while a wake-up is on its way.
+                Part::Runnable if !self.causes.is_idle(interval.cause) => {
+                    interval.part = Part::Stolen;
+                }
+                _ => {}
+            }
+            let begins = exit.filter(|_| interval.part == Part::Kernel);
+            exit = exit.filter(|_| begins.is_none());
+            vcpus.take(cpu, &interval, begins);
+        });
+        self.divide_passed(session, at);
+        self.note_log(session, at, logged);
+        if let Some(cpu) = cpu {
+            let waiting = self.hosts[session].vcpus.as_mut().map(|vcpus| vcpus.take_waiting(cpu));
+            for guest in waiting.unwrap_or_default() {
+                self.place(session, guest);
             }
         }
+    }
+
+    /// Divides the intervals of a guest's thread by what the host's kernel proves of its CPU.
+    fn place(&mut self, session: usize, at: usize) {
+        let host = &mut self.hosts[session];
+        let (Some(vcpus), Some(thread)) = (&mut host.vcpus, host.threads.get_mut(at)) else {
+            return;
+        };
+        let logged = thread.tally.log().len();
+        if thread.tally.is_unused() && !host.has_log {
+            return thread.unplaced.clear();
+        }
+        let mut placed = std::mem::take(&mut self.placed);
+        thread.unplaced.divide(at, vcpus, &mut placed);
+        thread.tally.pass_each(&placed);
+        placed.clear();
+        self.placed = placed;
+        self.divide_passed(session, at);
+        self.note_log(session, at, logged);
+    }
+
+    /// Divides the regions that the proven intervals of a thread have passed.
+    fn divide_passed(&mut self, session: usize, at: usize) {
+        let tally = &mut self.hosts[session].threads[at].tally;
+        while let Some((index, divided)) = tally.next_passed(|index| self.store.times(index)) {
+            let path = self.paths.remove(&index).unwrap_or_default();
+            let divided = Divided { path, ..divided };
+            divide(&mut self.store, &mut self.groups, &mut self.waited, index, divided);
+        }
+    }
+
+    /// Counts the intervals that a thread's log has more than before, and hands over or forgets those that are too many.
+    fn note_log(&mut self, session: usize, at: usize, logged: usize) {
+        let thread = &self.hosts[session].threads[at];
         self.logged += thread.tally.log().len() - logged;
         if self.sink.is_some() && thread.tally.log().len() > MOST_UNSENT {
             self.send(session, at, false);
@@ -362,11 +457,10 @@ impl<'a> Pass<'a> {
         let Some(sink) = &mut self.sink else { return };
         let taken = Vec::from_iter(self.hosts[session].threads[at].tally.drain_log(has_ended));
         self.logged -= taken.len();
-        let is_of_guest = self.hosts[session].has_guests;
         let thread = &self.hosts[session].threads[at];
+        let is_of_guest = thread.side == Side::Guest;
         for interval in &taken {
-            let is_wait = matches!(interval.part, Part::Runnable | Part::Blocked);
-            let cause = is_wait.then(|| {
+            let cause = interval.part.has_causes().then(|| {
                 let of = |trace, tid| owner(&self.hosts, &self.owners, trace, tid);
                 self.causes.get(interval.cause, of)
             });
@@ -394,9 +488,14 @@ impl<'a> Pass<'a> {
     /// Ends the accounts: what is not known until now never will be.
     fn end_accounts(&mut self) {
         for session in 0..self.hosts.len() {
-            for thread in 0..self.hosts[session].threads.len() {
+            let threads = 0..self.hosts[session].threads.len();
+            for thread in threads.clone() {
                 self.hosts[session].threads[thread].account.end();
                 self.release(session, thread);
+            }
+            self.hosts[session].vcpus.iter_mut().for_each(Vcpus::end);
+            for thread in threads {
+                self.place(session, thread);
                 self.send(session, thread, true);
             }
         }
@@ -478,14 +577,14 @@ fn all_threads<'c>(
 /// Returns the name of a trace's thread that is a session's, and the session.
 fn owner(
     hosts: &[Host],
-    owners: &[Vec<usize>],
+    owners: &[(Side, Vec<usize>)],
     trace: u16,
     tid: u32,
 ) -> (Option<String>, Option<usize>) {
-    let mut of_machine = owners.get(usize::from(trace)).into_iter().flatten();
-    let found = of_machine.find_map(|number| {
+    let Some((side, of_machine)) = owners.get(usize::from(trace)) else { return (None, None) };
+    let found = of_machine.iter().find_map(|number| {
         let host = &hosts[*number];
-        let thread = &host.threads[host.dividing(tid)?];
+        let thread = &host.threads[host.dividing(*side, tid)?];
         Some((*number, thread.name.as_deref().map(str::to_owned)))
     });
     found.map_or((None, None), |(number, name)| (name, Some(number)))
@@ -500,6 +599,14 @@ fn divide(
     divided: Divided,
 ) {
     let sample = store.get_mut(index);
+    let divided = match sample.shares_vcpu {
+        true => {
+            sample.vcpu_ns = divided.times.get(Part::Guest);
+            let (times, path) = (unknown(divided.times.total()), divided.path);
+            Divided { times, path, cpu: divided.cpu, ..Divided::default() }
+        }
+        false => divided,
+    };
     (sample.times, sample.cpu) = (divided.times, divided.cpu);
     let sample = *sample;
     if sample.state == State::Counted {

@@ -118,7 +118,7 @@ pub(super) struct Cpus {
     all: Vec<Cpu>,
     woken: HashMap<u32, Woken>,
     /// Index of the trace.
-    trace: u16,
+    pub trace: u16,
     lives: Lives,
     /// Whether the trace of the sessions' threads has its events, and not a buffer of its own.
     pub is_in_trace: bool,

@@ -14,6 +14,7 @@ use super::pairs::{Open, Pairs, most_open};
 use super::parts::Part;
 use super::store::Holder;
 use super::tally::Tally;
+use super::vcpus::{Unplaced, Vcpus};
 use super::{NotCounted, unix_ns};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Domain, MOST_CLIENTS, Session};
@@ -35,6 +36,13 @@ const MOST_LEASES: usize = 1 << 17;
 /// Most CPUs, more than any kernel has.
 pub(super) const MOST_CPUS: usize = 1 << 13;
 
+/// The machine whose kernel schedules a thread: each has threads with the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Side {
+    Host,
+    Guest,
+}
+
 /// A session while it is read.
 #[derive(Debug)]
 pub(super) struct Host {
@@ -43,6 +51,12 @@ pub(super) struct Host {
     pub is_program: bool,
     /// Whether these are of guests, and the host's kernel shows none of them.
     pub has_guests: bool,
+    /// What the host's kernel proves of the CPUs that these have, if it shows which of its threads run them.
+    pub vcpus: Option<Vcpus>,
+    /// Whether the recording of the host's kernel may show these.
+    pub has_hosts: bool,
+    /// Whether threads of the VMM have accounts.
+    pub has_vmm: bool,
     /// Whether a process beside the VMM answered the reference points: the threads that did so run no client.
     pub is_served: bool,
     /// Regions of clients whose host thread is not known.
@@ -56,7 +70,7 @@ pub(super) struct Host {
     /// The traces of the kernel that may show its threads.
     pub recordings: Vec<Recording>,
     pub threads: Vec<Thread>,
-    pub by_tid: HashMap<u32, usize>,
+    pub by_tid: HashMap<(Side, u32), usize>,
     /// Indices of threads counted from 1, by bits of their numbers: they find most threads, and
     /// rule out most others.
     pub slots: Box<[u32; TID_SLOTS]>,
@@ -86,6 +100,7 @@ pub(super) struct Host {
 /// A trace of the kernel, for a session.
 #[derive(Debug)]
 pub(super) struct Recording {
+    pub side: Side,
     pub kinds: Kinds,
     /// The guest's clock that stamps it, if it is of a guest's kernel.
     pub guest_clock: Option<u32>,
@@ -101,10 +116,13 @@ pub(super) struct Recording {
 /// A thread of the host.
 #[derive(Debug)]
 pub(super) struct Thread {
+    pub side: Side,
     pub tid: u32,
     pub name: Option<Arc<str>>,
     pub account: Account,
     pub tally: Tally,
+    /// Of a guest's thread: its proven intervals that wait for what the host's kernel proves of the CPU.
+    pub unplaced: Unplaced,
     /// Whether it has an account for its lane only: no region's time is divided by it.
     pub for_lanes: bool,
     /// The client of a program that it is.
@@ -126,8 +144,11 @@ pub(super) struct Client {
     /// in turns, and of one that has no account.
     pub seats: Vec<(i64, i64, Option<usize>)>,
     pub seat: usize,
-    /// Thread of a program.
+    /// Thread of a program, and whether the client's lease names one.
     pub thread: Option<usize>,
+    names_thread: bool,
+    /// Whether it is a thread of a guest's kernel, which may have shared its vCPU with others.
+    pub shares_vcpu: bool,
     /// Token of the last lease.
     token: Option<u64>,
     /// Time of its last event.
@@ -138,9 +159,9 @@ pub(super) struct Client {
 
 impl Recording {
     /// Makes one with these kinds of events, of a trace with this last event and this filter.
-    pub fn new(kinds: Kinds, end: i64, followed: Followed) -> Recording {
+    pub fn new(side: Side, kinds: Kinds, end: i64, followed: Followed) -> Recording {
         let (cpus, seen) = (Vec::new(), Tids::default());
-        Recording { kinds, guest_clock: None, end, cpus, seen, followed }
+        Recording { side, kinds, guest_clock: None, end, cpus, seen, followed }
     }
 
     /// Notes the time of an event of a CPU.
@@ -161,8 +182,14 @@ impl Recording {
 }
 
 impl Host {
-    /// `has_guests`: its clients are divided by recordings of their guests' kernels.
-    pub fn new(session: &Session, maps: &ClockMaps, has_guests: bool, has_log: bool) -> Host {
+    /// `has_guests`: its clients are divided by recordings of their guests' kernels. `has_hosts`: the recording of the host's
+    /// kernel may show their CPUs.
+    pub fn new(
+        session: &Session,
+        maps: &ClockMaps,
+        (has_guests, has_hosts): (bool, bool),
+        has_log: bool,
+    ) -> Host {
         let json = session.json();
         let is_program = json.programs || has_guests;
         let jumps = maps.iter().flat_map(|(_, client, map)| {
@@ -171,9 +198,14 @@ impl Host {
                 (client, a.min(b), a.max(b))
             })
         });
+        let vcpus = if has_guests && has_hosts { Vcpus::of(maps) } else { None };
+        let has_vmm = !is_program || vcpus.is_some() || has_guests && has_hosts && !json.served;
         let mut host = Host {
             is_program,
             has_guests,
+            vcpus,
+            has_hosts,
+            has_vmm,
             is_served: json.served,
             without_thread: 0,
             events: 0,
@@ -195,15 +227,18 @@ impl Host {
             switches: Switches::default(),
             next_free: 0,
         };
+        for tid in host.vcpus.iter().flat_map(Vcpus::threads).collect::<Vec<u32>>() {
+            host.thread(Side::Host, tid);
+        }
         let streams = session.streams().iter().filter(|s| s.domain == Domain::Guest);
         let clients = streams.map(|s| s.client).chain(maps.served());
         for number in clients.collect::<BTreeSet<u32>>() {
             let mut client = Client::default();
             // The threads of a program's host, and of a server, serve it and do not run it.
-            let seats = if is_program || json.served { &[] } else { maps.seats(number) };
+            let seats = if !has_vmm || json.served { &[] } else { maps.seats(number) };
             let mut before = i64::MIN;
             for seat in seats {
-                let thread = seat.tid.and_then(|tid| host.thread(tid));
+                let thread = seat.tid.and_then(|tid| host.thread(Side::Host, tid));
                 client.seats.push((unix_ns(session, seat.first), before, thread));
                 before = unix_ns(session, seat.last);
             }
@@ -247,24 +282,33 @@ impl Host {
         all.flat_map(Pairs::take).collect()
     }
 
+    /// Returns the side of the threads that its clients are, if they are threads.
+    pub fn own_side(&self) -> Side {
+        if self.has_guests { Side::Guest } else { Side::Host }
+    }
+
     /// Returns a thread, which gets an account if it has none.
-    pub fn thread(&mut self, tid: u32) -> Option<usize> {
-        if let Some(thread) = self.by_tid.get(&tid) {
+    pub fn thread(&mut self, side: Side, tid: u32) -> Option<usize> {
+        if let Some(thread) = self.by_tid.get(&(side, tid)) {
             self.threads[*thread].for_lanes = false;
             return Some(*thread);
         }
         if tid == 0 {
             return None;
         }
-        let own = if self.is_program { Part::OnCpu } else { Part::Guest };
+        let is_vmm = side == Side::Host && self.has_vmm;
+        let own = if is_vmm { Part::Guest } else { Part::OnCpu };
         let account = Account::new(own, Kinds::default().exactness(self.runs));
         // The kernel's events may be of a time before its lease.
-        let recording = self.recordings.iter().position(|recording| recording.seen.contains(tid));
+        let has_seen = |of: &Recording| of.side == side && of.seen.contains(tid);
+        let recording = self.recordings.iter().position(has_seen);
         let thread = Thread {
+            side,
             tid,
             name: None,
             account,
             tally: Tally::new(self.has_log),
+            unplaced: Unplaced::default(),
             for_lanes: false,
             owner: None,
             is_claimed: false,
@@ -277,30 +321,31 @@ impl Host {
             self.threads.len() - 1
         } else {
             let at = self.free_thread()?;
-            self.by_tid.remove(&self.threads[at].tid);
+            let old = &self.threads[at];
+            self.by_tid.remove(&(old.side, old.tid));
             self.switches += self.threads[at].account.switches;
             self.threads[at] = thread;
             self.threads[at].account.set_most(WAITING.1);
             at
         };
         self.set_exactness(new);
-        self.by_tid.insert(tid, new);
-        self.slots[tid as usize % TID_SLOTS] = new as u32 + 1;
+        self.by_tid.insert((side, tid), new);
+        self.slots[slot(side, tid)] = new as u32 + 1;
         Some(new)
     }
 
-    /// Returns a thread, which gets an account for its lane if it has none.
+    /// Returns a thread of the host, which gets an account for its lane if it has none.
     pub fn thread_for_lanes(&mut self, tid: u32) -> Option<usize> {
-        self.known(tid).or_else(|| {
-            let thread = self.thread(tid)?;
+        self.known(Side::Host, tid).or_else(|| {
+            let thread = self.thread(Side::Host, tid)?;
             self.threads[thread].for_lanes = true;
             Some(thread)
         })
     }
 
     /// Returns a thread by which regions are divided.
-    pub fn dividing(&self, tid: u32) -> Option<usize> {
-        self.known(tid).filter(|thread| !self.threads[*thread].for_lanes)
+    pub fn dividing(&self, side: Side, tid: u32) -> Option<usize> {
+        self.known(side, tid).filter(|thread| !self.threads[*thread].for_lanes)
     }
 
     /// Iterates over the threads by which regions are divided.
@@ -310,6 +355,7 @@ impl Host {
 
     /// Returns a thread of a program that ended, whose account nothing needs any more.
     fn free_thread(&mut self) -> Option<usize> {
+        let side = self.own_side();
         if !self.is_program {
             return None;
         }
@@ -318,7 +364,7 @@ impl Host {
             let at = self.next_free % self.threads.len();
             self.next_free = at + 1;
             let thread = &self.threads[at];
-            let is_free = thread.owner.is_none() && thread.tally.is_unused();
+            let is_free = thread.side == side && thread.owner.is_none() && thread.tally.is_unused();
             is_free.then_some(at)
         })
     }
@@ -336,7 +382,7 @@ impl Host {
     /// later, with its lease: notes that the recording shows it.
     pub fn traced(&mut self, tid: i64, recording: usize) -> Option<usize> {
         let tid = u32::try_from(tid).ok()?;
-        let thread = self.known(tid);
+        let thread = self.known(self.recordings[recording].side, tid);
         let recording = &mut self.recordings[recording];
         if !recording.followed.has(tid) {
             return None;
@@ -349,7 +395,8 @@ impl Host {
 
     /// Returns a thread that this recording shows now.
     pub fn shown(&self, tid: u32, recording: usize) -> Option<usize> {
-        self.known(tid).filter(|thread| self.threads[*thread].recording == Some(recording))
+        let thread = self.known(self.recordings.get(recording)?.side, tid);
+        thread.filter(|thread| self.threads[*thread].recording == Some(recording))
     }
 
     /// Returns the numbers of all threads' switches.
@@ -359,21 +406,31 @@ impl Host {
         all
     }
 
+    /// Returns how often intervals that waited were too many.
+    pub fn given_up(&self) -> u64 {
+        let cut = self.threads.iter().filter(|thread| thread.unplaced.is_cut).count() as u64;
+        self.switches().given_up + cut
+    }
+
     /// Iterates over the threads that no recording has all events of.
     pub fn unfollowed(&self) -> impl Iterator<Item = &Thread> {
-        let is_followed = |tid| self.recordings.iter().any(|recording| recording.followed.has(tid));
+        let is_followed = |thread: &Thread| {
+            let mut of_side = self.recordings.iter().filter(|of| of.side == thread.side);
+            of_side.any(|recording| recording.followed.has(thread.tid))
+        };
         let unshown = self.all_dividing().filter(|thread| thread.recording.is_none());
-        unshown.filter(move |thread| !self.recordings.is_empty() && !is_followed(thread.tid))
+        unshown.filter(move |thread| !self.recordings.is_empty() && !is_followed(thread))
     }
 
     /// Returns a thread that has an account.
-    pub fn known(&self, tid: u32) -> Option<usize> {
-        let slot = self.slots[tid as usize % TID_SLOTS] as usize;
-        if self.threads.get(slot.wrapping_sub(1)).is_some_and(|thread| thread.tid == tid) {
+    pub fn known(&self, side: Side, tid: u32) -> Option<usize> {
+        let slot = self.slots[slot(side, tid)] as usize;
+        let is_it = |thread: &Thread| (thread.side, thread.tid) == (side, tid);
+        if self.threads.get(slot.wrapping_sub(1)).is_some_and(is_it) {
             return Some(slot - 1);
         }
         // Another thread has its slot.
-        self.by_tid.get(&tid).copied().filter(|_| slot > 0)
+        self.by_tid.get(&(side, tid)).copied().filter(|_| slot > 0)
     }
 
     /// Sets the kinds of events that the trace of a thread has in its account.
@@ -461,10 +518,23 @@ impl Host {
     }
 }
 
+/// Returns the slot of a thread. Most numbers of a guest's threads are small, as are those of the host's.
+fn slot(side: Side, tid: u32) -> usize {
+    let half = if side == Side::Guest { TID_SLOTS / 2 } else { 0 };
+    (tid as usize + half) % TID_SLOTS
+}
+
+impl Thread {
+    /// Notes that a region begins or ends now. Returns whether all intervals before it are in the tally.
+    pub fn border(&mut self, time: i64) -> bool {
+        self.account.border(time) && self.unplaced.is_empty()
+    }
+}
+
 impl Client {
     /// Returns the thread that runs the client at a time.
     pub fn thread(&mut self, time: i64) -> Option<usize> {
-        if self.seats.is_empty() {
+        if self.names_thread || self.seats.is_empty() {
             return self.thread;
         }
         while self.seats.get(self.seat + 1).is_some_and(|(from, ..)| time >= *from) {
@@ -476,7 +546,8 @@ impl Client {
     /// Returns whether the thread changed in a time, as far as its reference points show.
     pub fn moved(&self, from: i64, to: i64) -> bool {
         // Few; those before the time are skipped.
-        let changes = self.seats.get(1..).unwrap_or_default();
+        let seats = if self.names_thread { &[] } else { &*self.seats };
+        let changes = seats.get(1..).unwrap_or_default();
         let first = changes.partition_point(|(first, ..)| *first < from);
         changes.get(first).is_some_and(|(_, before, _)| *before <= to)
     }

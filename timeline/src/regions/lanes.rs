@@ -125,7 +125,7 @@ fn turns(intervals: &[Interval]) -> Vec<Turn> {
         let &Interval { from, to, part, cause, .. } = interval;
         let other = match part {
             part if part.is_on_cpu() => None,
-            Part::Runnable => Some(cause),
+            Part::Stolen | Part::Behind | Part::Runnable => Some(cause),
             _ => continue,
         };
         let last = turns.last_mut().filter(|last| last.to == from);

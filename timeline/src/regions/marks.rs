@@ -10,11 +10,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The first names of reasons.
-const ACCESSES: [&str; 5] = ["other", "mmio write", "mmio read", "pio write", "pio read"];
+const ACCESSES: [&str; 6] = ["other", "mmio write", "mmio read", "pio write", "pio read", "hlt"];
 const MMIO_WRITE: Reason = 1;
 const MMIO_READ: Reason = 2;
 const PIO_WRITE: Reason = 3;
 const PIO_READ: Reason = 4;
+const HALT: Reason = 5;
+/// Names that kernels have for the exit of a CPU that halts: on x86, and on AArch64.
+const HALTS: [&str; 2] = ["hlt", "wfx"];
 /// Most bytes of the VMM's name of a reason. The kernel's are shorter.
 const MOST_NAME: usize = 32;
 
@@ -39,6 +42,8 @@ const KVM_EXIT_MMIO: i64 = 6;
 pub(super) enum Kernel {
     /// None that is a mark.
     Other,
+    /// An event that is not KVM's, and says of its thread only that this had the CPU.
+    Elsewhere,
     Exit {
         reason: usize,
     },
@@ -113,7 +118,8 @@ impl Kernel {
             "perf:switch_out" => {
                 Kernel::SwitchOut { tid: field("tid")?, preempted: field("preempted")? }
             }
-            _ => Kernel::Other,
+            _ if name.starts_with("kvm:") => Kernel::Other,
+            _ => Kernel::Elsewhere,
         })
     }
 }
@@ -261,6 +267,11 @@ impl Reasons {
         &self.names
     }
 
+    /// Returns whether the guest's CPU halted with an exit for this reason.
+    pub fn is_halt(reason: Reason) -> bool {
+        reason == HALT
+    }
+
     /// Returns the number of the name that the VMM has for a reason, such as `mmio_write`.
     pub fn of_vmm(&mut self, name: &[u8]) -> Reason {
         self.named(&String::from_utf8_lossy(&name[..name.len().min(MOST_NAME)]).replace('_', " "))
@@ -268,6 +279,11 @@ impl Reasons {
 
     /// Returns the number of a name; 0 if there are too many.
     fn named(&mut self, name: &str) -> Reason {
+        if HALTS.contains(&name) {
+            // Its number does not wait for the names of exits during the boot.
+            self.names[usize::from(HALT)] = name.into();
+            return HALT;
+        }
         let known = self.names.iter().position(|known| known == name);
         known.unwrap_or_else(|| {
             if self.names.len() == REASONS {

@@ -41,6 +41,7 @@
 // account   how a host thread's time divides into parts
 // parts     the parts, and sums over them
 // tally     the regions that wait for proven time
+// vcpus     what the host's kernel proves of a guest's CPUs
 // scheduling switches and wake-ups, without regions
 // steals    the times in which a hypervisor took the machine's CPUs
 // store     the regions that were found
@@ -76,6 +77,7 @@ mod store;
 mod summary;
 mod sums;
 mod tally;
+mod vcpus;
 mod waited;
 
 pub(crate) use begins::Begins;
@@ -103,7 +105,7 @@ use hypertrace_format::number::grouped;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Most regions: their times are kept, 100 bytes each.
+/// Most regions: their times are kept, 170 bytes each.
 pub const MOST_REGIONS: usize = 10_000_000;
 /// Most groups.
 pub const MOST_GROUPS: usize = 10_000;
@@ -208,7 +210,7 @@ pub struct ThreadInterval<'a> {
     pub interval: &'a Interval,
     /// Reason of the exit, in the kernel, and in the VMM and in waits if it is known.
     pub reason: Option<&'a str>,
-    /// What a wait was for: where it is runnable or blocked.
+    /// What a wait was for: where the part [has causes](Part::has_causes).
     pub cause: Option<Cause>,
 }
 

@@ -12,14 +12,24 @@ use serde::{Serialize, Serializer};
 pub enum Part {
     /// A program's thread has a CPU, system calls included: of the host, or of a guest whose kernel was recorded.
     OnCpu,
-    /// In the guest; with KVM's own part where the kernel does not trace entries and exits.
+    /// In the guest; with KVM's own part where the kernel does not trace entries and exits. Of a guest's thread: the thread
+    /// itself ran there.
     Guest,
+    /// The host handled an interrupt before KVM traced the exit.
+    HostInterrupt,
     /// In the host's kernel, for an exit of the guest, and on the way to and from the VMM.
     Kernel,
     /// In the VMM: its code and its system calls.
     Vmm,
-    /// Ready to run, but another thread had the CPU.
+    /// A guest's thread had its CPU, or was ready for it, and a thread of the host had the CPU of the vCPU's thread.
+    Stolen,
+    /// A guest's thread was ready to run, but another thread of the guest had the CPU.
+    Behind,
+    /// Ready to run, but another thread had the CPU. Of a guest's thread on a vCPU that is known: no thread had it, or which is
+    /// not known.
     Runnable,
+    /// The vCPU of a guest's thread had halted, and had not gone on yet.
+    Halted,
     /// Asleep, until it was woken.
     Blocked,
     /// Off the CPU: asleep or ready, which is not known.
@@ -29,17 +39,19 @@ pub enum Part {
 }
 
 /// Number of parts.
-pub const PARTS: usize = 8;
+pub const PARTS: usize = 12;
 
-/// Names of the parts: the key in JSON, CSV and OTLP, the key of a time, and the label for people. Four more are taken for what
-/// these do not tell apart yet: `host_interrupt`; `stolen`, while a thread of the host had the vCPU's CPU; `behind`, while
-/// a thread of the guest had the guest's CPU; and `halted`.
+/// Names of the parts: the key in JSON, CSV and OTLP, the key of a time, and the label for people.
 const NAMES: [[&str; 3]; PARTS] = [
     ["on_cpu", "on_cpu_ns", "on-CPU"],
     ["guest", "guest_ns", "guest"],
+    ["host_interrupt", "host_interrupt_ns", "host interrupt"],
     ["kernel", "kernel_ns", "kernel"],
     ["vmm", "vmm_ns", "VMM"],
+    ["stolen", "stolen_ns", "stolen by the host"],
+    ["behind", "behind_ns", "behind guest threads"],
     ["runnable", "runnable_ns", "waiting for a CPU"],
+    ["halted", "halted_ns", "vCPU halted"],
     ["blocked", "blocked_ns", "blocked"],
     ["off_cpu", "off_cpu_ns", "off-CPU"],
     ["unknown", "unknown_ns", "unknown"],
@@ -50,9 +62,13 @@ impl Part {
     pub const ALL: [Part; PARTS] = [
         Part::OnCpu,
         Part::Guest,
+        Part::HostInterrupt,
         Part::Kernel,
         Part::Vmm,
+        Part::Stolen,
+        Part::Behind,
         Part::Runnable,
+        Part::Halted,
         Part::Blocked,
         Part::OffCpu,
         Part::Unknown,
@@ -75,12 +91,18 @@ impl Part {
 
     /// Returns whether the thread has a CPU in it.
     pub fn is_on_cpu(self) -> bool {
-        matches!(self, Part::OnCpu | Part::Guest | Part::Kernel | Part::Vmm)
+        use Part::{Guest, HostInterrupt, Kernel, OnCpu, Vmm};
+        matches!(self, OnCpu | Guest | HostInterrupt | Kernel | Vmm)
     }
 
     /// Returns whether the thread waits in it.
     pub(super) fn is_wait(self) -> bool {
-        matches!(self, Part::Runnable | Part::Blocked | Part::OffCpu)
+        self.has_causes() || matches!(self, Part::Halted | Part::OffCpu)
+    }
+
+    /// Returns whether it is a wait that has causes.
+    pub fn has_causes(self) -> bool {
+        matches!(self, Part::Stolen | Part::Behind | Part::Runnable | Part::Blocked)
     }
 }
 
@@ -226,6 +248,11 @@ impl Sums {
         }
     }
 
+    /// Forgets which CPU the thread had: the intervals are of several machines' CPUs.
+    pub(super) fn forget_cpu(&mut self) {
+        (self.cpu, self.moves) = (None, self.moves.wrapping_add(1));
+    }
+
     /// Forgets the causes of waits: no region is open.
     pub(super) fn forget_waits(&mut self) {
         self.waits = Waits::default();
@@ -244,7 +271,7 @@ pub struct Interval {
     /// Reason of the exit, in the kernel, in the VMM and in waits until the guest runs again: an index of
     /// [`Regions::reasons`](super::Regions::reasons). 0: not known, or no exit.
     pub reason: Reason,
-    /// Cause of a wait, where it is runnable or blocked: an index of [`Regions::causes`](super::Regions::causes).
+    /// Cause of a wait, where the part [has causes](Part::has_causes): an index of [`Regions::causes`](super::Regions::causes).
     pub cause: CauseNumber,
     /// The event that ended it, at its end; later, where a region or a window ends before. `None` where nothing
     /// proves what the thread did.

@@ -100,6 +100,9 @@ pub struct Breakdown {
     /// Most time that was taken from the regions while their threads had a CPU, nanoseconds: of each one on average, or of
     /// the total. `None` if it is not known.
     pub steal_at_most_ns: Option<u64>,
+    /// Most time in which threads of a guest can have run there, nanoseconds: of each region on average, or of the total. `None`
+    /// if none of the regions has [such a bound](Sample::guest_at_most_ns) alone.
+    pub guest_at_most_ns: Option<u64>,
     /// One of the regions.
     pub example: Option<Sample>,
 }
@@ -166,6 +169,7 @@ impl Group {
             exits_of: order.len() as u64,
             steals: steals.hit(store, &order),
             steal_at_most_ns: steals.most(store, &order),
+            guest_at_most_ns: guest_at_most(store, &order),
             example: None,
         };
         self.total.waits = mean_waits(&self.waits, &self.total, 1, true);
@@ -225,6 +229,12 @@ fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
     around.into_iter().find(has).unwrap_or(rank)
 }
 
+/// Returns the most time in which the threads of regions can have run in the guest, where nothing more is known of one.
+fn guest_at_most(store: &Store, regions: &[u32]) -> Option<u64> {
+    let samples = regions.iter().map(|index| store.get(*index));
+    samples.filter_map(Sample::guest_at_most_ns).reduce(u64::saturating_add)
+}
+
 /// Returns the mean of the regions of some ranks, with one as example.
 fn around(
     store: &Store,
@@ -263,6 +273,7 @@ fn around(
         exits_of,
         steals: steals.hit(store, chosen),
         steal_at_most_ns: most.map(|ns| ns.div_ceil(regions)),
+        guest_at_most_ns: guest_at_most(store, chosen).map(|ns| ns.div_ceil(regions)),
         example,
     };
     mean.waits = mean_waits(&waits, &mean, exits_of, exits_of == regions);
@@ -297,7 +308,7 @@ fn mean_waits(
         *left = left.saturating_sub(mean);
         means.add(&[((*part, *cause), mean)]);
     }
-    for part in [Part::Runnable, Part::Blocked].into_iter().filter(|_| are_all) {
+    for part in Part::ALL.into_iter().filter(|part| are_all && part.has_causes()) {
         let mut of_part = sorted.iter().filter(|((of, _), _)| *of == part);
         let (number, longest) = (of_part.clone().count() as u64, of_part.next());
         // Each mean lost less than a nanosecond.
@@ -387,9 +398,12 @@ mod tests {
 
     #[test]
     fn rounded_means_add_up() {
-        let all = [Times([1, 1, 1, 0, 0, 0, 0, 0]), Times([1, 0, 0, 0, 0, 0, 0, 0])];
+        let all = [
+            Times([1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            Times([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        ];
         let mean = mean(all.iter(), 2);
         assert_eq!(mean.total(), 2);
-        assert_eq!(mean.0, [1, 0, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(mean.0, [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

@@ -6,7 +6,7 @@
 //! proven interval has passed them.
 
 use super::account::Account;
-use super::parts::{Divided, Interval, Sums};
+use super::parts::{Divided, Interval, Reason, Sums};
 use std::collections::VecDeque;
 
 /// Intervals whose memory is kept for the next ones.
@@ -26,8 +26,9 @@ pub(super) struct Tally {
     /// The sums at the beginnings of those that began in time which was proven when they ended: of each region that
     /// was open then, one at most.
     begun: VecDeque<(u32, Sums)>,
-    /// The last proven intervals, if regions waited for them.
+    /// The last proven intervals, if regions waited for them, and the time up to which they are known.
     passed: Passed,
+    until: i64,
     /// All proven intervals, if they are wanted.
     log: Option<Vec<Interval>>,
 }
@@ -58,9 +59,9 @@ impl Tally {
         Tally { log: has_log.then(Vec::new), ..Tally::default() }
     }
 
-    /// Begins a region. Returns its number, which is held until [`Tally::end`] or [`Tally::forget`].
-    pub fn begin(&mut self, account: &mut Account, time: i64) -> u32 {
-        let is_known = account.border(time);
+    /// Begins a region. Returns its number, which is held until [`Tally::end`] or [`Tally::forget`]. `is_known`: whether all
+    /// intervals before it were added.
+    pub fn begin(&mut self, is_known: bool, time: i64) -> u32 {
         let region = (time, is_known.then(|| self.sums.clone()));
         let number = match self.free.pop() {
             Some(number) => {
@@ -80,14 +81,7 @@ impl Tally {
 
     /// Ends a region, which gets this index in the store. Returns its sums if they are known; if they are not, it
     /// waits for them.
-    pub fn end(
-        &mut self,
-        account: &mut Account,
-        number: u32,
-        time: i64,
-        index: u32,
-    ) -> Option<Divided> {
-        let is_known = account.border(time);
+    pub fn end(&mut self, is_known: bool, number: u32, index: u32) -> Option<Divided> {
         match self.forget(number) {
             Some(begun) if is_known => return Some(self.sums.since(&begun)),
             Some(begun) => self.begun.push_back((index, begun)),
@@ -116,46 +110,99 @@ impl Tally {
 
     /// Adds the proven intervals of the account. Returns whether they have passed the ends of regions.
     pub fn pass(&mut self, account: &mut Account) -> bool {
+        self.pass_with(account, |_, _| {})
+    }
+
+    /// Does the same, and hands each interval to `take`, and whether it is the sum of several.
+    pub fn pass_with(
+        &mut self,
+        account: &mut Account,
+        mut take: impl FnMut(&Interval, bool),
+    ) -> bool {
         if !account.has_proven() {
             return false;
         }
-        let has_regions = !self.early.is_empty() || !self.ended.is_empty();
-        if self.is_unused() {
-            self.sums.forget_waits();
-        }
-        let Tally { sums, passed, log, .. } = self;
-        if has_regions {
-            passed.intervals.clear();
-            passed.intervals.shrink_to(MOST_SPARE);
-            passed.sums.clear();
-            passed.sums.shrink_to(MOST_SPARE);
-            passed.sums.push(sums.clone());
-        }
+        let has_regions = self.begin_pass();
         account.take_proven(|interval, is_merged| {
-            sums.add(interval);
-            if has_regions {
-                passed.intervals.push(*interval);
-                passed.sums.push(sums.clone());
-            }
-            if let Some(log) = log.as_mut().filter(|_| !is_merged) {
-                add(log, interval);
-            }
+            self.add(interval, has_regions, !is_merged);
+            take(interval, is_merged);
         });
-        for number in self.early.drain(..) {
-            let (begin, sums) = &mut self.open[number as usize];
-            *sums = Some(passed.at(*begin));
-        }
+        self.end_pass(i64::MAX);
         if let Some(reason) = account.take_exit() {
             self.sums.exits[usize::from(reason)].count += 1;
         }
         !self.ended.is_empty()
     }
 
+    /// Adds intervals, each with the reason of the exit that begins with it, if one does. They follow one another.
+    pub fn pass_each(&mut self, intervals: &[(Interval, Option<Reason>)]) {
+        let Some((last, _)) = intervals.last() else { return };
+        let has_regions = self.begin_pass();
+        for (interval, exit) in intervals {
+            if let Some(reason) = exit {
+                self.sums.exits[usize::from(*reason)].count += 1;
+                // A region that begins or ends within the interval does so after the exit began.
+                if let Some(before) = self.passed.sums.last_mut().filter(|_| has_regions) {
+                    *before = self.sums.clone();
+                }
+            }
+            self.sums.forget_cpu();
+            self.add(interval, has_regions, true);
+        }
+        self.sums.forget_cpu();
+        self.end_pass(last.to);
+    }
+
+    /// Begins to add intervals. Returns whether regions wait for them.
+    fn begin_pass(&mut self) -> bool {
+        let has_regions = !self.early.is_empty() || !self.ended.is_empty();
+        if self.is_unused() {
+            self.sums.forget_waits();
+        }
+        if has_regions {
+            let Tally { sums, passed, .. } = self;
+            passed.intervals.clear();
+            passed.intervals.shrink_to(MOST_SPARE);
+            passed.sums.clear();
+            passed.sums.shrink_to(MOST_SPARE);
+            passed.sums.push(sums.clone());
+        }
+        has_regions
+    }
+
+    fn add(&mut self, interval: &Interval, has_regions: bool, is_logged: bool) {
+        self.sums.add(interval);
+        if has_regions {
+            self.passed.intervals.push(*interval);
+            self.passed.sums.push(self.sums.clone());
+        }
+        if let Some(log) = self.log.as_mut().filter(|_| is_logged) {
+            add(log, interval);
+        }
+    }
+
+    /// Ends to add intervals: all up to this time are there.
+    fn end_pass(&mut self, until: i64) {
+        self.until = until;
+        let Tally { early, open, passed, .. } = self;
+        early.retain(|number| {
+            let (begin, sums) = &mut open[*number as usize];
+            if *begin <= until {
+                *sums = Some(passed.at(*begin));
+            }
+            *begin > until
+        });
+    }
+
     /// Takes the next region that the last proven intervals have passed, with its sums. `times` returns when it began
     /// and ended.
     pub fn next_passed(&mut self, times: impl Fn(u32) -> (i64, i64)) -> Option<(u32, Divided)> {
-        let index = self.ended.pop_front()?;
+        let index = *self.ended.front()?;
         let (begin, end) = times(index);
+        if end > self.until {
+            return None;
+        }
+        self.ended.pop_front();
         let has_begun = self.begun.front().is_some_and(|(of, _)| *of == index);
         let begun = if has_begun { self.begun.pop_front() } else { None };
         let begun = begun.map_or_else(|| self.passed.at(begin), |(_, sums)| sums);

@@ -24,8 +24,8 @@ impl Waited {
     /// Returns how long the thread of a region waited.
     fn of(divided: &Divided) -> Waited {
         let waits =
-            [Part::Runnable, Part::Blocked, Part::OffCpu].map(|part| divided.times.get(part));
-        let all_ns: u64 = waits.iter().sum();
+            divided.times.iter().filter(|(part, _)| part.has_causes() || *part == Part::OffCpu);
+        let all_ns: u64 = waits.map(|(_, ns)| ns).sum();
         let mut unknown_ns = [0; Unknown::ALL.len()];
         let mut known = 0;
         for ((_, cause), ns) in &divided.waits {

@@ -443,8 +443,8 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
     let regions = all(&made);
     let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
 
-    // On a CPU, guest, kernel, VMM, runnable, blocked, off, unknown.
-    assert_eq!(samples, [[4_400, 0, 0, 0, 600, 3_000, 0, 0]]);
+    // In the order of `Part::ALL`.
+    assert_eq!(samples, [[4_400, 0, 0, 0, 0, 0, 0, 600, 0, 3_000, 0, 0]]);
     // After the kernel's last event, nothing is known.
     assert_eq!(counts(&regions), (1, vec![("kernel_not_recorded", 1)]));
 }
@@ -472,8 +472,8 @@ fn a_programs_wait_for_its_host_in_a_reference_point_is_blocked_time() {
     let regions = all(&made);
     let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
 
-    // On a CPU, guest, kernel, VMM, runnable, blocked, off, unknown.
-    assert_eq!(samples, [[4_900, 0, 0, 0, 100, 3_000, 0, 0]]);
+    // In the order of `Part::ALL`.
+    assert_eq!(samples, [[4_900, 0, 0, 0, 0, 0, 0, 100, 0, 3_000, 0, 0]]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{FILE, HYPERTRACE, json, kvm_guest, program, run};
 use crate::linux_guest::check_numbers;
-use crate::linux_guest_kernel::{ROUNDS, check_cpus, check_regions, recorder};
+use crate::linux_guest_kernel::{ROUNDS, check_cpus, check_regions_by_both, recorder};
 use crate::linux_module::{check_contexts, check_panic};
 use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::linux_module::Module;
@@ -73,7 +73,7 @@ fn a_guest_stands_beside_its_kernel_and_the_hosts_by_a_shared_file() {
     assert!(cpus.iter().all(|cpu| cpu["events"] != 0 && cpu["lost"] == 0), "{stat}");
     check_cpus(&session, 2 * EVENTS);
     check_host(&shared);
-    check_regions(&session);
+    check_regions_by_both(&session);
     Linux::used();
 }
 

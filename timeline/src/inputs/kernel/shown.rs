@@ -14,7 +14,8 @@ pub(crate) fn shown_by<'a>(
 ) -> Option<impl Iterator<Item = usize> + 'a> {
     let own = session_of(trace, sessions.len())?;
     let has_own = |number: &usize| {
-        traces.iter().any(|trace| session_of(trace, sessions.len()) == Some(*number))
+        let mut of_hosts = traces.iter().filter(|trace| !trace.is_of_guest());
+        of_hosts.any(|trace| session_of(trace, sessions.len()) == Some(*number))
     };
     let is_placed = move |other: &usize| sessions[*other].is_placed_with(sessions[own]);
     let others = (0..sessions.len()).filter(move |other| *other != own && !has_own(other));

@@ -36,7 +36,8 @@ impl Pass<'_> {
         let most = host.most_open;
         let begun = thread.map(|at| {
             let thread = &mut host.threads[at];
-            (at, thread.tally.begin(&mut thread.account, time))
+            let is_known = thread.border(time);
+            (at, thread.tally.begin(is_known, time))
         });
         let open = Open {
             name,
@@ -151,7 +152,9 @@ impl Pass<'_> {
         kind: (bool, bool),
     ) -> Path {
         // A guest's kernel may have been recorded several times: the first one that had not ended.
+        let side = self.hosts[session].own_side();
         let all = all_threads(&self.traced, &self.cpus, session);
+        let all = all.filter(|cpus| self.owners[usize::from(cpus.trace)].0 == side);
         let cpus = all.min_by_key(|cpus| (cpus.until < times.1, cpus.until));
         let path = match (cpus, on) {
             (Some(cpus), Some(tid)) => cpus.path(tid, times, kind, &mut self.causes),
@@ -268,6 +271,9 @@ impl Pass<'_> {
             thread: open.thread.map_or(NO_THREAD, |(thread, _)| thread as u16),
             cpu: None,
             holder: host.holder(client),
+            shares_vcpu: open.thread.is_some()
+                && host.clients.get(client as usize).is_some_and(|client| client.shares_vcpu),
+            vcpu_ns: 0,
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
             depth: u8::try_from(depth).unwrap_or(u8::MAX),
@@ -296,7 +302,8 @@ impl Pass<'_> {
             return divide(store, groups, waited, index, divided);
         };
         let (thread, path) = (&mut host.threads[thread], path.steps);
-        match thread.tally.end(&mut thread.account, number, end, index) {
+        let is_known = thread.border(end);
+        match thread.tally.end(is_known, number, index) {
             Some(divided) => divide(store, groups, waited, index, Divided { path, ..divided }),
             None if path.is_empty() => {}
             None => drop(self.paths.insert(index, path)),

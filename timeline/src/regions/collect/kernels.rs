@@ -4,6 +4,7 @@
 
 use super::super::account::{Mark, Why};
 use super::super::cpus::Next;
+use super::super::host::Side;
 use super::super::marks::{Kernel, of_kvm};
 use super::super::parts::{Evidence, Stream};
 use super::Pass;
@@ -22,7 +23,7 @@ impl Pass<'_> {
         let by = Evidence { stream: Stream::Kernel { trace, cpu }, event: number };
         for at in 0..self.traced.get(event.trace).map_or(0, Vec::len) {
             let to = self.traced[event.trace][at];
-            self.kernel_of(to, event.ts_ns, kernel, fields, (running, by));
+            self.kernel_of(to, event.ts_ns, kernel, fields, (running, by), event.bound_ns());
         }
         if self.cpus[event.trace].as_ref().is_some_and(|cpus| cpus.is_in_trace) {
             self.cpu_event(event.trace, event, fields, running);
@@ -40,13 +41,16 @@ impl Pass<'_> {
         let Some(cpus) = self.cpus.get_mut(trace).and_then(Option::as_mut) else { return };
         let at = (event.ts_ns, running.cpu.unwrap_or(0), running.tid);
         let kind = self.roles.cpu_event(event);
+        let (_, number) = self.roles.kernel(event);
+        let stream = Stream::Kernel { trace: trace as u16, cpu: at.1 as u16 };
+        let by = Evidence { stream, event: number };
         cpus.take(at, kind, fields, &mut self.causes);
         if kind.is_interrupt() {
             for at in 0..self.traced.get(trace).map_or(0, Vec::len) {
                 let (session, recording) = self.traced[trace][at];
                 if let Some(thread) = self.hosts[session].shown(running.tid, recording) {
                     let account = &mut self.hosts[session].threads[thread].account;
-                    account.by = None;
+                    account.by = Some(by);
                     account.mark(event.ts_ns, Mark::Interrupt);
                     self.release(session, thread);
                 }
@@ -62,14 +66,32 @@ impl Pass<'_> {
         kernel: Kernel,
         fields: format::Fields<'_>,
         (running, by): (Thread, Evidence),
+        bound: Option<u64>,
     ) {
         let host = &mut self.hosts[session];
         if let Some(cpu) = running.cpu {
             host.recordings[recording].note(cpu as usize, time);
         }
+        if let (Side::Guest, Some(vcpus), Some(cpu)) =
+            (host.recordings[recording].side, &mut host.vcpus, running.cpu)
+        {
+            vcpus.guest_event(cpu as u16, time, bound);
+        }
         if kernel == Kernel::Other {
             return;
         }
+        if matches!(kernel, Kernel::Elsewhere | Kernel::Wakeup { .. } | Kernel::Start { .. })
+            && let Some(thread) = host.shown(running.tid, recording)
+        {
+            let account = &mut host.threads[thread].account;
+            account.by = Some(by);
+            account.mark(time, Mark::Other);
+            self.release(session, thread);
+        }
+        if kernel == Kernel::Elsewhere {
+            return;
+        }
+        let host = &mut self.hosts[session];
         if host.recordings[recording].kinds.add(kernel) {
             host.set_all_exactness();
         }

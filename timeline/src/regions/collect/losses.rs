@@ -3,7 +3,7 @@
 //! Places where events were lost or not recorded, and the regions that are not counted for them.
 
 use super::super::NotCounted;
-use super::super::host::Host;
+use super::super::host::{Host, Side};
 use super::super::pairs::Pairs;
 use super::super::store::State;
 use super::Pass;
@@ -75,7 +75,7 @@ impl Pass<'_> {
                 }
             }
             // Another thread's ring has its own space.
-            None => match lost.thread.and_then(|thread| host.dividing(thread.tid)) {
+            None => match lost.thread.and_then(|thread| host.dividing(Side::Host, thread.tid)) {
                 Some(thread) => host.spoil_of(thread),
                 None => host.spoil(),
             },

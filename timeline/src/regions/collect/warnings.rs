@@ -4,6 +4,7 @@
 
 use super::super::account::Switches;
 use super::super::host::{Counted, Host};
+use super::super::vcpus::Vcpus;
 use crate::inputs::ctf::{ClockMaps, Session};
 use hypertrace_format::number::counted;
 use std::path::Path;
@@ -124,9 +125,32 @@ pub(super) fn unreturned(host: &Host) -> Option<String> {
     })
 }
 
+/// Returns a line about a guest whose CPUs no thread of the host is proven to run.
+pub(super) fn unproven(host: &Host) -> Option<String> {
+    let is_unproven = host.has_guests && host.has_hosts && host.vcpus.is_none();
+    is_unproven.then(|| {
+        "which threads of the host run the guest's CPUs is not proven: what the host did meanwhile is in the time on a CPU and \
+         in the waits; `hypertrace record -a` as root proves it, if it records KVM's default events from before the \
+         guest's programs begin, and the guest's clock is the TSC"
+            .into()
+    })
+}
+
+/// Returns a line about CPUs of a guest of which a thread of the host turned out not to run them.
+pub(super) fn refuted(host: &Host) -> Option<String> {
+    let mut all = host.vcpus.iter().flat_map(Vcpus::refuted);
+    let ((cpu, tid), others) = (all.next()?, all.count());
+    let more =
+        if others > 0 { format!(", and so it was with {others} more CPUs") } else { String::new() };
+    Some(format!(
+        "an event of the guest's kernel on the guest's CPU {cpu} lies outside of the guest mode of thread {tid}, which runs that \
+         CPU by all events before: time on that CPU is unknown from there on{more}"
+    ))
+}
+
 /// Returns a line about time that waited too long for its proof.
 pub(super) fn given_up(host: &Host) -> Option<String> {
-    let times = host.switches().given_up;
+    let times = host.given_up();
     (times > 0).then(|| {
         format!(
             "{times} times, more intervals of a thread between the borders of regions waited for the event \

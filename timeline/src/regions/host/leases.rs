@@ -3,7 +3,7 @@
 //! Leases: the clients of programs, and the threads that they name.
 
 use super::super::unix_ns;
-use super::{Host, MOST_LEASES};
+use super::{Host, MOST_LEASES, Side};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Domain, Session};
 use crate::value::ValueRef;
@@ -81,17 +81,22 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
             _ => None,
         })
     };
-    // The thread of a guest's program is the guest's.
-    let own = || {
-        numbered("tid").filter(|tid| host.is_program && event.source.client.is_some() && *tid != 0)
+    // Without a process, it is the number of the guest's CPU.
+    let of_process = || {
+        let is_thread =
+            event.source.client.is_some() && numbered("pid").is_some_and(|pid| pid != 0);
+        numbered("tid").filter(|tid| is_thread && *tid != 0)
     };
+    let of_guest = !host.is_program && of_process().is_some();
+    // The thread of a guest's program is the guest's.
+    let own = || of_process().filter(|_| host.is_program);
     let tid = event.thread.map(|thread| thread.tid).or_else(own);
     let thread = tid.and_then(|tid| match (event.source.client, host.is_program) {
-        (Some(_), true) => host.thread(tid),
-        (None, false) => host.thread(tid),
+        (Some(_), true) => host.thread(host.own_side(), tid),
+        (None, _) if host.has_vmm => host.thread(Side::Host, tid),
         (None, true) if host.has_guests => None,
         (None, true) if host.has_log => host.thread_for_lanes(tid),
-        _ => host.known(tid),
+        _ => host.known(Side::Host, tid),
     });
     let name = |host: &mut Host, thread: Option<usize>| {
         if let Some(thread) = thread.and_then(|thread| host.threads.get_mut(thread)) {
@@ -114,6 +119,8 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     let is_program = host.is_program;
     let until = token.and_then(|token| host.lease_ends.get(&(number, token)).copied());
     let Some(client) = host.client(number) else { return };
+    client.names_thread = is_program && tid.is_some();
+    client.shares_vcpu = of_guest;
     // Where it is not known, it lasts.
     client.until = until.unwrap_or(i64::MAX);
     // A lease that is said again is the same one.

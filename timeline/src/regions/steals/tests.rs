@@ -21,6 +21,8 @@ fn sample(cpu: Option<u16>, (begin_ns, end): (i64, i64), on_cpu: u64) -> Sample 
         thread: NO_THREAD,
         cpu,
         holder: Holder::NONE,
+        shares_vcpu: false,
+        vcpu_ns: 0,
         session: 0,
         state: State::Counted,
         depth: 0,

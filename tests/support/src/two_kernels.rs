@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A guest with two CPUs and threads with regions, its kernel and the host's, event by event: what each thread of the guest
+//! did at each time is known.
+
+use crate::cpus::{ASLEEP, Event, HARD, READY};
+use crate::guest_mode::{END, KVM_ENTRY, KVM_ENTRY_ID, MS, OFFSET, TIDS, raw, word};
+use crate::machine::Random;
+use crate::made::{
+    BOOT, CHECKPOINT_POINT, GHZ, GUEST_BASE, Made, Packet, START_NS, clock, json, with_boot,
+    with_pieces,
+};
+use crate::trace_dat::{
+    Counted, HRTIMER_EXPIRE_ENTRY_ID, HRTIMER_EXPIRE_EXIT_ID, IRQ_HANDLER_ENTRY_ID,
+    IRQ_HANDLER_EXIT_ID, KVM_EXIT_ID, KVM_FPU_ID, KVM_USERSPACE_EXIT_ID, Page, SCHED_SWITCH_ID,
+    SCHED_WAKEUP_ID, SCHED_WAKING_ID, TraceDat, lost, switch, wakeup,
+};
+use hypertrace_timeline::regions::Part;
+
+/// Threads of the guest with regions: two on each CPU, and one that changes from the first CPU to the second. A thread of
+/// the host has the number of the first.
+pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
+const MOVED: usize = 4;
+/// The thread of the host that takes CPUs from vCPUs.
+pub const HOG: u32 = 9;
+/// The client that sends the guest's recording, and has the reference points.
+const FORWARD: u32 = THREADS.len() as u32;
+/// The thread of the server.
+const SERVER: u64 = 500;
+
+const EVENTS: &str = r#"[
+    {"id":16,"schema":"r_begin(id:u64)","reference_point":false},
+    {"id":17,"schema":"r_end(id:u64)","reference_point":false},
+    {"id":18,"schema":"checkpoint(n:u64)","reference_point":true},
+    {"id":19,"schema":"tick(n:u64)","reference_point":false}]"#;
+const PIECES: u32 = 20;
+
+/// Reasons of exits, of SVM.
+const INTERRUPT: u32 = 0x60;
+const HLT: u32 = 0x78;
+const IO: u32 = 0x7b;
+const NPF: u32 = 0x400;
+
+/// What a guest's thread does by its own kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    On(usize),
+    Ready(usize),
+    Asleep,
+}
+
+/// A thread of the guest.
+#[derive(Clone, Default)]
+pub struct Thread {
+    /// From a time on.
+    states: Vec<(u64, State)>,
+    /// Regions, with begin and end.
+    pub regions: Vec<(u64, u64)>,
+}
+
+/// A CPU of the guest, with that of the host on which it runs.
+#[derive(Clone, Default)]
+pub struct Cpu {
+    pub host: Vec<Event>,
+    pub guest: Vec<Event>,
+    /// What the vCPU's thread does, from a time on.
+    doing: Vec<(u64, Part)>,
+    /// The guest's thread that has the CPU, from a time on; 0: none.
+    running: Vec<(u64, u32)>,
+}
+
+/// All of it.
+#[derive(Clone)]
+pub struct World {
+    pub cpus: [Cpu; 2],
+    pub threads: [Thread; THREADS.len()],
+    /// Numbers of events that are not recorded: of the host's CPUs, and of the guest's.
+    pub lost: [Vec<(usize, Counted)>; 4],
+    /// The number that the guest has for each CPU.
+    pub numbers: [usize; 2],
+}
+
+fn name(tid: u32) -> String {
+    if tid == 0 { "swapper".into() } else { format!("t{tid}") }
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        let mut world = World {
+            cpus: Default::default(),
+            threads: Default::default(),
+            lost: Default::default(),
+            numbers: [0, 1],
+        };
+        for thread in &mut world.threads {
+            thread.states.push((0, State::Asleep));
+        }
+        for cpu in [0, 1] {
+            world.run(cpu, &mut Random(seed * 2 + cpu as u64));
+        }
+        world
+    }
+
+    fn host(&mut self, cpu: usize, at: u64, id: u16, flags: u32, tid: u32, payload: Vec<u8>) {
+        self.cpus[cpu].host.push((at, u32::from(id) | flags << 16, tid, payload));
+    }
+
+    fn guest(&mut self, cpu: usize, at: u64, id: u16, flags: u32, payload: Vec<u8>) {
+        let running = self.cpus[cpu].running.last().map_or(0, |(_, tid)| *tid);
+        self.cpus[cpu].guest.push((at, u32::from(id) | flags << 16, running, payload));
+    }
+
+    fn exit(&mut self, cpu: usize, at: u64, reason: u32) {
+        let payload = [&reason.to_le_bytes()[..], &[0; 12], &2u32.to_le_bytes()].concat();
+        self.host(cpu, at, KVM_EXIT_ID, 0, TIDS[cpu], payload);
+        self.cpus[cpu].doing.push((at, Part::Kernel));
+    }
+
+    fn host_switch(&mut self, cpu: usize, at: u64, from: u32, state: i64, to: u32) {
+        let payload =
+            switch((from, &name(from)), if from == 0 { 0 } else { state }, (to, &name(to)));
+        self.host(cpu, at, SCHED_SWITCH_ID, 0, from, payload);
+    }
+
+    /// Runs a vCPU, and the guest's threads on it.
+    fn run(&mut self, cpu: usize, r: &mut Random) {
+        let (tid, mut now) = (TIDS[cpu], 2 * MS);
+        self.cpus[cpu].doing.push((0, Part::Unknown));
+        self.cpus[cpu].running.push((0, 0));
+        self.host_switch(cpu, now, 0, 0, tid);
+        while now < END - 2 * MS {
+            now += r.in_range(1_000, 20_000) as u64;
+            self.host(cpu, now, KVM_ENTRY_ID, 0, tid, vec![cpu as u8, 0, 0, 0]);
+            self.cpus[cpu].doing.push((now, Part::Guest));
+            let stay = r.in_range(50_000, 400_000) as u64;
+            let actions = r.in_range(1, 5) as u64;
+            for action in 0..actions {
+                let at = now + 1_000 + (stay - 2_000) / actions * action;
+                self.act(cpu, at, r);
+            }
+            now += stay;
+            let is_idle = self.cpus[cpu].running.last().unwrap().1 == 0;
+            match r.in_range(0, 5) {
+                0 => {
+                    // On SVM the host handles the interrupt before KVM traces the exit.
+                    self.interrupt(cpu, now, tid);
+                    self.cpus[cpu].doing.push((now, Part::HostInterrupt));
+                    now += r.in_range(2_000, 9_000) as u64;
+                    self.exit(cpu, now, INTERRUPT);
+                }
+                1 if is_idle => {
+                    self.exit(cpu, now, HLT);
+                    now += 2_000;
+                    self.host_switch(cpu, now, tid, ASLEEP, 0);
+                    self.cpus[cpu].doing.push((now, Part::Halted));
+                    now += r.in_range(20_000, 900_000) as u64;
+                    self.host(cpu, now, HRTIMER_EXPIRE_ENTRY_ID, HARD, 0, vec![0; 24]);
+                    self.host(cpu, now + 1, SCHED_WAKING_ID, HARD, 0, wakeup(tid, "vcpu"));
+                    self.host(cpu, now + 2, SCHED_WAKEUP_ID, HARD, 0, wakeup(tid, "vcpu"));
+                    self.host(cpu, now + 3, HRTIMER_EXPIRE_EXIT_ID, HARD, 0, vec![0; 8]);
+                    self.cpus[cpu].doing.push((now + 2, Part::Runnable));
+                    now += 2_000;
+                    self.host_switch(cpu, now, 0, 0, tid);
+                    self.cpus[cpu].doing.push((now, Part::Kernel));
+                }
+                2 => {
+                    self.exit(cpu, now, IO);
+                    now += 1_000;
+                    self.host(cpu, now, KVM_FPU_ID, 0, tid, vec![0; 4]);
+                    now += 500;
+                    let payload = [2u32, 0].map(u32::to_le_bytes).concat();
+                    self.host(cpu, now, KVM_USERSPACE_EXIT_ID, 0, tid, payload);
+                    self.cpus[cpu].doing.push((now, Part::Vmm));
+                    now += r.in_range(5_000, 50_000) as u64;
+                    self.host(cpu, now, KVM_FPU_ID, 0, tid, vec![1, 0, 0, 0]);
+                    self.cpus[cpu].doing.push((now, Part::Kernel));
+                }
+                3 => {
+                    self.exit(cpu, now, INTERRUPT);
+                    now += 1_000;
+                    self.host_switch(cpu, now, tid, READY, HOG);
+                    self.cpus[cpu].doing.push((now, Part::Stolen));
+                    now += r.in_range(20_000, 2_000_000) as u64;
+                    self.host_switch(cpu, now, HOG, READY, tid);
+                    self.cpus[cpu].doing.push((now, Part::Kernel));
+                }
+                _ => self.exit(cpu, now, NPF),
+            }
+        }
+        self.exit_at_end(cpu, now);
+    }
+
+    fn interrupt(&mut self, cpu: usize, at: u64, tid: u32) {
+        let mut payload = [7u32, 16 | 4 << 16].map(u32::to_le_bytes).concat();
+        payload.extend(b"nic\0");
+        self.host(cpu, at, IRQ_HANDLER_ENTRY_ID, HARD, tid, payload);
+        self.host(cpu, at + 700, IRQ_HANDLER_EXIT_ID, HARD, tid, vec![0; 8]);
+    }
+
+    fn exit_at_end(&mut self, cpu: usize, now: u64) {
+        self.host(cpu, now + 5_000, KVM_ENTRY_ID, 0, TIDS[cpu], vec![cpu as u8, 0, 0, 0]);
+        self.cpus[cpu].doing.push((now + 5_000, Part::Guest));
+        self.exit(cpu, now + 900_000, NPF);
+        self.host_switch(cpu, now + 905_000, TIDS[cpu], READY, HOG);
+    }
+
+    /// Returns the threads that may run on a CPU at a time.
+    fn own(cpu: usize, at: u64) -> Vec<usize> {
+        let moved = (cpu == usize::from(at >= END / 2)).then_some(MOVED);
+        [2 * cpu, 2 * cpu + 1].into_iter().chain(moved).collect()
+    }
+
+    fn state(&self, thread: usize) -> State {
+        self.threads[thread].states.last().unwrap().1
+    }
+
+    /// Lets the guest do something on a CPU.
+    fn act(&mut self, cpu: usize, at: u64, r: &mut Random) {
+        let own = World::own(cpu, at);
+        let current = self.cpus[cpu].running.last().unwrap().1;
+        let running = THREADS.iter().position(|tid| *tid == current);
+        // The thread that is moved sleeps then.
+        let must_sleep = running == Some(MOVED) && (cpu == 1 || at + 8 * MS > END / 2) && cpu == 0;
+        let choice = if must_sleep { 2 } else { r.in_range(0, 5) };
+        let other = own[r.in_range(0, own.len() as i64) as usize];
+        let is_late = other == MOVED && cpu == 0 && at + 12 * MS > END / 2;
+        match choice {
+            0 if self.state(other) == State::Asleep && !is_late => {
+                let tid = THREADS[other];
+                self.guest(cpu, at, HRTIMER_EXPIRE_ENTRY_ID, HARD, vec![0; 24]);
+                self.guest(cpu, at + 1, SCHED_WAKING_ID, HARD, wakeup(tid, &name(tid)));
+                self.guest(cpu, at + 3, SCHED_WAKEUP_ID, HARD, wakeup(tid, &name(tid)));
+                self.guest(cpu, at + 5, HRTIMER_EXPIRE_EXIT_ID, HARD, vec![0; 8]);
+                self.threads[other].states.push((at + 3, State::Ready(cpu)));
+            }
+            1 | 2 => {
+                let is_ready = |thread: &usize| self.state(*thread) == State::Ready(cpu);
+                let next = own.into_iter().find(is_ready);
+                let sleeps = choice == 2;
+                if next.is_none() && !sleeps || next.is_none() && running.is_none() {
+                    return;
+                }
+                let to = next.map_or(0, |next| THREADS[next]);
+                let state = if sleeps { ASLEEP } else { READY };
+                let state = if current == 0 { 0 } else { state };
+                let payload = switch((current, &name(current)), state, (to, &name(to)));
+                self.guest(cpu, at, SCHED_SWITCH_ID, 0, payload);
+                self.cpus[cpu].running.push((at, to));
+                if let Some(running) = running {
+                    let state = if sleeps { State::Asleep } else { State::Ready(cpu) };
+                    self.threads[running].states.push((at, state));
+                }
+                if let Some(next) = next {
+                    self.threads[next].states.push((at, State::On(cpu)));
+                }
+            }
+            _ => {
+                let Some(running) = running else { return };
+                let regions = &mut self.threads[running].regions;
+                match regions.last_mut() {
+                    Some((_, end)) if *end == 0 => *end = at,
+                    // Both recordings go on after the last region.
+                    _ if at < END - 20 * MS => regions.push((at, 0)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Returns what a thread did from a time to another: its parts one after the other.
+    pub fn truth(&self, thread: usize, from: u64, to: u64) -> Vec<(u64, u64, Part)> {
+        let states = &self.threads[thread].states;
+        let lists = self.cpus.iter().flat_map(|cpu| cpu.doing.iter().map(|(at, _)| *at));
+        let turns = self.cpus.iter().flat_map(|cpu| cpu.running.iter().map(|(at, _)| *at));
+        let mut borders =
+            Vec::from_iter(states.iter().map(|(at, _)| *at).chain(lists).chain(turns));
+        borders.extend([from, to]);
+        borders.retain(|at| (from..=to).contains(at));
+        borders.sort_unstable();
+        borders.dedup();
+        let mut all: Vec<(u64, u64, Part)> = Vec::new();
+        for pair in borders.windows(2) {
+            let part = self.part(thread, pair[0]);
+            match all.last_mut() {
+                Some(last) if last.2 == part => last.1 = pair[1],
+                _ => all.push((pair[0], pair[1], part)),
+            }
+        }
+        all
+    }
+
+    fn part(&self, thread: usize, at: u64) -> Part {
+        fn last<T: Copy>(list: &[(u64, T)], at: u64) -> T {
+            list[list.partition_point(|(from, _)| *from <= at) - 1].1
+        }
+        match last(&self.threads[thread].states, at) {
+            State::Asleep => Part::Blocked,
+            State::On(cpu) => last(&self.cpus[cpu].doing, at),
+            State::Ready(cpu) => {
+                let is_idle = last(&self.cpus[cpu].running, at) == 0;
+                match last(&self.cpus[cpu].doing, at) {
+                    part @ (Part::Stolen | Part::Unknown) => part,
+                    Part::Halted => Part::Halted,
+                    _ if is_idle => Part::Runnable,
+                    _ => Part::Behind,
+                }
+            }
+        }
+    }
+
+    /// Makes a session with both recordings.
+    pub fn made(&self) -> Made {
+        let clocks = [
+            clock(0, "host", 0, GHZ, 0, START_NS),
+            clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS + 990_000),
+        ];
+        let json = json(&format!("[{}]", clocks.join(",")), &with_pieces(EVENTS, PIECES), "[]");
+        let json = json.replacen("\"clocks\"", "\"served\":true,\"clocks\"", 1);
+        let mut made = Made::with_json(&with_boot(&json, Some(BOOT)));
+        let server = Packet::host(0).with64(80, SERVER);
+        let mut server = server.event_str(1, 1, &[SERVER, 42, SERVER, 0], b"segment");
+        let own = |at: u64| raw(&[at])[0];
+        for point in 0..19 {
+            let at = (5 + 10 * point) * MS;
+            let payload = [FORWARD.into(), FORWARD.into(), point, own(at), point];
+            server = server.flagged(at + 2 * MS, CHECKPOINT_POINT, 1, &payload, 0);
+        }
+        for (client, thread) in (0..).zip(&self.threads) {
+            let tid = THREADS[client as usize];
+            let token = u64::from(tid) + 9;
+            let begin = Packet::guest(client).with64(80, token);
+            let lease = [token, 50, tid.into(), 0];
+            let mut ring = begin.event_str(1, 1, &lease, name(tid).as_bytes());
+            let borders = thread.regions.iter().filter(|(_, end)| *end > 0);
+            let borders = borders.enumerate().flat_map(|(number, (begin, end))| {
+                [(*begin, 16, number as u64), (*end, 17, number as u64)]
+            });
+            let events = Vec::from_iter(borders);
+            for (at, id, number) in events {
+                ring = ring.event(own(at) - GUEST_BASE, id, &[number]);
+            }
+            made = made.stream(&format!("guest-{client}"), &[Packet::guest(client), ring]);
+        }
+        let forward = (0..19).fold(Packet::guest(FORWARD), |ring, point| {
+            ring.event(own((9 + 10 * point) * MS) - GUEST_BASE, 19, &[0])
+        });
+        let forward = forward.recording((own(END) - GUEST_BASE, PIECES), &self.guest_trace());
+        let made = made.stream(&format!("guest-{FORWARD}"), &[Packet::guest(FORWARD), forward]);
+        let made = made.stream("host-0", &[Packet::host(0), server]);
+        made.kernel(&self.host_trace());
+        made
+    }
+
+    fn host_trace(&self) -> TraceDat {
+        let words = word(OFFSET);
+        let options =
+            format!("hypertrace 0.1.0; source=tracefs; boot_id={BOOT}; tscs={words}; all=\0");
+        let trace = TraceDat::new("x86-tsc").with_scheduling().format("kvm", KVM_ENTRY);
+        let trace = trace.option((9, options.into_bytes()));
+        let cpus = self.cpus.iter().map(|cpu| cpu.host.clone()).zip(&self.lost);
+        cpus.enumerate().fold(trace, |trace, (number, cpu)| recorded(trace, number, cpu))
+    }
+
+    fn guest_trace(&self) -> TraceDat {
+        let origin = b"hypertrace 0.1.0; source=tracefs; guest_clock=1; all=\0".to_vec();
+        let trace = TraceDat::new("x86-tsc").with_scheduling().option((9, origin));
+        let mut all = [Vec::new(), Vec::new()];
+        for (cpu, number) in self.cpus.iter().zip(self.numbers) {
+            all[number] = Vec::from_iter(cpu.guest.iter().map(|(at, id, tid, payload)| {
+                (at.wrapping_add_signed(OFFSET), *id, *tid, payload.clone())
+            }));
+        }
+        let cpus = all.into_iter().zip(&self.lost[2..]);
+        cpus.enumerate().fold(trace, |trace, (number, cpu)| recorded(trace, number, cpu))
+    }
+}
+
+/// Adds a CPU to a recording, without the events that were lost.
+fn recorded(
+    trace: TraceDat,
+    number: usize,
+    (events, gaps): (Vec<Event>, &Vec<(usize, Counted)>),
+) -> TraceDat {
+    let mut sum = 0;
+    let pages = Page::all_but(&events, |at| {
+        let of = gaps.iter().find(|(number, _)| *number == at).map(|(_, of)| *of);
+        sum += if of == Some(Counted(true)) { 9 } else { 0 };
+        of
+    });
+    trace.cpu(&pages).option(lost("", number, sum))
+}

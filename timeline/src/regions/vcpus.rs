@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The time of a guest's threads by both kernels: the guest's says which CPU a thread had or waited for, and the host's
+//! what the vCPU's thread did meanwhile.
+//!
+//! A guest's thread that has a guest's CPU runs only while the vCPU is in guest mode. A thread that waits for a guest's CPU
+//! waits for the guest's thread that has the CPU, or for a thread of the host that took the vCPU's.
+//!
+//! Which thread of the host runs a guest's CPU is proven: all events of the guest's kernel on that CPU lie in guest mode of
+//! one thread ([`GuestCpu`]). An event that does not, refutes it from there on.
+//!
+//! The guest's times have a bound. Within the bound of a border between two intervals of the host, where the parts on both
+//! sides differ, the time is unknown.
+
+use super::parts::{Interval, Part, Reason};
+use crate::inputs::ctf::{ClockMaps, GuestCpu};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// Most intervals of all vCPUs that are kept, of 64 bytes each, and those of one in any case.
+const MOST_PAST: (usize, usize) = (1 << 19, 1 << 12);
+/// Most intervals of a guest's thread that wait for what the host's kernel proves.
+const MOST_UNPLACED: usize = 1 << 16;
+/// Most events of a guest's CPU that wait to be looked for in guest mode. Of more, an even part is looked for.
+const MOST_UNCHECKED: usize = 1 << 12;
+
+/// The CPUs of a session's guest.
+#[derive(Debug)]
+pub(super) struct Vcpus {
+    /// By the guest's number.
+    all: BTreeMap<u16, Vcpu>,
+    /// The guest's number of the CPU that a thread of the host runs.
+    by_thread: HashMap<u32, u16>,
+    /// Bounds on the error of the guest's times, each from a time on.
+    bounds: VecDeque<(i64, Option<u64>)>,
+}
+
+/// A CPU of a guest.
+#[derive(Debug, Default)]
+struct Vcpu {
+    /// What its thread did, in order, and up to when that is known.
+    past: VecDeque<Past>,
+    until: i64,
+    most: usize,
+    /// Times of the guest's events that were not looked for yet, and the last one that was in guest mode.
+    unchecked: VecDeque<i64>,
+    inside: i64,
+    /// The time from which on it is not known which thread runs the CPU.
+    refuted: Option<i64>,
+    /// The guest's threads that wait for this CPU's past, by their indices.
+    waiting: Vec<usize>,
+}
+
+/// An interval of a vCPU's thread, with the reason of the exit that begins with it.
+#[derive(Clone, Copy, Debug)]
+struct Past {
+    interval: Interval,
+    exit: Option<Reason>,
+}
+
+/// Intervals of a guest's thread that wait.
+#[derive(Debug, Default)]
+pub(super) struct Unplaced {
+    waiting: VecDeque<(Interval, Option<u16>)>,
+    /// The guest's CPU that the thread has.
+    cpu: Option<u16>,
+    /// Whether more had to wait than are kept.
+    pub is_cut: bool,
+}
+
+/// An interval that is divided, with the reason of the exit that begins with it.
+type Divided = (Interval, Option<Reason>);
+
+impl Vcpus {
+    /// Returns those of the guest's CPUs whose thread is known; `None` if there are none.
+    pub fn of(maps: &ClockMaps) -> Option<Vcpus> {
+        let mut threads: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for GuestCpu { cpu, threads: possible, .. } in maps.guest_cpus() {
+            let all = threads.entry(*cpu).or_insert_with(|| possible.clone());
+            all.retain(|tid| possible.contains(tid));
+        }
+        // A thread that may run several of them is proven to run none.
+        let may_run = |tid: u32| threads.values().filter(|of| of[..] == [tid]).count();
+        let only = |(cpu, threads): (&u32, &Vec<u32>)| match threads[..] {
+            [only] if may_run(only) == 1 => Some((only, u16::try_from(*cpu).ok()?)),
+            _ => None,
+        };
+        let by_thread: HashMap<u32, u16> = threads.iter().filter_map(only).collect();
+        let most = (MOST_PAST.0 / by_thread.len().max(1)).max(MOST_PAST.1);
+        let vcpu = || Vcpu { until: i64::MIN, inside: i64::MIN, most, ..Vcpu::default() };
+        let all = by_thread.values().map(|cpu| (*cpu, vcpu())).collect();
+        let vcpus = Vcpus { all, by_thread, bounds: VecDeque::new() };
+        (!vcpus.all.is_empty()).then_some(vcpus)
+    }
+
+    /// Iterates over the threads of the host that run them.
+    pub fn threads(&self) -> impl Iterator<Item = u32> {
+        self.by_thread.keys().copied()
+    }
+
+    /// Returns the guest's CPU that a thread of the host runs.
+    pub fn of_thread(&self, tid: u32) -> Option<u16> {
+        self.by_thread.get(&tid).copied()
+    }
+
+    /// Iterates over the guest's CPUs that their threads turned out not to run, with the thread.
+    pub fn refuted(&self) -> impl Iterator<Item = (u16, u32)> {
+        let is_refuted = |cpu: &u16| self.all.get(cpu).is_some_and(|of| of.refuted.is_some());
+        let all = self.by_thread.iter().filter(move |(_, cpu)| is_refuted(cpu));
+        all.map(|(tid, cpu)| (*cpu, *tid))
+    }
+
+    /// Takes an event of the guest's kernel on a CPU, with the bound on the error of its time.
+    pub fn guest_event(&mut self, cpu: u16, time: i64, bound: Option<u64>) {
+        let last = self.bounds.back().map(|(_, bound)| *bound);
+        let is_new = match (last, bound) {
+            (Some(Some(last)), Some(bound)) => bound > last || bound < last / 2,
+            (Some(last), bound) => last != bound,
+            (None, _) => true,
+        };
+        if is_new {
+            // Before that, the larger one of both counts.
+            if self.bounds.len() == MOST_UNCHECKED {
+                let first = self.bounds.pop_front().map(|(_, bound)| bound);
+                if let (Some(first), Some(next)) = (first, self.bounds.front_mut()) {
+                    next.1 = next.1.zip(first).map(|(a, b)| a.max(b));
+                }
+            }
+            self.bounds.push_back((time, bound));
+        }
+        let Some(vcpu) = self.all.get_mut(&cpu).filter(|vcpu| vcpu.refuted.is_none()) else {
+            return;
+        };
+        if let (Some(_), true) = (bound, vcpu.unchecked.len() < MOST_UNCHECKED) {
+            vcpu.unchecked.push_back(time);
+        }
+    }
+
+    /// Returns the largest bound in a time: of the event before it, and of those in it.
+    fn bound(&self, from: i64, to: i64) -> Option<i64> {
+        let begin = self.bounds.partition_point(|(at, _)| *at <= from).saturating_sub(1);
+        let end = self.bounds.partition_point(|(at, _)| *at <= to).max(begin);
+        let mut bounds = self.bounds.range(begin..end).map(|(_, bound)| *bound).peekable();
+        bounds.peek()?;
+        let most = bounds.try_fold(0, |most, bound| Some(most.max(bound?)))?;
+        i64::try_from(most).ok()
+    }
+
+    /// Takes an interval of the thread that runs a CPU, with the reason of the exit that begins with it.
+    pub fn take(&mut self, cpu: u16, interval: &Interval, exit: Option<Reason>) {
+        let Some(vcpu) = self.all.get_mut(&cpu) else { return };
+        vcpu.until = interval.to;
+        if vcpu.past.len() >= vcpu.most {
+            vcpu.past.pop_front();
+        }
+        vcpu.past.push_back(Past { interval: *interval, exit });
+        while let Some(time) = self.all.get(&cpu).and_then(|vcpu| vcpu.unchecked.front().copied()) {
+            let bound = self.bound(time, time);
+            let Some(vcpu) = self.all.get_mut(&cpu) else { return };
+            if bound.is_some_and(|bound| time.saturating_add(bound) >= vcpu.until) {
+                return;
+            }
+            vcpu.unchecked.pop_front();
+            bound.into_iter().for_each(|bound| vcpu.check(time, bound));
+        }
+    }
+
+    /// Takes the guest's threads that waited for more of a CPU's past.
+    pub fn take_waiting(&mut self, cpu: u16) -> Vec<usize> {
+        self.all.get_mut(&cpu).map(|vcpu| std::mem::take(&mut vcpu.waiting)).unwrap_or_default()
+    }
+
+    /// Knows no more of any CPU.
+    pub fn end(&mut self) {
+        self.all.values_mut().for_each(|vcpu| vcpu.until = i64::MAX);
+    }
+}
+
+impl Vcpu {
+    /// Returns the intervals that overlap a time.
+    fn within(&self, from: i64, to: i64) -> impl Iterator<Item = &Past> {
+        let begin = self.past.partition_point(|past| past.interval.to <= from);
+        self.past.range(begin..).take_while(move |past| past.interval.from < to)
+    }
+
+    /// Looks for an event of the guest in guest mode.
+    fn check(&mut self, time: i64, bound: i64) {
+        let (from, to) = (time.saturating_sub(bound), time.saturating_add(bound));
+        // Both ends of an interval are in it.
+        let may_be = |past: &Past| matches!(past.interval.part, Part::Guest | Part::Unknown);
+        let begin = self.past.partition_point(|past| past.interval.to < from);
+        let mut touched =
+            self.past.range(begin..).take_while(|past| past.interval.from <= to).peekable();
+        let is_known = touched.peek().is_some_and(|first| first.interval.from <= from);
+        match !is_known || touched.any(may_be) {
+            true => self.inside = self.inside.max(time),
+            false if self.refuted.is_none() => {
+                self.refuted = Some(self.inside);
+                self.unchecked.clear();
+            }
+            false => {}
+        }
+    }
+}
+
+impl Unplaced {
+    /// Returns whether no interval waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Takes the next proven interval of the thread.
+    pub fn push(&mut self, interval: Interval) {
+        let at = interval.cpu();
+        let cpu = match interval.part {
+            Part::OnCpu => at.or(self.cpu),
+            Part::Runnable | Part::Behind => at,
+            _ => None,
+        };
+        self.cpu = match interval.part {
+            Part::Blocked => None,
+            Part::OnCpu => cpu,
+            _ => at,
+        };
+        self.waiting.push_back((interval, cpu));
+        if self.waiting.len() > MOST_UNPLACED {
+            self.is_cut = true;
+            self.waiting.iter_mut().for_each(|(_, cpu)| *cpu = None);
+        }
+    }
+
+    /// Forgets all: no region needs them.
+    pub fn clear(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Divides the intervals whose CPU's past is known; the thread with this index waits for those after them.
+    pub fn divide(&mut self, thread: usize, vcpus: &mut Vcpus, out: &mut Vec<Divided>) {
+        while let Some((interval, cpu)) = self.waiting.front() {
+            let Interval { from, to, .. } = *interval;
+            let vcpu = cpu.and_then(|cpu| vcpus.all.get(&cpu));
+            match (vcpu, vcpus.bound(from, to)) {
+                (Some(vcpu), Some(bound)) if vcpu.until < to.saturating_add(bound) => {
+                    let cpu = cpu.unwrap_or_default();
+                    let waiting = &mut vcpus.all.get_mut(&cpu).expect("it was there").waiting;
+                    if !waiting.contains(&thread) {
+                        waiting.push(thread);
+                    }
+                    return;
+                }
+                (Some(vcpu), Some(bound)) => vcpu.divide(interval, bound, out),
+                // Which thread runs the CPU, or when, is not known.
+                _ if has_cpu(interval.part) => out.push((unknown(from, to), None)),
+                _ => out.push((*interval, None)),
+            }
+            self.waiting.pop_front();
+        }
+    }
+}
+
+impl Vcpu {
+    /// Divides an interval of a guest's thread that had this CPU, or waited for it.
+    fn divide(&self, of: &Interval, bound: i64, out: &mut Vec<Divided>) {
+        let around = (of.from.saturating_sub(bound), of.to.saturating_add(bound));
+        let refuted = self.refuted.unwrap_or(i64::MAX);
+        // One after the other, from the beginning of the bound to its end.
+        let mut pieces: Vec<Divided> = Vec::new();
+        let mut add = |piece: Interval, exit: Option<Reason>| match pieces.last_mut() {
+            Some((last, _)) if exit.is_none() && is_same(last, &piece) => {
+                (last.to, last.ended_by) = (piece.to, piece.ended_by);
+            }
+            _ => pieces.push((piece, exit)),
+        };
+        let mut at = around.0;
+        for Past { interval, exit } in self.within(around.0, around.1.min(refuted)) {
+            let (from, to) = (interval.from.max(at), interval.to.min(around.1).min(refuted));
+            if from > at {
+                add(unknown(at, from), None);
+            }
+            let exit = exit.filter(|_| interval.from >= of.from && interval.from < of.to);
+            let (piece, is_on) = product(of, interval);
+            add(Interval { from, to, ..piece }, exit.filter(|_| is_on));
+            at = to;
+        }
+        if at < around.1 {
+            add(unknown(at, around.1), None);
+        }
+        // Within the bound of a border, either side may be meant.
+        let mut at = of.from;
+        for (number, (piece, exit)) in pieces.iter().enumerate() {
+            let differs = |other: Option<&Divided>| {
+                other.is_some_and(|(other, _)| !is_same(other, piece)).then_some(bound)
+            };
+            let before = differs(number.checked_sub(1).and_then(|before| pieces.get(before)));
+            let after = differs(pieces.get(number + 1));
+            let from = piece.from.saturating_add(before.unwrap_or(0)).clamp(at, of.to);
+            let to = piece.to.saturating_sub(after.unwrap_or(0)).min(of.to);
+            let mut exit = *exit;
+            if from > at {
+                out.push((unknown(at, from), exit.take()));
+                at = from;
+            }
+            if to > at {
+                let ended_by = if to == of.to { of.ended_by } else { piece.ended_by };
+                out.push((Interval { from: at, to, ended_by, ..*piece }, exit.take()));
+                at = to;
+            } else if exit.is_some() {
+                // The exit is shorter than the error, and was there all the same.
+                out.push((unknown(at, at), exit));
+            }
+        }
+        if of.to > at {
+            out.push((unknown(at, of.to), None));
+        }
+    }
+}
+
+/// Returns whether a guest's thread has a CPU in a part by its own kernel, or waits for one.
+fn has_cpu(part: Part) -> bool {
+    matches!(part, Part::OnCpu | Part::Behind | Part::Runnable)
+}
+
+/// Returns whether the time of two intervals is of one kind.
+fn is_same(a: &Interval, b: &Interval) -> bool {
+    (a.part, a.reason, a.cause) == (b.part, b.reason, b.cause)
+}
+
+fn unknown(from: i64, to: i64) -> Interval {
+    Interval { from, to, part: Part::Unknown, reason: 0, cause: 0, ended_by: None }
+}
+
+/// Returns what the time of a guest's thread is, where this is what its vCPU's thread did; and whether an exit there is
+/// the guest's thread's own.
+fn product(guest: &Interval, host: &Interval) -> (Interval, bool) {
+    let is_on = guest.part == Part::OnCpu;
+    let piece = match host.part {
+        Part::Stolen | Part::Unknown => *host,
+        // Whatever the guest's other thread did with the CPU.
+        _ if guest.part == Part::Behind => *guest,
+        // Nobody has the guest's CPU, and the VMM or KVM waits.
+        Part::Blocked if !is_on => Interval { part: Part::Runnable, ..*host },
+        Part::Halted | Part::OffCpu => *host,
+        _ if is_on => *host,
+        _ => *guest,
+    };
+    (piece, is_on)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interval(from: i64, to: i64, part: Part) -> Interval {
+        Interval { from, to, part, reason: 0, cause: 0, ended_by: None }
+    }
+
+    /// Makes a vCPU that is in guest mode from 100 to 200, and then in the kernel until 300, and so on.
+    fn vcpus() -> Vcpus {
+        let vcpu = Vcpu { until: i64::MIN, inside: i64::MIN, most: 9, ..Vcpu::default() };
+        let (all, by_thread) = ([(0, vcpu)].into(), [(7, 0)].into());
+        Vcpus { all, by_thread, bounds: VecDeque::new() }
+    }
+
+    fn take(vcpus: &mut Vcpus, rounds: std::ops::Range<i64>) {
+        for from in rounds.map(|round| round * 200 + 100) {
+            vcpus.take(0, &interval(from, from + 100, Part::Guest), None);
+            vcpus.take(0, &interval(from + 100, from + 200, Part::Kernel), Some(1));
+        }
+    }
+
+    /// Divides the time of a thread that has the CPU.
+    fn divided(vcpus: &mut Vcpus, from: i64, to: i64) -> Vec<(i64, i64, Part)> {
+        let mut unplaced = Unplaced::default();
+        unplaced.waiting.push_back((interval(from, to, Part::OnCpu), Some(0)));
+        let mut out = Vec::new();
+        unplaced.divide(3, vcpus, &mut out);
+        out.into_iter().map(|(of, _)| (of.from, of.to, of.part)).collect()
+    }
+
+    #[test]
+    fn time_within_the_bound_of_a_border_is_unknown_also_where_the_border_is_outside() {
+        let mut vcpus = vcpus();
+        vcpus.guest_event(0, 120, Some(10));
+        take(&mut vcpus, 0..3);
+
+        use Part::{Guest, Kernel, Unknown};
+        let expected = [(120, 190, Guest), (190, 210, Unknown), (210, 280, Kernel)];
+        assert_eq!(divided(&mut vcpus, 120, 280), expected);
+        let expected = [(205, 210, Unknown), (210, 290, Kernel), (290, 295, Unknown)];
+        assert_eq!(divided(&mut vcpus, 205, 295), expected);
+        // An interval that is shorter than the error has no part, and its neighbours keep theirs.
+        vcpus.guest_event(0, 300, Some(60));
+        assert_eq!(divided(&mut vcpus, 310, 390), [(310, 360, Unknown), (360, 390, Unknown)]);
+    }
+
+    #[test]
+    fn an_event_outside_of_guest_mode_makes_time_unknown_from_the_one_before() {
+        let mut vcpus = vcpus();
+        for time in [110, 150, 320, 340, 450] {
+            vcpus.guest_event(0, time, Some(2));
+        }
+        take(&mut vcpus, 0..4);
+
+        assert_eq!(Vec::from_iter(vcpus.refuted()), [(0, 7)]);
+        assert_eq!(
+            divided(&mut vcpus, 310, 340),
+            [(310, 338, Part::Guest), (338, 340, Part::Unknown)]
+        );
+        assert_eq!(divided(&mut vcpus, 710, 760), [(710, 760, Part::Unknown)]);
+    }
+
+    #[test]
+    fn a_thread_waits_for_what_is_not_known_yet_and_gets_no_part_of_what_is_forgotten() {
+        let mut vcpus = vcpus();
+        vcpus.guest_event(0, 50, Some(0));
+        take(&mut vcpus, 0..1);
+
+        assert_eq!(divided(&mut vcpus, 150, 400), []);
+        assert_eq!(vcpus.take_waiting(0), [3]);
+        take(&mut vcpus, 1..9);
+        // Nine intervals are kept.
+        assert_eq!(divided(&mut vcpus, 150, 400), [(150, 400, Part::Unknown)]);
+        assert_eq!(divided(&mut vcpus, 1_510, 1_590), [(1_510, 1_590, Part::Guest)]);
+    }
+}

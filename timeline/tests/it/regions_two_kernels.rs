@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The time of a guest's threads by both kernels, against a simulated machine: with all events, and without some.
+
+use hypertrace_test_support::machine::Random;
+use hypertrace_test_support::made::START_NS;
+use hypertrace_test_support::trace_dat::Counted;
+use hypertrace_test_support::two_kernels::{THREADS, World};
+use hypertrace_timeline::regions::{Options, Part, Regions, Sample, Times};
+use hypertrace_timeline::{Given, Recording};
+
+/// Most that a time of the guest is wrong, nanoseconds.
+const BOUND: u64 = 3;
+
+/// What was found of a world.
+struct Found {
+    regions: Regions,
+    /// The regions: thread, begin and end.
+    expected: Vec<(usize, u64, u64)>,
+}
+
+fn read(world: &World) -> Found {
+    let made = world.made();
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+    assert_eq!(recording.unread.len(), 0, "{:?}", recording.unread);
+    let options = Options { keeps_intervals: true, ..Options::default() };
+    let regions = Regions::of(&recording, &options).unwrap();
+    let threads = world.threads.iter().enumerate();
+    let all = threads.flat_map(|(thread, of)| of.regions.iter().map(move |r| (thread, r.0, r.1)));
+    Found { regions, expected: all.filter(|(.., end)| *end > 0).collect() }
+}
+
+impl Found {
+    /// Returns the regions that were counted, each with its thread and its number in `expected`.
+    fn samples(&self) -> impl Iterator<Item = (&Sample, (usize, u64, u64))> {
+        self.regions.samples().filter_map(|sample| {
+            let begin = (sample.begin_ns - START_NS) as u64;
+            let found = self.expected.iter().find(|(thread, from, _)| {
+                sample.client() == Some(*thread as u32) && from.abs_diff(begin) <= BOUND
+            });
+            Some((sample, *found?))
+        })
+    }
+
+    /// Returns the intervals that are given to a wrong part.
+    fn wrong(&self, world: &World) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (sample, (thread, from, to)) in self.samples() {
+            let truth = world.truth(thread, from, to);
+            for interval in self.regions.steps(sample).0 {
+                let [from, to] = [interval.from, interval.to].map(|at| (at - START_NS) as u64);
+                let mut others = truth.iter().filter(|(begin, end, part)| {
+                    let length = (*end).min(to).saturating_sub((*begin).max(from));
+                    *part != interval.part && length > BOUND
+                });
+                if let Some(other) = others.next().filter(|_| interval.part != Part::Unknown) {
+                    wrong.push(format!("{}: {interval:?} is {other:?}", THREADS[thread]));
+                }
+            }
+        }
+        wrong
+    }
+
+    /// Asserts that no time is given to a wrong part. Returns the time in all parts, and in the true ones.
+    #[track_caller]
+    fn assert_nothing_wrong(&self, world: &World) -> (Times, Times) {
+        assert_eq!(self.wrong(world), [""; 0]);
+        let (mut sum, mut truth) = (Times::default(), Times::default());
+        for (sample, (thread, from, to)) in self.samples() {
+            let all = world.truth(thread, from, to);
+            all.iter().for_each(|(from, to, part)| truth.0[*part as usize] += to - from);
+            let mut parts = Times::default();
+            let (intervals, _) = self.regions.steps(sample);
+            intervals.iter().for_each(|i| parts.0[i.part as usize] += i.length());
+            assert_eq!((parts, parts.total()), (sample.times, sample.duration_ns()));
+            sample.times.iter().for_each(|(part, ns)| sum.0[part as usize] += ns);
+        }
+        (sum, truth)
+    }
+}
+
+#[test]
+fn each_part_of_a_region_of_a_guests_thread_is_the_true_one() {
+    let (mut all, mut hit) = (Times::default(), 0);
+    for seed in 0..8 {
+        let world = World::new(seed);
+
+        let found = read(&world);
+
+        assert_eq!(found.samples().count(), found.expected.len());
+        assert_eq!(found.regions.warnings, [""; 0]);
+        let (sum, truth) = found.assert_nothing_wrong(&world);
+        // Only what is within the bound of the clock's error.
+        let unknown = sum.get(Part::Unknown);
+        assert!(unknown * 500 <= sum.total(), "{unknown} of {}: {sum:?}, {truth:?}", sum.total());
+        for (part, ns) in truth.iter().filter(|(part, _)| *part != Part::Unknown) {
+            assert!(
+                sum.get(part).abs_diff(ns) <= unknown + 4 * BOUND * 500,
+                "{part:?}: {sum:?} {truth:?}"
+            );
+        }
+        sum.iter().for_each(|(part, ns)| all.0[part as usize] += ns);
+        hit += found.expected.len();
+    }
+    // The worlds have some of each.
+    use Part::*;
+    for part in [Guest, HostInterrupt, Kernel, Vmm, Stolen, Behind, Runnable, Halted, Blocked] {
+        assert!(all.get(part) > 0, "{part:?}: {all:?}");
+    }
+    assert!(hit > 100, "{hit}");
+}
+
+/// Loses one of a hundred events of both kernels.
+fn lossy(seed: u64, counted: Counted) -> World {
+    let mut world = World::new(seed);
+    let mut r = Random(seed ^ 77);
+    for list in 0..4 {
+        let cpu = &world.cpus[list % 2];
+        let events = if list < 2 { cpu.host.len() } else { cpu.guest.len() };
+        world.lost[list] = (0..events).filter(|_| r.one_in(100)).map(|at| (at, counted)).collect();
+    }
+    world
+}
+
+#[test]
+fn events_that_either_kernel_lost_and_counted_make_no_part_wrong() {
+    for seed in 0..8 {
+        let world = lossy(seed, Counted(true));
+
+        let found = read(&world);
+
+        found.assert_nothing_wrong(&world);
+    }
+}
+
+#[test]
+fn a_guests_cpu_may_have_another_number_than_its_vcpu() {
+    let world = World { numbers: [1, 0], ..World::new(3) };
+
+    let found = read(&world);
+
+    let (sum, _) = found.assert_nothing_wrong(&world);
+    assert_eq!(found.samples().count(), found.expected.len());
+    assert!(sum.get(Part::Stolen) > 0 && sum.get(Part::Unknown) * 500 <= sum.total(), "{sum:?}");
+}
+
+/// Events that are missing without a count make time wrong only where no other event contradicts.
+#[test]
+fn few_of_the_events_that_are_missing_without_a_count_make_a_part_wrong() {
+    let (mut wrong, mut missing) = (0, 0);
+    for seed in 0..8 {
+        let world = lossy(seed, Counted(false));
+        missing += world.lost.iter().map(Vec::len).sum::<usize>();
+
+        let found = read(&world);
+
+        wrong += found.wrong(&world).len();
+    }
+    println!("{wrong} wrong intervals by {missing} missing events");
+    assert!(missing > 300 && wrong * 40 <= missing, "{wrong} of {missing}");
+}
