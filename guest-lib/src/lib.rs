@@ -24,8 +24,8 @@
 //! ```
 //!
 //! An event is a timestamp and a few stores into this thread's own ring in
-//! memory that the host shares: no exit, no system call, no lock, no
-//! allocation, no formatting. With no device, or with this event switched off
+//! memory that the host shares: no exit, no lock, no allocation, no formatting,
+//! and no system call but one that wakes a recorder at rest. With no device, or with this event switched off
 //! by the host, it is a load, a test and a branch.
 //!
 //! * [`event!`] for volume.

@@ -194,6 +194,9 @@ fn read<'a>(
             let mut recording = host::Recording::new(side, kinds, end, followed);
             recording.guest_clock = trace.guest_clock();
             recordings.push(recording);
+            if let (false, Some(vcpus)) = (of_guest, &mut host.vcpus) {
+                vcpus.end = vcpus.end.max(end);
+            }
         }
     }
     let owners = traces.iter().map(|trace| match trace.is_of_guest() {
@@ -374,7 +377,7 @@ impl<'a> Pass<'a> {
                 if interval.part == Part::Runnable && self.causes.is_thread(interval.cause) {
                     interval.part = Part::Behind;
                 }
-                thread.unplaced.push(interval);
+                thread.unplaced.push(interval, vcpus);
             });
             return self.place(session, at);
         }
@@ -404,8 +407,10 @@ impl<'a> Pass<'a> {
         self.divide_passed(session, at);
         self.note_log(session, at, logged);
         if let Some(cpu) = cpu {
-            let waiting = self.hosts[session].vcpus.as_mut().map(|vcpus| vcpus.take_waiting(cpu));
-            for guest in waiting.unwrap_or_default() {
+            while let Some(guest) =
+                self.hosts[session].vcpus.as_mut().and_then(|vcpus| vcpus.next_waiting(cpu))
+            {
+                self.hosts[session].threads[guest].unplaced.wake();
                 self.place(session, guest);
             }
         }
@@ -419,7 +424,7 @@ impl<'a> Pass<'a> {
         };
         let logged = thread.tally.log().len();
         if thread.tally.is_unused() && !host.has_log {
-            return thread.unplaced.clear();
+            return thread.unplaced.clear(vcpus);
         }
         let mut placed = std::mem::take(&mut self.placed);
         thread.unplaced.divide(at, vcpus, &mut placed);

@@ -321,8 +321,9 @@ impl Host {
             self.threads.len() - 1
         } else {
             let at = self.free_thread()?;
-            let old = &self.threads[at];
+            let old = &mut self.threads[at];
             self.by_tid.remove(&(old.side, old.tid));
+            self.vcpus.iter_mut().for_each(|vcpus| old.unplaced.clear(vcpus));
             self.switches += self.threads[at].account.switches;
             self.threads[at] = thread;
             self.threads[at].account.set_most(WAITING.1);

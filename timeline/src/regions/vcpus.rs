@@ -14,12 +14,13 @@
 
 use super::parts::{Interval, Part, Reason};
 use crate::inputs::ctf::{ClockMaps, GuestCpu};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
 /// Most intervals of all vCPUs that are kept, of 64 bytes each, and those of one in any case.
 const MOST_PAST: (usize, usize) = (1 << 19, 1 << 12);
-/// Most intervals of a guest's thread that wait for what the host's kernel proves.
-const MOST_UNPLACED: usize = 1 << 16;
+/// Most intervals of all threads of a guest that wait for what the host's kernel proves, of 64 bytes each.
+const MOST_UNPLACED: usize = 1 << 19;
 /// Most events of a guest's CPU that wait to be looked for in guest mode. Of more, an even part is looked for.
 const MOST_UNCHECKED: usize = 1 << 12;
 
@@ -32,6 +33,11 @@ pub(super) struct Vcpus {
     by_thread: HashMap<u32, u16>,
     /// Bounds on the error of the guest's times, each from a time on.
     bounds: VecDeque<(i64, Option<u64>)>,
+    /// Number of the intervals of the guest's threads that wait.
+    unplaced: usize,
+    /// Time of the last event of the guest so far, and of the last one of the host's recordings.
+    now: i64,
+    pub end: i64,
 }
 
 /// A CPU of a guest.
@@ -46,8 +52,8 @@ struct Vcpu {
     inside: i64,
     /// The time from which on it is not known which thread runs the CPU.
     refuted: Option<i64>,
-    /// The guest's threads that wait for this CPU's past, by their indices.
-    waiting: Vec<usize>,
+    /// The guest's threads that wait for this CPU's past: up to which time, and their indices.
+    waiting: BinaryHeap<Reverse<(i64, usize)>>,
 }
 
 /// An interval of a vCPU's thread, with the reason of the exit that begins with it.
@@ -61,8 +67,9 @@ struct Past {
 #[derive(Debug, Default)]
 pub(super) struct Unplaced {
     waiting: VecDeque<(Interval, Option<u16>)>,
-    /// The guest's CPU that the thread has.
+    /// The guest's CPU that the thread has, and the one for whose past it waits.
     cpu: Option<u16>,
+    waits_for: Option<u16>,
     /// Whether more had to wait than are kept.
     pub is_cut: bool,
 }
@@ -88,7 +95,14 @@ impl Vcpus {
         let most = (MOST_PAST.0 / by_thread.len().max(1)).max(MOST_PAST.1);
         let vcpu = || Vcpu { until: i64::MIN, inside: i64::MIN, most, ..Vcpu::default() };
         let all = by_thread.values().map(|cpu| (*cpu, vcpu())).collect();
-        let vcpus = Vcpus { all, by_thread, bounds: VecDeque::new() };
+        let vcpus = Vcpus {
+            all,
+            by_thread,
+            bounds: VecDeque::new(),
+            unplaced: 0,
+            now: i64::MIN,
+            end: i64::MIN,
+        };
         (!vcpus.all.is_empty()).then_some(vcpus)
     }
 
@@ -111,6 +125,7 @@ impl Vcpus {
 
     /// Takes an event of the guest's kernel on a CPU, with the bound on the error of its time.
     pub fn guest_event(&mut self, cpu: u16, time: i64, bound: Option<u64>) {
+        self.now = time;
         let last = self.bounds.back().map(|(_, bound)| *bound);
         let is_new = match (last, bound) {
             (Some(Some(last)), Some(bound)) => bound > last || bound < last / 2,
@@ -164,9 +179,14 @@ impl Vcpus {
         }
     }
 
-    /// Takes the guest's threads that waited for more of a CPU's past.
-    pub fn take_waiting(&mut self, cpu: u16) -> Vec<usize> {
-        self.all.get_mut(&cpu).map(|vcpu| std::mem::take(&mut vcpu.waiting)).unwrap_or_default()
+    /// Takes a thread of the guest that waited for a CPU's past, which is known now.
+    pub fn next_waiting(&mut self, cpu: u16) -> Option<usize> {
+        let vcpu = self.all.get_mut(&cpu)?;
+        let Reverse((to, thread)) = *vcpu.waiting.peek()?;
+        (to <= vcpu.until).then(|| {
+            vcpu.waiting.pop();
+            thread
+        })
     }
 
     /// Knows no more of any CPU.
@@ -209,7 +229,7 @@ impl Unplaced {
     }
 
     /// Takes the next proven interval of the thread.
-    pub fn push(&mut self, interval: Interval) {
+    pub fn push(&mut self, interval: Interval, vcpus: &mut Vcpus) {
         let at = interval.cpu();
         let cpu = match interval.part {
             Part::OnCpu => at.or(self.cpu),
@@ -222,15 +242,22 @@ impl Unplaced {
             _ => at,
         };
         self.waiting.push_back((interval, cpu));
-        if self.waiting.len() > MOST_UNPLACED {
+        vcpus.unplaced += 1;
+        if vcpus.unplaced > MOST_UNPLACED {
             self.is_cut = true;
             self.waiting.iter_mut().for_each(|(_, cpu)| *cpu = None);
         }
     }
 
     /// Forgets all: no region needs them.
-    pub fn clear(&mut self) {
+    pub fn clear(&mut self, vcpus: &mut Vcpus) {
+        vcpus.unplaced -= self.waiting.len();
         self.waiting.clear();
+    }
+
+    /// Notes that the thread does not wait for a CPU's past any more.
+    pub fn wake(&mut self) {
+        self.waits_for = None;
     }
 
     /// Divides the intervals whose CPU's past is known; the thread with this index waits for those after them.
@@ -239,11 +266,15 @@ impl Unplaced {
             let Interval { from, to, .. } = *interval;
             let vcpu = cpu.and_then(|cpu| vcpus.all.get(&cpu));
             match (vcpu, vcpus.bound(from, to)) {
-                (Some(vcpu), Some(bound)) if vcpu.until < to.saturating_add(bound) => {
-                    let cpu = cpu.unwrap_or_default();
-                    let waiting = &mut vcpus.all.get_mut(&cpu).expect("it was there").waiting;
-                    if !waiting.contains(&thread) {
-                        waiting.push(thread);
+                // After the host's last event, nothing more becomes known.
+                (Some(vcpu), Some(bound))
+                    if vcpu.until < to.saturating_add(bound) && vcpus.now <= vcpus.end =>
+                {
+                    if let Some(vcpu) = cpu.and_then(|cpu| vcpus.all.get_mut(&cpu))
+                        && self.waits_for != *cpu
+                    {
+                        vcpu.waiting.push(Reverse((to.saturating_add(bound), thread)));
+                        self.waits_for = *cpu;
                     }
                     return;
                 }
@@ -253,6 +284,7 @@ impl Unplaced {
                 _ => out.push((*interval, None)),
             }
             self.waiting.pop_front();
+            vcpus.unplaced -= 1;
         }
     }
 }
@@ -357,7 +389,8 @@ mod tests {
     fn vcpus() -> Vcpus {
         let vcpu = Vcpu { until: i64::MIN, inside: i64::MIN, most: 9, ..Vcpu::default() };
         let (all, by_thread) = ([(0, vcpu)].into(), [(7, 0)].into());
-        Vcpus { all, by_thread, bounds: VecDeque::new() }
+        let (bounds, unplaced, now) = (VecDeque::new(), 1, i64::MIN);
+        Vcpus { all, by_thread, bounds, unplaced, now, end: i64::MAX }
     }
 
     fn take(vcpus: &mut Vcpus, rounds: std::ops::Range<i64>) {
@@ -371,6 +404,7 @@ mod tests {
     fn divided(vcpus: &mut Vcpus, from: i64, to: i64) -> Vec<(i64, i64, Part)> {
         let mut unplaced = Unplaced::default();
         unplaced.waiting.push_back((interval(from, to, Part::OnCpu), Some(0)));
+        vcpus.unplaced += 1;
         let mut out = Vec::new();
         unplaced.divide(3, vcpus, &mut out);
         out.into_iter().map(|(of, _)| (of.from, of.to, of.part)).collect()
@@ -415,8 +449,9 @@ mod tests {
         take(&mut vcpus, 0..1);
 
         assert_eq!(divided(&mut vcpus, 150, 400), []);
-        assert_eq!(vcpus.take_waiting(0), [3]);
+        assert_eq!(vcpus.next_waiting(0), None);
         take(&mut vcpus, 1..9);
+        assert_eq!((vcpus.next_waiting(0), vcpus.next_waiting(0)), (Some(3), None));
         // Nine intervals are kept.
         assert_eq!(divided(&mut vcpus, 150, 400), [(150, 400, Part::Unknown)]);
         assert_eq!(divided(&mut vcpus, 1_510, 1_590), [(1_510, 1_590, Part::Guest)]);

@@ -2,6 +2,7 @@
 
 //! The time of a guest's threads by both kernels, against a simulated machine: with all events, and without some.
 
+use hypertrace_test_support::guest_mode::MS;
 use hypertrace_test_support::machine::Random;
 use hypertrace_test_support::made::START_NS;
 use hypertrace_test_support::trace_dat::Counted;
@@ -142,6 +143,51 @@ fn a_guests_cpu_may_have_another_number_than_its_vcpu() {
     let (sum, _) = found.assert_nothing_wrong(&world);
     assert_eq!(found.samples().count(), found.expected.len());
     assert!(sum.get(Part::Stolen) > 0 && sum.get(Part::Unknown) * 500 <= sum.total(), "{sum:?}");
+}
+
+#[test]
+fn a_guest_whose_events_contradict_the_hosts_is_divided_by_its_own_kernel_alone() {
+    let mut world = World::new(5);
+    // From half of the time on, each CPU claims the events of the other one.
+    let [first, second] = &mut world.cpus;
+    let mut halves = [first, second].map(|cpu| {
+        let half = cpu.guest.partition_point(|(time, ..)| *time < 100 * MS);
+        (cpu.guest.split_off(half), cpu)
+    });
+    let [(first, _), (second, _)] = &mut halves;
+    std::mem::swap(first, second);
+    halves.into_iter().for_each(|(half, cpu)| cpu.guest.extend(half));
+
+    let found = read(&world);
+
+    let times = found.regions.groups[0].total.times;
+    use Part::{Behind, Guest, Halted, HostInterrupt, Kernel, OnCpu, Stolen, Vmm};
+    for part in [Guest, HostInterrupt, Kernel, Vmm, Stolen, Behind, Halted] {
+        assert_eq!(times.get(part), 0, "{part:?}: {times:?}");
+    }
+    assert_ne!(times.get(OnCpu), 0);
+    let said = found.regions.warnings.iter().filter(|line| line.contains("is not proven"));
+    assert_eq!(said.count(), 1, "{:?}", found.regions.warnings);
+}
+
+#[test]
+fn time_of_which_the_host_recorded_nothing_is_unknown() {
+    for seed in 0..4 {
+        let mut world = World::new(seed);
+        for cpu in &mut world.cpus {
+            cpu.host.retain(|(time, ..)| (60 * MS..140 * MS).contains(time));
+        }
+
+        let found = read(&world);
+
+        let (sum, truth) = found.assert_nothing_wrong(&world);
+        assert_eq!(found.samples().count(), found.expected.len());
+        let asleep = truth.get(Part::Blocked);
+        assert_eq!(sum.get(Part::Blocked), asleep, "{sum:?}");
+        let divided = sum.total() - asleep;
+        let unknown = sum.get(Part::Unknown);
+        assert!((divided / 4..divided * 9 / 10).contains(&unknown), "{unknown} of {divided}");
+    }
 }
 
 /// Events that are missing without a count make time wrong only where no other event contradicts.

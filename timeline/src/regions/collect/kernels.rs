@@ -72,10 +72,11 @@ impl Pass<'_> {
         if let Some(cpu) = running.cpu {
             host.recordings[recording].note(cpu as usize, time);
         }
+        let cpu = running.cpu.and_then(|cpu| u16::try_from(cpu).ok());
         if let (Side::Guest, Some(vcpus), Some(cpu)) =
-            (host.recordings[recording].side, &mut host.vcpus, running.cpu)
+            (host.recordings[recording].side, &mut host.vcpus, cpu)
         {
-            vcpus.guest_event(cpu as u16, time, bound);
+            vcpus.guest_event(cpu, time, bound);
         }
         if kernel == Kernel::Other {
             return;
