@@ -1,5 +1,5 @@
-//! Regions on four threads that sleep and work in turns: `hypertrace-linux-regions ROUNDS`. An event after each has the
-//! CPU time that the thread used meanwhile, by the guest's kernel.
+//! Regions on four threads that sleep, work and ask the hypervisor in turns: `hypertrace-linux-regions ROUNDS`. An event after
+//! each of the first two has the CPU time that the thread used meanwhile, by the guest's kernel.
 
 use std::process::ExitCode;
 use std::sync::Barrier;
@@ -12,6 +12,8 @@ use rustix::time::{ClockId, clock_gettime};
 const THREADS: u64 = 4;
 const SLEEP: Duration = Duration::from_millis(10);
 const WORK_NS: u64 = 10_000_000;
+/// Instructions CPUID in a region, each of which is an exit.
+const ASKED: u64 = 50;
 
 fn main() -> ExitCode {
     let Some(rounds) = std::env::args().nth(1).and_then(|text| text.parse().ok()) else {
@@ -54,7 +56,15 @@ fn run(together: &Barrier, first: u64, rounds: u64) {
             cpu_ns() - begin
         };
         event!("worked", n, within_ns = within, around_ns = cpu_ns() - before);
+        let _region = region!("asking", n);
+        (0..ASKED).for_each(|_| ask());
     }
+}
+
+/// Asks the hypervisor, on x86-64.
+fn ask() {
+    #[cfg(target_arch = "x86_64")]
+    std::hint::black_box(std::arch::x86_64::__cpuid(0));
 }
 
 /// Returns the CPU time of this thread.
