@@ -57,7 +57,7 @@ pub struct IdleDetector {
 
 #[cfg(feature = "host")]
 impl IdleDetector {
-    /// Makes one of this many rings. `now` is the time of any clock.
+    /// Makes a detector for this number of rings. `now` is the caller's time: all calls must use the same clock.
     pub fn new(rings: usize, now: Duration) -> IdleDetector {
         IdleDetector { heads: (0..rings).map(|_| 0).collect(), since: now }
     }

@@ -63,7 +63,8 @@ impl Rest {
 /// Returns whether a loop whose rings have been idle for so long may wait for a KICK. `rests` shows it to the vCPUs' threads,
 /// which clear it when they wake the loop.
 ///
-/// They see it a period before the last look, which so finds what they stored before.
+/// `rests` is set one period before the loop looks at the rings for the last time. So that look finds every event that a vCPU's
+/// thread stored before the thread saw `rests`.
 pub(crate) fn begins(idle: Duration, rests: &AtomicBool) -> bool {
     if idle < REST {
         rests.store(false, Relaxed);

@@ -30,7 +30,7 @@ pub(crate) struct HostState {
     pub(crate) is_drain_due: AtomicBool,
     /// Whether each client rang once, has made a point or has written, so that it is or was leased.
     pub(crate) is_used: Box<[AtomicBool]>,
-    /// Passes are rare, as the rings are idle. Then the thread that drains looks for a VM's points, too.
+    /// The rings are idle, so the drain thread makes few passes, and looks in each for points that a VM has asked for.
     pub(crate) is_polled: AtomicBool,
     /// The thread that answers points.
     pub(crate) points_thread: OnceLock<Thread>,
@@ -92,7 +92,7 @@ impl HostState {
         self.is_remote && (self.is_settling.load(Relaxed) || !is_same())
     }
 
-    /// Returns true if a program would wake the thread that answers points, or if that sleeps until it is woken by this process.
+    /// Returns true if the thread that answers points sleeps until somebody wakes it: a program, or for a VM this process.
     pub(crate) fn is_asleep(&self) -> bool {
         self.is_remote || self.segment.local().watch().load(Relaxed) == watch::ASLEEP
     }

@@ -104,7 +104,7 @@ fn verdict(ran: &Ran) -> &'static str {
     if ran.ok && !ran.notes.missing.is_empty() { "NOT RUN" } else { ran.verdict() }
 }
 
-/// Returns the verdict on the last test that ran without a defence.
+/// Says what the last test that ran without the defence showed: whether a test notices that the defence is missing.
 fn without_defence(ran: &Ran) -> &'static str {
     match (ran.built, ran.ok) {
         (true, false) => OK,

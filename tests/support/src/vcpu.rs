@@ -50,6 +50,8 @@ pub struct Vcpu {
     pub number: u32,
     /// Name of the thread; `vcpuN` if it is empty.
     pub name: String,
+    /// Process of the guest's thread that its client is; `None`: the client has no lease.
+    pub process: Option<u64>,
     pub events: Vec<(u64, What)>,
     /// Time in guest, kernel, VMM, runnable, blocked, within regions.
     pub truth: [u64; 5],
@@ -256,6 +258,9 @@ pub fn session(vcpus: &[Vcpu]) -> Made {
             packet.with64(80, token).event_str(1_000, 1, &fields, name.as_bytes())
         };
         let (mut guest, mut host) = (Packet::guest(vcpu.number), lease(Packet::host(vcpu.number)));
+        if let Some(process) = vcpu.process {
+            guest = guest.with64(80, 9).event_str(1, 1, &[9, process, 1, 0], b"thread");
+        }
         for (time, what) in &vcpu.events {
             match what {
                 What::Guest(id, fields) => guest = guest.event(*time, *id, fields),

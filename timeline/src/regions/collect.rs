@@ -604,13 +604,12 @@ fn divide(
     divided: Divided,
 ) {
     let sample = store.get_mut(index);
-    let divided = match sample.shares_vcpu {
-        true => {
-            sample.vcpu_ns = divided.times.get(Part::Guest);
-            let (times, path) = (unknown(divided.times.total()), divided.path);
-            Divided { times, path, cpu: divided.cpu, ..Divided::default() }
-        }
-        false => divided,
+    let divided = if let Some(most) = &mut sample.guest_at_most_ns {
+        *most = divided.times.get(Part::Guest);
+        let Divided { times, path, cpu, .. } = divided;
+        Divided { times: unknown(times.total()), path, cpu, ..Divided::default() }
+    } else {
+        divided
     };
     (sample.times, sample.cpu) = (divided.times, divided.cpu);
     let sample = *sample;

@@ -12,8 +12,8 @@ use serde::{Serialize, Serializer};
 pub enum Part {
     /// A program's thread has a CPU, system calls included: of the host, or of a guest whose kernel was recorded.
     OnCpu,
-    /// In the guest; with KVM's own part where the kernel does not trace entries and exits. Of a guest's thread: the thread
-    /// itself ran there.
+    /// The vCPU ran the guest; where the kernel does not trace entries and exits, KVM's own time is included. In a region of a
+    /// guest's thread: that thread ran.
     Guest,
     /// The host handled an interrupt before KVM traced the exit.
     HostInterrupt,
@@ -21,14 +21,14 @@ pub enum Part {
     Kernel,
     /// In the VMM: its code and its system calls.
     Vmm,
-    /// A guest's thread had its CPU, or was ready for it, and a thread of the host had the CPU of the vCPU's thread.
+    /// The guest's thread could have run, but a thread of the host was running on the CPU that the vCPU's thread needed.
     Stolen,
     /// A guest's thread was ready to run, but another thread of the guest had the CPU.
     Behind,
     /// Ready to run, but another thread had the CPU. Of a guest's thread on a vCPU that is known: no thread had it, or which is
     /// not known.
     Runnable,
-    /// The vCPU of a guest's thread had halted, and had not gone on yet.
+    /// The guest's thread could have run, but its vCPU had halted and was not running again yet.
     Halted,
     /// Asleep, until it was woken.
     Blocked,

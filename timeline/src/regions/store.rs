@@ -37,11 +37,9 @@ pub struct Sample {
     pub(super) cpu: Option<u16>,
     /// Holder of the client.
     pub(super) holder: Holder,
-    /// Whether its client is a thread of a guest, and only the vCPU's time is known: which of the guest's threads ran in it
-    /// is not.
-    pub(super) shares_vcpu: bool,
-    /// Time in which that vCPU ran the guest, nanoseconds.
-    pub(super) vcpu_ns: u64,
+    /// The most time in which its thread can have run in the guest, nanoseconds, if the host's kernel alone was recorded: that in
+    /// which the vCPU ran the guest. The parts of such a region are unknown.
+    pub guest_at_most_ns: Option<u64>,
     /// Index of the session in [`Recording::sessions`](crate::Recording::sessions).
     pub session: u16,
     pub(super) state: State,
@@ -114,12 +112,6 @@ impl Sample {
     /// Returns how long its thread had a CPU, in nanoseconds.
     pub(super) fn on_cpu_ns(&self) -> u64 {
         self.times.iter().filter(|(part, _)| part.is_on_cpu()).map(|(_, ns)| ns).sum()
-    }
-
-    /// Returns the most time in which its thread can have run in the guest, nanoseconds, if the host's kernel alone was recorded:
-    /// that in which its vCPU did. The thread's own time is unknown then.
-    pub fn guest_at_most_ns(&self) -> Option<u64> {
-        self.shares_vcpu.then_some(self.vcpu_ns)
     }
 
     /// Returns the Unix time of its end, nanoseconds.
@@ -305,8 +297,7 @@ mod tests {
             thread: NO_THREAD,
             cpu: None,
             holder: Holder::new(0, 0),
-            shares_vcpu: false,
-            vcpu_ns: 0,
+            guest_at_most_ns: None,
             session: 0,
             state: State::Counted,
             depth: 0,

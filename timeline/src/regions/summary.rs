@@ -101,7 +101,7 @@ pub struct Breakdown {
     /// the total. `None` if it is not known.
     pub steal_at_most_ns: Option<u64>,
     /// Most time in which threads of a guest can have run there, nanoseconds: of each region on average, or of the total. `None`
-    /// if none of the regions has [such a bound](Sample::guest_at_most_ns) alone.
+    /// if none of the regions has [such a bound](Sample::guest_at_most_ns).
     pub guest_at_most_ns: Option<u64>,
     /// One of the regions.
     pub example: Option<Sample>,
@@ -232,7 +232,7 @@ fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
 /// Returns the most time in which the threads of regions can have run in the guest, where nothing more is known of one.
 fn guest_at_most(store: &Store, regions: &[u32]) -> Option<u64> {
     let samples = regions.iter().map(|index| store.get(*index));
-    samples.filter_map(Sample::guest_at_most_ns).reduce(u64::saturating_add)
+    samples.filter_map(|sample| sample.guest_at_most_ns).reduce(u64::saturating_add)
 }
 
 /// Returns the mean of the regions of some ranks, with one as example.

@@ -7,21 +7,24 @@
 //! waits for the guest's thread that has the CPU, or for a thread of the host that took the vCPU's.
 //!
 //! Which thread of the host runs a guest's CPU is proven: all events of the guest's kernel on that CPU lie in guest mode of
-//! one thread ([`GuestCpu`]). An event that does not, refutes it from there on.
+//! one thread. An event that does not refutes the proof from there on.
 //!
 //! The guest's times have a bound. Within the bound of a border between two intervals of the host, where the parts on both
 //! sides differ, the time is unknown.
 
 use super::parts::{Interval, Part, Reason};
-use crate::inputs::ctf::{ClockMaps, GuestCpu};
+use crate::inputs::ctf::{ClockMaps, proven_threads};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
-/// Most intervals of all vCPUs that are kept, of 64 bytes each, and those of one in any case.
+/// Maximum number of past intervals that are kept of all vCPUs together, of 64 bytes each; a vCPU keeps the second number in
+/// any case.
 const MOST_PAST: (usize, usize) = (1 << 19, 1 << 12);
-/// Most intervals of all threads of a guest that wait for what the host's kernel proves, of 64 bytes each.
+/// Maximum number of intervals of a guest's threads that wait until the host's kernel has shown what the vCPU did, of 64 bytes
+/// each.
 const MOST_UNPLACED: usize = 1 << 19;
-/// Most events of a guest's CPU that wait to be looked for in guest mode. Of more, an even part is looked for.
+/// Maximum number of a guest CPU's events that wait to be compared with guest mode. While as many wait, later events are not
+/// compared.
 const MOST_UNCHECKED: usize = 1 << 12;
 
 /// The CPUs of a session's guest.
@@ -80,18 +83,9 @@ type Divided = (Interval, Option<Reason>);
 impl Vcpus {
     /// Returns those of the guest's CPUs whose thread is known; `None` if there are none.
     pub fn of(maps: &ClockMaps) -> Option<Vcpus> {
-        let mut threads: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for GuestCpu { cpu, threads: possible, .. } in maps.guest_cpus() {
-            let all = threads.entry(*cpu).or_insert_with(|| possible.clone());
-            all.retain(|tid| possible.contains(tid));
-        }
-        // A thread that may run several of them is proven to run none.
-        let may_run = |tid: u32| threads.values().filter(|of| of[..] == [tid]).count();
-        let only = |(cpu, threads): (&u32, &Vec<u32>)| match threads[..] {
-            [only] if may_run(only) == 1 => Some((only, u16::try_from(*cpu).ok()?)),
-            _ => None,
-        };
-        let by_thread: HashMap<u32, u16> = threads.iter().filter_map(only).collect();
+        let threads = proven_threads(maps).into_iter();
+        let by_thread = threads.filter_map(|(cpu, tid)| Some((tid, u16::try_from(cpu).ok()?)));
+        let by_thread: HashMap<u32, u16> = by_thread.collect();
         let most = (MOST_PAST.0 / by_thread.len().max(1)).max(MOST_PAST.1);
         let vcpu = || Vcpu { until: i64::MIN, inside: i64::MIN, most, ..Vcpu::default() };
         let all = by_thread.values().map(|cpu| (*cpu, vcpu())).collect();
@@ -211,13 +205,11 @@ impl Vcpu {
         let mut touched =
             self.past.range(begin..).take_while(|past| past.interval.from <= to).peekable();
         let is_known = touched.peek().is_some_and(|first| first.interval.from <= from);
-        match !is_known || touched.any(may_be) {
-            true => self.inside = self.inside.max(time),
-            false if self.refuted.is_none() => {
-                self.refuted = Some(self.inside);
-                self.unchecked.clear();
-            }
-            false => {}
+        if !is_known || touched.any(may_be) {
+            self.inside = self.inside.max(time);
+        } else if self.refuted.is_none() {
+            self.refuted = Some(self.inside);
+            self.unchecked.clear();
         }
     }
 }

@@ -56,6 +56,26 @@ fn the_parts_are_those_of_the_machine() {
 }
 
 #[test]
+fn of_a_guests_thread_the_host_knows_only_how_long_it_can_have_run() {
+    let total = |process| {
+        let mut vcpu = Vcpu::rounds(0, 60, 5);
+        vcpu.process = process;
+        let regions = read(&with_kernel(&[vcpu], |_| true), &Options::default());
+        let total = &regions.groups[0].total;
+        (total.times, total.guest_at_most_ns)
+    };
+
+    let (vcpu, most) = total(None);
+
+    assert_eq!(most, None);
+    // Without a process, the client is the vCPU itself.
+    assert_eq!(total(Some(0)), (vcpu, None));
+    let (times, most) = total(Some(42));
+    assert_eq!(most, Some(vcpu.get(Part::Guest)));
+    assert_eq!((times.get(Part::Unknown), times.total()), (vcpu.total(), vcpu.total()));
+}
+
+#[test]
 fn an_interval_names_the_event_that_ended_it() {
     let vcpus = [Vcpu::rounds(0, 60, 5)];
 

@@ -33,6 +33,7 @@ pub(crate) use guest_tscs::kvm_line;
 pub use guest_tscs::{ComparedTsc, GuestCpu, KvmWord};
 pub(crate) use packet::MOST_CLIENTS;
 pub use packet::{Domain, Packet, PacketHeader};
+pub(crate) use samples::proven_threads;
 pub use samples::vcpu_threads;
 pub(crate) use samples::{Found, KvmTsc, MOST_POINTS, Sample, find};
 pub(crate) use session::stream_files;

@@ -267,22 +267,40 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<u32,
             }
         })?;
     }
-    let mut possible: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for GuestCpu { cpu, threads, .. } in maps.guest_cpus() {
-        let all = possible.entry(*cpu).or_insert_with(|| threads.clone());
-        all.retain(|tid| threads.contains(tid));
-    }
-    for (cpu, possible) in possible {
+    for (cpu, possible) in possible_threads(maps) {
         let claimed = threads.entry(cpu).or_default();
         *claimed = match possible[..] {
             [only] => Some(only),
             _ => claimed.filter(|tid| possible.contains(tid)),
         };
     }
+    Ok(each_of_one(threads))
+}
+
+/// Returns the host's thread of each of the guest's CPUs that is proven to run the CPU: all events of the guest's kernel on the
+/// CPU are in guest mode of this thread, and those of no other CPU are.
+pub(crate) fn proven_threads(maps: &ClockMaps) -> BTreeMap<u32, u32> {
+    let only = |threads: Vec<u32>| if let [only] = threads[..] { Some(only) } else { None };
+    let threads = possible_threads(maps).into_iter().map(|(cpu, threads)| (cpu, only(threads)));
+    each_of_one(threads.collect())
+}
+
+/// Returns the threads in whose guest mode all events of the guest's kernel on a CPU are, by CPU.
+fn possible_threads(maps: &ClockMaps) -> BTreeMap<u32, Vec<u32>> {
+    let mut possible: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for GuestCpu { cpu, threads, .. } in maps.guest_cpus() {
+        let all = possible.entry(*cpu).or_insert_with(|| threads.clone());
+        all.retain(|tid| threads.contains(tid));
+    }
+    possible
+}
+
+/// Leaves out the threads that would run several CPUs.
+fn each_of_one(threads: BTreeMap<u32, Option<u32>>) -> BTreeMap<u32, u32> {
     let mut cpus: BTreeMap<u32, u32> = BTreeMap::new();
     threads.values().flatten().for_each(|tid| *cpus.entry(*tid).or_default() += 1);
     let only = |(cpu, tid): (u32, Option<u32>)| Some((cpu, tid.filter(|tid| cpus[tid] == 1)?));
-    Ok(threads.into_iter().filter_map(only).collect())
+    threads.into_iter().filter_map(only).collect()
 }
 
 /// Collects reference points, by the clock that their client reads. If there are more than `most`, the client

@@ -271,9 +271,12 @@ impl Pass<'_> {
             thread: open.thread.map_or(NO_THREAD, |(thread, _)| thread as u16),
             cpu: None,
             holder: host.holder(client),
-            shares_vcpu: open.thread.is_some()
-                && host.clients.get(client as usize).is_some_and(|client| client.shares_vcpu),
-            vcpu_ns: 0,
+            // Until it is divided.
+            guest_at_most_ns: host
+                .clients
+                .get(client as usize)
+                .filter(|client| client.shares_vcpu && open.thread.is_some())
+                .map(|_| 0),
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
             depth: u8::try_from(depth).unwrap_or(u8::MAX),
