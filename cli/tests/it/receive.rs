@@ -154,10 +154,10 @@ fn check_begin(dir: &Path) -> u64 {
     number
 }
 
-/// Waits until a session has a lease and an event.
-fn wait_for_packets(dir: &Path) {
-    let has_packets = || packets::committed(dir).is_ok_and(|committed| committed.all() > 1);
-    wait_until("packets", has_packets);
+/// Waits until a session of this many threads has an event: the first record of each thread is a lease.
+fn wait_for_event(dir: &Path, threads: u64) {
+    let has_event = || packets::committed(dir).is_ok_and(|committed| committed.host > threads);
+    wait_until("an event", has_event);
 }
 
 #[test]
@@ -180,7 +180,8 @@ fn a_killed_receiver_leaves_a_session() {
                 (emitted, recorded)
             }
         });
-        wait_for_packets(dir.path());
+        // The thread that made the session is attached, too.
+        wait_for_event(dir.path(), 2);
         (dir, session, writer, receiver, emitter, killed)
     };
     kill::sweep(
@@ -257,7 +258,7 @@ fn a_killed_vmm_leaves_a_session() {
         vmm.env(traced::AS_PROGRAM, "J").stdout(Stdio::null()).stderr(Stdio::null());
         let vmm = vmm.stdin(OwnedFd::from(to)).spawn().unwrap();
         let receiver = receiver(from, &out);
-        wait_for_packets(&out);
+        wait_for_event(&out, 1);
         (dir, vmm, receiver)
     };
     kill::sweep(
