@@ -23,7 +23,7 @@ pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
 const MOVED: usize = 4;
 /// The thread of the host that takes CPUs from vCPUs.
 pub const HOG: u32 = 9;
-/// The client that sends the guest's recording, and has the reference points.
+/// The client that sends the guest's recording, and has the reference points. Of a second guest, it is the next one.
 const FORWARD: u32 = THREADS.len() as u32;
 /// The thread of the server.
 const SERVER: u64 = 500;
@@ -69,6 +69,9 @@ pub struct Cpu {
     running: Vec<(u64, u32)>,
 }
 
+/// A guest: its clock, and its CPUs.
+type Guest<'a> = (u32, &'a [usize]);
+
 /// All of it.
 #[derive(Clone)]
 pub struct World {
@@ -78,6 +81,8 @@ pub struct World {
     pub lost: [Vec<(usize, Counted)>; 4],
     /// The number that the guest has for each CPU.
     pub numbers: [usize; 2],
+    /// Whether the second CPU is the first one of another guest. The thread that changes its CPU has no client then.
+    pub is_two: bool,
 }
 
 fn name(tid: u32) -> String {
@@ -91,6 +96,7 @@ impl World {
             threads: Default::default(),
             lost: Default::default(),
             numbers: [0, 1],
+            is_two: false,
         };
         for thread in &mut world.threads {
             thread.states.push((0, State::Asleep));
@@ -310,25 +316,30 @@ impl World {
 
     /// Makes a session with both recordings.
     pub fn made(&self) -> Made {
-        let clocks = [
-            clock(0, "host", 0, GHZ, 0, START_NS),
-            clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS + 990_000),
-        ];
+        let guests: &[Guest] = if self.is_two { &[(1, &[0]), (2, &[1])] } else { &[(1, &[0, 1])] };
+        let mut clocks = vec![clock(0, "host", 0, GHZ, 0, START_NS)];
+        let of_guest =
+            |(number, _): &Guest| clock(*number, "guest", 0, GHZ, GUEST_BASE, START_NS + 990_000);
+        clocks.extend(guests.iter().map(of_guest));
         let json = json(&format!("[{}]", clocks.join(",")), &with_pieces(EVENTS, PIECES), "[]");
         let json = json.replacen("\"clocks\"", "\"served\":true,\"clocks\"", 1);
         let mut made = Made::with_json(&with_boot(&json, Some(BOOT)));
         let server = Packet::host(0).with64(80, SERVER);
         let mut server = server.event_str(1, 1, &[SERVER, 42, SERVER, 0], b"segment");
         let own = |at: u64| raw(&[at])[0];
-        for point in 0..19 {
-            let at = (5 + 10 * point) * MS;
-            let payload = [FORWARD.into(), FORWARD.into(), point, own(at), point];
+        for (number, (forward, _)) in (0..19).flat_map(|point| {
+            (FORWARD..).zip(guests).map(move |(forward, guest)| (point, (forward, guest)))
+        }) {
+            let at = (5 + 10 * number) * MS;
+            let payload = [forward.into(), forward.into(), number, own(at), number];
             server = server.flagged(at + 2 * MS, CHECKPOINT_POINT, 1, &payload, 0);
         }
         for (client, thread) in (0..).zip(&self.threads) {
+            let of = if self.is_two && client == MOVED as u32 { continue } else { client / 2 };
+            let packet = || Packet::new(1, client, if self.is_two { 1 + of } else { 1 });
             let tid = THREADS[client as usize];
             let token = u64::from(tid) + 9;
-            let begin = Packet::guest(client).with64(80, token);
+            let begin = packet().with64(80, token);
             let lease = [token, 50, tid.into(), 0];
             let mut ring = begin.event_str(1, 1, &lease, name(tid).as_bytes());
             let borders = thread.regions.iter().filter(|(_, end)| *end > 0);
@@ -339,13 +350,17 @@ impl World {
             for (at, id, number) in events {
                 ring = ring.event(own(at) - GUEST_BASE, id, &[number]);
             }
-            made = made.stream(&format!("guest-{client}"), &[Packet::guest(client), ring]);
+            made = made.stream(&format!("guest-{client}"), &[packet(), ring]);
         }
-        let forward = (0..19).fold(Packet::guest(FORWARD), |ring, point| {
-            ring.event(own((9 + 10 * point) * MS) - GUEST_BASE, 19, &[0])
-        });
-        let forward = forward.recording((own(END) - GUEST_BASE, PIECES), &self.guest_trace());
-        let made = made.stream(&format!("guest-{FORWARD}"), &[Packet::guest(FORWARD), forward]);
+        for (client, (clock, cpus)) in (FORWARD..).zip(guests) {
+            let packet = || Packet::new(1, client, *clock);
+            let ring = (0..19).fold(packet(), |ring, point| {
+                ring.event(own((9 + 10 * point) * MS) - GUEST_BASE, 19, &[0])
+            });
+            let at = own(END) - GUEST_BASE;
+            let ring = ring.recording((at, PIECES), &self.guest_trace(*clock, cpus));
+            made = made.stream(&format!("guest-{client}"), &[packet(), ring]);
+        }
         let made = made.stream("host-0", &[Packet::host(0), server]);
         made.kernel(&self.host_trace());
         made
@@ -361,17 +376,19 @@ impl World {
         cpus.enumerate().fold(trace, |trace, (number, cpu)| recorded(trace, number, cpu))
     }
 
-    fn guest_trace(&self) -> TraceDat {
-        let origin = b"hypertrace 0.1.0; source=tracefs; guest_clock=1; all=\0".to_vec();
-        let trace = TraceDat::new("x86-tsc").with_scheduling().option((9, origin));
-        let mut all = [Vec::new(), Vec::new()];
-        for (cpu, number) in self.cpus.iter().zip(self.numbers) {
-            all[number] = Vec::from_iter(cpu.guest.iter().map(|(at, id, tid, payload)| {
+    /// Makes the recording of a guest with this clock and these CPUs.
+    fn guest_trace(&self, clock: u32, cpus: &[usize]) -> TraceDat {
+        let origin = format!("hypertrace 0.1.0; source=tracefs; guest_clock={clock}; all=\0");
+        let trace = TraceDat::new("x86-tsc").with_scheduling().option((9, origin.into_bytes()));
+        let mut all = vec![(Vec::new(), &self.lost[0]); cpus.len()];
+        for cpu in cpus {
+            let number = if self.is_two { 0 } else { self.numbers[*cpu] };
+            let events = self.cpus[*cpu].guest.iter().map(|(at, id, tid, payload)| {
                 (at.wrapping_add_signed(OFFSET), *id, *tid, payload.clone())
-            }));
+            });
+            all[number] = (events.collect(), &self.lost[2 + cpu]);
         }
-        let cpus = all.into_iter().zip(&self.lost[2..]);
-        cpus.enumerate().fold(trace, |trace, (number, cpu)| recorded(trace, number, cpu))
+        all.into_iter().enumerate().fold(trace, |trace, (number, cpu)| recorded(trace, number, cpu))
     }
 }
 

@@ -37,8 +37,8 @@ use hypertrace_format::error::Warning;
 use losses::Losses;
 use std::collections::{BTreeSet, HashMap};
 use warnings::{
-    disputes, given_up, missing, refuted, unfollowed, unplaced, unproven, unreturned, unshown,
-    without_ends,
+    disputes, given_up, missing, refuted, unfollowed, unplaced, unproven, unproven_cpus,
+    unreturned, unshown, without_ends,
 };
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
@@ -97,7 +97,7 @@ pub(super) fn collect<'a>(
     }
     for (number, ((session, _), host)) in sessions.iter().zip(&pass.hosts).enumerate() {
         if pass.groups.all.iter().any(|group| group.session == number) {
-            let of_guest = [unproven(host), refuted(host)];
+            let of_guest = [unproven(host), refuted(host), unproven_cpus(host)];
             let lines = [unplaced(host), unshown(host), unreturned(host), given_up(host)];
             let lines = lines.into_iter().chain(of_guest).flatten();
             warnings.extend(lines.map(|line| Warning::from(line).of(session.dir().display())));
@@ -356,7 +356,7 @@ impl<'a> Pass<'a> {
 
     /// Takes the intervals of a thread that are proven now, and divides the regions that they have passed.
     fn release(&mut self, session: usize, at: usize) {
-        let Host { vcpus, threads, .. } = &mut self.hosts[session];
+        let Host { vcpus, threads, recordings, .. } = &mut self.hosts[session];
         let thread = &mut threads[at];
         let Some(vcpus) = vcpus else {
             let logged = thread.tally.log().len();
@@ -369,6 +369,7 @@ impl<'a> Pass<'a> {
             return;
         }
         if thread.side == Side::Guest {
+            let clock = thread.recording.and_then(|at| recordings.get(at)?.guest_clock);
             thread.account.take_proven(|interval, is_merged| {
                 let mut interval = *interval;
                 if is_merged && matches!(interval.part, Part::OnCpu | Part::Runnable) {
@@ -377,15 +378,15 @@ impl<'a> Pass<'a> {
                 if interval.part == Part::Runnable && self.causes.is_thread(interval.cause) {
                     interval.part = Part::Behind;
                 }
-                thread.unplaced.push(interval, vcpus);
+                thread.unplaced.push(interval, clock, vcpus);
             });
             return self.place(session, at);
         }
         let logged = thread.tally.log().len();
-        let cpu = vcpus.of_thread(thread.tid);
+        let vcpu = Some(thread.tid).filter(|tid| vcpus.has(*tid));
         let mut exit = thread.account.new_exit();
         thread.tally.pass_with(&mut thread.account, |interval, is_merged| {
-            let Some(cpu) = cpu else { return };
+            let Some(vcpu) = vcpu else { return };
             let mut interval = *interval;
             if is_merged {
                 interval.part = Part::Unknown;
@@ -402,13 +403,13 @@ impl<'a> Pass<'a> {
             }
             let begins = exit.filter(|_| interval.part == Part::Kernel);
             exit = exit.filter(|_| begins.is_none());
-            vcpus.take(cpu, &interval, begins);
+            vcpus.take(vcpu, &interval, begins);
         });
         self.divide_passed(session, at);
         self.note_log(session, at, logged);
-        if let Some(cpu) = cpu {
+        if let Some(vcpu) = vcpu {
             while let Some(guest) =
-                self.hosts[session].vcpus.as_mut().and_then(|vcpus| vcpus.next_waiting(cpu))
+                self.hosts[session].vcpus.as_mut().and_then(|vcpus| vcpus.next_waiting(vcpu))
             {
                 self.hosts[session].threads[guest].unplaced.wake();
                 self.place(session, guest);

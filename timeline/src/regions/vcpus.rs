@@ -15,7 +15,7 @@
 use super::parts::{Interval, Part, Reason};
 use crate::inputs::ctf::{ClockMaps, proven_threads};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 
 /// Maximum number of past intervals that are kept of all vCPUs together, of 64 bytes each; a vCPU keeps the second number in
 /// any case.
@@ -27,13 +27,19 @@ const MOST_UNPLACED: usize = 1 << 19;
 /// compared.
 const MOST_UNCHECKED: usize = 1 << 12;
 
-/// The CPUs of a session's guest.
+/// A CPU of a guest: the guest's clock, and the guest's number of the CPU. A guest that is reset, or started again, has another
+/// clock.
+pub(super) type GuestCpu = (u32, u16);
+
+/// The CPUs of a session's guests.
 #[derive(Debug)]
 pub(super) struct Vcpus {
-    /// By the guest's number.
-    all: BTreeMap<u16, Vcpu>,
-    /// The guest's number of the CPU that a thread of the host runs.
-    by_thread: HashMap<u32, u16>,
+    /// By the number of the host's thread that runs the CPU.
+    all: HashMap<u32, Vcpu>,
+    /// That thread.
+    threads: HashMap<GuestCpu, u32>,
+    /// CPUs that had events, and whose thread is not known.
+    unproven: BTreeSet<GuestCpu>,
     /// Bounds on the error of the guest's times, each from a time on.
     bounds: VecDeque<(i64, Option<u64>)>,
     /// Number of the intervals of the guest's threads that wait.
@@ -43,19 +49,19 @@ pub(super) struct Vcpus {
     pub end: i64,
 }
 
-/// A CPU of a guest.
+/// A thread of the host that runs a CPU of a guest.
 #[derive(Debug, Default)]
 struct Vcpu {
-    /// What its thread did, in order, and up to when that is known.
+    /// What it did, in order, and up to when that is known.
     past: VecDeque<Past>,
     until: i64,
     most: usize,
     /// Times of the guest's events that were not looked for yet, and the last one that was in guest mode.
     unchecked: VecDeque<i64>,
     inside: i64,
-    /// The time from which on it is not known which thread runs the CPU.
+    /// The time from which on it is not known that it runs the CPU.
     refuted: Option<i64>,
-    /// The guest's threads that wait for this CPU's past: up to which time, and their indices.
+    /// The guest's threads that wait for the past: up to which time, and their indices.
     waiting: BinaryHeap<Reverse<(i64, usize)>>,
 }
 
@@ -69,10 +75,12 @@ struct Past {
 /// Intervals of a guest's thread that wait.
 #[derive(Debug, Default)]
 pub(super) struct Unplaced {
-    waiting: VecDeque<(Interval, Option<u16>)>,
-    /// The guest's CPU that the thread has, and the one for whose past it waits.
+    /// Each with the thread of the host whose past divides it.
+    waiting: VecDeque<(Interval, Option<u32>)>,
+    /// The guest's CPU that the thread has.
     cpu: Option<u16>,
-    waits_for: Option<u16>,
+    /// The thread of the host for whose past it waits.
+    waits_for: Option<u32>,
     /// Whether more had to wait than are kept.
     pub is_cut: bool,
 }
@@ -84,14 +92,16 @@ impl Vcpus {
     /// Returns those of the guest's CPUs whose thread is known; `None` if there are none.
     pub fn of(maps: &ClockMaps) -> Option<Vcpus> {
         let threads = proven_threads(maps).into_iter();
-        let by_thread = threads.filter_map(|(cpu, tid)| Some((tid, u16::try_from(cpu).ok()?)));
-        let by_thread: HashMap<u32, u16> = by_thread.collect();
-        let most = (MOST_PAST.0 / by_thread.len().max(1)).max(MOST_PAST.1);
+        let threads: HashMap<GuestCpu, u32> = threads
+            .filter_map(|((clock, cpu), tid)| Some(((clock, u16::try_from(cpu).ok()?), tid)))
+            .collect();
+        let most = (MOST_PAST.0 / threads.len().max(1)).max(MOST_PAST.1);
         let vcpu = || Vcpu { until: i64::MIN, inside: i64::MIN, most, ..Vcpu::default() };
-        let all = by_thread.values().map(|cpu| (*cpu, vcpu())).collect();
+        let all = threads.values().map(|tid| (*tid, vcpu())).collect();
         let vcpus = Vcpus {
             all,
-            by_thread,
+            threads,
+            unproven: BTreeSet::new(),
             bounds: VecDeque::new(),
             unplaced: 0,
             now: i64::MIN,
@@ -102,23 +112,30 @@ impl Vcpus {
 
     /// Iterates over the threads of the host that run them.
     pub fn threads(&self) -> impl Iterator<Item = u32> {
-        self.by_thread.keys().copied()
+        self.all.keys().copied()
     }
 
-    /// Returns the guest's CPU that a thread of the host runs.
-    pub fn of_thread(&self, tid: u32) -> Option<u16> {
-        self.by_thread.get(&tid).copied()
+    /// Returns whether a thread of the host runs a guest's CPU.
+    pub fn has(&self, tid: u32) -> bool {
+        self.all.contains_key(&tid)
     }
 
-    /// Iterates over the guest's CPUs that their threads turned out not to run, with the thread.
+    /// Iterates over the threads of the host that turned out not to run a guest's CPU, with the guest's number of it.
     pub fn refuted(&self) -> impl Iterator<Item = (u16, u32)> {
-        let is_refuted = |cpu: &u16| self.all.get(cpu).is_some_and(|of| of.refuted.is_some());
-        let all = self.by_thread.iter().filter(move |(_, cpu)| is_refuted(cpu));
-        all.map(|(tid, cpu)| (*cpu, *tid))
+        let refuted = self.all.iter().filter(|(_, vcpu)| vcpu.refuted.is_some());
+        refuted.filter_map(|(tid, _)| {
+            let mut cpus = self.threads.iter().filter(|(_, of)| *of == tid);
+            cpus.next().map(|((_, cpu), _)| (*cpu, *tid))
+        })
+    }
+
+    /// Returns how many CPUs of guests had events, and no thread of the host is known to run them.
+    pub fn unproven(&self) -> usize {
+        self.unproven.len()
     }
 
     /// Takes an event of the guest's kernel on a CPU, with the bound on the error of its time.
-    pub fn guest_event(&mut self, cpu: u16, time: i64, bound: Option<u64>) {
+    pub fn guest_event(&mut self, cpu: GuestCpu, time: i64, bound: Option<u64>) {
         self.now = time;
         let last = self.bounds.back().map(|(_, bound)| *bound);
         let is_new = match (last, bound) {
@@ -136,7 +153,13 @@ impl Vcpus {
             }
             self.bounds.push_back((time, bound));
         }
-        let Some(vcpu) = self.all.get_mut(&cpu).filter(|vcpu| vcpu.refuted.is_none()) else {
+        let Some(tid) = self.threads.get(&cpu) else {
+            if self.unproven.len() < MOST_UNCHECKED {
+                self.unproven.insert(cpu);
+            }
+            return;
+        };
+        let Some(vcpu) = self.all.get_mut(tid).filter(|vcpu| vcpu.refuted.is_none()) else {
             return;
         };
         if let (Some(_), true) = (bound, vcpu.unchecked.len() < MOST_UNCHECKED) {
@@ -154,17 +177,17 @@ impl Vcpus {
         i64::try_from(most).ok()
     }
 
-    /// Takes an interval of the thread that runs a CPU, with the reason of the exit that begins with it.
-    pub fn take(&mut self, cpu: u16, interval: &Interval, exit: Option<Reason>) {
-        let Some(vcpu) = self.all.get_mut(&cpu) else { return };
+    /// Takes an interval of a thread that runs a CPU, with the reason of the exit that begins with it.
+    pub fn take(&mut self, tid: u32, interval: &Interval, exit: Option<Reason>) {
+        let Some(vcpu) = self.all.get_mut(&tid) else { return };
         vcpu.until = interval.to;
         if vcpu.past.len() >= vcpu.most {
             vcpu.past.pop_front();
         }
         vcpu.past.push_back(Past { interval: *interval, exit });
-        while let Some(time) = self.all.get(&cpu).and_then(|vcpu| vcpu.unchecked.front().copied()) {
+        while let Some(time) = self.all.get(&tid).and_then(|vcpu| vcpu.unchecked.front().copied()) {
             let bound = self.bound(time, time);
-            let Some(vcpu) = self.all.get_mut(&cpu) else { return };
+            let Some(vcpu) = self.all.get_mut(&tid) else { return };
             if bound.is_some_and(|bound| time.saturating_add(bound) >= vcpu.until) {
                 return;
             }
@@ -173,9 +196,9 @@ impl Vcpus {
         }
     }
 
-    /// Takes a thread of the guest that waited for a CPU's past, which is known now.
-    pub fn next_waiting(&mut self, cpu: u16) -> Option<usize> {
-        let vcpu = self.all.get_mut(&cpu)?;
+    /// Takes a thread of the guest that waited for the past of one of the host's, which is known now.
+    pub fn next_waiting(&mut self, tid: u32) -> Option<usize> {
+        let vcpu = self.all.get_mut(&tid)?;
         let Reverse((to, thread)) = *vcpu.waiting.peek()?;
         (to <= vcpu.until).then(|| {
             vcpu.waiting.pop();
@@ -221,7 +244,8 @@ impl Unplaced {
     }
 
     /// Takes the next proven interval of the thread.
-    pub fn push(&mut self, interval: Interval, vcpus: &mut Vcpus) {
+    /// `clock` is that of the guest.
+    pub fn push(&mut self, interval: Interval, clock: Option<u32>, vcpus: &mut Vcpus) {
         let at = interval.cpu();
         let cpu = match interval.part {
             Part::OnCpu => at.or(self.cpu),
@@ -233,11 +257,12 @@ impl Unplaced {
             Part::OnCpu => cpu,
             _ => at,
         };
-        self.waiting.push_back((interval, cpu));
+        let tid = clock.zip(cpu).and_then(|cpu| vcpus.threads.get(&cpu).copied());
+        self.waiting.push_back((interval, tid));
         vcpus.unplaced += 1;
         if vcpus.unplaced > MOST_UNPLACED {
             self.is_cut = true;
-            self.waiting.iter_mut().for_each(|(_, cpu)| *cpu = None);
+            self.waiting.iter_mut().for_each(|(_, tid)| *tid = None);
         }
     }
 
@@ -252,21 +277,21 @@ impl Unplaced {
         self.waits_for = None;
     }
 
-    /// Divides the intervals whose CPU's past is known; the thread with this index waits for those after them.
+    /// Divides the intervals whose vCPU's past is known; the thread with this index waits for the past of those after them.
     pub fn divide(&mut self, thread: usize, vcpus: &mut Vcpus, out: &mut Vec<Divided>) {
-        while let Some((interval, cpu)) = self.waiting.front() {
+        while let Some((interval, tid)) = self.waiting.front() {
             let Interval { from, to, .. } = *interval;
-            let vcpu = cpu.and_then(|cpu| vcpus.all.get(&cpu));
+            let vcpu = tid.and_then(|tid| vcpus.all.get(&tid));
             match (vcpu, vcpus.bound(from, to)) {
                 // After the host's last event, nothing more becomes known.
                 (Some(vcpu), Some(bound))
                     if vcpu.until < to.saturating_add(bound) && vcpus.now <= vcpus.end =>
                 {
-                    if let Some(vcpu) = cpu.and_then(|cpu| vcpus.all.get_mut(&cpu))
-                        && self.waits_for != *cpu
+                    if let Some(vcpu) = tid.and_then(|tid| vcpus.all.get_mut(&tid))
+                        && self.waits_for != *tid
                     {
                         vcpu.waiting.push(Reverse((to.saturating_add(bound), thread)));
-                        self.waits_for = *cpu;
+                        self.waits_for = *tid;
                     }
                     return;
                 }
@@ -366,12 +391,15 @@ fn product(guest: &Interval, host: &Interval) -> (Interval, bool) {
         _ if is_on => *host,
         _ => *guest,
     };
-    (piece, is_on)
+    // Another thread, or the idle one, made the exit.
+    (Interval { reason: if is_on { piece.reason } else { 0 }, ..piece }, is_on)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CPU: GuestCpu = (1, 0);
 
     fn interval(from: i64, to: i64, part: Part) -> Interval {
         Interval { from, to, part, reason: 0, cause: 0, ended_by: None }
@@ -380,22 +408,22 @@ mod tests {
     /// Makes a vCPU that is in guest mode from 100 to 200, and then in the kernel until 300, and so on.
     fn vcpus() -> Vcpus {
         let vcpu = Vcpu { until: i64::MIN, inside: i64::MIN, most: 9, ..Vcpu::default() };
-        let (all, by_thread) = ([(0, vcpu)].into(), [(7, 0)].into());
+        let (all, threads, unproven) = ([(7, vcpu)].into(), [(CPU, 7)].into(), BTreeSet::new());
         let (bounds, unplaced, now) = (VecDeque::new(), 1, i64::MIN);
-        Vcpus { all, by_thread, bounds, unplaced, now, end: i64::MAX }
+        Vcpus { all, threads, unproven, bounds, unplaced, now, end: i64::MAX }
     }
 
     fn take(vcpus: &mut Vcpus, rounds: std::ops::Range<i64>) {
         for from in rounds.map(|round| round * 200 + 100) {
-            vcpus.take(0, &interval(from, from + 100, Part::Guest), None);
-            vcpus.take(0, &interval(from + 100, from + 200, Part::Kernel), Some(1));
+            vcpus.take(7, &interval(from, from + 100, Part::Guest), None);
+            vcpus.take(7, &interval(from + 100, from + 200, Part::Kernel), Some(1));
         }
     }
 
     /// Divides the time of a thread that has the CPU.
     fn divided(vcpus: &mut Vcpus, from: i64, to: i64) -> Vec<(i64, i64, Part)> {
         let mut unplaced = Unplaced::default();
-        unplaced.waiting.push_back((interval(from, to, Part::OnCpu), Some(0)));
+        unplaced.waiting.push_back((interval(from, to, Part::OnCpu), Some(7)));
         vcpus.unplaced += 1;
         let mut out = Vec::new();
         unplaced.divide(3, vcpus, &mut out);
@@ -405,7 +433,7 @@ mod tests {
     #[test]
     fn time_within_the_bound_of_a_border_is_unknown_also_where_the_border_is_outside() {
         let mut vcpus = vcpus();
-        vcpus.guest_event(0, 120, Some(10));
+        vcpus.guest_event(CPU, 120, Some(10));
         take(&mut vcpus, 0..3);
 
         use Part::{Guest, Kernel, Unknown};
@@ -414,15 +442,24 @@ mod tests {
         let expected = [(205, 210, Unknown), (210, 290, Kernel), (290, 295, Unknown)];
         assert_eq!(divided(&mut vcpus, 205, 295), expected);
         // An interval that is shorter than the error has no part, and its neighbours keep theirs.
-        vcpus.guest_event(0, 300, Some(60));
+        vcpus.guest_event(CPU, 300, Some(60));
         assert_eq!(divided(&mut vcpus, 310, 390), [(310, 360, Unknown), (360, 390, Unknown)]);
+    }
+
+    #[test]
+    fn what_is_stolen_or_halted_in_an_exit_is_of_the_exit_of_the_thread_that_had_the_cpu() {
+        for part in [Part::Stolen, Part::Halted] {
+            let host = Interval { reason: 5, ..interval(100, 200, part) };
+            let reason_of = |own| product(&interval(50, 300, own), &host).0.reason;
+            assert_eq!([Part::OnCpu, Part::Behind, Part::Runnable].map(reason_of), [5, 0, 0]);
+        }
     }
 
     #[test]
     fn an_event_outside_of_guest_mode_makes_time_unknown_from_the_one_before() {
         let mut vcpus = vcpus();
         for time in [110, 150, 320, 340, 450] {
-            vcpus.guest_event(0, time, Some(2));
+            vcpus.guest_event(CPU, time, Some(2));
         }
         take(&mut vcpus, 0..4);
 
@@ -437,13 +474,13 @@ mod tests {
     #[test]
     fn a_thread_waits_for_what_is_not_known_yet_and_gets_no_part_of_what_is_forgotten() {
         let mut vcpus = vcpus();
-        vcpus.guest_event(0, 50, Some(0));
+        vcpus.guest_event(CPU, 50, Some(0));
         take(&mut vcpus, 0..1);
 
         assert_eq!(divided(&mut vcpus, 150, 400), []);
-        assert_eq!(vcpus.next_waiting(0), None);
+        assert_eq!(vcpus.next_waiting(7), None);
         take(&mut vcpus, 1..9);
-        assert_eq!((vcpus.next_waiting(0), vcpus.next_waiting(0)), (Some(3), None));
+        assert_eq!((vcpus.next_waiting(7), vcpus.next_waiting(7)), (Some(3), None));
         // Nine intervals are kept.
         assert_eq!(divided(&mut vcpus, 150, 400), [(150, 400, Part::Unknown)]);
         assert_eq!(divided(&mut vcpus, 1_510, 1_590), [(1_510, 1_590, Part::Guest)]);

@@ -146,6 +146,20 @@ fn a_guests_cpu_may_have_another_number_than_its_vcpu() {
 }
 
 #[test]
+fn two_guests_of_a_session_have_cpus_of_the_same_number() {
+    let world = World { is_two: true, ..World::new(6) };
+
+    let found = read(&world);
+
+    let (sum, truth) = found.assert_nothing_wrong(&world);
+    assert_eq!(found.regions.warnings, [""; 0]);
+    assert!(found.samples().any(|(_, (thread, ..))| thread < 2));
+    assert!(found.samples().any(|(_, (thread, ..))| thread > 1));
+    assert!(sum.get(Part::Guest) > 0 && sum.get(Part::Unknown) * 500 <= sum.total(), "{sum:?}");
+    assert!(truth.get(Part::Stolen) > 0, "{truth:?}");
+}
+
+#[test]
 fn a_guest_whose_events_contradict_the_hosts_is_divided_by_its_own_kernel_alone() {
     let mut world = World::new(5);
     // From half of the time on, each CPU claims the events of the other one.

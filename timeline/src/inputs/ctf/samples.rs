@@ -267,7 +267,7 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<u32,
             }
         })?;
     }
-    for (cpu, possible) in possible_threads(maps) {
+    for (cpu, possible) in possible_threads(maps, |of| of.cpu) {
         let claimed = threads.entry(cpu).or_default();
         *claimed = match possible[..] {
             [only] => Some(only),
@@ -277,20 +277,31 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<u32,
     Ok(each_of_one(threads))
 }
 
-/// Returns the host's thread of each of the guest's CPUs that is proven to run the CPU: all events of the guest's kernel on the
-/// CPU are in guest mode of this thread, and those of no other CPU are.
-pub(crate) fn proven_threads(maps: &ClockMaps) -> BTreeMap<u32, u32> {
-    let only = |threads: Vec<u32>| if let [only] = threads[..] { Some(only) } else { None };
-    let threads = possible_threads(maps).into_iter().map(|(cpu, threads)| (cpu, only(threads)));
-    each_of_one(threads.collect())
+/// Returns the host's thread of each CPU of the guests that is proven to run the CPU, by the guest's clock and the CPU's number:
+/// all events of the guest's kernel on the CPU are in guest mode of this thread, and those of no other CPU are. Another
+/// guest, and the same one after a reset, has another clock, and may have other threads.
+pub(crate) fn proven_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), u32> {
+    let mut guests: BTreeMap<u32, BTreeMap<u32, Option<u32>>> = BTreeMap::new();
+    for ((clock, cpu), threads) in possible_threads(maps, |of| (of.clock, of.cpu)) {
+        let only = if let [only] = threads[..] { Some(only) } else { None };
+        guests.entry(clock).or_default().insert(cpu, only);
+    }
+    let guests = guests.into_iter().map(|(clock, threads)| (clock, each_of_one(threads)));
+    let all = guests.flat_map(|(clock, threads)| {
+        threads.into_iter().map(move |(cpu, tid)| ((clock, cpu), tid))
+    });
+    all.collect()
 }
 
-/// Returns the threads in whose guest mode all events of the guest's kernel on a CPU are, by CPU.
-fn possible_threads(maps: &ClockMaps) -> BTreeMap<u32, Vec<u32>> {
-    let mut possible: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for GuestCpu { cpu, threads, .. } in maps.guest_cpus() {
-        let all = possible.entry(*cpu).or_insert_with(|| threads.clone());
-        all.retain(|tid| threads.contains(tid));
+/// Returns the threads in whose guest mode all events of the guest's kernel on a CPU are, by what is the same for the CPU.
+fn possible_threads<K: Ord>(
+    maps: &ClockMaps,
+    key: impl Fn(&GuestCpu) -> K,
+) -> BTreeMap<K, Vec<u32>> {
+    let mut possible: BTreeMap<K, Vec<u32>> = BTreeMap::new();
+    for of in maps.guest_cpus() {
+        let all = possible.entry(key(of)).or_insert_with(|| of.threads.clone());
+        all.retain(|tid| of.threads.contains(tid));
     }
     possible
 }

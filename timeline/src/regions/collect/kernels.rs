@@ -4,7 +4,6 @@
 
 use super::super::account::{Mark, Why};
 use super::super::cpus::Next;
-use super::super::host::Side;
 use super::super::marks::{Kernel, of_kvm};
 use super::super::parts::{Evidence, Stream};
 use super::Pass;
@@ -73,9 +72,8 @@ impl Pass<'_> {
             host.recordings[recording].note(cpu as usize, time);
         }
         let cpu = running.cpu.and_then(|cpu| u16::try_from(cpu).ok());
-        if let (Side::Guest, Some(vcpus), Some(cpu)) =
-            (host.recordings[recording].side, &mut host.vcpus, cpu)
-        {
+        let guest_cpu = host.recordings[recording].guest_clock.zip(cpu);
+        if let (Some(vcpus), Some(cpu)) = (&mut host.vcpus, guest_cpu) {
             vcpus.guest_event(cpu, time, bound);
         }
         if kernel == Kernel::Other {

@@ -136,6 +136,16 @@ pub(super) fn unproven(host: &Host) -> Option<String> {
     })
 }
 
+/// Returns a line about CPUs of guests whose thread is not proven, where those of others are.
+pub(super) fn unproven_cpus(host: &Host) -> Option<String> {
+    let cpus = host.vcpus.as_ref().map_or(0, Vcpus::unproven);
+    (cpus > 0).then(|| {
+        let which =
+            if cpus == 1 { "one CPU of a guest".into() } else { format!("{cpus} CPUs of guests") };
+        format!("which thread of the host runs {which} is not proven: time on it is unknown")
+    })
+}
+
 /// Returns a line about CPUs of a guest of which a thread of the host turned out not to run them.
 pub(super) fn refuted(host: &Host) -> Option<String> {
     let mut all = host.vcpus.iter().flat_map(Vcpus::refuted);
