@@ -7,6 +7,7 @@ mod ends;
 mod guests;
 mod one_clock;
 mod recordings;
+mod two_kernels;
 
 use crate::linux_guest::check;
 use hypertrace_tests::command::Hypertrace;

@@ -1,12 +1,25 @@
-//! Regions on four threads that sleep, work and ask the hypervisor in turns: `hypertrace-linux-regions ROUNDS`. An event after
-//! each of the first two has the CPU time that the thread used meanwhile, by the guest's kernel.
+//! Regions on threads of a Linux guest: `hypertrace-linux-regions ROUNDS [RUN KIND CPU..]`.
+//!
+//! Without a kind, four threads sleep, work and ask the hypervisor in turns. An event after each of the first two has the CPU
+//! time that the thread used meanwhile, by the guest's kernel.
+//!
+//! With a kind, there is a thread on each CPU that is given, `RUN-0` and so on, and each region has the run's name:
+//!
+//! - `spinning`: compute for a time, and list the gaps in which nothing was computed
+//! - `sleeping`: sleep
+//! - `passing`: pass a byte between the first and the second thread, by pipes
+//! - `moving`: compute and ask on one CPU after the other
+//!
+//! After each region follows one in which the thread asks the hypervisor.
 
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
 use hypertrace::{Options, event, reference_point, region};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 const THREADS: u64 = 4;
@@ -14,28 +27,148 @@ const SLEEP: Duration = Duration::from_millis(10);
 const WORK_NS: u64 = 10_000_000;
 /// Instructions CPUID in a region, each of which is an exit.
 const ASKED: u64 = 50;
+/// Time of a region that spins, and the shortest gap that is listed, nanoseconds.
+const SPIN_NS: u64 = 50_000_000;
+const GAP_NS: u64 = 200_000;
+/// Bytes that each thread passes on in a region.
+const PASSED: u64 = 20;
+/// Changes of the CPU in a region, computing on each one, and instructions CPUID after each change.
+const MOVES: usize = 10;
+const STAY_NS: u64 = 300_000;
+const ASKED_ON_EACH: u64 = 5;
+
+/// What the threads of a run do.
+#[derive(Clone, Copy)]
+enum Kind {
+    Spinning,
+    Sleeping,
+    Passing,
+    Moving,
+}
 
 fn main() -> ExitCode {
-    let Some(rounds) = std::env::args().nth(1).and_then(|text| text.parse().ok()) else {
-        eprintln!("usage: hypertrace-linux-regions ROUNDS");
+    let words = Vec::from_iter(std::env::args().skip(1));
+    let words = Vec::from_iter(words.iter().map(String::as_str));
+    let Some((rounds, run)) = words.split_first().and_then(|(rounds, run)| {
+        let run = if run.is_empty() { None } else { Some(parse(run)?) };
+        Some((rounds.parse::<u64>().ok()?, run))
+    }) else {
+        eprintln!("usage: hypertrace-linux-regions ROUNDS [RUN KIND CPU..]");
         return ExitCode::from(2);
     };
     if let Err(why) = hypertrace::open(&Options::default()) {
         println!("not traced: {why}: {:?}", std::error::Error::source(&why));
         return ExitCode::FAILURE;
     }
-    let together = Barrier::new(THREADS as usize);
+    let threads = run.as_ref().map_or(THREADS as usize, |(.., cpus)| cpus.len());
+    let together = &Barrier::new(threads);
+    let mut pipes = pipes(threads).into_iter();
     thread::scope(|scope| {
-        for number in 0..THREADS {
-            let together = &together;
-            scope.spawn(move || run(together, number * rounds, rounds));
+        for number in 0..threads {
+            let first = number as u64 * rounds;
+            let run = run.as_ref();
+            let pipe = pipes.next().expect("a pipe for each");
+            let work = move || match run {
+                None => take_turns(together, first, rounds),
+                Some((run, kind, cpus)) => {
+                    pin_to(cpus[number]);
+                    let rounds = first..first + rounds;
+                    rounds.for_each(|n| round(run, *kind, cpus, (number, n), together, &pipe));
+                }
+            };
+            let name = run.map_or("regions".to_owned(), |(run, ..)| format!("{run}-{number}"));
+            thread::Builder::new().name(name).spawn_scoped(scope, work).expect("a thread");
         }
     });
     ExitCode::SUCCESS
 }
 
+/// Parses the words after the rounds.
+fn parse<'a>(words: &[&'a str]) -> Option<(&'a str, Kind, Vec<usize>)> {
+    let [run, kind, cpus @ ..] = words else { return None };
+    let kind = match *kind {
+        "spinning" => Kind::Spinning,
+        "sleeping" => Kind::Sleeping,
+        "passing" if cpus.len() == 2 => Kind::Passing,
+        "moving" => Kind::Moving,
+        _ => return None,
+    };
+    let cpus: Option<Vec<usize>> = cpus.iter().map(|cpu| cpu.parse().ok()).collect();
+    Some((run, kind, cpus.filter(|cpus| !cpus.is_empty())?))
+}
+
+/// Makes a pipe from each thread to the next one. Returns the ends that each has.
+fn pipes(threads: usize) -> Vec<(PipeReader, PipeWriter)> {
+    let pipes = (0..threads).map(|_| pipe().expect("a pipe"));
+    let (mut readers, writers): (Vec<_>, Vec<_>) = pipes.unzip();
+    readers.rotate_right(1);
+    readers.into_iter().zip(writers).collect()
+}
+
+/// Makes region `n` of a thread, which has CPU `number` of those of the run.
+fn round(
+    run: &str,
+    kind: Kind,
+    cpus: &[usize],
+    (number, n): (usize, u64),
+    together: &Barrier,
+    (reader, writer): &(PipeReader, PipeWriter),
+) {
+    // Relates the guest's clock to the host's.
+    let _ = reference_point!("round", n);
+    together.wait();
+    match kind {
+        Kind::Spinning => {
+            let _region = region!("spinning", n, run);
+            spin(SPIN_NS);
+        }
+        Kind::Sleeping => {
+            let _region = region!("sleeping", n, run);
+            thread::sleep(SLEEP);
+        }
+        Kind::Passing => {
+            let _region = region!("passing", n, run);
+            let (mut reader, mut writer) = (reader, writer);
+            for _ in 0..PASSED {
+                // The first thread begins.
+                if number == 0 {
+                    writer.write_all(&[0]).expect("the other thread reads");
+                }
+                reader.read_exact(&mut [0]).expect("the other thread writes");
+                if number != 0 {
+                    writer.write_all(&[0]).expect("the other thread reads");
+                }
+            }
+        }
+        Kind::Moving => {
+            let _region = region!("moving", n, run);
+            for change in 1..=MOVES {
+                pin_to(cpus[(number + change) % cpus.len()]);
+                (0..ASKED_ON_EACH).for_each(|_| ask());
+                spin(STAY_NS);
+            }
+        }
+    }
+    let _region = region!("asking", n, run);
+    (0..ASKED).for_each(|_| ask());
+}
+
+/// Computes until a time is over. Lists the gaps: each ends before its event, and not long before, unless another gap is
+/// between the two.
+fn spin(for_ns: u64) {
+    let begin = now_ns();
+    let mut last = begin;
+    while last - begin < for_ns {
+        let now = now_ns();
+        if now - last >= GAP_NS {
+            event!("gap", ns = now - last);
+        }
+        last = now;
+    }
+}
+
 /// Runs rounds, whose regions have numbers from `first` on.
-fn run(together: &Barrier, first: u64, rounds: u64) {
+fn take_turns(together: &Barrier, first: u64, rounds: u64) {
     for n in first..first + rounds {
         // Relates the guest's clock to the host's.
         let _ = reference_point!("round", n);
@@ -67,8 +200,24 @@ fn ask() {
     std::hint::black_box(std::arch::x86_64::__cpuid(0));
 }
 
+/// Lets this thread run on one CPU alone.
+fn pin_to(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).expect("the guest has the CPU");
+}
+
 /// Returns the CPU time of this thread.
 fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    ns_of(ClockId::ThreadCPUTime)
+}
+
+/// Returns the time of the guest's clock that nothing adjusts.
+fn now_ns() -> u64 {
+    ns_of(ClockId::MonotonicRaw)
+}
+
+fn ns_of(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

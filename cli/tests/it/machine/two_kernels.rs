@@ -1,0 +1,339 @@
+//! Time of a guest's threads by both kernels, where it is known what took the time.
+//!
+//! The machine's CPUs are taken away from outside, unseen, so all assertions are about counts, order, and what lies in what. A
+//! long gap in what a thread computes has a cause that both kernels know, or that none of them knows; but whatever they say
+//! took a thread's CPU for long is in a gap.
+
+use super::{COMMANDED, FILE, HYPERTRACE, kvm_guest, run};
+use crate::linux_guest_kernel::recorder;
+use hypertrace_tests::command;
+use hypertrace_tests::linux::{Linux, static_program};
+use hypertrace_tests::machine::Machine;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+
+/// Instructions CPUID in each region `asking`, and in each region `moving`: as the program has them.
+const ASKED: u64 = 50;
+const ASKED_MOVING: u64 = 50;
+/// Bytes that each thread passes on in a region, and the shortest sleep, nanoseconds.
+const PASSED: usize = 20;
+const SLEEP: u64 = 10_000_000;
+/// Most time between a gap's end and its event, and what counts as long, nanoseconds.
+const NEAR: i64 = 20_000;
+const LONG: i64 = 1_000_000;
+/// Most time of a gap without another thread's turn of the CPU, nanoseconds: by far the most turns of the hog are longer.
+const TURN: i64 = 5_000_000;
+
+/// Functions of the shell, besides those of all scripts.
+///
+/// - `pin`: keeps each vCPU on the host's CPU of its number
+/// - `regions ROUNDS RUN KIND CPU..`: runs the program of regions in the guest, with the guest's kernel recorded
+/// - `beside CPU COMMAND..`: does something while a program named `hog` takes as much of the host's CPU as it gets
+const FUNCTIONS: &str = r#"
+cp /bin/sh hog
+pin() {
+    for task in /proc/$qemu/task/*; do
+        read name <$task/comm
+        case $name in 'CPU '*) cpu=${name#CPU }; taskset -pc ${cpu%/KVM} ${task##*/};; esac
+    done
+}
+regions() { guest "hypertrace forward regions $*" || exit 5; }
+beside() {
+    taskset -c $1 ./hog -c 'while :; do :; done' & hog=$!
+    shift; "$@"
+    kill $hog; wait $hog
+}
+"#;
+
+/// Returns the line that starts a guest with this device, which takes commands, and has the program of regions.
+#[track_caller]
+fn guest(linux: &Linux, folder: &Path, device: &[&str]) -> String {
+    let regions =
+        static_program("hypertrace-linux-guest").with_file_name("hypertrace-linux-regions");
+    let files = [vec![("regions".into(), regions)], recorder()].concat();
+    kvm_guest(linux, folder, device, &files, COMMANDED)
+}
+
+/// A region, or a time in which something lasted: from when to when, in nanoseconds of the session.
+type Time = (i64, i64);
+
+fn overlap(a: Time, b: Time) -> i64 {
+    (a.1.min(b.1) - a.0.max(b.0)).max(0)
+}
+
+/// An interval of a thread: what the thread did, and because of whom.
+struct Interval {
+    time: Time,
+    part: String,
+    whom: Option<String>,
+}
+
+/// What a thread of the guest says of itself, and what `regions` says of it.
+#[derive(Default)]
+struct Thread {
+    regions: Vec<Time>,
+    gaps: Vec<Time>,
+    intervals: Vec<Interval>,
+}
+
+/// What was found in a session: threads by their names, and groups of regions by names of regions and runs.
+struct Found {
+    threads: BTreeMap<String, Thread>,
+    groups: BTreeMap<(String, String), Value>,
+}
+
+impl Found {
+    #[track_caller]
+    fn of(session: &Path) -> Found {
+        let mut threads: BTreeMap<String, Thread> = BTreeMap::new();
+        let mut begun: BTreeMap<String, i64> = BTreeMap::new();
+        HYPERTRACE.report_each(session, |line| {
+            let Some((_, name)) = line.source.rsplit_once('/') else { return };
+            let name = || name.to_owned();
+            match &*line.event {
+                "gap" => {
+                    let length = line.number("ns").unwrap() as i64;
+                    threads.entry(name()).or_default().gaps.push((line.t_ns - length, line.t_ns));
+                }
+                "asking_begin" | "asking_end" => {}
+                event if event.ends_with("_begin") => drop(begun.insert(name(), line.t_ns)),
+                event if event.ends_with("_end") => {
+                    let region = (begun.remove(&name()).unwrap(), line.t_ns);
+                    threads.entry(name()).or_default().regions.push(region);
+                }
+                _ => {}
+            }
+        });
+        let mut regions = HYPERTRACE.command(["regions", "--intervals"]);
+        let mut regions = regions.arg(session).stdout(Stdio::piped()).spawn().unwrap();
+        for line in BufReader::new(regions.stdout.take().unwrap()).lines() {
+            let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            let name = line["thread"].as_str().and_then(|name| Some(name.rsplit_once('/')?.1));
+            let Some(thread) = name.and_then(|name| threads.get_mut(name)) else { continue };
+            let begin = line["t_ns"].as_i64().unwrap();
+            thread.intervals.push(Interval {
+                time: (begin, begin + line["duration_ns"].as_i64().unwrap()),
+                part: line["part"].as_str().unwrap().to_owned(),
+                whom: line["wait"]["name"].as_str().map(str::to_owned),
+            });
+        }
+        assert!(regions.wait().unwrap().success());
+        let json =
+            command::run(HYPERTRACE.command(["regions", "--json", "--by", "run"]).arg(session));
+        let mut json: Value = json.beside_missing_switches().json();
+        let warnings = json["warnings"].as_array().unwrap().iter();
+        let is_other = |line: &&Value| !line.as_str().unwrap().contains("has no switch back after");
+        assert_eq!(warnings.filter(is_other).count(), 0, "{}", json["warnings"]);
+        let groups = json["regions"].as_array_mut().unwrap().iter_mut();
+        let groups = groups.map(|group| {
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            ((text(&group["name"]), text(&group["by"]["value"])), group.take())
+        });
+        Found { threads, groups: groups.collect() }
+    }
+
+    /// Returns a part of all regions of a name in a run, in nanoseconds.
+    #[track_caller]
+    fn part(&self, region: &str, run: &str, part: &str) -> u64 {
+        let total = &self.groups[&(region.to_owned(), run.to_owned())]["total"];
+        total["parts"][format!("{part}_ns")].as_u64().unwrap()
+    }
+
+    /// Returns how much of a part was because of threads that a function chooses by their names, or what else was the cause.
+    fn because(&self, region: &str, run: &str, part: &str, is_it: impl Fn(&str) -> bool) -> u64 {
+        let total = &self.groups[&(region.to_owned(), run.to_owned())]["total"];
+        let waits = total["waits"].as_array().unwrap().iter().filter(|wait| wait["part"] == part);
+        let name = |wait: &Value| match &wait["cause"] {
+            Value::String(cause) if cause != "thread" => cause.clone(),
+            _ => wait["name"].as_str().unwrap_or_default().to_owned(),
+        };
+        waits.filter(|wait| is_it(&name(wait))).map(|wait| wait["ns"].as_u64().unwrap()).sum()
+    }
+
+    /// Asserts that so many regions of a name were counted in a run and no other one, that both kernels divide their time, and
+    /// that each has the exits that its thread asked for.
+    #[track_caller]
+    fn check_counted(&self, region: &str, run: &str, count: u64, asked: u64) {
+        let group = &self.groups[&(region.to_owned(), run.to_owned())];
+        assert_eq!(group["count"], count, "{group}");
+        let not_counted = group["not_counted"].as_object().unwrap();
+        assert!(not_counted.values().all(|count| *count == 0), "{group}");
+        let total = &group["total"];
+        let duration = total["duration_ns"].as_u64().unwrap();
+        let parts = total["parts"].as_object().unwrap();
+        assert_eq!(parts.values().map(|ns| ns.as_u64().unwrap()).sum::<u64>(), duration, "{group}");
+        let part = |name| self.part(region, run, name);
+        assert_eq!([part("on_cpu"), part("off_cpu")], [0; 2], "{group}");
+        assert!(part("guest") > 0 && part("unknown") < duration / 100, "{group}");
+        let mut exits = total["exits"].as_array().unwrap().iter();
+        let of_asking = exits.find(|exit| exit["reason"] == "cpuid").map(|exit| &exit["count"]);
+        let asked = Some((count * asked) as f64).filter(|_| asked > 0);
+        assert_eq!(of_asking.map(|count| count.as_f64().unwrap()), asked, "{group}");
+    }
+
+    /// Asserts that whatever took a thread's CPU for long is in the gaps that the thread has listed, and not what it computed
+    /// before and after them. Returns how many such intervals there were.
+    #[track_caller]
+    fn check_gaps(&self, thread: &str) -> usize {
+        let of = &self.threads[thread];
+        let mut number = 0;
+        for region in &of.regions {
+            let gaps =
+                Vec::from_iter(of.gaps.iter().filter(|gap| gap.1 > region.0 && gap.1 < region.1));
+            // The program does not look before the first one and after the last one.
+            let (Some(first), Some(last)) = (gaps.first(), gaps.last()) else { continue };
+            for Interval { time, part, whom } in &of.intervals {
+                let is_long = time.1 - time.0 > LONG && time.0 >= first.0 && time.1 <= last.1;
+                if is_long
+                    && ["stolen", "behind", "runnable", "halted", "blocked"].contains(&&**part)
+                {
+                    let listed: i64 = gaps.iter().map(|gap| overlap(**gap, *time)).sum();
+                    assert!(
+                        time.1 - time.0 - listed < NEAR,
+                        "{thread}: {time:?} {part} {whom:?}: {gaps:?}"
+                    );
+                    number += 1;
+                }
+            }
+        }
+        number
+    }
+
+    /// Returns how long each of a thread's gaps was in which another thread may have had a turn of the CPU, and how much of it was
+    /// in a part because of someone.
+    fn long_gaps(&self, thread: &str, part: &str, whom: &str) -> Vec<(i64, i64)> {
+        let of = &self.threads[thread];
+        let is_it = |of: &&Interval| of.part == part && of.whom.as_deref() == Some(whom);
+        let long = of.gaps.iter().filter(|gap| gap.1 - gap.0 > TURN);
+        let long = long.map(|gap| {
+            let all = of.intervals.iter().filter(is_it).map(|of| overlap(of.time, *gap));
+            (gap.1 - gap.0, all.sum())
+        });
+        long.collect()
+    }
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
+fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
+    let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let device = [&FILE[..], &["-name", "guest,debug-threads=on"]].concat();
+    let qemu = guest(&linux, folder.path(), &device);
+
+    let (console, shared) = run(
+        machine,
+        &format!(
+            "{FUNCTIONS}
+            serve --file /dev/shm/guest; host; boot {qemu}; ready; pin
+            regions 10 alone spinning 1
+            beside 1 regions 10 hurt spinning 1
+            regions 10 shared spinning 0 0
+            regions 10 asleep sleeping 1
+            regions 10 piped passing 0 1
+            regions 10 moved moving 0 1 0 1
+            off; end $host host; end $server serve; cp host $shared/"
+        ),
+    );
+
+    let said = fs::read_to_string(shared.join("host")).unwrap();
+    assert!(said.contains("(by tracefs) in S/kernel.dat, none lost"), "{said} {console}");
+    let found = Found::of(&shared.join("S"));
+    for (region, run, count, asked) in [
+        ("spinning", "alone", 10, 0),
+        ("spinning", "hurt", 10, 0),
+        ("spinning", "shared", 20, 0),
+        ("sleeping", "asleep", 10, 0),
+        ("passing", "piped", 20, 0),
+        ("moving", "moved", 40, ASKED_MOVING),
+    ] {
+        found.check_counted(region, run, count, asked);
+        found.check_counted("asking", run, count, ASKED);
+        // The hog took time from the one run beside it.
+        for region in [region, "asking"] {
+            let of_hog = found.because(region, run, "stolen", |name| name == "hog");
+            assert_eq!(of_hog > 0, run == "hurt", "{region} {run}: {of_hog}");
+        }
+    }
+
+    // A thread that computes has no CPU where another thread has it, on the host or in the guest, and computes elsewhere.
+    let long = ["alone-0", "hurt-0", "shared-0", "shared-1"].map(|thread| found.check_gaps(thread));
+    assert!(long[1..].iter().all(|number| *number >= 10), "{long:?}");
+    for run in ["alone", "hurt", "shared"] {
+        let parts = ["blocked", "vmm"].map(|part| found.part("spinning", run, part));
+        let guest = found.part("spinning", run, "guest");
+        assert!(parts.iter().sum::<u64>() < guest / 10, "{run}: {parts:?}, {guest}");
+    }
+    let of_hog = found.because("spinning", "hurt", "stolen", |name| name == "hog");
+    assert!(of_hog > found.part("spinning", "hurt", "stolen") / 2, "{:?}", found.groups);
+    assert!(of_hog > found.part("spinning", "hurt", "guest") / 4, "{:?}", found.groups);
+    let gaps = found.long_gaps("hurt-0", "stolen", "hog");
+    let with_hog = gaps.iter().filter(|(_, of_hog)| *of_hog > LONG).count();
+    assert!(with_hog >= 5 && 2 * with_hog > gaps.len(), "{gaps:?}");
+    // What one of two threads misses, the other one has.
+    for (thread, other) in [("shared-0", "shared-1"), ("shared-1", "shared-0")] {
+        let gaps = found.long_gaps(thread, "behind", other);
+        let behind = gaps.iter().filter(|(_, behind)| *behind > LONG).count();
+        assert!(behind >= 5, "{thread}: {gaps:?}");
+    }
+    let behind = found.part("spinning", "shared", "behind");
+    let behind_each = found.because("spinning", "shared", "behind", |n| n.starts_with("shared-"));
+    assert!(2 * behind_each > behind, "{behind_each} of {behind}");
+
+    // A guest's timer wakes a thread that sleeps.
+    let asleep = found.part("sleeping", "asleep", "blocked");
+    let by_timer = found.because("sleeping", "asleep", "blocked", |cause| cause == "timer");
+    assert!(10 * by_timer > 9 * asleep && asleep > 10 * SLEEP / 2, "{by_timer} of {asleep}");
+
+    // A thread waits for the other one's byte, at most once for each byte, and nobody has the CPU that it waits for.
+    for (thread, other) in [("piped-0", "piped-1"), ("piped-1", "piped-0")] {
+        let of = &found.threads[thread];
+        for region in &of.regions {
+            let waits = of.intervals.iter().filter(|of| overlap(of.time, *region) > 0);
+            let by_other =
+                waits.filter(|of| of.part == "blocked" && of.whom.as_deref() == Some(other));
+            let number = by_other.count();
+            assert!((1..=PASSED).contains(&number), "{thread}: {number}");
+        }
+    }
+    let ready = found.part("passing", "piped", "runnable");
+    let idle = found.because("passing", "piped", "runnable", |cause| cause == "idle");
+    assert!(ready > 0 && ready - idle < ready / 100, "{idle} of {ready}");
+    Linux::used();
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
+fn guests_that_are_reset_and_started_again_with_other_cpus_have_each_exit_of_each_thread() {
+    let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let device = [&FILE[..], &["-action", "reboot=reset"]].concat();
+    let qemu = guest(&linux, folder.path(), &device);
+
+    // The machine has two CPUs. By a reset a guest has another clock, by a new QEMU other threads of the host, too.
+    let (_, shared) = run(
+        machine,
+        &format!(
+            "{FUNCTIONS}
+            serve --file /dev/shm/guest; host
+            boot {qemu} -smp 1; ready; regions 10 one moving 0 0; off
+            boot {qemu} -smp 4; ready; regions 5 four moving 0 1 2 3
+            monitor system_reset; ready; regions 5 reset moving 3 2 1 0
+            off; end $host host; end $server serve"
+        ),
+    );
+
+    let session = shared.join("S");
+    let found = Found::of(&session);
+    for run in ["one", "four", "reset"] {
+        found.check_counted("moving", run, 20, ASKED_MOVING);
+        found.check_counted("asking", run, 20, ASKED);
+    }
+    let clocks = HYPERTRACE.info(&session)["clocks"].as_array().unwrap().len();
+    assert_eq!(clocks, 3, "each boot has a clock of its own");
+    Linux::used();
+}
