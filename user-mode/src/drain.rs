@@ -29,8 +29,8 @@ const SETTLES: Duration = Duration::from_millis(200);
 /// Most time that is waited for that.
 const MOST_SETTLING: Duration = Duration::from_secs(5);
 
-/// Every so many passes look at all clients, also at those that never rang, and give memory back. A client whose bell another program
-/// keeps silent waits for its first point as long.
+/// Every so many passes look at all clients, also at those that never rang, drain them whatever their heads say, and give memory
+/// back. A client whose bell another program keeps silent waits for its first point as long.
 const ALL_EVERY: u64 = 16;
 
 /// Part of a ring, 1/32, that a ring's head has passed before it is worth to give the ring's memory back.
@@ -46,7 +46,9 @@ pub(crate) struct Drain<S> {
     /// The bells at the last look.
     bells: Vec<u64>,
     idle: IdleDetector,
-    /// Begin of all times that `idle` has.
+    /// When the sink has something to do of its own.
+    sink_due: Duration,
+    /// Begin of the times in `idle` and `sink_due`.
     begun: Instant,
     /// When the guest's last boot was seen: the raw counter.
     booted: Option<u64>,
@@ -137,6 +139,7 @@ impl<S: EventSink> Drain<S> {
             clients: Clients::new(relays, all),
             bells,
             idle: IdleDetector::new(all as usize, Duration::ZERO),
+            sink_due: Duration::ZERO,
             begun: Instant::now(),
             booted: None,
             unattached: Total::default(),
@@ -150,11 +153,12 @@ impl<S: EventSink> Drain<S> {
     }
 
     /// Drains every client for a share of time, with a call of `between` before
-    /// each step and at the end. Returns the time until the next pass: none if some client has more.
+    /// each step and at the end. Only looks at the heads and bells where nothing has moved since the pass before, and nobody
+    /// asked for this one. Returns the time until the next pass: none if some client has more.
     pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> Duration {
         // ORDERING: pairs with the Release in `wake_drain`: what a pass was requested
         // for is seen by this one, or is requested again.
-        self.state.is_drain_due.swap(false, Ordering::Acquire);
+        let is_requested = self.state.is_drain_due.swap(false, Ordering::Acquire);
         let looks_at_all = self.state.passes.load(Relaxed).is_multiple_of(ALL_EVERY);
         let is_settling = self.is_settling();
         if !is_settling {
@@ -172,8 +176,12 @@ impl<S: EventSink> Drain<S> {
         if self.state.sleeps.load(Relaxed) && (is_point_due || !self.state.is_asleep()) {
             self.state.wake_points();
         }
+        let has_moved = self.has_moved();
+        let is_needed = is_requested || looks_at_all || is_point_due || has_moved;
+        let is_needed = is_needed || self.begun.elapsed() >= self.sink_due;
         let share = self.share;
         let more = !is_settling
+            && is_needed
             && self.drain_clients(between, |clients, sink, rings| {
                 clients.round(sink, rings, share, ticks)
             });
@@ -185,22 +193,30 @@ impl<S: EventSink> Drain<S> {
         }
         self.state.last_pass.store(ticks(), Relaxed);
         self.state.passes.fetch_add(1, Relaxed);
-        let wait = self.wait(!more && !is_settling && !is_point_due);
+        let now = self.begun.elapsed();
+        if is_needed {
+            self.sink_due = now.saturating_add(with_drain(&*self.sink, |sink| sink.quiet_for()));
+        }
+        let is_quiet = !(more || is_settling || is_point_due || has_moved) && self.sink_due > now;
+        let wait = self.wait(is_quiet, now);
         if more { Duration::ZERO } else { wait }
     }
 
-    /// Returns the time until the next pass, after one that found nothing but maybe records (`is_quiet`).
-    fn wait(&mut self, is_quiet: bool) -> Duration {
-        let HostState { segment, is_used, policy, .. } = &*self.state;
+    /// Returns whether a client has rung, or its head has moved, since the pass before.
+    fn has_moved(&mut self) -> bool {
+        let HostState { segment, is_used, .. } = &*self.state;
         let heads = (0..).zip(is_used).map(|(client, is_used)| {
             let memory = segment.client(client).filter(|_| is_used.load(Relaxed));
             memory.map_or(0, |memory| memory.guest[HEAD].load(Relaxed))
         });
-        // First, as it notes the heads.
-        let is_quiet = self.idle.have_heads_stayed(heads)
-            && is_quiet
-            && with_drain(&*self.sink, |sink| !sink.quiet_for().is_zero());
-        let idle = self.idle.idle_for(is_quiet, self.begun.elapsed());
+        let stayed = self.idle.have_heads_stayed(heads);
+        !stayed || self.has_rung()
+    }
+
+    /// Returns the time until the next pass, after one at `now` that found nothing (`is_quiet`).
+    fn wait(&mut self, is_quiet: bool, now: Duration) -> Duration {
+        let HostState { segment, policy, .. } = &*self.state;
+        let idle = self.idle.idle_for(is_quiet, now);
         let period = policy.drain.period;
         let wait = poll_after(idle, period, segment.geometry().ring_bytes);
         let looked_for_points = self.looks_for_points();
