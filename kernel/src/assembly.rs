@@ -10,6 +10,7 @@ use crate::trace_dat::{self, Contents, Place};
 use hypertrace_format::ring_page;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::time::Duration;
 
 /// Most bytes of the descriptions, and of a JSON file: a guest that sends more takes the reader's memory.
 const MOST_HEAD: usize = 8 << 20;
@@ -176,7 +177,9 @@ impl Assembly {
         let end = end.unwrap_or_default();
         let (guest, frequency) = (Some((self.clock, self.client)), self.frequency);
         let map = readings_map(&json, &end, frequency);
-        let (stolen, taken, names) = (None, &Taken::default(), String::new());
+        let stolen = end.stolen_ms.zip(json.stolen_ms);
+        let stolen = stolen.map(|(end, begin)| Duration::from_millis(end.saturating_sub(begin)));
+        let (taken, names) = (&Taken::default(), String::new());
         let known = Known { guest, frequency, map, stolen, taken, recovered, names };
         let source = json.source;
         let ending = ending(*json, end, known);
@@ -524,6 +527,21 @@ pub(crate) mod tests {
 
         assert_eq!(summary.asked.events, EVENTS as u64);
         assert_eq!(summary.damage, ["pages of 1 CPUs that the guest did not name are left out"]);
+    }
+
+    #[test]
+    fn the_time_that_the_guests_kernel_counts_as_taken_is_in_the_file() {
+        let file = |begin, end| {
+            let mut sent = Sent::described(&RecordingJson { stolen_ms: begin, ..json() });
+            let end = EndJson { stolen_ms: end, ..EndJson::default() };
+            sent.send_all(END, 0, &serde_json::to_vec(&end).unwrap());
+            String::from_utf8_lossy(&sent.finish().unwrap().1).into_owned()
+        };
+        assert!(file(Some(70), Some(100)).contains("; stolen_ms=30"));
+        // A guest may say anything.
+        assert!(file(Some(100), Some(70)).contains("; stolen_ms=0"));
+        assert!(!file(None, Some(70)).contains("stolen_ms"));
+        assert!(!file(Some(100), None).contains("stolen_ms"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::registry;
 use crate::source::Source;
 use crate::state::{END, EndJson, HEAD, JSON, cpu_file};
 use crate::stats::Stats;
+use crate::steal::stolen_ms;
 use crate::threads;
 use crate::tracefs;
 use hypertrace_abi::record::ClockKind;
@@ -270,7 +271,8 @@ impl Forwarding {
         let names = self.instance.root().text("saved_cmdlines").unwrap_or_default();
         let overwritten = stats.iter().map(Stats::overwritten).fold(0, u64::saturating_add);
         let (_, reading) = self.clock();
-        self.send_json(END, &EndJson { stats, names, reading, ..EndJson::default() }, send)?;
+        let (stolen_ms, cpus) = (stolen_ms(), Vec::new());
+        self.send_json(END, &EndJson { stats, names, cpus, reading, stolen_ms }, send)?;
         Ok(overwritten)
     }
 

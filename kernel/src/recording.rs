@@ -11,7 +11,7 @@ use crate::processes::Processes;
 use crate::registry;
 use crate::source::Source;
 use crate::state::{Buffer, RecordingJson, State, VERSION, boot_id, open_dir};
-use crate::steal::stolen;
+use crate::steal::stolen_ms;
 use crate::threads::{self, Names};
 use crate::tracefs::{self, Dir};
 use crate::tscs::Tscs;
@@ -346,7 +346,7 @@ pub(crate) fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) 
         boot_id: boot_id(),
         trace_id: hypertrace_abi::clock::ticks(),
         page_size: rustix::param::page_size(),
-        stolen_ms: stolen().map(|time| time.as_millis() as u64),
+        stolen_ms: stolen_ms(),
         cpus,
         names: names.to_lines(),
         // Until the threads are noted, none is known to be recorded.

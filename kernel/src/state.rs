@@ -148,6 +148,9 @@ pub(crate) struct EndJson {
     /// As [`RecordingJson::reading`], at the end.
     #[serde(default)]
     pub reading: Option<Reading>,
+    /// As [`RecordingJson::stolen_ms`], at the end; only a guest sends it.
+    #[serde(default)]
+    pub stolen_ms: Option<u64>,
 }
 
 /// The value of `version`.

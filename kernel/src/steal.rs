@@ -129,6 +129,11 @@ pub fn stolen() -> Option<Duration> {
     counters(&stat).find(|(cpu, _)| cpu.is_none()).map(|(_, ms)| Duration::from_millis(ms))
 }
 
+/// As [`stolen`], in milliseconds.
+pub(crate) fn stolen_ms() -> Option<u64> {
+    stolen().map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// Returns the eighth number of the line of all CPUs, `None`, and of each CPU's, in milliseconds.
 fn counters(stat: &str) -> impl Iterator<Item = (Option<u32>, u64)> {
     stat.lines().map_while(|line| line.strip_prefix("cpu")).filter_map(|line| {

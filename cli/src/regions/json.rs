@@ -24,6 +24,7 @@ impl fmt::Display for Json<'_> {
         let rest = text(&Rest {
             left_out: shown.left_out().map(|(why, count)| (why.to_owned(), count)).collect(),
             steal_ms: shown.steal_ms,
+            guest_steal_ms: shown.regions.guest_steal_ms,
             warnings: warnings.iter().map(|warning| warning.to_string()).collect(),
         });
         let rest = rest.strip_prefix('{').unwrap_or_default();
@@ -43,6 +44,7 @@ pub fn text(object: &impl Serialize) -> String {
 pub struct Rest {
     left_out: BTreeMap<String, u64>,
     steal_ms: Option<u64>,
+    guest_steal_ms: Option<u64>,
     warnings: Vec<String>,
 }
 

@@ -209,6 +209,7 @@ pub fn run(args: &Args) -> Result<()> {
     args.sort().apply(&mut groups);
     let mut warnings = of_inputs;
     warnings.extend(args.warnings(sessions, traces, &regions));
+    let of_hosts = || traces.iter().filter(|trace| !trace.is_of_guest());
     let shown = rows::Shown {
         regions: &regions,
         uuids: sessions
@@ -220,8 +221,8 @@ pub fn run(args: &Args) -> Result<()> {
         subtract: args.subtract_empty,
         groups,
         of_any: args.of_any(sessions),
-        steal_ms: traces.iter().filter_map(KernelTrace::steal_ms).reduce(u64::saturating_add),
-        steal_at_most_ms: traces.iter().filter_map(KernelTrace::steal_at_most_ms).sum(),
+        steal_ms: of_hosts().filter_map(KernelTrace::steal_ms).reduce(u64::saturating_add),
+        steal_at_most_ms: of_hosts().filter_map(KernelTrace::steal_at_most_ms).sum(),
     };
     let printed = match &args.html {
         Some(path) => html::page(&shown, &recording, &warnings)

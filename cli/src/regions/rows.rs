@@ -28,7 +28,7 @@ pub struct Shown<'a> {
     pub groups: Vec<&'a Group>,
     /// Names of regions that may begin on one thread and end on another.
     pub of_any: BTreeSet<String>,
-    /// Time that a hypervisor took from the machine's CPUs while the kernel's traces were recorded.
+    /// Time that an outer hypervisor took from the host's CPUs while the kernel's traces were recorded.
     pub steal_ms: Option<u64>,
     /// The most that this can be.
     pub steal_at_most_ms: u64,

@@ -115,8 +115,9 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
 
 /// Returns the lines about all groups together.
 pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
-    let all = [left_out(shown), unrecorded(shown), by_whom(shown), renamed(shown), steal(shown)];
-    all.into_iter().flatten()
+    let steals = [steal(shown), guest_steal(shown)];
+    let all = [left_out(shown), unrecorded(shown), by_whom(shown), renamed(shown)];
+    all.into_iter().chain(steals).flatten()
 }
 
 /// Returns a line about the threads that others waited for, or that are on a critical path, and that changed their names
@@ -206,6 +207,17 @@ fn steal(shown: &Shown<'_>) -> Option<String> {
     ))
 }
 
+/// Returns a line about the time that a guest's kernel knows the host took, if there was any.
+fn guest_steal(shown: &Shown<'_>) -> Option<String> {
+    let ms = shown.regions.guest_steal_ms.filter(|ms| *ms > 0)?;
+    Some(format!(
+        "the host took {} ms from the guest's CPUs while the guest's kernel was recorded, by that kernel's count: \
+         the time is in on-CPU (guest) and in waits. `hypertrace record -a` on the host, with the same -o, shows \
+         where, and which threads of the host had it",
+        grouped(ms)
+    ))
+}
+
 /// Returns what is to be known about durations.
 pub fn notes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     let median = group.median.as_ref().and_then(|median| median.bound_ns);
@@ -263,7 +275,9 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
             grouped(group.count())
         )
     });
-    let most = group.total.steal_at_most_ns.filter(|ns| *ns > 0 && shown.steal_ms > Some(0));
+    let most = group.total.steal_at_most_ns.filter(|ns| {
+        *ns > 0 && (shown.steal_ms > Some(0) || shown.regions.guest_steal_ms > Some(0))
+    });
     let most = most
         .map(|ns| format!("at most {} of the column all is time that a hypervisor took", time(ns)));
     let guest = group.total.guest_at_most_ns.map(|ns| {

@@ -2,6 +2,7 @@
 
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, HARD, READY};
 use hypertrace_test_support::trace_dat::Counted;
+use hypertrace_test_support::two_kernels::World;
 use hypertrace_test_support::{made, trace_dat, vcpu};
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::golden::golden;
@@ -484,6 +485,13 @@ fn a_guest_without_a_reference_point_is_told_to_forward_its_kernel() {
     let packet = Packet::guest(0).event(10, vcpu::BEGIN, &[1, 0]).event(20, vcpu::END, &[1]);
     let made = vcpu::session(&[]).stream("guest-000-0000", &[Packet::guest(0), packet]);
     golden("no_point", HYPERTRACE.transcript(&[made], &["regions S"]));
+}
+
+#[test]
+fn a_guests_kernel_alone_says_what_the_host_took_but_not_where() {
+    let made = World::new(5).made();
+    fs::remove_file(made.path().join("kernel.dat")).unwrap();
+    golden("by_guest_alone", HYPERTRACE.transcript(&[made], &["regions S"]));
 }
 
 #[test]

@@ -332,13 +332,20 @@ impl Packet {
 /// A piece of a file of a guest's recording: the file's name, the offset in it, and the bytes.
 pub type Piece = (String, u64, Vec<u8>);
 
-/// Returns the pieces of a recording of a guest's kernel that has ended.
+/// Returns the pieces of a recording of a guest's kernel that has ended. An option 9 with the text `stolen_ms=N` is what the
+/// kernel counted.
 pub fn pieces(kernel: &TraceDat) -> Vec<Piece> {
+    let counted = kernel.options.iter().find_map(|(id, text)| {
+        let text = std::str::from_utf8(text).ok().filter(|_| *id == 9)?;
+        text.strip_prefix("stolen_ms=")
+    });
+    let stolen = |ms: &str| counted.map_or(String::new(), |_| format!(r#","stolen_ms":{ms}"#));
     let cpus = Vec::from_iter((0..kernel.cpus.len()).map(|cpu| cpu.to_string()));
     let description = format!(
         r#"{{"version":1,"source":"tracefs","owner":"hypertrace.1.2.3","boot_id":"{OTHER_BOOT}",
-            "trace_id":4096,"page_size":4096,"cpus":[{}],"names":"","system":"Linux guest 6.1.0 x86_64"}}"#,
-        cpus.join(",")
+            "trace_id":4096,"page_size":4096,"cpus":[{}],"names":"","system":"Linux guest 6.1.0 x86_64"{}}}"#,
+        cpus.join(","),
+        stolen("0")
     );
     // Each gap of a made page counts 9.
     let commit = |page: &[u8]| u64::from_le_bytes(page[8..16].try_into().unwrap());
@@ -348,7 +355,7 @@ pub fn pieces(kernel: &TraceDat) -> Vec<Piece> {
         format!(r#"{{"cpu":{cpu},"text":"overrun: {lost}"}}"#)
     };
     let stats = Vec::from_iter(cpus.iter().zip(&kernel.cpus).map(stat)).join(",");
-    let end = format!(r#"{{"stats":[{stats}],"names":""}}"#);
+    let end = format!(r#"{{"stats":[{stats}],"names":""{}}}"#, stolen(counted.unwrap_or_default()));
     // A page is sent without what follows its last event.
     let used = |page: &[u8]| {
         let count = if is_stored(page) { 8 } else { 0 };

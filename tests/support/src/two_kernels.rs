@@ -17,6 +17,9 @@ use crate::trace_dat::{
 };
 use hypertrace_timeline::regions::Part;
 
+/// Time that the host took from the guest's CPUs, by the count of the guest's kernel.
+pub const STOLEN_MS: u64 = 30;
+
 /// Threads of the guest with regions: two on each CPU, and one that changes from the first CPU to the second. A thread of
 /// the host has the number of the first.
 pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
@@ -358,7 +361,7 @@ impl World {
                 ring.event(own((9 + 10 * point) * MS) - GUEST_BASE, 19, &[0])
             });
             let at = own(END) - GUEST_BASE;
-            let ring = ring.recording((at, PIECES), &self.guest_trace(*clock, cpus));
+            let ring = ring.recording((at, PIECES), &self.guest_trace(cpus));
             made = made.stream(&format!("guest-{client}"), &[packet(), ring]);
         }
         let made = made.stream("host-0", &[Packet::host(0), server]);
@@ -376,9 +379,9 @@ impl World {
         cpus.enumerate().fold(trace, |trace, (number, cpu)| recorded(trace, number, cpu))
     }
 
-    /// Makes the recording of a guest with this clock and these CPUs.
-    fn guest_trace(&self, clock: u32, cpus: &[usize]) -> TraceDat {
-        let origin = format!("hypertrace 0.1.0; source=tracefs; guest_clock={clock}; all=\0");
+    /// Makes the recording of a guest with these CPUs.
+    fn guest_trace(&self, cpus: &[usize]) -> TraceDat {
+        let origin = format!("stolen_ms={STOLEN_MS}");
         let trace = TraceDat::new("x86-tsc").with_scheduling().option((9, origin.into_bytes()));
         let mut all = vec![(Vec::new(), &self.lost[0]); cpus.len()];
         for cpu in cpus {

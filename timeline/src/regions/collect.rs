@@ -562,6 +562,7 @@ impl<'a> Pass<'a> {
             left_out: self.chooser.left_out,
             waited,
             has_kernel,
+            guest_steal_ms: steals.of_guests_ms,
             threads,
             has_all_threads,
             store,

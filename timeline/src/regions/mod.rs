@@ -248,6 +248,9 @@ pub struct Regions {
     pub waited: Waited,
     /// Whether a kernel's trace says what a thread of a region did.
     pub has_kernel: bool,
+    /// Time that the kernels of guests say the host took from their CPUs, milliseconds, of sessions where it is in no
+    /// part of its own: the host's kernel was not recorded. `None` if it is not known.
+    pub guest_steal_ms: Option<u64>,
     /// By session.
     threads: Vec<Vec<lanes::Logged>>,
     /// By session: whether the events of all threads of its machine were recorded.

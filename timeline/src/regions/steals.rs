@@ -14,9 +14,13 @@ use std::collections::HashMap;
 const MS: u64 = 1_000_000;
 const STEP_NS: u64 = STEAL_STEP_MS * MS;
 
-/// Of each session.
 #[derive(Debug)]
-pub(super) struct Steals(Vec<Machine>);
+pub(super) struct Steals {
+    /// Of each session.
+    machines: Vec<Machine>,
+    /// As [`Regions::guest_steal_ms`](super::Regions::guest_steal_ms).
+    pub of_guests_ms: Option<u64>,
+}
 
 /// The machine of a session.
 #[derive(Debug)]
@@ -49,17 +53,22 @@ struct Taken {
 impl Steals {
     /// Takes the recordings that show the threads of each session.
     pub fn new(recordings: &[Vec<&KernelTrace>]) -> Steals {
-        Steals(recordings.iter().map(|all| Machine::new(all)).collect())
+        let machines = recordings.iter().map(|all| Machine::new(all)).collect();
+        let of_guests = recordings.iter().flatten().filter(|trace| trace.is_of_guest());
+        let of_guests_ms = of_guests.filter_map(|trace| trace.steal_ms());
+        Steals { machines, of_guests_ms: of_guests_ms.reduce(u64::saturating_add) }
     }
 
     /// Counts the regions that a rise of the sum touches.
     pub fn hit(&self, store: &Store, regions: &[u32]) -> u64 {
-        if self.0.iter().all(|machine| machine.rises.is_empty()) {
+        if self.machines.iter().all(|machine| machine.rises.is_empty()) {
             return 0;
         }
         let is_hit = |index: &&u32| {
             let sample = store.get(**index);
-            let Some(machine) = self.0.get(usize::from(sample.session)) else { return false };
+            let Some(machine) = self.machines.get(usize::from(sample.session)) else {
+                return false;
+            };
             let next = machine.rises.partition_point(|(_, to)| *to <= sample.begin_ns);
             machine.rises.get(next).is_some_and(|(from, _)| *from < sample.end_ns())
         };
@@ -70,7 +79,7 @@ impl Steals {
     pub fn most(&self, store: &Store, regions: &[u32]) -> Option<u64> {
         let samples = regions.iter().map(|index| store.get(*index));
         let Some(first) = samples.clone().next() else { return Some(0) };
-        self.0.get(usize::from(first.session))?.most_of(samples)
+        self.machines.get(usize::from(first.session))?.most_of(samples)
     }
 }
 

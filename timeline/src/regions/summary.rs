@@ -29,6 +29,8 @@ pub struct Group {
     pub is_program: bool,
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     pub includes_kvm: bool,
+    /// Whether the guest's kernel alone says what the threads did: what the host took from a CPU of the guest is part of its time.
+    pub is_by_guest_alone: bool,
     /// Median of the regions `empty` of the same kind (events in a ring, or reference points) and
     /// holder; the least one of several holders. `None` if one of its holders has none.
     pub empty_ns: Option<u64>,
@@ -129,7 +131,11 @@ impl Group {
 
     /// Returns the name of a part of its regions for people.
     pub fn label(&self, part: Part) -> &'static str {
-        if part == Part::Guest && self.includes_kvm { "guest with KVM" } else { part.label() }
+        match part {
+            Part::Guest if self.includes_kvm => "guest with KVM",
+            Part::OnCpu if self.is_by_guest_alone => "on-CPU (guest)",
+            _ => part.label(),
+        }
     }
 
     /// Returns the number of regions.

@@ -6,7 +6,7 @@ use hypertrace_test_support::guest_mode::MS;
 use hypertrace_test_support::machine::Random;
 use hypertrace_test_support::made::START_NS;
 use hypertrace_test_support::trace_dat::Counted;
-use hypertrace_test_support::two_kernels::{THREADS, World};
+use hypertrace_test_support::two_kernels::{STOLEN_MS, THREADS, World};
 use hypertrace_timeline::regions::{Options, Part, Regions, Sample, Times};
 use hypertrace_timeline::{Given, Recording};
 
@@ -182,6 +182,25 @@ fn a_guest_whose_events_contradict_the_hosts_is_divided_by_its_own_kernel_alone(
     assert_ne!(times.get(OnCpu), 0);
     let said = found.regions.warnings.iter().filter(|line| line.contains("is not proven"));
     assert_eq!(said.count(), 1, "{:?}", found.regions.warnings);
+}
+
+#[test]
+fn what_the_host_took_is_the_guests_count_where_the_hosts_kernel_was_not_recorded() {
+    let world = World::new(5);
+    assert_eq!(read(&world).regions.guest_steal_ms, None);
+    let made = world.made();
+    std::fs::remove_file(made.path().join("kernel.dat")).unwrap();
+
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+    let regions = Regions::of(&recording, &Options::default()).unwrap();
+
+    assert_eq!(regions.guest_steal_ms, Some(STOLEN_MS));
+    let group = &regions.groups[0];
+    let on_cpu = group.total.times.get(Part::OnCpu);
+    let most = (STOLEN_MS + 10) * MS;
+    assert!(on_cpu > most, "{:?}", group.total.times);
+    assert_eq!(group.total.steal_at_most_ns, Some(most));
+    assert_eq!(group.label(Part::OnCpu), "on-CPU (guest)");
 }
 
 #[test]

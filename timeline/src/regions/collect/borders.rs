@@ -286,6 +286,7 @@ impl Pass<'_> {
             let group = &mut self.groups.all[group as usize];
             group.is_point = open.is_point;
             group.is_program |= host.is_program;
+            group.is_by_guest_alone |= host.has_guests && host.vcpus.is_none();
             let is_of_client = client != NO_CLIENT && !host.is_program;
             host.without_thread += u64::from(is_of_client && open.thread.is_none());
             let kinds = open.thread.map_or(Kinds::default(), |(thread, _)| host.kinds(thread));
