@@ -2,12 +2,15 @@
 
 use super::clocks::{count, ns, since_start};
 use crate::output::{counted, grouped};
-use hypertrace_timeline::clock::{Agreement, Contradicted};
+use hypertrace_timeline::clock::{Agreement, Contradicted, FRACTION};
 use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestCpu, GuestTsc, KvmWord, Session};
 use std::fmt::{self, Write as _};
 
 /// Most clients that contradict the VMM's word, words of KVM and CPUs that are shown as text.
 const SHOWN: usize = 10;
+
+/// Larger errors than this leave much of the time of a guest's threads unknown: as much around each border of the host's parts.
+const WIDE: u64 = 1_000 * FRACTION.unsigned_abs();
 
 /// Writes how the words of KVM and of the VMM on a clock agree with the points of its clients.
 pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32) -> fmt::Result {
@@ -27,8 +30,22 @@ pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32
         contradiction(out, session, &compared)?;
     }
     match others.count() {
-        0 => Ok(()),
-        more => writeln!(out, "      and {} more clients", count(more)),
+        0 => {}
+        more => writeln!(out, "      and {} more clients", count(more))?,
+    }
+    let has_word = !agreed.is_empty() || maps.kvm_words().any(|(of, ..)| of == clock);
+    let is_tsc = session.json().clock(clock).is_some_and(|clock| clock.kind == "tsc");
+    let mut all = maps.iter().filter(|(id, ..)| *id == clock);
+    // A recording would not explain jumps.
+    let is_wide = all
+        .any(|of| of.2.segments() == 1 && maps.bounds(of).is_some_and(|bounds| bounds.p99 > WIDE));
+    match is_tsc && is_wide && !has_word && !session.json().programs {
+        true => writeln!(
+            out,
+            "    smaller      if the host's kernel is recorded, too: KVM knows\n\
+             \x20                the guest's TSC (`hypertrace record -a`, as root)"
+        ),
+        false => Ok(()),
     }
 }
 
