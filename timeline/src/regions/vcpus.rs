@@ -385,8 +385,6 @@ fn product(guest: &Interval, host: &Interval) -> (Interval, bool) {
         Part::Stolen | Part::Unknown => *host,
         // Whatever the guest's other thread did with the CPU.
         _ if guest.part == Part::Behind => *guest,
-        // Nobody has the guest's CPU, and the VMM or KVM waits.
-        Part::Blocked if !is_on => Interval { part: Part::Runnable, ..*host },
         Part::Halted | Part::OffCpu => *host,
         _ if is_on => *host,
         _ => *guest,
@@ -452,6 +450,16 @@ mod tests {
             let host = Interval { reason: 5, ..interval(100, 200, part) };
             let reason_of = |own| product(&interval(50, 300, own), &host).0.reason;
             assert_eq!([Part::OnCpu, Part::Behind, Part::Runnable].map(reason_of), [5, 0, 0]);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_ready_while_the_vm_is_stopped_waits_for_nobody_that_woke_the_vcpu() {
+        let woken_by = |cause, part| Interval { cause, ..interval(100, 200, part) };
+        let host = woken_by(7, Part::Blocked);
+        for own in [Part::Behind, Part::Runnable] {
+            let (piece, _) = product(&woken_by(3, own), &host);
+            assert_eq!((piece.part, piece.cause), (own, 3));
         }
     }
 
