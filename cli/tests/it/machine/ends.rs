@@ -111,7 +111,7 @@ fn reboots_in_mid_trace_cut_no_event_and_repeat_none_by_vfio_user() {
 }
 
 /// Writes an image of the form qcow2 that has room for a snapshot, and no sectors of its own.
-fn write_image(path: &Path) {
+pub fn write_image(path: &Path) {
     const CLUSTER: usize = 1 << 16;
     let mut image = vec![0; 4 * CLUSTER];
     let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
@@ -129,7 +129,7 @@ fn write_image(path: &Path) {
 }
 
 /// A shared file whose contents are a part of a VM's state.
-const SAVED: [&str; 6] =
+pub const SAVED: [&str; 6] =
     ["-m", "256M", FILE[0], FILE[1], FILE[2], "ivshmem-plain,memdev=ht,master=on"];
 
 #[test]

@@ -4,6 +4,7 @@
 //! long gap in what a thread computes has a cause that both kernels know, or that none of them knows; but whatever they say
 //! took a thread's CPU for long is in a gap.
 
+use super::ends::{SAVED, write_image};
 use super::{COMMANDED, FILE, HYPERTRACE, kvm_guest, run};
 use crate::linux_guest_kernel::recorder;
 use hypertrace_tests::command;
@@ -18,7 +19,6 @@ use std::process::Stdio;
 
 /// Instructions CPUID in each region `asking`, and in each region `moving`: as the program has them.
 const ASKED: u64 = 50;
-const ASKED_MOVING: u64 = 50;
 /// Bytes that each thread passes on in a region, and the shortest sleep, nanoseconds.
 const PASSED: usize = 20;
 const SLEEP: u64 = 10_000_000;
@@ -86,6 +86,36 @@ struct Found {
     groups: BTreeMap<(String, String), Value>,
 }
 
+/// Returns the groups of a session's regions, and the warnings, by `regions --json`.
+#[track_caller]
+fn groups(session: &Path, options: &[&str]) -> (Vec<Value>, Value) {
+    let mut regions = HYPERTRACE.command(["regions", "--json"]);
+    let ran = command::run(regions.args(options).arg(session));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let mut json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    (json["regions"].as_array_mut().unwrap().drain(..).collect(), json["warnings"].take())
+}
+
+/// Returns the number of a group's exits by the instruction CPUID.
+fn asked(group: &Value) -> u64 {
+    let mut exits = group["total"]["exits"].as_array().unwrap().iter();
+    let exit = exits.find(|exit| exit["reason"] == "cpuid");
+    exit.map_or(0, |exit| exit["count"].as_f64().unwrap() as u64)
+}
+
+/// Asserts that both kernels divide the time of a group's regions, and that each has the exits that its thread asked for.
+#[track_caller]
+fn check_exits(group: &Value, of_each: u64) {
+    let total = &group["total"];
+    let duration = total["duration_ns"].as_u64().unwrap();
+    let parts = total["parts"].as_object().unwrap();
+    assert_eq!(parts.values().map(|ns| ns.as_u64().unwrap()).sum::<u64>(), duration, "{group}");
+    assert!(parts["unknown_ns"].as_u64().unwrap() < duration / 100, "{group}");
+    assert_eq!(asked(group), group["count"].as_u64().unwrap() * of_each, "{group}");
+    let mut exits = total["exits"].as_array().unwrap().iter();
+    assert!(of_each > 0 || exits.all(|exit| exit["reason"] != "cpuid"), "{group}");
+}
+
 impl Found {
     #[track_caller]
     fn of(session: &Path) -> Found {
@@ -122,16 +152,12 @@ impl Found {
             });
         }
         assert!(regions.wait().unwrap().success());
-        let json =
-            command::run(HYPERTRACE.command(["regions", "--json", "--by", "run"]).arg(session));
-        let mut json: Value = json.beside_missing_switches().json();
-        let warnings = json["warnings"].as_array().unwrap().iter();
+        let (groups, warnings) = groups(session, &["--by", "run"]);
         let is_other = |line: &&Value| !line.as_str().unwrap().contains("has no switch back after");
-        assert_eq!(warnings.filter(is_other).count(), 0, "{}", json["warnings"]);
-        let groups = json["regions"].as_array_mut().unwrap().iter_mut();
-        let groups = groups.map(|group| {
+        assert_eq!(warnings.as_array().unwrap().iter().filter(is_other).count(), 0, "{warnings}");
+        let groups = groups.into_iter().map(|group| {
             let text = |value: &Value| value.as_str().unwrap().to_owned();
-            ((text(&group["name"]), text(&group["by"]["value"])), group.take())
+            ((text(&group["name"]), text(&group["by"]["value"])), group)
         });
         Found { threads, groups: groups.collect() }
     }
@@ -162,17 +188,10 @@ impl Found {
         assert_eq!(group["count"], count, "{group}");
         let not_counted = group["not_counted"].as_object().unwrap();
         assert!(not_counted.values().all(|count| *count == 0), "{group}");
-        let total = &group["total"];
-        let duration = total["duration_ns"].as_u64().unwrap();
-        let parts = total["parts"].as_object().unwrap();
-        assert_eq!(parts.values().map(|ns| ns.as_u64().unwrap()).sum::<u64>(), duration, "{group}");
+        check_exits(group, asked);
         let part = |name| self.part(region, run, name);
         assert_eq!([part("on_cpu"), part("off_cpu")], [0; 2], "{group}");
-        assert!(part("guest") > 0 && part("unknown") < duration / 100, "{group}");
-        let mut exits = total["exits"].as_array().unwrap().iter();
-        let of_asking = exits.find(|exit| exit["reason"] == "cpuid").map(|exit| &exit["count"]);
-        let asked = Some((count * asked) as f64).filter(|_| asked > 0);
-        assert_eq!(of_asking.map(|count| count.as_f64().unwrap()), asked, "{group}");
+        assert!(part("guest") > 0, "{group}");
     }
 
     /// Asserts that whatever took a thread's CPU for long is in the gaps that the thread has listed, and not what it computed
@@ -249,7 +268,7 @@ fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
         ("spinning", "shared", 20, 0),
         ("sleeping", "asleep", 10, 0),
         ("passing", "piped", 20, 0),
-        ("moving", "moved", 40, ASKED_MOVING),
+        ("moving", "moved", 40, ASKED),
     ] {
         found.check_counted(region, run, count, asked);
         found.check_counted("asking", run, count, ASKED);
@@ -330,10 +349,101 @@ fn guests_that_are_reset_and_started_again_with_other_cpus_have_each_exit_of_eac
     let session = shared.join("S");
     let found = Found::of(&session);
     for run in ["one", "four", "reset"] {
-        found.check_counted("moving", run, 20, ASKED_MOVING);
+        found.check_counted("moving", run, 20, ASKED);
         found.check_counted("asking", run, 20, ASKED);
     }
     let clocks = HYPERTRACE.info(&session)["clocks"].as_array().unwrap().len();
     assert_eq!(clocks, 3, "each boot has a clock of its own");
+    Linux::used();
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
+fn a_late_recording_of_the_host_and_a_guest_that_goes_back_give_no_thread_wrong_exits() {
+    let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    write_image(&image);
+    let device = [&SAVED[..], &["-drive", "if=none,format=qcow2,file=image"]].concat();
+    let qemu = guest(&linux, folder.path(), &device);
+
+    let (_, shared) = run(
+        machine,
+        &format!(
+            "{FUNCTIONS}
+            cp {} image; serve --file /dev/shm/guest; boot {qemu}; ready
+            guest 'hypertrace forward regions 20 late moving 0 1 &'; more 60; host; guest wait
+            guest 'hypertrace forward regions 40 back moving 0 1 &'; more 60
+            monitor stop; sleep 2; monitor 'savevm a'; monitor cont; more 60
+            monitor stop; sleep 2; monitor 'loadvm a'; monitor cont; guest wait
+            regions 10 later moving 0 1
+            off; end $host host; end $server serve",
+            image.display()
+        ),
+    );
+
+    let session = shared.join("S");
+    // Each thread has one region that was open when the host's recording began. Those before it have nothing of the host.
+    let (of_ids, _) = groups(&session, &["--by", "id", "--where", "run == \"late\""]);
+    let (mut none, mut all, mut others) = (0, 0, 0);
+    for group in &of_ids {
+        let parts = group["total"]["parts"].as_object().unwrap().iter();
+        let mut parts = parts.filter(|(_, ns)| **ns != 0).map(|(name, _)| &**name);
+        let is_none = parts.all(|part| ["unknown_ns", "blocked_ns"].contains(&part));
+        match (is_none, asked(group)) {
+            (true, 0) => none += 1,
+            (false, exits) if exits == ASKED * 2 => all += 1,
+            (false, exits) if exits < ASKED * 2 => others += 1,
+            _ => panic!("{group}"),
+        }
+    }
+    assert!(of_ids.len() == 40 && none >= 2 && all >= 2 && others <= 2, "{none} {all} {others}");
+
+    // What the guest did before it went back, it does again: its kernel's recording ends there.
+    let (of_runs, _) = groups(&session, &["--by", "run"]);
+    let of = |region: &str, run: &str| {
+        let is_it = |group: &&Value| group["name"] == region && group["by"]["value"] == run;
+        of_runs.iter().find(is_it).unwrap()
+    };
+    for region in ["moving", "asking"] {
+        check_exits(of(region, "back"), ASKED);
+        check_exits(of(region, "later"), ASKED);
+        assert_eq!(of(region, "later")["count"], 20, "{of_runs:?}");
+        let not_counted = of(region, "back")["not_counted"].as_object().unwrap();
+        let counted = of(region, "back")["count"].as_u64().unwrap();
+        let sum = not_counted.values().map(|count| count.as_u64().unwrap()).sum::<u64>();
+        assert!(counted > 0 && counted + sum >= 80, "{of_runs:?}");
+    }
+    Linux::used();
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
+fn regions_during_which_the_host_loses_events_are_not_counted_and_others_have_all_exits() {
+    let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let qemu = guest(&linux, folder.path(), &FILE);
+
+    let (_, shared) = run(
+        machine,
+        &format!(
+            "{FUNCTIONS}
+            serve --file /dev/shm/guest; host --buffer 64K; boot {qemu}; ready
+            guest 'hypertrace forward regions 30 lossy moving 0 1 &'; more 60
+            kill -STOP $host; more 60; kill -CONT $host; guest wait
+            off; end $host host; end $server serve; cp host $shared/"
+        ),
+    );
+
+    let said = fs::read_to_string(shared.join("host")).unwrap();
+    assert!(!said.contains("none lost"), "{said}");
+    let (all, _) = groups(&shared.join("S"), &["--by", "run"]);
+    let mut lost = 0;
+    for group in all.iter().filter(|group| group["count"] != 0) {
+        check_exits(group, ASKED);
+        lost += group["not_counted"]["lost_events"].as_u64().unwrap();
+    }
+    let counted = all.iter().map(|group| group["count"].as_u64().unwrap()).sum::<u64>();
+    assert!(lost > 0 && counted > 0 && lost + counted == 120, "{lost} {counted} {all:?}");
     Linux::used();
 }
