@@ -4,7 +4,7 @@ use super::rows::{Shown, why_unknown};
 use hypertrace_export::escape::JsonText;
 use hypertrace_export::json::{JSON_VERSION, exact};
 use hypertrace_timeline::Warning;
-use hypertrace_timeline::regions::{self, Doing, Histogram, NotCounted, ThreadInterval, Times};
+use hypertrace_timeline::regions::{self, Histogram, NotCounted, ThreadInterval, Times};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -269,11 +269,10 @@ impl Breakdown {
 
 impl PathStep {
     fn of(shown: &Shown<'_>, step: &regions::PathStep) -> PathStep {
-        let cause = match step.doing {
-            Doing::Running | Doing::Runnable => None,
-            Doing::Blocked(cause) => Some(shown.cause(cause).to_string()),
-            Doing::Unknown(why) => Some(why_unknown(why).to_owned()),
-        };
+        let cause = step.cause.map(|cause| match shown.cause(cause) {
+            regions::Cause::Unknown(why) => why_unknown(*why).to_owned(),
+            known => known.to_string(),
+        });
         let thread = shown.cause(step.thread);
         let is_thread = matches!(thread, regions::Cause::Thread { .. });
         let Cause { name, names, tid, session, .. } = Cause::of(thread);
@@ -283,7 +282,7 @@ impl PathStep {
             names,
             tid,
             session,
-            doing: step.doing.part().key().to_owned(),
+            doing: step.part.key().to_owned(),
             cause,
             ns: step.ns,
         }

@@ -195,6 +195,8 @@ pub fn why_unknown(why: Unknown) -> &'static str {
         Unknown::TooMany => "too_many",
         Unknown::NoThread => "no_thread",
         Unknown::Clock => "clock_error",
+        Unknown::Vcpu => "vcpu_not_proven",
+        Unknown::Border => "clock_bound",
     }
 }
 

@@ -6,8 +6,7 @@ use crate::output::{grouped, wrapped};
 use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::Warning;
 use hypertrace_timeline::regions::{
-    Breakdown, Cause, CauseNumber, Doing, Group, Histogram, NotCounted, Part, PathStep, Step,
-    Unknown,
+    Breakdown, Cause, CauseNumber, Group, Histogram, NotCounted, Part, PathStep, Step, Unknown,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -401,16 +400,13 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     let mut threads = BTreeMap::<String, Thread>::new();
     let mut others = vec![0; columns.len()];
     let mut unknown = Unknown::ALL.map(|_| vec![0; columns.len()]);
-    for (at, PathStep { thread, doing, ns }) in steps() {
+    for (at, PathStep { thread, part, cause, ns, .. }) in steps() {
+        let because = cause.map(|cause| shown.cause(cause));
+        if let Some(Cause::Unknown(why)) = because.filter(|_| *part == Part::Unknown) {
+            unknown[*why as usize][at] += ns;
+            continue;
+        }
         let cause = shown.cause(*thread);
-        let doing = match doing {
-            Doing::Blocked(cause) => shown.cause(*cause).to_string(),
-            Doing::Unknown(why) => {
-                unknown[*why as usize][at] += ns;
-                continue;
-            }
-            doing => doing.part().label().into(),
-        };
         let Cause::Thread { tid, name, .. } = cause else {
             others[at] += ns;
             continue;
@@ -418,12 +414,14 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
         let name = name.clone().unwrap_or_else(|| shown.cause_name(cause));
         let thread = threads.entry(name).or_default();
         thread.tids.insert(*tid);
-        let ns_of = thread.doing.entry(doing).or_insert_with(|| vec![0; columns.len()]);
+        let whom = because.map(|cause| shown.cause_name(cause));
+        let ns_of =
+            thread.doing.entry((*part as usize, whom)).or_insert_with(|| vec![0; columns.len()]);
         ns_of[at] += ns;
     }
     let share = |ns: u64, at: usize| ns as f64 / columns[at].1.times.total().max(1) as f64;
     let most = |thread: &Thread| {
-        let columns = thread.total(columns.len()).into_iter().enumerate();
+        let columns = thread.sum(columns.len(), |_| true).into_iter().enumerate();
         columns.map(|(at, ns)| share(ns, at)).fold(0.0, f64::max)
     };
     let mut threads = Vec::from_iter(threads);
@@ -450,7 +448,7 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
         row(out, name, cells)
     };
     for (number, (name, thread)) in threads.iter().enumerate() {
-        let total = thread.total(columns.len());
+        let total = thread.sum(columns.len(), |_| true);
         if number >= MOST_THREADS {
             others.iter_mut().zip(&total).for_each(|(sum, ns)| *sum += ns);
             continue;
@@ -460,8 +458,22 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
             _ => format!(" ({})", thread.tids.len()),
         };
         write_row(out, &format!("  {}", shortened_before(name, &tids, 20)), &total)?;
-        for (doing, ns) in &thread.doing {
-            doing_row(out, doing, ns);
+        for part in Part::ALL {
+            let sum = thread.sum(columns.len(), |of| of == part as usize);
+            if part != Part::Blocked && sum.iter().any(|ns| *ns > 0) {
+                doing_row(out, 6, group.label(part), &sum);
+            }
+            let depth = if part == Part::Blocked { 6 } else { 8 };
+            let whom = thread.doing.iter().filter(|((of, _), _)| *of == part as usize);
+            let whom = whom.filter_map(|((_, whom), ns)| Some((whom.as_deref()?, ns)));
+            let mut whom = Vec::from_iter(whom);
+            whom.sort_by_key(|(_, ns)| Reverse(ns.iter().max()));
+            let (first, rest) = whom.split_at(whom.len().min(MOST_NAMES));
+            first.iter().for_each(|(name, ns)| doing_row(out, depth, name, ns));
+            if !rest.is_empty() {
+                let sum = |at: usize| rest.iter().map(|(_, ns)| ns[at]).sum();
+                doing_row(out, depth, "others", &Vec::from_iter((0..columns.len()).map(sum)));
+            }
         }
     }
     let all = |at: usize| unknown.iter().map(|ns| ns[at]).sum();
@@ -471,21 +483,34 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
             write_row(out, name, &ns)?;
         }
     }
-    let of_clock = &unknown[Unknown::Clock as usize];
-    if of_clock.iter().any(|ns| *ns > 0) {
-        doing_row(out, "clock's error", of_clock);
+    let reasons = [
+        (Unknown::Clock, "clock's error"),
+        (Unknown::Border, "clock's bound"),
+        (Unknown::Vcpu, "vCPU not proven"),
+    ];
+    for (why, name) in reasons {
+        let ns = &unknown[why as usize];
+        if ns.iter().any(|ns| *ns > 0) {
+            doing_row(out, 6, name, ns);
+        }
+    }
+    if unknown[Unknown::Clock as usize].iter().any(|ns| *ns > 0) {
         out.push_str(&wrapped(CLOCK, "  "));
     }
     Ok(())
 }
 
-/// Writes what a thread did on critical paths, by column.
-fn doing_row(out: &mut String, doing: &str, ns: &[u64]) {
+/// Writes what a thread did on critical paths, by column, so many columns from the left.
+fn doing_row(out: &mut String, depth: usize, doing: &str, ns: &[u64]) {
+    let name = format!("{:depth$}{}", "", shortened(doing, 26 - depth));
+    // A long name takes some of the space before the first time.
+    let first = (24 + 14_usize).saturating_sub(name.chars().count());
     // Writing to a String does not fail.
-    let _ = write!(out, "      {:<18}", shortened(doing, 18));
-    for ns in ns {
+    let _ = write!(out, "{name}");
+    for (at, ns) in ns.iter().enumerate() {
         let shown = Some(*ns).filter(|ns| *ns > 0).map_or("-".into(), time);
-        let _ = write!(out, " {shown:>13}");
+        let width = if at == 0 { first } else { 14 };
+        let _ = write!(out, "{shown:>width$}");
     }
     out.push('\n');
 }
@@ -494,14 +519,15 @@ fn doing_row(out: &mut String, doing: &str, ns: &[u64]) {
 #[derive(Default)]
 struct Thread {
     tids: BTreeSet<u32>,
-    /// What they did, with the time by column, nanoseconds.
-    doing: BTreeMap<String, Vec<u64>>,
+    /// What they did, by the number of the part and the cause, with the time by column, nanoseconds.
+    doing: BTreeMap<(usize, Option<String>), Vec<u64>>,
 }
 
 impl Thread {
-    /// Returns all time by column.
-    fn total(&self, columns: usize) -> Vec<u64> {
-        (0..columns).map(|at| self.doing.values().map(|ns| ns[at]).sum()).collect()
+    /// Returns the time in some parts, by column.
+    fn sum(&self, columns: usize, is_wanted: impl Fn(usize) -> bool) -> Vec<u64> {
+        let wanted = || self.doing.iter().filter(|((part, _), _)| is_wanted(*part));
+        (0..columns).map(|at| wanted().map(|(_, ns)| ns[at]).sum()).collect()
     }
 }
 

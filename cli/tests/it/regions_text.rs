@@ -227,6 +227,12 @@ fn a_thread_that_changes_its_name_has_one_row_and_a_line_about_its_names() {
 }
 
 #[test]
+fn a_critical_path_of_a_guests_threads_has_the_parts_of_both_kernels() {
+    let commands = ["regions S --path", "regions S --path --json --where id==3001"];
+    golden("two_kernels", HYPERTRACE.transcript(&[World::new(3).made()], &commands));
+}
+
+#[test]
 fn waiting_inside_several_regions_is_said_once() {
     let own = (200, "own");
     let mut machine = Cpus::new(1, &[own]);

@@ -24,6 +24,8 @@ pub const STOLEN_MS: u64 = 30;
 /// the host has the number of the first.
 pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
 const MOVED: usize = 4;
+/// The regions of a thread have ids from its index times this on.
+pub const REGIONS: u64 = 1_000;
 /// The thread of the host that takes CPUs from vCPUs.
 pub const HOG: u32 = 9;
 /// The client that sends the guest's recording, and has the reference points. Of a second guest, it is the next one.
@@ -57,6 +59,8 @@ enum State {
 pub struct Thread {
     /// From a time on.
     states: Vec<(u64, State)>,
+    /// From when to when it slept, and the thread that woke it; `None`: a timer did.
+    sleeps: Vec<(u64, u64, Option<usize>)>,
     /// Regions, with begin and end.
     pub regions: Vec<(u64, u64)>,
 }
@@ -236,11 +240,19 @@ impl World {
         match choice {
             0 if self.state(other) == State::Asleep && !is_late => {
                 let tid = THREADS[other];
-                self.guest(cpu, at, HRTIMER_EXPIRE_ENTRY_ID, HARD, vec![0; 24]);
-                self.guest(cpu, at + 1, SCHED_WAKING_ID, HARD, wakeup(tid, &name(tid)));
-                self.guest(cpu, at + 3, SCHED_WAKEUP_ID, HARD, wakeup(tid, &name(tid)));
-                self.guest(cpu, at + 5, HRTIMER_EXPIRE_EXIT_ID, HARD, vec![0; 8]);
-                self.threads[other].states.push((at + 3, State::Ready(cpu)));
+                let by = running.filter(|_| at.is_multiple_of(2));
+                let context = if by.is_some() { 0 } else { HARD };
+                if by.is_none() {
+                    self.guest(cpu, at, HRTIMER_EXPIRE_ENTRY_ID, HARD, vec![0; 24]);
+                }
+                self.guest(cpu, at + 1, SCHED_WAKING_ID, context, wakeup(tid, &name(tid)));
+                self.guest(cpu, at + 3, SCHED_WAKEUP_ID, context, wakeup(tid, &name(tid)));
+                if by.is_none() {
+                    self.guest(cpu, at + 5, HRTIMER_EXPIRE_EXIT_ID, HARD, vec![0; 8]);
+                }
+                let Thread { states, sleeps, .. } = &mut self.threads[other];
+                sleeps.push((states.last().unwrap().0, at + 3, by));
+                states.push((at + 3, State::Ready(cpu)));
             }
             1 | 2 => {
                 let is_ready = |thread: &usize| self.state(*thread) == State::Ready(cpu);
@@ -298,6 +310,24 @@ impl World {
         all
     }
 
+    /// Returns the critical path from a time to another, at which the thread had a CPU: threads, and when each is on it.
+    pub fn path(&self, thread: usize, from: u64, mut to: u64) -> Vec<(usize, u64, u64)> {
+        let sleeps = self.threads[thread].sleeps.iter().rev();
+        let end = to;
+        let within = sleeps.filter(|(_, woken, _)| (from + 1..=end).contains(woken));
+        let mut path = Vec::new();
+        for (slept, woken, by) in
+            within.filter_map(|(slept, woken, by)| Some((slept, woken, (*by)?)))
+        {
+            let slept = from.max(*slept);
+            path.push((thread, *woken, to));
+            path.extend(self.path(by, slept, *woken));
+            to = slept;
+        }
+        path.push((thread, from, to));
+        path
+    }
+
     fn part(&self, thread: usize, at: u64) -> Part {
         fn last<T: Copy>(list: &[(u64, T)], at: u64) -> T {
             list[list.partition_point(|(from, _)| *from <= at) - 1].1
@@ -345,13 +375,14 @@ impl World {
             let begin = packet().with64(80, token);
             let lease = [token, 50, tid.into(), 0];
             let mut ring = begin.event_str(1, 1, &lease, name(tid).as_bytes());
-            let borders = thread.regions.iter().filter(|(_, end)| *end > 0);
-            let borders = borders.enumerate().flat_map(|(number, (begin, end))| {
-                [(*begin, 16, number as u64), (*end, 17, number as u64)]
+            let borders = thread.regions.iter().filter(|(_, end)| *end > 0).zip(0..);
+            let borders = borders.flat_map(|((begin, end), number)| {
+                let id = REGIONS * u64::from(client) + number;
+                [(*begin, 16, id), (*end, 17, id)]
             });
             let events = Vec::from_iter(borders);
-            for (at, id, number) in events {
-                ring = ring.event(own(at) - GUEST_BASE, id, &[number]);
+            for (at, event, id) in events {
+                ring = ring.event(own(at) - GUEST_BASE, event, &[id]);
             }
             made = made.stream(&format!("guest-{client}"), &[packet(), ring]);
         }

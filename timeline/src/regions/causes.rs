@@ -70,16 +70,23 @@ pub enum Unknown {
     NoThread,
     /// The region's thread had no CPU when the region ended by a clock whose error can be the reason. Of paths only.
     Clock,
+    /// The host's recording does not prove what the guest's CPU did, or which thread of the host runs it. Of a guest's threads
+    /// only.
+    Vcpu,
+    /// It is within the error of the guest's clock of a border between two parts of the host's. Of a guest's threads only.
+    Border,
 }
 
 impl Unknown {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Unknown; 5] = [
+    pub const ALL: [Unknown; 7] = [
         Unknown::NotRecorded,
         Unknown::Missing,
         Unknown::TooMany,
         Unknown::NoThread,
         Unknown::Clock,
+        Unknown::Vcpu,
+        Unknown::Border,
     ];
 
     /// Returns its number among causes.
@@ -298,7 +305,7 @@ pub(super) struct Waits(Option<Rc<Vec<(Wait, u64)>>>);
 impl Waits {
     /// Adds an interval, if it is of a wait whose cause was looked for.
     pub fn add(&mut self, interval: &Interval) {
-        if interval.cause == Unknown::NotRecorded.number() {
+        if interval.part == Part::Unknown || interval.cause == Unknown::NotRecorded.number() {
             return;
         }
         let wait = (interval.part, interval.cause);

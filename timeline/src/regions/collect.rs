@@ -19,11 +19,11 @@ use super::lanes::Logged;
 use super::marks::{Kinds, Reasons};
 use super::pairs::Pairs;
 use super::parts::{Divided, Evidence, Interval, Part, Reason, Stream};
-use super::path::PathStep;
 use super::roles::{Role, Roles};
 use super::steals::Steals;
+use super::steps::Path;
 use super::store::{Detail, State, Store};
-use super::vcpus::Vcpus;
+use super::vcpus::{Vcpus, Waiter};
 use super::waited::Spans;
 use super::{Options, Regions, Select, Sink, ThreadInterval};
 use crate::error::Result;
@@ -35,6 +35,7 @@ use crate::inputs::needs::Needs;
 use crate::recording::Recording;
 use hypertrace_format::error::Warning;
 use losses::Losses;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use warnings::{
     disputes, given_up, missing, refuted, unfollowed, unplaced, unproven, unproven_cpus,
@@ -63,8 +64,8 @@ struct Pass<'a> {
     /// own.
     cpus: Vec<Option<Cpus>>,
     causes: Causes,
-    /// Paths of regions that wait for proven time, by their indices in the store.
-    paths: HashMap<u32, Box<[PathStep]>>,
+    /// Paths of regions of which something is not known yet, by the regions' indices in the store.
+    paths: HashMap<u32, Path>,
     roles: Roles,
     reasons: Reasons,
     groups: Groups,
@@ -330,7 +331,7 @@ impl<'a> Pass<'a> {
         }
         // Its end may be on another thread: none of its time is one thread's.
         let host = &self.hosts[session];
-        let on = thread.map(|thread| host.threads[thread].tid);
+        let on = thread.map(|thread| (host.threads[thread].side, host.threads[thread].tid));
         let thread = thread.filter(|thread| !role.is_of_any && !for_lanes(host, *thread));
         let is_unknown = is_unknown && thread.is_some();
         if let Some(name) = role.ends {
@@ -375,10 +376,7 @@ impl<'a> Pass<'a> {
                 if is_merged && matches!(interval.part, Part::OnCpu | Part::Runnable) {
                     interval.part = Part::Unknown;
                 }
-                if interval.part == Part::Runnable && self.causes.is_thread(interval.cause) {
-                    interval.part = Part::Behind;
-                }
-                thread.unplaced.push(interval, clock, vcpus);
+                thread.unplaced.push(interval, clock, vcpus, &self.causes);
             });
             return self.place(session, at);
         }
@@ -408,11 +406,19 @@ impl<'a> Pass<'a> {
         self.divide_passed(session, at);
         self.note_log(session, at, logged);
         if let Some(vcpu) = vcpu {
-            while let Some(guest) =
+            while let Some(waiter) =
                 self.hosts[session].vcpus.as_mut().and_then(|vcpus| vcpus.next_waiting(vcpu))
             {
-                self.hosts[session].threads[guest].unplaced.wake();
-                self.place(session, guest);
+                match waiter {
+                    Waiter::Thread(guest) => {
+                        self.hosts[session].threads[guest].unplaced.wake();
+                        self.place(session, guest);
+                    }
+                    Waiter::Path(index) => {
+                        self.paths.entry(index).and_modify(Path::wake);
+                        self.place_path(index);
+                    }
+                }
             }
         }
     }
@@ -428,7 +434,7 @@ impl<'a> Pass<'a> {
             return thread.unplaced.clear(vcpus);
         }
         let mut placed = std::mem::take(&mut self.placed);
-        thread.unplaced.divide(at, vcpus, &mut placed);
+        thread.unplaced.divide(Waiter::Thread(at), vcpus, &mut placed);
         thread.tally.pass_each(&placed);
         placed.clear();
         self.placed = placed;
@@ -440,10 +446,25 @@ impl<'a> Pass<'a> {
     fn divide_passed(&mut self, session: usize, at: usize) {
         let tally = &mut self.hosts[session].threads[at].tally;
         while let Some((index, divided)) = tally.next_passed(|index| self.store.times(index)) {
-            let path = self.paths.remove(&index).unwrap_or_default();
-            let divided = Divided { path, ..divided };
-            divide(&mut self.store, &mut self.groups, &mut self.waited, index, divided);
+            let Pass { paths, store, groups, waited, .. } = self;
+            match paths.get_mut(&index) {
+                Some(path) => {
+                    path.own = Some(divided);
+                    divide_known(paths, store, groups, waited, index);
+                }
+                None => divide(store, groups, waited, index, divided),
+            }
         }
+    }
+
+    /// Divides what is known of a region's path, and the region if that is all.
+    fn place_path(&mut self, index: u32) {
+        let Pass { paths, store, groups, waited, hosts, causes, placed, .. } = self;
+        let session = usize::from(store.get(index).session);
+        if let (Some(path), Some(vcpus)) = (paths.get_mut(&index), &mut hosts[session].vcpus) {
+            path.divide(index, vcpus, causes, placed);
+        }
+        divide_known(paths, store, groups, waited, index);
     }
 
     /// Counts the intervals that a thread's log has more than before, and hands over or forgets those that are too many.
@@ -505,6 +526,9 @@ impl<'a> Pass<'a> {
                 self.send(session, thread, true);
             }
         }
+        let mut left = Vec::from_iter(self.paths.keys().copied());
+        left.sort_unstable();
+        left.into_iter().for_each(|index| self.place_path(index));
     }
 
     /// Ends all that is open, and sums up.
@@ -595,6 +619,21 @@ fn owner(
         Some((*number, thread.name.as_deref().map(str::to_owned)))
     });
     found.map_or((None, None), |(number, name)| (name, Some(number)))
+}
+
+/// Divides the time of a region with a path, if all of it is known.
+fn divide_known(
+    paths: &mut HashMap<u32, Path>,
+    store: &mut Store,
+    groups: &mut Groups,
+    waited: &mut Spans,
+    index: u32,
+) {
+    if let Entry::Occupied(path) = paths.entry(index)
+        && path.get().is_known()
+    {
+        divide(store, groups, waited, index, path.remove().finish());
+    }
 }
 
 /// Divides the time of a region into its parts.

@@ -9,12 +9,13 @@
 //! The events of all threads may be another buffer's than those of a session's threads. Then a switch is in both, with
 //! times a moment apart, and is matched by its threads.
 
-use super::causes::{CauseNumber, Causes, Found, GroupWaits, Task, Thread, Unknown};
+use super::causes::{CauseNumber, Causes, Found, Task, Thread, Unknown};
 use super::followed::ENDED;
 use super::host::MOST_CPUS;
 use super::lives::Lives;
-use super::parts::{Part, between};
-use super::path::{Doing, History, Path, Ready};
+use super::parts::Part;
+use super::path::{Doing, History};
+use super::steps::{Path, Timed};
 use crate::event::EventRef;
 use crate::format::Fields;
 use crate::inputs::kernel::AllThreads;
@@ -185,32 +186,37 @@ impl Cpus {
         self.keeps_turns = self.history.is_some();
     }
 
-    /// Returns the path of a region that ended on a thread, with its waits if these are wanted.
+    /// Returns the path of a region that ended on a thread, with its waits if these are wanted. `is_exact`: the region's times
+    /// are those of the kernel's clock. `is_of_vcpus`: the host's kernel is to divide the time on CPUs, and the waits for them, of
+    /// the guest with this clock.
     pub fn path(
         &self,
         tid: u32,
         times: (i64, i64),
-        (is_exact, has_waits): (bool, bool),
+        (is_exact, has_waits, is_of_vcpus): (bool, bool, bool),
+        clock: Option<u32>,
         causes: &mut Causes,
     ) -> Option<Path> {
         let history = self.history.as_ref().filter(|_| times.1 <= self.until)?;
-        let (steps, ready) = history.path(tid, times, is_exact, causes);
-        let mut waits = GroupWaits::default();
-        for step in steps.iter().filter(|_| has_waits) {
-            if let Doing::Blocked(cause) = step.doing {
-                waits.add(&[((Part::Blocked, cause), step.ns)]);
-            }
-        }
+        let mut path = Path::new(has_waits);
         let mut found = Vec::new();
-        for Ready { tid, cpu, from, to } in ready.into_iter().filter(|_| has_waits) {
-            let next = Next { cpu, tid, prev: None };
-            self.before(next, (from, to), MOST_IN_WAIT, causes, &mut found);
-            found.iter().fold(from, |from, (to, cause)| {
-                waits.add(&[((Part::Runnable, *cause), between((from, *to)))]);
-                *to
-            });
-        }
-        Some(Path { steps: steps.into(), waits: waits.sorted().into() })
+        history.path(tid, times, is_exact, causes, |causes, stay| {
+            if let Doing::Runnable(Some(cpu)) = stay.doing
+                && (has_waits || is_of_vcpus)
+            {
+                let next = Next { cpu, tid: stay.tid, prev: None };
+                self.before(next, (stay.from, stay.to), MOST_IN_WAIT, causes, &mut found);
+            }
+            if found.is_empty() {
+                found.push((stay.to, Unknown::NotRecorded.number()));
+            }
+            // Back from the end, as the path goes.
+            while let Some((to, cause)) = found.pop() {
+                let from = found.last().map_or(stay.from, |(to, _)| *to);
+                path.push(Timed::new(&stay, (from, to), cause, clock), is_of_vcpus);
+            }
+        });
+        Some(path)
     }
 
     /// Returns the index of a CPU, which is made; `None` if its number is too large.
@@ -243,7 +249,7 @@ impl Cpus {
             if !matches!(event, CpuEvent::Switch { .. }) {
                 self.all[at].push(time, Ok(task));
             }
-            self.history.iter_mut().for_each(|history| history.seen(time, task));
+            self.history.iter_mut().for_each(|history| history.seen(time, number, task));
         }
         if let CpuEvent::Made { tid: field, .. } | CpuEvent::Started { tid: field, .. } = event
             && let Some(new) = tid(field)

@@ -36,6 +36,7 @@
 // marks     the events that say what a thread does
 // cpus      which thread each CPU had, and what woke threads
 // path      critical paths of regions
+// steps     what paths add up to, and those that wait
 // processes the thread that ended a process
 // causes    what threads waited for
 // account   how a host thread's time divides into parts
@@ -73,6 +74,7 @@ mod processes;
 mod roles;
 mod scheduling;
 mod steals;
+mod steps;
 mod store;
 mod summary;
 mod sums;
@@ -88,9 +90,9 @@ pub use choice::{Choice, LeftOut};
 pub use histogram::{Histogram, Step};
 pub use lanes::{Lane, Lanes, Turn, Window};
 pub use parts::{Evidence, Exits, Interval, PARTS, Part, Reason, Stream, Times};
-pub use path::{Doing, PathStep};
 pub use roles::{fields, names};
 pub use scheduling::{Scheduled, Scheduling, Step as SchedulingStep, Task};
+pub use steps::PathStep;
 pub use store::Sample;
 pub use summary::{Breakdown, Group};
 pub use sums::Sums;

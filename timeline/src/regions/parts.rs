@@ -3,7 +3,7 @@
 //! The parts of a thread's time, and sums over them.
 
 use super::causes::{CauseNumber, Wait, Waits};
-use super::path::PathStep;
+use super::steps::PathStep;
 use serde::{Serialize, Serializer};
 
 /// Parts of a thread's time, in the order of all outputs.
@@ -271,7 +271,8 @@ pub struct Interval {
     /// Reason of the exit, in the kernel, in the VMM and in waits until the guest runs again: an index of
     /// [`Regions::reasons`](super::Regions::reasons). 0: not known, or no exit.
     pub reason: Reason,
-    /// Cause of a wait, where the part [has causes](Part::has_causes): an index of [`Regions::causes`](super::Regions::causes).
+    /// Cause of a wait, where the part [has causes](Part::has_causes), or why the part of a guest's thread is unknown: an index
+    /// of [`Regions::causes`](super::Regions::causes).
     pub cause: CauseNumber,
     /// The event that ended it, at its end; later, where a region or a window ends before. `None` where nothing
     /// proves what the thread did.

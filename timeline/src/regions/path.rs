@@ -13,11 +13,10 @@
 //! The switches and wake-ups of all threads are kept for some time. Each points to the one before of the same thread, and a
 //! wake-up to that of the thread that did it: the path is walked from the last one.
 
-use super::causes::{CauseNumber, Causes, Task, Thread, Unknown, Wait};
+use super::causes::{CauseNumber, Causes, Task, Thread, Unknown};
 use super::followed::ENDED;
 use super::lives;
 use super::marks::is_ready;
-use super::parts::{Part, Times, between};
 use super::processes::{Beginner, Number, Processes};
 use std::collections::{HashMap, VecDeque};
 
@@ -27,8 +26,6 @@ const MOST_RECORDS: usize = 1 << 20;
 const MOST_THREADS: usize = 1 << 16;
 /// Most blocked threads of which one waits for the next, in one path.
 const MOST_DEEP: usize = 1 << 12;
-/// Most entries of the paths of a group's regions; the others' time is that of other threads.
-const MOST_STEPS: usize = 1 << 10;
 /// Maximum number of threads that were killed, in one path.
 const MOST_KILLED: usize = 1 << 12;
 /// State of a thread that waits, and that a SIGKILL wakes: `TASK_INTERRUPTIBLE`.
@@ -36,57 +33,28 @@ const INTERRUPTIBLE: i64 = 1;
 /// Place of no record.
 const NONE: u64 = u64::MAX;
 
-/// What a thread did on a critical path.
+/// A time of a thread on a critical path, by the kernel that schedules the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stay {
+    /// The thread: an index of [`Regions::causes`](super::Regions::causes).
+    pub thread: CauseNumber,
+    pub tid: u32,
+    pub doing: Doing,
+    pub from: i64,
+    pub to: i64,
+}
+
+/// What a thread did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Doing {
-    /// It had a CPU.
-    Running,
-    /// It could run, and another thread had the CPU.
-    Runnable,
-    /// It waited for something that is no thread: an index of [`Regions::causes`](super::Regions::causes).
+pub(super) enum Doing {
+    /// It had this CPU, if that is known.
+    Running(Option<u32>),
+    /// It could run, and got this CPU then.
+    Runnable(Option<u32>),
+    /// It waited for something that is no thread.
     Blocked(CauseNumber),
     /// What it, or the thread that woke it, did is not known.
     Unknown(Unknown),
-}
-
-impl Doing {
-    /// Returns the part of the thread's time that it is.
-    pub fn part(self) -> Part {
-        match self {
-            Doing::Running => Part::OnCpu,
-            Doing::Runnable => Part::Runnable,
-            Doing::Blocked(_) => Part::Blocked,
-            Doing::Unknown(_) => Part::Unknown,
-        }
-    }
-}
-
-/// The time of a thread on the critical paths of regions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathStep {
-    /// The thread: an index of [`Regions::causes`](super::Regions::causes).
-    pub thread: CauseNumber,
-    /// What it did.
-    pub doing: Doing,
-    /// Time, nanoseconds.
-    pub ns: u64,
-}
-
-/// The critical path of a region.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Path {
-    pub steps: Box<[PathStep]>,
-    /// The waits on it by cause, if they are wanted.
-    pub waits: Box<[(Wait, u64)]>,
-}
-
-/// A time in which a thread on a critical path could run, and the CPU that it got then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ready {
-    pub tid: u32,
-    pub cpu: u32,
-    pub from: i64,
-    pub to: i64,
 }
 
 /// A switch or a wake-up of a thread.
@@ -102,8 +70,8 @@ struct Record {
 enum Kind {
     /// It got the CPU of this number.
     In(u32),
-    /// It had an event, and so a CPU, although the last record does not say so: a switch is missing.
-    Seen,
+    /// It had an event, and so the CPU of this number, although the last record does not say so: a switch is missing.
+    Seen(u32),
     /// Another thread got the CPU, and it could run.
     Preempted,
     /// It fell asleep.
@@ -123,7 +91,15 @@ enum Kind {
 impl Kind {
     /// Returns whether the thread has a CPU since then.
     fn is_on(self) -> bool {
-        matches!(self, Kind::In(_) | Kind::Seen | Kind::Killed(_) | Kind::Ended)
+        matches!(self, Kind::In(_) | Kind::Seen(_) | Kind::Killed(_) | Kind::Ended)
+    }
+
+    /// Returns the CPU that it tells.
+    fn cpu(self) -> Option<u32> {
+        match self {
+            Kind::In(cpu) | Kind::Seen(cpu) => Some(cpu),
+            _ => None,
+        }
     }
 
     /// Returns whether a thread's record of this kind may come after one of another kind.
@@ -133,7 +109,7 @@ impl Kind {
             Kind::Preempted | Kind::Asleep => before.is_on(),
             Kind::Woken(..) | Kind::WokenBy(_) => before == Kind::Asleep,
             Kind::Killed(_) => before.is_on(),
-            Kind::Seen | Kind::Started(..) | Kind::Ended => false,
+            Kind::Seen(_) | Kind::Started(..) | Kind::Ended => false,
         }
     }
 }
@@ -208,10 +184,10 @@ impl History {
     }
 
     /// Takes an event of a thread that has a CPU.
-    pub fn seen(&mut self, time: i64, task: Task) {
+    pub fn seen(&mut self, time: i64, cpu: u32, task: Task) {
         let last = self.threads.get(&task.tid()).and_then(|last| self.get(last.at));
         if task.tid() != 0 && !last.is_some_and(|record| record.kind.is_on()) {
-            self.push(time, task, Kind::Seen);
+            self.push(time, task, Kind::Seen(cpu));
         }
     }
 
@@ -340,31 +316,35 @@ impl History {
         at
     }
 
-    /// Returns the path of a region that ended on a thread: its steps add up to its duration. Also returns the times in which
-    /// a thread on it could run. `is_exact`: the region's times are those of the kernel's clock.
+    /// Hands over the path of a region that ended on a thread: what threads did, from its end back to its begin.
+    /// `is_exact`: the region's times are those of the kernel's clock.
     pub fn path(
         &self,
         tid: u32,
         (from, to): (i64, i64),
         is_exact: bool,
         causes: &mut Causes,
-    ) -> (Vec<PathStep>, Vec<Ready>) {
-        let mut ready = Vec::new();
-        let mut steps = Steps::default();
+        mut take: impl FnMut(&mut Causes, Stay),
+    ) {
         let mut kills = MOST_KILLED;
         let mut is_inexact = !is_exact;
         let mut todo = vec![Stretch { tid, at: self.last(tid, to), from, to }];
         while let Some(stretch) = todo.pop() {
+            let tid = stretch.tid;
             // Another thread may have got its number since then.
-            let last = self.threads.get(&stretch.tid).filter(|last| last.first <= stretch.at);
-            let other = Thread { tid: stretch.tid, trace: self.trace, life: lives::UNKNOWN };
+            let last = self.threads.get(&tid).filter(|last| last.first <= stretch.at);
+            let other = Thread { tid, trace: self.trace, life: lives::UNKNOWN };
             let task = last.map_or(Task::new(other, b""), |last| last.task);
             let at = last.and_then(|last| self.get(last.at)).map_or(from, |record| record.time);
             let thread = causes.thread(&task, at);
-            let mut add = |doing, from, to| steps.add(thread, doing, between((from, to)));
+            let mut add = |doing, from, to| {
+                if from < to {
+                    take(causes, Stay { thread, tid, doing, from, to });
+                }
+            };
             let is_inexact = std::mem::take(&mut is_inexact);
             let stretch = self.on_cpu(stretch, is_inexact, &mut add);
-            if let Some((before, waker)) = self.follow(stretch, &mut add, &mut ready, &mut kills) {
+            if let Some((before, waker)) = self.follow(stretch, &mut add, &mut kills) {
                 if before.from < before.to {
                     todo.push(before);
                 }
@@ -374,7 +354,6 @@ impl History {
                 }
             }
         }
-        (steps.mean(1), ready)
     }
 
     /// Returns a stretch that ends with its thread on a CPU, as the thread does something then. If its last record does not
@@ -403,29 +382,28 @@ impl History {
         &self,
         stretch: Stretch,
         add: &mut impl FnMut(Doing, i64, i64),
-        ready: &mut Vec<Ready>,
         kills: &mut usize,
     ) -> Option<(Stretch, Stretch)> {
         let Stretch { tid, mut at, from, mut to } = stretch;
-        let mut cpu = 0;
+        let mut cpu = None;
         while from < to {
             let Some(record) = self.get(at) else { break };
             let begin = record.time.clamp(from, to);
+            if record.kind.is_on() {
+                let before = || self.get(record.before).and_then(|before| before.kind.cpu());
+                cpu = record.kind.cpu().or_else(before);
+            }
             match record.kind {
-                Kind::In(_) | Kind::Seen | Kind::Killed(_) => add(Doing::Running, begin, to),
+                Kind::In(_) | Kind::Seen(_) | Kind::Killed(_) => {
+                    add(Doing::Running(cpu), begin, to);
+                }
                 Kind::Ended => {
                     add(Doing::Unknown(Unknown::NotRecorded), from, to);
                     return None;
                 }
                 // Without a wake-up.
                 Kind::Asleep => add(Doing::Unknown(Unknown::Missing), begin, to),
-                _ => {
-                    add(Doing::Runnable, begin, to);
-                    ready.push(Ready { tid, cpu, from: begin, to });
-                }
-            }
-            if let Kind::In(number) = record.kind {
-                cpu = number;
+                _ => add(Doing::Runnable(cpu), begin, to),
             }
             (at, to) = (record.before, begin);
             if let Kind::Started(by, by_at) = record.kind {
@@ -474,72 +452,12 @@ impl History {
     }
 }
 
-/// The steps of one path or of several.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Steps(HashMap<(CauseNumber, Doing), u64>);
-
-impl Steps {
-    /// Returns where the time of a thread is added: that of other threads if there are too many.
-    fn key(&self, thread: CauseNumber, doing: Doing) -> (CauseNumber, Doing) {
-        if self.0.len() < MOST_STEPS || self.0.contains_key(&(thread, doing)) {
-            return (thread, doing);
-        }
-        let others = Causes::OTHERS;
-        (others, if let Doing::Blocked(_) = doing { Doing::Blocked(others) } else { doing })
-    }
-
-    fn add(&mut self, thread: CauseNumber, doing: Doing, ns: u64) {
-        if ns > 0 {
-            *self.0.entry(self.key(thread, doing)).or_default() += ns;
-        }
-    }
-
-    /// Adds those of a path.
-    pub fn add_all(&mut self, path: &[PathStep]) {
-        path.iter().for_each(|step| self.add(step.thread, step.doing, step.ns));
-    }
-
-    /// Takes away those of a path that were added.
-    pub fn remove_all(&mut self, path: &[PathStep]) {
-        for step in path {
-            if let Some(ns) = self.0.get_mut(&self.key(step.thread, step.doing)) {
-                *ns = ns.saturating_sub(step.ns);
-            }
-        }
-    }
-
-    /// Returns the mean of so many paths, the longest step first.
-    pub fn mean(&self, paths: u64) -> Vec<PathStep> {
-        let step = |((thread, doing), ns): (&(CauseNumber, Doing), &u64)| PathStep {
-            thread: *thread,
-            doing: *doing,
-            ns: ns / paths.max(1),
-        };
-        let mut all = Vec::from_iter(self.0.iter().map(step).filter(|step| step.ns > 0));
-        all.sort_by_key(|step| (std::cmp::Reverse(step.ns), step.thread, step.doing));
-        all
-    }
-}
-
-/// Returns a path of which nothing is known.
-pub(super) fn unknown(why: Unknown, ns: u64) -> Vec<PathStep> {
-    vec![PathStep { thread: why.number(), doing: Doing::Unknown(why), ns }]
-}
-
-/// Returns the parts of a program's region by its path: the time in which any thread ran is the program's.
-pub(super) fn times(path: &[PathStep]) -> Times {
-    let mut times = Times::default();
-    for step in path {
-        times.0[step.doing.part() as usize] += step.ns;
-    }
-    times
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::regions::causes::Found;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     /// What a CPU or a thread does at a time.
     #[derive(Clone, Copy, Debug)]
@@ -582,25 +500,34 @@ mod tests {
                 Start(tid, by) => history.started(*time, task(tid), by),
             }
         }
-        let (steps, _) = history.path(tid, times, true, &mut causes);
-        let causes = causes.finish(|_, _| (None, None));
-        let tid_of = |thread| match &causes[usize::from(thread)] {
-            crate::regions::Cause::Thread { tid, .. } => *tid,
-            other => panic!("{other:?}"),
-        };
-        let doing = |doing| match doing {
-            Doing::Blocked(cause) if cause == timer => Doing::Blocked(0),
-            doing => doing,
-        };
-        let all = steps.iter().map(|step| (tid_of(step.thread), doing(step.doing), step.ns));
-        let mut all = Vec::from_iter(all);
-        all.sort_unstable();
-        all
+        let mut sums = BTreeMap::new();
+        for stay in stays(&history, tid, times, &mut causes) {
+            let doing = match stay.doing {
+                Doing::Blocked(cause) if cause == timer => TIMER,
+                Doing::Running(_) => RUNNING,
+                Doing::Runnable(_) => RUNNABLE,
+                doing => doing,
+            };
+            *sums.entry((stay.tid, doing)).or_default() += (stay.to - stay.from) as u64;
+        }
+        sums.into_iter().map(|((tid, doing), ns)| (tid, doing, ns)).collect()
+    }
+
+    /// Returns the path of a region on a thread, which begins where the next time in it ends.
+    fn stays(history: &History, tid: u32, times: (i64, i64), causes: &mut Causes) -> Vec<Stay> {
+        let mut stays = Vec::new();
+        history.path(tid, times, true, causes, |_, stay| stays.push(stay));
+        stays.iter().fold(times.1, |to, stay| {
+            assert_eq!(stay.to, to, "{stays:?}");
+            stay.from
+        });
+        stays
     }
 
     const TIMER: Doing = Doing::Blocked(0);
     const MISSING: Doing = Doing::Unknown(Unknown::Missing);
-    use Doing::{Runnable, Running};
+    const RUNNING: Doing = Doing::Running(None);
+    const RUNNABLE: Doing = Doing::Runnable(None);
 
     /// Thread 1 waits for 2, which waits for 3, which waits for a timer. Each CPU has one of them.
     const CHAIN: [(i64, Act); 12] = [
@@ -621,19 +548,19 @@ mod tests {
     #[test]
     fn a_path_goes_from_a_blocked_thread_to_the_one_that_woke_it() {
         let expected = [
-            (1, Running, 50 + 50),
-            (1, Runnable, 50),
-            (2, Running, 90 + 10),
-            (2, Runnable, 10),
-            (3, Running, 95 + 10),
-            (3, Runnable, 5),
+            (1, RUNNING, 50 + 50),
+            (1, RUNNABLE, 50),
+            (2, RUNNING, 90 + 10),
+            (2, RUNNABLE, 10),
+            (3, RUNNING, 95 + 10),
+            (3, RUNNABLE, 5),
             (3, TIMER, 80),
         ];
         assert_eq!(path(&CHAIN, 1, (50, 500)), expected);
         // Within the wait for the second thread alone.
         assert_eq!(
             path(&CHAIN, 1, (350, 460)),
-            [(1, Running, 10), (1, Runnable, 50), (2, Running, 50)]
+            [(1, RUNNING, 10), (1, RUNNABLE, 50), (2, RUNNING, 50)]
         );
     }
 
@@ -645,7 +572,7 @@ mod tests {
             (60, Switch(1, true, 2)),
             (100, Switch(2, false, 1)),
         ];
-        let expected = [(1, Running, 40), (2, Running, 30), (2, Runnable, 10)];
+        let expected = [(1, RUNNING, 40), (2, RUNNING, 30), (2, RUNNABLE, 10)];
         assert_eq!(path(&acts, 2, (10, 90)), expected);
     }
 
@@ -653,7 +580,7 @@ mod tests {
     fn a_number_that_another_thread_had_says_nothing_of_it() {
         let mut acts = vec![(0, Switch(0, true, 2)), (10, Switch(2, false, 1)), (20, Start(2, 1))];
         acts.push((30, Switch(1, true, 2)));
-        let expected = [(1, Running, 10), (1, MISSING, 5), (2, Running, 10), (2, Runnable, 10)];
+        let expected = [(1, RUNNING, 10), (1, MISSING, 5), (2, RUNNING, 10), (2, RUNNABLE, 10)];
         let found = path(&acts, 2, (5, 40));
         assert_eq!(found, expected);
     }
@@ -667,11 +594,11 @@ mod tests {
         history.switch(30, 0, (task(2), state(false)), task(1));
         history.started(40, Task::new(thread(2, 1), b"later"), 1);
 
-        let (steps, _) = history.path(1, (5, 50), true, &mut causes);
+        let stays = stays(&history, 1, (5, 50), &mut causes);
 
         let causes = causes.finish(|_, _| (Some("later".into()), None));
-        let names = steps.iter().map(|step| causes[usize::from(step.thread)].to_string());
-        assert_eq!(Vec::from_iter(names), ["thread-1", "thread-1", "thread 2"]);
+        let names = stays.iter().map(|stay| causes[usize::from(stay.thread)].to_string());
+        assert_eq!(Vec::from_iter(names), ["thread-1", "thread-1", "thread 2", "thread-1"]);
     }
 
     #[test]
@@ -682,9 +609,9 @@ mod tests {
             path(&acts, 1, (350, 460))
         };
         // The second thread's way to its CPU.
-        assert_eq!(without(9), [(1, Running, 10), (1, Runnable, 50), (2, MISSING, 50)]);
+        assert_eq!(without(9), [(1, RUNNING, 10), (1, RUNNABLE, 50), (2, MISSING, 50)]);
         // Its wake-up of the first one.
-        assert_eq!(without(10), [(1, Running, 10), (1, MISSING, 100)]);
+        assert_eq!(without(10), [(1, RUNNING, 10), (1, MISSING, 100)]);
     }
 
     #[test]
@@ -694,9 +621,9 @@ mod tests {
         for time in 0..MOST_RECORDS as i64 {
             history.switch(1 + time * 2, 0, (task(2), state(true)), task(0));
         }
-        let (steps, _) = history.path(1, (0, 100), true, &mut causes);
-        let doing = |step: &PathStep| step.doing;
-        assert_eq!(Vec::from_iter(steps.iter().map(doing)), [Doing::Unknown(Unknown::TooMany)]);
+        let stays = stays(&history, 1, (0, 100), &mut causes);
+        let doing = stays.iter().map(|stay| stay.doing);
+        assert_eq!(Vec::from_iter(doing), [Doing::Unknown(Unknown::TooMany)]);
     }
 
     /// Makes a life of threads on CPUs, from random numbers: a thread that sleeps is woken by one that runs, or by a timer.

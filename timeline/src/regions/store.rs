@@ -4,7 +4,7 @@
 
 use super::causes::Wait;
 use super::parts::{Divided, Exits, REASONS, Reason, Times};
-use super::path::PathStep;
+use super::steps::PathStep;
 use crate::inputs::ctf::MOST_CLIENTS;
 use std::cmp::Reverse;
 

@@ -5,8 +5,8 @@
 use super::causes::{CauseNumber, GroupWaits, Unknown, Wait};
 use super::children::Child;
 use super::parts::{Exits, PARTS, Part, REASONS, Reason, Times};
-use super::path::{self, PathStep, Steps};
 use super::steals::Steals;
+use super::steps::{PathStep, Steps};
 use super::store::{Detail, Sample, Store};
 use super::{MOST_REGIONS, NotCounted};
 
@@ -292,7 +292,7 @@ fn complete(path: &mut Vec<PathStep>, ns: u64) {
     let are_rounded = left <= path.len() as u64;
     match path.first_mut().filter(|_| are_rounded) {
         Some(longest) => longest.ns += left,
-        None => path.extend(path::unknown(Unknown::NotRecorded, left)),
+        None => path.push(PathStep::unknown(Unknown::NotRecorded, left)),
     }
 }
 

@@ -12,6 +12,7 @@
 //! The guest's times have a bound. Within the bound of a border between two intervals of the host, where the parts on both
 //! sides differ, the time is unknown.
 
+use super::causes::{Causes, Unknown};
 use super::parts::{Interval, Part, Reason};
 use crate::inputs::ctf::{ClockMaps, proven_threads};
 use std::cmp::Reverse;
@@ -42,8 +43,8 @@ pub(super) struct Vcpus {
     unproven: BTreeSet<GuestCpu>,
     /// Bounds on the error of the guest's times, each from a time on.
     bounds: VecDeque<(i64, Option<u64>)>,
-    /// Number of the intervals of the guest's threads that wait.
-    unplaced: usize,
+    /// Number of the intervals of the guest's threads, and of critical paths, that wait.
+    pub unplaced: usize,
     /// Time of the last event of the guest so far, and of the last one of the host's recordings.
     now: i64,
     pub end: i64,
@@ -61,8 +62,17 @@ struct Vcpu {
     inside: i64,
     /// The time from which on it is not known that it runs the CPU.
     refuted: Option<i64>,
-    /// The guest's threads that wait for the past: up to which time, and their indices.
-    waiting: BinaryHeap<Reverse<(i64, usize)>>,
+    /// Who waits for the past, and up to which time.
+    waiting: BinaryHeap<Reverse<(i64, Waiter)>>,
+}
+
+/// Who waits for the past of a thread of the host that runs a guest's CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Waiter {
+    /// The guest's thread with this index.
+    Thread(usize),
+    /// The critical path of the region with this index.
+    Path(u32),
 }
 
 /// An interval of a vCPU's thread, with the reason of the exit that begins with it.
@@ -72,7 +82,7 @@ struct Past {
     exit: Option<Reason>,
 }
 
-/// Intervals of a guest's thread that wait.
+/// Intervals of a guest's thread, or of a critical path, that wait.
 #[derive(Debug, Default)]
 pub(super) struct Unplaced {
     /// Each with the thread of the host whose past divides it.
@@ -196,13 +206,13 @@ impl Vcpus {
         }
     }
 
-    /// Takes a thread of the guest that waited for the past of one of the host's, which is known now.
-    pub fn next_waiting(&mut self, tid: u32) -> Option<usize> {
+    /// Takes one who waited for the past of a thread of the host, which is known now.
+    pub fn next_waiting(&mut self, tid: u32) -> Option<Waiter> {
         let vcpu = self.all.get_mut(&tid)?;
-        let Reverse((to, thread)) = *vcpu.waiting.peek()?;
+        let Reverse((to, waiter)) = *vcpu.waiting.peek()?;
         (to <= vcpu.until).then(|| {
             vcpu.waiting.pop();
-            thread
+            waiter
         })
     }
 
@@ -243,13 +253,18 @@ impl Unplaced {
         self.waiting.is_empty()
     }
 
-    /// Takes the next proven interval of the thread.
-    /// `clock` is that of the guest.
-    pub fn push(&mut self, interval: Interval, clock: Option<u32>, vcpus: &mut Vcpus) {
+    /// Takes the next proven interval of a thread. `clock` is that of the guest.
+    pub fn push(
+        &mut self,
+        interval: Interval,
+        clock: Option<u32>,
+        vcpus: &mut Vcpus,
+        causes: &Causes,
+    ) {
         let at = interval.cpu();
         let cpu = match interval.part {
             Part::OnCpu => at.or(self.cpu),
-            Part::Runnable | Part::Behind => at,
+            Part::Runnable => at,
             _ => None,
         };
         self.cpu = match interval.part {
@@ -257,7 +272,21 @@ impl Unplaced {
             Part::OnCpu => cpu,
             _ => at,
         };
-        let tid = clock.zip(cpu).and_then(|cpu| vcpus.threads.get(&cpu).copied());
+        self.push_on(interval, clock.zip(cpu), vcpus, causes);
+    }
+
+    /// Takes the next interval, of a thread that had this CPU or got it next.
+    pub fn push_on(
+        &mut self,
+        mut interval: Interval,
+        cpu: Option<GuestCpu>,
+        vcpus: &mut Vcpus,
+        causes: &Causes,
+    ) {
+        if interval.part == Part::Runnable && causes.is_thread(interval.cause) {
+            interval.part = Part::Behind;
+        }
+        let tid = cpu.and_then(|cpu| vcpus.threads.get(&cpu).copied());
         self.waiting.push_back((interval, tid));
         vcpus.unplaced += 1;
         if vcpus.unplaced > MOST_UNPLACED {
@@ -272,13 +301,13 @@ impl Unplaced {
         self.waiting.clear();
     }
 
-    /// Notes that the thread does not wait for a CPU's past any more.
+    /// Notes that they do not wait for a CPU's past any more.
     pub fn wake(&mut self) {
         self.waits_for = None;
     }
 
-    /// Divides the intervals whose vCPU's past is known; the thread with this index waits for the past of those after them.
-    pub fn divide(&mut self, thread: usize, vcpus: &mut Vcpus, out: &mut Vec<Divided>) {
+    /// Divides the intervals whose vCPU's past is known. `waiter` waits for the past of those after them.
+    pub fn divide(&mut self, waiter: Waiter, vcpus: &mut Vcpus, out: &mut Vec<Divided>) {
         while let Some((interval, tid)) = self.waiting.front() {
             let Interval { from, to, .. } = *interval;
             let vcpu = tid.and_then(|tid| vcpus.all.get(&tid));
@@ -290,14 +319,17 @@ impl Unplaced {
                     if let Some(vcpu) = tid.and_then(|tid| vcpus.all.get_mut(&tid))
                         && self.waits_for != *tid
                     {
-                        vcpu.waiting.push(Reverse((to.saturating_add(bound), thread)));
+                        vcpu.waiting.push(Reverse((to.saturating_add(bound), waiter)));
                         self.waits_for = *tid;
                     }
                     return;
                 }
                 (Some(vcpu), Some(bound)) => vcpu.divide(interval, bound, out),
                 // Which thread runs the CPU, or when, is not known.
-                _ if has_cpu(interval.part) => out.push((unknown(from, to), None)),
+                _ if has_cpu(interval.part) => {
+                    let why = if self.is_cut { Unknown::TooMany } else { Unknown::Vcpu };
+                    out.push((unknown(from, to, why), None));
+                }
                 _ => out.push((*interval, None)),
             }
             self.waiting.pop_front();
@@ -310,6 +342,9 @@ impl Vcpu {
     /// Divides an interval of a guest's thread that had this CPU, or waited for it.
     fn divide(&self, of: &Interval, bound: i64, out: &mut Vec<Divided>) {
         let around = (of.from.saturating_sub(bound), of.to.saturating_add(bound));
+        let forgotten = self.past.front().filter(|_| self.past.len() >= self.most);
+        let forgotten = forgotten.map_or(i64::MIN, |first| first.interval.from);
+        let why = |at| if at < forgotten { Unknown::TooMany } else { Unknown::Vcpu };
         let refuted = self.refuted.unwrap_or(i64::MAX);
         // One after the other, from the beginning of the bound to its end.
         let mut pieces: Vec<Divided> = Vec::new();
@@ -323,7 +358,7 @@ impl Vcpu {
         for Past { interval, exit } in self.within(around.0, around.1.min(refuted)) {
             let (from, to) = (interval.from.max(at), interval.to.min(around.1).min(refuted));
             if from > at {
-                add(unknown(at, from), None);
+                add(unknown(at, from, why(at)), None);
             }
             let exit = exit.filter(|_| interval.from >= of.from && interval.from < of.to);
             let (piece, is_on) = product(of, interval);
@@ -331,7 +366,7 @@ impl Vcpu {
             at = to;
         }
         if at < around.1 {
-            add(unknown(at, around.1), None);
+            add(unknown(at, around.1, why(at)), None);
         }
         // Within the bound of a border, either side may be meant.
         let mut at = of.from;
@@ -345,7 +380,7 @@ impl Vcpu {
             let to = piece.to.saturating_sub(after.unwrap_or(0)).min(of.to);
             let mut exit = *exit;
             if from > at {
-                out.push((unknown(at, from), exit.take()));
+                out.push((unknown(at, from, Unknown::Border), exit.take()));
                 at = from;
             }
             if to > at {
@@ -354,11 +389,11 @@ impl Vcpu {
                 at = to;
             } else if exit.is_some() {
                 // The exit is shorter than the error, and was there all the same.
-                out.push((unknown(at, at), exit));
+                out.push((unknown(at, at, Unknown::Border), exit));
             }
         }
         if of.to > at {
-            out.push((unknown(at, of.to), None));
+            out.push((unknown(at, of.to, Unknown::Border), None));
         }
     }
 }
@@ -373,8 +408,8 @@ fn is_same(a: &Interval, b: &Interval) -> bool {
     (a.part, a.reason, a.cause) == (b.part, b.reason, b.cause)
 }
 
-fn unknown(from: i64, to: i64) -> Interval {
-    Interval { from, to, part: Part::Unknown, reason: 0, cause: 0, ended_by: None }
+fn unknown(from: i64, to: i64, why: Unknown) -> Interval {
+    Interval { from, to, part: Part::Unknown, reason: 0, cause: why.number(), ended_by: None }
 }
 
 /// Returns what the time of a guest's thread is, where this is what its vCPU's thread did; and whether an exit there is
@@ -382,7 +417,8 @@ fn unknown(from: i64, to: i64) -> Interval {
 fn product(guest: &Interval, host: &Interval) -> (Interval, bool) {
     let is_on = guest.part == Part::OnCpu;
     let piece = match host.part {
-        Part::Stolen | Part::Unknown => *host,
+        Part::Unknown => unknown(host.from, host.to, Unknown::Vcpu),
+        Part::Stolen => *host,
         // Whatever the guest's other thread did with the CPU.
         _ if guest.part == Part::Behind => *guest,
         Part::Halted | Part::OffCpu => *host,
@@ -424,7 +460,7 @@ mod tests {
         unplaced.waiting.push_back((interval(from, to, Part::OnCpu), Some(7)));
         vcpus.unplaced += 1;
         let mut out = Vec::new();
-        unplaced.divide(3, vcpus, &mut out);
+        unplaced.divide(Waiter::Thread(3), vcpus, &mut out);
         out.into_iter().map(|(of, _)| (of.from, of.to, of.part)).collect()
     }
 
@@ -488,7 +524,8 @@ mod tests {
         assert_eq!(divided(&mut vcpus, 150, 400), []);
         assert_eq!(vcpus.next_waiting(7), None);
         take(&mut vcpus, 1..9);
-        assert_eq!((vcpus.next_waiting(7), vcpus.next_waiting(7)), (Some(3), None));
+        assert_eq!(vcpus.next_waiting(7), Some(Waiter::Thread(3)));
+        assert_eq!(vcpus.next_waiting(7), None);
         // Nine intervals are kept.
         assert_eq!(divided(&mut vcpus, 150, 400), [(150, 400, Part::Unknown)]);
         assert_eq!(divided(&mut vcpus, 1_510, 1_590), [(1_510, 1_590, Part::Guest)]);

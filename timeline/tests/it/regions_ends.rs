@@ -10,7 +10,7 @@ use hypertrace_test_support::trace_dat::{
     TASK_NEWTASK_ID,
 };
 use hypertrace_test_support::vcpu::HOST_BASE;
-use hypertrace_timeline::regions::{Doing, Options, Regions};
+use hypertrace_timeline::regions::{Options, Part, Regions};
 
 const SHELL: Task = (200, "sh");
 const MAIN: Task = (400, "main");
@@ -72,16 +72,15 @@ fn with_paths(made: impl std::borrow::Borrow<hypertrace_test_support::made::Made
 
 fn path_of(regions: &Regions) -> Vec<(String, &'static str, u64)> {
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
-    let doing = |doing| match doing {
-        Doing::Running => "running",
-        Doing::Runnable => "runnable",
-        Doing::Blocked(_) => "blocked",
-        Doing::Unknown(_) => "not known",
+    let doing = |part| match part {
+        Part::OnCpu => "running",
+        Part::Runnable => "runnable",
+        Part::Blocked => "blocked",
+        _ => "not known",
     };
     let name = |thread: u16| regions.causes[usize::from(thread)].to_string();
     let steps = group.total.path.iter();
-    let mut path =
-        Vec::from_iter(steps.map(|step| (name(step.thread), doing(step.doing), step.ns)));
+    let mut path = Vec::from_iter(steps.map(|step| (name(step.thread), doing(step.part), step.ns)));
     path.sort();
     path
 }

@@ -6,9 +6,12 @@ use hypertrace_test_support::guest_mode::MS;
 use hypertrace_test_support::machine::Random;
 use hypertrace_test_support::made::START_NS;
 use hypertrace_test_support::trace_dat::Counted;
-use hypertrace_test_support::two_kernels::{STOLEN_MS, THREADS, World};
-use hypertrace_timeline::regions::{Options, Part, Regions, Sample, Times};
+use hypertrace_test_support::two_kernels::{HOG, REGIONS, STOLEN_MS, THREADS, World};
+use hypertrace_timeline::regions::{
+    By, Cause, Group, Options, Part, PathStep, Regions, Sample, Times, Unknown,
+};
 use hypertrace_timeline::{Given, Recording};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most that a time of the guest is wrong, nanoseconds.
 const BOUND: u64 = 3;
@@ -21,11 +24,14 @@ struct Found {
 }
 
 fn read(world: &World) -> Found {
+    read_with(world, &Options { keeps_intervals: true, ..Options::default() })
+}
+
+fn read_with(world: &World, options: &Options) -> Found {
     let made = world.made();
     let recording = Recording::open(&[Given::new(made.path())]).unwrap();
     assert_eq!(recording.unread.len(), 0, "{:?}", recording.unread);
-    let options = Options { keeps_intervals: true, ..Options::default() };
-    let regions = Regions::of(&recording, &options).unwrap();
+    let regions = Regions::of(&recording, options).unwrap();
     let threads = world.threads.iter().enumerate();
     let all = threads.flat_map(|(thread, of)| of.regions.iter().map(move |r| (thread, r.0, r.1)));
     Found { regions, expected: all.filter(|(.., end)| *end > 0).collect() }
@@ -157,6 +163,14 @@ fn two_guests_of_a_session_have_cpus_of_the_same_number() {
     assert!(found.samples().any(|(_, (thread, ..))| thread > 1));
     assert!(sum.get(Part::Guest) > 0 && sum.get(Part::Unknown) * 500 <= sum.total(), "{sum:?}");
     assert!(truth.get(Part::Stolen) > 0, "{truth:?}");
+
+    let found = read_paths(&world);
+
+    let groups = found.regions.groups.iter();
+    let divided = |group| found.assert_path(&world, group)[Unknown::Vcpu as usize];
+    assert_eq!(groups.map(divided).sum::<u64>(), 0);
+    let stolen = |group: &Group| group.total.path.iter().any(|step| step.part == Part::Stolen);
+    assert!(found.regions.groups.iter().any(stolen));
 }
 
 #[test]
@@ -220,6 +234,13 @@ fn time_of_which_the_host_recorded_nothing_is_unknown() {
         let divided = sum.total() - asleep;
         let unknown = sum.get(Part::Unknown);
         assert!((divided / 4..divided * 9 / 10).contains(&unknown), "{unknown} of {divided}");
+
+        let found = read_paths(&world);
+
+        let groups = found.regions.groups.iter();
+        let of_path = |group| found.assert_path(&world, group)[Unknown::Vcpu as usize];
+        let not_proven = groups.map(of_path).sum::<u64>();
+        assert!(not_proven * 4 > divided, "{not_proven} of {divided}");
     }
 }
 
@@ -237,4 +258,112 @@ fn few_of_the_events_that_are_missing_without_a_count_make_a_part_wrong() {
     }
     println!("{wrong} wrong intervals by {missing} missing events");
     assert!(missing > 300 && wrong * 40 <= missing, "{wrong} of {missing}");
+}
+
+/// Reads a world's critical paths: each region is a group.
+fn read_paths(world: &World) -> Found {
+    let by = By::Field("id".into());
+    read_with(world, &Options { has_paths: true, by, ..Options::default() })
+}
+
+impl Found {
+    /// Returns the number of the thread that a cause is.
+    fn tid(&self, cause: u16) -> Option<u32> {
+        match self.regions.causes[usize::from(cause)] {
+            Cause::Thread { tid, .. } => Some(tid),
+            _ => None,
+        }
+    }
+
+    /// Asserts that the steps of a region's path add up to its duration, and that none is longer than it was. Returns
+    /// the unknown time by reason.
+    #[track_caller]
+    fn assert_path(&self, world: &World, group: &Group) -> [u64; Unknown::ALL.len()] {
+        let path = &group.total.path;
+        assert_eq!(path.iter().map(|step| step.ns).sum::<u64>(), group.total.times.total());
+        let id: u64 = group.value.as_deref().unwrap().parse().unwrap();
+        let of_thread = (0..).zip(world.threads[(id / REGIONS) as usize].regions.iter());
+        let (_, (from, to)) =
+            of_thread.filter(|(_, r)| r.1 > 0).nth((id % REGIONS) as usize).unwrap();
+        let mut truth = BTreeMap::<(u32, &str), u64>::new();
+        let mut pieces = 0;
+        for (thread, from, to) in world.path((id / REGIONS) as usize, *from, *to) {
+            for (from, to, part) in world.truth(thread, from, to) {
+                *truth.entry((THREADS[thread], part.key())).or_default() += to - from;
+                pieces += 1;
+            }
+        }
+        let mut found = BTreeMap::<(u32, &str), u64>::new();
+        let mut unknown = [0; Unknown::ALL.len()];
+        for PathStep { thread, part, cause, ns, .. } in path {
+            let whom = cause.and_then(|cause| self.tid(cause));
+            match part {
+                Part::Unknown => {
+                    unknown[usize::from(cause.unwrap())] += ns;
+                    continue;
+                }
+                Part::Stolen => assert_eq!(whom, Some(HOG)),
+                Part::Behind => {
+                    assert!(whom.is_some_and(|tid| THREADS.contains(&tid)), "{cause:?}")
+                }
+                Part::Blocked => {
+                    assert_eq!(self.regions.causes[usize::from(cause.unwrap())], Cause::Timer)
+                }
+                _ => assert_eq!(*cause, None, "{part:?}"),
+            }
+            *found.entry((self.tid(*thread).unwrap(), part.key())).or_default() += ns;
+        }
+        for (step, ns) in found {
+            let most = truth.get(&step).copied().unwrap_or(0) + 2 * BOUND * pieces;
+            assert!(ns <= most, "{id}: {step:?}: {ns} ns of {truth:?}: {path:?}");
+        }
+        unknown
+    }
+}
+
+#[test]
+fn each_step_of_a_critical_path_has_the_true_part() {
+    let (mut parts, mut all, mut longest) = (BTreeSet::new(), 0, 0);
+    let mut unknown = [0; Unknown::ALL.len()];
+    for seed in 0..8 {
+        let world = World::new(seed);
+
+        let found = read_paths(&world);
+
+        assert_eq!(found.regions.groups.len(), found.expected.len());
+        for group in &found.regions.groups {
+            let of_group = found.assert_path(&world, group);
+            unknown.iter_mut().zip(of_group).for_each(|(sum, ns)| *sum += ns);
+            all += group.total.times.total();
+            let path = &group.total.path;
+            longest = longest.max(BTreeSet::from_iter(path.iter().map(|step| step.thread)).len());
+            parts.extend(path.iter().map(|step| step.part.key()));
+        }
+    }
+    // Before the first switch of a thread, nothing is known of it.
+    let missing = std::mem::take(&mut unknown[Unknown::Missing as usize]);
+    assert!(missing * 100 < all, "{missing} of {all}");
+    let bound = std::mem::take(&mut unknown[Unknown::Border as usize]);
+    assert!(bound > 0 && bound * 500 < all, "{bound} of {all}");
+    assert_eq!(unknown.iter().sum::<u64>(), 0, "{unknown:?}");
+    assert!(longest > 2, "{longest}");
+    let others = BTreeSet::from([Part::OnCpu, Part::OffCpu].map(Part::key));
+    assert_eq!(parts, &BTreeSet::from(Part::ALL.map(Part::key)) - &others);
+}
+
+#[test]
+fn events_that_either_kernel_lost_and_counted_give_no_time_to_a_wrong_step() {
+    let mut paths = 0;
+    for seed in 0..8 {
+        let world = lossy(seed, Counted(true));
+
+        let found = read_paths(&world);
+
+        let counted = found.regions.groups.iter().filter(|group| group.count() > 0);
+        for group in counted {
+            found.assert_path(&world, group);
+            paths += 1;
+        }
+    }
+    assert!(paths > 50, "{paths}");
 }

@@ -10,10 +10,9 @@ use hypertrace_test_support::trace_dat::{
 };
 use hypertrace_test_support::vcpu::HOST_BASE;
 use hypertrace_timeline::regions::{
-    Breakdown, Cause, Doing, Group, NotCounted, Options, PARTS, Part, Regions, Turn, Unknown,
-    Window,
+    Breakdown, Cause, Group, NotCounted, Options, PARTS, Part, Regions, Turn, Unknown, Window,
 };
-use hypertrace_timeline::{ClockMaps, GuestKernel, KernelTrace, Recording, Session};
+use hypertrace_timeline::{ClockMaps, Given, GuestKernel, KernelTrace, Recording, Session};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -1077,6 +1076,30 @@ fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_t
     assert_eq!(read(false, true), alone);
 }
 
+#[test]
+fn a_path_of_the_vmm_is_not_that_of_the_guests_thread_with_the_same_number() {
+    let mut machine = Cpus::new(1, &[OWN]);
+    machine.at(MS).switch(0, READY, OWN).at(12 * MS).switch(0, ASLEEP, IDLE).at(20 * MS);
+    machine.timer(0, HARD, OWN).at(21 * MS).switch(0, READY, OWN);
+    machine.at(45 * MS).switch(0, READY, (7, "last"));
+    let mut host = Cpus::new(1, &[OWN]);
+    host.at(MS / 4).switch(0, READY, OWN).at(13 * MS).switch(0, READY, HOG);
+    host.at(24 * MS).switch(0, READY, OWN).at(45 * MS).switch(0, READY, (7, "last"));
+    let lease = [10, 40, OWN.0.into(), 0];
+    let ring = Packet::host(1).with64(80, 10).event_str(100, 1, &lease, b"vcpu");
+    let ring = ring.event(12 * MS, 16, &[5]).event(26 * MS, 17, &[5]);
+    let made = guest(&machine, false).stream("host-001-0000", &[Packet::host(1), ring]);
+    made.kernel(&host.trace());
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+
+    let options = Options { has_paths: true, ..Options::default() };
+    let regions = Regions::of(&recording, &options).unwrap();
+
+    let [Group { total, .. }] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
+    let path = total.path.iter().map(|step| (step.part, step.ns.div_ceil(MS)));
+    assert_eq!(Vec::from_iter(path), [(Part::Runnable, 11), (Part::OnCpu, 3)]);
+}
+
 /// Reads a guest's session with the recording of its host, with critical paths.
 fn with_host(host: &Cpus, served: bool) -> Regions {
     let made = guest(host, served);
@@ -1097,8 +1120,8 @@ fn the_thread_of_a_server_is_no_vcpu() {
 
     let [Group { total, .. }] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
     assert_eq!((total.regions, total.times.get(Part::Unknown)), (1, total.times.total()));
-    let path = total.path.iter().map(|step| step.doing);
-    assert_eq!(Vec::from_iter(path), [Doing::Unknown(Unknown::NoThread)]);
+    let path = total.path.iter().map(|step| (step.part, step.cause.unwrap()));
+    assert_eq!(Vec::from_iter(path), [(Part::Unknown, Unknown::NoThread as u16)]);
     // The points in the server's sleep contradict its switches, which another line says.
     let said = |regions: &Regions| {
         let lines = regions.warnings.iter().filter(|line| line.contains("ran its clients"));
@@ -1131,9 +1154,9 @@ fn an_end_that_the_clock_puts_where_its_thread_has_no_cpu_is_the_clocks_fault() 
         };
 
         let [Group { total, .. }] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
-        let unknown = total.path.iter().filter(|step| matches!(step.doing, Doing::Unknown(_)));
+        let unknown = total.path.iter().filter(|step| step.part == Part::Unknown);
         let [step] = unknown.collect::<Vec<_>>()[..] else { panic!("{:?}", total.path) };
-        assert_eq!(step.doing, Doing::Unknown(why));
+        assert_eq!(step.cause, Some(why as u16));
         // A point every millisecond is all that limits the guest's clock.
         assert!(step.ns.abs_diff(5 * MS) < MS, "{step:?}");
     }

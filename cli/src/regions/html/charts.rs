@@ -234,7 +234,10 @@ impl Numbered<'_> {
                 Cause::Unknown(Unknown::Missing) => ": an event is missing",
                 Cause::Unknown(Unknown::TooMany) => ": there were too many threads",
                 Cause::Unknown(Unknown::NoThread) => ": of which thread it is, is not known",
-                Cause::Unknown(Unknown::Clock) => ": the guest's clock is not exact enough",
+                Cause::Unknown(Unknown::Clock | Unknown::Border) => {
+                    ": the guest's clock is not exact enough"
+                }
+                Cause::Unknown(Unknown::Vcpu) => ": what the guest's CPU did is not proven",
                 _ => "",
             };
             self.names.push(short(&self.shown.cause_name(cause)) + why);

@@ -6,11 +6,12 @@ use super::super::causes::Unknown;
 use super::super::choice::LeftOut;
 use super::super::cpus::Cpus;
 use super::super::groups::{cut, unknown};
+use super::super::host::Side;
 use super::super::marks::Kinds;
 use super::super::pairs::{Begun, Open, SameId};
 use super::super::parts::Divided;
-use super::super::path::{self, Path};
 use super::super::roles::Role;
+use super::super::steps::Path;
 use super::super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State};
 use super::super::{By, MOST_REGIONS, NotCounted, Select};
 use super::{Pass, all_threads, divide};
@@ -78,7 +79,7 @@ impl Pass<'_> {
         event: &EventRef<'_>,
         role: Role,
         name: u32,
-        (thread, on): (Option<usize>, Option<u32>),
+        (thread, on): (Option<usize>, Option<(Side, u32)>),
         is_unknown: bool,
     ) {
         let (session, end, id) = (event.source.session, event.ts_ns, role.id(event));
@@ -132,13 +133,10 @@ impl Pass<'_> {
         let duration_ns = Some(end.saturating_sub(open.begin).max(0) as u64);
         let region = self.region(name, open.answers.as_ref(), Some(*event));
         let refused = self.chooser.refuses(open.begin, &RegionRef { duration_ns, ..region });
-        let path = match (refused, self.options.has_paths) {
-            (None, true) => {
-                let is_exact = self.hosts[session].is_exact(event);
-                self.path(session, on, (open.begin, end), (is_exact, role.is_of_any))
-            }
-            _ => Path::default(),
-        };
+        let path = (refused.is_none() && self.options.has_paths).then(|| {
+            let is_exact = self.hosts[session].is_exact(event);
+            self.path(session, on, (open.begin, end), (is_exact, role.is_of_any))
+        });
         self.add(open, session, client, (end, depth, path), refused);
     }
 
@@ -147,17 +145,28 @@ impl Pass<'_> {
     fn path(
         &mut self,
         session: usize,
-        on: Option<u32>,
+        on: Option<(Side, u32)>,
         times: (i64, i64),
-        kind: (bool, bool),
+        (is_exact, has_waits): (bool, bool),
     ) -> Path {
-        // A guest's kernel may have been recorded several times: the first one that had not ended.
-        let side = self.hosts[session].own_side();
+        // A session may have several guests, and a guest's kernel may have been recorded several times: the first recording
+        // that had not ended.
+        let host = &self.hosts[session];
+        let side = on.map_or(host.own_side(), |(side, _)| side);
+        let of_thread = on.and_then(|(side, tid)| host.threads[host.known(side, tid)?].recording);
+        let clock_of = |at: usize| host.recordings.get(at).and_then(|of| of.guest_clock);
+        let clock = of_thread.and_then(clock_of);
+        let is_of_guest = |trace: u16| {
+            let mut shown = self.traced[usize::from(trace)].iter().filter(|(of, _)| *of == session);
+            of_thread.is_none() || shown.any(|(_, at)| clock_of(*at) == clock)
+        };
         let all = all_threads(&self.traced, &self.cpus, session);
         let all = all.filter(|cpus| self.owners[usize::from(cpus.trace)].0 == side);
+        let all = all.filter(|cpus| is_of_guest(cpus.trace));
         let cpus = all.min_by_key(|cpus| (cpus.until < times.1, cpus.until));
+        let kind = (is_exact, has_waits, side == Side::Guest && host.vcpus.is_some());
         let path = match (cpus, on) {
-            (Some(cpus), Some(tid)) => cpus.path(tid, times, kind, &mut self.causes),
+            (Some(cpus), Some((_, tid))) => cpus.path(tid, times, kind, clock, &mut self.causes),
             _ => None,
         };
         let none = || {
@@ -166,8 +175,7 @@ impl Pass<'_> {
                 (_, None) => Unknown::NoThread,
                 _ => Unknown::Missing,
             };
-            let ns = times.1.saturating_sub(times.0).max(0) as u64;
-            Path { steps: path::unknown(why, ns).into(), waits: Box::default() }
+            Path::unknown(why, times.1.saturating_sub(times.0).max(0) as u64)
         };
         path.unwrap_or_else(none)
     }
@@ -228,7 +236,7 @@ impl Pass<'_> {
         mut open: Open,
         session: usize,
         client: u32,
-        (end, depth, path): (i64, usize, Path),
+        (end, depth, path): (i64, usize, Option<Path>),
         mut refused: Option<LeftOut>,
     ) {
         let mut group = None;
@@ -296,21 +304,26 @@ impl Pass<'_> {
                 self.store.keep(Detail::new(index, Divided::default()));
             }
         }
-        let (store, groups, waited) = (&mut self.store, &mut self.groups, &mut self.waited);
-        let Some((thread, number)) = open.thread else {
-            let Path { steps: path, waits } = path;
-            let divided = match host.is_program && !path.is_empty() {
-                true => Divided { times: path::times(&path), waits, path, ..Divided::default() },
-                false => Divided { times: sample.times, path, ..Divided::default() },
-            };
-            return divide(store, groups, waited, index, divided);
+        let own = match open.thread {
+            Some((thread, number)) => {
+                let thread = &mut host.threads[thread];
+                let is_known = thread.border(end);
+                thread.tally.end(is_known, number, index)
+            }
+            None => Some(Divided { times: sample.times, ..Divided::default() }),
         };
-        let (thread, path) = (&mut host.threads[thread], path.steps);
-        let is_known = thread.border(end);
-        match thread.tally.end(is_known, number, index) {
-            Some(divided) => divide(store, groups, waited, index, Divided { path, ..divided }),
-            None if path.is_empty() => {}
-            None => drop(self.paths.insert(index, path)),
+        match (path, own) {
+            (Some(mut path), own) => {
+                path.is_division = open.thread.is_none() && host.is_program;
+                path.own = own.filter(|_| !path.is_division);
+                host.vcpus.iter_mut().for_each(|vcpus| path.hold(vcpus));
+                self.paths.insert(index, path);
+                self.place_path(index);
+            }
+            (None, Some(own)) => {
+                divide(&mut self.store, &mut self.groups, &mut self.waited, index, own);
+            }
+            (None, None) => {}
         }
     }
 
