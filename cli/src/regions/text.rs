@@ -95,7 +95,12 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
         }
         histogram(out, &Histogram::of(&durations.all))?;
         match unknown {
-            Some(why) => out.push_str(&wrapped(&format!("where the time went: {why}"), "  ")),
+            Some(why) => {
+                let lines = [format!("where the time went: {why}")].into_iter();
+                lines
+                    .chain(guest_at_most(group))
+                    .for_each(|line| out.push_str(&wrapped(&line, "  ")));
+            }
             None => breakdowns(out, shown, group)?,
         }
         path(out, shown, group)?;
@@ -279,14 +284,19 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     });
     let most = most
         .map(|ns| format!("at most {} of the column all is time that a hypervisor took", time(ns)));
-    let guest = group.total.guest_at_most_ns.map(|ns| {
+    let most = most.into_iter().chain(guest_at_most(group));
+    [regions].into_iter().chain(partial).chain(steal).chain(most).collect()
+}
+
+/// Returns a line about a guest's threads of which only the vCPU's time is known, if there are any.
+fn guest_at_most(group: &Group) -> Option<String> {
+    group.total.guest_at_most_ns.map(|ns| {
         format!(
-            "guest <= {} of the column all: the vCPU ran the guest then, and nothing says which of its threads; \
+            "guest <= {} of all: the vCPU ran the guest then, and nothing says which of its threads; \
              `hypertrace forward` in the guest does",
             time(ns)
         )
-    });
-    [regions].into_iter().chain(partial).chain(steal).chain(most).chain(guest).collect()
+    })
 }
 
 /// A row of the exits for one reason in a part.

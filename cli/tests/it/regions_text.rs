@@ -233,6 +233,15 @@ fn a_critical_path_of_a_guests_threads_has_the_parts_of_both_kernels() {
 }
 
 #[test]
+fn without_the_guests_kernel_the_time_of_a_guests_thread_is_at_most_that_of_its_vcpu() {
+    let mut vcpu = Vcpu::rounds(0, 10, 5);
+    vcpu.process = Some(50);
+    let made = vcpu::session(std::slice::from_ref(&vcpu));
+    made.kernel(&vcpu::trace(&[vcpu], |_| true));
+    golden("at_most", HYPERTRACE.transcript(&[made], &["regions S"]));
+}
+
+#[test]
 fn waiting_inside_several_regions_is_said_once() {
     let own = (200, "own");
     let mut machine = Cpus::new(1, &[own]);
