@@ -131,9 +131,9 @@ impl Mean {
         self.sum(Part::is_on_cpu)
     }
 
-    /// Returns the time in which the thread waited for a CPU or was blocked, nanoseconds.
+    /// Returns the time in which the thread waited, for a CPU or for anything else, nanoseconds.
     pub fn waits_ns(&self) -> f64 {
-        self.sum(|part| matches!(part, Part::Runnable | Part::Blocked))
+        self.sum(Part::is_wait)
     }
 
     fn sum(&self, is_wanted: impl Fn(Part) -> bool) -> f64 {

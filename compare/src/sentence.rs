@@ -141,17 +141,27 @@ fn changed_sentence(d: &Difference) -> String {
     let one = |(part, shown, change): &(Part, f64, &Change)| {
         let width = change.half_width_ns.filter(|_| !change.has_moved());
         let width = width.map_or(String::new(), |ns| format!(" +- {}", unit.plain(ns)));
-        let name = part.label();
-        format!("{name} {}{width}{}", unit.signed(*shown), because(d, *part, unit))
+        let because = because(d, *part, unit);
+        match part {
+            Part::Stolen => {
+                format!("{}{width} in time that host threads took{because}", unit.signed(*shown))
+            }
+            part => format!("{} {}{width}{because}", part.label(), unit.signed(*shown)),
+        }
     };
     text.push_str(&format!(": {}", listed.iter().map(one).collect::<Vec<_>>().join(", ")));
     if listed.len() < d.parts.iter().filter(|(_, c)| c.a_ns + c.b_ns > 0.0).count() {
         text.push_str("; the rest did not move");
     }
-    let is_ready = |(part, change): &&(Part, Change)| *part == Part::Runnable && is_most(change);
-    if d.own.verdict == Verdict::NoDifferenceSeen && d.parts.iter().any(|part| is_ready(&part)) {
-        let how = if word == "slower" { "longer" } else { "less" };
-        text.push_str(&format!(". It waited {how} for a CPU: that is not the code"));
+    let is_of_others = |(part, change): &(Part, Change)| {
+        matches!(part, Part::Stolen | Part::Behind | Part::Runnable) && is_most(change)
+    };
+    if d.own.verdict == Verdict::NoDifferenceSeen && d.parts.iter().any(is_of_others) {
+        let how = if word == "slower" { "longer" } else { "a shorter time" };
+        text.push_str(&format!(
+            ". Other threads had the CPU for {how}, which does not acquit the code: such a thread may do the code's work, as a \
+             kworker that writes its data does"
+        ));
     }
     text
 }

@@ -5,12 +5,13 @@ use crate::regions_html::check_closed;
 use hypertrace_compare::{Exits, FILE, Mean, Named, Percentiles, Region, Run, Typical, VERSION};
 use hypertrace_format::origin::Origin;
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, HARD, READY};
+use hypertrace_test_support::two_kernels::World;
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::golden::golden;
 use hypertrace_tests::linux::static_program;
 use hypertrace_tests::namespace::Mount;
-use hypertrace_timeline::regions::{Options, PARTS, Regions};
+use hypertrace_timeline::regions::{Options, PARTS, Part, Regions};
 use hypertrace_timeline::{Given, Recording};
 use serde_json::Value;
 use std::fs;
@@ -135,8 +136,65 @@ fn a_slower_child_is_named_and_the_limit_fails() {
 }
 
 #[test]
-fn a_wait_is_not_the_code() {
+fn a_wait_for_a_cpu_is_named_with_who_had_it_and_acquits_nothing() {
     golden("waits", Runs::sides(6, 0.0, 9_000.0).transcript(""));
+}
+
+/// A run of a guest's threads by both kernels, from which a thread of the host and one of the guest took so much time.
+fn made_guest_thread(number: u32, [stolen, behind]: [f64; 2]) -> Run {
+    let of = |part: Part, more: f64, wait: &str| {
+        let mut parts_ns = [0.0; PARTS];
+        parts_ns[Part::Guest as usize] = 20_000.0 + f64::from(number * 7919 % 13) * 30.0;
+        parts_ns[part as usize] = 1_000.0 + more;
+        Typical {
+            waits: [(wait, 1_000.0 + more)].into_iter().collect(),
+            ..typical(parts_ns, 0.0, 0.0)
+        }
+    };
+    let sync = of(Part::Stolen, stolen, "stolen by 'kworker/1:2'");
+    let parse = of(Part::Behind, behind, "behind by 'make'");
+    let mut all = made(number, 0.0, 0.0);
+    all.regions =
+        [("sync", sync), ("parse", parse)].map(|(name, of)| (name.to_owned(), region(of))).into();
+    all
+}
+
+#[test]
+fn time_that_threads_of_host_and_guest_took_is_named_and_acquits_nothing() {
+    let runs = Runs::new();
+    for number in 0..6 {
+        runs.add(&format!("a-0{}", number + 1), &made_guest_thread(2 * number, [0.0; 2]));
+        let more = [9_000.0, 8_000.0];
+        runs.add(&format!("b-0{}", number + 1), &made_guest_thread(2 * number + 1, more));
+    }
+    golden("stolen", runs.transcript(""));
+    let json: Value = runs.compare(&["--json"]).json();
+    for difference in json["differences"].as_array().unwrap() {
+        assert_eq!(difference["waits"]["verdict"], "slower", "{difference}");
+    }
+}
+
+#[test]
+fn a_run_has_who_took_time_from_a_guests_threads_by_both_kernels() {
+    let made = World::new(3).made();
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+    let regions = Regions::of(&recording, &Options::default()).unwrap();
+
+    let run = Run::of(&recording.sessions[0].0, &regions);
+
+    let typical = &run.regions["r"].typical;
+    let waits = |part: &str| {
+        typical
+            .waits
+            .iter()
+            .filter(|(name, _)| name.starts_with(part))
+            .map(|(_, ns)| *ns)
+            .sum::<f64>()
+    };
+    for (part, by) in [(Part::Stolen, "stolen by 't9'"), (Part::Behind, "behind by 't")] {
+        let ns = typical.mean.parts_ns[part as usize];
+        assert!(ns > 0.0 && near(waits(by), ns), "{part:?} {ns}: {:?}", typical.waits);
+    }
 }
 
 /// A run of a guest whose VMM handles loads so much slower.

@@ -414,10 +414,7 @@ impl<'a> Pass<'a> {
                         self.hosts[session].threads[guest].unplaced.wake();
                         self.place(session, guest);
                     }
-                    Waiter::Path(index) => {
-                        self.paths.entry(index).and_modify(Path::wake);
-                        self.place_path(index);
-                    }
+                    Waiter::Path(index) => self.place_path(index),
                 }
             }
         }

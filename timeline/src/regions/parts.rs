@@ -96,7 +96,7 @@ impl Part {
     }
 
     /// Returns whether the thread waits in it.
-    pub(super) fn is_wait(self) -> bool {
+    pub fn is_wait(self) -> bool {
         self.has_causes() || matches!(self, Part::Halted | Part::OffCpu)
     }
 

@@ -181,7 +181,8 @@ impl Path {
         vcpus.unplaced += self.stays.len();
     }
 
-    /// Divides what is known by now of the path of the region with this index.
+    /// Divides what is known by now of the path of the region with this index, which waits for nothing then, or for what
+    /// it waited for is known.
     pub fn divide(
         &mut self,
         index: u32,
@@ -189,6 +190,7 @@ impl Path {
         causes: &Causes,
         divided: &mut Vec<(Interval, Option<Reason>)>,
     ) {
+        self.unplaced.wake();
         loop {
             self.unplaced.divide(Waiter::Path(index), vcpus, divided);
             divided.drain(..).for_each(|(interval, _)| self.add(self.thread, &interval));
@@ -200,11 +202,6 @@ impl Path {
             vcpus.unplaced -= 1;
             self.unplaced.push_on(interval, cpu, vcpus, causes);
         }
-    }
-
-    /// Notes that what it waits for is known.
-    pub fn wake(&mut self) {
-        self.unplaced.wake();
     }
 
     /// Returns whether all of it is known, and how the region's time divides.
