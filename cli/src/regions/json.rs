@@ -172,6 +172,7 @@ struct Parts(Times);
 pub struct Interval {
     version: u32,
     session: usize,
+    of_guest: bool,
     tid: u32,
     thread: Option<String>,
     t_ns: i64,
@@ -295,6 +296,7 @@ impl Interval {
         Interval {
             version: JSON_VERSION,
             session: thread.session,
+            of_guest: thread.is_of_guest,
             tid: thread.tid,
             thread: thread.name.map(str::to_owned),
             t_ns: thread.interval.from.saturating_sub(start),

@@ -4,6 +4,8 @@
 //! version runs in these tests.
 
 use crate::perfetto::{READER, SCRIPT, session, with_boot_time};
+use hypertrace_test_support::guest_mode::TIDS;
+use hypertrace_test_support::two_kernels::World;
 use hypertrace_test_support::{made, trace_dat, vcpu};
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
@@ -56,6 +58,12 @@ fn path(tracks: &BTreeMap<u64, &Value>, track: u64) -> Vec<String> {
     let name = [&of["name"], &of["thread"]["thread_name"], &of["process"]["process_name"]];
     path.push(name.iter().find_map(|name| name.as_str()).unwrap_or("?").to_owned());
     path
+}
+
+/// Returns the number of a thread that its track has in its name.
+fn tid_of(track: &Value) -> u64 {
+    let name = track["name"].as_str().unwrap();
+    name.rsplit(['-', ' ', '/']).next().unwrap().parse().unwrap()
 }
 
 /// Makes a session of a host with a thread of the VMM, and its kernel's trace.
@@ -148,6 +156,75 @@ fn between_two_states_of_one_name_is_a_state_without_a_name() {
     let at = |state: &Value| number(&state["at"]);
     assert!(gaps.clone().count() > 0);
     assert!(gaps.clone().all(|pair| at(pair[0]) == at(pair[1])), "{states:?}");
+}
+
+#[test]
+fn the_states_of_a_guests_thread_have_the_parts_of_both_kernels_and_a_track_of_the_guest() {
+    let made = World::new(3).made();
+    with_boot_time(&made, 5_000_000_000);
+    let intervals = run(HYPERTRACE.command(["regions", "--intervals"]).arg(made.path())).stdout;
+    let mut expected = BTreeMap::<(u64, u64), Vec<String>>::new();
+    for line in intervals.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let part = Part::ALL.into_iter().find(|part| part.key() == line["part"]).unwrap();
+        let of = (u64::from(line["of_guest"] == true), number(&line["tid"]));
+        expected.entry(of).or_default().push(part.label().into());
+    }
+    // A thread of the host has the number of one of the guest.
+    let both = expected.keys().filter(|(_, tid)| expected.contains_key(&(1, *tid)));
+    assert!(both.count() > 1, "{:?}", expected.keys());
+
+    let Some(packets) = packets(&[made.path()]) else { return };
+
+    let tracks = tracks(&packets);
+    let mut found = BTreeMap::<(u64, u64), Vec<String>>::new();
+    for packet in events(&packets, "TYPE_STATE") {
+        let Some(name) = packet["name"].as_str() else { continue };
+        let of = tracks[&number(&packet["track"])];
+        if of["name"] != "parts" {
+            continue;
+        }
+        let thread = tracks[&number(&of["parent_uuid"])];
+        let tid = match number(&thread["thread"]["tid"]) {
+            // A thread whose process is not known has it in its name.
+            0 => tid_of(thread),
+            tid => tid,
+        };
+        found.entry((number(&packet["machine_id"]), tid)).or_default().push(name.into());
+    }
+    assert_eq!(found, expected);
+    let of_guest = found.iter().filter(|((machine, _), _)| *machine == 1);
+    let parts = BTreeSet::from_iter(of_guest.flat_map(|(_, parts)| parts.clone()));
+    for part in
+        [Part::Guest, Part::HostInterrupt, Part::Vmm, Part::Stolen, Part::Behind, Part::Halted]
+    {
+        assert!(parts.contains(part.label()), "{part:?}: {parts:?}");
+    }
+}
+
+#[test]
+fn the_threads_of_a_guest_are_below_the_thread_that_is_proven_to_run_their_cpu() {
+    for (world, is_proven) in [(World::new(3), true), (World::swapped(5), false)] {
+        let made = world.made();
+        with_boot_time(&made, 5_000_000_000);
+        let Some(packets) = packets(&[made.path()]) else { return };
+        let tracks = tracks(&packets);
+        let mut found = BTreeMap::<u64, Vec<String>>::new();
+        for packet in events(&packets, "TYPE_STATE") {
+            let of = tracks[&number(&packet["track"])];
+            if of["name"] == "guest threads" {
+                assert_eq!(number(&packet["machine_id"]), 0);
+                let names = found.entry(number(&of["parent_uuid"])).or_default();
+                names.extend(packet["name"].as_str().map(str::to_owned));
+            }
+        }
+        let found = found.into_iter().map(|(of, names)| (tid_of(tracks[&of]), names));
+        let of_cpu = |cpu: usize| {
+            let names = world.had(cpu).into_iter().map(|tid| format!("t{tid}-{tid}"));
+            (u64::from(TIDS[cpu]), Vec::from_iter(names))
+        };
+        let expected = [0, 1].into_iter().filter(|_| is_proven).map(of_cpu);
+        assert_eq!(BTreeMap::from_iter(found), BTreeMap::from_iter(expected));
+    }
 }
 
 #[test]

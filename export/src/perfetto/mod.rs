@@ -6,6 +6,7 @@
 //! events    events as instants, functions as slices, losses
 //! regions   regions as slices, and what threads did
 //! scheduling which thread each CPU had
+//! vcpus     which thread of a guest had a guest's CPU
 //! arguments of events
 //! tracks    what viewers show as lines
 //! machines  hosts and guests
@@ -27,6 +28,7 @@ mod regions;
 mod scheduling;
 mod sequence;
 mod tracks;
+mod vcpus;
 
 use crate::choice::Choice;
 use crate::{Error, Result};
@@ -145,13 +147,14 @@ pub fn write(
     })?;
     let window = (choice.from_ns.unwrap_or(i64::MIN), choice.to_ns.unwrap_or(i64::MAX));
     // The regions' warnings have the faults of the kernels' traces, too.
-    let mut warnings = regions::write(&mut writer, recording, window, states)?;
+    let (mut warnings, vcpus) = regions::write(&mut writer, recording, window, states)?;
     for fault in faults {
         if !warnings.contains(&fault) {
             warnings.push(fault);
         }
     }
-    scheduling::write(&mut writer, traces, window)?;
+    let vcpus = vcpus::Vcpus::new(traces, &vcpus, states);
+    scheduling::write(&mut writer, traces, vcpus, window)?;
     output.flush()?;
     counts.packets = output.packets;
     counts.changed =

@@ -9,7 +9,7 @@ use super::intern::Kind;
 use super::tracks::{self, Part};
 use crate::{Error, Result};
 use hypertrace_timeline::regions::{
-    self, Interval, Options, Region, Regions, Sample, ThreadInterval, names,
+    self, Interval, Options, ProvenVcpu, Region, Regions, Sample, ThreadInterval, names,
 };
 use hypertrace_timeline::{ClockMaps, Consumer, EventRef, Recording, Session, Warning};
 use std::cmp::Reverse;
@@ -39,17 +39,18 @@ struct Thread {
     exit: Option<(i64, String)>,
 }
 
-/// Writes the regions of sessions in a window of time, and what their threads did. Returns the faults of the inputs.
+/// Writes the regions of sessions in a window of time, and what their threads did. Returns the faults of the inputs, and the
+/// threads that run guests' CPUs.
 pub(super) fn write(
     writer: &mut Writer<'_, '_>,
     recording: &Recording,
     window: (i64, i64),
     states: States,
-) -> Result<Vec<Warning>> {
+) -> Result<(Vec<Warning>, Vec<ProvenVcpu>)> {
     let Recording { sessions, traces, .. } = recording;
     if traces.is_empty() && names(sessions).is_empty() {
         writer.points()?;
-        return Ok(Vec::new());
+        return Ok(Default::default());
     }
     let (from_ns, to_ns) = (Some(window.0), Some(window.1));
     let choice = regions::Choice { from_ns, to_ns, ..regions::Choice::default() };
@@ -59,14 +60,14 @@ pub(super) fn write(
     let regions = recording.regions(&options, &mut threads)?;
     let mut threads = Vec::from_iter(threads.threads);
     threads.sort_unstable_by_key(|(of, _)| *of);
-    for (of, thread) in threads {
-        end(writer, of, thread, states)?;
+    for ((session, _, tid), thread) in threads {
+        end(writer, (session, tid), thread, states)?;
     }
     writer.points()?;
     slices(writer, recording, &regions)?;
     let not_counted = regions.groups.iter().flat_map(|group| group.not_counted);
     writer.counts.not_counted = not_counted.fold(0, u64::saturating_add);
-    Ok(regions.warnings)
+    Ok((regions.warnings, regions.vcpus))
 }
 
 /// Writes what threads do in a window of time.
@@ -75,8 +76,8 @@ struct Threads<'a, 'w, 'o> {
     sessions: &'a [(Session, ClockMaps)],
     window: (i64, i64),
     states: States,
-    /// By session and number.
-    threads: HashMap<(usize, u32), Thread>,
+    /// By session, whether it is the guest's, and number: a guest's thread and one of its host may have the same number.
+    threads: HashMap<(usize, bool, u32), Thread>,
 }
 
 impl Consumer for Threads<'_, '_, '_> {
@@ -84,7 +85,7 @@ impl Consumer for Threads<'_, '_, '_> {
 
     fn interval(&mut self, of: &ThreadInterval<'_>) -> Result<()> {
         let is_program = self.sessions[of.session].0.json().programs;
-        let known = self.threads.entry((of.session, of.tid)).or_default();
+        let known = self.threads.entry((of.session, of.is_of_guest, of.tid)).or_default();
         interval(self.writer, known, of, self.states, (self.window, is_program))
     }
 }

@@ -7,6 +7,7 @@ use super::events::Writer;
 use super::fields::{packet, scheduling, task};
 use super::intern::valid;
 use super::tracks::Track;
+use super::vcpus::Vcpus;
 use crate::Result;
 use hypertrace_timeline::KernelTrace;
 use hypertrace_timeline::regions::{Scheduled, Scheduling, SchedulingStep as Step, Task};
@@ -71,6 +72,7 @@ impl Cpu {
 pub(super) fn write(
     writer: &mut Writer<'_, '_>,
     traces: &[KernelTrace],
+    mut vcpus: Vcpus,
     window: (i64, i64),
 ) -> Result<()> {
     let mut cpus: HashMap<(usize, u32), Cpu> = HashMap::new();
@@ -94,6 +96,7 @@ pub(super) fn write(
             *from = (*from).min(ts_ns);
             writer.known.saw(trace, ts_ns);
         }
+        vcpus.step(writer, scheduled)?;
         if let Step::Switch { next, .. } = scheduled.step {
             last.insert((trace, cpu), if next.is_followed { next.tid } else { 0 });
         }
@@ -137,6 +140,7 @@ pub(super) fn write(
         }
         Ok(())
     })?;
+    vcpus.end(writer)?;
     for (at, (_, until)) in recorded.iter_mut().enumerate() {
         *until = writer.known.ends.get(at).copied().unwrap_or(i64::MIN).min(window.1);
     }

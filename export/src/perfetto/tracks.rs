@@ -43,6 +43,8 @@ pub(super) enum Part {
     States = 1,
     /// Exits of its guest.
     Exits,
+    /// Threads of the guest that had the guest's CPU.
+    GuestThreads,
     /// Functions.
     Functions,
     /// Events of the kernel.
@@ -56,6 +58,7 @@ impl Part {
         match self {
             Part::States => "parts",
             Part::Exits => "exits",
+            Part::GuestThreads => "guest threads",
             Part::Functions => "functions",
             Part::Kernel => "kernel events",
             Part::Bound => "bound of the clock's error",

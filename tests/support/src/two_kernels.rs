@@ -114,6 +114,20 @@ impl World {
         world
     }
 
+    /// Makes one in which each of the guest's CPUs claims the events of the other one, from half of the time on.
+    pub fn swapped(seed: u64) -> World {
+        let mut world = World::new(seed);
+        let [first, second] = &mut world.cpus;
+        let mut halves = [first, second].map(|cpu| {
+            let half = cpu.guest.partition_point(|(time, ..)| *time < END / 2);
+            (cpu.guest.split_off(half), cpu)
+        });
+        let [(first, _), (second, _)] = &mut halves;
+        std::mem::swap(first, second);
+        halves.into_iter().for_each(|(half, cpu)| cpu.guest.extend(half));
+        world
+    }
+
     fn host(&mut self, cpu: usize, at: u64, id: u16, flags: u32, tid: u32, payload: Vec<u8>) {
         self.cpus[cpu].host.push((at, u32::from(id) | flags << 16, tid, payload));
     }
@@ -308,6 +322,12 @@ impl World {
             }
         }
         all
+    }
+
+    /// Returns the threads that had a CPU one after the other.
+    pub fn had(&self, cpu: usize) -> Vec<u32> {
+        let all = self.cpus[cpu].running.iter().map(|(_, tid)| *tid);
+        all.filter(|tid| *tid != 0).collect()
     }
 
     /// Returns the critical path from a time to another, at which the thread had a CPU: threads, and when each is on it.

@@ -25,7 +25,7 @@ use super::steps::Path;
 use super::store::{Detail, State, Store};
 use super::vcpus::{Vcpus, Waiter};
 use super::waited::Spans;
-use super::{Options, Regions, Select, Sink, ThreadInterval};
+use super::{Options, ProvenVcpu, Regions, Select, Sink, ThreadInterval};
 use crate::error::Result;
 use crate::event::{EntryRef, EventKind, EventRef};
 use crate::inputs::ctf::{ClockMaps, Session};
@@ -554,6 +554,18 @@ impl<'a> Pass<'a> {
         });
         let has_all = |session| all_threads(&self.traced, &self.cpus, session).next().is_some();
         let has_all_threads = (0..self.hosts.len()).map(has_all).collect();
+        let of_host = |(session, host): (usize, &Host)| {
+            let all = host.vcpus.iter().flat_map(Vcpus::proven);
+            Vec::from_iter(all.map(|((clock, cpu), tid, until_ns)| ProvenVcpu {
+                session,
+                clock,
+                cpu,
+                tid,
+                until_ns,
+            }))
+        };
+        let mut vcpus = Vec::from_iter(self.hosts.iter().enumerate().flat_map(of_host));
+        vcpus.sort_unstable();
         let waited = self.waited.sum();
         let Pass { mut store, groups, hosts, roles, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
@@ -584,6 +596,7 @@ impl<'a> Pass<'a> {
             waited,
             has_kernel,
             guest_steal_ms: steals.of_guests_ms,
+            vcpus,
             threads,
             has_all_threads,
             store,

@@ -216,6 +216,23 @@ pub struct ThreadInterval<'a> {
     pub cause: Option<Cause>,
 }
 
+/// A CPU of a guest, and the thread of the host that runs it: all events of the guest's kernel on the CPU are in guest mode of
+/// this thread alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct ProvenVcpu {
+    /// Index of the session.
+    pub session: usize,
+    /// Number of the guest's clock.
+    pub clock: u32,
+    /// The guest's number of the CPU.
+    pub cpu: u16,
+    /// Number of the thread.
+    pub tid: u32,
+    /// Unix time from which on an event contradicts, nanoseconds; `None`: none does.
+    pub until_ns: Option<i64>,
+}
+
 /// Takes intervals.
 type Sink<'a> = &'a mut dyn FnMut(&ThreadInterval<'_>);
 
@@ -253,6 +270,8 @@ pub struct Regions {
     /// Time that the kernels of guests say the host took from their CPUs, milliseconds, of sessions where it is in no
     /// part of its own: the host's kernel was not recorded. `None` if it is not known.
     pub guest_steal_ms: Option<u64>,
+    /// The guests' CPUs whose threads of the host are known, if both kernels were recorded.
+    pub vcpus: Vec<ProvenVcpu>,
     /// By session.
     threads: Vec<Vec<lanes::Logged>>,
     /// By session: whether the events of all threads of its machine were recorded.

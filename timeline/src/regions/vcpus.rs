@@ -139,6 +139,12 @@ impl Vcpus {
         })
     }
 
+    /// Iterates over the guests' CPUs whose thread is proven, with the time from which on it is not any more.
+    pub fn proven(&self) -> impl Iterator<Item = (GuestCpu, u32, Option<i64>)> {
+        let until = |tid| self.all.get(tid).and_then(|vcpu| vcpu.refuted);
+        self.threads.iter().map(move |(cpu, tid)| (*cpu, *tid, until(tid)))
+    }
+
     /// Returns how many CPUs of guests had events, and no thread of the host is known to run them.
     pub fn unproven(&self) -> usize {
         self.unproven.len()

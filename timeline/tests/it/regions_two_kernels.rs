@@ -175,16 +175,7 @@ fn two_guests_of_a_session_have_cpus_of_the_same_number() {
 
 #[test]
 fn a_guest_whose_events_contradict_the_hosts_is_divided_by_its_own_kernel_alone() {
-    let mut world = World::new(5);
-    // From half of the time on, each CPU claims the events of the other one.
-    let [first, second] = &mut world.cpus;
-    let mut halves = [first, second].map(|cpu| {
-        let half = cpu.guest.partition_point(|(time, ..)| *time < 100 * MS);
-        (cpu.guest.split_off(half), cpu)
-    });
-    let [(first, _), (second, _)] = &mut halves;
-    std::mem::swap(first, second);
-    halves.into_iter().for_each(|(half, cpu)| cpu.guest.extend(half));
+    let world = World::swapped(5);
 
     let found = read(&world);
 

@@ -465,7 +465,7 @@ impl KernelTrace {
     }
 
     /// Returns the guest's clock in its session, if it is of a guest's kernel.
-    pub(crate) fn guest_clock(&self) -> Option<u32> {
+    pub fn guest_clock(&self) -> Option<u32> {
         self.file.options.guest_clock
     }
 
