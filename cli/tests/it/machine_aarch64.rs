@@ -146,55 +146,119 @@ fn the_kernel_of_an_aarch64_guest_stands_beside_its_programs() {
     Linux::used_aarch64();
 }
 
+/// Runs a script in the machine, in which a Linux guest of KVM runs another one with these programs: `script` gets the line that
+/// starts the guest, with a shared file as its device. Returns the console, or reports what is missing.
+#[track_caller]
+fn run_guest(
+    programs: &[(&str, &Path)],
+    script_of_guest: &str,
+    script: impl FnOnce(&str) -> String,
+) -> Option<String> {
+    let linux = Linux::find_aarch64_host()?;
+    let mut guest = Linux::find_aarch64_host()?;
+    let qemu = Linux::qemu_aarch64()?;
+    let inner = tempfile::tempdir().unwrap();
+    let options = ["-M", "virt,gic-version=3", "-cpu", "host", "-m", "256M"].map(str::to_owned);
+    let options = [&options[..], &FILE.map(str::to_owned)].concat();
+    guest.qemu = "/bin/qemu".into();
+    // QEMU finds the guest's files in the machine at the paths that they have here.
+    let qemu_line = line_of(&guest.command(
+        inner.path(),
+        &["-accel", "kvm"],
+        &options,
+        programs,
+        script_of_guest,
+    ));
+    let initrd = inner.path().join("initrd");
+    let mut programs = vec![programs[0]];
+    programs.extend([&guest.kernel, &initrd].map(|path| (path.to_str().unwrap(), &**path)));
+    programs.extend(qemu.iter().map(|(name, path)| (&**name, &**path)));
+    Some(run(&linux, &programs, &script(&qemu_line)))
+}
+
 #[test]
 #[ignore = "builds the command for AArch64: cargo xtask full"]
 fn a_linux_guest_of_kvm_traces_by_a_shared_file_on_aarch64() {
-    let (Some(linux), Some(mut guest)) = (Linux::find_aarch64_host(), Linux::find_aarch64_host())
-    else {
-        return;
-    };
-    let Some(qemu) = Linux::qemu_aarch64() else { return };
     let Some(built) = build::aarch64("hypertrace-cli", &[]) else { return };
     let hypertrace = built.join("debug/hypertrace");
     let program = build::aarch64("hypertrace-linux-guest", &["--release"]).unwrap();
     let program = program.join("release/hypertrace-linux-guest");
     let (events, points) = (2_000, 20);
-    let inner = tempfile::tempdir().unwrap();
-    let options = ["-M", "virt,gic-version=3", "-cpu", "host", "-m", "256M"].map(str::to_owned);
-    let options = [&options[..], &FILE.map(str::to_owned)].concat();
-    let script = format!("hypertrace forward program {events} {points}; echo \"ended: $?\"");
-    guest.qemu = "/bin/qemu".into();
     let programs = [("hypertrace", &*hypertrace), ("program", &*program)];
-    // QEMU finds the guest's files in the machine at the paths that they have here.
-    let qemu_line =
-        line_of(&guest.command(inner.path(), &["-accel", "kvm"], &options, &programs, &script));
-    let initrd = inner.path().join("initrd");
-    let mut programs = vec![("hypertrace", &*hypertrace)];
-    programs.extend([&guest.kernel, &initrd].map(|path| (path.to_str().unwrap(), &**path)));
-    programs.extend(qemu.iter().map(|(name, path)| (&**name, &**path)));
-    let script = format!(
-        "hypertrace serve --file /dev/shm/guest -o S 2>serve & server=$!
-        until grep -q 'start the VM' serve; do sleep 0.1; done
-        {qemu_line} </dev/null
-        kill -INT $server; wait $server; echo \"served: $?\"; cat serve
-        echo 'the session'; tar cz S | base64; echo 'its end'"
-    );
+    let script = format!("hypertrace forward program {events} {points}; echo \"ended: $?\"");
 
-    let console = run(&linux, &programs, &script);
+    let console = run_guest(&programs, &script, |qemu_line| {
+        format!(
+            "hypertrace serve --file /dev/shm/guest -o S 2>serve & server=$!
+            until grep -q 'start the VM' serve; do sleep 0.1; done
+            {qemu_line} </dev/null
+            kill -INT $server; wait $server; echo \"served: $?\"; cat serve
+            echo 'the session'; tar cz S | base64; echo 'its end'"
+        )
+    });
 
+    let Some(console) = console else { return };
     assert!(console.contains("ended: 0") && console.contains("served: 0"), "{console}");
     let text = console.split_once("the session\r\n").unwrap().1.split_once("its end").unwrap().0;
+    let folder = tempfile::tempdir().unwrap();
     let mut unpack = Command::new("sh");
-    unpack.args(["-c", "base64 -di | tar xz"]).current_dir(inner.path()).stdin(Stdio::piped());
+    unpack.args(["-c", "base64 -di | tar xz"]).current_dir(folder.path()).stdin(Stdio::piped());
     let mut unpack = unpack.spawn().unwrap();
     unpack.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     assert!(unpack.wait().unwrap().success());
-    let session = inner.path().join("S");
+    let session = folder.path().join("S");
     let total = &HYPERTRACE.info(&session)["total"];
     assert_eq!((&total["lost"], &total["faults"]), (&json!(0), &json!({})), "{total}");
     check_numbers(&session, events, points);
     let (_, kernel_events) = check_cpus(&session, 2 * events);
     assert!(kernel_events > 8, "{kernel_events}");
+}
+
+#[test]
+#[ignore = "builds the command for AArch64: cargo xtask full"]
+fn a_guests_regions_are_divided_by_its_own_kernel_alone_on_aarch64_and_a_line_says_so() {
+    let Some(built) = build::aarch64("hypertrace-cli", &[]) else { return };
+    let hypertrace = built.join("debug/hypertrace");
+    let program = build::aarch64("hypertrace-linux-guest", &["--release"]).unwrap();
+    let program = program.join("release/hypertrace-linux-regions");
+    let programs = [("hypertrace", &*hypertrace), ("regions", &*program)];
+    // The host's recording begins meanwhile.
+    let script = "echo booted; sleep 20
+        hypertrace forward regions 5 both spinning 0 0 1; echo \"ended: $?\"";
+
+    let console = run_guest(&programs, script, |qemu_line| {
+        format!(
+            "hypertrace serve --file /dev/shm/guest -o S 2>serve & server=$!
+            until grep -q 'start the VM' serve; do sleep 0.1; done
+            {qemu_line} </dev/null >console & qemu=$!
+            until grep -q booted console || ! kill -0 $qemu; do sleep 0.1; done
+            hypertrace record -a -o S 2>host & host=$!
+            wait $qemu; cat console
+            kill -INT $host; wait $host; echo \"recorded: $?\"; cat host
+            kill -INT $server; wait $server; echo \"served: $?\"; cat serve
+            echo; echo 'of regions'; hypertrace regions S --json"
+        )
+    });
+
+    let Some(console) = console else { return };
+    let ended = ["ended: 0", "recorded: 0", "served: 0"];
+    assert!(ended.iter().all(|text| console.contains(text)), "{console}");
+    let regions = json_after(&console, "of regions");
+    let line = regions["warnings"].to_string();
+    assert!(
+        line.contains("which threads of the host run the guest's CPUs is not proven"),
+        "{line}"
+    );
+    let spinning = regions["regions"].as_array().unwrap().iter();
+    let spinning = spinning.filter(|group| group["name"] == "spinning");
+    let [spinning] = Vec::from_iter(spinning)[..] else { panic!("{regions}") };
+    assert_eq!(spinning["count"], 15, "{spinning}");
+    let parts: BTreeMap<String, u64> =
+        serde_json::from_value(spinning["total"]["parts"].clone()).unwrap();
+    let known = ["on_cpu_ns", "runnable_ns", "blocked_ns", "unknown_ns"];
+    assert!(parts.iter().all(|(part, ns)| *ns == 0 || known.contains(&&**part)), "{parts:?}");
+    assert!(parts["on_cpu_ns"] > 0 && parts["runnable_ns"] > 0, "{parts:?}");
+    assert!(parts["unknown_ns"] * 100 < parts.values().sum(), "{parts:?}");
 }
 
 #[test]
