@@ -242,24 +242,22 @@ fn a_monitor_makes_the_system_calls_of_its_lists() {
     let config = SessionConfig::new(dir.path().join("session"));
     let session = Session::create(config).unwrap();
     let path = session.dir().to_owned();
-    let asked = Arc::new(Barrier::new(2));
-    let ends = Arc::clone(&asked);
 
     let serve = thread::spawn(move || {
         allow(&[syscalls::SERVE, syscalls::RUNTIME, FILTER]).unwrap();
         let filter = || allow(&[syscalls::MONITOR, syscalls::RUNTIME]);
-        let monitor = session.serve_after(filter).unwrap();
-        ends.wait();
-        ends.wait();
-        drop(monitor);
-        session
+        (session.serve_after(filter).unwrap(), session)
     });
-    asked.wait();
+    let (monitor, session) = serve.join().unwrap();
     let commands = ["trace-event * on", "stat", "trigger add point:x event:y:on", "help"];
     let answers = commands.map(|command| ask(&path, command));
-    asked.wait();
-    let session = serve.join().unwrap();
+    let end = thread::spawn(move || {
+        allow(&[syscalls::SERVE_END, syscalls::RUNTIME]).unwrap();
+        drop(monitor);
+    });
+    end.join().unwrap();
 
+    assert!(!path.join("control.sock").exists());
     assert!(answers.iter().all(|answer| !answer.is_empty()), "{answers:?}");
     session.finish().unwrap();
 }

@@ -41,6 +41,7 @@ pub use hypertrace_device::{
     Bar, BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, GeometryError,
     Mapping, PciState, Region, RestoreError, Window,
 };
+pub use hypertrace_trace::monitor::{Monitor, MonitorError};
 pub use hypertrace_trace::{
     Destination, GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary, attach,
 };

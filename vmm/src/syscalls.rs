@@ -49,11 +49,13 @@ lists! {
     /// Thread of a vCPU, after [`Session::attach`](crate::Session::attach).
     VCPU: SYS_write;
     /// Start of the monitor by [`Session::serve`](crate::Session::serve) or
-    /// [`serve_after`](crate::Session::serve_after), its thread, and its end.
+    /// [`serve_after`](crate::Session::serve_after), and its thread.
     SERVE: SYS_getpid SYS_openat SYS_fchmod SYS_statx SYS_socket SYS_bind SYS_listen SYS_ioctl SYS_newfstatat
         SYS_flock SYS_connect SYS_close SYS_renameat SYS_unlinkat SYS_socketpair SYS_clone3
         SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_ppoll SYS_accept4 SYS_recvfrom SYS_sendto
         SYS_getrandom SYS_clock_gettime SYS_clock_nanosleep;
+    /// End of the monitor: the drop of [`Monitor`](crate::Monitor).
+    SERVE_END: SYS_getpid SYS_newfstatat SYS_unlinkat SYS_close;
     /// Thread of the monitor: its clients and their commands, except those that write files, `snapshot` and `trace-file set`.
     MONITOR: SYS_ppoll SYS_accept4 SYS_ioctl SYS_recvfrom SYS_sendto SYS_close SYS_clock_nanosleep SYS_clock_gettime
         SYS_getrandom;
