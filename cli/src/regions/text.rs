@@ -292,8 +292,8 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
 fn guest_at_most(group: &Group) -> Option<String> {
     group.total.guest_at_most_ns.map(|ns| {
         format!(
-            "guest <= {} of all: the vCPU ran the guest then, and nothing says which of its threads; \
-             `hypertrace forward` in the guest does",
+            "guest <= {} of all, if no thread left its vCPU meanwhile: the vCPU ran the guest then, and nothing says \
+             which of its threads; `hypertrace forward` in the guest does",
             time(ns)
         )
     })
