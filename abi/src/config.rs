@@ -9,7 +9,7 @@ use bitflags::bitflags;
 /// "HYPTRACE", read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HYPTRACE");
 /// Version of this interface, in [`ConfigPage::version`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 bitflags! {
     /// Capabilities of this host.

@@ -20,8 +20,8 @@ pub const IVSHMEM_DEVICE: u16 = 0x1110;
 pub const IVSHMEM_BAR: usize = 2;
 /// PCI class: memory controller, RAM.
 pub const PCI_CLASS: u16 = 0x0500;
-/// PCI revision: version 2 of this interface.
-pub const PCI_REVISION: u8 = 2;
+/// PCI revision: the version of this interface.
+pub const PCI_REVISION: u8 = crate::config::VERSION as u8;
 
 /// Unit of mapping: the size of register pages and client pages.
 pub const PAGE: u64 = 4096;
@@ -36,14 +36,12 @@ pub const LEGACY_SLOT_STRIDE_PER_ARG: u64 = 64;
 
 /// Registers of a client's page in BAR 2.
 pub mod register {
-    /// Register for v2 reference points: the value is the slot's `seq`.
+    /// Register for reference points: the value is the slot's `seq`.
     pub const EMIT: u64 = 0x00;
-    /// Register to read the host's time from: a load latches it.
-    pub const CLOCK: u64 = 0x08;
     /// Register for the token of a new holder, nonzero.
-    pub const LEASE: u64 = 0x10;
+    pub const LEASE: u64 = 0x08;
     /// End of the registers. The rest of the page reads as zero and ignores stores.
-    pub const END: u64 = 0x18;
+    pub const END: u64 = 0x10;
 }
 
 /// Marks of a store to a register, in the code of a program. An emulator that
@@ -86,7 +84,7 @@ pub mod guest_page {
     /// In a segment: nonzero while the client sleeps on the reply's u32 `seq`, a
     /// shared futex.
     pub const SLEEPS: usize = 24;
-    /// The v2 slot: four header words, then up to 256 payload words.
+    /// The slot of a reference point: four header words, then up to 256 payload words.
     pub const SLOT: usize = 0x400 / 8;
     /// The slot's header word with the number of its payload words, u16. In a segment
     /// the upper half is the `seq` of the point that the host is asked to serve. 0
@@ -113,13 +111,11 @@ pub mod host_page {
     pub const REPLY_HOST_TIME: usize = 17;
     /// Reply: the clock epoch.
     pub const REPLY_EPOCH: usize = 18;
-    /// Reply: the mask version.
-    pub const REPLY_MASK_VERSION: usize = 19;
 }
 
-/// Words in the header of a v2 slot.
+/// Words in the header of a slot.
 pub const SLOT_HEADER_WORDS: usize = 4;
-/// Maximum number of payload words of a v2 reference point.
+/// Maximum number of payload words of a reference point.
 pub const SLOT_WORDS: usize = 256;
 /// Part of a ring, its last sixteenth, that only reference points may use.
 pub const RESERVED_PART: u64 = 16;

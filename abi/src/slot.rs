@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Reference points on the host's side: reading the v2 slot, once, and replying.
+//! Reference points on the host's side: reading the slot, once, and replying.
 
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 use crate::config::RingMode;
@@ -27,11 +27,9 @@ pub struct Answer {
     pub status: Status,
     /// Clock epoch.
     pub epoch: u64,
-    /// Version of the enable mask.
-    pub mask_version: u64,
 }
 
-/// Clock epoch and version of the enable mask, which each reply has.
+/// Clock epoch, which each reply has, and version of the enable mask.
 #[derive(Debug, Default)]
 pub struct Versions {
     /// Clock epoch.
@@ -151,7 +149,6 @@ pub fn read<'m>(
 pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: Answer) {
     page[host_page::REPLY_HOST_TIME].store(emitted.host_time, Relaxed);
     page[host_page::REPLY_EPOCH].store(answer.epoch, Relaxed);
-    page[host_page::REPLY_MASK_VERSION].store(answer.mask_version, Relaxed);
     let status = u64::from(emitted.seq) | (answer.status as u64) << 32;
     // ORDERING: pairs with the Acquire load of the guest that waits for its
     // seq: the rest of the reply is complete.
@@ -176,8 +173,7 @@ pub fn serve(
         Ok((point, words)) if words.len() <= 16 => copied::<16>(memory, point, words, record),
         Ok((point, words)) => copied::<SLOT_WORDS>(memory, point, words, record),
     };
-    let (epoch, mask_version) = (versions.epoch.load(Relaxed), versions.mask.load(Relaxed));
-    reply(memory.host, &emitted, Answer { status, epoch, mask_version });
+    reply(memory.host, &emitted, Answer { status, epoch: versions.epoch.load(Relaxed) });
 }
 
 #[inline(always)]

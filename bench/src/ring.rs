@@ -9,7 +9,6 @@ use hypertrace::abi::atomic::AtomicU64;
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::config::{ConfigPage, HostFacts, RingMode};
 use hypertrace::abi::layout::{Geometry, host_page};
-use hypertrace::abi::record::ClockKind;
 use hypertrace::abi::ring::{ClientMemory, Consumer, ConsumerState, Flow, Record};
 use hypertrace::abi::schema::id_of;
 use hypertrace::{Channel, Client, Emit, LeaseInfo, ProducerState};
@@ -232,7 +231,7 @@ fn commit_pair(client: &Client<'_>, a: u64, b: u64) {
 
 /// Leases a client for this thread.
 pub fn lease<'m>(channel: Channel<'m>, index: u32, state: &'m ProducerState) -> Result<Client<'m>> {
-    let info = LeaseInfo { pid: 0, tid: index, clock: ClockKind::Tsc, name: "bench" };
+    let info = LeaseInfo { pid: 0, tid: index, name: "bench" };
     Ok(Client::lease(channel, index, state, ticks() | 1, &info)?)
 }
 

@@ -288,19 +288,8 @@ impl Chip {
         if !is_register_access(offset, data.len()) {
             return self.counts.add(Counter::Width);
         }
-        let Some((client, register)) = self.register(offset) else {
-            return self.counts.add(Counter::Unassigned);
-        };
-        // Only CLOCK has a value to read. A load of its first byte latches the time,
-        // so that two 4-byte loads belong together.
-        if register == register::CLOCK {
-            let latch = self.shadow(client, register);
-            let at = (offset % WORD) as usize;
-            if at == 0 {
-                latch.store(clock::ticks(), Relaxed);
-            }
-            let value = latch.load(Relaxed).to_le_bytes();
-            data.copy_from_slice(&value[at..at + data.len()]);
+        if self.register(offset).is_none() {
+            self.counts.add(Counter::Unassigned);
         }
     }
 
@@ -308,10 +297,7 @@ impl Chip {
         if !is_register_access(offset, data.len()) {
             return self.counts.add(Counter::Width);
         }
-        // CLOCK is read-only: a store must not change the latched time.
-        let Some((client, register)) =
-            self.register(offset).filter(|(_, register)| *register != register::CLOCK)
-        else {
+        let Some((client, register)) = self.register(offset) else {
             return self.counts.add(Counter::Unassigned);
         };
         // Two vCPUs that store to one register mix their bytes, as on a bus.
@@ -357,12 +343,11 @@ impl Chip {
                     memory.host[host_page::LEASE].store(value, Ordering::Release);
                 }
             }
-            // `write_register` refuses stores to CLOCK.
             _ => {}
         }
     }
 
-    /// Serves a v2 reference point: the slot in page G is the event, `value` its number.
+    /// Serves a reference point: the slot in page G is the event, `value` its number.
     fn emit(&self, now: u64, client: u32, value: u64) {
         let Some(memory) = self.client_memory(client) else {
             return;

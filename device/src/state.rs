@@ -14,7 +14,7 @@ use hypertrace_abi::schema::MAX_TEXT;
 use thiserror::Error;
 
 /// Version of [`ChipState`] and [`PciState`].
-pub(crate) const STATE_VERSION: u32 = 1;
+pub(crate) const STATE_VERSION: u32 = 2;
 
 /// Number of dwords of a PCI header of type 0.
 pub(crate) const HEADER: usize = 16;

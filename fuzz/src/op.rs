@@ -66,7 +66,7 @@ pub enum Op {
     Jump(u64),
     /// Writes a text to the schema log, with a wrong id or a wrong length if given.
     Schema(Vec<u8>, Option<u32>, Option<u32>),
-    /// Writes the v2 slot, then EMIT: seq, EMIT's value, id, length in the header,
+    /// Writes the slot, then EMIT: seq, EMIT's value, id, length in the header,
     /// guest time, payload.
     Emit(u32, u64, u32, u16, u64, Vec<u64>),
     /// Stores to the 2016 register of any client.

@@ -15,7 +15,7 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{
     PAGE, Region, SLOT_HEADER_WORDS, SLOT_WORDS, WORD, guest_page, host_page, register,
 };
-use hypertrace_abi::record::{ClockKind, Header};
+use hypertrace_abi::record::Header;
 use hypertrace_abi::ring::{ClientMemory, Emit, LeaseInfo, ProducerState, mask_words};
 use hypertrace_abi::schema::id_of;
 use hypertrace_device::{Chip, Memory, PciFunction, Window};
@@ -338,7 +338,7 @@ impl<'a> Rig<'a> {
         }
         self.account.leases += 1;
         let token = 0x1000 + self.account.leases;
-        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "honest" };
+        let info = LeaseInfo { pid: 1, tid: 2, name: "honest" };
         let client = Client::lease(self.channel, HONEST, self.state, token, &info);
         self.honest = Some(client.expect("the device has this client"));
     }

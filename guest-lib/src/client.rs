@@ -17,9 +17,6 @@ use hypertrace_abi::sink::Status;
 #[cfg(feature = "std")]
 use hypertrace_segment::Bell;
 
-/// Every load from a device that is not there.
-const ABSENT: u64 = u64::MAX;
-
 /// The host's answer to a reference point. The host took its time between
 /// `before` and `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +64,7 @@ impl<'m> Client<'m> {
     /// events would be lost, though the host would not be harmed.
     ///
     /// `state` is private memory of this client, `token` a nonzero number that
-    /// no other holder has. The lease says the channel's clock, whatever `info.clock` is.
+    /// no other holder has. The lease says the channel's clock.
     /// Reference points carry a CPU: `info.tid` without a process
     /// (`info.pid` 0), as in a kernel, or without the feature `std`. With both, it is the
     /// CPU that the calling thread runs on.
@@ -92,8 +89,8 @@ impl<'m> Client<'m> {
             local.pages.notify(index);
             seq = control.emitted(index);
         }
-        let info = LeaseInfo { clock: channel.clock.kind(), ..*info };
-        let lease = Lease::new(token, channel.clock.now(), &info).because(channel.reason);
+        let clock = channel.clock;
+        let lease = Lease::new(token, clock.kind(), clock.now(), info).because(channel.reason);
         let mut producer = Producer::lease(memory, state, lease, channel.fenced);
         if channel.needs_kicks()
             && let Some(control) = channel.control
@@ -276,13 +273,6 @@ impl<'m> Client<'m> {
         Patience::new(&self.channel, self.producer.memory().host).wait_for(has_room)
     }
 
-    /// Reads the host's raw counter. One exit. `None` over shared memory, and if the VMM has dropped
-    /// the device.
-    pub fn host_clock(&self) -> Option<u64> {
-        let control = self.channel.control.filter(|_| self.channel.traps())?;
-        Some(control.clock(self.index)).filter(|ticks| *ticks != ABSENT)
-    }
-
     /// Copies a changed enable mask and publishes the counts of dropped events; for
     /// programs with no thread that does it. `false` if the host shows another holder: stop
     /// using the client then, unless a transport may still have this lease's store to LEASE.
@@ -417,7 +407,6 @@ mod tests {
     use hypertrace_abi::atomic::AtomicU64;
     use hypertrace_abi::config::{ConfigPage, HostFacts};
     use hypertrace_abi::layout::Geometry;
-    use hypertrace_abi::record::ClockKind;
 
     fn rings(geometry: &Geometry) -> Vec<AtomicU64> {
         (0..geometry.rings_size() / 8).map(|_| AtomicU64::new(0)).collect()
@@ -449,7 +438,7 @@ mod tests {
         let channel = Channel::local(&page, &rings).unwrap();
         let cpu = |pid, tid| {
             let state = ProducerState::new();
-            let info = LeaseInfo { pid, tid, clock: ClockKind::Tsc, name: "test" };
+            let info = LeaseInfo { pid, tid, name: "test" };
             Client::lease(channel, 0, &state, 9, &info).unwrap().cpu()
         };
 

@@ -60,13 +60,13 @@
 //! channel; `event!(client: c, "name", ...)` uses it.
 //!
 //! ```no_run
-//! use hypertrace::{Channel, Client, ClockKind, LeaseInfo, OpenError, ProducerState};
+//! use hypertrace::{Channel, Client, LeaseInfo, OpenError, ProducerState};
 //!
 //! fn boot(window: *mut u8) -> Result<(), OpenError> {
 //!     // SAFETY: the window of the device, mapped by the boot code and never unmapped.
 //!     let channel = unsafe { Channel::at_window(window)? };
 //!     let state = ProducerState::new();
-//!     let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "boot" };
+//!     let info = LeaseInfo { pid: 0, tid: 0, name: "boot" };
 //!     let client = Client::lease(channel, 0, &state, 1, &info)?;
 //!     hypertrace::event!(client: &client, "stage", n = 1u8);
 //!     client.release();

@@ -55,11 +55,6 @@ impl Control {
         unsafe { &*self.base.wrapping_add(self.kick).cast::<Kick>() }
     }
 
-    pub(crate) fn clock(&self, client: u32) -> u64 {
-        // SAFETY: as in `store`.
-        unsafe { self.client(client, register::CLOCK).read_volatile() }
-    }
-
     /// Returns the number that was stored to EMIT last, where the registers are memory.
     pub(crate) fn emitted(&self, client: u32) -> u32 {
         // SAFETY: as in `store`.

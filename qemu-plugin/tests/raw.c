@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EMIT = 0, CLOCK = 8, LEASE = 16, NAME_HASH = 77, ID = 1000 };
+enum { EMIT = 0, LEASE = 8, END = 16, NAME_HASH = 77, ID = 1000 };
 
 static char *segment;
 static char *control, *rings;
@@ -174,7 +174,7 @@ static void outside(void)
 	/* After addresses that were nowhere, the plugin looks less often. */
 	usleep(100000);
 	/* In the segment, but no register of a holder's. */
-	marked_store(reg(relays, CLOCK), 1);
+	marked_store(reg(relays, END), 1);
 	marked_store((char *)reg(relays, EMIT) + 4, 1);
 	marked_store(reg(relays, 4088), 1);
 	marked_store(reg(0, EMIT), 1);

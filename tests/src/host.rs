@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_abi::clock::ticks;
-use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
 use hypertrace_device::{DrainPolicy, DrainThread};
@@ -129,7 +128,7 @@ impl Host {
     pub fn lease<'h>(&'h self, index: u32, state: &'h ProducerState, name: &'h str) -> Client<'h> {
         // The token differs from every other holder's.
         let token = ticks() | 1;
-        let info = LeaseInfo { pid: 1, tid: index, clock: ClockKind::Tsc, name };
+        let info = LeaseInfo { pid: 1, tid: index, name };
         Client::lease(self.channel(), index, state, token, &info).unwrap()
     }
 

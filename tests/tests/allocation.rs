@@ -7,7 +7,6 @@ use std::cell::Cell;
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState, event};
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{guest_page, register};
-use hypertrace_abi::record::ClockKind;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
 use hypertrace_functions::decode::{Architecture, decode};
 use hypertrace_functions::shadow::{Call, Return, Settings, Stacks};
@@ -105,7 +104,7 @@ fn the_drain_allocates_nothing_per_record() {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     let channel = Channel::local(&chip.config_page(), rings).unwrap();
     let state = ProducerState::new();
-    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "test" };
+    let info = LeaseInfo { pid: 0, tid: 0, name: "test" };
     let client = Client::lease(channel, 0, &state, 7, &info).unwrap();
     let fill = |count: u64| {
         for i in 0..count {

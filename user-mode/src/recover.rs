@@ -187,9 +187,9 @@ mod tests {
         let facts = HostFacts { session: session.uuid(), ..HostFacts::default() };
         let segment = Segment::create(&path, None, &geometry, &facts).unwrap();
         let memory = segment.client(0).unwrap();
-        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "program" };
+        let info = LeaseInfo { pid: 1, tid: 2, name: "program" };
         let state = ProducerState::new();
-        let lease = Lease::new(1, ticks(), &info);
+        let lease = Lease::new(1, ClockKind::Tsc, ticks(), &info);
         let producer = Producer::lease(memory, &state, lease, false);
         let mut consumer = ConsumerState::default();
         let mut pass = || {

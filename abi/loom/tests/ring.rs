@@ -90,8 +90,8 @@ impl World {
     }
 
     fn lease<'w>(&'w self, state: &'w ProducerState, token: u64, now: u64) -> Producer<'w> {
-        let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::Tsc, name: "" };
-        Producer::lease(self.memory(), state, Lease::new(token, now, &info), false)
+        let info = LeaseInfo { pid: 1, tid: 1, name: "" };
+        Producer::lease(self.memory(), state, Lease::new(token, ClockKind::Tsc, now, &info), false)
     }
 
     /// Emits a record of this many payload words. Returns 1 if it was recorded.

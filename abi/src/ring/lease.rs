@@ -15,8 +15,6 @@ pub struct LeaseInfo<'a> {
     pub pid: u32,
     /// Thread id, or vCPU index.
     pub tid: u32,
-    /// Clock of the records' timestamps.
-    pub clock: ClockKind,
     /// Name for reports, cut to [`MAX_NAME_BYTES`].
     pub name: &'a str,
 }
@@ -34,11 +32,11 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Makes the record of a lease. `token` is nonzero and random, `now` the lease's
-    /// time.
-    pub fn new(token: u64, now: u64, info: &LeaseInfo<'_>) -> Lease {
+    /// Makes the record of a lease. `token` is nonzero and random, `clock` that of the records' timestamps, `now` the
+    /// lease's time.
+    pub fn new(token: u64, clock: ClockKind, now: u64, info: &LeaseInfo<'_>) -> Lease {
         let name = cut(info.name, MAX_NAME_BYTES);
-        let fields = (Hex(token), info.pid, info.tid, info.clock as u32, name);
+        let fields = (Hex(token), info.pid, info.tid, clock as u32, name);
         let side: [AtomicU64; LEASE_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
         fields.put(&side[HEADER_WORDS..]);
         let payload = fields.words();

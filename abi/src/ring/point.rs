@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Reference points on the guest's side: writing the v2 slot.
+//! Reference points on the guest's side: writing the slot.
 
 use super::fence::store_fence;
 use super::producer::{Emit, Producer, give_up, leave};
@@ -10,7 +10,7 @@ use crate::event::{Fields, Site};
 use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page};
 
 impl Producer<'_> {
-    /// Writes the v2 slot for this event, then calls `fire` with its timestamp and the
+    /// Writes the slot for this event, then calls `fire` with its timestamp and the
     /// slot's number; `fire` stores the number to EMIT. No other event of this client is
     /// between the timestamp and the end of `fire`. The event's schema and all earlier
     /// records of the client are visible by then.

@@ -530,8 +530,9 @@ mod tests {
         let noted = notes.clone();
         AT_FENCE.set(Some(Box::new(move || noted.borrow_mut().push(Seen::in_memory(&memory)))));
         let state = Box::leak(Box::new(ProducerState::new()));
-        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "test" };
-        let producer = Producer::lease(memory, state, Lease::new(7, 1, &info), true);
+        let info = LeaseInfo { pid: 1, tid: 2, name: "test" };
+        let producer =
+            Producer::lease(memory, state, Lease::new(7, ClockKind::Tsc, 1, &info), true);
         macro_rules! emit {
             ($($name:literal)*) => {$({
                 let (site, fields) = event_type!($name, n = 5u64);

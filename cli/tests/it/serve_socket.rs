@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use hypertrace_abi::layout::{PAGE, register};
 use hypertrace_test_support::child;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::serve::Server;
@@ -37,7 +38,7 @@ const COMMIT: &[u8] = &[
     7, 0, 0, 0, 0, 0, 0, 0,
 ];
 /// The first client's LEASE.
-const LEASE: u64 = 0x2010;
+const LEASE: u64 = 2 * PAGE + register::LEASE;
 const RESET: &[u8] = &[3, 0, 13, 0, 16, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0];
 
 fn served(options: &[&str]) -> (TempDir, PathBuf, Server) {

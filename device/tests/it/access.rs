@@ -22,7 +22,7 @@ fn offsets(region: Region) -> Vec<u64> {
             edges.extend([8 * u64::from(g.clients), g.control_pages_offset(), g.control_size()]);
             for client in [0, g.clients - 1] {
                 let page = common::register(client, 0);
-                edges.extend([page, page + register::CLOCK, page + register::END, page + PAGE]);
+                edges.extend([page, page + register::LEASE, page + register::END, page + PAGE]);
             }
         }
         Region::Rings => {
@@ -69,7 +69,6 @@ fn class(front: &Front, region: Region, offset: u64, len: usize, store: bool) ->
                 Class::Unassigned
             } else {
                 match (offset % PAGE) & !7 {
-                    register::CLOCK if store => Class::Unassigned,
                     at if at < register::END => Class::Register,
                     _ => Class::Unassigned,
                 }
@@ -192,23 +191,6 @@ fn wrong_stores_leave_a_registers_bytes_alone() {
         front.write(Region::Control, legacy + 7, &[0x22]);
         let values: Vec<u64> = points(&sink).iter().map(|p| p.words[2]).collect();
         assert_eq!(values, [0x1111_1111_1111_1111, 0x2211_1111_1111_1111]);
-    }
-}
-
-#[test]
-fn a_store_to_clock_does_not_change_what_was_latched() {
-    for (front, _) in Front::all() {
-        let clock = common::register(2, register::CLOCK);
-        let mut low = [0; 4];
-        front.read(Region::Control, clock, &mut low);
-        front.write(Region::Control, clock, &[0xee; 8]);
-        front.write(Region::Control, clock + 4, &[0xee; 2]);
-        let mut high = [0; 4];
-        front.read(Region::Control, clock + 4, &mut high);
-        let latched =
-            u64::from(u32::from_le_bytes(low)) | u64::from(u32::from_le_bytes(high)) << 32;
-        let now = hypertrace_abi::clock::ticks();
-        assert!(latched <= now && now - latched < 1 << 40, "{latched:#x} at {now:#x}");
     }
 }
 

@@ -26,8 +26,8 @@ fn client(chip: &Chip, client: u32) -> ClientMemory<'_> {
 }
 
 fn lease<'c>(chip: &'c Chip, of: u32, state: &'c ProducerState) -> Producer<'c> {
-    let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::Tsc, name: "test" };
-    Producer::lease(client(chip, of), state, Lease::new(7, 1, &info), false)
+    let info = LeaseInfo { pid: 1, tid: 1, name: "test" };
+    Producer::lease(client(chip, of), state, Lease::new(7, ClockKind::Tsc, 1, &info), false)
 }
 
 fn emit(producer: &Producer<'_>, now: u64) -> Emit {

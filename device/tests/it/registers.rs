@@ -102,19 +102,6 @@ fn the_reply_has_the_status_of_the_sink() {
 }
 
 #[test]
-fn the_reply_has_the_version_of_the_mask() {
-    let (chip, _) = chip();
-    let memory = client(&chip, 1);
-    for version in 1..=3 {
-        chip.set_mask(&[version; 4096]);
-        write_slot(&memory, 9, 99, 0, &[]);
-        store(&chip, at(1, register::EMIT), &9u64.to_le_bytes());
-        let found = memory.host[host_page::REPLY_MASK_VERSION].load(Relaxed);
-        assert_eq!(found, u64::from(version));
-    }
-}
-
-#[test]
 fn lease_is_shown_in_page_h_and_zero_is_no_token() {
     let (chip, _) = chip();
     let shown = || client(&chip, 3).host[host_page::LEASE].load(Relaxed);
@@ -143,23 +130,6 @@ fn a_changed_config_page_changes_nothing_for_the_host() {
     chip.reset();
     let words = mapped.words().iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
     assert_eq!(words.take(16).collect::<Vec<_>>(), page[..16]);
-}
-
-#[test]
-fn clock_reads_the_hosts_counter_and_two_halves_belong_together() {
-    let (chip, _) = chip();
-    let before = ticks();
-    let mut whole = [0; 8];
-    chip.read(Region::Control, at(0, register::CLOCK), &mut whole);
-    let time = u64::from_le_bytes(whole);
-    assert!(before <= time && time <= ticks());
-
-    let mut halves = [0; 8];
-    chip.read(Region::Control, at(0, register::CLOCK), &mut halves[..4]);
-    let between = ticks();
-    chip.read(Region::Control, at(0, register::CLOCK + 4), &mut halves[4..]);
-    let latched = u64::from_le_bytes(halves);
-    assert!(time <= latched && latched <= between);
 }
 
 #[test]

@@ -48,8 +48,8 @@ fn client(chip: &Chip, client: u32) -> ClientMemory<'_> {
 }
 
 fn lease<'m>(chip: &'m Chip, number: u32, state: &'m ProducerState) -> Producer<'m> {
-    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "cpu" };
-    Producer::lease(client(chip, number), state, Lease::new(77, 1, &info), false)
+    let info = LeaseInfo { pid: 0, tid: 0, name: "cpu" };
+    Producer::lease(client(chip, number), state, Lease::new(77, ClockKind::Tsc, 1, &info), false)
 }
 
 /// Emits events at these times. Returns the number of those in the ring.
@@ -163,8 +163,9 @@ fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
     let (guest, private) = (again(), ProducerState::new());
     let rings = guest.region(Region::Rings).unwrap().words();
     let memory = ClientMemory::of_rings(rings, 1, &geometry(), RingMode::Discard).unwrap();
-    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "cpu" };
-    let producer = Producer::lease(memory, &private, Lease::new(77, 1, &info), false);
+    let info = LeaseInfo { pid: 0, tid: 0, name: "cpu" };
+    let producer =
+        Producer::lease(memory, &private, Lease::new(77, ClockKind::Tsc, 1, &info), false);
     let (mut emitted, mut lost, mut seen, mut counted) = (vec![1], 0, Vec::new(), 0);
     for round in 0..40 {
         // Some fill the ring.

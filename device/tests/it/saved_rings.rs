@@ -39,8 +39,8 @@ fn client(chip: &Chip, number: u32, mode: RingMode) -> ClientMemory<'_> {
 }
 
 fn lease<'m>(memory: ClientMemory<'m>, token: u64, state: &'m ProducerState) -> Producer<'m> {
-    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "cpu" };
-    Producer::lease(memory, state, Lease::new(token, 1, &info), false)
+    let info = LeaseInfo { pid: 0, tid: 0, name: "cpu" };
+    Producer::lease(memory, state, Lease::new(token, ClockKind::Tsc, 1, &info), false)
 }
 
 /// The words of an event, 1, 2, .., in whose middle something happens.

@@ -5,7 +5,7 @@
 
 use std::thread;
 
-use hypertrace::{Channel, ClockKind, LeaseInfo};
+use hypertrace::{Channel, LeaseInfo};
 use hypertrace_guest::{Args, Board, MAX_VCPUS, Program, run_hosted};
 use rustix::thread::gettid;
 
@@ -27,7 +27,7 @@ pub fn run_on_threads(channel: Channel<'_>, threads: usize, args: &Args) -> Resu
     let run = |cpu| {
         let tid = gettid().as_raw_nonzero().get().unsigned_abs();
         // The kernel's events name the thread by it.
-        let info = LeaseInfo { pid: std::process::id(), tid, clock: ClockKind::Tsc, name: "demo" };
+        let info = LeaseInfo { pid: std::process::id(), tid, name: "demo" };
         program.map_or(hypertrace_guest::programs::NO_SUCH_PROGRAM, |program| {
             run_hosted(program, cpu, &args, &board, Some((channel, info)))
         })

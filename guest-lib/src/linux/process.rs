@@ -26,7 +26,6 @@ use crate::mask;
 use crate::os;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::{guest_page, host_page};
-use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState, Wake};
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_segment::signals::SignalsBlocked;
@@ -570,7 +569,6 @@ impl Process {
         let info = LeaseInfo {
             pid: std::process::id(),
             tid: sys::thread_id() as u32,
-            clock: ClockKind::Tsc,
             name: text.as_str(),
         };
         let state = &self.states[cell.slot()].0;

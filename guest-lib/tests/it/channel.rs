@@ -25,12 +25,8 @@ fn page() -> ConfigPage {
 }
 
 fn lease<'m>(channel: Channel<'m>, index: u32, state: &'m ProducerState) -> Client<'m> {
-    let info = LeaseInfo { pid: 1, tid: 2, clock: channel_clock(), name: "test" };
+    let info = LeaseInfo { pid: 1, tid: 2, name: "test" };
     Client::lease(channel, index, state, 9, &info).unwrap()
-}
-
-fn channel_clock() -> hypertrace::abi::record::ClockKind {
-    hypertrace::abi::record::ClockKind::Tsc
 }
 
 #[test]
@@ -94,6 +90,6 @@ fn errors_of_a_channel_name_the_defect() {
     assert!(matches!(Channel::local(&page(), &rings[..100]), Err(OpenError::Short)));
     let channel = Channel::local(&page(), &rings).unwrap();
     let state = ProducerState::new();
-    let info = LeaseInfo { pid: 1, tid: 2, clock: channel_clock(), name: "test" };
+    let info = LeaseInfo { pid: 1, tid: 2, name: "test" };
     assert!(matches!(Client::lease(channel, 2, &state, 9, &info), Err(OpenError::Client(2, 2))));
 }

@@ -75,12 +75,7 @@ fn an_explicit_client_is_heard_though_there_is_no_device() {
         let rings = common::map(&memory, geometry.rings_size());
         let mut host = Host::new(geometry, 16, rings);
         let state = ProducerState::new();
-        let info = LeaseInfo {
-            pid: 0,
-            tid: 0,
-            clock: hypertrace::abi::record::ClockKind::Tsc,
-            name: "vcpu",
-        };
+        let info = LeaseInfo { pid: 0, tid: 0, name: "vcpu" };
         let lease = || {
             let channel = Channel::local(&host.page, rings).unwrap();
             Client::lease(channel, 0, &state, 7, &info).unwrap()

@@ -205,8 +205,8 @@ impl Vcpu {
         let name = format!("vcpu {}", self.index);
         // SAFETY: take nothing, and cannot fail.
         let (pid, tid) = unsafe { (libc::getpid() as u32, libc::gettid() as u32) };
-        let info = LeaseInfo { pid, tid, clock: ClockKind::Tsc, name: &name };
-        let lease = Lease::new(token(), now, &info);
+        let info = LeaseInfo { pid, tid, name: &name };
+        let lease = Lease::new(token(), ClockKind::Tsc, now, &info);
         let producer = Producer::lease(*memory, self.state, lease, false);
         let producer = match segment.bells.get(client as usize) {
             // The host of a segment looks by itself after a pause.

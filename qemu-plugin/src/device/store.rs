@@ -78,8 +78,7 @@ fn emit(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, em
         }
     };
     if let Some(status) = status {
-        let mask_version = host[host_page::MASK_VERSION].load(Relaxed);
-        slot::reply(host, &emitted, Answer { status, epoch: segment.epoch, mask_version });
+        slot::reply(host, &emitted, Answer { status, epoch: segment.epoch });
     }
 }
 

@@ -70,10 +70,10 @@ fn files_that_are_no_segment_are_reported() {
     std::os::unix::fs::FileExt::read_exact_at(&segment.file, &mut page, 0).unwrap();
     let cut = told(&file(folder.path(), "cut", &page));
     assert!(cut.contains("it has 65536 bytes, and its config page says "), "{cut}");
-    page[0x30] = 3;
+    page[0x30] = 4;
     let version = told(&file(folder.path(), "version", &page));
-    assert!(version.contains("hypertrace interface version 3, this library speaks 2"), "{version}");
-    page[0x30] = 2;
+    assert!(version.contains("hypertrace interface version 4, this library speaks 3"), "{version}");
+    page[0x30] = 3;
     page[0x38] = 4;
     let device = told(&file(folder.path(), "device", &page));
     assert!(device.contains("its config page says TRAPS"), "{device}");

@@ -21,8 +21,13 @@ fn boot(host: &Host, generation: u64, boot: u64, events: u64) -> u64 {
     let rings = host.chip.memory().region(Region::Rings).unwrap().words();
     let memory = ClientMemory::of_rings(rings, 0, host.chip.geometry(), RingMode::Discard).unwrap();
     let state = ProducerState::new();
-    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "cpu0" };
-    let producer = Producer::lease(memory, &state, Lease::new(generation + 1, boot, &info), false);
+    let info = LeaseInfo { pid: 0, tid: 0, name: "cpu0" };
+    let producer = Producer::lease(
+        memory,
+        &state,
+        Lease::new(generation + 1, ClockKind::Tsc, boot, &info),
+        false,
+    );
     let mut lost = 0;
     for n in 0..events {
         let (site, fields) = event_type!("booted", generation, n);

@@ -95,7 +95,7 @@ struct Guest<'m> {
 
 impl<'m> Guest<'m> {
     fn new(channel: Channel<'m>, index: u32, state: &'m ProducerState) -> Guest<'m> {
-        let info = LeaseInfo { pid: 1, tid: index, clock: ClockKind::Tsc, name: "steady" };
+        let info = LeaseInfo { pid: 1, tid: index, name: "steady" };
         let client = Client::lease(channel, index, state, u64::from(index) + 77, &info).unwrap();
         Guest { client, emitted: 0, recorded: Vec::new() }
     }
@@ -238,8 +238,7 @@ fn a_machine_with_sixteen_tracing_threads_has_a_small_state_and_loses_no_event_b
                 let (running, is_over) = (&running, &is_over);
                 scope.spawn(move || {
                     let state = ProducerState::new();
-                    let info =
-                        LeaseInfo { pid: 1, tid: index, clock: ClockKind::Tsc, name: "thread" };
+                    let info = LeaseInfo { pid: 1, tid: index, name: "thread" };
                     let client =
                         Client::lease(channel, index, &state, u64::from(index) + 1, &info).unwrap();
                     let data = [7; 500];
@@ -337,9 +336,9 @@ fn a_record_that_was_under_way_at_the_snapshot_does_not_fix_the_clock_after_it()
         let rings = guest.region(Region::Rings).unwrap().words();
         let memory = ClientMemory::of_rings(rings, 1, &geometry(CLIENTS), RingMode::Discard);
         let begin = 1_u64 << 40;
-        let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::Tsc, name: "steady" };
+        let info = LeaseInfo { pid: 1, tid: 1, name: "steady" };
         let private = ProducerState::new();
-        let lease = Lease::new(77, begin, &info);
+        let lease = Lease::new(77, ClockKind::Tsc, begin, &info);
         let producer = Producer::lease(memory.unwrap(), &private, lease, false);
         let emit = |n: u64, time: u64| {
             let (site, fields) = event_type!("first", n);
@@ -367,9 +366,14 @@ fn a_holders_clock_and_name_are_known_in_the_next_session() {
     let guest = memory(&file);
     let rings = guest.region(Region::Rings).unwrap().words();
     let memory = ClientMemory::of_rings(rings, 1, &geometry(CLIENTS), RingMode::Discard);
-    let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::MonotonicRaw, name: "steady" };
+    let info = LeaseInfo { pid: 1, tid: 1, name: "steady" };
     let private = ProducerState::new();
-    let producer = Producer::lease(memory.unwrap(), &private, Lease::new(77, 1000, &info), false);
+    let producer = Producer::lease(
+        memory.unwrap(),
+        &private,
+        Lease::new(77, ClockKind::MonotonicRaw, 1000, &info),
+        false,
+    );
     let emit = |n: u64| {
         let (site, fields) = event_type!("first", n);
         assert_eq!(producer.emit((site, fields), || 1000 + n), Emit::Recorded);

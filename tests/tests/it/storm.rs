@@ -16,7 +16,6 @@ use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{WORD, guest_page, host_page};
-use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{
@@ -352,7 +351,7 @@ impl<'c> Vcpu<'c> {
 fn lease<'c>(chip: &'c Chip, client: u32, state: &'c ProducerState, name: &'c str) -> Client<'c> {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     let channel = Channel::local(&chip.config_page(), rings).unwrap();
-    let info = LeaseInfo { pid: 1, tid: client, clock: ClockKind::Tsc, name };
+    let info = LeaseInfo { pid: 1, tid: client, name };
     Client::lease(channel, client, state, ticks() | 1, &info).unwrap()
 }
 

@@ -47,7 +47,7 @@ fn rings(session: &Session) -> &'static [AtomicU64] {
 }
 
 fn info(name: &str) -> LeaseInfo<'_> {
-    LeaseInfo { pid: 1, tid: 0, clock: ClockKind::Tsc, name }
+    LeaseInfo { pid: 1, tid: 0, name }
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn relayed_points_belong_to_their_clients() {
     let client = Client::lease(channel(&session), CLIENT, &state, 7, &info("program")).unwrap();
     let (rings, geometry) = (rings(&session), *session.segment().geometry());
     let memory = ClientMemory::of_rings(rings, 1, &geometry, RingMode::Discard).unwrap();
-    let relay = Lease::new(9, ticks(), &info("vcpu 1"));
+    let relay = Lease::new(9, ClockKind::Tsc, ticks(), &info("vcpu 1"));
     let relay = Producer::lease(memory, &relay_state, relay, false);
 
     // Writes the schema, as the library does before it stores to EMIT.

@@ -374,8 +374,8 @@ fn lease<'m>(
     token: u64,
     ahead: u64,
 ) -> Producer<'m> {
-    let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "guest" };
-    Producer::lease(memory, state, Lease::new(token, ticks() + ahead, &info), false)
+    let info = LeaseInfo { pid: 1, tid: 2, name: "guest" };
+    Producer::lease(memory, state, Lease::new(token, ClockKind::Tsc, ticks() + ahead, &info), false)
 }
 
 /// Emits events of a client with such a clock.

@@ -42,8 +42,8 @@ impl Guest {
         let area: &'static [AtomicU64] = area.leak();
         let memory = ClientMemory::new(area, &geometry, RingMode::Discard).unwrap();
         let state: &'static ProducerState = Box::leak(Box::default());
-        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name };
-        let lease = Lease::new(77 + u64::from(client), ticks() + ahead, &info);
+        let info = LeaseInfo { pid: 1, tid: 2, name };
+        let lease = Lease::new(77 + u64::from(client), ClockKind::Tsc, ticks() + ahead, &info);
         let producer = Producer::lease(memory, state, lease, false);
         Guest { client, ahead, area, memory, producer, consumer: ConsumerState::default() }
     }
@@ -289,11 +289,11 @@ proptest! {
             if again {
                 guest.ahead = 1 << 34;
                 let now = guest.now();
-                let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::MonotonicRaw, name: "\u{1b}" };
+                let info = LeaseInfo { pid: 1, tid: 2, name: "\u{1b}" };
                 guest.producer = Producer::lease(
                     guest.memory,
                     guest.producer.state(),
-                    Lease::new(now | 1, now, &info),
+                    Lease::new(now | 1, ClockKind::MonotonicRaw, now, &info),
                     false,
                 );
             }

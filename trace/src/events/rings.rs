@@ -152,8 +152,8 @@ impl Claim {
         // is borrowed. All that it refers to is atomic or not written to.
         let long: &'static HostRing = unsafe { &*Arc::as_ptr(&ring) };
         let (pid, tid) = (std::process::id(), gettid().as_raw_pid() as u32);
-        let info = LeaseInfo { pid, tid, clock: ClockKind::Tsc, name };
-        let lease = Lease::new(token(), now, &info);
+        let info = LeaseInfo { pid, tid, name };
+        let lease = Lease::new(token(), ClockKind::Tsc, now, &info);
         let producer = Producer::lease(long.memory()?, &long.state, lease, false)
             .waking(&*long.waker, long.pause);
         // The lease is no pause, after which an event would wake the drain loop.

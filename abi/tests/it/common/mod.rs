@@ -48,8 +48,8 @@ impl Memory {
     }
 
     pub fn producer<'m>(&'m self, state: &'m ProducerState, token: u64) -> Producer<'m> {
-        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "test" };
-        Producer::lease(self.client(), state, Lease::new(token, 1, &info), false)
+        let info = LeaseInfo { pid: 1, tid: 2, name: "test" };
+        Producer::lease(self.client(), state, Lease::new(token, ClockKind::Tsc, 1, &info), false)
     }
 }
 

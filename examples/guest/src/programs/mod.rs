@@ -10,7 +10,6 @@ mod selftest;
 mod spend;
 
 use hypertrace::abi::clock::ticks;
-use hypertrace::abi::record::ClockKind;
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 
 use crate::args::{Args, Board, Program};
@@ -32,7 +31,7 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
         return NO_SUCH_PROGRAM;
     };
     // Without threads, a CPU has its number instead.
-    let info = LeaseInfo { pid: 0, tid: cpu, clock: ClockKind::Tsc, name: "guest" };
+    let info = LeaseInfo { pid: 0, tid: cpu, name: "guest" };
     let channel = channel.map(|channel| (channel, info));
     match program {
         Program::Hello => hello::run(cpu, args),

@@ -124,8 +124,8 @@ fn lease(
     clock: ClockKind,
 ) -> Producer<'static> {
     let state: &'static ProducerState = Box::leak(Box::default());
-    let info = LeaseInfo { pid: 1, tid: 2, clock, name };
-    Producer::lease(memory, state, Lease::new(token, now, &info), false)
+    let info = LeaseInfo { pid: 1, tid: 2, name };
+    Producer::lease(memory, state, Lease::new(token, clock, now, &info), false)
 }
 
 /// Two texts of one hash, by brute force: 32 bits are not many.
