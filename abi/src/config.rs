@@ -2,7 +2,7 @@
 
 //! The config page, which describes the device's layout to a guest.
 
-use crate::layout::{Geometry, GeometryError};
+use crate::layout::{Geometry, GeometryError, PCI_REVISION};
 use crate::trace_parent::TraceParent;
 use bitflags::bitflags;
 
@@ -10,6 +10,7 @@ use bitflags::bitflags;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HYPTRACE");
 /// Version of this interface, in [`ConfigPage::version`].
 pub const VERSION: u32 = 3;
+const _: () = assert!(PCI_REVISION as u32 == VERSION);
 
 bitflags! {
     /// Capabilities of this host.

@@ -74,7 +74,7 @@ impl Map {
 fn the_identity_is_the_documented_one() {
     let pci = Function::new(chip().0);
     assert_eq!(read(&pci, 0), 0x10f0_1af4);
-    assert_eq!(read(&pci, 8), 0x0500_0002);
+    assert_eq!(read(&pci, 8), 0x0500_0003);
     assert_eq!(read(&pci, 0x2c), 0x6874_1af4);
     for offset in [0, 8, 0x0c, 0x2c, 0x30, 0x34, 0x38] {
         let before = read(&pci, offset);

@@ -324,8 +324,8 @@ fn impossible_numbers_are_refused_by_name_before_the_sink_learns_of_it() {
     assert!(restore(memory(), &good).is_ok());
     for (why, change) in [
         (
-            RestoreError::Version { expected: 1, found: 2 },
-            (|s| s.version = 2) as fn(&mut ChipState),
+            RestoreError::Version { expected: 2, found: 3 },
+            (|s| s.version = 3) as fn(&mut ChipState),
         ),
         (whole("longest text", 1202, 1203), |s| s.texts.push("x".repeat(1203))),
         (client("record number", 5, 6), |s| {
@@ -434,7 +434,7 @@ fn bits_of_config_space_that_no_guest_can_change_are_refused_by_name() {
     assert_eq!(why.to_string(), "config space at 0x14 has the fixed bits 0x8, expected 0x0");
     let version = PciState { version: 7, ..state };
     let why = pci.restore(&version, |_| ()).unwrap_err();
-    assert_eq!(why, RestoreError::Version { expected: 1, found: 7 });
+    assert_eq!(why, RestoreError::Version { expected: 2, found: 7 });
 }
 
 #[cfg(feature = "serde")]

@@ -337,7 +337,7 @@ fn firmware_refuses_a_config_page_out_of_the_bounds_of_the_interface() {
                 uint32_t word;
                 uint64_t value;
             } wrong[] = {
-                {HYPERTRACE_ABI_CONFIG_MAGIC, 1}, {HYPERTRACE_ABI_CONFIG_VERSION, 3},
+                {HYPERTRACE_ABI_CONFIG_MAGIC, 1}, {HYPERTRACE_ABI_CONFIG_VERSION, HYPERTRACE_ABI_VERSION + 1},
                 {HYPERTRACE_ABI_CONFIG_VERSION, HYPERTRACE_ABI_VERSION | (uint64_t)2 << 32},
                 {HYPERTRACE_ABI_CONFIG_CLIENTS, 0}, {HYPERTRACE_ABI_CONFIG_CLIENTS, 1025},
                 {HYPERTRACE_ABI_CONFIG_ARGS, 0}, {HYPERTRACE_ABI_CONFIG_ARGS, 17},

@@ -178,7 +178,15 @@ impl Causes {
     pub fn new() -> Causes {
         let (all, numbers) = (Vec::new(), HashMap::new());
         let mut causes = Causes { all, numbers, names: HashMap::new(), others: HashSet::new() };
-        for first in Unknown::ALL.map(Found::Unknown).into_iter().chain([Found::Others]) {
+        // They have numbers however many threads a guest names: that no thread had a CPU decides on parts.
+        let all = [
+            Found::Others,
+            Found::Idle,
+            Found::Timer,
+            Found::Interrupt(None),
+            Found::Softirq(None),
+        ];
+        for first in Unknown::ALL.map(Found::Unknown).into_iter().chain(all) {
             causes.number(first);
         }
         causes

@@ -105,14 +105,22 @@ pub(super) fn collect<'a>(
         }
     }
     let mut recordings = vec![Vec::new(); sessions.len()];
+    let mut of_guests_ms = None;
     for (trace, shows) in traces.iter().zip(&pass.traced) {
-        // Where both kernels were recorded, time that was taken from the guest's CPUs is a part.
-        let is_counted =
-            |session: usize| pass.hosts[session].vcpus.is_none() || !trace.is_of_guest();
-        let sessions = shows.iter().map(|(session, _)| *session);
-        sessions.filter(|session| is_counted(*session)).for_each(|of| recordings[of].push(trace));
+        for (session, _) in shows {
+            let host = &pass.hosts[*session];
+            // Where both kernels were recorded, time that was taken from the guest's CPUs is a part, or that of another machine.
+            if trace.is_of_guest() && host.vcpus.is_none() {
+                let sum =
+                    trace.steal_ms().map(|ms| of_guests_ms.unwrap_or(0u64).saturating_add(ms));
+                of_guests_ms = sum.or(of_guests_ms);
+            }
+            if !trace.is_of_guest() || !host.has_hosts {
+                recordings[*session].push(trace);
+            }
+        }
     }
-    let mut regions = pass.finish(warnings, traces, &Steals::new(&recordings));
+    let mut regions = pass.finish(warnings, traces, &Steals::new(&recordings, of_guests_ms));
     let cut = regions.cut();
     regions.warnings.extend(cut.map(Warning::from));
     let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().sides()));
@@ -655,8 +663,8 @@ fn divide(
     divided: Divided,
 ) {
     let sample = store.get_mut(index);
-    let divided = if let Some(most) = &mut sample.guest_at_most_ns {
-        *most = divided.times.get(Part::Guest);
+    let divided = if sample.guest_at_most_ns().is_some() {
+        sample.guest_at_most = divided.times.get(Part::Guest);
         let Divided { times, path, cpu, .. } = divided;
         Divided { times: unknown(times.total()), path, cpu, ..Divided::default() }
     } else {

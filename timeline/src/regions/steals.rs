@@ -52,11 +52,9 @@ struct Taken {
 
 impl Steals {
     /// Takes the recordings that show the threads of each session.
-    pub fn new(recordings: &[Vec<&KernelTrace>]) -> Steals {
+    pub fn new(recordings: &[Vec<&KernelTrace>], of_guests_ms: Option<u64>) -> Steals {
         let machines = recordings.iter().map(|all| Machine::new(all)).collect();
-        let of_guests = recordings.iter().flatten().filter(|trace| trace.is_of_guest());
-        let of_guests_ms = of_guests.filter_map(|trace| trace.steal_ms());
-        Steals { machines, of_guests_ms: of_guests_ms.reduce(u64::saturating_add) }
+        Steals { machines, of_guests_ms }
     }
 
     /// Counts the regions that a rise of the sum touches.

@@ -5,7 +5,7 @@
 use super::causes::{CauseNumber, Causes, GroupWaits, Unknown};
 use super::parts::{Divided, Interval, Part, Reason, Times};
 use super::path::{Doing, Stay};
-use super::vcpus::{GuestCpu, Unplaced, Vcpus, Waiter};
+use super::vcpus::{GuestCpu, MOST_UNPLACED, Unplaced, Vcpus, Waiter};
 use std::collections::HashMap;
 
 /// Most entries of the paths of a group's regions; the others' time is that of other threads.
@@ -195,13 +195,27 @@ impl Path {
             self.unplaced.divide(Waiter::Path(index), vcpus, divided);
             divided.drain(..).for_each(|(interval, _)| self.add(self.thread, &interval));
             if !self.unplaced.is_empty() {
-                return;
+                return self.wait(vcpus);
             }
-            let Some(Timed { thread, interval, cpu }) = self.stays.pop() else { return };
+            let Some(Timed { thread, interval, cpu }) = self.stays.pop() else {
+                return self.stays.shrink_to_fit();
+            };
             self.thread = thread;
             vcpus.unplaced -= 1;
             self.unplaced.push_on(interval, cpu, vcpus, causes);
         }
+    }
+
+    /// Keeps what is to be divided for later. If there is too much of it, none will be.
+    fn wait(&mut self, vcpus: &mut Vcpus) {
+        if vcpus.unplaced > MOST_UNPLACED {
+            vcpus.unplaced -= self.stays.len();
+            for Timed { thread, interval, .. } in std::mem::take(&mut self.stays) {
+                let (part, cause) = (Part::Unknown, Unknown::TooMany.number());
+                self.add(thread, &Interval { part, cause, ..interval });
+            }
+        }
+        self.stays.shrink_to_fit();
     }
 
     /// Returns whether all of it is known, and how the region's time divides.

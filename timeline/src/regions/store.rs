@@ -37,9 +37,8 @@ pub struct Sample {
     pub(super) cpu: Option<u16>,
     /// Holder of the client.
     pub(super) holder: Holder,
-    /// The most time in which its thread can have run in the guest, nanoseconds, if the host's kernel alone was recorded: that in
-    /// which the vCPU ran the guest. The parts of such a region are unknown.
-    pub guest_at_most_ns: Option<u64>,
+    /// As [`Sample::guest_at_most_ns`], or [`NO_BOUND`]: an `Option` would take twice the memory.
+    pub(super) guest_at_most: u64,
     /// Index of the session in [`Recording::sessions`](crate::Recording::sessions).
     pub session: u16,
     pub(super) state: State,
@@ -68,6 +67,8 @@ impl State {
 
 /// Thread of a region that is of no single one.
 pub(super) const NO_THREAD: u16 = u16::MAX;
+/// Of a region whose time in the guest has no other bound than its parts.
+pub(super) const NO_BOUND: u64 = u64::MAX;
 /// Client of a region between two events of the VMM.
 pub(super) const NO_CLIENT: u32 = u32::MAX;
 
@@ -104,6 +105,12 @@ impl Holder {
 }
 
 impl Sample {
+    /// Returns the most time in which its thread can have run in the guest, nanoseconds, if the host's kernel alone was
+    /// recorded: that in which the vCPU ran the guest. The parts of such a region are unknown.
+    pub fn guest_at_most_ns(&self) -> Option<u64> {
+        Some(self.guest_at_most).filter(|most| *most != NO_BOUND)
+    }
+
     /// Returns how long it took, in nanoseconds: the sum of its parts.
     pub fn duration_ns(&self) -> u64 {
         self.times.total()
@@ -297,7 +304,7 @@ mod tests {
             thread: NO_THREAD,
             cpu: None,
             holder: Holder::new(0, 0),
-            guest_at_most_ns: None,
+            guest_at_most: NO_BOUND,
             session: 0,
             state: State::Counted,
             depth: 0,

@@ -238,7 +238,7 @@ fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
 /// Returns the most time in which the threads of regions can have run in the guest, where nothing more is known of one.
 fn guest_at_most(store: &Store, regions: &[u32]) -> Option<u64> {
     let samples = regions.iter().map(|index| store.get(*index));
-    samples.filter_map(|sample| sample.guest_at_most_ns).reduce(u64::saturating_add)
+    samples.filter_map(|sample| sample.guest_at_most_ns()).reduce(u64::saturating_add)
 }
 
 /// Returns the mean of the regions of some ranks, with one as example.

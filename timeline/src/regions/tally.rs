@@ -7,7 +7,8 @@
 
 use super::account::Account;
 use super::parts::{Divided, Interval, Reason, Sums};
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 /// Intervals whose memory is kept for the next ones.
 const MOST_SPARE: usize = 16;
@@ -23,8 +24,10 @@ pub(super) struct Tally {
     early: Vec<u32>,
     /// Regions that have ended, in the order of their ends: their indices in the store.
     ended: VecDeque<u32>,
-    /// The sums at the beginnings of those that began in time which was proven when they ended: of each region that
-    /// was open then, one at most.
+    /// Those that began in time which was not proven when they ended: when they began, and their indices.
+    late: BinaryHeap<Reverse<(i64, u32)>>,
+    /// The sums at the beginnings of those that began in time which is proven, in the order of their ends: of each region that
+    /// was open at a time, one at most.
     begun: VecDeque<(u32, Sums)>,
     /// The last proven intervals, if regions waited for them, and the time up to which they are known.
     passed: Passed,
@@ -82,10 +85,11 @@ impl Tally {
     /// Ends a region, which gets this index in the store. Returns its sums if they are known; if they are not, it
     /// waits for them.
     pub fn end(&mut self, is_known: bool, number: u32, index: u32) -> Option<Divided> {
+        let (begin, _) = self.open[number as usize];
         match self.forget(number) {
             Some(begun) if is_known => return Some(self.sums.since(&begun)),
             Some(begun) => self.begun.push_back((index, begun)),
-            None => {}
+            None => self.late.push(Reverse((begin, index))),
         }
         self.ended.push_back(index);
         None
@@ -197,16 +201,30 @@ impl Tally {
     /// Takes the next region that the last proven intervals have passed, with its sums. `times` returns when it began
     /// and ended.
     pub fn next_passed(&mut self, times: impl Fn(u32) -> (i64, i64)) -> Option<(u32, Divided)> {
-        let index = *self.ended.front()?;
-        let (begin, end) = times(index);
-        if end > self.until {
+        let next = self.ended.front().map(|index| (*index, times(*index)));
+        let Some((index, (begin, end))) = next.filter(|(_, (_, end))| *end <= self.until) else {
+            self.keep_begun();
             return None;
-        }
+        };
         self.ended.pop_front();
         let has_begun = self.begun.front().is_some_and(|(of, _)| *of == index);
         let begun = if has_begun { self.begun.pop_front() } else { None };
         let begun = begun.map_or_else(|| self.passed.at(begin), |(_, sums)| sums);
         Some((index, self.passed.at(end).since(&begun)))
+    }
+
+    /// Keeps the sums at the beginnings that the last proven intervals have passed, of regions that wait for more.
+    fn keep_begun(&mut self) {
+        let Tally { late, ended, begun, passed, until, .. } = self;
+        while let Some(Reverse((begin, index))) = late.peek().copied().filter(|of| of.0.0 <= *until)
+        {
+            late.pop();
+            // Indices are in the order of ends. Those before the first one do not wait any more.
+            if ended.front().is_some_and(|first| index >= *first) {
+                let at = begun.partition_point(|(of, _)| *of < index);
+                begun.insert(at, (index, passed.at(begin)));
+            }
+        }
     }
 
     /// Takes the intervals of the log; the last one may become longer, and stays unless all are wanted.
@@ -245,5 +263,41 @@ fn add(log: &mut Vec<Interval>, interval: &Interval) {
             (last.to, last.ended_by) = (interval.to, interval.ended_by);
         }
         _ => log.push(*interval),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::regions::parts::Part;
+
+    #[test]
+    fn regions_have_the_time_of_all_batches_of_intervals_whenever_they_ended() {
+        let mut tally = Tally::default();
+        let mut regions = Vec::new();
+        // One in the other: none of their time is proven when they end.
+        let numbers = [5, 15, 25].map(|begin| tally.begin(false, begin));
+        for (number, (begin, end)) in numbers.into_iter().zip([(5, 95), (15, 85), (25, 75)]).rev() {
+            assert!(tally.end(false, number, regions.len() as u32).is_none());
+            regions.push((begin, end));
+        }
+
+        let mut found = Vec::new();
+        for from in (0..100).step_by(10) {
+            let part = if from % 20 == 0 { Part::Guest } else { Part::Stolen };
+            let to = from + 10;
+            tally.pass_each(&[(
+                Interval { from, to, part, reason: 0, cause: 0, ended_by: None },
+                None,
+            )]);
+            while let Some((index, divided)) = tally.next_passed(|index| regions[index as usize]) {
+                let (guest, stolen) =
+                    (divided.times.get(Part::Guest), divided.times.get(Part::Stolen));
+                found.push((index, guest, stolen, divided.times.total()));
+            }
+        }
+
+        assert_eq!(found, [(0, 25, 25, 50), (1, 35, 35, 70), (2, 45, 45, 90)]);
+        assert!(tally.is_unused() && tally.late.is_empty() && tally.begun.is_empty());
     }
 }

@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 const MOST_PAST: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of intervals of a guest's threads that wait until the host's kernel has shown what the vCPU did, of 64 bytes
 /// each.
-const MOST_UNPLACED: usize = 1 << 19;
+pub(super) const MOST_UNPLACED: usize = 1 << 19;
 /// Maximum number of a guest CPU's events that wait to be compared with guest mode. While as many wait, later events are not
 /// compared.
 const MOST_UNCHECKED: usize = 1 << 12;

@@ -80,6 +80,8 @@ impl Found {
             let (intervals, _) = self.regions.steps(sample);
             intervals.iter().for_each(|i| parts.0[i.part as usize] += i.length());
             assert_eq!((parts, parts.total()), (sample.times, sample.duration_ns()));
+            let off = sample.duration_ns().abs_diff(to - from);
+            assert!(off <= 2 * BOUND, "{off} ns of {} {from} {to}", THREADS[thread]);
             sample.times.iter().for_each(|(part, ns)| sum.0[part as usize] += ns);
         }
         (sum, truth)

@@ -12,7 +12,7 @@ use super::super::pairs::{Begun, Open, SameId};
 use super::super::parts::Divided;
 use super::super::roles::Role;
 use super::super::steps::Path;
-use super::super::store::{Detail, NO_CLIENT, NO_THREAD, Sample, State};
+use super::super::store::{Detail, NO_BOUND, NO_CLIENT, NO_THREAD, Sample, State};
 use super::super::{By, MOST_REGIONS, NotCounted, Select};
 use super::{Pass, all_threads, divide};
 use crate::clock::{FRACTION, GuestReading};
@@ -280,11 +280,11 @@ impl Pass<'_> {
             cpu: None,
             holder: host.holder(client),
             // Until it is divided.
-            guest_at_most_ns: host
+            guest_at_most: host
                 .clients
                 .get(client as usize)
                 .filter(|client| client.shares_vcpu && open.thread.is_some())
-                .map(|_| 0),
+                .map_or(NO_BOUND, |_| 0),
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
             depth: u8::try_from(depth).unwrap_or(u8::MAX),

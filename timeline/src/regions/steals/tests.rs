@@ -3,7 +3,7 @@
 //! Bounds on stolen time, against thefts that are made.
 
 use super::super::parts::{Part, Times};
-use super::super::store::{Holder, NO_THREAD, State};
+use super::super::store::{Holder, NO_BOUND, NO_THREAD, State};
 use super::*;
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn sample(cpu: Option<u16>, (begin_ns, end): (i64, i64), on_cpu: u64) -> Sample 
         thread: NO_THREAD,
         cpu,
         holder: Holder::NONE,
-        guest_at_most_ns: None,
+        guest_at_most: NO_BOUND,
         session: 0,
         state: State::Counted,
         depth: 0,
