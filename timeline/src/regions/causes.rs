@@ -393,6 +393,18 @@ mod tests {
     }
 
     #[test]
+    fn however_many_threads_there_are_that_none_had_the_cpu_and_the_timer_are_causes() {
+        let mut causes = Causes::new();
+        for tid in 1..=u32::from(CauseNumber::MAX) + 9 {
+            causes.thread(&task(tid, 0, 0, ""), 0);
+        }
+        let idle = causes.thread(&task(0, 0, 0, ""), 0);
+        assert!(causes.is_idle(idle) && !causes.is_thread(idle));
+        let all = [Found::Timer, Found::Interrupt(None), Found::Softirq(None)];
+        assert!(all.into_iter().all(|cause| causes.number(cause) != Causes::OTHERS));
+    }
+
+    #[test]
     fn a_thread_of_another_machine_or_that_began_later_is_another_cause() {
         let mut causes = Causes::new();
         let all = [task(1, 0, 0, "a"), task(1, 1, 0, "b"), task(1, 0, 1, "c"), task(1, 0, 0, "d")];
