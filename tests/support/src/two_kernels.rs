@@ -24,7 +24,7 @@ pub const STOLEN_MS: u64 = 30;
 /// the host has the number of the first.
 pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
 const MOVED: usize = 4;
-/// The regions of a thread have ids from its index times this on.
+/// First id of a thread's regions, divided by the thread's index.
 pub const REGIONS: u64 = 1_000;
 /// The thread of the host that takes CPUs from vCPUs.
 pub const HOG: u32 = 9;

@@ -64,7 +64,7 @@ struct Pass<'a> {
     /// own.
     cpus: Vec<Option<Cpus>>,
     causes: Causes,
-    /// Paths of regions of which something is not known yet, by the regions' indices in the store.
+    /// Critical paths of regions whose path, or own time, is not known yet: by the regions' indices in the store.
     paths: HashMap<u32, Path>,
     roles: Roles,
     reasons: Reasons,
@@ -109,12 +109,13 @@ pub(super) fn collect<'a>(
     for (trace, shows) in traces.iter().zip(&pass.traced) {
         for (session, _) in shows {
             let host = &pass.hosts[*session];
-            // Where both kernels were recorded, time that was taken from the guest's CPUs is a part, or that of another machine.
-            if trace.is_of_guest() && host.vcpus.is_none() {
-                let sum =
-                    trace.steal_ms().map(|ms| of_guests_ms.unwrap_or(0u64).saturating_add(ms));
-                of_guests_ms = sum.or(of_guests_ms);
+            // Where the host's kernel divides the guest's time, the time that the host took is a part.
+            if let Some(ms) =
+                trace.steal_ms().filter(|_| trace.is_of_guest() && host.vcpus.is_none())
+            {
+                of_guests_ms = Some(of_guests_ms.unwrap_or(0u64).saturating_add(ms));
             }
+            // A guest's count says nothing of the host's threads.
             if !trace.is_of_guest() || !host.has_hosts {
                 recordings[*session].push(trace);
             }

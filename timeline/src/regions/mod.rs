@@ -267,8 +267,8 @@ pub struct Regions {
     pub waited: Waited,
     /// Whether a kernel's trace says what a thread of a region did.
     pub has_kernel: bool,
-    /// Time that the kernels of guests say the host took from their CPUs, milliseconds, of sessions where it is in no
-    /// part of its own: the host's kernel was not recorded. `None` if it is not known.
+    /// Time that the host took from guests' CPUs, milliseconds, by the count of the guests' kernels. Only sessions count in
+    /// which no part shows this time, because the host's kernel does not divide it. `None` if no guest's kernel says it.
     pub guest_steal_ms: Option<u64>,
     /// The guests' CPUs whose threads of the host are known, if both kernels were recorded.
     pub vcpus: Vec<ProvenVcpu>,

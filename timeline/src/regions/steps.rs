@@ -215,7 +215,10 @@ impl Path {
                 self.add(thread, &Interval { part, cause, ..interval });
             }
         }
-        self.stays.shrink_to_fit();
+        // A path that waits often would be copied each time.
+        if self.stays.len() < self.stays.capacity() / 2 {
+            self.stays.shrink_to_fit();
+        }
     }
 
     /// Returns whether all of it is known, and how the region's time divides.

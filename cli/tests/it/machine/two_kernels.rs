@@ -19,7 +19,7 @@ use std::process::Stdio;
 
 /// Instructions CPUID in each region `asking`, and in each region `moving`: as the program has them.
 const ASKED: u64 = 50;
-/// Bytes that each thread passes on in a region, and the shortest sleep, nanoseconds.
+/// Number of bytes that each thread passes to the other one in a region; the shortest sleep, nanoseconds.
 const PASSED: usize = 20;
 const SLEEP: u64 = 10_000_000;
 /// Most time between a gap's end and its event, and what counts as long, nanoseconds.
@@ -86,7 +86,7 @@ struct Found {
     groups: BTreeMap<(String, String), Value>,
 }
 
-/// Returns the groups of a session's regions, and the warnings, by `regions --json`.
+/// Runs `regions --json` on a session. Returns the groups of regions, and the warnings.
 #[track_caller]
 fn groups(session: &Path, options: &[&str]) -> (Vec<Value>, Value) {
     let mut regions = HYPERTRACE.command(["regions", "--json"]);
@@ -383,7 +383,7 @@ fn a_late_recording_of_the_host_and_a_guest_that_goes_back_give_no_thread_wrong_
     );
 
     let session = shared.join("S");
-    // Each thread has one region that was open when the host's recording began. Those before it have nothing of the host.
+    // One region of each thread was open when the host's recording began. The host proves nothing of the regions before it.
     let (of_ids, _) = groups(&session, &["--by", "id", "--where", "run == \"late\""]);
     let (mut none, mut all, mut others) = (0, 0, 0);
     for group in &of_ids {

@@ -1,14 +1,14 @@
-//! Regions on threads of a Linux guest: `hypertrace-linux-regions ROUNDS [RUN KIND CPU..]`.
+//! A program of a Linux guest whose threads make regions: `hypertrace-linux-regions ROUNDS [RUN KIND CPU..]`.
 //!
 //! Without a kind, four threads sleep, work and ask the hypervisor in turns. An event after each of the first two has the CPU
 //! time that the thread used meanwhile, by the guest's kernel.
 //!
 //! With a kind, there is a thread on each CPU that is given, `RUN-0` and so on, and each region has the run's name:
 //!
-//! - `spinning`: compute for a time, and list the gaps in which nothing was computed
-//! - `sleeping`: sleep
-//! - `passing`: pass a byte between the first and the second thread, by pipes
-//! - `moving`: compute and ask on one CPU after the other
+//! - `spinning`: the thread computes, and makes an event of each gap in which it computed nothing
+//! - `sleeping`: the thread sleeps
+//! - `passing`: the first and the second thread pass a byte to each other by pipes
+//! - `moving`: the thread computes and asks on one CPU after the other
 //!
 //! After each region follows one in which the thread asks the hypervisor.
 
@@ -30,7 +30,7 @@ const ASKED: u64 = 50;
 /// Time of a region that spins, and the shortest gap that is listed, nanoseconds.
 const SPIN_NS: u64 = 50_000_000;
 const GAP_NS: u64 = 200_000;
-/// Bytes that each thread passes on in a region.
+/// Number of bytes that each thread passes to the other one in a region.
 const PASSED: u64 = 20;
 /// Changes of the CPU in a region, computing on each one, and instructions CPUID after each change.
 const MOVES: usize = 10;
