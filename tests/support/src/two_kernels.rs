@@ -76,6 +76,9 @@ pub struct Cpu {
     running: Vec<(u64, u32)>,
 }
 
+/// What is missing of a CPU that lost no event.
+const NOTHING_LOST: &[(usize, Counted)] = &[];
+
 /// A guest: its clock, and its CPUs.
 type Guest<'a> = (u32, &'a [usize]);
 
@@ -88,8 +91,36 @@ pub struct World {
     pub lost: [Vec<(usize, Counted)>; 4],
     /// The number that the guest has for each CPU.
     pub numbers: [usize; 2],
-    /// Whether the second CPU is the first one of another guest. The thread that changes its CPU has no client then.
-    pub is_two: bool,
+    /// Whether the second CPU is the first one of another guest: see [`World::of_two_guests`].
+    is_two: bool,
+    /// What the second guest says that is not true.
+    lies: Lies,
+}
+
+/// False words of a guest, besides false events of its kernel.
+#[derive(Clone, Default)]
+struct Lies {
+    /// By how much its readings at reference points are wrong, and how much these errors differ.
+    points: (i64, i64),
+    /// By how much its clock jumps after half of the time.
+    jump: u64,
+    /// The number of its CPU.
+    cpu: usize,
+    /// The threads that its clients say that they are.
+    tids: Option<[u32; 2]>,
+}
+
+impl Lies {
+    /// Returns by how much the reading of a point is wrong.
+    fn at(&self, point: u64) -> i64 {
+        let (all, differ) = self.points;
+        all + if differ == 0 { 0 } else { Random(point).in_range(-differ, differ) }
+    }
+
+    /// Returns by how much its clock has jumped at a point, and until the next one.
+    fn jumped(&self, point: u64) -> u64 {
+        if point >= 10 { self.jump } else { 0 }
+    }
 }
 
 fn name(tid: u32) -> String {
@@ -98,12 +129,23 @@ fn name(tid: u32) -> String {
 
 impl World {
     pub fn new(seed: u64) -> World {
+        World::with_guests(seed, false)
+    }
+
+    /// Makes one in which the second CPU is the first one of another guest, whose threads have the numbers of the first guest's.
+    /// The thread that changes its CPU has no client.
+    pub fn of_two_guests(seed: u64) -> World {
+        World::with_guests(seed, true)
+    }
+
+    fn with_guests(seed: u64, is_two: bool) -> World {
         let mut world = World {
             cpus: Default::default(),
             threads: Default::default(),
             lost: Default::default(),
             numbers: [0, 1],
-            is_two: false,
+            is_two,
+            lies: Lies::default(),
         };
         for thread in &mut world.threads {
             thread.states.push((0, State::Asleep));
@@ -126,6 +168,69 @@ impl World {
         std::mem::swap(first, second);
         halves.into_iter().for_each(|(half, cpu)| cpu.guest.extend(half));
         world
+    }
+
+    /// Returns the number of a thread.
+    pub fn tid(&self, thread: usize) -> u32 {
+        let is_of_second = self.is_two && (2..MOVED).contains(&thread);
+        THREADS[if is_of_second { thread - 2 } else { thread }]
+    }
+
+    /// Puts events of the first guest's kernel outside of guest mode, so that no thread is proven to run its first CPU.
+    pub fn contradict(&mut self) {
+        let out = self.cpus[0].doing.iter().filter(|(_, part)| *part == Part::Stolen);
+        let times = Vec::from_iter(out.map(|(at, _)| at + 10_000));
+        let waking = |at| (at, u32::from(SCHED_WAKING_ID), 0, wakeup(777, "outside"));
+        self.cpus[0].guest.extend(times.into_iter().map(waking));
+        self.cpus[0].guest.sort_by_key(|(at, ..)| *at);
+    }
+
+    /// Lets the second of two guests lie: about its kernel's events, what was lost of them, its clock, its threads and its
+    /// regions.
+    pub fn lie(&mut self, r: &mut Random) {
+        let cpu = &mut self.cpus[1];
+        if r.one_in(2) {
+            for event in &mut cpu.guest {
+                if r.one_in(20) {
+                    let moved = event.0.saturating_add_signed(r.in_range(-3_000_000, 3_000_000));
+                    event.0 = moved.max(2 * MS);
+                }
+            }
+        }
+        if r.one_in(2) {
+            for _ in 0..r.in_range(1, 400) {
+                let [from, to, waker] = [0; 3].map(|_| THREADS[r.in_range(0, 5) as usize]);
+                let at = r.in_range(2 * MS as i64, END as i64 + 20_000_000) as u64;
+                let state = if r.one_in(2) { ASLEEP } else { READY };
+                let (id, payload) = match r.in_range(0, 3) {
+                    0 => (SCHED_WAKING_ID, wakeup(to, "false")),
+                    1 => (SCHED_WAKEUP_ID, wakeup(to, "false")),
+                    _ => (SCHED_SWITCH_ID, switch((from, "false"), state, (to, "false"))),
+                };
+                cpu.guest.push((at, u32::from(id), waker, payload));
+            }
+        }
+        cpu.guest.sort_by_key(|(at, ..)| *at);
+        if r.one_in(3) {
+            let all = cpu.guest.len();
+            let of = |at| (at, Counted(true));
+            self.lost[3] = (0..all).filter(|_| r.one_in(60)).map(of).collect();
+        }
+        let own = r.in_range(0, 5);
+        self.lies = Lies {
+            points: (
+                if own == 0 { r.in_range(-800_000, 800_000) } else { 0 },
+                if own == 1 { r.in_range(1, 3_000_000) } else { 0 },
+            ),
+            jump: if own == 2 { r.in_range(0, 90_000_000) as u64 } else { 0 },
+            cpu: r.in_range(0, 3) as usize,
+            tids: r.one_in(3).then(|| [0; 2].map(|_| [50, 51, 52, 777][r.in_range(0, 4) as usize])),
+        };
+        for thread in &mut self.threads[2..MOVED] {
+            if r.one_in(2) {
+                thread.regions.retain(|_| !r.one_in(3));
+            }
+        }
     }
 
     fn host(&mut self, cpu: usize, at: u64, id: u16, flags: u32, tid: u32, payload: Vec<u8>) {
@@ -245,7 +350,7 @@ impl World {
     fn act(&mut self, cpu: usize, at: u64, r: &mut Random) {
         let own = World::own(cpu, at);
         let current = self.cpus[cpu].running.last().unwrap().1;
-        let running = THREADS.iter().position(|tid| *tid == current);
+        let running = own.iter().copied().find(|thread| self.tid(*thread) == current);
         // The thread that is moved sleeps then.
         let must_sleep = running == Some(MOVED) && (cpu == 1 || at + 8 * MS > END / 2) && cpu == 0;
         let choice = if must_sleep { 2 } else { r.in_range(0, 5) };
@@ -253,7 +358,7 @@ impl World {
         let is_late = other == MOVED && cpu == 0 && at + 12 * MS > END / 2;
         match choice {
             0 if self.state(other) == State::Asleep && !is_late => {
-                let tid = THREADS[other];
+                let tid = self.tid(other);
                 let by = running.filter(|_| at.is_multiple_of(2));
                 let context = if by.is_some() { 0 } else { HARD };
                 if by.is_none() {
@@ -275,7 +380,7 @@ impl World {
                 if next.is_none() && !sleeps || next.is_none() && running.is_none() {
                     return;
                 }
-                let to = next.map_or(0, |next| THREADS[next]);
+                let to = next.map_or(0, |next| self.tid(next));
                 let state = if sleeps { ASLEEP } else { READY };
                 let state = if current == 0 { 0 } else { state };
                 let payload = switch((current, &name(current)), state, (to, &name(to)));
@@ -384,13 +489,22 @@ impl World {
             (FORWARD..).zip(guests).map(move |(forward, guest)| (point, (forward, guest)))
         }) {
             let at = (5 + 10 * number) * MS;
-            let payload = [forward.into(), forward.into(), number, own(at), number];
+            let mut reading = own(at);
+            if forward > FORWARD {
+                let lie = self.lies.at(number);
+                reading = reading.saturating_add_signed(lie) + self.lies.jumped(number);
+            }
+            let payload = [forward.into(), forward.into(), number, reading, number];
             server = server.flagged(at + 2 * MS, CHECKPOINT_POINT, 1, &payload, 0);
         }
         for (client, thread) in (0..).zip(&self.threads) {
-            let of = if self.is_two && client == MOVED as u32 { continue } else { client / 2 };
-            let packet = || Packet::new(1, client, if self.is_two { 1 + of } else { 1 });
-            let tid = THREADS[client as usize];
+            if self.is_two && client == MOVED as u32 {
+                continue;
+            }
+            let of = if self.is_two { client / 2 } else { 0 };
+            let packet = || Packet::new(1, client, 1 + of);
+            let tid = self.lies.tids.filter(|_| of == 1).map(|tids| tids[client as usize % 2]);
+            let tid = tid.unwrap_or_else(|| self.tid(client as usize));
             let token = u64::from(tid) + 9;
             let begin = packet().with64(80, token);
             let lease = [token, 50, tid.into(), 0];
@@ -408,10 +522,11 @@ impl World {
         }
         for (client, (clock, cpus)) in (FORWARD..).zip(guests) {
             let packet = || Packet::new(1, client, *clock);
+            let jumped = |point| if client > FORWARD { self.lies.jumped(point) } else { 0 };
             let ring = (0..19).fold(packet(), |ring, point| {
-                ring.event(own((9 + 10 * point) * MS) - GUEST_BASE, 19, &[0])
+                ring.event(own((9 + 10 * point) * MS) - GUEST_BASE + jumped(point), 19, &[0])
             });
-            let at = own(END) - GUEST_BASE;
+            let at = own(END) - GUEST_BASE + jumped(19);
             let ring = ring.recording((at, PIECES), &self.guest_trace(cpus));
             made = made.stream(&format!("guest-{client}"), &[packet(), ring]);
         }
@@ -427,20 +542,22 @@ impl World {
         let trace = TraceDat::new("x86-tsc").with_scheduling().format("kvm", KVM_ENTRY);
         let trace = trace.option((9, options.into_bytes()));
         let cpus = self.cpus.iter().map(|cpu| cpu.host.clone()).zip(&self.lost);
-        cpus.enumerate().fold(trace, |trace, (number, cpu)| recorded(trace, number, cpu))
+        cpus.enumerate()
+            .fold(trace, |trace, (number, (events, lost))| recorded(trace, number, (events, lost)))
     }
 
     /// Makes the recording of a guest with these CPUs.
     fn guest_trace(&self, cpus: &[usize]) -> TraceDat {
         let origin = format!("stolen_ms={STOLEN_MS}");
         let trace = TraceDat::new("x86-tsc").with_scheduling().option((9, origin.into_bytes()));
-        let mut all = vec![(Vec::new(), &self.lost[0]); cpus.len()];
+        let mut all = vec![(Vec::new(), NOTHING_LOST); cpus.len()];
         for cpu in cpus {
-            let number = if self.is_two { 0 } else { self.numbers[*cpu] };
+            let number = if self.is_two { cpu * self.lies.cpu } else { self.numbers[*cpu] };
+            all.resize(all.len().max(number + 1), (Vec::new(), NOTHING_LOST));
             let events = self.cpus[*cpu].guest.iter().map(|(at, id, tid, payload)| {
                 (at.wrapping_add_signed(OFFSET), *id, *tid, payload.clone())
             });
-            all[number] = (events.collect(), &self.lost[2 + cpu]);
+            all[number] = (events.collect(), &self.lost[2 + cpu][..]);
         }
         all.into_iter().enumerate().fold(trace, |trace, (number, cpu)| recorded(trace, number, cpu))
     }
@@ -450,7 +567,7 @@ impl World {
 fn recorded(
     trace: TraceDat,
     number: usize,
-    (events, gaps): (Vec<Event>, &Vec<(usize, Counted)>),
+    (events, gaps): (Vec<Event>, &[(usize, Counted)]),
 ) -> TraceDat {
     let mut sum = 0;
     let pages = Page::all_but(&events, |at| {

@@ -23,7 +23,7 @@ use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::steps::Path;
 use super::store::{Detail, State, Store};
-use super::vcpus::{Vcpus, Waiter};
+use super::vcpus::{Unplaced, Vcpus, Waiter};
 use super::waited::Spans;
 use super::{Options, ProvenVcpu, Regions, Select, Sink, ThreadInterval};
 use crate::error::Result;
@@ -111,7 +111,7 @@ pub(super) fn collect<'a>(
             let host = &pass.hosts[*session];
             // Where the host's kernel divides the guest's time, the time that the host took is a part.
             if let Some(ms) =
-                trace.steal_ms().filter(|_| trace.is_of_guest() && host.vcpus.is_none())
+                trace.steal_ms().filter(|_| trace.is_of_guest() && !host.divides(Side::of(trace)))
             {
                 of_guests_ms = Some(of_guests_ms.unwrap_or(0u64).saturating_add(ms));
             }
@@ -146,10 +146,10 @@ fn read<'a>(
     let mut hosts: Vec<Host> = (0..)
         .zip(sessions)
         .map(|(number, (session, maps))| {
-            let own = || traces.iter().filter(|trace| trace.session() == Some(number));
-            let has_guests = own().any(KernelTrace::is_of_guest);
+            let own = traces.iter().filter(|trace| trace.session() == Some(number));
+            let kernels = own.filter_map(|trace| Side::of(trace).guest()).collect();
             let has_log = options.keeps_intervals || sink.is_some();
-            Host::new(session, maps, (has_guests, shown.contains(&number)), has_log)
+            Host::new(session, maps, &kernels, shown.contains(&number), has_log)
         })
         .collect();
     let mut traced = vec![Vec::new(); traces.len()];
@@ -199,19 +199,16 @@ fn read<'a>(
             }
             let recordings = &mut host.recordings;
             shows.push((session, recordings.len()));
-            let side = if of_guest { Side::Guest } else { Side::Host };
             let followed = Followed::new(trace.threads());
-            let mut recording = host::Recording::new(side, kinds, end, followed);
-            recording.guest_clock = trace.guest_clock();
-            recordings.push(recording);
+            recordings.push(host::Recording::new(Side::of(trace), kinds, end, followed));
             if let (false, Some(vcpus)) = (of_guest, &mut host.vcpus) {
                 vcpus.end = vcpus.end.max(end);
             }
         }
     }
-    let owners = traces.iter().map(|trace| match trace.is_of_guest() {
-        true => (Side::Guest, Vec::from_iter(trace.session())),
-        false => {
+    let owners = traces.iter().map(|trace| match Side::of(trace) {
+        side @ Side::Guest(_) => (side, Vec::from_iter(trace.session())),
+        Side::Host => {
             let of_host = |number: &usize| hosts[*number].has_vmm || !hosts[*number].has_guests;
             (Side::Host, machine_of(trace, &all).into_iter().filter(of_host).collect())
         }
@@ -366,9 +363,10 @@ impl<'a> Pass<'a> {
 
     /// Takes the intervals of a thread that are proven now, and divides the regions that they have passed.
     fn release(&mut self, session: usize, at: usize) {
-        let Host { vcpus, threads, recordings, .. } = &mut self.hosts[session];
+        let Host { vcpus, threads, .. } = &mut self.hosts[session];
         let thread = &mut threads[at];
-        let Some(vcpus) = vcpus else {
+        let is_divided = thread.side == Side::Host || thread.unplaced.is_some();
+        let Some(vcpus) = vcpus.as_mut().filter(|_| is_divided) else {
             let logged = thread.tally.log().len();
             if thread.tally.pass(&mut thread.account) {
                 self.divide_passed(session, at);
@@ -378,14 +376,13 @@ impl<'a> Pass<'a> {
         if !thread.account.has_proven() {
             return;
         }
-        if thread.side == Side::Guest {
-            let clock = thread.recording.and_then(|at| recordings.get(at)?.guest_clock);
+        if let Some(unplaced) = &mut thread.unplaced {
             thread.account.take_proven(|interval, is_merged| {
                 let mut interval = *interval;
                 if is_merged && matches!(interval.part, Part::OnCpu | Part::Runnable) {
                     interval.part = Part::Unknown;
                 }
-                thread.unplaced.push(interval, clock, vcpus, &self.causes);
+                unplaced.push(interval, vcpus, &self.causes);
             });
             return self.place(session, at);
         }
@@ -420,7 +417,10 @@ impl<'a> Pass<'a> {
             {
                 match waiter {
                     Waiter::Thread(guest) => {
-                        self.hosts[session].threads[guest].unplaced.wake();
+                        self.hosts[session].threads[guest]
+                            .unplaced
+                            .iter_mut()
+                            .for_each(Unplaced::wake);
                         self.place(session, guest);
                     }
                     Waiter::Path(index) => self.place_path(index),
@@ -435,12 +435,13 @@ impl<'a> Pass<'a> {
         let (Some(vcpus), Some(thread)) = (&mut host.vcpus, host.threads.get_mut(at)) else {
             return;
         };
+        let Some(unplaced) = &mut thread.unplaced else { return };
         let logged = thread.tally.log().len();
         if thread.tally.is_unused() && !host.has_log {
-            return thread.unplaced.clear(vcpus);
+            return unplaced.clear(vcpus);
         }
         let mut placed = std::mem::take(&mut self.placed);
-        thread.unplaced.divide(Waiter::Thread(at), vcpus, &mut placed);
+        unplaced.divide(Waiter::Thread(at), vcpus, &mut placed);
         thread.tally.pass_each(&placed);
         placed.clear();
         self.placed = placed;
@@ -491,7 +492,7 @@ impl<'a> Pass<'a> {
         let taken = Vec::from_iter(self.hosts[session].threads[at].tally.drain_log(has_ended));
         self.logged -= taken.len();
         let thread = &self.hosts[session].threads[at];
-        let is_of_guest = thread.side == Side::Guest;
+        let is_of_guest = thread.side.guest().is_some();
         for interval in &taken {
             let cause = interval.part.has_causes().then(|| {
                 let of = |trace, tid| owner(&self.hosts, &self.owners, trace, tid);

@@ -187,22 +187,22 @@ impl Cpus {
     }
 
     /// Returns the path of a region that ended on a thread, with its waits if these are wanted. `is_exact`: the region's times
-    /// are those of the kernel's clock. `is_of_vcpus`: the host's kernel is to divide the time on CPUs, and the waits for them, of
-    /// the guest with this clock.
+    /// are those of the kernel's clock. `divided`: the clock of a guest whose time on CPUs, and the waits for them, the host's
+    /// kernel is to divide.
     pub fn path(
         &self,
         tid: u32,
         times: (i64, i64),
-        (is_exact, has_waits, is_of_vcpus): (bool, bool, bool),
-        clock: Option<u32>,
+        (is_exact, has_waits): (bool, bool),
+        divided: Option<u32>,
         causes: &mut Causes,
     ) -> Option<Path> {
         let history = self.history.as_ref().filter(|_| times.1 <= self.until)?;
-        let mut path = Path::new(has_waits);
+        let mut path = Path::new(has_waits, divided);
         let mut found = Vec::new();
         history.path(tid, times, is_exact, causes, |causes, stay| {
             if let Doing::Runnable(Some(cpu)) = stay.doing
-                && (has_waits || is_of_vcpus)
+                && (has_waits || divided.is_some())
             {
                 let next = Next { cpu, tid: stay.tid, prev: None };
                 self.before(next, (stay.from, stay.to), MOST_IN_WAIT, causes, &mut found);
@@ -213,7 +213,7 @@ impl Cpus {
             // Back from the end, as the path goes.
             while let Some((to, cause)) = found.pop() {
                 let from = found.last().map_or(stay.from, |(to, _)| *to);
-                path.push(Timed::new(&stay, (from, to), cause, clock), is_of_vcpus);
+                path.push(Timed::new(&stay, (from, to), cause));
             }
         });
         Some(path)

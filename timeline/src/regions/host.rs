@@ -12,12 +12,13 @@ use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::pairs::{Open, Pairs, most_open};
 use super::parts::Part;
-use super::store::Holder;
+use super::store::{Holder, Sample};
 use super::tally::Tally;
 use super::vcpus::{Unplaced, Vcpus};
 use super::{NotCounted, unix_ns};
 use crate::event::EventRef;
-use crate::inputs::ctf::{ClockMaps, Domain, MOST_CLIENTS, Session};
+use crate::inputs::ctf::{ClockMaps, Domain, MOST_CLIENTS, Session, SessionJson};
+use crate::inputs::kernel::KernelTrace;
 use jumps::Jumps;
 use leases::lease_ends;
 use std::collections::{BTreeSet, HashMap};
@@ -40,7 +41,26 @@ pub(super) const MOST_CPUS: usize = 1 << 13;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Side {
     Host,
-    Guest,
+    /// The guest with this clock: another guest, and the same one after a reset, has another one.
+    Guest(u32),
+}
+
+impl Side {
+    /// Returns the machine that a kernel's trace shows.
+    pub fn of(trace: &KernelTrace) -> Side {
+        match trace.is_of_guest() {
+            true => Side::Guest(trace.guest_clock().unwrap_or_default()),
+            false => Side::Host,
+        }
+    }
+
+    /// Returns the clock of a guest.
+    pub fn guest(self) -> Option<u32> {
+        match self {
+            Side::Guest(clock) => Some(clock),
+            Side::Host => None,
+        }
+    }
 }
 
 /// A session while it is read.
@@ -51,6 +71,8 @@ pub(super) struct Host {
     pub is_program: bool,
     /// Whether these are of guests, and the host's kernel shows none of them.
     pub has_guests: bool,
+    /// The guests whose threads are the clients that read a clock, by clock.
+    guests: HashMap<u32, Side>,
     /// What the host's kernel proves of the CPUs that these have, if it shows which of its threads run them.
     pub vcpus: Option<Vcpus>,
     /// Whether the recording of the host's kernel may show these.
@@ -91,6 +113,8 @@ pub(super) struct Host {
     pub disputed: Counted,
     /// Leases whose threads have no account, as there are too many.
     pub without_account: Counted,
+    /// Leases of clients that may be of any of several guests.
+    pub without_guest: Counted,
     /// Switches of the threads whose accounts are others' now.
     switches: Switches,
     /// The thread at which the next search for an account that is free begins.
@@ -102,8 +126,6 @@ pub(super) struct Host {
 pub(super) struct Recording {
     pub side: Side,
     pub kinds: Kinds,
-    /// The guest's clock that stamps it, if it is of a guest's kernel.
-    pub guest_clock: Option<u32>,
     /// Time of the last event.
     end: i64,
     /// Time of the last event of each CPU so far.
@@ -121,8 +143,8 @@ pub(super) struct Thread {
     pub name: Option<Arc<str>>,
     pub account: Account,
     pub tally: Tally,
-    /// Of a guest's thread: its proven intervals that wait for what the host's kernel proves of the CPU.
-    pub unplaced: Unplaced,
+    /// Of the thread of a guest that the host's kernel divides: its proven intervals that wait for that.
+    pub unplaced: Option<Unplaced>,
     /// Whether it has an account for its lane only: no region's time is divided by it.
     pub for_lanes: bool,
     /// The client of a program that it is.
@@ -147,6 +169,9 @@ pub(super) struct Client {
     /// Thread of a program, and whether the client's lease names one.
     pub thread: Option<usize>,
     names_thread: bool,
+    /// The guest whose thread it is by its last lease, and the clock that it read.
+    pub side: Option<Side>,
+    pub clock: Option<u32>,
     /// Whether it is a thread of a guest's kernel, which may have shared its vCPU with others.
     pub shares_vcpu: bool,
     /// Token of the last lease.
@@ -161,7 +186,7 @@ impl Recording {
     /// Makes one with these kinds of events, of a trace with this last event and this filter.
     pub fn new(side: Side, kinds: Kinds, end: i64, followed: Followed) -> Recording {
         let (cpus, seen) = (Vec::new(), Tids::default());
-        Recording { side, kinds, guest_clock: None, end, cpus, seen, followed }
+        Recording { side, kinds, end, cpus, seen, followed }
     }
 
     /// Notes the time of an event of a CPU.
@@ -182,20 +207,22 @@ impl Recording {
 }
 
 impl Host {
-    /// `has_guests`: its clients are divided by recordings of their guests' kernels. `has_hosts`: the recording of the host's
+    /// `kernels`: the guests that divide its clients by recordings of their kernels. `has_hosts`: the recording of the host's
     /// kernel may show their CPUs.
     pub fn new(
         session: &Session,
         maps: &ClockMaps,
-        (has_guests, has_hosts): (bool, bool),
+        kernels: &BTreeSet<u32>,
+        has_hosts: bool,
         has_log: bool,
     ) -> Host {
         let json = session.json();
+        let has_guests = !kernels.is_empty();
         let is_program = json.programs || has_guests;
-        let jumps = maps.iter().flat_map(|(_, client, map)| {
+        let jumps = maps.iter().flat_map(|(clock, client, map)| {
             map.jumps().iter().map(move |jump| {
                 let (a, b) = (unix_ns(session, jump.before.y), unix_ns(session, jump.after.y));
-                (client, a.min(b), a.max(b))
+                ((clock, client), a.min(b), a.max(b))
             })
         });
         let vcpus = if has_guests && has_hosts { Vcpus::of(maps) } else { None };
@@ -203,6 +230,7 @@ impl Host {
         let mut host = Host {
             is_program,
             has_guests,
+            guests: guests(json, kernels),
             vcpus,
             has_hosts,
             has_vmm,
@@ -224,6 +252,7 @@ impl Host {
             claimed: Counted::default(),
             disputed: Counted::default(),
             without_account: Counted::default(),
+            without_guest: Counted::default(),
             switches: Switches::default(),
             next_free: 0,
         };
@@ -282,9 +311,29 @@ impl Host {
         all.flat_map(Pairs::take).collect()
     }
 
-    /// Returns the side of the threads that its clients are, if they are threads.
-    pub fn own_side(&self) -> Side {
-        if self.has_guests { Side::Guest } else { Side::Host }
+    /// Returns the machine whose threads the clients are that read a clock, if they are threads; `None` if it may be any of
+    /// several guests.
+    pub fn side(&self, clock: Option<u32>) -> Option<Side> {
+        match self.has_guests {
+            true => self.guests.get(&clock.unwrap_or_default()).copied(),
+            false => Some(Side::Host),
+        }
+    }
+
+    /// Returns whether a machine's kernel says something of a region's time.
+    pub fn may_divide(&self, side: Side, sample: &Sample) -> bool {
+        if side == Side::Host {
+            return true;
+        }
+        let thread = self.threads.get(usize::from(sample.thread)).map(|thread| Some(thread.side));
+        let client = || self.clients.get(sample.client()? as usize).map(|client| client.side);
+        // One of any clients may be on each.
+        thread.or_else(client).is_none_or(|of| of == Some(side))
+    }
+
+    /// Returns whether the host's kernel divides the time of a machine's threads.
+    pub fn divides(&self, side: Side) -> bool {
+        self.vcpus.as_ref().zip(side.guest()).is_some_and(|(vcpus, clock)| vcpus.has_guest(clock))
     }
 
     /// Returns a thread, which gets an account if it has none.
@@ -308,7 +357,7 @@ impl Host {
             name: None,
             account,
             tally: Tally::new(self.has_log),
-            unplaced: Unplaced::default(),
+            unplaced: side.guest().filter(|_| self.divides(side)).map(Unplaced::of),
             for_lanes: false,
             owner: None,
             is_claimed: false,
@@ -323,7 +372,9 @@ impl Host {
             let at = self.free_thread()?;
             let old = &mut self.threads[at];
             self.by_tid.remove(&(old.side, old.tid));
-            self.vcpus.iter_mut().for_each(|vcpus| old.unplaced.clear(vcpus));
+            if let (Some(vcpus), Some(unplaced)) = (&mut self.vcpus, &mut old.unplaced) {
+                unplaced.clear(vcpus);
+            }
             self.switches += self.threads[at].account.switches;
             self.threads[at] = thread;
             self.threads[at].account.set_most(WAITING.1);
@@ -356,7 +407,6 @@ impl Host {
 
     /// Returns a thread of a program that ended, whose account nothing needs any more.
     fn free_thread(&mut self) -> Option<usize> {
-        let side = self.own_side();
         if !self.is_program {
             return None;
         }
@@ -365,7 +415,8 @@ impl Host {
             let at = self.next_free % self.threads.len();
             self.next_free = at + 1;
             let thread = &self.threads[at];
-            let is_free = thread.side == side && thread.owner.is_none() && thread.tally.is_unused();
+            let is_client = self.has_guests == thread.side.guest().is_some();
+            let is_free = is_client && thread.owner.is_none() && thread.tally.is_unused();
             is_free.then_some(at)
         })
     }
@@ -409,7 +460,8 @@ impl Host {
 
     /// Returns how often intervals that waited were too many.
     pub fn given_up(&self) -> u64 {
-        let cut = self.threads.iter().filter(|thread| thread.unplaced.is_cut).count() as u64;
+        let unplaced = self.threads.iter().filter_map(|thread| thread.unplaced.as_ref());
+        let cut = unplaced.filter(|unplaced| unplaced.is_cut).count() as u64;
         self.switches().given_up + cut
     }
 
@@ -483,16 +535,15 @@ impl Host {
     /// Returns whether an event has the time of the clock that its threads' recordings have.
     pub fn is_exact(&self, event: &EventRef<'_>) -> bool {
         let clock = event.reading.map(|reading| reading.clock);
-        let mut clocks = self.recordings.iter().filter_map(|recording| recording.guest_clock);
+        let mut clocks = self.recordings.iter().filter_map(|recording| recording.side.guest());
         event.bound_ns() == Some(0) || clocks.any(|of_kernel| Some(of_kernel) == clock)
     }
 
     /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps it.
     pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>, clock: Option<u32>) {
         let thread = &mut self.threads[at];
-        let kernel = thread.recording.and_then(|at| self.recordings.get(at)?.guest_clock);
         // Their order is that of the clock, whatever its error against the host's is.
-        let is_one = kernel.is_some() && kernel == clock;
+        let is_one = thread.recording.is_some() && clock.is_some() && clock == thread.side.guest();
         thread.account.guest(time, if is_one { Some(0) } else { bound });
         self.check(at);
     }
@@ -519,16 +570,31 @@ impl Host {
     }
 }
 
+/// Returns the guests whose threads are the clients that read a clock, by clock. A program can read another clock than the
+/// recording of its kernel has: it is of the only guest in that epoch.
+fn guests(json: &SessionJson, kernels: &BTreeSet<u32>) -> HashMap<u32, Side> {
+    let epoch = |id: u32| json.clock(id).map(|clock| clock.epoch);
+    let clocks = json.clocks.iter().map(|clock| clock.id).chain(kernels.iter().copied());
+    let guest = |clock: u32| {
+        let mut of_epoch = kernels.iter().filter(|kernel| epoch(**kernel) == epoch(clock));
+        match kernels.contains(&clock) {
+            true => Some(clock),
+            false => of_epoch.next().copied().filter(|_| of_epoch.next().is_none()),
+        }
+    };
+    clocks.filter_map(|clock| Some((clock, Side::Guest(guest(clock)?)))).collect()
+}
+
 /// Returns the slot of a thread. Most numbers of a guest's threads are small, as are those of the host's.
 fn slot(side: Side, tid: u32) -> usize {
-    let half = if side == Side::Guest { TID_SLOTS / 2 } else { 0 };
-    (tid as usize + half) % TID_SLOTS
+    let of_guest = side.guest().map_or(0, |clock| TID_SLOTS / 2 + clock as usize * 61);
+    (tid as usize + of_guest) % TID_SLOTS
 }
 
 impl Thread {
     /// Notes that a region begins or ends now. Returns whether all intervals before it are in the tally.
     pub fn border(&mut self, time: i64) -> bool {
-        self.account.border(time) && self.unplaced.is_empty()
+        self.account.border(time) && self.unplaced.as_ref().is_none_or(Unplaced::is_empty)
     }
 }
 

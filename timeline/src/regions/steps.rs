@@ -5,7 +5,7 @@
 use super::causes::{CauseNumber, Causes, GroupWaits, Unknown};
 use super::parts::{Divided, Interval, Part, Reason, Times};
 use super::path::{Doing, Stay};
-use super::vcpus::{GuestCpu, MOST_UNPLACED, Unplaced, Vcpus, Waiter};
+use super::vcpus::{Unplaced, Vcpus, Waiter};
 use std::collections::HashMap;
 
 /// Most entries of the paths of a group's regions; the others' time is that of other threads.
@@ -104,12 +104,14 @@ fn times(path: &[PathStep]) -> Times {
 }
 
 /// The critical path of a region, while it or the time of the region's own thread is not known.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Path {
     steps: Steps,
     /// The waits on it by cause, if they are wanted.
     waits: Option<GroupWaits>,
-    /// What is to be divided by the host's kernel, the last first, and the one that waits.
+    /// The clock of the guest whose time on it the host's kernel divides.
+    divided: Option<u32>,
+    /// What is to be divided, the last first, and the one that waits.
     stays: Vec<Timed>,
     unplaced: Unplaced,
     thread: CauseNumber,
@@ -124,18 +126,12 @@ pub(super) struct Path {
 pub(super) struct Timed {
     thread: CauseNumber,
     interval: Interval,
-    cpu: Option<GuestCpu>,
+    cpu: Option<u16>,
 }
 
 impl Timed {
-    /// Makes that of a stay, within a time, in which another thread had the CPU if that is its cause. `clock` is that of the
-    /// guest.
-    pub fn new(
-        stay: &Stay,
-        (from, to): (i64, i64),
-        cause: CauseNumber,
-        clock: Option<u32>,
-    ) -> Timed {
+    /// Makes that of a stay, within a time, in which another thread had the CPU if that is its cause.
+    pub fn new(stay: &Stay, (from, to): (i64, i64), cause: CauseNumber) -> Timed {
         let (part, cpu, cause) = match stay.doing {
             Doing::Running(cpu) => (Part::OnCpu, cpu, cause),
             Doing::Runnable(cpu) => (Part::Runnable, cpu, cause),
@@ -143,29 +139,37 @@ impl Timed {
             Doing::Unknown(why) => (Part::Unknown, None, why.number()),
         };
         let interval = Interval { from, to, part, reason: 0, cause, ended_by: None };
-        let cpu = clock.zip(cpu.and_then(|cpu| cpu.try_into().ok()));
-        Timed { thread: stay.thread, interval, cpu }
+        Timed { thread: stay.thread, interval, cpu: cpu.and_then(|cpu| cpu.try_into().ok()) }
     }
 }
 
 impl Path {
-    /// Makes an empty one.
-    pub fn new(has_waits: bool) -> Path {
-        Path { waits: has_waits.then(GroupWaits::default), ..Path::default() }
+    /// Makes an empty one. `divided`: the clock of the guest whose time the host's kernel divides.
+    pub fn new(has_waits: bool, divided: Option<u32>) -> Path {
+        Path {
+            steps: Steps::default(),
+            waits: has_waits.then(GroupWaits::default),
+            divided,
+            stays: Vec::new(),
+            unplaced: Unplaced::of(divided.unwrap_or_default()),
+            thread: CauseNumber::default(),
+            is_division: false,
+            own: None,
+        }
     }
 
     /// Makes one of which nothing is known.
     pub fn unknown(why: Unknown, ns: u64) -> Path {
-        let mut path = Path::default();
+        let mut path = Path::new(false, None);
         path.steps.add(&PathStep::unknown(why, ns));
         path
     }
 
-    /// Takes the next time, from the end of the region back to its begin. `is_of_vcpus`: the host's kernel divides it.
-    pub fn push(&mut self, timed: Timed, is_of_vcpus: bool) {
-        match is_of_vcpus {
-            true => self.stays.push(timed),
-            false => self.add(timed.thread, &timed.interval),
+    /// Takes the next time, from the end of the region back to its begin.
+    pub fn push(&mut self, timed: Timed) {
+        match self.divided {
+            Some(_) => self.stays.push(timed),
+            None => self.add(timed.thread, &timed.interval),
         }
     }
 
@@ -178,7 +182,7 @@ impl Path {
 
     /// Notes that it may have to wait for the host's part.
     pub fn hold(&self, vcpus: &mut Vcpus) {
-        vcpus.unplaced += self.stays.len();
+        self.divided.into_iter().for_each(|clock| vcpus.hold(clock, self.stays.len()));
     }
 
     /// Divides what is known by now of the path of the region with this index, which waits for nothing then, or for what
@@ -201,15 +205,15 @@ impl Path {
                 return self.stays.shrink_to_fit();
             };
             self.thread = thread;
-            vcpus.unplaced -= 1;
+            self.divided.into_iter().for_each(|clock| vcpus.release(clock, 1));
             self.unplaced.push_on(interval, cpu, vcpus, causes);
         }
     }
 
     /// Keeps what is to be divided for later. If there is too much of it, none will be.
     fn wait(&mut self, vcpus: &mut Vcpus) {
-        if vcpus.unplaced > MOST_UNPLACED {
-            vcpus.unplaced -= self.stays.len();
+        if let Some(clock) = self.divided.filter(|clock| vcpus.has_too_many(*clock)) {
+            vcpus.release(clock, self.stays.len());
             for Timed { thread, interval, .. } in std::mem::take(&mut self.stays) {
                 let (part, cause) = (Part::Unknown, Unknown::TooMany.number());
                 self.add(thread, &Interval { part, cause, ..interval });

@@ -11,6 +11,9 @@
 //!
 //! The guest's times have a bound. Within the bound of a border between two intervals of the host, where the parts on both
 //! sides differ, the time is unknown.
+//!
+//! A guest may lie. What it says, its bounds and its refutations, counts for its own threads alone, and what its threads wait
+//! for takes no space from another guest's.
 
 use super::causes::{Causes, Unknown};
 use super::parts::{Interval, Part, Reason};
@@ -21,9 +24,9 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 /// Maximum number of past intervals that are kept of all vCPUs together, of 64 bytes each; a vCPU keeps the second number in
 /// any case.
 const MOST_PAST: (usize, usize) = (1 << 19, 1 << 12);
-/// Maximum number of intervals of a guest's threads that wait until the host's kernel has shown what the vCPU did, of 64 bytes
-/// each.
-pub(super) const MOST_UNPLACED: usize = 1 << 19;
+/// Maximum number of intervals of all guests' threads that wait until the host's kernel has shown what the vCPU did, of 64 bytes
+/// each; a guest has an even part, and the second number in any case.
+const MOST_UNPLACED: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of a guest CPU's events that wait to be compared with guest mode. While as many wait, later events are not
 /// compared.
 const MOST_UNCHECKED: usize = 1 << 12;
@@ -37,17 +40,40 @@ pub(super) type GuestCpu = (u32, u16);
 pub(super) struct Vcpus {
     /// By the number of the host's thread that runs the CPU.
     all: HashMap<u32, Vcpu>,
-    /// That thread.
-    threads: HashMap<GuestCpu, u32>,
-    /// CPUs that had events, and whose thread is not known.
+    /// CPUs whose thread is proven, and where each is in the list.
+    proofs: Vec<Proof>,
+    by_cpu: HashMap<GuestCpu, u32>,
+    /// The guests that have such a CPU, by clock.
+    guests: HashMap<u32, Guest>,
+    /// Maximum number of a guest's intervals that wait.
+    most_unplaced: usize,
+    /// CPUs of these guests that had events, and whose thread is not known.
     unproven: BTreeSet<GuestCpu>,
-    /// Bounds on the error of the guest's times, each from a time on.
-    bounds: VecDeque<(i64, Option<u64>)>,
-    /// Number of the intervals of the guest's threads, and of critical paths, that wait.
-    pub unplaced: usize,
-    /// Time of the last event of the guest so far, and of the last one of the host's recordings.
-    now: i64,
+    /// Time of the last event of the host's recordings.
     pub end: i64,
+}
+
+/// A guest.
+#[derive(Debug)]
+struct Guest {
+    /// Bounds on the error of its times, each from a time on.
+    bounds: VecDeque<(i64, Option<u64>)>,
+    /// Time of its last event so far.
+    now: i64,
+    /// Number of the intervals of its threads, and of critical paths, that wait.
+    unplaced: usize,
+}
+
+/// A guest's CPU, and the thread of the host that runs it by all events of the guest so far.
+#[derive(Debug)]
+struct Proof {
+    cpu: GuestCpu,
+    tid: u32,
+    /// Times of the guest's events that were not looked for yet, and the last one that was in guest mode.
+    unchecked: VecDeque<i64>,
+    inside: i64,
+    /// The time from which on it is not known that the thread runs the CPU.
+    refuted: Option<i64>,
 }
 
 /// A thread of the host that runs a CPU of a guest.
@@ -57,11 +83,8 @@ struct Vcpu {
     past: VecDeque<Past>,
     until: i64,
     most: usize,
-    /// Times of the guest's events that were not looked for yet, and the last one that was in guest mode.
-    unchecked: VecDeque<i64>,
-    inside: i64,
-    /// The time from which on it is not known that it runs the CPU.
-    refuted: Option<i64>,
+    /// The guests' CPUs that it runs: of a guest that was reset, one for each of its clocks.
+    proofs: Vec<u32>,
     /// Who waits for the past, and up to which time.
     waiting: BinaryHeap<Reverse<(i64, Waiter)>>,
 }
@@ -83,9 +106,11 @@ struct Past {
 }
 
 /// Intervals of a guest's thread, or of a critical path, that wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Unplaced {
-    /// Each with the thread of the host whose past divides it.
+    /// The guest's clock.
+    clock: u32,
+    /// Each with the number of the proof of the CPU that it had or waited for.
     waiting: VecDeque<(Interval, Option<u32>)>,
     /// The guest's CPU that the thread has.
     cpu: Option<u16>,
@@ -101,23 +126,45 @@ type Divided = (Interval, Option<Reason>);
 impl Vcpus {
     /// Returns those of the guest's CPUs whose thread is known; `None` if there are none.
     pub fn of(maps: &ClockMaps) -> Option<Vcpus> {
-        let threads = proven_threads(maps).into_iter();
-        let threads: HashMap<GuestCpu, u32> = threads
-            .filter_map(|((clock, cpu), tid)| Some(((clock, u16::try_from(cpu).ok()?), tid)))
-            .collect();
-        let most = (MOST_PAST.0 / threads.len().max(1)).max(MOST_PAST.1);
-        let vcpu = || Vcpu { until: i64::MIN, inside: i64::MIN, most, ..Vcpu::default() };
-        let all = threads.values().map(|tid| (*tid, vcpu())).collect();
-        let vcpus = Vcpus {
+        let mut proofs = Vec::new();
+        for ((clock, cpu), tid) in proven_threads(maps) {
+            let Ok(cpu) = u16::try_from(cpu) else { continue };
+            let cpu = (clock, cpu);
+            proofs.push(Proof {
+                cpu,
+                tid,
+                unchecked: VecDeque::new(),
+                inside: i64::MIN,
+                refuted: None,
+            });
+        }
+        (!proofs.is_empty()).then(|| Vcpus::with(proofs, MOST_PAST))
+    }
+
+    /// Makes those with these proofs. Maximum numbers of past intervals: of all, and of a vCPU in any case.
+    fn with(proofs: Vec<Proof>, past: (usize, usize)) -> Vcpus {
+        let (mut all, mut guests) = (HashMap::<u32, Vcpu>::new(), HashMap::new());
+        for (number, Proof { cpu, tid, .. }) in (0..).zip(&proofs) {
+            all.entry(*tid).or_default().proofs.push(number);
+            let guest = || Guest { bounds: VecDeque::new(), now: i64::MIN, unplaced: 0 };
+            guests.entry(cpu.0).or_insert_with(guest);
+        }
+        let most = (past.0 / all.len().max(1)).max(past.1);
+        all.values_mut().for_each(|vcpu| (vcpu.until, vcpu.most) = (i64::MIN, most));
+        Vcpus {
             all,
-            threads,
+            by_cpu: proofs.iter().map(|proof| proof.cpu).zip(0..).collect(),
+            proofs,
+            most_unplaced: (MOST_UNPLACED.0 / guests.len().max(1)).max(MOST_UNPLACED.1),
+            guests,
             unproven: BTreeSet::new(),
-            bounds: VecDeque::new(),
-            unplaced: 0,
-            now: i64::MIN,
             end: i64::MIN,
-        };
-        (!vcpus.all.is_empty()).then_some(vcpus)
+        }
+    }
+
+    /// Returns whether the host's kernel divides the time of the guest with this clock.
+    pub fn has_guest(&self, clock: u32) -> bool {
+        self.guests.contains_key(&clock)
     }
 
     /// Iterates over the threads of the host that run them.
@@ -132,17 +179,13 @@ impl Vcpus {
 
     /// Iterates over the threads of the host that turned out not to run a guest's CPU, with the guest's number of it.
     pub fn refuted(&self) -> impl Iterator<Item = (u16, u32)> {
-        let refuted = self.all.iter().filter(|(_, vcpu)| vcpu.refuted.is_some());
-        refuted.filter_map(|(tid, _)| {
-            let mut cpus = self.threads.iter().filter(|(_, of)| *of == tid);
-            cpus.next().map(|((_, cpu), _)| (*cpu, *tid))
-        })
+        let refuted = self.proofs.iter().filter(|proof| proof.refuted.is_some());
+        refuted.map(|proof| (proof.cpu.1, proof.tid))
     }
 
     /// Iterates over the guests' CPUs whose thread is proven, with the time from which on it is not any more.
     pub fn proven(&self) -> impl Iterator<Item = (GuestCpu, u32, Option<i64>)> {
-        let until = |tid| self.all.get(tid).and_then(|vcpu| vcpu.refuted);
-        self.threads.iter().map(move |(cpu, tid)| (*cpu, *tid, until(tid)))
+        self.proofs.iter().map(|proof| (proof.cpu, proof.tid, proof.refuted))
     }
 
     /// Returns how many CPUs of guests had events, and no thread of the host is known to run them.
@@ -152,45 +195,19 @@ impl Vcpus {
 
     /// Takes an event of the guest's kernel on a CPU, with the bound on the error of its time.
     pub fn guest_event(&mut self, cpu: GuestCpu, time: i64, bound: Option<u64>) {
-        self.now = time;
-        let last = self.bounds.back().map(|(_, bound)| *bound);
-        let is_new = match (last, bound) {
-            (Some(Some(last)), Some(bound)) => bound > last || bound < last / 2,
-            (Some(last), bound) => last != bound,
-            (None, _) => true,
-        };
-        if is_new {
-            // Before that, the larger one of both counts.
-            if self.bounds.len() == MOST_UNCHECKED {
-                let first = self.bounds.pop_front().map(|(_, bound)| bound);
-                if let (Some(first), Some(next)) = (first, self.bounds.front_mut()) {
-                    next.1 = next.1.zip(first).map(|(a, b)| a.max(b));
-                }
-            }
-            self.bounds.push_back((time, bound));
-        }
-        let Some(tid) = self.threads.get(&cpu) else {
+        let Some(guest) = self.guests.get_mut(&cpu.0) else { return };
+        guest.event(time, bound);
+        let Some(proof) = self.by_cpu.get(&cpu).map(|number| &mut self.proofs[*number as usize])
+        else {
             if self.unproven.len() < MOST_UNCHECKED {
                 self.unproven.insert(cpu);
             }
             return;
         };
-        let Some(vcpu) = self.all.get_mut(tid).filter(|vcpu| vcpu.refuted.is_none()) else {
-            return;
-        };
-        if let (Some(_), true) = (bound, vcpu.unchecked.len() < MOST_UNCHECKED) {
-            vcpu.unchecked.push_back(time);
+        let is_checked = proof.refuted.is_none() && bound.is_some();
+        if is_checked && proof.unchecked.len() < MOST_UNCHECKED {
+            proof.unchecked.push_back(time);
         }
-    }
-
-    /// Returns the largest bound in a time: of the event before it, and of those in it.
-    fn bound(&self, from: i64, to: i64) -> Option<i64> {
-        let begin = self.bounds.partition_point(|(at, _)| *at <= from).saturating_sub(1);
-        let end = self.bounds.partition_point(|(at, _)| *at <= to).max(begin);
-        let mut bounds = self.bounds.range(begin..end).map(|(_, bound)| *bound).peekable();
-        bounds.peek()?;
-        let most = bounds.try_fold(0, |most, bound| Some(most.max(bound?)))?;
-        i64::try_from(most).ok()
     }
 
     /// Takes an interval of a thread that runs a CPU, with the reason of the exit that begins with it.
@@ -201,15 +218,37 @@ impl Vcpus {
             vcpu.past.pop_front();
         }
         vcpu.past.push_back(Past { interval: *interval, exit });
-        while let Some(time) = self.all.get(&tid).and_then(|vcpu| vcpu.unchecked.front().copied()) {
-            let bound = self.bound(time, time);
-            let Some(vcpu) = self.all.get_mut(&tid) else { return };
-            if bound.is_some_and(|bound| time.saturating_add(bound) >= vcpu.until) {
-                return;
+        for number in &vcpu.proofs {
+            let proof = &mut self.proofs[*number as usize];
+            let Some(guest) = self.guests.get(&proof.cpu.0) else { continue };
+            while let Some(time) = proof.unchecked.front().copied() {
+                let bound = guest.bound(time, time);
+                if bound.is_some_and(|bound| time.saturating_add(bound) >= vcpu.until) {
+                    break;
+                }
+                proof.unchecked.pop_front();
+                bound.into_iter().for_each(|bound| proof.check(time, bound, vcpu));
             }
-            vcpu.unchecked.pop_front();
-            bound.into_iter().for_each(|bound| vcpu.check(time, bound));
         }
+    }
+
+    /// Notes that so many more intervals of a guest wait.
+    pub fn hold(&mut self, clock: u32, count: usize) {
+        if let Some(guest) = self.guests.get_mut(&clock) {
+            guest.unplaced += count;
+        }
+    }
+
+    /// Notes that so many intervals of a guest do not wait any more.
+    pub fn release(&mut self, clock: u32, count: usize) {
+        if let Some(guest) = self.guests.get_mut(&clock) {
+            guest.unplaced -= count;
+        }
+    }
+
+    /// Returns whether more intervals of a guest wait than are kept.
+    pub fn has_too_many(&self, clock: u32) -> bool {
+        self.guests.get(&clock).is_some_and(|guest| guest.unplaced > self.most_unplaced)
     }
 
     /// Takes one who waited for the past of a thread of the host, which is known now.
@@ -228,21 +267,49 @@ impl Vcpus {
     }
 }
 
-impl Vcpu {
-    /// Returns the intervals that overlap a time.
-    fn within(&self, from: i64, to: i64) -> impl Iterator<Item = &Past> {
-        let begin = self.past.partition_point(|past| past.interval.to <= from);
-        self.past.range(begin..).take_while(move |past| past.interval.from < to)
+impl Guest {
+    /// Takes an event, with the bound on the error of its time.
+    fn event(&mut self, time: i64, bound: Option<u64>) {
+        self.now = time;
+        let last = self.bounds.back().map(|(_, bound)| *bound);
+        let is_new = match (last, bound) {
+            (Some(Some(last)), Some(bound)) => bound > last || bound < last / 2,
+            (Some(last), bound) => last != bound,
+            (None, _) => true,
+        };
+        if !is_new {
+            return;
+        }
+        // Before that, the larger one of both counts.
+        if self.bounds.len() == MOST_UNCHECKED {
+            let first = self.bounds.pop_front().map(|(_, bound)| bound);
+            if let (Some(first), Some(next)) = (first, self.bounds.front_mut()) {
+                next.1 = next.1.zip(first).map(|(a, b)| a.max(b));
+            }
+        }
+        self.bounds.push_back((time, bound));
     }
 
-    /// Looks for an event of the guest in guest mode.
-    fn check(&mut self, time: i64, bound: i64) {
+    /// Returns the largest bound in a time: of the event before it, and of those in it.
+    fn bound(&self, from: i64, to: i64) -> Option<i64> {
+        let begin = self.bounds.partition_point(|(at, _)| *at <= from).saturating_sub(1);
+        let end = self.bounds.partition_point(|(at, _)| *at <= to).max(begin);
+        let mut bounds = self.bounds.range(begin..end).map(|(_, bound)| *bound).peekable();
+        bounds.peek()?;
+        let most = bounds.try_fold(0, |most, bound| Some(most.max(bound?)))?;
+        i64::try_from(most).ok()
+    }
+}
+
+impl Proof {
+    /// Looks for an event of the guest in guest mode of the thread.
+    fn check(&mut self, time: i64, bound: i64, vcpu: &Vcpu) {
         let (from, to) = (time.saturating_sub(bound), time.saturating_add(bound));
         // Both ends of an interval are in it.
         let may_be = |past: &Past| matches!(past.interval.part, Part::Guest | Part::Unknown);
-        let begin = self.past.partition_point(|past| past.interval.to < from);
+        let begin = vcpu.past.partition_point(|past| past.interval.to < from);
         let mut touched =
-            self.past.range(begin..).take_while(|past| past.interval.from <= to).peekable();
+            vcpu.past.range(begin..).take_while(|past| past.interval.from <= to).peekable();
         let is_known = touched.peek().is_some_and(|first| first.interval.from <= from);
         if !is_known || touched.any(may_be) {
             self.inside = self.inside.max(time);
@@ -253,20 +320,27 @@ impl Vcpu {
     }
 }
 
+impl Vcpu {
+    /// Returns the intervals that overlap a time.
+    fn within(&self, from: i64, to: i64) -> impl Iterator<Item = &Past> {
+        let begin = self.past.partition_point(|past| past.interval.to <= from);
+        self.past.range(begin..).take_while(move |past| past.interval.from < to)
+    }
+}
+
 impl Unplaced {
+    /// Makes those of a guest with this clock.
+    pub fn of(clock: u32) -> Unplaced {
+        Unplaced { clock, waiting: VecDeque::new(), cpu: None, waits_for: None, is_cut: false }
+    }
+
     /// Returns whether no interval waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Takes the next proven interval of a thread. `clock` is that of the guest.
-    pub fn push(
-        &mut self,
-        interval: Interval,
-        clock: Option<u32>,
-        vcpus: &mut Vcpus,
-        causes: &Causes,
-    ) {
+    /// Takes the next proven interval of a thread.
+    pub fn push(&mut self, interval: Interval, vcpus: &mut Vcpus, causes: &Causes) {
         let at = interval.cpu();
         let cpu = match interval.part {
             Part::OnCpu => at.or(self.cpu),
@@ -278,32 +352,32 @@ impl Unplaced {
             Part::OnCpu => cpu,
             _ => at,
         };
-        self.push_on(interval, clock.zip(cpu), vcpus, causes);
+        self.push_on(interval, cpu, vcpus, causes);
     }
 
     /// Takes the next interval, of a thread that had this CPU or got it next.
     pub fn push_on(
         &mut self,
         mut interval: Interval,
-        cpu: Option<GuestCpu>,
+        cpu: Option<u16>,
         vcpus: &mut Vcpus,
         causes: &Causes,
     ) {
         if interval.part == Part::Runnable && causes.is_thread(interval.cause) {
             interval.part = Part::Behind;
         }
-        let tid = cpu.and_then(|cpu| vcpus.threads.get(&cpu).copied());
-        self.waiting.push_back((interval, tid));
-        vcpus.unplaced += 1;
-        if vcpus.unplaced > MOST_UNPLACED {
+        let proof = cpu.and_then(|cpu| vcpus.by_cpu.get(&(self.clock, cpu)).copied());
+        self.waiting.push_back((interval, proof));
+        vcpus.hold(self.clock, 1);
+        if vcpus.has_too_many(self.clock) {
             self.is_cut = true;
-            self.waiting.iter_mut().for_each(|(_, tid)| *tid = None);
+            self.waiting.iter_mut().for_each(|(_, proof)| *proof = None);
         }
     }
 
     /// Forgets all: no region needs them.
     pub fn clear(&mut self, vcpus: &mut Vcpus) {
-        vcpus.unplaced -= self.waiting.len();
+        vcpus.release(self.clock, self.waiting.len());
         self.waiting.clear();
     }
 
@@ -314,23 +388,25 @@ impl Unplaced {
 
     /// Divides the intervals whose vCPU's past is known. `waiter` waits for the past of those after them.
     pub fn divide(&mut self, waiter: Waiter, vcpus: &mut Vcpus, out: &mut Vec<Divided>) {
-        while let Some((interval, tid)) = self.waiting.front() {
+        while let Some((interval, proof)) = self.waiting.front() {
             let Interval { from, to, .. } = *interval;
-            let vcpu = tid.and_then(|tid| vcpus.all.get(&tid));
-            match (vcpu, vcpus.bound(from, to)) {
+            let proof = proof.map(|number| &vcpus.proofs[number as usize]);
+            let vcpu = proof.and_then(|proof| vcpus.all.get_mut(&proof.tid).zip(Some(proof)));
+            let guest = vcpus.guests.get(&self.clock);
+            match vcpu.zip(guest.and_then(|guest| Some((guest.now, guest.bound(from, to)?)))) {
                 // After the host's last event, nothing more becomes known.
-                (Some(vcpu), Some(bound))
-                    if vcpu.until < to.saturating_add(bound) && vcpus.now <= vcpus.end =>
+                Some(((vcpu, proof), (now, bound)))
+                    if vcpu.until < to.saturating_add(bound) && now <= vcpus.end =>
                 {
-                    if let Some(vcpu) = tid.and_then(|tid| vcpus.all.get_mut(&tid))
-                        && self.waits_for != *tid
-                    {
+                    if self.waits_for != Some(proof.tid) {
                         vcpu.waiting.push(Reverse((to.saturating_add(bound), waiter)));
-                        self.waits_for = *tid;
+                        self.waits_for = Some(proof.tid);
                     }
                     return;
                 }
-                (Some(vcpu), Some(bound)) => vcpu.divide(interval, bound, out),
+                Some(((vcpu, proof), (_, bound))) => {
+                    vcpu.divide(interval, bound, proof.refuted, out);
+                }
                 // Which thread runs the CPU, or when, is not known.
                 _ if has_cpu(interval.part) => {
                     let why = if self.is_cut { Unknown::TooMany } else { Unknown::Vcpu };
@@ -339,19 +415,19 @@ impl Unplaced {
                 _ => out.push((*interval, None)),
             }
             self.waiting.pop_front();
-            vcpus.unplaced -= 1;
+            vcpus.release(self.clock, 1);
         }
     }
 }
 
 impl Vcpu {
-    /// Divides an interval of a guest's thread that had this CPU, or waited for it.
-    fn divide(&self, of: &Interval, bound: i64, out: &mut Vec<Divided>) {
+    /// Divides an interval of a guest's thread that had a CPU which this thread runs until it is refuted, or waited for it.
+    fn divide(&self, of: &Interval, bound: i64, refuted: Option<i64>, out: &mut Vec<Divided>) {
         let around = (of.from.saturating_sub(bound), of.to.saturating_add(bound));
         let forgotten = self.past.front().filter(|_| self.past.len() >= self.most);
         let forgotten = forgotten.map_or(i64::MIN, |first| first.interval.from);
         let why = |at| if at < forgotten { Unknown::TooMany } else { Unknown::Vcpu };
-        let refuted = self.refuted.unwrap_or(i64::MAX);
+        let refuted = refuted.unwrap_or(i64::MAX);
         // One after the other, from the beginning of the bound to its end.
         let mut pieces: Vec<Divided> = Vec::new();
         let mut add = |piece: Interval, exit: Option<Reason>| match pieces.last_mut() {
@@ -447,10 +523,15 @@ mod tests {
 
     /// Makes a vCPU that is in guest mode from 100 to 200, and then in the kernel until 300, and so on.
     fn vcpus() -> Vcpus {
-        let vcpu = Vcpu { until: i64::MIN, inside: i64::MIN, most: 9, ..Vcpu::default() };
-        let (all, threads, unproven) = ([(7, vcpu)].into(), [(CPU, 7)].into(), BTreeSet::new());
-        let (bounds, unplaced, now) = (VecDeque::new(), 1, i64::MIN);
-        Vcpus { all, threads, unproven, bounds, unplaced, now, end: i64::MAX }
+        with(&[CPU])
+    }
+
+    /// Makes the same vCPU, which all of these CPUs are.
+    fn with(cpus: &[GuestCpu]) -> Vcpus {
+        let (tid, inside, refuted) = (7, i64::MIN, None);
+        let proof =
+            |cpu: &GuestCpu| Proof { cpu: *cpu, tid, unchecked: VecDeque::new(), inside, refuted };
+        Vcpus { end: i64::MAX, ..Vcpus::with(cpus.iter().map(proof).collect(), (9, 9)) }
     }
 
     fn take(vcpus: &mut Vcpus, rounds: std::ops::Range<i64>) {
@@ -462,9 +543,9 @@ mod tests {
 
     /// Divides the time of a thread that has the CPU.
     fn divided(vcpus: &mut Vcpus, from: i64, to: i64) -> Vec<(i64, i64, Part)> {
-        let mut unplaced = Unplaced::default();
-        unplaced.waiting.push_back((interval(from, to, Part::OnCpu), Some(7)));
-        vcpus.unplaced += 1;
+        let mut unplaced = Unplaced::of(CPU.0);
+        unplaced.waiting.push_back((interval(from, to, Part::OnCpu), Some(0)));
+        vcpus.hold(CPU.0, 1);
         let mut out = Vec::new();
         unplaced.divide(Waiter::Thread(3), vcpus, &mut out);
         out.into_iter().map(|(of, _)| (of.from, of.to, of.part)).collect()
@@ -484,6 +565,39 @@ mod tests {
         // An interval that is shorter than the error has no part, and its neighbours keep theirs.
         vcpus.guest_event(CPU, 300, Some(60));
         assert_eq!(divided(&mut vcpus, 310, 390), [(310, 360, Unknown), (360, 390, Unknown)]);
+    }
+
+    #[test]
+    fn a_guests_events_and_their_bound_count_for_no_other_guest() {
+        let another = (2, 0);
+        let mut vcpus = with(&[CPU, another]);
+        vcpus.guest_event(CPU, 120, Some(10));
+        // The second one is in the kernel.
+        for (time, bound) in [(110, Some(1)), (150, Some(100)), (160, None), (250, Some(1))] {
+            vcpus.guest_event(another, time, bound);
+        }
+        take(&mut vcpus, 0..3);
+
+        use Part::{Guest, Kernel, Unknown};
+        let expected = [(120, 190, Guest), (190, 210, Unknown), (210, 280, Kernel)];
+        assert_eq!(divided(&mut vcpus, 120, 280), expected);
+        assert_eq!(Vec::from_iter(vcpus.proven()), [(CPU, 7, None), (another, 7, Some(150))]);
+    }
+
+    #[test]
+    fn the_intervals_of_a_guest_that_wait_take_no_space_from_another_one() {
+        let another = (2, 0);
+        let mut vcpus = with(&[CPU, another]);
+        let causes = Causes::new();
+        let push = |vcpus: &mut Vcpus, clock: u32, count: usize| {
+            let mut unplaced = Unplaced::of(clock);
+            let all = (0..count).map(|_| interval(0, 1, Part::OnCpu));
+            all.for_each(|of| unplaced.push_on(of, Some(0), vcpus, &causes));
+            unplaced.is_cut
+        };
+        assert!(push(&mut vcpus, 2, MOST_UNPLACED.0 / 2 + 1));
+        assert!(!push(&mut vcpus, 1, MOST_UNPLACED.0 / 2));
+        assert!(push(&mut vcpus, 1, 1));
     }
 
     #[test]

@@ -2,15 +2,17 @@
 
 //! The time of a guest's threads by both kernels, against a simulated machine: with all events, and without some.
 
-use hypertrace_test_support::guest_mode::MS;
+use hypertrace_test_support::guest_mode::{MS, TIDS};
 use hypertrace_test_support::machine::Random;
 use hypertrace_test_support::made::START_NS;
 use hypertrace_test_support::trace_dat::Counted;
 use hypertrace_test_support::two_kernels::{HOG, REGIONS, STOLEN_MS, THREADS, World};
 use hypertrace_timeline::regions::{
-    By, Cause, Group, Options, Part, PathStep, Regions, Sample, Times, Unknown,
+    By, Cause, Group, Interval, Options, Part, PathStep, Regions, Sample, ThreadInterval, Times,
+    Unknown,
 };
-use hypertrace_timeline::{Given, Recording};
+use hypertrace_timeline::{Consumer, Given, Recording};
+use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most that a time of the guest is wrong, nanoseconds.
@@ -144,7 +146,8 @@ fn events_that_either_kernel_lost_and_counted_make_no_part_wrong() {
 
 #[test]
 fn a_guests_cpu_may_have_another_number_than_its_vcpu() {
-    let world = World { numbers: [1, 0], ..World::new(3) };
+    let mut world = World::new(3);
+    world.numbers = [1, 0];
 
     let found = read(&world);
 
@@ -155,7 +158,7 @@ fn a_guests_cpu_may_have_another_number_than_its_vcpu() {
 
 #[test]
 fn two_guests_of_a_session_have_cpus_of_the_same_number() {
-    let world = World { is_two: true, ..World::new(6) };
+    let world = World::of_two_guests(6);
 
     let found = read(&world);
 
@@ -175,6 +178,103 @@ fn two_guests_of_a_session_have_cpus_of_the_same_number() {
     assert!(found.regions.groups.iter().any(stolen));
 }
 
+/// What is said of the host, and of one of several guests.
+#[derive(Debug, Default, PartialEq)]
+struct Said {
+    /// What the threads of the host did.
+    host: Vec<String>,
+    /// The regions of the guest's threads, and why others are not counted.
+    regions: Vec<String>,
+}
+
+impl Consumer for Said {
+    type Error = hypertrace_timeline::Error;
+
+    fn interval(&mut self, of: &ThreadInterval<'_>) -> Result<(), Self::Error> {
+        let ThreadInterval { tid, interval, reason, cause, .. } = of;
+        let Interval { from, to, part, .. } = interval;
+        if !of.is_of_guest {
+            self.host.push(format!("{tid} {from} {to} {part:?} {reason:?} {cause:?}"));
+        }
+        Ok(())
+    }
+}
+
+impl Said {
+    /// Reads what is said of the first of two guests.
+    fn of_first(world: &World) -> Said {
+        let made = world.made();
+        let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+        let mut said = Said::default();
+        recording.regions(&Options::default(), &mut said).unwrap();
+        // Those of several threads are in the order in which they become known.
+        said.host.sort_unstable();
+        for has_paths in [false, true] {
+            let by = if has_paths { By::Field("id".into()) } else { By::Client };
+            let options = Options { by, has_paths, keeps_intervals: true, ..Options::default() };
+            said.add(&Regions::of(&recording, &options).unwrap(), has_paths);
+        }
+        said
+    }
+
+    fn add(&mut self, regions: &Regions, has_paths: bool) {
+        let cause = |number: u16| &regions.causes[usize::from(number)];
+        let is_first = |client: Option<u32>| client.is_some_and(|client| client < 2);
+        for sample in regions.samples().filter(|sample| is_first(sample.client())) {
+            let (steps, is_whole) = regions.steps(sample);
+            let steps = steps.iter().map(|of| {
+                let reason = &regions.reasons[usize::from(of.reason)];
+                format!("{} {} {:?} {reason} {}", of.from, of.to, of.part, cause(of.cause))
+            });
+            let steps = Vec::from_iter(steps);
+            let Sample { begin_ns, times, .. } = sample;
+            self.regions.push(format!("{begin_ns} {times:?} {is_whole} {steps:#?}"));
+        }
+        for group in &regions.groups {
+            let value = group.value.as_deref().and_then(|value| value.parse::<u64>().ok());
+            let client = value.map(|value| if has_paths { value / REGIONS } else { value });
+            if !is_first(client.map(|client| client as u32)) {
+                continue;
+            }
+            let step = |step: &PathStep| {
+                let by = step.cause.map(cause);
+                format!("{:?} {:?} {by:?} {}", cause(step.thread), step.part, step.ns)
+            };
+            let mut path = Vec::from_iter(group.total.path.iter().map(step));
+            path.sort_unstable();
+            self.regions.push(format!("{:?} {:?} {path:#?}", group.value, group.not_counted));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn a_lie_of_one_guest_changes_nothing_of_the_host_and_of_another_guest(
+        seed in 0..1_000u64,
+        lie in 1..u64::MAX,
+    ) {
+        let mut world = World::of_two_guests(seed);
+        let mut honest = Said::of_first(&world);
+        prop_assert!(honest.host.len() > 100 && honest.regions.len() > 10);
+
+        world.lie(&mut Random(lie));
+
+        let said = Said::of_first(&world);
+        // Which thread runs the second guest's CPU, and so that its time is wanted, is not proven by every lie.
+        let is_of_second = |line: &String| line.starts_with(&format!("{} ", TIDS[1]));
+        if !said.host.iter().any(is_of_second) {
+            honest.host.retain(|line| !is_of_second(line));
+        }
+        for (honest, said) in [(honest.host, said.host), (honest.regions, said.regions)] {
+            let differs = honest.iter().zip(&said).find(|(honest, said)| honest != said);
+            prop_assert_eq!(differs, None);
+            prop_assert_eq!(honest.len(), said.len());
+        }
+    }
+}
+
 #[test]
 fn a_guest_whose_events_contradict_the_hosts_is_divided_by_its_own_kernel_alone() {
     let world = World::swapped(5);
@@ -189,6 +289,25 @@ fn a_guest_whose_events_contradict_the_hosts_is_divided_by_its_own_kernel_alone(
     assert_ne!(times.get(OnCpu), 0);
     let said = found.regions.warnings.iter().filter(|line| line.contains("is not proven"));
     assert_eq!(said.count(), 1, "{:?}", found.regions.warnings);
+}
+
+#[test]
+fn a_guest_is_divided_by_its_own_kernel_alone_also_beside_one_whose_cpus_are_proven() {
+    let mut world = World::of_two_guests(6);
+    world.contradict();
+
+    let found = read_with(&world, &Options { by: By::Client, ..Options::default() });
+
+    let times = |client: &str| {
+        let mut groups = found.regions.groups.iter();
+        groups.find(|group| group.value.as_deref() == Some(client)).unwrap().total.times
+    };
+    let (alone, proven) = (times("0"), times("2"));
+    assert!(alone.get(Part::OnCpu) > 0 && proven.get(Part::OnCpu) == 0, "{alone:?} {proven:?}");
+    assert!(alone.get(Part::Guest) == 0 && proven.get(Part::Guest) > 0, "{alone:?} {proven:?}");
+    let said = found.regions.warnings.iter().filter(|line| line.contains("is not proven"));
+    assert_eq!(said.count(), 1, "{:?}", found.regions.warnings);
+    assert_eq!(found.regions.guest_steal_ms, Some(STOLEN_MS));
 }
 
 #[test]
@@ -282,7 +401,7 @@ impl Found {
         let mut pieces = 0;
         for (thread, from, to) in world.path((id / REGIONS) as usize, *from, *to) {
             for (from, to, part) in world.truth(thread, from, to) {
-                *truth.entry((THREADS[thread], part.key())).or_default() += to - from;
+                *truth.entry((world.tid(thread), part.key())).or_default() += to - from;
                 pieces += 1;
             }
         }

@@ -120,8 +120,15 @@ impl Pass<'_> {
         if open.thread.map(|(thread, _)| thread) != thread || has_moved {
             open.wrong.get_or_insert(NotCounted::Migration);
         }
-        let mut clients = [Some(open.client), event.source.client].into_iter().flatten();
-        if clients.any(|of| of != NO_CLIENT && host.jumps.has(of, open.begin, end)) {
+        let clock_of = |client: u32| host.clients.get(client as usize).and_then(|of| of.clock);
+        let begun = (open.client, open.guest_time.map(|time| time.clock));
+        let ended = (event.source.client.unwrap_or(NO_CLIENT), event.reading.map(|of| of.clock));
+        // A point has the host's time alone.
+        let has_jumped = |(client, clock): (u32, Option<u32>)| {
+            let clock = clock.or_else(|| clock_of(client));
+            client != NO_CLIENT && host.jumps.has(clock, client, open.begin, end)
+        };
+        if has_jumped(begun) || has_jumped(ended) {
             open.wrong.get_or_insert(NotCounted::ClockJump);
         }
         if let Some(why) = open.wrong {
@@ -149,24 +156,18 @@ impl Pass<'_> {
         times: (i64, i64),
         (is_exact, has_waits): (bool, bool),
     ) -> Path {
-        // A session may have several guests, and a guest's kernel may have been recorded several times: the first recording
-        // that had not ended.
+        // A machine's kernel may have been recorded several times: the first recording that had not ended.
         let host = &self.hosts[session];
-        let side = on.map_or(host.own_side(), |(side, _)| side);
-        let of_thread = on.and_then(|(side, tid)| host.threads[host.known(side, tid)?].recording);
-        let clock_of = |at: usize| host.recordings.get(at).and_then(|of| of.guest_clock);
-        let clock = of_thread.and_then(clock_of);
-        let is_of_guest = |trace: u16| {
-            let mut shown = self.traced[usize::from(trace)].iter().filter(|(of, _)| *of == session);
-            of_thread.is_none() || shown.any(|(_, at)| clock_of(*at) == clock)
-        };
         let all = all_threads(&self.traced, &self.cpus, session);
-        let all = all.filter(|cpus| self.owners[usize::from(cpus.trace)].0 == side);
-        let all = all.filter(|cpus| is_of_guest(cpus.trace));
+        let all = all.filter(|cpus| match (self.owners[usize::from(cpus.trace)].0, on) {
+            (of, Some((side, _))) => of == side,
+            (of, None) => of.guest().is_some() == host.has_guests,
+        });
         let cpus = all.min_by_key(|cpus| (cpus.until < times.1, cpus.until));
-        let kind = (is_exact, has_waits, side == Side::Guest && host.vcpus.is_some());
+        let divided = on.and_then(|(side, _)| side.guest().filter(|_| host.divides(side)));
+        let kind = (is_exact, has_waits);
         let path = match (cpus, on) {
-            (Some(cpus), Some((_, tid))) => cpus.path(tid, times, kind, clock, &mut self.causes),
+            (Some(cpus), Some((_, tid))) => cpus.path(tid, times, kind, divided, &mut self.causes),
             _ => None,
         };
         let none = || {
@@ -294,7 +295,11 @@ impl Pass<'_> {
             let group = &mut self.groups.all[group as usize];
             group.is_point = open.is_point;
             group.is_program |= host.is_program;
-            group.is_by_guest_alone |= host.has_guests && host.vcpus.is_none();
+            let side = open.thread.map(|(thread, _)| host.threads[thread].side);
+            group.is_by_guest_alone |= match side {
+                Some(side) => side.guest().is_some() && !host.divides(side),
+                None => host.has_guests && host.vcpus.is_none(),
+            };
             let is_of_client = client != NO_CLIENT && !host.is_program;
             host.without_thread += u64::from(is_of_client && open.thread.is_none());
             let kinds = open.thread.map_or(Kinds::default(), |(thread, _)| host.kinds(thread));

@@ -72,7 +72,7 @@ impl Pass<'_> {
             host.recordings[recording].note(cpu as usize, time);
         }
         let cpu = running.cpu.and_then(|cpu| u16::try_from(cpu).ok());
-        let guest_cpu = host.recordings[recording].guest_clock.zip(cpu);
+        let guest_cpu = host.recordings[recording].side.guest().zip(cpu);
         if let (Some(vcpus), Some(cpu)) = (&mut host.vcpus, guest_cpu) {
             vcpus.guest_event(cpu, time, bound);
         }

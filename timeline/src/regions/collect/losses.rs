@@ -3,7 +3,7 @@
 //! Places where events were lost or not recorded, and the regions that are not counted for them.
 
 use super::super::NotCounted;
-use super::super::host::{Host, Side};
+use super::super::host::{Client, Host, Side};
 use super::super::pairs::Pairs;
 use super::super::store::State;
 use super::Pass;
@@ -90,8 +90,12 @@ impl Pass<'_> {
         time: Option<i64>,
     ) {
         let host = &mut self.hosts[session];
-        let clients = host.clients.iter_mut().map(|client| &mut client.pairs);
-        clients.chain(host.vmm.values_mut()).for_each(Pairs::spoil_by_kernel);
+        // The host's kernel says what the threads of guests had, too; a guest's kernel nothing of another machine's.
+        let side = host.recordings[recording].side;
+        let is_its = |client: &&mut Client| side == Side::Host || client.side == Some(side);
+        let clients = host.clients.iter_mut().filter(is_its);
+        let vmm = host.vmm.values_mut().filter(|_| side == Side::Host);
+        clients.map(|client| &mut client.pairs).chain(vmm).for_each(Pairs::spoil_by_kernel);
         let Some(time) = time else { return };
         // The gap began after the last event of that CPU.
         let from = host.recordings[recording].last(cpu);
@@ -104,7 +108,8 @@ impl Pass<'_> {
         for index in self.store.since(from) {
             let sample = self.store.get(index);
             let is_in_gap = sample.end_ns() >= from;
-            if is_in_gap && usize::from(sample.session) == session && sample.state.is_counted() {
+            let is_of_session = usize::from(sample.session) == session && sample.state.is_counted();
+            if is_in_gap && is_of_session && self.hosts[session].may_divide(side, sample) {
                 self.drop_sample(index, NotCounted::LostEvents);
             }
         }

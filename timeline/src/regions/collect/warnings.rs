@@ -56,7 +56,13 @@ pub(super) fn disputes(host: &Host) -> impl Iterator<Item = String> {
     let too_many = of(host.without_account, "name").map(|leases| {
         format!("{leases}, which are more threads than are kept: their time is unknown")
     });
-    [claimed, disputed, too_many].into_iter().flatten()
+    let of_any = of(host.without_guest, "name").map(|leases| {
+        format!(
+            "{leases}, by a clock that none of the recorded kernels of the session's guests has: of which guest they are is \
+             not known, and their time is unknown; let the guest's programs trace on the clock of `hypertrace forward`"
+        )
+    });
+    [claimed, disputed, too_many, of_any].into_iter().flatten()
 }
 
 /// Returns a line about threads of a session that the filter of its kernel's trace does not have.
@@ -125,14 +131,17 @@ pub(super) fn unreturned(host: &Host) -> Option<String> {
     })
 }
 
-/// Returns a line about a guest whose CPUs no thread of the host is proven to run.
+/// Returns a line about guests whose CPUs no thread of the host is proven to run.
 pub(super) fn unproven(host: &Host) -> Option<String> {
-    let is_unproven = host.has_guests && host.has_hosts && host.vcpus.is_none();
-    is_unproven.then(|| {
-        "which threads of the host run the guest's CPUs is not proven: what the host did meanwhile is in the time on a CPU and \
-         in the waits; `hypertrace record -a` as root proves it, if it records KVM's default events from before the \
-         guest's programs begin, and the guest's clock is the TSC"
-            .into()
+    let guests = host.recordings.iter().filter(|of| of.side.guest().is_some()).map(|of| of.side);
+    let mut unproven = guests.filter(|side| host.has_hosts && !host.divides(*side));
+    unproven.next().map(|_| {
+        let whose = if host.vcpus.is_some() { "a guest's CPUs" } else { "the guest's CPUs" };
+        format!(
+            "which threads of the host run {whose} is not proven: what the host did meanwhile is in the time on a CPU and \
+             in the waits; `hypertrace record -a` as root proves it, if it records KVM's default events from before the \
+             guest's programs begin, and the guest's clock is the TSC"
+        )
     })
 }
 

@@ -91,8 +91,10 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     // The thread of a guest's program is the guest's.
     let own = || of_process().filter(|_| host.is_program);
     let tid = event.thread.map(|thread| thread.tid).or_else(own);
+    let clock = event.reading.map(|reading| reading.clock);
+    let side = host.side(clock);
     let thread = tid.and_then(|tid| match (event.source.client, host.is_program) {
-        (Some(_), true) => host.thread(host.own_side(), tid),
+        (Some(_), true) => host.thread(side?, tid),
         (None, _) if host.has_vmm => host.thread(Side::Host, tid),
         (None, true) if host.has_guests => None,
         (None, true) if host.has_log => host.thread_for_lanes(tid),
@@ -119,6 +121,7 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     let is_program = host.is_program;
     let until = token.and_then(|token| host.lease_ends.get(&(number, token)).copied());
     let Some(client) = host.client(number) else { return };
+    (client.side, client.clock) = (side, clock);
     client.names_thread = is_program && tid.is_some();
     client.shares_vcpu = of_guest;
     // Where it is not known, it lasts.
@@ -129,8 +132,10 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
         client.token = token;
     }
     if is_program {
-        if let (None, Some(tid)) = (thread, tid.filter(|tid| *tid != 0)) {
-            host.without_account.add(tid);
+        match (thread, tid.filter(|tid| *tid != 0)) {
+            (None, Some(tid)) if side.is_none() => host.without_guest.add(tid),
+            (None, Some(tid)) => host.without_account.add(tid),
+            _ => {}
         }
         host.claim(number, thread, event.ts_ns);
         let own = host.clients[number as usize].thread;
