@@ -10,7 +10,7 @@ use hypertrace_test_support::trace_dat::{
     SCHED_WAKING_ID, TraceDat, recorded, recorded_with_all, switch, wakeup,
 };
 use hypertrace_test_support::vcpu::{self, HOST_BASE, Vcpu, What};
-use hypertrace_timeline::regions::{Cause, Options, Regions};
+use hypertrace_timeline::regions::{Cause, CauseEntry, Options, Regions};
 use hypertrace_timeline::{ClockMaps, EntryRef, KernelTrace, Needs, Recording, Session};
 use std::fs;
 
@@ -235,12 +235,10 @@ fn both(context: &mut Context, options: &Options) -> Result<f64> {
     files.ns(|| {
         let regions = read(files, options)?;
         for group in &regions.groups {
-            let is_known = |cause: u16| {
-                !matches!(regions.causes[usize::from(cause)], Cause::Unknown(_) | Cause::Others)
-            };
+            let is_known = |cause: &CauseEntry| !matches!(**cause, Cause::Unknown(_) | Cause::Others);
             let waits = || group.total.waits.iter();
-            let all: u64 = waits().map(|(.., ns)| ns).sum();
-            let known: u64 = waits().filter(|wait| is_known(wait.1)).map(|(.., ns)| ns).sum();
+            let all: u64 = waits().map(|wait| wait.ns).sum();
+            let known: u64 = waits().filter(|wait| is_known(&wait.cause)).map(|wait| wait.ns).sum();
             ensure!(all > 0 && known * 100 >= all * 99, "{known} of {all} ns have a cause");
             ensure!(group.total.path.is_empty() != options.has_paths, "wrong critical paths");
         }

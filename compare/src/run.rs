@@ -110,12 +110,12 @@ pub struct Exits {
 }
 
 impl Exits {
-    fn of(exits: &regions::Exits, of: u64) -> Exits {
+    fn of(exits: &regions::Exit, of: u64) -> Exits {
         Exits {
-            count: mean(exits.count, of),
-            kernel_ns: mean(exits.kernel, of),
-            vmm_ns: mean(exits.vmm, of),
-            waits_ns: mean(exits.waits, of),
+            count: if of == 0 { 0.0 } else { exits.count / of as f64 },
+            kernel_ns: mean(exits.kernel_ns, of),
+            vmm_ns: mean(exits.vmm_ns, of),
+            waits_ns: mean(exits.waits_ns, of),
         }
     }
 }
@@ -142,7 +142,8 @@ impl Mean {
     }
 
     fn of(sums: &Sums) -> Mean {
-        Mean { regions: sums.regions, parts_ns: sums.times.0.map(|ns| mean(ns, sums.regions)) }
+        let regions::Breakdown { regions, times, .. } = sums.total;
+        Mean { regions, parts_ns: times.0.map(|ns| mean(ns, regions)) }
     }
 }
 
@@ -152,22 +153,20 @@ impl Typical {
         self.mean.duration_ns() - self.children.iter().map(|(_, (_, ns))| ns).sum::<f64>()
     }
 
-    fn of(sums: &Sums, regions: &Regions) -> Typical {
+    fn of(sums: &Sums) -> Typical {
+        let total = &sums.total;
         let mut children: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for child in &sums.children {
             let entry = children.entry(child.name.as_deref().unwrap_or(OTHER_NAMES)).or_default();
-            entry.0 += mean(child.count, sums.regions);
-            entry.1 += mean(child.times.total(), sums.regions);
+            entry.0 += mean(child.count, total.regions);
+            entry.1 += mean(child.duration_ns, total.regions);
         }
-        let exits = sums.exits.iter().map(|(reason, exits)| {
-            let name = regions.reasons.get(usize::from(*reason));
-            (name.map_or("other", |name| name), Exits::of(exits, sums.details_of))
-        });
+        let exits = total.exits.iter();
+        let exits = exits.map(|exit| (&*exit.reason, Exits::of(exit, total.exits_of)));
         let mut waits: BTreeMap<String, f64> = BTreeMap::new();
-        for (part, cause, ns) in &sums.waits {
-            let cause = regions.causes.get(usize::from(*cause)).unwrap_or(&Cause::Others);
+        for regions::Wait { part, cause, ns, .. } in &total.waits {
             let name = format!("{}{BY}{}", part.key(), cause_name(cause));
-            *waits.entry(name).or_default() += mean(*ns, sums.details_of);
+            *waits.entry(name).or_default() += mean(*ns, total.exits_of);
         }
         Typical {
             mean: Mean::of(sums),
@@ -330,19 +329,19 @@ impl Run {
             regions.groups.iter().zip(typical).zip(all).zip(slowest)
         {
             let not_counted = group.not_counted.iter().sum();
-            if group.count() == 0 && not_counted == 0 {
+            if group.count == 0 && not_counted == 0 {
                 continue;
             }
             if run.regions.len() >= MOST_NAMES {
-                run.left_out += group.count();
+                run.left_out += group.count;
                 continue;
             }
             let at = |percent: u16| group.quantile_ns(f64::from(percent) / 100.0);
             let region = Region {
-                count: group.count(),
+                count: group.count,
                 not_counted,
                 is_program: group.is_program,
-                typical: Typical::of(&typical, regions),
+                typical: Typical::of(&typical),
                 all: Mean::of(&all),
                 slowest: Mean::of(&slowest),
                 percentiles_ns: (0..QUANTILES).map(at).collect(),

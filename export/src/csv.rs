@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events as comma-separated values, a row each.
+//! Events, groups of regions and single regions as comma-separated values, a row each.
 
 use crate::by_name::ByName;
 use crate::choice::Choice;
@@ -10,7 +10,11 @@ use crate::number::{array, decimal, signed};
 use crate::sources::Sources;
 use crate::{Error, Result};
 use hypertrace_format::pattern::matches;
-use hypertrace_timeline::{EntryRef, EventRef, Lost, Recording, ValueRef, Warning};
+use hypertrace_timeline::clock::host::uuid_text;
+use hypertrace_timeline::regions::{EMPTY, Group, NotCounted, Part, Regions, Times};
+use hypertrace_timeline::{
+    ClockMaps, EntryRef, EventRef, Lost, Recording, Session, ValueRef, Warning,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::io::Write;
@@ -50,6 +54,79 @@ pub fn write(
         Result::Ok(true)
     })?;
     Ok((count, warnings))
+}
+
+/// Formats a header, and a row for each group of regions.
+pub fn groups<'a>(groups: impl IntoIterator<Item = &'a Group>) -> String {
+    let mut out =
+        "name,by,session,count,min_ns,p50_ns,p90_ns,p99_ns,max_ns,bound_ns,empty_ns".to_owned();
+    NotCounted::ALL.iter().for_each(|(_, name)| out.extend([",", name]));
+    part_columns(&mut out);
+    out.push('\n');
+    for group in groups {
+        let value = group.value().unwrap_or_default();
+        // Writing to a String does not fail.
+        let _ = write!(out, "{},{}", Csv(group.name.as_bytes()), Csv(value.as_bytes()));
+        let _ = write!(out, ",{},{}", group.session, group.count);
+        let Group { min_ns, p50_ns, p90_ns, p99_ns, max_ns, bound_ns, empty_ns, .. } = *group;
+        for ns in [min_ns, p50_ns, p90_ns, p99_ns, max_ns, bound_ns, empty_ns] {
+            known(&mut out, ns);
+        }
+        group.not_counted.iter().for_each(|count| known(&mut out, Some(*count)));
+        part_values(&mut out, &group.total.times);
+        out.push('\n');
+    }
+    out
+}
+
+/// Writes a header, and a row for each region of these groups. Regions named `empty` are left out if none of the groups has their
+/// name.
+///
+/// # Errors
+/// If the output cannot be written.
+pub fn regions(
+    recording: &Recording,
+    regions: &Regions,
+    groups: &[&Group],
+    out: &mut dyn Write,
+) -> Result<()> {
+    let start = recording.start_unix_ns();
+    let uuid =
+        |(session, _): &(Session, ClockMaps)| uuid_text(u128::from_be_bytes(session.json().uuid));
+    let uuids = Vec::from_iter(recording.sessions.iter().map(uuid));
+    let mut row = "name,by,session,client,id,t_ns,begin_ns,duration_ns".to_owned();
+    part_columns(&mut row);
+    row.push_str(",session_uuid\n");
+    out.write_all(row.as_bytes()).map_err(Error::Write)?;
+    let hides_empty = groups.iter().all(|group| group.name != EMPTY);
+    for sample in regions.samples() {
+        let Some(group) = regions.groups.get(usize::from(sample.group)) else { continue };
+        if hides_empty && group.name == EMPTY {
+            continue;
+        }
+        row.clear();
+        let value = group.value().unwrap_or_default();
+        let ns = sample.duration_ns().saturating_sub(group.subtracted_ns.unwrap_or(0));
+        // Writing to a String does not fail.
+        let _ = write!(row, "{},{}", Csv(group.name.as_bytes()), Csv(value.as_bytes()));
+        let _ = write!(row, ",{}", sample.session);
+        known(&mut row, sample.client().map(u64::from));
+        let since = sample.begin_ns.saturating_sub(start);
+        let _ = write!(row, ",{},{since},{},{ns}", sample.id, sample.begin_ns);
+        part_values(&mut row, &sample.times);
+        let uuid = uuids.get(usize::from(sample.session)).map_or("", |uuid| uuid);
+        let _ = writeln!(row, ",{uuid}");
+        out.write_all(row.as_bytes()).map_err(Error::Write)?;
+    }
+    Ok(())
+}
+
+fn part_columns(out: &mut String) {
+    Part::ALL.iter().for_each(|part| out.extend([",", part.key_ns()]));
+}
+
+fn part_values(out: &mut String, times: &Times) {
+    times.iter().for_each(|(_, ns)| known(out, Some(ns)));
 }
 
 /// Formats the header. Names of the fields of kernels' events are any text.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events as JSON, one object a line: the schema of docs/json.md.
+//! Events as JSON, one object a line, and regions as one object: the schema of docs/json.md.
 
 use crate::choice::Choice;
 use crate::escape::{Json, JsonText};
@@ -8,11 +8,13 @@ use crate::number::{array, decimal, named, signed};
 use crate::sources::Sources;
 use crate::{Error, Result};
 use hypertrace_abi::ring::Losses;
+use hypertrace_timeline::regions::{Group, IntervalLine, Summary, ThreadInterval};
 use hypertrace_timeline::{
     EntryRef, EventRef, FunctionName, Lost, Recording, SYMBOL, ValueRef, Warning,
 };
+use serde::Serialize;
 use serde_json::{Number, Value, json};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::Write;
 
 /// Version of the JSON of each command, which docs/json.md describes.
@@ -85,6 +87,41 @@ pub fn exact(json: Value) -> Value {
         }
         other => other,
     }
+}
+
+/// Returns an object as one line. Numbers that readers would round become strings.
+pub fn object(object: &impl Serialize) -> String {
+    serde_json::to_value(object)
+        .map_or_else(|why| why.to_string(), |value| exact(value).to_string())
+}
+
+/// Regions as one JSON object and a line end: groups, and what belongs to no single one.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionsJson<'a>(pub &'a [&'a Group], pub &'a Summary);
+
+impl fmt::Display for RegionsJson<'_> {
+    /// Writes it group by group: they may be many.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RegionsJson(groups, summary) = self;
+        write!(f, "{{\"version\":{JSON_VERSION},\"regions\":[")?;
+        for (number, group) in groups.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(f, "{comma}{}", JsonText(&object(group)))?;
+        }
+        let summary = object(summary);
+        writeln!(f, "],{}", JsonText(summary.strip_prefix('{').unwrap_or_default()))
+    }
+}
+
+/// Formats what a thread did for some time, as a line without its end. `start_unix_ns` is the Unix time from which times
+/// count, nanoseconds.
+pub fn interval(of: &ThreadInterval<'_>, start_unix_ns: i64) -> String {
+    let line = serde_json::to_value(IntervalLine::of(of, start_unix_ns));
+    let line = line.map(|mut line| {
+        line["version"] = JSON_VERSION.into();
+        exact(line).to_string()
+    });
+    JsonText(&line.unwrap_or_else(|why| why.to_string())).to_string()
 }
 
 /// Returns the name and count of each cause of losses that occurred.

@@ -18,7 +18,6 @@ pub mod host;
 pub mod inject;
 pub mod interface_2016;
 pub mod interrupt;
-pub mod json_md;
 pub mod kvm;
 pub mod linux;
 pub mod linux_module;

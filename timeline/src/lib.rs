@@ -61,6 +61,8 @@ mod inputs;
 mod merge;
 mod order;
 mod recording;
+#[cfg(test)]
+mod schema;
 mod source;
 mod stat;
 mod value;

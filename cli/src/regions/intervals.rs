@@ -1,8 +1,7 @@
 //! What each thread did, as JSON lines.
 
-use super::json;
 use anyhow::{Context, Result};
-use hypertrace_export::escape::JsonText;
+use hypertrace_export::json;
 use hypertrace_timeline::regions::{Options, ThreadInterval};
 use hypertrace_timeline::{Consumer, Recording, Warning};
 use std::io::{self, Write as _};
@@ -26,7 +25,6 @@ impl Consumer for Printer {
     type Error = anyhow::Error;
 
     fn interval(&mut self, thread: &ThreadInterval<'_>) -> Result<()> {
-        let line = json::text(&json::Interval::of(thread, self.start));
-        writeln!(self.out, "{}", JsonText(&line)).context("cannot write")
+        writeln!(self.out, "{}", json::interval(thread, self.start)).context("cannot write")
     }
 }

@@ -2,7 +2,6 @@
 
 pub mod html;
 mod intervals;
-pub mod json;
 mod rows;
 mod summary;
 mod text;
@@ -12,16 +11,16 @@ use crate::output::{Faults, print, say};
 use crate::report::{self, Inputs, wrong};
 use crate::units::{At, at};
 use crate::writer::unfinished;
-use anyhow::Result;
-use hypertrace_timeline::clock::host::uuid_text;
+use anyhow::{Context, Result};
+use hypertrace_export::{csv, json};
 use hypertrace_timeline::regions::{
-    By, Choice, Group, MOST_GROUPS, Options, Regions, Select, fields, names,
+    By, Choice, EMPTY, Group, MOST_GROUPS, Options, Regions, Select, Summary, fields, names,
 };
 use hypertrace_timeline::{
     Class, ClockMaps, Domain, Filter, KernelTrace, Recording, Session, Warning, nearest,
 };
-use rows::EMPTY;
 use std::collections::BTreeSet;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use summary::Sort;
 
@@ -209,32 +208,32 @@ pub fn run(args: &Args) -> Result<()> {
     args.sort().apply(&mut groups);
     let mut warnings = of_inputs;
     warnings.extend(args.warnings(sessions, traces, &regions));
-    let of_hosts = || traces.iter().filter(|trace| !trace.is_of_guest());
     let shown = rows::Shown {
         regions: &regions,
-        uuids: sessions
-            .iter()
-            .map(|(session, _)| uuid_text(u128::from_be_bytes(session.json().uuid)))
-            .collect(),
-        started_unix_ns: started(sessions),
-        by: args.by.as_deref().unwrap_or_default(),
-        subtract: args.subtract_empty,
+        started_unix_ns: recording.start_unix_ns(),
         groups,
         of_any: args.of_any(sessions),
-        steal_ms: of_hosts().filter_map(KernelTrace::steal_ms).reduce(u64::saturating_add),
-        steal_at_most_ms: of_hosts().filter_map(KernelTrace::steal_at_most_ms).sum(),
     };
     let printed = match &args.html {
         Some(path) => html::page(&shown, &recording, &warnings)
             .and_then(|page| html::PAGE.save(path, &page))
             .map(|()| say(format_args!("wrote {}: open it in a browser", path.display()))),
-        None if args.json => print(json::Json(&shown, &warnings)),
-        None if args.csv => print(shown.csv()),
-        None if args.samples => shown.samples(),
+        None if args.json => {
+            print(json::RegionsJson(&shown.groups, &Summary::of(&regions, &warnings)))
+        }
+        None if args.csv => print(csv::groups(shown.groups())),
+        None if args.samples => samples(&recording, &shown),
         None => print(text::text(&shown, &mut warnings)),
     };
     faults.say(warnings);
     printed.and_then(|()| faults.end())
+}
+
+/// Prints a line for each region.
+fn samples(recording: &Recording, shown: &rows::Shown<'_>) -> Result<()> {
+    let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    csv::regions(recording, shown.regions, &shown.groups, &mut out)?;
+    out.flush().context("cannot write")
 }
 
 /// Returns the names of regions that may begin on one thread and end on another.
@@ -334,6 +333,7 @@ impl Args {
             by,
             keeps_intervals: self.html.is_some(),
             has_paths: self.path,
+            subtracts_empty: self.subtract_empty,
             most_regions: None,
         };
         let own = match self.name.is_empty() {

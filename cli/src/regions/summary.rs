@@ -29,11 +29,11 @@ impl Sort {
     pub fn apply(self, groups: &mut [&Group]) {
         let number = |group: &Group| match self {
             Sort::Name => 0,
-            Sort::Count => group.count(),
+            Sort::Count => group.count,
             Sort::Median => group.quantile_ns(0.5),
             Sort::P99 => group.quantile_ns(0.99),
-            Sort::Total => group.total.times.total(),
-            Sort::Own => group.own_times().total(),
+            Sort::Total => group.total.duration_ns,
+            Sort::Own => group.own.duration_ns,
         };
         groups.sort_by_cached_key(|group| Reverse(number(group)));
     }
@@ -61,19 +61,20 @@ pub fn summary(shown: &Shown<'_>) -> String {
     line("region", names.map(Into::into));
     for group in shown.groups() {
         let mut name = shown.title(group);
-        if let Some(value) = &group.value {
+        if let Some(value) = group.value() {
             name += &format!(" [{value}]");
         }
-        let durations = shown.durations(group);
-        let times = [durations.p50, durations.p99];
-        let all = group.total.times.total();
-        let [p50, p99, total, own] = match group.count() {
-            0 => [(); 4].map(|()| "-".into()),
-            _ => [times[0], times[1], all, group.own_times().total()].map(time),
-        };
+        let times = [
+            group.p50_ns,
+            group.p99_ns,
+            Some(group.total.duration_ns),
+            Some(group.own.duration_ns),
+        ];
+        let [p50, p99, total, own] =
+            times.map(|ns| ns.filter(|_| group.count > 0).map_or("-".into(), time));
         line(
             &shortened(&name, WIDTH),
-            [short_count(group.count() as f64), p50, p99, total, own, largest(group)],
+            [short_count(group.count as f64), p50, p99, total, own, largest(group)],
         );
     }
     out.push('\n');
@@ -82,7 +83,7 @@ pub fn summary(shown: &Shown<'_>) -> String {
 
 /// Returns the part with the most time, and its share.
 fn largest(group: &Group) -> String {
-    let all = group.total.times.total();
+    let all = group.total.duration_ns;
     match group.total.times.iter().rev().max_by_key(|(_, ns)| *ns) {
         Some((part, ns)) if ns > 0 => {
             let share = ns as f64 * 100.0 / all as f64;

@@ -6,7 +6,8 @@ use crate::output::{grouped, wrapped};
 use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::Warning;
 use hypertrace_timeline::regions::{
-    Breakdown, Cause, CauseNumber, Group, Histogram, NotCounted, Part, PathStep, Step, Unknown,
+    Breakdown, ByValue, Cause, CauseEntry, Exit, Group, Histogram, LeftOut, NotCounted, Part,
+    PathStep, Step, Unknown,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,8 +43,8 @@ pub fn text(shown: &Shown<'_>, warnings: &mut Vec<Warning>) -> String {
     let mut out = cut.map_or(String::new(), |cut| wrapped(&cut, "") + "\n");
     out.push_str(&summary(shown));
     let is_unknown = |group: &Group| {
-        let times = &group.total.times;
-        times.total() > 0 && times.get(Part::Unknown) == times.total()
+        let Breakdown { duration_ns, times, .. } = group.total;
+        duration_ns > 0 && times.get(Part::Unknown) == duration_ns
     };
     let mut why = "nothing proves it".to_owned();
     warnings.retain(|text| **text != *OF_ANY);
@@ -77,23 +78,22 @@ pub fn text(shown: &Shown<'_>, warnings: &mut Vec<Warning>) -> String {
 /// Formats a group; `unknown` is why nothing is known of its time.
 fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<String>) -> fmt::Result {
     write!(out, "{}", Escaped(shown.title(group).as_bytes()))?;
-    if let Some(value) = &group.value {
-        write!(out, " [{} {}]", Escaped(shown.by.as_bytes()), Escaped(value.as_bytes()))?;
+    if let Some(ByValue { key, value }) = &group.by {
+        write!(out, " [{} {}]", Escaped(key.as_bytes()), Escaped(value.as_bytes()))?;
     }
-    let regions = if group.count() == 1 { "region" } else { "regions" };
-    writeln!(out, ": {} {regions}", grouped(group.count()))?;
-    if group.count() > 0 {
-        let durations = shown.durations(group);
+    let regions = if group.count == 1 { "region" } else { "regions" };
+    writeln!(out, ": {} {regions}", grouped(group.count))?;
+    if group.count > 0 {
         out.push(' ');
-        for (name, ns) in durations.named() {
+        for (name, ns) in group.quantiles() {
             write!(out, " {name} {} ", time(ns))?;
         }
         out.truncate(out.trim_end().len());
         out.push('\n');
-        for note in notes(shown, group) {
+        for note in notes(group) {
             out.push_str(&wrapped(&note, "  "));
         }
-        histogram(out, &Histogram::of(&durations.all))?;
+        histogram(out, &group.histogram)?;
         match unknown {
             Some(why) => {
                 let lines = [format!("where the time went: {why}")].into_iter();
@@ -128,17 +128,18 @@ pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
 /// more than once: a new program is a new name, too.
 fn renamed(shown: &Shown<'_>) -> Option<String> {
     let totals = || shown.groups().map(|group| &group.total);
-    let waits = totals().flat_map(|total| &total.waits).map(|(_, cause, _)| *cause);
-    let threads = waits.chain(totals().flat_map(|total| &total.path).map(|step| step.thread));
+    let waits = totals().flat_map(|total| &total.waits).map(|wait| &wait.cause);
+    let threads = waits.chain(totals().flat_map(|total| &total.path).map(|step| &step.thread));
     let threads = BTreeSet::from_iter(threads);
-    let names = |cause: &CauseNumber| match shown.cause(*cause) {
-        Cause::Thread { names, .. } if *names > 2 => Some((*names, *cause)),
+    let names = |cause: &CauseEntry| match **cause {
+        Cause::Thread { names, .. } if names > 2 => Some(names),
         _ => None,
     };
-    let mut renamed = Vec::from_iter(threads.iter().filter_map(names));
+    let renamed = threads.into_iter().filter_map(|cause| Some((names(cause)?, cause)));
+    let mut renamed = Vec::from_iter(renamed);
     renamed.sort_by_key(|(names, cause)| (Reverse(*names), *cause));
-    let one = |(names, cause): &(u32, CauseNumber)| {
-        format!("{} ({} names)", shown.cause_name(shown.cause(*cause)), grouped((*names).into()))
+    let one = |(names, cause): &(u32, &CauseEntry)| {
+        format!("{} ({} names)", shown.cause_name(cause), grouped((*names).into()))
     };
     let listed = Vec::from_iter(renamed.iter().take(MOST_NAMES).map(one)).join(", ");
     let more = match renamed.len().saturating_sub(MOST_NAMES) {
@@ -175,7 +176,8 @@ fn by_whom(shown: &Shown<'_>) -> Option<String> {
 /// Returns a line about the regions that options leave out, if there are any.
 fn left_out(shown: &Shown<'_>) -> Option<String> {
     // Those of other names were not asked for.
-    let all = shown.left_out().filter(|(why, count)| *count > 0 && *why != "name");
+    let all = LeftOut::ALL.map(|(why, name)| (name, shown.regions.left_out[why as usize]));
+    let all = all.into_iter().filter(|(why, count)| *count > 0 && *why != "name");
     let all = all.map(|(why, count)| {
         let option = if why == "from_to" { "from, --until" } else { why };
         format!("{} by --{}", grouped(count), option.replace('_', "-"))
@@ -203,8 +205,8 @@ fn unrecorded(shown: &Shown<'_>) -> Option<String> {
 
 /// Returns a line about the time that no event shows, if there was any.
 fn steal(shown: &Shown<'_>) -> Option<String> {
-    shown.steal_ms.filter(|ms| *ms > 0)?;
-    let ms = grouped(shown.steal_at_most_ms);
+    shown.regions.steal_ms.filter(|ms| *ms > 0)?;
+    let ms = grouped(shown.regions.steal_at_most_ms);
     Some(format!(
         "an outer hypervisor took at most {ms} ms from this machine's CPUs while the kernel's events were \
          recorded: no event shows when exactly, it is in whatever part it hit"
@@ -223,8 +225,8 @@ fn guest_steal(shown: &Shown<'_>) -> Option<String> {
 }
 
 /// Returns what is to be known about durations.
-pub fn notes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
-    let median = group.median.as_ref().and_then(|median| median.bound_ns);
+pub fn notes(group: &Group) -> Vec<String> {
+    let median = group.breakdown.median.as_ref().and_then(|median| median.bound_ns);
     let error = match (median, group.bound_ns) {
         (_, Some(0)) => None,
         (Some(p50), Some(most)) => {
@@ -236,7 +238,7 @@ pub fn notes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     let bound = error.map(|error| format!("error by the guest's clock: {error}"));
     let empty = group.empty_ns.map(|ns| {
         let ns = time(ns);
-        match shown.subtract {
+        match group.subtracted_ns.is_some() {
             true => format!("an empty region takes {ns}: taken off above, not below"),
             false => format!("an empty region takes {ns}: included"),
         }
@@ -248,18 +250,20 @@ pub fn notes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
 /// time from the machine are marked.
 pub fn columns(group: &Group) -> Vec<(&'static str, &Breakdown)> {
     let columns = [
-        ("median*", "median*~", group.median.as_ref()),
-        ("p99", "p99~", group.p99.as_ref()),
-        ("slowest", "slowest~", group.slowest.as_ref()),
+        ("median*", "median*~", group.breakdown.median.as_ref()),
+        ("p99", "p99~", group.breakdown.p99.as_ref()),
+        ("slowest", "slowest~", group.breakdown.slowest.as_ref()),
         ("all", "all~", Some(&group.total)),
     ];
     let columns = columns.into_iter().filter_map(|(name, marked, b)| Some((name, marked, b?)));
-    columns.map(|(name, marked, b)| (if b.steals > 0 { marked } else { name }, b)).collect()
+    columns
+        .map(|(name, marked, b)| (if b.steal_regions > Some(0) { marked } else { name }, b))
+        .collect()
 }
 
 /// Returns the notes below breakdowns.
 pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
-    let regions = match group.median.as_ref().map_or(0, |median| median.regions) {
+    let regions = match group.breakdown.median.as_ref().map_or(0, |median| median.regions) {
         1 => "* the region at the 50th percentile".into(),
         n => format!("* mean of the {} regions from the 49th to the 51st percentile", grouped(n)),
     };
@@ -271,16 +275,16 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
         let name = name.trim_end_matches(['*', '~']);
         format!("the exits in the column {name} are of {of} of its {all} regions")
     });
-    let steal = (group.total.steals > 0).then(|| {
+    let steal = group.total.steal_regions.filter(|regions| *regions > 0).map(|regions| {
         format!(
             "~ while such a region ran ({} of all {}), a hypervisor took time from this machine's CPUs: \
              it may be in any part",
-            grouped(group.total.steals),
-            grouped(group.count())
+            grouped(regions),
+            grouped(group.count)
         )
     });
     let most = group.total.steal_at_most_ns.filter(|ns| {
-        *ns > 0 && (shown.steal_ms > Some(0) || shown.regions.guest_steal_ms > Some(0))
+        *ns > 0 && (shown.regions.steal_ms > Some(0) || shown.regions.guest_steal_ms > Some(0))
     });
     let most = most
         .map(|ns| format!("at most {} of the column all is time that a hypervisor took", time(ns)));
@@ -300,32 +304,32 @@ fn guest_at_most(group: &Group) -> Option<String> {
 }
 
 /// A row of the exits for one reason in a part.
-pub struct ExitRow {
-    pub reason: u8,
+pub struct ExitRow<'a> {
+    pub reason: &'a str,
     /// By column: their number and their nanoseconds in the part. The number is 0 in the VMM, and if they began before.
     pub cells: Vec<(f64, u64)>,
 }
 
 /// Returns the rows of the kernel's or the VMM's part, the reason with the most time first. None if no reason is known in
 /// the VMM.
-pub fn exit_rows(columns: &[(&str, &Breakdown)], part: Part) -> Vec<ExitRow> {
-    let cell = |b: &Breakdown, reason: u8| {
-        let found = b.exits.iter().find(|(known, _)| *known == reason);
-        found.map_or((0.0, 0), |(_, exits)| match part {
-            Part::Vmm => (0.0, exits.vmm),
-            _ => (exits.count, exits.kernel),
-        })
+pub fn exit_rows<'a>(columns: &[(&str, &'a Breakdown)], part: Part) -> Vec<ExitRow<'a>> {
+    let cell = |exit: &Exit| match part {
+        Part::Vmm => (0.0, exit.vmm_ns),
+        _ => (exit.count, exit.kernel_ns),
     };
     let is_shown = matches!(part, Part::Kernel | Part::Vmm);
-    let all = columns.iter().flat_map(|(_, b)| &b.exits).filter(|_| is_shown);
-    let reasons = BTreeSet::from_iter(all.map(|(reason, _)| *reason));
-    let row =
-        |reason| ExitRow { reason, cells: columns.iter().map(|(_, b)| cell(b, reason)).collect() };
-    let mut rows = Vec::from_iter(reasons.into_iter().map(row));
-    rows.retain(|row| row.cells.iter().any(|cell| *cell != (0.0, 0)));
-    if part == Part::Vmm && rows.iter().all(|row| row.reason == 0) {
+    let all = columns.iter().enumerate().filter(|_| is_shown);
+    let mut rows = BTreeMap::new();
+    for (at, exit) in all.flat_map(|(at, (_, b))| b.exits.iter().map(move |exit| (at, exit))) {
+        let cells = vec![(0.0, 0); columns.len()];
+        let row = rows.entry(exit.number).or_insert(ExitRow { reason: &exit.reason, cells });
+        row.cells[at] = cell(exit);
+    }
+    rows.retain(|_, row| row.cells.iter().any(|cell| *cell != (0.0, 0)));
+    if part == Part::Vmm && rows.keys().all(|number| *number == 0) {
         rows.clear();
     }
+    let mut rows = Vec::from_iter(rows.into_values());
     rows.sort_by_key(|row| Reverse(row.cells.iter().map(|(_, ns)| *ns).max()));
     rows
 }
@@ -376,17 +380,17 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
         write!(out, " {name:>13}")?;
     }
     out.push('\n');
-    row(out, "duration", columns.iter().map(|(_, b)| (b.times.total(), None)))?;
+    row(out, "duration", columns.iter().map(|(_, b)| (b.duration_ns, None)))?;
     for part in Part::ALL {
         let is_shown = part == Part::Unknown || columns.iter().any(|(_, b)| b.times.get(part) > 0);
         if is_shown {
             let share = |b: &Breakdown| {
                 let ns = b.times.get(part);
-                (ns, Some(ns as f64 * 100.0 / b.times.total().max(1) as f64))
+                (ns, Some(ns as f64 * 100.0 / b.duration_ns.max(1) as f64))
             };
             row(out, group.label(part), columns.iter().map(|(_, b)| share(b)))?;
         }
-        exits(out, shown, &columns, part)?;
+        exits(out, &columns, part)?;
         waits(out, shown, &columns, part)?;
     }
     for note in footnotes(shown, group) {
@@ -411,17 +415,16 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     let mut others = vec![0; columns.len()];
     let mut unknown = Unknown::ALL.map(|_| vec![0; columns.len()]);
     for (at, PathStep { thread, part, cause, ns, .. }) in steps() {
-        let because = cause.map(|cause| shown.cause(cause));
+        let because = cause.as_deref();
         if let Some(Cause::Unknown(why)) = because.filter(|_| *part == Part::Unknown) {
             unknown[*why as usize][at] += ns;
             continue;
         }
-        let cause = shown.cause(*thread);
-        let Cause::Thread { tid, name, .. } = cause else {
+        let Cause::Thread { tid, name, .. } = &**thread else {
             others[at] += ns;
             continue;
         };
-        let name = name.clone().unwrap_or_else(|| shown.cause_name(cause));
+        let name = name.clone().unwrap_or_else(|| shown.cause_name(thread));
         let thread = threads.entry(name).or_default();
         thread.tids.insert(*tid);
         let whom = because.map(|cause| shown.cause_name(cause));
@@ -429,7 +432,7 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
             thread.doing.entry((*part as usize, whom)).or_insert_with(|| vec![0; columns.len()]);
         ns_of[at] += ns;
     }
-    let share = |ns: u64, at: usize| ns as f64 / columns[at].1.times.total().max(1) as f64;
+    let share = |ns: u64, at: usize| ns as f64 / columns[at].1.duration_ns.max(1) as f64;
     let most = |thread: &Thread| {
         let columns = thread.sum(columns.len(), |_| true).into_iter().enumerate();
         columns.map(|(at, ns)| share(ns, at)).fold(0.0, f64::max)
@@ -547,21 +550,21 @@ fn children(out: &mut String, group: &Group) -> fmt::Result {
         return Ok(());
     }
     out.push_str("  of all time, in regions inside:\n");
-    let all = group.total.times.total().max(1) as f64;
+    let all = group.total.duration_ns.max(1) as f64;
     let mut row = |name: &str, count: String, ns: u64| {
         let share = ns as f64 * 100.0 / all;
         writeln!(out, "    {name:<30} {count:>10} {:>13}", format!("{} {share:>3.0}%", time(ns)))
     };
-    row("self", String::new(), group.own_times().total())?;
+    row("self", String::new(), group.own.duration_ns)?;
     let times = |count: u64| format!("{}x", grouped(count));
     let (shown, others) = group.children.split_at(group.children.len().min(MOST_NAMES));
     for child in shown {
         let name = child.name.as_deref().unwrap_or("others");
-        row(&shortened(name, 30), times(child.count), child.times.total())?;
+        row(&shortened(name, 30), times(child.count), child.duration_ns)?;
     }
     if !others.is_empty() {
         let count = others.iter().map(|child| child.count).sum();
-        row("others", times(count), others.iter().map(|child| child.times.total()).sum())?;
+        row("others", times(count), others.iter().map(|child| child.duration_ns).sum())?;
     }
     Ok(())
 }
@@ -589,14 +592,9 @@ fn shortened_before(text: &str, end: &str, most: usize) -> String {
 }
 
 /// Writes a row for each reason of exits in a part.
-fn exits(
-    out: &mut String,
-    shown: &Shown<'_>,
-    columns: &[(&str, &Breakdown)],
-    part: Part,
-) -> fmt::Result {
+fn exits(out: &mut String, columns: &[(&str, &Breakdown)], part: Part) -> fmt::Result {
     for ExitRow { reason, cells } in exit_rows(columns, part) {
-        let name = Escaped(shown.reason(reason).as_bytes()).to_string();
+        let name = Escaped(reason.as_bytes()).to_string();
         write!(out, "    {:<20}", name.chars().take(20).collect::<String>())?;
         for cell in cells {
             let cell = match cell {
@@ -621,35 +619,32 @@ pub struct WaitRow {
 /// Returns the rows of the waits of a part: the causes with most time, the others, and what is not known. None if the
 /// causes were not recorded.
 pub fn wait_rows(shown: &Shown<'_>, columns: &[(&str, &Breakdown)], part: Part) -> Vec<WaitRow> {
-    let of = |breakdown: &Breakdown, cause: CauseNumber| {
-        let found = breakdown.waits.iter().find(|(p, c, _)| (*p, *c) == (part, cause));
-        found.map_or(0, |(.., ns)| *ns)
+    let of = |breakdown: &Breakdown, cause: &CauseEntry| {
+        let found = breakdown.waits.iter().find(|wait| (wait.part, &wait.cause) == (part, cause));
+        found.map_or(0, |wait| wait.ns)
     };
-    let all = columns.iter().flat_map(|(_, b)| &b.waits).filter(|(p, ..)| *p == part);
-    let mut causes: Vec<CauseNumber> = all.map(|(_, cause, _)| *cause).collect();
-    causes.sort_unstable();
-    causes.dedup();
-    let is_known = |cause: &CauseNumber| !matches!(shown.cause(*cause), Cause::Unknown(_));
+    let all = columns.iter().flat_map(|(_, b)| &b.waits).filter(|wait| wait.part == part);
+    let causes = BTreeSet::from_iter(all.map(|wait| &wait.cause));
+    let is_known = |cause: &&CauseEntry| !matches!(***cause, Cause::Unknown(_));
     let (mut known, unknown): (Vec<_>, Vec<_>) = causes.into_iter().partition(is_known);
-    let is_missing =
-        |cause: &CauseNumber| *shown.cause(*cause) != Cause::Unknown(Unknown::NotRecorded);
+    let is_missing = |cause: &&CauseEntry| ***cause != Cause::Unknown(Unknown::NotRecorded);
     if known.is_empty() && !unknown.iter().any(is_missing) {
         return Vec::new();
     }
     // As shares: a column is of one region or of all.
-    let share = |cause: CauseNumber| {
+    let share = |cause: &CauseEntry| {
         let share = |b: &Breakdown| of(b, cause) as f64 / b.times.get(part).max(1) as f64;
         columns.iter().map(|(_, b)| share(b)).fold(0.0, f64::max)
     };
-    let is_single = |cause: &CauseNumber| *shown.cause(*cause) != Cause::Others;
-    known.sort_by(|a, b| is_single(b).cmp(&is_single(a)).then(share(*b).total_cmp(&share(*a))));
+    let is_single = |cause: &&CauseEntry| ***cause != Cause::Others;
+    known.sort_by(|a, b| is_single(b).cmp(&is_single(a)).then(share(b).total_cmp(&share(a))));
     let singles = known.iter().filter(|cause| is_single(cause)).count();
     let (first, others) = known.split_at(singles.min(MOST_NAMES));
-    let row = |name: String, causes: &[CauseNumber]| {
-        let sum = |b: &Breakdown| causes.iter().map(|cause| of(b, *cause)).sum();
+    let row = |name: String, causes: &[&CauseEntry]| {
+        let sum = |b: &Breakdown| causes.iter().map(|cause| of(b, cause)).sum();
         WaitRow { name, ns: columns.iter().map(|(_, b)| sum(b)).collect() }
     };
-    let firsts = first.iter().map(|cause| row(shown.cause_name(shown.cause(*cause)), &[*cause]));
+    let firsts = first.iter().map(|cause| row(shown.cause_name(cause), &[*cause]));
     let rest = [("others", others), ("not known", &unknown)];
     let rest = rest.into_iter().filter(|(_, causes)| !causes.is_empty());
     firsts.chain(rest.map(|(name, causes)| row(name.to_owned(), causes))).collect()
@@ -708,8 +703,9 @@ pub fn time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hypertrace_export::{csv, json};
     use hypertrace_test_support::made::{Made, Packet};
-    use hypertrace_timeline::regions::{Options, Regions};
+    use hypertrace_timeline::regions::{Options, Regions, Summary};
     use hypertrace_timeline::{Given, Recording};
 
     #[test]
@@ -726,23 +722,19 @@ mod tests {
         let regions = Regions::of(&recording, &options).unwrap();
         let shown = Shown {
             regions: &regions,
-            uuids: Vec::new(),
             started_unix_ns: 0,
-            by: "",
-            subtract: false,
             groups: regions.groups.iter().collect(),
             of_any: BTreeSet::new(),
-            steal_ms: None,
-            steal_at_most_ms: 0,
         };
         let mut warnings = regions.warnings.clone();
         let line = "there are more than 5 regions: 2 that ended later";
         assert!(warnings.iter().any(|warning| warning.contains(line)), "{warnings:?}");
         let page = crate::regions::html::page(&shown, &recording, &warnings).unwrap();
         assert!(page.contains(line), "{page}");
-        let json = crate::regions::json::Json(&shown, &warnings).to_string();
+        let summary = Summary::of(&regions, &warnings);
+        let json = json::RegionsJson(&shown.groups, &summary).to_string();
         assert!(json.contains(line) && json.contains("\"too_many\":2"), "{json}");
-        let csv = shown.csv();
+        let csv = csv::groups(shown.groups());
         let [head, row] = *csv.lines().collect::<Vec<_>>() else { panic!("{csv}") };
         let at = head.split(',').position(|name| name == "too_many").unwrap();
         assert_eq!(row.split(',').nth(at), Some("2"), "{csv}");

@@ -1,7 +1,7 @@
 //! The JSON of the commands is what docs/json.md says: each member, with its type.
 
+use hypertrace_test_support::json_md::{Schemas, fits, schemas};
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_tests::json_md::{Schemas, fits, schemas};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;

@@ -15,6 +15,8 @@ pub mod functions;
 #[cfg(feature = "machine")]
 pub mod guest_mode;
 pub mod initramfs;
+#[cfg(feature = "json")]
+pub mod json_md;
 #[cfg(feature = "events")]
 pub mod kept;
 pub mod kill;

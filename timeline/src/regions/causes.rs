@@ -3,7 +3,9 @@
 //! What threads waited for: who had their CPU while they were ready, and what woke them.
 
 use super::lives::Life;
+use super::members;
 use super::parts::{Interval, Part};
+use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
@@ -26,7 +28,8 @@ const SOFTIRQS: [&str; 10] =
 pub type CauseNumber = u16;
 
 /// What a thread waited for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "members::Cause")]
 #[non_exhaustive]
 pub enum Cause {
     /// It is not known.
@@ -88,6 +91,19 @@ impl Unknown {
         Unknown::Vcpu,
         Unknown::Border,
     ];
+
+    /// Returns its name in JSON: `not_recorded`. It never changes.
+    pub fn key(self) -> &'static str {
+        match self {
+            Unknown::NotRecorded => "not_recorded",
+            Unknown::Missing => "missing_event",
+            Unknown::TooMany => "too_many",
+            Unknown::NoThread => "no_thread",
+            Unknown::Clock => "clock_error",
+            Unknown::Vcpu => "vcpu_not_proven",
+            Unknown::Border => "clock_bound",
+        }
+    }
 
     /// Returns its number among causes.
     pub(super) const fn number(self) -> CauseNumber {

@@ -16,6 +16,7 @@
 use super::parts::Times;
 use super::store::{Holder, NO_THREAD, Sample, State, Store};
 use super::summary::Group;
+use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -25,14 +26,18 @@ const MOST_NAMES: usize = 32;
 const MOST_OF_ALL: usize = 1 << 16;
 
 /// All regions of a name inside the regions of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Child {
     /// Their name; `None`: of all names after the first 32, or after the first 65,536 of all groups.
     pub name: Option<String>,
     /// Their number.
     pub count: u64,
+    /// Sum of the parts, nanoseconds.
+    pub duration_ns: u64,
     /// Sum of their times.
+    #[serde(rename = "parts")]
     pub times: Times,
 }
 
@@ -81,7 +86,7 @@ pub(super) fn of_parents(
     }
     for children in &mut found {
         children.sort_by_key(|child| {
-            (child.name.is_none(), Reverse(child.times.total()), child.name.clone())
+            (child.name.is_none(), Reverse(child.duration_ns), child.name.clone())
         });
     }
     found
@@ -97,11 +102,12 @@ fn add(children: &mut Vec<Child>, name: Option<&str>, times: &Times, left: &mut 
         None => {
             *left = left.saturating_sub(1);
             let name = name.map(str::to_owned);
-            children.push(Child { name, count: 0, times: Times::default() });
+            children.push(Child { name, count: 0, duration_ns: 0, times: Times::default() });
             children.len() - 1
         }
     };
     let child = &mut children[at];
     child.count += 1;
+    child.duration_ns += times.total();
     child.times.0.iter_mut().zip(times.0).for_each(|(sum, time)| *sum += time);
 }

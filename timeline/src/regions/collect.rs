@@ -9,6 +9,7 @@ mod losses;
 mod warnings;
 
 use super::account::Mark;
+use super::breakdown::{CauseEntry, Named};
 use super::causes::Causes;
 use super::choice::Chooser;
 use super::cpus::Cpus;
@@ -121,7 +122,12 @@ pub(super) fn collect<'a>(
             }
         }
     }
-    let mut regions = pass.finish(warnings, traces, &Steals::new(&recordings, of_guests_ms));
+    let mut regions = pass.finish(warnings, traces, &Steals::new(&recordings));
+    let of_hosts = || traces.iter().filter(|trace| !trace.is_of_guest());
+    regions.steal_ms = of_hosts().filter_map(KernelTrace::steal_ms).reduce(u64::saturating_add);
+    regions.steal_at_most_ms =
+        of_hosts().filter_map(KernelTrace::steal_at_most_ms).fold(0, u64::saturating_add);
+    regions.guest_steal_ms = of_guests_ms;
     let cut = regions.cut();
     regions.warnings.extend(cut.map(Warning::from));
     let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().sides()));
@@ -248,7 +254,7 @@ impl<'a> Pass<'a> {
             cpus: Vec::new(),
             causes: Causes::new(),
             paths: HashMap::new(),
-            groups: Groups::new(roles.names().len(), hosts.len()),
+            groups: Groups::new(roles.names().len(), hosts.len(), options.by.key()),
             roles,
             hosts,
             reasons: Reasons::new(),
@@ -555,13 +561,13 @@ impl<'a> Pass<'a> {
         }
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
-        let reasons = self.reasons.names().to_vec();
-        let causes = self.causes.finish(|trace, tid| {
+        let reasons = Vec::from_iter(self.reasons.names().iter().map(|name| (&**name).into()));
+        let causes = CauseEntry::number_all(self.causes.finish(|trace, tid| {
             let (name, session) = owner(&self.hosts, &self.owners, trace, tid);
             // The kernel's name of a thread is the thread's own; that of a client tells its process, too.
             let own = traces.get(usize::from(trace)).and_then(|trace| trace.thread_name(tid));
             (own.map(str::to_owned).or(name), session)
-        });
+        }));
         let has_all = |session| all_threads(&self.traced, &self.cpus, session).next().is_some();
         let has_all_threads = (0..self.hosts.len()).map(has_all).collect();
         let of_host = |(session, host): (usize, &Host)| {
@@ -583,7 +589,9 @@ impl<'a> Pass<'a> {
         let threads = hosts.into_iter().map(logs).collect();
         let is_cut = is_cut || groups.is_cut;
         let (has_others, has_other_names) = (groups.has_others, groups.has_other_names);
-        let groups = groups.finish(&mut store, steals);
+        let named = Named { reasons: &reasons, causes: &causes };
+        let subtracts_empty = self.options.subtracts_empty;
+        let groups = groups.finish(&mut store, (steals, named), subtracts_empty);
         if matches!(self.options.select, Select::Between(..)) && !has_both {
             warnings.push(
                 "no regions between these events: both must be of the same client, or both of the \
@@ -605,7 +613,9 @@ impl<'a> Pass<'a> {
             left_out: self.chooser.left_out,
             waited,
             has_kernel,
-            guest_steal_ms: steals.of_guests_ms,
+            steal_ms: None,
+            steal_at_most_ms: 0,
+            guest_steal_ms: None,
             vcpus,
             threads,
             has_all_threads,
@@ -680,8 +690,8 @@ fn divide(
     }
     let detail = Detail::new(index, divided);
     if sample.state == State::Counted {
-        groups.all[usize::from(sample.group)].add(&detail);
-        groups.offer(&sample, &detail);
+        groups.all[usize::from(sample.group)].sums.add(&detail);
+        groups.offer(store, &detail);
     }
     if sample.state.is_counted() && store.wants(index) {
         store.keep(detail);

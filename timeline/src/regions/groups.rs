@@ -2,15 +2,16 @@
 
 //! The groups of regions, by session, name and value.
 
+use super::breakdown::{Named, rank};
 use super::parts::Times;
 use super::steals::Steals;
-use super::store::{Detail, Holder, Sample, Store};
-use super::summary::{Group, Longest, rank};
+use super::store::{Detail, Holder, Store};
+use super::summary::{ByValue, Group};
 use super::{MOST_GROUPS, children};
 use std::collections::HashMap;
 
-/// Name of the region whose duration is the cost of a region.
-pub(super) const EMPTY: &str = "empty";
+/// Name of the regions whose duration is the cost of a region.
+pub const EMPTY: &str = "empty";
 /// Most bytes of a value. Longer ones are cut: those with the same beginning are one group.
 const MOST_VALUE: usize = 100;
 /// Value of the regions whose own value has no group, as there are too many.
@@ -26,6 +27,8 @@ type Key = (usize, Option<u32>, Option<String>);
 #[derive(Debug)]
 pub(super) struct Groups {
     pub all: Vec<Group>,
+    /// What values are of.
+    by: String,
     by_value: HashMap<Key, u32>,
     /// Most groups of names: there is space for the other names of each session.
     most_names: usize,
@@ -40,12 +43,13 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Makes none, for so many names in so many sessions.
-    pub fn new(names: usize, sessions: usize) -> Groups {
+    /// Makes none, for so many names in so many sessions, with values of this.
+    pub fn new(names: usize, sessions: usize, by: &str) -> Groups {
         let most_names = MOST_GROUPS - sessions.min(MOST_GROUPS / 4);
         let others = names.saturating_mul(sessions).min(MOST_GROUPS / 2);
         Groups {
             all: Vec::new(),
+            by: by.to_owned(),
             by_value: HashMap::new(),
             most_names,
             most_values: most_names - others,
@@ -107,7 +111,7 @@ impl Groups {
             name: name.to_owned(),
             name_number: key.1,
             is_others: value.is_some() && key.2.is_none(),
-            value,
+            by: value.map(|value| ByValue { key: self.by.clone(), value }),
             number: number as u16,
             bound_ns: Some(0),
             ..Group::default()
@@ -118,16 +122,21 @@ impl Groups {
     }
 
     /// Notes a region as the slowest of its group, if it is.
-    pub fn offer(&mut self, sample: &Sample, detail: &Detail) {
-        let longest = &mut self.all[usize::from(sample.group)].longest;
-        let key = (sample.duration_ns(), detail.index);
-        if longest.as_ref().is_none_or(|longest| key >= (longest.duration, longest.detail.index)) {
-            *longest = Some(Longest { duration: key.0, detail: detail.clone() });
+    pub fn offer(&mut self, store: &Store, detail: &Detail) {
+        let longest = &mut self.all[usize::from(store.get(detail.index).group)].longest;
+        let key = |index: u32| (store.get(index).duration_ns(), index);
+        if longest.as_ref().is_none_or(|longest| key(detail.index) >= key(longest.index)) {
+            *longest = Some(detail.clone());
         }
     }
 
     /// Sums up, and sorts by name and value.
-    pub fn finish(mut self, store: &mut Store, steals: &Steals) -> Vec<Group> {
+    pub fn finish(
+        mut self,
+        store: &mut Store,
+        (steals, named): (&Steals, Named<'_>),
+        subtracts_empty: bool,
+    ) -> Vec<Group> {
         self.by_value = HashMap::new();
         let mut counts = vec![0; self.all.len()];
         store.iter().for_each(|sample| counts[sample.group as usize] += 1);
@@ -139,15 +148,16 @@ impl Groups {
             }
         }
         for (group, order) in self.all.iter_mut().zip(orders) {
-            group.finish(store, order, steals);
-            if group.count() == 0 {
+            group.finish((store, steals, named), order);
+            if group.count == 0 {
                 group.bound_ns = None;
             }
         }
         self.set_empty(store);
         children::find(&mut self.all, store);
+        self.all.iter_mut().for_each(|group| group.show(subtracts_empty));
         // All regions of such a group were put into others at their ends.
-        let has_any = |group: &Group| group.count() > 0 || group.not_counted.iter().any(|n| *n > 0);
+        let has_any = |group: &Group| group.count > 0 || group.not_counted.iter().any(|n| *n > 0);
         let numbers = self.all.len();
         self.all.retain(has_any);
         // The samples have the groups' numbers.
@@ -202,7 +212,7 @@ impl Groups {
                 .iter()
                 .map(own)
                 .try_fold(u64::MAX, |least, own| own.map(|own| own.min(least)));
-            group.empty_ns = all.filter(|_| group.count() > 0);
+            group.empty_ns = all.filter(|_| group.count > 0);
         }
     }
 }
@@ -220,7 +230,7 @@ pub(super) fn cut(mut value: String) -> String {
 fn key(group: &Group) -> (bool, &str, usize, bool, Option<u64>, Option<&str>) {
     let is_other_names = group.name_number.is_none();
     // Numbers by their size.
-    let value = group.value.as_deref();
+    let value = group.value();
     let number = value.and_then(|value| value.parse().ok());
     (is_other_names, &group.name, group.session, group.is_others, number, value)
 }

@@ -2,6 +2,8 @@
 
 //! Histograms of durations.
 
+use serde::Serialize;
+
 /// A histogram of durations in nanoseconds: their numbers between 1, 2, 5, 10, 20, 50 and so on.
 ///
 /// ```
@@ -11,17 +13,22 @@
 /// let steps = [Step { from: 5, to: 10, count: 1 }, Step { from: 10, to: 20, count: 2 }];
 /// assert_eq!((histogram.steps(), histogram.most()), (&steps[..], 2));
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+#[serde(transparent)]
 pub struct Histogram {
     steps: Vec<Step>,
 }
 
 /// A step of a [`Histogram`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Step {
     /// Least duration.
+    #[serde(rename = "from_ns")]
     pub from: u64,
     /// Least duration of the next step; of the last one there can be, the largest duration.
+    #[serde(rename = "to_ns")]
     pub to: u64,
     /// Number of durations.
     pub count: u64,

@@ -10,7 +10,7 @@
 //! let recording = Recording::open(&[Given::new("session")])?;
 //! let regions = Regions::of(&recording, &Options::default())?;
 //! for group in &regions.groups {
-//!     println!("{}: {} regions, p99 {} ns", group.name, group.count(), group.quantile_ns(0.99));
+//!     println!("{}: {} regions, p99 {} ns", group.name, group.count, group.quantile_ns(0.99));
 //!     // The parts of all its regions, which add up to their durations.
 //!     for (part, ns) in group.total.times.iter().filter(|(_, ns)| *ns > 0) {
 //!         println!("  {} {ns} ns", group.label(part));
@@ -26,6 +26,7 @@
 //! ```
 
 // collect   one pass over the timeline, with the regions that are open
+// breakdown how the time of regions divides, with names
 // begins    the events that begin regions
 // choice    which of the selected regions are shown
 // groups    the groups of regions, by session, name and value
@@ -47,6 +48,8 @@
 // steals    the times in which a hypervisor took the machine's CPUs
 // store     the regions that were found
 // lives     which of the threads with one number is meant
+// members   members in JSON of what causes name
+// lines     what outputs show of all groups together, and of intervals
 // lanes     what all threads did around chosen regions
 // summary   quantiles, and breakdowns of single regions
 // sums      exact sums over the regions between two quantiles
@@ -55,6 +58,7 @@
 // histogram numbers of durations in steps
 mod account;
 mod begins;
+mod breakdown;
 mod causes;
 mod children;
 mod choice;
@@ -65,8 +69,10 @@ mod groups;
 mod histogram;
 mod host;
 mod lanes;
+mod lines;
 mod lives;
 mod marks;
+mod members;
 mod pairs;
 mod parts;
 mod path;
@@ -84,17 +90,19 @@ mod waited;
 
 pub(crate) use begins::Begins;
 pub use begins::Region;
+pub use breakdown::{Breakdown, CauseEntry, Exit, PathStep, Wait};
 pub use causes::{Cause, CauseNumber, Unknown};
 pub use children::Child;
 pub use choice::{Choice, LeftOut};
+pub use groups::EMPTY;
 pub use histogram::{Histogram, Step};
 pub use lanes::{Lane, Lanes, Turn, Window};
+pub use lines::{IntervalLine, Summary};
 pub use parts::{Evidence, Exits, Interval, PARTS, Part, Reason, Stream, Times};
 pub use roles::{fields, names};
 pub use scheduling::{Scheduled, Scheduling, Step as SchedulingStep, Task};
-pub use steps::PathStep;
 pub use store::Sample;
-pub use summary::{Breakdown, Group};
+pub use summary::{Breakdowns, ByValue, Group, Own};
 pub use sums::Sums;
 pub use waited::Waited;
 
@@ -126,6 +134,8 @@ pub struct Options {
     pub keeps_intervals: bool,
     /// Whether regions have a critical path, and those with `any_client` are divided along it.
     pub has_paths: bool,
+    /// Whether the cost of an empty region is taken off the durations of groups.
+    pub subtracts_empty: bool,
     /// Maximum number of regions; `None`: [`MOST_REGIONS`].
     pub most_regions: Option<usize>,
 }
@@ -158,6 +168,18 @@ pub enum By {
     Vcpu,
     /// A field of the event that ends the region, or else of the one that begins it.
     Field(String),
+}
+
+impl By {
+    /// Returns the key of [`ByValue`]; empty without values.
+    pub fn key(&self) -> &str {
+        match self {
+            By::Nothing => "",
+            By::Client => "client",
+            By::Vcpu => "vcpu",
+            By::Field(field) => field,
+        }
+    }
 }
 
 /// Why a region is not counted.
@@ -245,9 +267,9 @@ pub struct Regions {
     /// Names of the sessions: those of their directories, with a number where two are the same.
     pub sessions: Vec<String>,
     /// Names of exits' reasons, by [`Interval::reason`].
-    pub reasons: Vec<String>,
+    pub reasons: Vec<Arc<str>>,
     /// What threads waited for, by [`Interval::cause`].
-    pub causes: Vec<Cause>,
+    pub causes: Vec<CauseEntry>,
     /// Names of events, by [`Evidence::event`]. Chosen by guests: escape them.
     pub events: Vec<Arc<str>>,
     /// Faults of the inputs, although they could be read, and what could not be known.
@@ -267,6 +289,11 @@ pub struct Regions {
     pub waited: Waited,
     /// Whether a kernel's trace says what a thread of a region did.
     pub has_kernel: bool,
+    /// Time that an outer hypervisor took from the hosts' CPUs while their kernels were recorded, milliseconds; `None` if no
+    /// kernel's trace says it.
+    pub steal_ms: Option<u64>,
+    /// The most that this can be.
+    pub steal_at_most_ms: u64,
     /// Time that the host took from guests' CPUs, milliseconds, by the count of the guests' kernels. Only sessions count in
     /// which no part shows this time, because the host's kernel does not divide it. `None` if no guest's kernel says it.
     pub guest_steal_ms: Option<u64>,
@@ -340,11 +367,22 @@ impl Regions {
         group: &'a Group,
     ) -> impl Iterator<Item = (&'a Sample, Option<&'a [(Reason, Exits)]>)> {
         group.order.iter().rev().map(|index| {
-            let detail = self.store.detail(*index).or_else(|| {
-                group.longest.as_ref().map(|longest| &longest.detail).filter(|d| d.index == *index)
-            });
+            let detail = self
+                .store
+                .detail(*index)
+                .or_else(|| group.longest.as_ref().filter(|longest| longest.index == *index));
             (self.store.get(*index), detail.map(|detail| &*detail.exits))
         })
+    }
+
+    /// Returns the name of an exit's reason.
+    pub fn reason(&self, number: Reason) -> &str {
+        self.reasons.get(usize::from(number)).map_or("other", |name| name)
+    }
+
+    /// Returns a cause.
+    pub fn cause(&self, number: CauseNumber) -> &Cause {
+        self.causes.get(usize::from(number)).map_or(&Cause::Others, |entry| entry)
     }
 
     /// Returns the number of the host's thread that a region was on, if it was one.
@@ -356,7 +394,8 @@ impl Regions {
     /// the groups: `0.05..=0.75` is the middle without the fastest and the slowest. Regions as long as the first or the
     /// last of them are among them.
     pub fn sums(&self, parts: RangeInclusive<f64>) -> Vec<Sums> {
-        sums::sums(&self.groups, &self.store, parts)
+        let named = breakdown::Named { reasons: &self.reasons, causes: &self.causes };
+        sums::sums(&self.groups, &self.store, named, parts)
     }
 
     /// Returns what the thread of a region did in it, and whether that is all.

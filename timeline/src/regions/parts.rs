@@ -129,7 +129,7 @@ impl Times {
 
     /// Returns the time in all parts.
     pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+        self.0.into_iter().fold(0, u64::saturating_add)
     }
 
     /// Returns what was added since `before`.
@@ -152,9 +152,9 @@ pub type Reason = u8;
 
 /// Exits for one reason, each until the guest runs again. Times are in units of the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Exits<Count = u64> {
+pub struct Exits {
     /// Exits that began.
-    pub count: Count,
+    pub count: u64,
     /// Time in the kernel for them.
     pub kernel: u64,
     /// Time in the VMM for them.

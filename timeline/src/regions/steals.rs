@@ -18,8 +18,8 @@ const STEP_NS: u64 = STEAL_STEP_MS * MS;
 pub(super) struct Steals {
     /// Of each session.
     machines: Vec<Machine>,
-    /// As [`Regions::guest_steal_ms`](super::Regions::guest_steal_ms).
-    pub of_guests_ms: Option<u64>,
+    /// Whether a recording says what was taken.
+    are_known: bool,
 }
 
 /// The machine of a session.
@@ -52,15 +52,16 @@ struct Taken {
 
 impl Steals {
     /// Takes the recordings that show the threads of each session.
-    pub fn new(recordings: &[Vec<&KernelTrace>], of_guests_ms: Option<u64>) -> Steals {
-        let machines = recordings.iter().map(|all| Machine::new(all)).collect();
-        Steals { machines, of_guests_ms }
+    pub fn new(recordings: &[Vec<&KernelTrace>]) -> Steals {
+        let machines = Vec::from_iter(recordings.iter().map(|all| Machine::new(all)));
+        let are_known = machines.iter().any(|machine| machine.most.is_some());
+        Steals { machines, are_known }
     }
 
-    /// Counts the regions that a rise of the sum touches.
-    pub fn hit(&self, store: &Store, regions: &[u32]) -> u64 {
+    /// Counts the regions that a rise of the sum touches; `None` if no recording says what was taken.
+    pub fn hit(&self, store: &Store, regions: &[u32]) -> Option<u64> {
         if self.machines.iter().all(|machine| machine.rises.is_empty()) {
-            return 0;
+            return self.are_known.then_some(0);
         }
         let is_hit = |index: &&u32| {
             let sample = store.get(**index);
@@ -70,7 +71,7 @@ impl Steals {
             let next = machine.rises.partition_point(|(_, to)| *to <= sample.begin_ns);
             machine.rises.get(next).is_some_and(|(from, _)| *from < sample.end_ns())
         };
-        regions.iter().filter(is_hit).count() as u64
+        Some(regions.iter().filter(is_hit).count() as u64)
     }
 
     /// Returns the most time that was taken from regions of a session, nanoseconds; `None` if it is not known.

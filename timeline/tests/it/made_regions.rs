@@ -55,7 +55,7 @@ pub fn counts(regions: &Regions) -> (u64, Vec<(&'static str, u64)>) {
             kinds.push((name, count));
         }
     }
-    (regions.groups.iter().map(|group| group.count()).sum(), kinds)
+    (regions.groups.iter().map(|group| group.count).sum(), kinds)
 }
 
 pub const B: u32 = vcpu::BEGIN;

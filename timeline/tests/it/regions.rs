@@ -28,7 +28,7 @@ fn the_parts_are_those_of_the_machine() {
     let regions = with_intervals(&vcpus);
 
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
-    assert_eq!((group.name.as_str(), group.count()), ("batch", 500));
+    assert_eq!((group.name.as_str(), group.count), ("batch", 500));
     assert_eq!(group.not_counted, [0; NotCounted::ALL.len()]);
     let times = group.total.times;
     assert_eq!(times.get(Part::Unknown), 0);
@@ -40,14 +40,13 @@ fn the_parts_are_those_of_the_machine() {
     let guest: u64 = vcpus.iter().map(|vcpu| vcpu.truth[0]).sum();
     let off = times.get(Part::Guest).abs_diff(guest);
     assert!(off <= guest / 500 + 500, "{off} of {guest}");
-    let kernel: u64 = group.total.exits.iter().map(|(_, exits)| exits.kernel).sum();
+    let kernel: u64 = group.total.exits.iter().map(|exit| exit.kernel_ns).sum();
     assert_eq!(kernel, times.get(Part::Kernel));
-    let reason = &regions.reasons[usize::from(group.total.exits[0].0)];
-    assert_eq!((reason.as_str(), group.total.exits[0].1.count), ("mmio write", 550.0));
+    assert_eq!((&*group.total.exits[0].reason, group.total.exits[0].count), ("mmio write", 550.0));
     for sample in regions.samples() {
         assert_eq!(sample.times.total(), sample.duration_ns());
     }
-    let slowest = group.slowest.as_ref().unwrap();
+    let slowest = group.breakdown.slowest.as_ref().unwrap();
     let (intervals, is_whole) = regions.steps(&slowest.example.unwrap());
     assert!(is_whole);
     let within: u64 = intervals.iter().map(|i| (i.to - i.from) as u64).sum();
@@ -81,7 +80,7 @@ fn an_interval_names_the_event_that_ended_it() {
 
     let regions = with_intervals(&vcpus);
 
-    let slowest = regions.groups[0].slowest.as_ref().unwrap();
+    let slowest = regions.groups[0].breakdown.slowest.as_ref().unwrap();
     let (intervals, _) = regions.steps(&slowest.example.unwrap());
     let kernel = regions::Stream::Kernel { trace: 0, cpu: 0 };
     let vmm = regions::Stream::Thread(vcpus[0].tid());
@@ -126,7 +125,7 @@ fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
     assert!((330 * 20..330 * 50).contains(&early), "{early}");
     let off = times.get(Part::Guest).abs_diff(guest + early);
     assert!(off <= guest / 500 + 500, "{off} of {guest}");
-    assert_eq!(regions.groups[0].total.exits[0].1.count, 300.0);
+    assert_eq!(regions.groups[0].total.exits[0].count, 300.0);
 }
 
 #[test]
@@ -222,7 +221,7 @@ fn regions_before_the_recording_are_counted_apart() {
     assert!((15..25).contains(&count), "{count}");
     let group = &regions.groups[0];
     assert_eq!(group.total.times.get(Part::Unknown), 0);
-    let kernel: u64 = group.total.exits.iter().map(|(_, exits)| exits.kernel).sum();
+    let kernel: u64 = group.total.exits.iter().map(|exit| exit.kernel_ns).sum();
     assert_eq!(kernel, group.total.times.get(Part::Kernel));
     assert_eq!(regions.samples().count() as u64, count);
 }
@@ -239,7 +238,7 @@ fn regions_after_a_cpus_last_losses_are_counted_apart() {
         let regions = all(&made);
         let unknown = regions.groups[0].total.times.get(Part::Unknown);
         let not_recorded = regions.groups[0].not_counted[NotCounted::KernelNotRecorded as usize];
-        (regions.groups[0].count(), unknown > 0, not_recorded)
+        (regions.groups[0].count, unknown > 0, not_recorded)
     };
     // Nothing says so: the time is unknown.
     assert_eq!(of(vcpu::trace(&vcpus, keep)), (80, true, 0));
@@ -314,7 +313,7 @@ fn without_a_kernels_trace_all_time_is_unknown() {
 
     assert!(!regions.has_kernel);
     let total = regions.groups[0].total.times;
-    assert_eq!((regions.groups[0].count(), total.get(Part::Unknown)), (20, total.total()));
+    assert_eq!((regions.groups[0].count, total.get(Part::Unknown)), (20, total.total()));
 }
 
 #[test]
@@ -324,7 +323,7 @@ fn regions_are_grouped_by_client_thread_and_field() {
     let by = |by| {
         let regions = read(&made, &Options { by, ..Options::default() });
         let groups = regions.groups.iter();
-        groups.map(|g| (g.value.clone().unwrap(), g.count())).collect::<Vec<_>>()
+        groups.map(|g| (g.value().unwrap().to_owned(), g.count)).collect::<Vec<_>>()
     };
     let expected = |all: &[(&str, u64)]| -> Vec<(String, u64)> {
         all.iter().map(|(value, count)| ((*value).into(), *count)).collect()
@@ -344,13 +343,13 @@ fn between_two_events_regions_need_no_id() {
         read(&made, &Options { select, ..Options::default() })
     };
     let vmm = between("vcpu_exit", "vcpu_run");
-    assert_eq!((vmm.groups[0].name.as_str(), vmm.groups[0].count()), ("vcpu_exit to vcpu_run", 32));
+    assert_eq!((vmm.groups[0].name.as_str(), vmm.groups[0].count), ("vcpu_exit to vcpu_run", 32));
     let times = vmm.groups[0].total.times;
     let off = [Part::Runnable, Part::Blocked].map(|part| times.get(part)).iter().sum::<u64>();
     assert_eq!(times.get(Part::Vmm) + off, times.total());
     assert_eq!(vmm.samples().next().unwrap().client(), None);
     let points = between("done", "done");
-    assert_eq!(points.groups[0].count(), 31);
+    assert_eq!(points.groups[0].count, 31);
     assert_eq!(points.groups[0].bound_ns, Some(0), "both are on the host's clock");
     assert_eq!(points.groups[0].not_counted[NotCounted::BeginWithoutEnd as usize], 1);
 }
@@ -366,7 +365,7 @@ fn a_vcpu_that_served_no_point_is_divided_as_one_that_did() {
         let regions = read(&made, &Options { select, by: By::Vcpu, ..Options::default() });
         assert_eq!(regions.warnings, [""; 0]);
         let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
-        (group.count(), group.value.clone(), group.total.times)
+        (group.count, group.value().map(str::to_owned), group.total.times)
     };
     for (a, b, part) in
         [("vcpu_exit", "vcpu_run", Part::Vmm), ("vcpu_run", "vcpu_exit", Part::Guest)]
@@ -405,7 +404,7 @@ fn a_region_of_a_vmms_thread_that_is_no_vcpu_is_divided() {
 
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
     let times = group.total.times;
-    assert_eq!((group.count(), times.get(Part::Unknown)), (1, 0), "{times:?}");
+    assert_eq!((group.count, times.get(Part::Unknown)), (1, 0), "{times:?}");
     assert_eq!((times.get(Part::Blocked), times.get(Part::Runnable)), (5_000, 800), "{times:?}");
     assert_eq!((times.get(Part::Vmm), times.total()), (20_200, to - from));
     assert_eq!(regions.warnings, [""; 0]);
@@ -557,7 +556,7 @@ fn without_switches_nothing_proves_that_a_thread_had_a_cpu() {
     let regions = all(&made);
 
     let total = regions.groups[0].total.times;
-    assert_eq!((regions.groups[0].count(), total.get(Part::Unknown)), (60, total.total()));
+    assert_eq!((regions.groups[0].count, total.get(Part::Unknown)), (60, total.total()));
     let said = regions.warnings.iter().filter(|said| said.contains("-e sched:sched_switch"));
     assert_eq!(said.count(), 1, "{:?}", regions.warnings);
 }
@@ -596,7 +595,7 @@ fn false_readings_of_a_client_change_no_region_of_another() {
     let regions = all(&made);
 
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
-    assert_eq!((group.count(), group.not_counted), (199, [0; NotCounted::ALL.len()]));
+    assert_eq!((group.count, group.not_counted), (199, [0; NotCounted::ALL.len()]));
     let bound = group.bound_ns.unwrap();
     assert!(bound <= 10_005, "{bound}: 0.2 % of 5 ms");
     for duration in group.durations_ns() {
@@ -610,7 +609,7 @@ fn the_lanes_of_a_window_are_what_its_threads_did() {
     let regions = with_intervals(&vcpus);
 
     let reasons = &regions.reasons;
-    assert!(reasons.iter().any(|reason| reason == "mmio write"), "{reasons:?}");
+    assert!(reasons.iter().any(|reason| **reason == *"mmio write"), "{reasons:?}");
     for sample in regions.samples() {
         let window = Window { begin: sample.begin_ns, end: sample.end_ns(), around: 0 };
         let lanes = regions.lanes(sample, &window);
@@ -682,7 +681,8 @@ fn paths_of_which_nothing_is_known_are_as_long_as_their_regions() {
     let regions = read(&made, &Options { has_paths: true, ..Options::default() });
 
     for group in &regions.groups {
-        let of = [group.median.as_ref(), group.slowest.as_ref(), Some(&group.total)];
+        let of =
+            [group.breakdown.median.as_ref(), group.breakdown.slowest.as_ref(), Some(&group.total)];
         for breakdown in of.map(Option::unwrap) {
             let sum: u64 = breakdown.path.iter().map(|step| step.ns).sum();
             assert_eq!(sum, breakdown.times.total());

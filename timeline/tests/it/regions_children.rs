@@ -89,11 +89,11 @@ fn the_parts_of_a_region_are_its_own_and_those_of_its_children() {
 
     let request = group(&regions, "request");
     assert_eq!(children(request), [("parse", 2, 4_100), ("render", 1, 3_000)]);
-    let own = request.own_times();
+    let own = request.own.times;
     assert_eq!((own.total(), own.get(Part::OnCpu), own.get(Part::Runnable)), (1_000, 900, 100));
     let parse = request.children[0].times;
     assert_eq!((parse.get(Part::Blocked), parse.get(Part::Runnable)), (2_900, 100));
-    assert_eq!(group(&regions, "parse").own_times(), group(&regions, "parse").total.times);
+    assert_eq!(group(&regions, "parse").own.times, group(&regions, "parse").total.times);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn each_depth_of_a_recursion_is_a_region() {
     let parse = group(&regions, "parse");
     assert_eq!(parse.durations_ns(), [10, 40, 90]);
     assert_eq!(children(parse), [("parse", 2, 50)]);
-    assert_eq!(parse.own_times().total(), 90, "what the outermost one took");
+    assert_eq!(parse.own.duration_ns, 90, "what the outermost one took");
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn children_of_many_names_are_others() {
         found[..32].iter().all(|(name, count, time)| *name != "-" && (*count, *time) == (1, 1))
     );
     assert_eq!(found[32], ("-", 8, 8));
-    assert_eq!(group(&regions, "a").own_times().total(), 895 - 40);
+    assert_eq!(group(&regions, "a").own.duration_ns, 895 - 40);
 }
 
 proptest! {
@@ -225,7 +225,7 @@ proptest! {
 
         let regions = regions(&[&events]);
 
-        let own: u64 = regions.groups.iter().map(|group| group.own_times().total()).sum();
+        let own: u64 = regions.groups.iter().map(|group| group.own.duration_ns).sum();
         prop_assert_eq!(own, outermost);
         let counted = regions.samples().count() as u64;
         prop_assert_eq!(counted, id);

@@ -10,7 +10,7 @@ use hypertrace_test_support::trace_dat::{
     TASK_NEWTASK_ID,
 };
 use hypertrace_test_support::vcpu::HOST_BASE;
-use hypertrace_timeline::regions::{Options, Part, Regions};
+use hypertrace_timeline::regions::{Options, Part, PathStep, Regions};
 
 const SHELL: Task = (200, "sh");
 const MAIN: Task = (400, "main");
@@ -78,9 +78,9 @@ fn path_of(regions: &Regions) -> Vec<(String, &'static str, u64)> {
         Part::Blocked => "blocked",
         _ => "not known",
     };
-    let name = |thread: u16| regions.causes[usize::from(thread)].to_string();
     let steps = group.total.path.iter();
-    let mut path = Vec::from_iter(steps.map(|step| (name(step.thread), doing(step.part), step.ns)));
+    let step = |step: &PathStep| (step.thread.to_string(), doing(step.part), step.ns);
+    let mut path = Vec::from_iter(steps.map(step));
     path.sort();
     path
 }

@@ -33,8 +33,8 @@ fn loads_and_points(regions: u64) -> Vcpu {
 /// Returns the number of exits for a reason, and their time in kernel and VMM and in waits.
 fn exits(regions: &Regions, name: &str) -> (f64, [u64; 3]) {
     let exits = &regions.groups[0].total.exits;
-    let found = exits.iter().find(|(reason, _)| regions.reasons[usize::from(*reason)] == name);
-    found.map_or((0.0, [0; 3]), |(_, e)| (e.count, [e.kernel, e.vmm, e.waits]))
+    let found = exits.iter().find(|exit| *exit.reason == *name);
+    found.map_or((0.0, [0; 3]), |e| (e.count, [e.kernel_ns, e.vmm_ns, e.waits_ns]))
 }
 
 #[test]
@@ -49,15 +49,16 @@ fn exits_have_the_time_until_the_guest_runs_again() {
     assert_eq!(exits(&regions, "mmio read"), (200.0, loads));
     assert_eq!(exits(&regions, "mmio write"), (200.0, points));
     let group = &regions.groups[0];
-    let breakdowns = [&group.median, &group.p99, &group.slowest].map(|b| b.as_ref().unwrap());
+    let breakdowns = [&group.breakdown.median, &group.breakdown.p99, &group.breakdown.slowest]
+        .map(|b| b.as_ref().unwrap());
     for breakdown in breakdowns.into_iter().chain([&group.total]) {
         let Breakdown { exits, times, .. } = breakdown;
-        let kernel: u64 = exits.iter().map(|(_, exits)| exits.kernel).sum();
-        let vmm: u64 = exits.iter().map(|(_, exits)| exits.vmm).sum();
+        let kernel: u64 = exits.iter().map(|exit| exit.kernel_ns).sum();
+        let vmm: u64 = exits.iter().map(|exit| exit.vmm_ns).sum();
         assert_eq!((kernel, vmm), (times.get(Part::Kernel), times.get(Part::Vmm)));
     }
     let sums = &regions.sums(0.0..=1.0)[0];
-    assert_eq!(sums.exits.iter().map(|(_, exits)| exits.vmm).sum::<u64>(), vmm);
+    assert_eq!(sums.total.exits.iter().map(|exit| exit.vmm_ns).sum::<u64>(), vmm);
 }
 
 #[test]

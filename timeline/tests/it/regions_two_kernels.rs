@@ -218,7 +218,7 @@ impl Said {
     }
 
     fn add(&mut self, regions: &Regions, has_paths: bool) {
-        let cause = |number: u16| &regions.causes[usize::from(number)];
+        let cause = |number: u16| regions.cause(number);
         let is_first = |client: Option<u32>| client.is_some_and(|client| client < 2);
         for sample in regions.samples().filter(|sample| is_first(sample.client())) {
             let (steps, is_whole) = regions.steps(sample);
@@ -231,18 +231,18 @@ impl Said {
             self.regions.push(format!("{begin_ns} {times:?} {is_whole} {steps:#?}"));
         }
         for group in &regions.groups {
-            let value = group.value.as_deref().and_then(|value| value.parse::<u64>().ok());
+            let value = group.value().and_then(|value| value.parse::<u64>().ok());
             let client = value.map(|value| if has_paths { value / REGIONS } else { value });
             if !is_first(client.map(|client| client as u32)) {
                 continue;
             }
             let step = |step: &PathStep| {
-                let by = step.cause.map(cause);
-                format!("{:?} {:?} {by:?} {}", cause(step.thread), step.part, step.ns)
+                let by = step.cause.as_deref();
+                format!("{:?} {:?} {by:?} {}", *step.thread, step.part, step.ns)
             };
             let mut path = Vec::from_iter(group.total.path.iter().map(step));
             path.sort_unstable();
-            self.regions.push(format!("{:?} {:?} {path:#?}", group.value, group.not_counted));
+            self.regions.push(format!("{:?} {:?} {path:#?}", group.value(), group.not_counted));
         }
     }
 }
@@ -300,7 +300,7 @@ fn a_guest_is_divided_by_its_own_kernel_alone_also_beside_one_whose_cpus_are_pro
 
     let times = |client: &str| {
         let mut groups = found.regions.groups.iter();
-        groups.find(|group| group.value.as_deref() == Some(client)).unwrap().total.times
+        groups.find(|group| group.value() == Some(client)).unwrap().total.times
     };
     let (alone, proven) = (times("0"), times("2"));
     assert!(alone.get(Part::OnCpu) > 0 && proven.get(Part::OnCpu) == 0, "{alone:?} {proven:?}");
@@ -380,9 +380,9 @@ fn read_paths(world: &World) -> Found {
 
 impl Found {
     /// Returns the number of the thread that a cause is.
-    fn tid(&self, cause: u16) -> Option<u32> {
-        match self.regions.causes[usize::from(cause)] {
-            Cause::Thread { tid, .. } => Some(tid),
+    fn tid(cause: &Cause) -> Option<u32> {
+        match cause {
+            Cause::Thread { tid, .. } => Some(*tid),
             _ => None,
         }
     }
@@ -393,7 +393,7 @@ impl Found {
     fn assert_path(&self, world: &World, group: &Group) -> [u64; Unknown::ALL.len()] {
         let path = &group.total.path;
         assert_eq!(path.iter().map(|step| step.ns).sum::<u64>(), group.total.times.total());
-        let id: u64 = group.value.as_deref().unwrap().parse().unwrap();
+        let id: u64 = group.value().unwrap().parse().unwrap();
         let of_thread = (0..).zip(world.threads[(id / REGIONS) as usize].regions.iter());
         let (_, (from, to)) =
             of_thread.filter(|(_, r)| r.1 > 0).nth((id % REGIONS) as usize).unwrap();
@@ -408,10 +408,10 @@ impl Found {
         let mut found = BTreeMap::<(u32, &str), u64>::new();
         let mut unknown = [0; Unknown::ALL.len()];
         for PathStep { thread, part, cause, ns, .. } in path {
-            let whom = cause.and_then(|cause| self.tid(cause));
+            let whom = cause.as_deref().and_then(Found::tid);
             match part {
                 Part::Unknown => {
-                    unknown[usize::from(cause.unwrap())] += ns;
+                    unknown[usize::from(cause.as_ref().unwrap().number())] += ns;
                     continue;
                 }
                 Part::Stolen => assert_eq!(whom, Some(HOG)),
@@ -419,11 +419,11 @@ impl Found {
                     assert!(whom.is_some_and(|tid| THREADS.contains(&tid)), "{cause:?}")
                 }
                 Part::Blocked => {
-                    assert_eq!(self.regions.causes[usize::from(cause.unwrap())], Cause::Timer)
+                    assert_eq!(cause.as_deref(), Some(&Cause::Timer))
                 }
                 _ => assert_eq!(*cause, None, "{part:?}"),
             }
-            *found.entry((self.tid(*thread).unwrap(), part.key())).or_default() += ns;
+            *found.entry((Found::tid(thread).unwrap(), part.key())).or_default() += ns;
         }
         for (step, ns) in found {
             let most = truth.get(&step).copied().unwrap_or(0) + 2 * BOUND * pieces;
@@ -448,7 +448,7 @@ fn each_step_of_a_critical_path_has_the_true_part() {
             unknown.iter_mut().zip(of_group).for_each(|(sum, ns)| *sum += ns);
             all += group.total.times.total();
             let path = &group.total.path;
-            longest = longest.max(BTreeSet::from_iter(path.iter().map(|step| step.thread)).len());
+            longest = longest.max(BTreeSet::from_iter(path.iter().map(|step| &step.thread)).len());
             parts.extend(path.iter().map(|step| step.part.key()));
         }
     }
@@ -471,7 +471,7 @@ fn events_that_either_kernel_lost_and_counted_give_no_time_to_a_wrong_step() {
 
         let found = read_paths(&world);
 
-        let counted = found.regions.groups.iter().filter(|group| group.count() > 0);
+        let counted = found.regions.groups.iter().filter(|group| group.count > 0);
         for group in counted {
             found.assert_path(&world, group);
             paths += 1;

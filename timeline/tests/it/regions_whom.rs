@@ -10,7 +10,7 @@ use hypertrace_test_support::trace_dat::{
 };
 use hypertrace_test_support::vcpu::HOST_BASE;
 use hypertrace_timeline::regions::{
-    Breakdown, Cause, Group, NotCounted, Options, PARTS, Part, Regions, Turn, Unknown, Window,
+    Breakdown, Cause, Group, NotCounted, Options, PARTS, Part, Regions, Turn, Unknown, Wait, Window,
 };
 use hypertrace_timeline::{ClockMaps, Given, GuestKernel, KernelTrace, Recording, Session};
 use proptest::prelude::*;
@@ -24,10 +24,8 @@ const IDLE: Task = (0, "swapper");
 const MS: u64 = 1_000_000;
 
 /// Returns the waits of a group: part, cause and time, by name.
-fn waits(regions: &Regions, group: &Group) -> Vec<(Part, String, u64)> {
-    let wait = |(part, cause, ns): &(Part, u16, u64)| {
-        (*part, regions.causes[usize::from(*cause)].to_string(), *ns)
-    };
+fn waits(group: &Group) -> Vec<(Part, String, u64)> {
+    let wait = |wait: &Wait| (wait.part, wait.cause.to_string(), wait.ns);
     let mut waits = Vec::from_iter(group.total.waits.iter().map(wait));
     waits.sort_by(|a, b| (a.0 as usize, &a.1).cmp(&(b.0 as usize, &b.1)));
     for part in [Part::Runnable, Part::Blocked] {
@@ -42,7 +40,7 @@ fn of(made: &Made) -> Vec<(Part, String, u64)> {
     let regions = all(made);
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
     assert_eq!(group.not_counted.iter().sum::<u64>(), 0);
-    waits(&regions, group)
+    waits(group)
 }
 
 fn runnable(name: &str, ns: u64) -> (Part, String, u64) {
@@ -368,16 +366,16 @@ fn a_thread_that_changes_its_name_is_one_cause_with_its_last_name() {
     let regions = with_paths(&made);
 
     let expected = [runnable("pig-301", 40 * 100), runnable("x1-300", 80 * 100 + 200)];
-    assert_eq!(waits(&regions, &regions.groups[0]), expected);
+    assert_eq!(waits(&regions.groups[0]), expected);
     let total = &regions.groups[0].total;
-    let names = |number: u16| match &regions.causes[usize::from(number)] {
+    let names = |cause: &Cause| match cause {
         Cause::Thread { tid, names, .. } => (*tid, *names),
         other => panic!("{other:?}"),
     };
-    let mut on_path = Vec::from_iter(total.path.iter().map(|step| names(step.thread)));
+    let mut on_path = Vec::from_iter(total.path.iter().map(|step| names(&step.thread)));
     on_path.dedup();
     assert_eq!(on_path, [(OWN.0, 1), (HOG.0, 80)]);
-    let mut waited_for = Vec::from_iter(total.waits.iter().map(|(_, cause, _)| names(*cause)));
+    let mut waited_for = Vec::from_iter(total.waits.iter().map(|wait| names(&wait.cause)));
     waited_for.sort_unstable();
     assert_eq!(waited_for, [(HOG.0, 80), (PIG.0, 1)]);
 }
@@ -418,10 +416,12 @@ fn another_thread_with_the_number_of_one_that_ended_is_not_of_the_session() {
         runnable("other-201", 100),
         runnable("pig-301", 100),
     ];
-    assert_eq!(waits(&regions, &regions.groups[0]), expected);
+    assert_eq!(waits(&regions.groups[0]), expected);
     let session = |wanted: &str| {
         let of = regions.causes.iter().find(|cause| cause.to_string() == wanted);
-        let Some(Cause::Thread { session, .. }) = of else { panic!("{of:?}") };
+        let Some(Cause::Thread { session, .. }) = of.map(|entry| &**entry) else {
+            panic!("{of:?}")
+        };
         *session
     };
     assert_eq!(
@@ -468,8 +468,8 @@ fn a_lost_page_of_the_first_buffer_is_no_loss_of_the_second_one() {
     let regions = all(&made);
 
     let group = &regions.groups[0];
-    assert_eq!((group.count(), group.not_counted[NotCounted::LostEvents as usize]), (1, 1));
-    assert_eq!(waits(&regions, group), [runnable("hog-300", 300), runnable("pig-301", 100)]);
+    assert_eq!((group.count, group.not_counted[NotCounted::LostEvents as usize]), (1, 1));
+    assert_eq!(waits(group), [runnable("hog-300", 300), runnable("pig-301", 100)]);
 }
 
 #[test]
@@ -496,7 +496,7 @@ fn a_recording_of_own_threads_says_nothing_of_others() {
     trace.options = vec![trace_dat::recorded_with_threads(BOOT, &machine.threads())];
     made.kernel(&trace);
     let regions = all(&made);
-    assert!(regions.groups[0].total.waits.iter().all(|(_, cause, _)| *cause == 0));
+    assert!(regions.groups[0].total.waits.iter().all(|wait| wait.cause.number() == 0));
 }
 
 #[test]
@@ -570,7 +570,7 @@ fn causes_beyond_the_limits_are_others() {
 
     let regions = all(&machine.made());
 
-    let of = |group: usize| waits(&regions, &regions.groups[group]);
+    let of = |group: usize| waits(&regions.groups[group]);
     let others = |waits: &[(Part, String, u64)]| {
         let others = waits.iter().filter(|(_, name, _)| name == "others");
         (waits.len(), others.map(|(part, _, ns)| (*part, *ns)).collect())
@@ -609,12 +609,12 @@ fn a_region_that_ends_on_another_thread_waits_for_those_on_its_path() {
 
     let expected =
         [runnable("hog-300", 300 + 100), runnable("pig-301", 500 + 100), blocked("timer", 600)];
-    assert_eq!(waits(&regions, &regions.groups[0]), expected);
+    assert_eq!(waits(&regions.groups[0]), expected);
     // Before the first event of the thread that ends it.
     assert_eq!(regions.groups[0].total.times.get(Part::Unknown), 100);
     // Without paths, nothing is known of it.
     let without = all(&handed_on().made());
-    assert_eq!(waits(&without, &without.groups[0]), []);
+    assert_eq!(waits(&without.groups[0]), []);
 }
 
 #[test]
@@ -635,7 +635,7 @@ fn a_missing_switch_on_a_path_makes_its_waits_not_known() {
         runnable("pig-301", 500),
         blocked("timer", 600),
     ];
-    assert_eq!(waits(&regions, &regions.groups[0]), expected);
+    assert_eq!(waits(&regions.groups[0]), expected);
 }
 
 #[test]
@@ -648,7 +648,7 @@ fn waits_on_a_path_longer_than_the_last_turns_are_known() {
         machine.switch(0, READY, OWN);
     }
     let regions = with_paths(&ended(&mut machine));
-    assert_eq!(waits(&regions, &regions.groups[0]), [runnable("hog-300", 50_000)]);
+    assert_eq!(waits(&regions.groups[0]), [runnable("hog-300", 50_000)]);
 }
 
 /// Returns the regions with what their threads did.
@@ -862,7 +862,7 @@ impl Simulated {
             let window = Window { begin: sample.begin_ns, end: sample.end_ns(), around: 300 };
             for lane in regions.lanes(sample, &window).lanes {
                 for turn in lane.turns.unwrap() {
-                    let tid = match turn.other.map(|other| &regions.causes[usize::from(other)]) {
+                    let tid = match turn.other.map(|other| regions.cause(other)) {
                         None => lane.tid,
                         Some(Cause::Idle) => 0,
                         Some(Cause::Thread { tid, .. }) => *tid,
@@ -887,10 +887,10 @@ impl Simulated {
 /// Returns the waits of each region with their causes, and all parts.
 fn by_region(regions: &Regions) -> BTreeMap<String, BTreeMap<(usize, String), u64>> {
     let of = |group: &Group| {
-        let waits = waits(regions, group).into_iter();
+        let waits = waits(group).into_iter();
         waits.map(|(part, cause, ns)| ((part as usize, cause), ns)).collect()
     };
-    let groups = regions.groups.iter().filter(|group| group.count() == 1);
+    let groups = regions.groups.iter().filter(|group| group.count == 1);
     groups.map(|group| (group.name.clone(), of(group))).collect()
 }
 
@@ -908,7 +908,7 @@ proptest! {
         let mut found = by_region(&regions);
         found.retain(|_, waits| !waits.is_empty());
         // Those that never end are not counted.
-        let ended = |name: &String| regions.groups.iter().any(|g| g.name == *name && g.count() == 1);
+        let ended = |name: &String| regions.groups.iter().any(|g| g.name == *name && g.count == 1);
         let truth = truth.clone().into_iter().filter(|(name, _)| ended(name));
         prop_assert_eq!(found, BTreeMap::from_iter(truth));
     }
@@ -1062,7 +1062,7 @@ fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_t
         let options = Options { has_paths: true, ..Options::default() };
         let regions = Regions::of(&Recording::of([(session, maps)], traces), &options).unwrap();
         let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
-        (group.count(), group.total.times, group.total.path.len())
+        (group.count, group.total.times, group.total.path.len())
     };
 
     let alone = read(false, false);
@@ -1120,8 +1120,8 @@ fn the_thread_of_a_server_is_no_vcpu() {
 
     let [Group { total, .. }] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
     assert_eq!((total.regions, total.times.get(Part::Unknown)), (1, total.times.total()));
-    let path = total.path.iter().map(|step| (step.part, step.cause.unwrap()));
-    assert_eq!(Vec::from_iter(path), [(Part::Unknown, Unknown::NoThread as u16)]);
+    let path = total.path.iter().map(|step| (step.part, step.cause.as_deref().unwrap()));
+    assert_eq!(Vec::from_iter(path), [(Part::Unknown, &Cause::Unknown(Unknown::NoThread))]);
     // The points in the server's sleep contradict its switches, which another line says.
     let said = |regions: &Regions| {
         let lines = regions.warnings.iter().filter(|line| line.contains("ran its clients"));
@@ -1156,7 +1156,7 @@ fn an_end_that_the_clock_puts_where_its_thread_has_no_cpu_is_the_clocks_fault() 
         let [Group { total, .. }] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
         let unknown = total.path.iter().filter(|step| step.part == Part::Unknown);
         let [step] = unknown.collect::<Vec<_>>()[..] else { panic!("{:?}", total.path) };
-        assert_eq!(step.cause, Some(why as u16));
+        assert_eq!(step.cause.as_deref(), Some(&Cause::Unknown(why)));
         // A point every millisecond is all that limits the guest's clock.
         assert!(step.ns.abs_diff(5 * MS) < MS, "{step:?}");
     }

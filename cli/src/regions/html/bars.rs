@@ -123,7 +123,7 @@ fn segments(shown: &Shown<'_>, group: &Group, times: &Times, exits: &[(u8, u64)]
             for (reason, ns) in exits {
                 let ns = left.min(*ns);
                 left -= ns;
-                let name = format!("{name}, {}", super::short(shown.reason(*reason)));
+                let name = format!("{name}, {}", super::short(shown.regions.reason(*reason)));
                 segments.push(Segment { part, name, ns });
             }
         }

@@ -69,7 +69,7 @@ impl Charts {
                 }
             }
             for turn in lanes.lanes.iter().flat_map(|lane| &lane.turns).flatten() {
-                let who = turn.other.map_or(OWN, |cause| who(shown.cause(cause)));
+                let who = turn.other.map_or(OWN, |cause| who(shown.regions.cause(cause)));
                 owners[*group][who] = true;
             }
             if !lanes.lanes.is_empty() {
@@ -83,7 +83,7 @@ impl Charts {
             }
         }
         let groups = groups.iter().zip(by_group).map(|(group, windows)| {
-            let (x, y) = curve(&shown.durations(group).all);
+            let (x, y) = curve(&group.reduced_ns());
             json!({ "name": short(&shown.title(group)), "x": x, "ys": [y], "windows": windows })
         });
         let reasons = match chosen.is_empty() {
@@ -115,7 +115,7 @@ fn choose(shown: &Shown<'_>, group: &Group) -> Vec<(String, Sample)> {
         0 => ("slowest".to_owned(), *sample),
         index => (format!("no. {} of the slowest", index + 1), *sample),
     });
-    let others = [("at p99", &group.p99), ("near the median", &group.median)];
+    let others = [("at p99", &group.breakdown.p99), ("near the median", &group.breakdown.median)];
     let others = others
         .into_iter()
         .filter_map(|(name, breakdown)| Some((name.to_owned(), breakdown.as_ref()?.example?)));
@@ -226,7 +226,7 @@ impl Numbered<'_> {
 
     fn number(&mut self, cause: CauseNumber) -> i64 {
         *self.numbers.entry(cause).or_insert_with(|| {
-            let cause = self.shown.cause(cause);
+            let cause = self.shown.regions.cause(cause);
             let why = match cause {
                 Cause::Unknown(Unknown::NotRecorded) => {
                     ": only the session's threads were recorded"

@@ -17,7 +17,7 @@ pub use bars::{Segment, colour, stack};
 use bars::{bar, legend, owner_legend, patterns};
 use charts::Charts;
 use hypertrace_export::escape::Html;
-use hypertrace_timeline::regions::{Breakdown, Group, Histogram, NotCounted, Part, Step};
+use hypertrace_timeline::regions::{Breakdown, ByValue, Group, Histogram, NotCounted, Part, Step};
 use hypertrace_timeline::{ClockMaps, Recording, Session, Warning};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt::{self, Write as _};
@@ -54,7 +54,7 @@ const MOST_CHARACTERS: usize = 100;
 /// If the system has no random bytes.
 pub fn page(shown: &Shown<'_>, recording: &Recording, warnings: &[Warning]) -> Result<String> {
     let sessions = &recording.sessions;
-    let groups = shown.groups().filter(|group| group.count() > 0);
+    let groups = shown.groups().filter(|group| group.count > 0);
     let groups: Vec<&Group> = groups.take(MOST_SECTIONS).collect();
     let charts = Charts::of(shown, &groups);
     let names = sessions.iter().map(|(s, _)| short(&s.dir().display().to_string()));
@@ -183,7 +183,7 @@ impl Page<'_> {
         }
         scrolled(out, "All regions", |out| {
             out.push_str("<table><caption>All regions</caption>\n<thead><tr>");
-            let by = if self.shown.by.is_empty() { None } else { Some(short(self.shown.by)) };
+            let by = all.iter().find_map(|group| Some(short(&group.by.as_ref()?.key)));
             for name in ["region".to_owned()].into_iter().chain(by.clone()) {
                 write!(out, "<th scope=\"col\" class=\"name\">{}</th>", Html(&name))?;
             }
@@ -203,14 +203,14 @@ impl Page<'_> {
                     write!(out, "{}</th>", Html(&name))?;
                 }
                 if by.is_some() {
-                    let value = short(group.value.as_deref().unwrap_or_default());
+                    let value = short(group.value().unwrap_or_default());
                     write!(out, "<td class=\"name\">{}</td>", Html(&value))?;
                 }
-                write!(out, "<td>{}</td>", grouped(group.count()))?;
-                for (_, ns) in self.shown.durations(group).named() {
-                    match group.count() {
-                        0 => out.push_str("<td></td>"),
-                        _ => write!(out, "<td>{}</td>", Ns(ns))?,
+                write!(out, "<td>{}</td>", grouped(group.count))?;
+                for ns in [group.min_ns, group.p50_ns, group.p90_ns, group.p99_ns, group.max_ns] {
+                    match ns {
+                        None => out.push_str("<td></td>"),
+                        Some(ns) => write!(out, "<td>{}</td>", Ns(ns))?,
                     }
                 }
                 let not_counted = group.not_counted.iter().sum();
@@ -219,7 +219,7 @@ impl Page<'_> {
             out.push_str("</tbody></table>\n");
             Ok(())
         })?;
-        let with_regions = all.iter().filter(|group| group.count() > 0).count();
+        let with_regions = all.iter().filter(|group| group.count > 0).count();
         if all.len() > MOST_ROWS || with_regions > sections.len() {
             writeln!(
                 out,
@@ -234,21 +234,20 @@ impl Page<'_> {
 
     /// Writes all about a group.
     fn section(&self, out: &mut String, index: usize, group: &Group) -> fmt::Result {
-        let durations = self.shown.durations(group);
         write!(out, "<section aria-labelledby=\"g{index}\"><h2 id=\"g{index}\">")?;
         write!(out, "{}", Html(&short(&self.shown.title(group))))?;
-        if let Some(value) = &group.value {
-            let (by, value) = (short(self.shown.by), short(value));
+        if let Some(ByValue { key, value }) = &group.by {
+            let (by, value) = (short(key), short(value));
             write!(out, " <small>{} {}</small>", Html(&by), Html(&value))?;
         }
-        let regions = if group.count() == 1 { "region" } else { "regions" };
-        write!(out, "</h2>\n<p>{} {regions}:", grouped(group.count()))?;
-        for (name, ns) in durations.named() {
+        let regions = if group.count == 1 { "region" } else { "regions" };
+        write!(out, "</h2>\n<p>{} {regions}:", grouped(group.count))?;
+        for (name, ns) in group.quantiles() {
             let comma = if name == "min" { "" } else { "," };
             write!(out, "{comma} {name} <b>{}</b>", Ns(ns))?;
         }
         out.push_str("</p>\n<ul class=\"note\">");
-        for note in notes(self.shown, group) {
+        for note in notes(group) {
             write!(out, "<li>{note}</li>")?;
         }
         for (kind, name) in NotCounted::ALL {
@@ -258,7 +257,7 @@ impl Page<'_> {
             }
         }
         out.push_str("</ul>\n<div class=\"columns\"><div>");
-        histogram(out, &Histogram::of(&durations.all))?;
+        histogram(out, &group.histogram)?;
         out.push_str("</div><div><h3>Share of the regions by duration</h3>");
         writeln!(out, "<div data-curve=\"{index}\">{NO_SCRIPT}</div></div></div>")?;
         out.push_str("<h3>Where the time went</h3>\n");
@@ -286,8 +285,9 @@ impl Page<'_> {
         out.push_str("<div class=\"bars\">\n");
         for (name, breakdown) in columns(group) {
             let (times, exits) = (&breakdown.times, exits_of(breakdown));
-            write!(out, "<span>{name} <b>{}</b></span>", time(times.total()))?;
-            bar(out, self.shown, group, times, &exits, times.total())?;
+            let ns = breakdown.duration_ns;
+            write!(out, "<span>{name} <b>{}</b></span>", time(ns))?;
+            bar(out, self.shown, group, times, &exits, ns)?;
             out.push('\n');
         }
         out.push_str("</div>\n");
@@ -303,8 +303,7 @@ impl Page<'_> {
             }
             out.push_str("</tr></thead>\n<tbody>\n<tr><th scope=\"row\">duration</th>");
             for (_, breakdown) in &columns {
-                let total = breakdown.times.total();
-                write!(out, "<td>{}</td><td></td>", Ns(total))?;
+                write!(out, "<td>{}</td><td></td>", Ns(breakdown.duration_ns))?;
             }
             out.push_str("</tr>\n");
             for part in Part::ALL {
@@ -314,13 +313,13 @@ impl Page<'_> {
                     write!(out, "<tr><th scope=\"row\">{}</th>", group.label(part))?;
                     for (_, b) in &columns {
                         let ns = b.times.get(part);
-                        let share = ns as f64 * 100.0 / b.times.total().max(1) as f64;
+                        let share = ns as f64 * 100.0 / b.duration_ns.max(1) as f64;
                         let ns = Ns(ns);
                         write!(out, "<td>{ns}</td><td class=\"share\">{share:.1}%</td>")?;
                     }
                     out.push_str("</tr>\n");
                 }
-                self.exits(out, &columns, part)?;
+                exits(out, &columns, part)?;
                 for WaitRow { name, ns } in wait_rows(self.shown, &columns, part) {
                     let name = short(&name);
                     write!(out, "<tr><th scope=\"row\" class=\"sub wait\">{}</th>", Html(&name))?;
@@ -338,26 +337,6 @@ impl Page<'_> {
         })?;
         for note in footnotes(self.shown, group) {
             write!(out, "<p class=\"note\">{note}</p>")?;
-        }
-        Ok(())
-    }
-
-    /// Writes a row for each reason of exits in a part.
-    fn exits(&self, out: &mut String, columns: &[(&str, &Breakdown)], part: Part) -> fmt::Result {
-        for ExitRow { reason, cells } in exit_rows(columns, part) {
-            let name = short(self.shown.reason(reason));
-            write!(out, "<tr><th scope=\"row\" class=\"sub\">{}</th>", Html(&name))?;
-            for cell in cells {
-                match cell {
-                    (0.0, 0) => out.push_str("<td>-</td><td></td>"),
-                    (0.0, ns) => write!(out, "<td>{}</td><td></td>", Ns(ns))?,
-                    (count, ns) => {
-                        let (ns, count) = (Ns(ns), exit_count(count));
-                        write!(out, "<td>{ns}</td><td class=\"share\">{count}x</td>")?;
-                    }
-                }
-            }
-            out.push_str("</tr>\n");
         }
         Ok(())
     }
@@ -428,7 +407,7 @@ impl Page<'_> {
 
     /// Writes what the thread of the slowest region did, step by step.
     fn steps(&self, out: &mut String, group: &Group) -> fmt::Result {
-        let example = group.slowest.as_ref().and_then(|slowest| slowest.example.as_ref());
+        let example = group.breakdown.slowest.as_ref().and_then(|slowest| slowest.example.as_ref());
         let Some(example) = example else { return Ok(()) };
         let (intervals, is_whole) = self.shown.regions.steps(example);
         if intervals.is_empty() {
@@ -454,7 +433,7 @@ impl Page<'_> {
                     group.label(part)
                 )?;
                 if part == Part::Kernel || part == Part::Vmm && interval.reason != 0 {
-                    let reason = short(self.shown.reason(interval.reason));
+                    let reason = short(self.shown.regions.reason(interval.reason));
                     write!(out, ", {}", Html(&reason))?;
                 }
                 let event = interval.ended_by.and_then(|by| events.get(by.event as usize));
@@ -492,7 +471,27 @@ impl fmt::Display for Ns {
 }
 
 fn exits_of(breakdown: &Breakdown) -> Vec<(u8, u64)> {
-    breakdown.exits.iter().map(|(reason, exits)| (*reason, exits.kernel)).collect()
+    breakdown.exits.iter().map(|exit| (exit.number, exit.kernel_ns)).collect()
+}
+
+/// Writes a row for each reason of exits in a part.
+fn exits(out: &mut String, columns: &[(&str, &Breakdown)], part: Part) -> fmt::Result {
+    for ExitRow { reason, cells } in exit_rows(columns, part) {
+        let name = short(reason);
+        write!(out, "<tr><th scope=\"row\" class=\"sub\">{}</th>", Html(&name))?;
+        for cell in cells {
+            match cell {
+                (0.0, 0) => out.push_str("<td>-</td><td></td>"),
+                (0.0, ns) => write!(out, "<td>{}</td><td></td>", Ns(ns))?,
+                (count, ns) => {
+                    let (ns, count) = (Ns(ns), exit_count(count));
+                    write!(out, "<td>{ns}</td><td class=\"share\">{count}x</td>")?;
+                }
+            }
+        }
+        out.push_str("</tr>\n");
+    }
+    Ok(())
 }
 
 /// Writes a part of the page that can be moved sideways, also by keys.

@@ -122,7 +122,7 @@ impl Pass<'_> {
         let group = &mut self.groups.all[sample.group as usize];
         group.not_counted[why as usize] += 1;
         if let Some(detail) = self.store.detail(index).filter(|_| state == State::Counted) {
-            group.remove(detail);
+            group.sums.remove(detail);
         }
     }
 

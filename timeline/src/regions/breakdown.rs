@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! How the time of regions divides, with the names of all that outputs show.
+
+use super::causes::{Cause, CauseNumber, GroupWaits, Unknown};
+use super::members;
+use super::parts::{Exits, PARTS, Part, REASONS, Reason, Times};
+use super::steps::{self, Steps};
+use super::store::{Detail, Sample, Store};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// How the time of one or several regions divides.
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+#[non_exhaustive]
+pub struct Breakdown {
+    /// Sum of the parts, nanoseconds.
+    pub duration_ns: u64,
+    /// Largest bound on the error of one's duration, nanoseconds; `None` if one is unknown.
+    pub bound_ns: Option<u64>,
+    /// Number of regions.
+    pub regions: u64,
+    /// Their mean; of the total: their sum.
+    #[serde(rename = "parts")]
+    pub times: Times,
+    /// Exits by reason: numbers of each region, and times in nanoseconds. Those in the kernel and in the VMM add up to these parts,
+    /// if they are of all regions.
+    pub exits: Vec<Exit>,
+    /// Waits by the part and the cause: the longest of a part first. They add up to these parts, if they are of all regions.
+    pub waits: Vec<Wait>,
+    /// Critical path, the longest step first. Of the total it adds up to the duration. Empty if it is not wanted.
+    pub path: Vec<PathStep>,
+    /// Number of regions that exits, waits and path are of: details of some regions are dropped where
+    /// there are too many.
+    pub exits_of: u64,
+    /// Number of regions during which, as far as is known, a hypervisor took time from the machine's CPUs. `None` if no
+    /// recording says it.
+    pub steal_regions: Option<u64>,
+    /// Most time that was taken from the regions while their threads had a CPU, nanoseconds: of each one on average, or of
+    /// the total. `None` if it is not known.
+    pub steal_at_most_ns: Option<u64>,
+    /// Most time in which threads of a guest can have run there, nanoseconds: of each region on average, or of the total. `None`
+    /// if none of the regions has [such a bound](Sample::guest_at_most_ns).
+    pub guest_at_most_ns: Option<u64>,
+    /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
+    pub guest_includes_kvm: bool,
+    /// One of the regions.
+    #[serde(skip)]
+    pub example: Option<Sample>,
+}
+
+/// Exits for one reason, each until the guest runs again.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+#[non_exhaustive]
+pub struct Exit {
+    /// Number of the reason: an index of [`Regions::reasons`](super::Regions::reasons).
+    #[serde(skip)]
+    pub number: Reason,
+    /// Its name.
+    pub reason: Arc<str>,
+    /// Exits that began, on average if they are of several regions.
+    pub count: f64,
+    /// Time in the kernel for them, nanoseconds.
+    pub kernel_ns: u64,
+    /// Time in the VMM for them, nanoseconds.
+    pub vmm_ns: u64,
+    /// Time in which the thread waited meanwhile, for a CPU or for anything else, nanoseconds.
+    pub waits_ns: u64,
+}
+
+/// Waits of one part and of one cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "members::Wait")]
+#[non_exhaustive]
+pub struct Wait {
+    /// The part.
+    pub part: Part,
+    /// What they were for.
+    pub cause: CauseEntry,
+    /// Their time, nanoseconds.
+    pub ns: u64,
+}
+
+/// The time of a thread on the critical paths of regions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "members::PathStep")]
+#[non_exhaustive]
+pub struct PathStep {
+    /// The thread; another cause where it is not known, or one of too many.
+    pub thread: CauseEntry,
+    /// What it did.
+    pub part: Part,
+    /// What a blocked thread waited for, if no thread ended the wait; which thread had the CPU in time that was stolen, or behind
+    /// guest threads; why time is unknown.
+    pub cause: Option<CauseEntry>,
+    /// Time, nanoseconds.
+    pub ns: u64,
+}
+
+/// An entry of [`Regions::causes`](super::Regions::causes). Its number tells it from others, and orders it.
+#[derive(Clone, Debug)]
+pub struct CauseEntry {
+    number: CauseNumber,
+    cause: Arc<Cause>,
+}
+
+impl CauseEntry {
+    /// Returns its index.
+    pub fn number(&self) -> CauseNumber {
+        self.number
+    }
+}
+
+impl std::ops::Deref for CauseEntry {
+    type Target = Cause;
+
+    fn deref(&self) -> &Cause {
+        &self.cause
+    }
+}
+
+impl PartialEq for CauseEntry {
+    fn eq(&self, other: &CauseEntry) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for CauseEntry {}
+
+impl PartialOrd for CauseEntry {
+    fn partial_cmp(&self, other: &CauseEntry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for CauseEntry {
+    fn cmp(&self, other: &CauseEntry) -> std::cmp::Ordering {
+        self.number.cmp(&other.number)
+    }
+}
+
+/// The names of reasons and causes, by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named<'a> {
+    pub reasons: &'a [Arc<str>],
+    pub causes: &'a [CauseEntry],
+}
+
+impl CauseEntry {
+    /// Numbers causes.
+    pub(super) fn number_all(causes: Vec<Cause>) -> Vec<CauseEntry> {
+        let entry = |(number, cause)| CauseEntry { number, cause: Arc::new(cause) };
+        (0..=CauseNumber::MAX).zip(causes).map(entry).collect()
+    }
+}
+
+/// What the details of regions add up to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Details {
+    /// By reason. `None` until a region has an exit: programs have none.
+    exits: Option<Box<[Exits; REASONS]>>,
+    waits: GroupWaits,
+    path: Steps,
+    /// Number of regions.
+    pub count: u64,
+}
+
+impl Details {
+    pub fn of<'d>(all: impl IntoIterator<Item = &'d Detail>) -> Details {
+        let mut sums = Details::default();
+        all.into_iter().for_each(|detail| sums.add(detail));
+        sums
+    }
+
+    /// Adds those of a region.
+    pub fn add(&mut self, detail: &Detail) {
+        for (reason, exits) in &detail.exits {
+            self.exits.get_or_insert_default()[usize::from(*reason)].add(exits);
+        }
+        self.waits.add(&detail.waits);
+        self.path.add_all(&detail.path);
+        self.count += 1;
+    }
+
+    /// Takes away those of a region that were added.
+    pub fn remove(&mut self, detail: &Detail) {
+        for (reason, exits) in &detail.exits {
+            let sum = &mut self.exits.get_or_insert_default()[usize::from(*reason)];
+            *sum = sum.since(exits);
+        }
+        self.waits.remove(&detail.waits);
+        self.path.remove_all(&detail.path);
+        self.count = self.count.saturating_sub(1);
+    }
+}
+
+impl Breakdown {
+    /// Returns the parts of regions, divided by a number.
+    pub(super) fn of(store: &Store, regions: &[u32], by: u64) -> Breakdown {
+        let samples = regions.iter().map(|index| store.get(*index));
+        let times = mean(samples.clone().map(|sample| &sample.times), by);
+        let bounds = samples.clone().map(Sample::bound_ns);
+        let guest = samples.filter_map(Sample::guest_at_most_ns).reduce(u64::saturating_add);
+        Breakdown {
+            duration_ns: times.total(),
+            bound_ns: bounds.into_iter().try_fold(0, |most: u64, bound| Some(most.max(bound?))),
+            regions: regions.len() as u64,
+            times,
+            guest_at_most_ns: guest.map(|ns| ns.div_ceil(by)),
+            ..Breakdown::default()
+        }
+    }
+
+    /// Divides the parts by details of the regions, of which these are the sums: each divided by a number. Of all regions, they add
+    /// up to the parts.
+    pub(super) fn add(&mut self, (sums, named): (&Details, Named<'_>), by: u64, are_all: bool) {
+        let cause = |number: CauseNumber| named.causes[usize::from(number)].clone();
+        let step = |steps::PathStep { thread, part, cause: why, ns, .. }: steps::PathStep| {
+            PathStep { thread: cause(thread), part, cause: why.map(cause), ns }
+        };
+        let waits = mean_waits(&sums.waits, &self.times, by, are_all).sorted().into_iter();
+        self.path = sums.path.mean(by).into_iter().map(step).collect();
+        self.waits = waits.map(|((part, of), ns)| Wait { part, cause: cause(of), ns }).collect();
+        self.exits = match &sums.exits {
+            Some(exits) => mean_exits(exits, named.reasons, by, are_all.then_some(&self.times)),
+            None => Vec::new(),
+        };
+        self.exits_of = sums.count;
+    }
+
+    /// Makes the path as long as the regions: rounded means are shorter, and nothing is known of what no path has.
+    pub(super) fn complete_path(&mut self, named: Named<'_>) {
+        let left = self.duration_ns.saturating_sub(self.path.iter().map(|step| step.ns).sum());
+        let are_rounded = left <= self.path.len() as u64;
+        match self.path.first_mut().filter(|_| are_rounded) {
+            Some(longest) => longest.ns += left,
+            None => {
+                let why = named.causes[usize::from(Unknown::NotRecorded.number())].clone();
+                let (part, cause) = (Part::Unknown, Some(why.clone()));
+                self.path.push(PathStep { thread: why, part, cause, ns: left });
+            }
+        }
+    }
+}
+
+/// Returns the index of a quantile among `len` sorted values.
+pub(super) fn rank(len: usize, part: f64) -> usize {
+    ((len as f64 * part).ceil() as usize).clamp(1, len.max(1)) - 1
+}
+
+/// Returns the rank nearest to this one whose region has details, within a thousandth of all.
+pub(super) fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
+    let most = order.len() / 1000;
+    let has = |at: &usize| order.get(*at).is_some_and(|index| store.detail(*index).is_some());
+    let around = (0..=most).flat_map(|far| [rank + far, rank.saturating_sub(far)]);
+    around.into_iter().find(has).unwrap_or(rank)
+}
+
+/// Returns the waits of so many regions with this mean, divided by their number. Of all regions of a mean, they
+/// add up to its parts: what is left of a part is a wait whose cause was not recorded.
+fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> GroupWaits {
+    let mut left = *mean;
+    let mut means = GroupWaits::default();
+    let sorted = sums.sorted();
+    for ((part, cause), sum) in &sorted {
+        let left = &mut left.0[*part as usize];
+        let mean = sum / regions.max(1);
+        let mean = if are_all { mean.min(*left) } else { mean };
+        *left = left.saturating_sub(mean);
+        means.add(&[((*part, *cause), mean)]);
+    }
+    for part in Part::ALL.into_iter().filter(|part| are_all && part.has_causes()) {
+        let mut of_part = sorted.iter().filter(|((of, _), _)| *of == part);
+        let (number, longest) = (of_part.clone().count() as u64, of_part.next());
+        // Each mean lost less than a nanosecond.
+        let rounded = longest.filter(|_| left.get(part) <= number);
+        let wait = rounded.map_or((part, Unknown::NotRecorded.number()), |(wait, _)| *wait);
+        means.add(&[(wait, left.get(part))]);
+    }
+    means
+}
+
+/// Returns exits divided by a number of regions. If they are of all regions of these mean times, those in the kernel and
+/// in the VMM add up to these parts.
+fn mean_exits(
+    sums: &[Exits; REASONS],
+    reasons: &[Arc<str>],
+    regions: u64,
+    of: Option<&Times>,
+) -> Vec<Exit> {
+    let shares = |part, time: fn(&Exits) -> u64| {
+        let all: u128 = sums.iter().map(|exits| u128::from(time(exits))).sum();
+        let mean = of.map_or(all / u128::from(regions.max(1)), |times| times.get(part).into());
+        let (mut sum, mut shared) = (0, 0);
+        sums.each_ref().map(|exits| {
+            sum += u128::from(time(exits));
+            let share = sum * mean / all.max(1) - shared;
+            shared += share;
+            u64::try_from(share).unwrap_or(u64::MAX)
+        })
+    };
+    let kernel = shares(Part::Kernel, |exits| exits.kernel);
+    let vmm = shares(Part::Vmm, |exits| exits.vmm);
+    let all = sums.iter().zip(reasons).enumerate();
+    let all = all.filter(|(_, (exits, _))| **exits != Exits::default());
+    let mean = |(at, (exits, reason)): (usize, (&Exits, &Arc<str>))| Exit {
+        number: at as Reason,
+        reason: Arc::clone(reason),
+        count: exits.count as f64 / regions.max(1) as f64,
+        kernel_ns: kernel[at],
+        vmm_ns: vmm[at],
+        waits_ns: exits.waits / regions.max(1),
+    };
+    all.map(mean).collect()
+}
+
+/// Returns the sums divided by a number, rounded so that they add up to the rounded mean.
+fn mean<'a>(all: impl Iterator<Item = &'a Times>, by: u64) -> Times {
+    let mut sums = [0u128; PARTS];
+    for times in all {
+        sums.iter_mut().zip(times.0).for_each(|(sum, time)| *sum += u128::from(time));
+    }
+    let (mut sum, mut shared) = (0, 0);
+    Times(sums.map(|time| {
+        sum += time;
+        let part = sum / u128::from(by.max(1)) - shared;
+        shared += part;
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_the_nearest_rank() {
+        for (len, part, expected) in
+            [(1, 0.5, 0), (2, 0.5, 0), (3, 0.5, 1), (100, 0.99, 98), (101, 0.99, 99), (0, 0.5, 0)]
+        {
+            assert_eq!(rank(len, part), expected, "{len} {part}");
+        }
+    }
+
+    #[test]
+    fn rounded_means_add_up() {
+        let all = [
+            Times([1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            Times([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        ];
+        let mean = mean(all.iter(), 2);
+        assert_eq!(mean.total(), 2);
+        assert_eq!(mean.0, [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+}
