@@ -3,6 +3,7 @@
 //! The config page, which describes the device's layout to a guest.
 
 use crate::layout::{Geometry, GeometryError, PCI_REVISION};
+use crate::legacy;
 use crate::trace_parent::TraceParent;
 use bitflags::bitflags;
 
@@ -38,21 +39,12 @@ pub enum RingMode {
     Overwrite = 1,
 }
 
-/// Contents of BAR 0. The first five words are those of the 2016 interface. Where everything is follows
-/// from the sizes: see [`Geometry`].
+/// Contents of BAR 0. Where everything is follows from the sizes: see [`Geometry`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ConfigPage {
-    /// 0x00: number of clients.
-    pub max_clients: u64,
-    /// 0x08: number of arguments of a 2016 event.
-    pub client_args: u64,
-    /// 0x10: 8 * client_args.
-    pub client_data_size: u64,
-    /// 0x18: bytes of 2016 registers at the start of BAR 2.
-    pub control_size: u64,
-    /// 0x20: bytes of 2016 argument slots in BAR 1.
-    pub data_size: u64,
+    /// 0x00: the words of 2016.
+    pub legacy: legacy::Words,
     /// 0x28: [`MAGIC`].
     pub magic: u64,
     /// 0x30: [`VERSION`].
@@ -140,11 +132,7 @@ impl ConfigPage {
     /// Makes the page that describes this geometry.
     pub fn new(g: &Geometry, facts: &HostFacts) -> ConfigPage {
         ConfigPage {
-            max_clients: g.clients.into(),
-            client_args: g.legacy_args.into(),
-            client_data_size: 8 * u64::from(g.legacy_args),
-            control_size: g.kick_offset(),
-            data_size: g.data_size(),
+            legacy: legacy::Words::new(g),
             magic: MAGIC,
             version: VERSION,
             ring_mode: facts.ring_mode as u32,
@@ -166,12 +154,14 @@ impl ConfigPage {
         let pair = zerocopy::transmute!([self.version, self.ring_mode]);
         let [session, session_end]: [u64; 2] = zerocopy::transmute!(self.session);
         let [trace_high, trace_low, span, flags] = self.trace_parent;
+        let legacy::Words { max_clients, client_args, client_data_size, control_size, data_size } =
+            self.legacy;
         [
-            self.max_clients,
-            self.client_args,
-            self.client_data_size,
-            self.control_size,
-            self.data_size,
+            max_clients,
+            client_args,
+            client_data_size,
+            control_size,
+            data_size,
             self.magic,
             pair,
             self.features,
@@ -203,11 +193,13 @@ impl ConfigPage {
         let [version, ring_mode] = zerocopy::transmute!(pair);
         let session = zerocopy::transmute!([session, session_end]);
         ConfigPage {
-            max_clients,
-            client_args,
-            client_data_size,
-            control_size,
-            data_size,
+            legacy: legacy::Words {
+                max_clients,
+                client_args,
+                client_data_size,
+                control_size,
+                data_size,
+            },
             magic,
             version,
             ring_mode,
@@ -242,8 +234,8 @@ impl ConfigPage {
         }
         self.ring_mode()?;
         let g = Geometry {
-            clients: self.max_clients.try_into().unwrap_or(u32::MAX),
-            legacy_args: self.client_args.try_into().unwrap_or(u32::MAX),
+            clients: self.legacy.max_clients.try_into().unwrap_or(u32::MAX),
+            legacy_args: self.legacy.client_args.try_into().unwrap_or(u32::MAX),
             ring_bytes: self.ring_size,
             block_bytes: self.block_size,
             schema_bytes: self.schema_size,
@@ -298,7 +290,7 @@ mod tests {
         let page = ConfigPage::from_words(&words);
 
         assert_eq!(
-            (page.max_clients, page.magic, page.version, page.ring_mode),
+            (page.legacy.max_clients, page.magic, page.version, page.ring_mode),
             (0, 0x28, 0x30, 0)
         );
         assert_eq!((page.features, page.session[0], page.session[8]), (0x38, 0x40, 0x48));

@@ -107,7 +107,9 @@ impl NameSet {
 /// Settings of a sink at the beginning of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The guest's enable mask, a byte per slot, 0 is on, if it may have changed since the last pass.
+    /// The guest's enable mask, a byte per slot, 0 is on, if it may have changed since the last pass. The sink
+    /// gives it in the first pass of each [generation](DrainSink::begin_generation), because the device's mask is all on
+    /// until then.
     pub mask: Option<[u8; MASK_BYTES as usize]>,
     /// Names of the reference points that may have an effect in the host: [`EventSink::reference_point`]
     /// must be called for those. Others may be recorded on the host's behalf, in a relay's ring.

@@ -145,7 +145,8 @@ pub fn restore(_: &mut Context) -> Result<f64> {
         let session = scratch.session()?;
         let memory = Memory::from_file(geometry, file.try_clone()?)?;
         let start = ticks();
-        let chip = Chip::restore(memory, &config, &state, session.clone(), ())?;
+        let chip = Chip::new(memory, &config, session.clone(), ());
+        chip.restore(&state, None)?;
         total += ticks() - start;
         drop(chip);
         session.finish()?;

@@ -10,6 +10,7 @@ use anyhow::{Result, anyhow, ensure};
 use hypertrace_device::{Geometry, Region};
 use hypertrace_guest::{Args, Program};
 use kvm_vmm::{Answer, Machine, Vm};
+use std::os::fd::AsFd;
 
 const EXIT_NULL: Floor = ("kvm_exit_null", exit_null);
 
@@ -113,7 +114,7 @@ pub fn bar_move(_: &mut Context) -> Result<f64> {
     let device = scratch.device(geometry, 1)?;
     let place = |gpa| {
         let bell = device.chip().doorbell(Region::Control, gpa);
-        bell.map(|gpa| vm.doorbell(gpa, 8, device.device().kick())).transpose()
+        bell.map(|gpa| vm.doorbell(gpa, 8, device.device().kick().as_fd())).transpose()
     };
     let mut armed = place(BARS[0])?;
     let mut failed = None;

@@ -33,13 +33,13 @@ impl Scratch {
     /// Starts a device with a session, and a drain thread.
     pub fn device(&self, geometry: Geometry, vcpus: u32) -> Result<Hypertrace> {
         let config = DeviceConfig { geometry, ..DeviceConfig::new(vcpus) };
-        Ok(Hypertrace::with_session(self.session()?, config, None)?)
+        Ok(Hypertrace::with_session(self.session()?, config)?)
     }
 
     /// Starts a device in a process of its own: all of its registers trap.
     pub fn server(&self, geometry: Geometry) -> Result<Hypertrace> {
         let config = DeviceConfig { geometry, has_doorbells: false, ..DeviceConfig::new(0) };
-        Ok(Hypertrace::with_session(self.session()?, config, None)?)
+        Ok(Hypertrace::with_session(self.session()?, config)?)
     }
 
     /// Writes files: their names and texts.

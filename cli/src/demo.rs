@@ -148,7 +148,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Ok(_) => Host::Device(Hypertrace::with_session(
             Session::create(config)?,
             DeviceConfig { geometry, ..DeviceConfig::new(args.vcpus) },
-            None,
         )?),
         Err(_) => Host::Segment(hypertrace_user::Session::create(Config {
             trace: config,

@@ -13,7 +13,6 @@ use hypertrace_abi::drain::{self, DrainPolicy};
 use hypertrace_abi::layout::{
     Geometry, MASK_BYTES, PAGE, Region, WORD, guest_page, host_page, register,
 };
-use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status, with_drain};
 use hypertrace_abi::slot::{self, BadSlot, Emitted, Versions};
@@ -70,7 +69,7 @@ pub struct ChipConfig {
 
 impl ChipConfig {
     /// Returns the features for the config page.
-    pub(crate) fn features(&self) -> Features {
+    fn features(&self) -> Features {
         let mut features = Features::TRAPS;
         features.set(Features::KICK, self.kick_is_cheap);
         features
@@ -92,6 +91,8 @@ pub(crate) struct Registers {
     pub(crate) shadows: [AtomicU64; REGISTERS],
     /// Time at which the next reference point is due, in host ticks (rate limit).
     due: AtomicU64,
+    /// A guest has stored to one of them since the device was made or reset.
+    pub(crate) is_used: AtomicBool,
 }
 
 /// The device, which records in an [`EventSink`].
@@ -119,8 +120,6 @@ pub struct Chip {
     /// The drain loop waits for a KICK, or will.
     rests: AtomicBool,
     counts: Counts,
-    /// The enable mask, all on at first. Locked during a change, so that each version is one mask.
-    pub(crate) mask: Mutex<Box<[u8; MASK_BYTES as usize]>>,
 }
 
 impl fmt::Debug for Chip {
@@ -179,7 +178,6 @@ impl Chip {
             rest: Mutex::new(Rest::new(geometry.clients as usize)),
             rests: AtomicBool::new(false),
             counts: Counts::default(),
-            mask: Mutex::new(Box::new([0; MASK_BYTES as usize])),
         }
     }
 
@@ -300,6 +298,7 @@ impl Chip {
         let Some((client, register)) = self.register(offset) else {
             return self.counts.add(Counter::Unassigned);
         };
+        self.registers[client as usize].is_used.store(true, Relaxed);
         // Two vCPUs that store to one register mix their bytes, as on a bus.
         let word = self.shadow(client, register);
         let at = (offset % WORD) as usize;
@@ -323,6 +322,12 @@ impl Chip {
         self.act(now, client, register, value);
         // After the record that the loop shall find.
         compiler_fence(Ordering::SeqCst);
+        self.wake_drain();
+    }
+
+    /// Wakes a drain loop that rests.
+    #[inline]
+    pub(crate) fn wake_drain(&self) {
         if self.rests.load(Relaxed) && self.rests.swap(false, Relaxed) {
             self.waker.wake();
         }
@@ -366,30 +371,7 @@ impl Chip {
         });
     }
 
-    /// Serves a 2016 event: `value` is the first argument, the slot in BAR 1 has the rest.
-    fn emit_legacy(&self, now: u64, client: u32, value: u64) {
-        let args = self.geometry.legacy_args as usize;
-        let start = (u64::from(client) * self.geometry.legacy_slot_stride() / WORD) as usize;
-        let slot = &self.memory.data()[start..start + args - 1];
-        // The fields of the reserved schema: client, count, arguments.
-        let mut words = [0; 18];
-        words[0] = client.into();
-        words[1] = args as u64;
-        words[2] = value;
-        slot::copy(&mut words[3..], slot);
-        self.record(&ReferencePoint {
-            client,
-            seq: 0,
-            id: id::HYPERTRACE,
-            name_hash: 0,
-            cpu: 0,
-            guest_time: 0,
-            host_time: now,
-            words: &words[..2 + args],
-        });
-    }
-
-    fn record(&self, point: &ReferencePoint<'_>) -> Status {
+    pub(crate) fn record(&self, point: &ReferencePoint<'_>) -> Status {
         if self.rate_interval != 0 && !self.is_due(point) {
             self.counts.add(Counter::RateLimited);
             return Status::Limited;
@@ -517,11 +499,11 @@ impl Chip {
         });
         for client in &self.registers {
             client.shadows.iter().for_each(|shadow| shadow.store(0, Relaxed));
+            client.is_used.store(false, Relaxed);
         }
         clients.states.fill_with(ConsumerState::default);
         self.memory.clear();
         self.memory.set_config(self.config_page().words().as_bytes());
-        self.publish(&lock(&self.mask));
     }
 
     /// Counts a reset that a machine asks for, if a client is leased.
@@ -565,14 +547,8 @@ impl Chip {
     }
 
     /// Replaces the enable mask, one byte per slot: 0 is on, 1 is off. Guests
-    /// copy it when they see the new version.
-    pub fn set_mask(&self, mask: &[u8; MASK_BYTES as usize]) {
-        let mut own = lock(&self.mask);
-        own.copy_from_slice(mask);
-        self.publish(&own);
-    }
-
-    pub(crate) fn publish(&self, mask: &[u8; MASK_BYTES as usize]) {
+    /// copy it when they see the new version. Only the drain loop and a restore call it.
+    pub(crate) fn set_mask(&self, mask: &[u8; MASK_BYTES as usize]) {
         self.versions.set_mask(self.memory.rings(), &self.geometry, self.ring_mode, mask);
     }
 }

@@ -4,23 +4,14 @@
 
 use crate::chip::{Chip, DrainWaker};
 use crate::counter::Counter;
+use crate::kick::Kick;
 use hypertrace_abi::drain::{DrainPolicy, KICK_SPACING};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
-use vmm_sys_util::eventfd::EventFd;
-
-/// The eventfd of KICK.
-impl DrainWaker for EventFd {
-    fn wake(&self) {
-        // Fails only if the counter is full: then the descriptor is readable anyway.
-        let _ = self.write(1);
-    }
-}
+use std::time::Instant;
 
 /// A thread that drains a chip's rings on KICK, and on a timer while there are records, made by [`Chip::drain_thread`]. When
 /// dropped, it drains the rest and ends. Drop it when no vCPU runs any more.
@@ -30,28 +21,25 @@ impl DrainWaker for EventFd {
 #[derive(Debug)]
 pub struct DrainThread {
     stop: Arc<AtomicBool>,
-    kick: EventFd,
+    kick: Kick,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Chip {
     /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Chip::doorbell)
     /// KICK, and what the chip's waker writes to. The thread calls `before` first: there the VMM
-    /// installs the thread's seccomp filter. The thread makes the system calls `epoll_wait` and
+    /// installs the thread's seccomp filter. The thread makes the system calls `ppoll` and
     /// `read`, and those of the sink and of its own end: `hypertrace_vmm::syscalls` has the list.
     ///
     /// # Errors
     /// If the host can make no thread or descriptor, or `before` fails.
     pub fn drain_thread(
         self: &Arc<Self>,
-        kick: &EventFd,
+        kick: &Kick,
         policy: DrainPolicy,
         before: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> io::Result<DrainThread> {
-        let (kick, ours) = (kick.try_clone()?, kick.try_clone()?);
-        let epoll = Epoll::new()?;
-        let event = EpollEvent::new(EventSet::IN, 0);
-        epoll.ctl(ControlOperation::Add, kick.as_raw_fd(), event)?;
+        let (kick, ours) = (kick.clone(), kick.clone());
         let stop = Arc::new(AtomicBool::new(false));
         let (began, begins) = mpsc::channel();
         let (chip, stopped) = (Arc::clone(self), Arc::clone(&stop));
@@ -61,7 +49,7 @@ impl Chip {
             // The receiver waits for it.
             let _ = began.send(before);
             if !failed {
-                let drain = Loop { chip: Arc::clone(&chip), kick, epoll, policy, stop: stopped };
+                let drain = Loop { chip: Arc::clone(&chip), kick, policy, stop: stopped };
                 let _ = chip.guarded(|| drain.run());
             }
         };
@@ -75,8 +63,7 @@ impl Chip {
 
 struct Loop {
     chip: Arc<Chip>,
-    kick: EventFd,
-    epoll: Epoll,
+    kick: Kick,
     policy: DrainPolicy,
     stop: Arc<AtomicBool>,
 }
@@ -87,7 +74,8 @@ impl Loop {
         let mut next = Instant::now();
         while !self.stop.load(Relaxed) {
             // A signal ends the wait early, which does no harm.
-            let woken = self.epoll.wait(milliseconds(wait), &mut [EpollEvent::default()]);
+            let timeout = wait.and_then(|wait| Timespec::try_from(wait).ok());
+            let woken = poll(&mut [PollFd::new(&self.kick, PollFlags::IN)], timeout.as_ref());
             let is_kicked = matches!(woken, Ok(1));
             if is_kicked {
                 let early = next.saturating_duration_since(Instant::now());
@@ -96,20 +84,13 @@ impl Loop {
                     // By a futex: a filter has that anyway.
                     thread::park_timeout(early);
                 }
-                // Readable: this does not wait.
-                let _ = self.kick.read();
+                self.kick.clear();
             }
             next = Instant::now() + KICK_SPACING;
             wait = self.chip.drain(&self.policy, is_kicked);
         }
         self.chip.end_drain();
     }
-}
-
-/// Returns a timeout of epoll, in milliseconds: `None` is none.
-fn milliseconds(wait: Option<Duration>) -> i32 {
-    let Some(wait) = wait else { return -1 };
-    wait.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX)
 }
 
 impl DrainThread {

@@ -5,16 +5,18 @@
 //!
 //! The host sees them as slices of atomic words and accesses them in no other way:
 //! the ring needs whole words with an ordering, and accesses of several sizes that
-//! race are undefined in Rust's memory model. The cast to such a slice is this
-//! crate's only unsafe block: vm-memory offers one atomic at a time, and the drain
-//! copies thousands.
+//! race are undefined in Rust's memory model. The cast to such a slice is unsafe: vm-memory offers one atomic at a time, and the drain
+//! copies thousands. So is `madvise`.
 #![allow(unsafe_code)]
 
+use crate::state::RestoreError;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::{ConfigPage, RingMode};
 use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, PAGE, Region, WORD};
+use hypertrace_abi::legacy;
 use hypertrace_abi::ring::ClientMemory;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
+use rustix::mm::{Advice, madvise};
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io;
@@ -52,7 +54,7 @@ pub enum MemoryError {
         bytes: u64,
         /// Cause.
         #[source]
-        source: MmapRegionError,
+        source: io::Error,
     },
 }
 
@@ -60,15 +62,21 @@ pub enum MemoryError {
 #[derive(Debug)]
 pub struct SharedRegion {
     mapping: MmapRegion,
-    file: FileOffset,
+    file: Arc<File>,
+    file_offset: u64,
 }
 
 impl SharedRegion {
     fn new(region: Region, file: &Arc<File>, offset: u64, bytes: u64) -> Result<Self, MemoryError> {
-        let file = FileOffset::from_arc(file.clone(), offset);
-        let mapping = MmapRegion::from_file(file.clone(), bytes as usize)
-            .map_err(|source| MemoryError::Map { region, offset, bytes, source })?;
-        Ok(SharedRegion { mapping, file })
+        let part = FileOffset::from_arc(file.clone(), offset);
+        let mapping = MmapRegion::from_file(part, bytes as usize).map_err(|why| {
+            let source = match why {
+                MmapRegionError::Mmap(why) => why,
+                why => io::Error::other(why),
+            };
+            MemoryError::Map { region, offset, bytes, source }
+        })?;
+        Ok(SharedRegion { mapping, file: file.clone(), file_offset: offset })
     }
 
     /// Returns the region's address in this process, for a KVM memslot.
@@ -81,9 +89,14 @@ impl SharedRegion {
         self.mapping.size() as u64
     }
 
-    /// Returns the file and the region's offset in it, for another process to map.
-    pub fn file(&self) -> &FileOffset {
+    /// Returns the file that the region is in, for another process to map.
+    pub fn file(&self) -> &Arc<File> {
         &self.file
+    }
+
+    /// Returns the region's offset in the file, in bytes.
+    pub fn file_offset(&self) -> u64 {
+        self.file_offset
     }
 
     /// Fills `data` from `offset` on, for a guest's load that trapped. Returns `false`,
@@ -232,6 +245,20 @@ impl Memory {
         }
     }
 
+    /// Keeps processes that this one forks from now on from having the memory: a device of the VMM that is jailed in a
+    /// process of its own could write to it, the config page too. Not for a process that forks the one that drains.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn hide_from_children(&self) -> io::Result<()> {
+        for region in [&self.config, &self.data, &self.rings] {
+            let (start, len) = (region.mapping.as_ptr().cast(), region.mapping.size());
+            // SAFETY: the range is a mapping of `self`, which stays as it is in this process.
+            unsafe { madvise(start, len, Advice::LinuxDontFork)? };
+        }
+        Ok(())
+    }
+
     /// Returns the pages that a restored machine needs and that are not zero, for a snapshot of the machine beside
     /// [`Chip::state`](crate::Chip::state), which empties the rings before. Of a ring these are the pages of its
     /// [live part](ClientMemory::live), so a ring that discards adds at most two blocks to a snapshot.
@@ -262,20 +289,20 @@ impl Memory {
     }
 
     /// Replaces the contents of all regions by those that [`Memory::save`] returned, before
-    /// [`Chip::restore`](crate::Chip::restore).
+    /// the device has guests.
     ///
     /// # Errors
-    /// If a page is not in this memory, or the host has no memory.
-    pub fn load(&self, saved: &[Pages]) -> io::Result<()> {
-        let size = Memory::file_size(&self.geometry);
-        if let Some(pages) = saved.iter().find(|pages| pages.end() > size) {
-            let why = format!("pages end at byte {}, expected at most {size}", pages.end());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    /// If a page is not in this memory: then nothing was done. If the host has no memory: then the contents are unknown.
+    pub fn load(&self, saved: &[Pages]) -> Result<(), RestoreError> {
+        let most = Memory::file_size(&self.geometry);
+        if let Some(found) = saved.iter().map(Pages::end).find(|end| *end > most) {
+            return Err(RestoreError::Exceeds { what: "end of its pages", most, found });
         }
         self.clear();
         for pages in saved {
             let bytes: Vec<u8> = pages.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            self.file().write_all_at(&bytes, pages.offset)?;
+            let written = self.file().write_all_at(&bytes, pages.offset);
+            written.map_err(|why| RestoreError::Memory(why.kind()))?;
         }
         Ok(())
     }
@@ -293,9 +320,9 @@ impl Memory {
             Some((page, (first + words) * WORD - page))
         };
         let live: Vec<_> = (0..geometry.clients).filter_map(live).collect();
-        let (rings, config) = (self.rings.file.start(), self.config.file.start());
+        let (rings, config) = (self.rings.file_offset, self.config.file_offset);
         move |at| match at.checked_sub(rings) {
-            None => at < geometry.data_size(),
+            None => at < legacy::data_size(&geometry),
             Some(_) if at >= config => true,
             Some(in_rings) if in_rings >= geometry.rings_size() => false,
             Some(in_rings) => in_rings.checked_sub(geometry.client_offset(0)).is_none_or(|at| {
@@ -311,7 +338,7 @@ impl Memory {
     }
 
     fn file(&self) -> &File {
-        self.data.file.file()
+        &self.data.file
     }
 
     /// Makes argument slots and rings zero, and gives their memory back to the host.
@@ -319,7 +346,7 @@ impl Memory {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         for region in [&self.data, &self.rings] {
             // A file system may not have that for a file of the caller's.
-            if fallocate(region.file.file(), flags, region.file.start(), region.size()).is_err() {
+            if fallocate(&region.file, flags, region.file_offset, region.size()).is_err() {
                 region.words().iter().for_each(|word| word.store(0, Relaxed));
             }
         }
@@ -380,6 +407,27 @@ fn set_len(file: &File, bytes: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn children_have_none_of_the_memory_if_it_is_hidden() {
+        let memory = Memory::anonymous(Geometry::default()).unwrap();
+        // The kernel's own word on a mapping: "dc" is "do not copy on fork".
+        let hidden = || {
+            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            Region::ALL.map(|region| {
+                let start = memory.region(region)?.host_address() as usize;
+                let of = maps.split_once(&format!("{start:x}-"))?.1;
+                let flags = of.lines().find(|line| line.starts_with("VmFlags:"))?;
+                Some(flags.split(' ').any(|flag| flag == "dc"))
+            })
+        };
+        let all = |is_hidden| [Some(is_hidden), Some(is_hidden), None, Some(is_hidden)];
+        assert_eq!(hidden(), all(false));
+
+        memory.hide_from_children().unwrap();
+
+        assert_eq!(hidden(), all(true));
+    }
 
     #[test]
     fn the_file_of_the_memory_can_neither_be_cut_nor_sealed_further() {

@@ -40,8 +40,8 @@ impl Chip {
             gpa,
             size: shared.size(),
             host_address: shared.host_address() as u64,
-            file: shared.file().arc(),
-            file_offset: shared.file().start(),
+            file: shared.file(),
+            file_offset: shared.file_offset(),
             is_read_only: region == Region::Config,
         })
     }

@@ -2,14 +2,15 @@
 
 //! A chip's way into a snapshot of its machine, and back.
 
-use crate::chip::{Chip, ChipConfig, DrainWaker, lock};
-use crate::memory::Memory;
+use crate::chip::{Chip, lock};
+use crate::memory::Pages;
 use crate::state::{ChipState, ClientState, RestoreError, STATE_VERSION};
 use hypertrace_abi::atomic::Ordering::Relaxed;
+use hypertrace_abi::clients::Clients;
+use hypertrace_abi::layout::MASK_BYTES;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, ConsumerState, Place};
-use hypertrace_abi::sink::{EventSink, KnownClient, with_drain};
-use hypertrace_abi::slot::Versions;
+use hypertrace_abi::sink::{KnownClient, with_drain};
 use std::collections::HashMap;
 
 impl Chip {
@@ -65,32 +66,39 @@ impl Chip {
         state
     }
 
-    /// Makes a device on memory that has the contents of the snapshot. Its guests continue where they
-    /// were, and need not know: the sink gets the schemas that it needs from the state, and
+    /// Continues where the device of a snapshot was, on this device, which has no guest yet. The guests
+    /// need not know: the sink gets the schemas that it needs from the state, and
     /// begins another [generation](hypertrace_abi::sink::DrainSink::begin_generation), so events after an older snapshot
-    /// that happen again are of another one. Of clients whose memory is zero, it begins as after a
+    /// that happen again are of another one. Clients whose memory is zero begin as after a
     /// [reset](Chip::reset).
     ///
-    /// The geometry is that of the device before, and of `config` what guests rely on: the ring mode, the
-    /// number of vCPUs' clients, and whether KICK is cheap. Counts begin at 0. A drain loop
-    /// keeps its timer for 10 s.
+    /// `memory` is what [`Memory::save`](crate::Memory::save) returned. With `None`, the device's memory has the contents
+    /// of the snapshot already, and the drain loop must not have begun.
     ///
-    /// Call it before a vCPU runs.
+    /// The geometry is that of the device before, and of the configuration what guests rely on: the ring mode, the
+    /// number of vCPUs' clients, and whether KICK is cheap. Counts go on. A drain loop
+    /// keeps its timer for 10 s. It waits while this runs.
+    ///
+    /// Call it before a vCPU runs, on any thread that may wait for a disk.
     ///
     /// # Errors
-    /// If the state is of another device, or says what no device's state can: then nothing was done.
-    pub fn restore(
-        memory: Memory,
-        config: &ChipConfig,
-        state: &ChipState,
-        sink: impl EventSink + 'static,
-        waker: impl DrainWaker + 'static,
-    ) -> Result<Self, RestoreError> {
-        state.check(memory.geometry(), config, sink.facts().ring_mode)?;
-        let mut chip = Chip::new(memory, config, sink, waker);
+    /// If the state is of another device, or says what no device's state can, or if this device has recorded
+    /// something: then nothing was done. If the host has no memory for the pages, the device is as after a reset.
+    pub fn restore(&self, state: &ChipState, memory: Option<&[Pages]>) -> Result<(), RestoreError> {
+        let vcpus = self.config.vcpu_clients as u32;
+        state.check(&self.geometry, vcpus, self.config.features(), self.ring_mode)?;
+        let clients = &mut *lock(&self.clients);
+        self.check_unused(clients, memory.is_some())?;
+        if let Some(pages) = memory {
+            let loaded = self.memory.load(pages);
+            loaded.inspect_err(|_| {
+                self.memory.clear();
+                self.memory.set_config(&self.config_bytes());
+            })?;
+        }
         // Guests see whether they change, no more. So the greatest ones begin again, where there is room for as many.
-        let (epoch, mask) = (u64::from(state.epoch) % (1 << 31), state.mask_version % (1 << 63));
-        chip.versions = Versions { epoch: epoch.into(), mask: mask.into() };
+        self.versions.epoch.store(u64::from(state.epoch) % (1 << 31), Relaxed);
+        self.versions.mask.store(state.mask_version % (1 << 63), Relaxed);
         let texts = state.clients.iter().map(|client| {
             let texts = client.texts.iter();
             texts.filter_map(|text| Some(state.texts.get(*text as usize)?.as_str())).collect()
@@ -104,17 +112,16 @@ impl Chip {
             KnownClient { client, token: saved.token, clock, name: &saved.name, texts }
         });
         let known: Vec<_> = known.collect();
-        chip.versions.begin_generation(|epoch| {
-            with_drain(&*chip.sink, |sink| sink.begin_generation(epoch, &known))
+        self.versions.begin_generation(|epoch| {
+            with_drain(&*self.sink, |sink| sink.begin_generation(epoch, &known))
         });
-        for (client, saved) in chip.registers.iter().zip(&state.clients) {
+        for (client, saved) in self.registers.iter().zip(&state.clients) {
             for (shadow, value) in client.shadows.iter().zip(saved.registers) {
                 shadow.store(value, Relaxed);
             }
         }
-        let saved = (0..).zip(&state.clients);
-        for ((client, saved), own) in saved.zip(&mut lock(&chip.clients).states) {
-            if let Some(memory) = chip.client_memory(client).filter(|memory| !memory.is_fresh()) {
+        for ((client, saved), own) in (0..).zip(&state.clients).zip(&mut clients.states) {
+            if let Some(memory) = self.client_memory(client).filter(|memory| !memory.is_fresh()) {
                 *own = ConsumerState::continue_at(&saved.place());
                 // A guest may have overwritten what it waits for.
                 let mut consumer = Consumer::new(memory, own);
@@ -122,11 +129,28 @@ impl Chip {
                 consumer.commit_schemas();
             }
         }
-        let heads = (0..chip.geometry.clients).map(|client| chip.head(client));
-        let now = lock(&chip.rest).now();
-        lock(&chip.rest).restore(heads, now);
-        chip.memory.set_config(&chip.config_bytes());
-        chip.publish(&lock(&chip.mask));
-        Ok(chip)
+        let heads = (0..self.geometry.clients).map(|client| self.head(client));
+        let rest = &mut *lock(&self.rest);
+        let now = rest.now();
+        rest.restore(heads, now);
+        self.memory.set_config(&self.config_bytes());
+        // The memory has the mask of the device before. The sink's next pass brings its own.
+        self.set_mask(&[0; MASK_BYTES as usize]);
+        // It may wait for a KICK already, and these guests may not kick.
+        self.wake_drain();
+        Ok(())
+    }
+
+    /// Checks that nothing was recorded. `is_memory_ours`: the memory has contents of this device alone.
+    fn check_unused(&self, clients: &Clients, is_memory_ours: bool) -> Result<(), RestoreError> {
+        let is_used = |client: &u32| {
+            let number = *client as usize;
+            self.registers[number].is_used.load(Relaxed)
+                || clients.states[number].place() != ConsumerState::default().place()
+                || is_memory_ours
+                    && self.client_memory(*client).is_some_and(|memory| !memory.is_fresh())
+        };
+        let used = (0..self.geometry.clients).find(is_used);
+        used.map_or(Ok(()), |client| Err(RestoreError::InUse { client }))
     }
 }

@@ -5,8 +5,8 @@
 //! A state is as untrusted as a guest. Numbers that contradict the device, or that no device has, are
 //! refused by name; those that contradict the guest's memory are counted as the guest's faults.
 
-use crate::chip::{ChipConfig, REGISTERS};
-use hypertrace_abi::config::RingMode;
+use crate::chip::REGISTERS;
+use hypertrace_abi::config::{Features, RingMode};
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{MAX_NAME_BYTES, Place};
@@ -63,6 +63,15 @@ pub enum RestoreError {
         /// The state's.
         found: u64,
     },
+    /// The device has recorded something already.
+    #[error("client {client} is in use: a state is restored before the guest runs")]
+    InUse {
+        /// The client that has recorded something.
+        client: u32,
+    },
+    /// The host cannot write the device's memory. The device is as after a reset.
+    #[error("cannot write the device's memory: {0}")]
+    Memory(std::io::ErrorKind),
     /// Bits of PCI config space that no guest can change.
     #[error("config space at {offset:#x} has the fixed bits {found:#x}, expected {expected:#x}")]
     Fixed {
@@ -171,14 +180,14 @@ impl ChipState {
     pub(crate) fn check(
         &self,
         geometry: &Geometry,
-        config: &ChipConfig,
+        vcpu_clients: u32,
+        features: Features,
         ring_mode: RingMode,
     ) -> Result<(), RestoreError> {
         if self.version != STATE_VERSION {
             let (expected, found) = (STATE_VERSION, self.version);
             return Err(RestoreError::Version { expected, found });
         }
-        let vcpus = config.vcpu_clients.min(geometry.clients);
         for (what, expected, found) in [
             ("number of clients", geometry.clients.into(), self.clients.len() as u64),
             ("ring size", geometry.ring_bytes, self.ring_bytes),
@@ -186,8 +195,8 @@ impl ChipState {
             ("schema log's size", geometry.schema_bytes, self.schema_bytes),
             ("number of arguments", geometry.legacy_args.into(), self.legacy_args.into()),
             ("ring mode", ring_mode as u64, self.ring_mode.into()),
-            ("features word", config.features().bits(), self.features),
-            ("number of clients of vCPUs", vcpus.into(), self.vcpu_clients.into()),
+            ("features word", features.bits(), self.features),
+            ("number of clients of vCPUs", vcpu_clients.into(), self.vcpu_clients.into()),
         ] {
             if expected != found {
                 return Err(RestoreError::Differs { what, expected, found });

@@ -1,11 +1,13 @@
 //! A sink that checks a device's calls, while a guest changes memory during them.
 
 use crate::setup::{CLIENTS, EVENT, HONEST, HOSTILE, POINT, event_number, hostile_area, poke};
-use hypertrace_abi::layout::{Region, SLOT_WORDS};
+use hypertrace_abi::layout::{MASK_BYTES, Region, SLOT_WORDS};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{Consumer, Flow, Losses};
 use hypertrace_abi::schema::{Schema, id_of};
-use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{
+    DrainSink, Drained, EventSink, Facts, ReferencePoint, Settings, Status,
+};
 use hypertrace_device::Memory;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,6 +20,7 @@ pub struct Ambush(Mutex<Waiting>);
 struct Waiting {
     stores: VecDeque<(u64, u64)>,
     fail: u8,
+    mask: Option<u8>,
 }
 
 impl Ambush {
@@ -33,6 +36,11 @@ impl Ambush {
     /// Makes the next drains fail to write.
     pub fn fail(&self, drains: u8) {
         self.lock().fail = drains;
+    }
+
+    /// Makes the next pass bring an enable mask of these bytes.
+    pub fn set_mask(&self, byte: u8) {
+        self.lock().mask = Some(byte);
     }
 
     /// Drops all waiting stores and failures.
@@ -122,6 +130,11 @@ impl EventSink for Recorder {
 }
 
 impl DrainSink for &Recorder {
+    fn begin_pass(&mut self) -> Settings {
+        let mask = self.ambush.lock().mask.take();
+        Settings { mask: mask.map(|byte| [byte; MASK_BYTES as usize]), ..Settings::default() }
+    }
+
     fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         while let Some(text) = consumer.next_schema() {
             let _ = str::from_utf8(text.bytes()).map(Schema::parse);

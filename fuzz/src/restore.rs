@@ -53,8 +53,8 @@ fn continued(setup: &Setup, input: &mut Input<'_>) -> (ChipState, PciState, File
         ambush.give_up();
         let text = serde_json::to_string(&chip.state()).expect("plain data");
         let state: ChipState = serde_json::from_str(&text).expect("its own text");
-        let restored = Chip::restore(memory(), &setup.chip_config(), &state, sink.clone(), ());
-        chip = Arc::new(restored.expect("its own state"));
+        chip = Arc::new(Chip::new(memory(), &setup.chip_config(), sink.clone(), ()));
+        chip.restore(&state, None).expect("its own state");
         rig.continue_at(chip.clone());
     }
     let account = rig.run(input, &mut |_| {});
@@ -161,11 +161,10 @@ fn restore_one(setup: &Setup, state: &ChipState, file: &File) {
     let session = Session::create(config).expect("an empty directory");
     let memory = Memory::from_file(setup.geometry, file.try_clone().expect("another descriptor"));
     let memory = memory.expect("memory for the rings");
-    let restored = Chip::restore(memory, &setup.chip_config(), state, session.clone(), ());
-    let chip = match restored {
-        Ok(chip) => chip,
-        Err(error) => return assert!(error.to_string().contains("expected"), "{error}"),
-    };
+    let chip = Chip::new(memory, &setup.chip_config(), session.clone(), ());
+    if let Err(error) = chip.restore(state, None) {
+        return assert!(error.to_string().contains("expected"), "{error}");
+    }
     let mut passes = 0;
     while chip.drain_pass_by(MOST_STEPS_EACH, &steps()) {
         passes += 1;
@@ -177,7 +176,8 @@ fn restore_one(setup: &Setup, state: &ChipState, file: &File) {
     // The greatest epochs begin again.
     assert!(again.epoch > state.epoch % (1 << 31) && again.epoch != state.epoch);
     let (memory, sink) = recorder(setup);
-    Chip::restore(memory, &setup.chip_config(), &again, sink, ()).expect("a device's own state");
+    let other = Chip::new(memory, &setup.chip_config(), sink, ());
+    other.restore(&again, None).expect("a device's own state");
     let summary = session.finish().expect("nothing keeps it from being written");
     if output == Output::Trace {
         let read = reader::read(&out).unwrap_or_else(|error| panic!("{error}"));

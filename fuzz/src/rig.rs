@@ -212,7 +212,7 @@ impl<'a> Rig<'a> {
                 self.chip.drain_pass_by(*steps_each, &steps());
             }
             Op::Fail(drains) => self.ambush.fail(*drains),
-            Op::SetMask(byte) => self.chip.set_mask(&[*byte; 4096]),
+            Op::SetMask(byte) => self.ambush.set_mask(*byte),
             Op::Host(act) => host(act),
             Op::Honest(events) => (0..*events).for_each(|_| self.event()),
             Op::Point => self.point(),

@@ -9,9 +9,9 @@ use crate::os;
 use crate::time::{Clock, MOST_TURNS};
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
-use hypertrace_abi::event::{Fields, Site, Words};
-use hypertrace_abi::layout::{WORD, host_page, register};
-use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, id};
+use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::layout::{host_page, register};
+use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS};
 use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState, Wake};
 use hypertrace_abi::sink::Status;
 #[cfg(feature = "std")]
@@ -299,7 +299,7 @@ impl<'m> Client<'m> {
     }
 
     /// Emits, and waits for a bounded time for room.
-    fn emit_waiting(&self, emit: impl Fn() -> Emit) -> Emit {
+    pub(crate) fn emit_waiting(&self, emit: impl Fn() -> Emit) -> Emit {
         let mut patience = Patience::new(&self.channel, self.producer.memory().host);
         let mut emitted = Emit::Full;
         let is_done = patience.wait_for(|| {
@@ -365,40 +365,6 @@ impl<'m> Patience<'m> {
         }
         more
     }
-}
-
-/// Records an event of the 2016 interface on this client: `arg1`, and at most
-/// as many further arguments as the device was built for; the others are zero.
-/// It costs one exit. Where stores do not trap, and where a kernel module lends the client, it is a
-/// commit.
-pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
-    hypertrace_of(client, client.index, arg1, args);
-}
-
-/// Records an event as [`hypertrace()`] does, with another client's number. The interface of 2016
-/// leaves the choice of numbers to programs.
-pub(crate) fn hypertrace_of(client: &Client<'_>, number: u32, arg1: u64, args: &[u64]) {
-    let channel = &client.channel;
-    let most = channel.geometry.legacy_args as usize - 1;
-    let args = &args[..args.len().min(most)];
-    let first = u64::from(number) * channel.geometry.legacy_slot_stride() / WORD;
-    let slot = channel.data.get(first as usize..).and_then(|slot| slot.get(..most));
-    let trapping = channel.control.filter(|_| channel.traps() && !channel.is_lent);
-    let Some((control, slot)) = trapping.zip(slot) else {
-        let count = 1 + args.len() as u64;
-        let prefix = [number.into(), count, arg1];
-        let record = NewRecord::of_id(id::HYPERTRACE, [Words(&prefix), Words(args)])
-            .with_flags(Flags::REFERENCE_POINT);
-        client.emit_waiting(|| client.producer.try_emit(record, ticks));
-        return;
-    };
-    for (i, word) in slot.iter().enumerate() {
-        word.store(args.get(i).copied().unwrap_or(0), Relaxed);
-    }
-    // ORDERING: the store to the register traps; x86 keeps stores in order,
-    // others need the fence.
-    hypertrace_abi::atomic::fence(Ordering::SeqCst);
-    control.legacy(number, arg1);
 }
 
 #[cfg(all(test, feature = "std"))]

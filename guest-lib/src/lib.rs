@@ -92,6 +92,7 @@ mod channel;
 mod client;
 mod counts;
 mod error;
+mod legacy;
 #[cfg(feature = "std")]
 mod linux;
 mod local;
@@ -102,10 +103,11 @@ mod region;
 mod time;
 
 pub use channel::Channel;
-pub use client::{Client, Reply, hypertrace};
+pub use client::{Client, Reply};
 #[cfg(feature = "std")]
 pub use counts::{ProcessCounts, counts};
 pub use error::OpenError;
+pub use legacy::hypertrace;
 #[cfg(feature = "std")]
 pub use linux::{
     Info, MemoryType, Options, Place, default_clock, host_has_ended, install, open, poll, say,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status};
-use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
+use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Kick, Memory, Region, RingMode};
 use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_test_support::kept::{self, Event};
 use hypertrace_timeline::{Given, Recording};
@@ -15,7 +15,6 @@ use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use hypertrace_vmm::Device;
 use tempfile::TempDir;
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// A session as the sink of a device whose rings have another mode than the session says.
 struct WithMode {
@@ -94,14 +93,14 @@ impl Host {
     ) -> Host {
         let session = Session::create(config).unwrap();
         session.set_events(&"*".parse().unwrap(), true).unwrap();
-        let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+        let kick = Kick::new().unwrap();
         let config = ChipConfig {
             vcpu_clients: geometry.clients,
             kick_is_cheap: true,
             ..ChipConfig::default()
         };
         let memory = Memory::anonymous(geometry).unwrap();
-        let waker = kick.try_clone().unwrap();
+        let waker = kick.clone();
         let sink = WithMode { session: session.clone(), ring_mode };
         let chip = Arc::new(Chip::new(memory, &config, sink, waker));
         let device = Device::new(Arc::clone(&chip), kick);

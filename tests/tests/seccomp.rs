@@ -110,7 +110,7 @@ fn run(start: &'static [i64], drain: &'static [i64], config: SessionConfig) -> S
         let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
         let drain = Drain::Thread(filter);
         let device = DeviceConfig { geometry, drain, ..DeviceConfig::new(CLIENTS) };
-        Hypertrace::start(config, device, None).unwrap()
+        Hypertrace::start(config, device).unwrap()
     });
     let hypertrace = start.join().unwrap();
 
@@ -185,8 +185,8 @@ fn a_start_by_a_path_makes_the_system_calls_of_its_list() {
 fn an_end_that_cannot_write_counts_what_is_missing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
-    let config = DeviceConfig { drain: Drain::EventLoop, ..DeviceConfig::new(CLIENTS) };
-    let hypertrace = Hypertrace::start(SessionConfig::new(dir.path()), config, None).unwrap();
+    let config = DeviceConfig { drain: Drain::Later, ..DeviceConfig::new(CLIENTS) };
+    let hypertrace = Hypertrace::start(SessionConfig::new(dir.path()), config).unwrap();
     let session = hypertrace.session().clone();
     for i in 0..100u64 {
         assert_eq!(session.emit(event_type!("e", i)), Emit::Recorded);
@@ -208,13 +208,13 @@ fn an_event_loop_makes_the_system_calls_of_its_lists() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let session = SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.path()) };
-    let config = DeviceConfig { drain: Drain::EventLoop, ..DeviceConfig::new(CLIENTS) };
-    let hypertrace = Hypertrace::start(session, config, None).unwrap();
-    let (chip, kick) = (Arc::clone(hypertrace.chip()), hypertrace.device().kick().try_clone());
+    let config = DeviceConfig { drain: Drain::Later, ..DeviceConfig::new(CLIENTS) };
+    let hypertrace = Hypertrace::start(session, config).unwrap();
+    let (chip, kick) = (Arc::clone(hypertrace.chip()), hypertrace.device().kick().clone());
     let is_over = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&is_over);
     let event_loop = thread::spawn(move || {
-        let subscriber = DrainLoop::new(chip, kick.unwrap(), DrainPolicy::default()).unwrap();
+        let subscriber = DrainLoop::new(chip, kick, DrainPolicy::default()).unwrap();
         let mut manager = EventManager::new().unwrap();
         manager.add_subscriber(subscriber);
         allow(&[syscalls::EVENT_LOOP, syscalls::DRAIN, syscalls::RUNTIME]).unwrap();

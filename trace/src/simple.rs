@@ -29,6 +29,7 @@ use out::{Out, record_len};
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -131,6 +132,12 @@ pub(crate) struct Simple {
 fn kind(event: &TraceEvent) -> Option<Kind> {
     let index = EVENTS.iter().position(|other| std::ptr::eq(other, event))?;
     Some(Kind { id: index as u64, types: event.types() })
+}
+
+impl AsFd for Simple {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.out.as_fd()
+    }
 }
 
 impl Simple {

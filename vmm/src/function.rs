@@ -156,7 +156,7 @@ impl PciFunction {
     ///
     /// # Errors
     /// If the state is of another function, or of another kind of bus: then nothing was done.
-    pub fn restore(&self, saved: &SavedFunction) -> Result<(), RestoreError> {
+    pub fn load(&self, saved: &SavedFunction) -> Result<(), RestoreError> {
         let before = self.places().clone();
         for ((what, expected), (_, found)) in before.fixed().into_iter().zip(saved.bars.fixed()) {
             if expected != found {

@@ -5,14 +5,14 @@
 use crate::saved::Saved;
 use crate::vm::Device;
 use hypertrace_device::{
-    Chip, ChipConfig, Counter, DrainPolicy, DrainThread, DrainWaker, Geometry, Memory, MemoryError,
-    RestoreError,
+    Chip, ChipConfig, Counter, DrainPolicy, DrainThread, DrainWaker, Geometry, Kick, Memory,
+    MemoryError, Region, RestoreError,
 };
 use hypertrace_trace::{Session, SessionConfig, SessionError, Summary};
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
-use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 /// Error of the device. Guests cause none.
 #[derive(Debug, thiserror::Error)]
@@ -24,12 +24,6 @@ pub enum Error {
     /// There is no memory for the rings.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The snapshot is not one of this device.
-    #[error("cannot restore the device")]
-    Restore(#[from] RestoreError),
-    /// The memory in the snapshot is not one of this device.
-    #[error("cannot restore the device's memory")]
-    Load(#[source] io::Error),
     /// The process has no descriptors left.
     #[error("cannot make an eventfd")]
     EventFd(#[source] io::Error),
@@ -71,9 +65,10 @@ impl DeviceConfig {
 pub enum Drain {
     /// One that is made for that. It calls the function first: there the VMM installs the thread's seccomp filter.
     Thread(Box<dyn FnOnce() -> io::Result<()> + Send>),
-    /// One of the VMM, not a vCPU's: its event loop calls [`Chip::drain`] when [`Device::kick`] is
-    /// readable, or has the adapter for `event-manager` do so.
-    EventLoop,
+    /// None is started with the device. The VMM calls [`Hypertrace::start_threads`] later, for example in the process that
+    /// it jails the device in. Or a thread of the VMM, not a vCPU's, drains: its event loop calls [`Chip::drain`] when
+    /// [`Device::kick`] is readable, or has the adapter for `event-manager` do so.
+    Later,
 }
 
 /// A thread without a filter of its own.
@@ -87,7 +82,7 @@ impl fmt::Debug for Drain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Drain::Thread(_) => "Thread",
-            Drain::EventLoop => "EventLoop",
+            Drain::Later => "Later",
         })
     }
 }
@@ -101,69 +96,84 @@ pub struct Hypertrace {
 }
 
 impl Hypertrace {
-    /// Creates a session with a ring for each vCPU, and starts a device that records in it: as after a reset,
-    /// or as it was `saved`.
+    /// Creates a session with a ring for each vCPU, and starts a device that records in it, as after a reset.
     ///
     /// # Errors
-    /// If the host has no place or memory for it, or `saved` is of another device. The session's directory is empty
+    /// If the host has no place or memory for it. The session's directory is empty
     /// then: another start may use it.
-    pub fn start(
-        session: SessionConfig,
-        config: DeviceConfig,
-        saved: Option<&Saved>,
-    ) -> Result<Hypertrace, Error> {
+    pub fn start(session: SessionConfig, config: DeviceConfig) -> Result<Hypertrace, Error> {
         let host_rings = session.host_rings;
         let session = session.for_vcpus(config.vcpus);
         let host_rings = session.host_rings.max(host_rings);
         let session = Session::create(SessionConfig { host_rings, ..session })?;
-        Hypertrace::with_session(session, config, saved)
+        Hypertrace::with_session(session, config)
     }
 
     /// Starts a device that records in a session which the VMM has created.
     ///
     /// # Errors
     /// As [`Hypertrace::start`]: the session is [abandoned](Session::abandon) then.
-    pub fn with_session(
-        session: Session,
-        config: DeviceConfig,
-        saved: Option<&Saved>,
-    ) -> Result<Hypertrace, Error> {
-        let started = Hypertrace::with(&session, config, saved);
+    pub fn with_session(session: Session, config: DeviceConfig) -> Result<Hypertrace, Error> {
+        let started = Hypertrace::with(&session, config);
         started.inspect_err(|_| session.abandon())
     }
 
-    fn with(
-        session: &Session,
-        config: DeviceConfig,
-        saved: Option<&Saved>,
-    ) -> Result<Hypertrace, Error> {
-        let kick = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(Error::EventFd)?;
-        let clone = || kick.try_clone().map_err(Error::EventFd);
-        let (waker, wake) = (clone()?, clone()?);
+    fn with(session: &Session, config: DeviceConfig) -> Result<Hypertrace, Error> {
+        let kick = Kick::new().map_err(Error::EventFd)?;
+        let (waker, wake) = (kick.clone(), kick.clone());
         let of_chip = ChipConfig {
             vcpu_clients: config.vcpus,
             kick_is_cheap: config.has_doorbells,
             reference_points_per_second: config.reference_points_per_second,
         };
         let memory = Memory::anonymous(config.geometry)?;
-        let chip = match saved {
-            None => Chip::new(memory, &of_chip, session.clone(), waker),
-            Some(saved) => {
-                memory.load(&saved.memory).map_err(Error::Load)?;
-                Chip::restore(memory, &of_chip, &saved.chip, session.clone(), waker)?
-            }
-        };
-        let chip = Arc::new(chip);
+        let chip = Arc::new(Chip::new(memory, &of_chip, session.clone(), waker));
         session.wake_by(move || wake.wake());
-        let drain = match config.drain {
-            Drain::EventLoop => None,
-            Drain::Thread(first) => {
-                let thread = chip.drain_thread(&kick, DrainPolicy::default(), first);
-                Some(thread.map_err(Error::Drain)?)
-            }
-        };
         let device = Device::new(chip, kick);
-        Ok(Hypertrace { session: session.clone(), device, drain })
+        let mut hypertrace = Hypertrace { session: session.clone(), device, drain: None };
+        if let Drain::Thread(first) = config.drain {
+            hypertrace.start_threads(first)?;
+        }
+        Ok(hypertrace)
+    }
+
+    /// Starts the thread that drains the rings, of a device with [`Drain::Later`]. The thread calls `first` first, as
+    /// that of [`Drain::Thread`] does.
+    ///
+    /// A VMM that jails the device in a process which it forks calls this in that process, before any thread attaches.
+    /// The process that forked only drops its copy of the device. No process may have closed
+    /// the [descriptors](Hypertrace::descriptors).
+    ///
+    /// # Errors
+    /// If there is no thread, or `first` has failed.
+    pub fn start_threads(
+        &mut self,
+        first: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> Result<(), Error> {
+        self.session.adopt();
+        let chip = Arc::clone(self.chip());
+        let thread = chip.drain_thread(self.device.kick(), DrainPolicy::default(), first);
+        self.drain = Some(thread.map_err(Error::Drain)?);
+        Ok(())
+    }
+
+    /// Returns the descriptors that the device and its session hold, for a VMM that closes all others in the process
+    /// that it jails the device in.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let mut all = self.session.descriptors();
+        all.push(self.device.kick().as_fd().as_raw_fd());
+        let memory = self.chip().memory().region(Region::Rings);
+        all.extend(memory.map(|region| region.file().as_raw_fd()));
+        all
+    }
+
+    /// Keeps processes that this one forks from now on from having the device's memory: see
+    /// [`Memory::hide_from_children`]. Not for a VMM that daemonizes, or that jails this device, after this call.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn hide_from_children(&self) -> io::Result<()> {
+        self.chip().memory().hide_from_children()
     }
 
     /// Returns the device, for a bus.
@@ -189,6 +199,16 @@ impl Hypertrace {
     pub fn save(&self) -> io::Result<Saved> {
         let chip = self.chip().state();
         Ok(Saved { chip, pci: None, memory: self.chip().memory().save()? })
+    }
+
+    /// Continues where the device of a snapshot was, on this device, before a vCPU runs: see [`Chip::restore`]. Config
+    /// space is loaded by [`PciFunction::load`](crate::PciFunction::load).
+    ///
+    /// # Errors
+    /// If `saved` is of another device, says what no device's state can, or if this device has recorded something
+    /// already: then nothing was done. Also if the host has no memory.
+    pub fn load(&self, saved: &Saved) -> Result<(), RestoreError> {
+        self.chip().restore(&saved.chip, Some(&saved.memory))
     }
 
     /// Ends the session. No vCPU runs any more.

@@ -10,7 +10,7 @@
 //! use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig};
 //!
 //! # fn main() -> Result<(), hypertrace_vmm::Error> {
-//! let hypertrace = Hypertrace::start(SessionConfig::new("out"), DeviceConfig::new(2), None)?;
+//! let hypertrace = Hypertrace::start(SessionConfig::new("out"), DeviceConfig::new(2))?;
 //! // The guest runs. A store to a register goes to `hypertrace.chip()`.
 //! let summary = hypertrace.finish()?;
 //! println!("{} events, {} lost", summary.records, summary.lost);
@@ -38,7 +38,7 @@ pub use vm::{Bars, Device, Vm};
 pub use vm_device::ConfigPorts;
 
 pub use hypertrace_device::{
-    Bar, BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, GeometryError,
+    Bar, BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, GeometryError, Kick,
     Mapping, PciState, Region, RestoreError, Window,
 };
 pub use hypertrace_trace::monitor::{Monitor, MonitorError};

@@ -26,7 +26,7 @@ macro_rules! lists {
 
 lists! {
     /// Start of the device: its memory, eventfds and drain thread. Besides one of the next three.
-    START: SYS_memfd_create SYS_prlimit64 SYS_ftruncate SYS_fcntl SYS_eventfd2 SYS_epoll_create1 SYS_epoll_ctl
+    START: SYS_memfd_create SYS_prlimit64 SYS_ftruncate SYS_fcntl SYS_eventfd2
         SYS_clone3 SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_getrandom SYS_clock_gettime SYS_write;
     /// Start of a session by [`Destination::Path`](crate::Destination::Path).
     START_DIR: SYS_newfstatat SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64
@@ -37,13 +37,13 @@ lists! {
     /// Start of a session by [`Destination::Journal`](crate::Destination::Journal).
     START_JOURNAL: SYS_close SYS_getsockopt SYS_setsockopt SYS_ppoll SYS_sendto;
     /// Drain thread, with a directory.
-    DRAIN: SYS_fstat SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_openat SYS_fchmod SYS_ftruncate
+    DRAIN: SYS_fstat SYS_getrandom SYS_ppoll SYS_read SYS_openat SYS_fchmod SYS_ftruncate
         SYS_pwrite64 SYS_renameat SYS_unlinkat SYS_close SYS_prlimit64 SYS_clock_gettime;
     /// Drain thread, with a journal.
-    DRAIN_JOURNAL: SYS_getrandom SYS_epoll_wait SYS_epoll_pwait SYS_read SYS_ppoll SYS_sendto SYS_close SYS_prlimit64
+    DRAIN_JOURNAL: SYS_getrandom SYS_ppoll SYS_read SYS_sendto SYS_close SYS_prlimit64
         SYS_clock_gettime;
     /// Event loop of the VMM that drains by the adapter for `event-manager`, besides one of the lists for drain threads.
-    EVENT_LOOP: SYS_timerfd_settime SYS_epoll_ctl SYS_write;
+    EVENT_LOOP: SYS_timerfd_settime SYS_epoll_ctl SYS_epoll_wait SYS_epoll_pwait SYS_write;
     /// Reset, save and finish of the device, besides one of the lists for drain threads: they drain on the thread that calls them.
     RESET_SAVE_FINISH: SYS_fallocate SYS_pread64 SYS_write;
     /// Thread of a vCPU, after [`Session::attach`](crate::Session::attach).

@@ -2,12 +2,12 @@
 
 //! The VMM's calls of its hypervisor, and what the device needs of them.
 
-use hypertrace_device::{Chip, Mapping, Region, Window};
+use hypertrace_device::{Chip, Kick, Mapping, Region, Window};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use vmm_sys_util::eventfd::EventFd;
 
 /// A virtual machine, as the device needs it. Calls come from the thread that starts, moves or resets the
 /// device.
@@ -28,23 +28,23 @@ pub trait Vm: Send + Sync {
     ///
     /// # Errors
     /// If the hypervisor refuses.
-    fn arm(&self, gpa: u64, eventfd: &EventFd) -> io::Result<()>;
+    fn arm(&self, gpa: u64, eventfd: BorrowedFd<'_>) -> io::Result<()>;
 
     /// Removes an ioeventfd, if it is there.
-    fn disarm(&self, gpa: u64, eventfd: &EventFd);
+    fn disarm(&self, gpa: u64, eventfd: BorrowedFd<'_>);
 }
 
 /// The device and its doorbell, for a bus. Clones are the same device.
 #[derive(Clone, Debug)]
 pub struct Device {
     chip: Arc<Chip>,
-    kick: Arc<EventFd>,
+    kick: Kick,
 }
 
 impl Device {
     /// Makes it of a chip with any sink, and of the eventfd of its waker.
-    pub fn new(chip: Arc<Chip>, kick: EventFd) -> Device {
-        Device { chip, kick: Arc::new(kick) }
+    pub fn new(chip: Arc<Chip>, kick: Kick) -> Device {
+        Device { chip, kick }
     }
 
     /// Returns the chip.
@@ -53,7 +53,7 @@ impl Device {
     }
 
     /// Returns the eventfd of the register KICK, which makes the drain loop drain.
-    pub fn kick(&self) -> &EventFd {
+    pub fn kick(&self) -> &Kick {
         &self.kick
     }
 
@@ -65,7 +65,7 @@ impl Device {
         if let Some(memory) = self.chip.mapping(region, gpa) {
             vm.map(&memory)?;
         }
-        self.chip.doorbell(region, gpa).map_or(Ok(()), |gpa| vm.arm(gpa, &self.kick))
+        self.chip.doorbell(region, gpa).map_or(Ok(()), |gpa| vm.arm(gpa, self.kick.as_fd()))
     }
 
     /// Undoes [`Device::place`], complete or not.
@@ -74,7 +74,7 @@ impl Device {
             vm.unmap(&memory);
         }
         if let Some(gpa) = self.chip.doorbell(region, gpa) {
-            vm.disarm(gpa, &self.kick);
+            vm.disarm(gpa, self.kick.as_fd());
         }
     }
 

@@ -31,7 +31,7 @@ pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, R
     let geometry = geometry(args);
     let (listener, entry) = bind(path)?;
     let config = DeviceConfig { geometry, has_doorbells: false, ..DeviceConfig::new(0) };
-    let device = Hypertrace::with_session(Session::create(trace(args, failure))?, config, None)?;
+    let device = Hypertrace::with_session(Session::create(trace(args, failure))?, config)?;
     let form = if args.bars == "32" { BarForm::Plain32 } else { BarForm::Prefetchable64 };
     let function = Arc::new(PciFunction::with_form(Arc::clone(device.chip()), form)?);
     let monitor = recording::serve(device.session());

@@ -207,12 +207,12 @@ fn a_killed_receiver_leaves_a_session() {
     );
 }
 
-/// crosvm's form: the VMM's process gives the device to a child that the kernel ends at a call that opens a file, and
-/// starts another one that makes the session.
+/// crosvm's form: the VMM's process makes the device and moves it to a child, which the kernel ends at a call that opens a
+/// file. Another process makes the session.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[test]
 fn a_device_in_a_jail_that_opens_no_file_is_recorded_by_its_parent() {
-    use hypertrace_vmm::Region;
+    use hypertrace_vmm::{Destination, Region};
     use vmm_shapes::JailedDevice;
 
     const POINTS: u64 = 1000;
@@ -221,7 +221,8 @@ fn a_device_in_a_jail_that_opens_no_file_is_recorded_by_its_parent() {
         let (from, to) = UnixStream::pair().unwrap();
         let receiver = receiver(from, dir.path());
 
-        let device = JailedDevice::start(to, 2).unwrap();
+        let journal = Destination::Journal(to.into(), "jailed".into());
+        let device = JailedDevice::start(journal, 2).unwrap();
         let mut magic = [0; 8];
         device.access(Region::Config, 0x28, &mut magic, false).unwrap();
         for n in 0..POINTS {

@@ -4,14 +4,13 @@
 
 use crate::chip::{Chip, DrainWaker};
 use crate::counter::Counter;
-use event_manager::{EventOps, Events, MutEventSubscriber};
+use crate::kick::Kick;
+use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use hypertrace_abi::drain::KICK_SPACING;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vmm_sys_util::epoll::EventSet;
-use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::timerfd::TimerFd;
 
 pub use hypertrace_abi::drain::DrainPolicy;
@@ -22,7 +21,7 @@ pub use hypertrace_abi::drain::DrainPolicy;
 #[derive(Debug)]
 pub struct DrainLoop {
     chip: Arc<Chip>,
-    kick: EventFd,
+    kick: Kick,
     timer: TimerFd,
     policy: DrainPolicy,
     /// Period of the timer; `None`: it is disarmed.
@@ -36,15 +35,19 @@ pub struct DrainLoop {
 }
 
 impl DrainLoop {
-    /// Makes a subscriber. `kick` is the eventfd of KICK, with `EFD_NONBLOCK`.
+    /// Makes a subscriber. `kick` is the eventfd of KICK.
     ///
     /// # Errors
     /// If the host cannot make a timer.
-    pub fn new(chip: Arc<Chip>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
+    pub fn new(chip: Arc<Chip>, kick: Kick, policy: DrainPolicy) -> io::Result<Self> {
         let mut timer = TimerFd::new().map_err(io::Error::from)?;
         timer.reset(policy.period, Some(policy.period)).map_err(io::Error::from)?;
         let (armed, next) = (Some(policy.period), Instant::now());
         Ok(DrainLoop { chip, kick, timer, policy, armed, next, is_deaf: false, error: None })
+    }
+
+    fn of_kick(&self, events: EventSet) -> Events {
+        Events::new(&self.kick.as_fd(), events)
     }
 
     /// Checks that the event loop has accepted both descriptors. A VMM calls this once,
@@ -60,11 +63,11 @@ impl DrainLoop {
 
 impl MutEventSubscriber for DrainLoop {
     fn process(&mut self, events: Events, ops: &mut EventOps<'_>) {
-        let mut is_kicked = events.fd() == self.kick.as_raw_fd();
+        let mut is_kicked = events.fd() == self.kick.as_fd().as_raw_fd();
         let early = self.next.saturating_duration_since(Instant::now());
         if is_kicked && !early.is_zero() {
             self.chip.counts().add(Counter::KickLimited);
-            let none = Events::new(&self.kick, EventSet::empty());
+            let none = self.of_kick(EventSet::empty());
             self.is_deaf = self.timer.reset(early, Some(self.policy.period)).is_ok()
                 && ops.modify(none).is_ok();
             self.armed = Some(self.policy.period);
@@ -73,11 +76,11 @@ impl MutEventSubscriber for DrainLoop {
         if !is_kicked {
             let _ = self.timer.wait();
         }
-        if self.is_deaf && ops.modify(Events::new(&self.kick, EventSet::IN)).is_ok() {
+        if self.is_deaf && ops.modify(self.of_kick(EventSet::IN)).is_ok() {
             (self.is_deaf, is_kicked) = (false, true);
         }
         if is_kicked {
-            let _ = self.kick.read();
+            self.kick.clear();
         }
         self.next = Instant::now() + KICK_SPACING;
         let wait = self.chip.drain(&self.policy, is_kicked);
@@ -98,9 +101,7 @@ impl MutEventSubscriber for DrainLoop {
     }
 
     fn init(&mut self, ops: &mut EventOps<'_>) {
-        for events in
-            [Events::new(&self.kick, EventSet::IN), Events::new(&self.timer, EventSet::IN)]
-        {
+        for events in [self.of_kick(EventSet::IN), Events::new(&self.timer, EventSet::IN)] {
             if let Err(error) = ops.add(events) {
                 self.error = Some(error);
             }

@@ -3,7 +3,7 @@
 //! The drain pass and the enable mask.
 
 use crate::common;
-use common::{Call, Done, chip, chip_of};
+use common::{Call, Done, chip, chip_of, set_mask};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::event::Words;
 use hypertrace_abi::layout::host_page;
@@ -147,10 +147,10 @@ fn a_trapped_kick_is_counted() {
 
 #[test]
 fn a_new_mask_is_complete_before_its_version_changes() {
-    let (chip, _) = chip();
+    let (chip, sink) = chip();
     let mut version = [0; 4];
     for mask in 1..=5u8 {
-        chip.set_mask(&[mask; 4096]);
+        set_mask(&chip, &sink, [mask; 4096]);
         let mut page = [0; 4096];
         chip.read(Region::Rings, 0, &mut page);
         assert_eq!(page, [mask; 4096]);
@@ -160,21 +160,6 @@ fn a_new_mask_is_complete_before_its_version_changes() {
         assert!(versions.iter().zip(version).all(|(now, before)| *now == before + 1));
         version = versions;
     }
-}
-
-#[test]
-fn masks_set_by_two_threads_at_once_are_one_or_the_other() {
-    let (chip, _) = chip();
-    std::thread::scope(|scope| {
-        for mask in 1..=2 {
-            let chip = &chip;
-            scope.spawn(move || (0..10_000).for_each(|_| chip.set_mask(&[mask; 4096])));
-        }
-    });
-    let mut page = [0; 4096];
-    chip.read(Region::Rings, 0, &mut page);
-    assert!(page == [1; 4096] || page == [2; 4096]);
-    assert_eq!(client(&chip, 0).host[host_page::MASK_VERSION].load(Relaxed), 20_000);
 }
 
 /// Runs passes while all clients emit on threads of their own. Everything arrives or is
@@ -215,21 +200,6 @@ fn race(overwrite: bool, budget: u64, each: u64) {
             assert_eq!(times.len() as u64 + full, 1 + each);
         }
     }
-}
-
-#[test]
-fn a_pass_may_run_while_the_mask_changes() {
-    let (chip, _) = chip();
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            (0..200).for_each(|i| chip.set_mask(&[i as u8 & 1; 4096]));
-            done.store(true, Relaxed);
-        });
-        while !done.load(Relaxed) {
-            chip.drain_all();
-        }
-    });
 }
 
 proptest! {

@@ -4,14 +4,13 @@
 
 use crate::common;
 use common::{Recorder, chip, passes};
-use hypertrace_device::{Counter, DrainPolicy, DrainWaker, Region};
+use hypertrace_device::{Counter, DrainPolicy, DrainWaker, Kick, Region};
 use hypertrace_test_support::wait_until;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// No timer, as far as a test can tell.
 const NEVER: DrainPolicy =
@@ -24,7 +23,7 @@ fn wait_for_pass(sink: &Recorder, number: usize) {
 #[test]
 fn it_drains_on_a_kick_on_a_timer_and_when_it_ends() {
     let (chip, sink) = chip();
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let kick = Kick::new().unwrap();
     let drain = chip.drain_thread(&kick, NEVER, || Ok(())).unwrap();
     kick.wake();
     wait_for_pass(&sink, 1);
@@ -42,7 +41,7 @@ fn it_drains_on_a_kick_on_a_timer_and_when_it_ends() {
 #[test]
 fn a_flood_of_kicks_causes_a_pass_each_200_us_at_most_and_the_last_one_is_served() {
     let (chip, sink) = chip();
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let kick = Kick::new().unwrap();
     let drain = chip.drain_thread(&kick, NEVER, || Ok(())).unwrap();
 
     let begin = Instant::now();
@@ -63,7 +62,7 @@ fn a_flood_of_kicks_causes_a_pass_each_200_us_at_most_and_the_last_one_is_served
 #[test]
 fn the_vmm_sets_the_thread_up_before_it_drains() {
     let (chip, sink) = chip();
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let kick = Kick::new().unwrap();
     kick.wake();
     let (name, names) = mpsc::channel();
     let seen = sink.clone();
@@ -80,7 +79,7 @@ fn the_vmm_sets_the_thread_up_before_it_drains() {
 #[test]
 fn a_setup_that_fails_or_panics_is_an_error_and_nothing_is_drained() {
     let (chip, sink) = chip();
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let kick = Kick::new().unwrap();
     let failed = chip.drain_thread(&kick, NEVER, || Err(io::Error::other("no filter")));
     assert_eq!(failed.unwrap_err().to_string(), "no filter");
     chip.drain_thread(&kick, NEVER, || panic!("in the test")).unwrap_err();
@@ -90,7 +89,7 @@ fn a_setup_that_fails_or_panics_is_an_error_and_nothing_is_drained() {
 #[test]
 fn a_sink_that_panics_ends_the_thread_which_is_counted_and_the_vm_runs_on() {
     let (chip, sink) = chip();
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let kick = Kick::new().unwrap();
     let drain = chip.drain_thread(&kick, NEVER, || Ok(())).unwrap();
     sink.panics.store(true, Relaxed);
     kick.wake();

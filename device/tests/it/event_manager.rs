@@ -5,13 +5,11 @@
 
 use crate::common;
 use common::{Call, chip, passes};
-use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
+use event_manager::{EventManager, EventOps, EventSet, Events, MutEventSubscriber, SubscriberOps};
 use hypertrace_device::adapter::event_manager::{DrainLoop, DrainPolicy};
-use hypertrace_device::{Counter, DrainWaker};
-use std::os::fd::{AsRawFd, RawFd};
+use hypertrace_device::{Counter, DrainWaker, Kick};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::{Duration, Instant};
-use vmm_sys_util::epoll::EventSet;
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// A subscriber that has registered the descriptor of another one.
 struct Squatter(RawFd);
@@ -27,7 +25,7 @@ impl MutEventSubscriber for Squatter {
 #[test]
 fn a_kick_drains() {
     let (chip, sink) = chip();
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let kick = Kick::new().unwrap();
     let policy = DrainPolicy { period: Duration::from_secs(3600), ..DrainPolicy::default() };
     kick.wake();
     let mut manager = EventManager::new().unwrap();
@@ -40,8 +38,8 @@ fn a_kick_drains() {
 #[test]
 fn a_flood_of_kicks_causes_a_pass_each_200_us_at_most_and_the_last_one_is_served() {
     let (chip, sink) = chip();
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
-    let guest = kick.try_clone().unwrap();
+    let kick = Kick::new().unwrap();
+    let guest = kick.clone();
     let policy = DrainPolicy { period: Duration::from_secs(3600), ..DrainPolicy::default() };
     let mut manager = EventManager::new().unwrap();
     manager.add_subscriber(DrainLoop::new(chip.clone(), kick, policy).unwrap());
@@ -63,9 +61,9 @@ fn a_flood_of_kicks_causes_a_pass_each_200_us_at_most_and_the_last_one_is_served
 
 #[test]
 fn a_descriptor_that_the_loop_refuses_is_an_error_and_no_panic() {
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let kick = Kick::new().unwrap();
     let mut manager = EventManager::<Box<dyn MutEventSubscriber>>::new().unwrap();
-    manager.add_subscriber(Box::new(Squatter(kick.as_raw_fd())));
+    manager.add_subscriber(Box::new(Squatter(kick.as_fd().as_raw_fd())));
     let drain = DrainLoop::new(chip().0, kick, DrainPolicy::default()).unwrap();
     let drain = std::sync::Arc::new(std::sync::Mutex::new(drain));
     manager.add_subscriber(Box::new(drain.clone()));

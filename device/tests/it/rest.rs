@@ -7,13 +7,14 @@ use common::{Recorder, geometry, register};
 use hypertrace_abi::drain::{LONGEST_POLL, REST};
 use hypertrace_abi::layout::{guest_page, register as r};
 use hypertrace_abi::ring::ClientMemory;
-use hypertrace_device::{Chip, ChipConfig, DrainPolicy, DrainWaker, Geometry, Memory, Region};
+use hypertrace_device::{
+    Chip, ChipConfig, DrainPolicy, DrainWaker, Geometry, Kick, Memory, Region,
+};
 use hypertrace_test_support::wait_until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 const POLICY: DrainPolicy =
     DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) };
@@ -104,7 +105,8 @@ fn a_loop_of_a_restored_guest_keeps_its_timer() {
     rest(&chip);
     let config = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
     let memory = Memory::anonymous(geometry()).unwrap();
-    let restored = Chip::restore(memory, &config, &chip.state(), quiet(), || ()).unwrap();
+    let restored = Chip::new(memory, &config, quiet(), || ());
+    restored.restore(&chip.state(), None).unwrap();
     // It may have kicked before the snapshot for a record that it writes now.
     rests_not(&restored);
     // Another client than the one that kicks.
@@ -138,7 +140,7 @@ fn a_thread_that_rests_makes_no_pass_until_it_is_kicked() {
     let sink = quiet();
     let chip = Arc::new(chip(true, sink.clone(), || ()));
     let passes = || common::passes(&sink);
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let kick = Kick::new().unwrap();
     let drain = chip.drain_thread(&kick, POLICY, || Ok(())).unwrap();
     // With a timer of a millisecond, no pass in so long happens on a machine that has stopped.
     let rested = || {

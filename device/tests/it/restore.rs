@@ -3,11 +3,14 @@
 //! A device that is restored from its state: it is as at the snapshot, and no state breaks it.
 
 use crate::common;
-use common::{BARS, Call, Front, Known, Recorder, chip, geometry, register, trace_parent};
+use common::{
+    BARS, Call, Front, Known, Recorder, chip, geometry, register, set_mask, trace_parent,
+};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage, RingMode};
 use hypertrace_abi::event::Words;
-use hypertrace_abi::layout::{MASK_BYTES, PAGE, Region, host_page, register::EMIT};
+use hypertrace_abi::layout::{MASK_BYTES, PAGE, Region, guest_page, host_page, register::EMIT};
+use hypertrace_abi::legacy;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
     ClientMemory, Consumer, Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState,
@@ -16,11 +19,13 @@ use hypertrace_abi::sink::{
     DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Status,
 };
 use hypertrace_device::{
-    BarChange, BarForm, Chip, ChipConfig, ChipState, Geometry, Memory, Pages, PciFunction,
-    PciState, RestoreError,
+    BarChange, BarForm, Chip, ChipConfig, ChipState, DrainPolicy, Geometry, Kick, Memory, Pages,
+    PciFunction, PciState, RestoreError,
 };
+use hypertrace_test_support::wait_until;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Returns memory with the contents of another device's.
 fn copy(chip: &Chip) -> Memory {
@@ -38,7 +43,8 @@ fn copy(chip: &Chip) -> Memory {
 
 fn restore(memory: Memory, state: &ChipState) -> Result<(Arc<Chip>, Arc<Recorder>), RestoreError> {
     let sink = Arc::<Recorder>::default();
-    let chip = Chip::restore(memory, &ChipConfig::default(), state, sink.clone(), ())?;
+    let chip = Chip::new(memory, &ChipConfig::default(), sink.clone(), ());
+    chip.restore(state, None)?;
     Ok((Arc::new(chip), sink))
 }
 
@@ -71,7 +77,8 @@ fn memory_is_saved_and_loaded_and_zeros_take_none() {
     let old = Memory::anonymous(Geometry::default()).unwrap();
     let Geometry { clients, .. } = Geometry::default();
     let rings = Geometry::default().client_offset(clients - 1) + 2 * PAGE;
-    let ends = [Geometry::default().data_size(), rings, Geometry::default().bar_size(regions[2])];
+    let ends =
+        [legacy::data_size(&Geometry::default()), rings, Geometry::default().bar_size(regions[2])];
     for (region, end) in regions.into_iter().zip(ends) {
         let words = old.region(region).unwrap().words();
         words[(end / 8) as usize - 1].store(7 + region as u64, Relaxed);
@@ -92,7 +99,7 @@ fn memory_is_saved_and_loaded_and_zeros_take_none() {
     // Not by a look at the words, which makes pages.
     let taken = Memory::anonymous(Geometry::default()).unwrap();
     taken.load(&saved).unwrap();
-    let file = taken.region(Region::Data).unwrap().file().file();
+    let file = taken.region(Region::Data).unwrap().file();
     let bytes = file.metadata().unwrap().blocks() * 512;
     assert!(bytes < Memory::file_size(&Geometry::default()) / 4, "{bytes}");
 }
@@ -104,9 +111,11 @@ fn contents_of_a_larger_device_are_an_error() {
     for offset in [size - 8, u64::MAX] {
         let pages = Pages { offset, words: vec![1, 2] };
 
+        let found = pages.words.iter().fold(offset, |end, _| end.saturating_add(8));
+
         let error = memory.load(&[pages]).unwrap_err();
 
-        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+        assert_eq!(error, RestoreError::Exceeds { what: "end of its pages", most: size, found });
     }
 }
 
@@ -124,7 +133,7 @@ fn a_restored_device_continues_registers_rings_and_versions() {
     *old_sink.known.lock().unwrap() = vec![known.clone(), other.clone()];
     let mut mask = [0; MASK_BYTES as usize];
     mask[7] = 1;
-    old.set_mask(&mask);
+    set_mask(&old, &old_sink, mask);
     let private = ProducerState::new();
     let producer = lease(&old, 1, &private);
     emit(&producer, 10..20);
@@ -193,6 +202,57 @@ fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
 }
 
 #[test]
+fn a_live_device_with_a_drain_thread_continues_where_another_one_was() {
+    let (old, _) = chip();
+    let private = ProducerState::new();
+    emit(&lease(&old, 1, &private), 2..9);
+    let (state, pages) = (old.state(), old.memory().save().unwrap());
+    let (new, sink) = chip();
+    let kick = Kick::new().unwrap();
+    let policy = DrainPolicy { period: Duration::from_millis(1), ..DrainPolicy::default() };
+    let drain = new.drain_thread(&kick, policy, || Ok(())).unwrap();
+    wait_until("some passes", || common::passes(&sink) > 2);
+
+    new.restore(&state, Some(&pages)).unwrap();
+
+    drain.finish();
+    let head = |chip: &Chip| client(chip, 1).guest[guest_page::HEAD].load(Relaxed);
+    assert_eq!((head(&new), head(&old)), (state.clients[1].position, state.clients[1].position));
+    let mask_version = state.mask_version + 1;
+    assert_eq!(new.state(), ChipState { epoch: 1, mask_version, ..state });
+}
+
+#[test]
+fn a_device_that_has_recorded_something_is_not_restored() {
+    let (old, _) = chip();
+    let private = ProducerState::new();
+    emit(&lease(&old, 1, &private), 2..9);
+    let (state, pages) = (old.state(), old.memory().save().unwrap());
+    let in_use = |client| Err(RestoreError::InUse { client });
+
+    // A point, also one of 2016, whose value is zero.
+    for offset in [register(2, EMIT), 2 * 8] {
+        let (new, sink) = chip();
+        new.write(Region::Control, offset, &[0; 8]);
+        assert_eq!(new.restore(&state, Some(&pages)), in_use(2));
+        assert_eq!(*sink.calls.lock().unwrap(), []);
+        new.reset();
+        assert_eq!(new.restore(&state, Some(&pages)), Ok(()), "after a reset it has not");
+    }
+    // Records that are in a ring, and those that were drained.
+    for is_drained in [false, true] {
+        let (new, sink) = chip();
+        let private = ProducerState::new();
+        emit(&lease(&new, 3, &private), 2..9);
+        if is_drained {
+            new.drain_all();
+        }
+        assert_eq!(new.restore(&state, Some(&pages)), in_use(3), "{is_drained}");
+        assert!(!sink.calls.lock().unwrap().contains(&Call::Generation(1)));
+    }
+}
+
+#[test]
 fn clients_whose_memory_is_zero_begin_as_after_a_reset() {
     let (old, _) = chip();
     let private = ProducerState::new();
@@ -232,7 +292,7 @@ fn a_configuration_that_guests_would_notice_is_refused_by_name() {
     let restore_in = |config: ChipConfig, facts| {
         let memory = Memory::anonymous(geometry()).unwrap();
         let sink = Recorder { facts, ..Recorder::default() };
-        Chip::restore(memory, &config, &state, sink, ()).map(drop).unwrap_err()
+        Chip::new(memory, &config, sink, ()).restore(&state, None).unwrap_err()
     };
     let restore = |config| restore_in(config, Facts::default());
     let overwrite = Facts { ring_mode: RingMode::Overwrite, ..Facts::default() };
@@ -254,11 +314,11 @@ fn a_guest_sees_the_callers_span_after_a_reset_and_after_a_restore_that_of_the_n
         let memory = Memory::anonymous(geometry()).unwrap();
         let facts = Facts { trace_parent: trace_parent(digit), ..Facts::default() };
         let sink = Recorder { facts, ..Recorder::default() };
-        let config = ChipConfig::default();
-        match state {
-            None => Chip::new(memory, &config, sink, ()),
-            Some(state) => Chip::restore(memory, &config, state, sink, ()).unwrap(),
+        let chip = Chip::new(memory, &ChipConfig::default(), sink, ());
+        if let Some(state) = state {
+            chip.restore(state, None).unwrap();
         }
+        chip
     };
     // As a guest loads it.
     let seen = |chip: &Chip| {
@@ -317,7 +377,7 @@ fn impossible_numbers_are_refused_by_name_before_the_sink_learns_of_it() {
     let lie = |change: &dyn Fn(&mut ChipState)| {
         let mut state = good.clone();
         change(&mut state);
-        Chip::restore(memory(), &ChipConfig::default(), &state, Untold, ()).map(drop)
+        Chip::new(memory(), &ChipConfig::default(), Untold, ()).restore(&state, None)
     };
     let client = |what, most, found| RestoreError::Client { client: 2, what, most, found };
     let whole = |what, most, found| RestoreError::Exceeds { what, most, found };

@@ -36,7 +36,7 @@ struct Host {
 
 impl Host {
     fn new(dir: &Path) -> Result<Host, Box<dyn Error>> {
-        let hypertrace = Hypertrace::start(SessionConfig::new(dir), DeviceConfig::new(1), None)?;
+        let hypertrace = Hypertrace::start(SessionConfig::new(dir), DeviceConfig::new(1))?;
         hypertrace.session().set_events(&"*".parse()?, true)?;
         Ok(Host { hypertrace, done: 0 })
     }

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hypertrace_abi::layout::PAGE;
 use hypertrace_guest::layout;
 use hypertrace_vmm::{BarForm, Bars, Device, Mapping, PciFunction, Region};
 use vm_memory::{FileOffset, MmapRegion};
-use vmm_sys_util::eventfd::EventFd;
 
 use crate::error::Error;
 use crate::ioevent::IoEvent;
@@ -146,7 +146,7 @@ impl hypertrace_vmm::Vm for Slots {
         (self.observer)(VmmEvent::BarUnmapped { region: memory.region, gpa: memory.gpa });
     }
 
-    fn arm(&self, gpa: u64, eventfd: &EventFd) -> io::Result<()> {
+    fn arm(&self, gpa: u64, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         let armed = self.vm.doorbell(gpa, 8, eventfd).map_err(io::Error::other);
         let (region, base) = (Region::Control, gpa.wrapping_sub(self.kick_offset));
         (self.observer)(VmmEvent::BarMapped { region, gpa: base, direct: armed.is_ok() });
@@ -154,7 +154,7 @@ impl hypertrace_vmm::Vm for Slots {
         Ok(())
     }
 
-    fn disarm(&self, gpa: u64, _: &EventFd) {
+    fn disarm(&self, gpa: u64, _: BorrowedFd<'_>) {
         lock(&self.doorbells).remove(&gpa);
         let gpa = gpa.wrapping_sub(self.kick_offset);
         (self.observer)(VmmEvent::BarUnmapped { region: Region::Control, gpa });

@@ -5,12 +5,11 @@
 //! length; tests need the latter. So this module makes the ioctl itself.
 #![allow(unsafe_code)]
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use kvm_bindings::{KVMIO, kvm_ioeventfd, kvm_ioeventfd_flag_nr_deassign};
 use vmm_sys_util::errno;
-use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::ioctl_iow_nr;
 
@@ -25,7 +24,7 @@ pub struct IoEvent {
     vm: Arc<Vm>,
     gpa: u64,
     length: u32,
-    fd: EventFd,
+    fd: OwnedFd,
 }
 
 impl Vm {
@@ -35,9 +34,9 @@ impl Vm {
         self: &Arc<Self>,
         gpa: u64,
         length: u32,
-        fd: &EventFd,
+        fd: BorrowedFd<'_>,
     ) -> Result<IoEvent, Error> {
-        let fd = fd.try_clone().map_err(Error::EventFd)?;
+        let fd = fd.try_clone_to_owned().map_err(Error::EventFd)?;
         let event = IoEvent { vm: Arc::clone(self), gpa, length, fd };
         match event.set(0) {
             Ok(()) => Ok(event),

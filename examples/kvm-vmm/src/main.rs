@@ -38,10 +38,12 @@ fn run(options: &Options) -> Result<Summary, Box<dyn std::error::Error>> {
         None => Machine::new(options.vcpus.unwrap_or(1))?,
     };
     let config = DeviceConfig::new(machine.vcpus() as u32);
-    let device = saved.as_ref().map(Snapshot::device);
     let events = vec!["*".parse()?];
     let session = SessionConfig { events, ..SessionConfig::new(&options.dir) };
-    let hypertrace = Hypertrace::start(session, config, device)?;
+    let hypertrace = Hypertrace::start(session, config)?;
+    if let Some(saved) = &saved {
+        hypertrace.load(saved.device())?;
+    }
     let session = hypertrace.session();
     machine.give_tscs(session);
     machine.observe(record_in(session.clone()));

@@ -1,21 +1,29 @@
 //! The device in a process of its own that may open no file, as crosvm jails each of its devices.
 //!
-//! [`JailedDevice`] stays on the bus of the VMM's process, and passes each access over a socket. The child has the device.
-//! Its session has no directory: the journal goes through another socket to a process that may write files.
-#![allow(unsafe_code)] // fork(2), waitpid(2) and mallopt(3): minijail's part in crosvm
+//! The VMM makes the device, and then forks. [`JailedDevice`] stays on the bus of the VMM's process, and passes each
+//! access over a socket. The child has the device and its threads. Where it may open no file, its session's journal
+//! goes through another socket to a process that may.
+#![allow(unsafe_code)] // fork(2), close(2), waitpid(2) and mallopt(3): minijail's part in crosvm
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
-use hypertrace_vmm::{Destination, DeviceConfig, Hypertrace, Region, SessionConfig, syscalls};
+use hypertrace_vmm::{
+    Destination, DeviceConfig, Drain, Hypertrace, Region, SessionConfig, syscalls,
+};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
 /// What the child does beside hypertrace: it takes accesses, answers, and ends. Its thread begins the filter before the
 /// session that it attaches to, which asks for the process's number.
 const PROXY: &[i64] =
     &[libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_exit_group, libc::SYS_getpid];
+
+/// Greatest descriptor that the VMM can have, and one more.
+const MAX_FD: RawFd = 4096;
 
 /// An access of a guest, on the socket: region, whether it is a store, number of bytes, offset, bytes.
 struct Access(u8, bool, u8, u64, [u8; 8]);
@@ -45,18 +53,23 @@ pub struct JailedDevice {
 }
 
 impl JailedDevice {
-    /// Starts the child, which writes its session's journal to a socket.
+    /// Makes a device that records to this place, and moves it to a process which has no other descriptors.
     ///
     /// # Errors
-    /// If the kernel refuses.
-    pub fn start(journal: UnixStream, vcpus: u32) -> io::Result<JailedDevice> {
+    /// If it cannot be made, or the kernel refuses.
+    pub fn start(to: Destination, vcpus: u32) -> Result<JailedDevice, Box<dyn Error>> {
+        let may_open = !matches!(to, Destination::Journal(..));
+        let session = SessionConfig { destination: to, ..SessionConfig::new("") };
+        let device = DeviceConfig { drain: Drain::Later, ..DeviceConfig::new(vcpus) };
+        let hypertrace = Hypertrace::start(session, device)?;
         let (socket, childs) = UnixStream::pair()?;
+        let mut keep = hypertrace.descriptors();
+        keep.extend([0, 1, 2, childs.as_raw_fd()]);
         // SAFETY: glibc's fork leaves the locks of the C library free, and the child takes no other of this process.
         match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
+            -1 => Err(io::Error::last_os_error().into()),
             0 => {
-                drop(socket);
-                let ran = run(&childs, journal, vcpus);
+                let ran = run(hypertrace, &childs, &keep, may_open);
                 // SAFETY: a plain call, which does not return.
                 unsafe { libc::_exit(ran.is_err().into()) }
             }
@@ -96,16 +109,13 @@ impl JailedDevice {
 
 /// The child: first gives up its rights, then has the device until the VMM's end of the socket is closed.
 fn run(
+    mut hypertrace: Hypertrace,
     socket: &UnixStream,
-    journal: UnixStream,
-    vcpus: u32,
-) -> Result<(), Box<dyn std::error::Error>> {
-    enter_jail()?;
-    let session = SessionConfig {
-        destination: Destination::Journal(journal.into(), "jailed".into()),
-        ..SessionConfig::new("jailed")
-    };
-    let hypertrace = Hypertrace::start(session, DeviceConfig::new(vcpus), None)?;
+    keep: &[RawFd],
+    may_open: bool,
+) -> Result<(), Box<dyn Error>> {
+    enter_jail(keep, may_open)?;
+    hypertrace.start_threads(|| Ok(()))?;
     hypertrace.session().attach("vcpus");
     while let Ok(Access(region, is_store, len, offset, mut data)) = Access::receive(socket) {
         let region = *Region::ALL.get(usize::from(region)).ok_or("no region")?;
@@ -120,18 +130,17 @@ fn run(
     Ok(())
 }
 
-/// Ends this process at any system call but those of its lists. None of them opens a file.
-fn enter_jail() -> Result<(), Box<dyn std::error::Error>> {
+/// Closes all descriptors but these, and lets the kernel end this process at any system call but those of its lists.
+/// `may_open`: the drain thread has a directory, and makes files in it.
+fn enter_jail(keep: &[RawFd], may_open: bool) -> Result<(), Box<dyn Error>> {
+    for fd in (0..MAX_FD).filter(|fd| !keep.contains(fd)) {
+        // SAFETY: nothing of the child uses it: what it has inherited beside these is the VMM's.
+        unsafe { libc::close(fd) };
+    }
     // SAFETY: it sets a number that the allocator reads, which would open a file otherwise.
     unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX) };
-    let lists = [
-        syscalls::START,
-        syscalls::START_JOURNAL,
-        syscalls::DRAIN_JOURNAL,
-        syscalls::RESET_SAVE_FINISH,
-        syscalls::RUNTIME,
-        PROXY,
-    ];
+    let drain = if may_open { syscalls::DRAIN } else { syscalls::DRAIN_JOURNAL };
+    let lists = [syscalls::START, drain, syscalls::RESET_SAVE_FINISH, syscalls::RUNTIME, PROXY];
     let calls = lists.into_iter().flatten().map(|call| (*call, vec![]));
     let filter = SeccompFilter::new(
         calls.collect::<BTreeMap<_, _>>(),

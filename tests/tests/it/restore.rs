@@ -65,10 +65,12 @@ impl Vmm {
     fn restore(file: &File, saved: &str, output: Output) -> Vmm {
         let (session, dir) = session(output);
         let (state, pages): (ChipState, Vec<Pages>) = serde_json::from_str(saved).unwrap();
+        // The file has what the machine before has left, which no device's fresh memory has.
         let memory = memory(file);
         memory.load(&pages).unwrap();
-        let chip = Chip::restore(memory, &ChipConfig::default(), &state, session.clone(), ());
-        Vmm { chip: chip.unwrap(), session, dir }
+        let chip = Chip::new(memory, &ChipConfig::default(), session.clone(), ());
+        chip.restore(&state, None).unwrap();
+        Vmm { chip, session, dir }
     }
 
     fn save(&self) -> String {
@@ -227,7 +229,8 @@ fn a_machine_with_sixteen_tracing_threads_has_a_small_state_and_loses_no_event_b
         let memory = memory();
         memory.load(&saved.memory).unwrap();
         let config = ChipConfig::default();
-        let chip = Chip::restore(memory, &config, &saved.chip, session.clone(), ()).unwrap();
+        let chip = Chip::new(memory, &config, session.clone(), ());
+        chip.restore(&saved.chip, None).unwrap();
         (Vmm { chip, session, dir }, vmm.end().summary)
     };
 
@@ -306,9 +309,8 @@ fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
     first.drain_all();
     drop(first);
 
-    let rolled =
-        Chip::restore(memory(&files[1]), &ChipConfig::default(), &state, session.clone(), ())
-            .unwrap();
+    let rolled = Chip::new(memory(&files[1]), &ChipConfig::default(), session.clone(), ());
+    rolled.restore(&state, None).unwrap();
     again.emit(700);
     let ended = Vmm { session, chip: rolled, dir }.end();
 
@@ -455,8 +457,10 @@ fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
     let config = DeviceConfig { geometry: geometry(vcpus), ..DeviceConfig::new(vcpus) };
     std::fs::create_dir_all(out).unwrap();
     let session = SessionConfig::new(out.join("session"));
-    let device = saved.as_ref().map(Snapshot::device);
-    let hypertrace = Hypertrace::start(session, config, device).unwrap();
+    let hypertrace = Hypertrace::start(session, config).unwrap();
+    if let Some(saved) = &saved {
+        hypertrace.load(saved.device()).unwrap();
+    }
     machine.observe(record_in(hypertrace.session().clone()));
     attach_window(&mut machine, hypertrace.device(), layout::DEVICE, Answer::Device).unwrap();
     if saved.is_none() {

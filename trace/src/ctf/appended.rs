@@ -2,7 +2,7 @@
 
 use hypertrace_format::folder::{check_size, set_len, write_at};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A file that ends with the last piece that was appended whole.
 #[derive(Debug)]
@@ -11,6 +11,12 @@ pub(super) struct Appended {
     len: u64,
     /// A part of another piece could not be cut off.
     is_torn: bool,
+}
+
+impl AsFd for Appended {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 impl Appended {

@@ -7,6 +7,7 @@ use hypertrace_format::error::WriteFailed;
 use hypertrace_format::folder::{Folder, Share};
 use hypertrace_format::{classes, session_json};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 /// Name of the trace's folder while the session is created: without metadata it cannot
@@ -251,6 +252,18 @@ impl Files {
             (Kind::Directory { files, .. }, Some(inode)) => files.close(&id.name, inode, end),
             (Kind::Journal { journal, .. }, None) => journal.close(&id.name, end),
             _ => Err(not_here()),
+        }
+    }
+
+    /// Calls `each` with every descriptor.
+    pub(crate) fn each_descriptor(&self, each: &mut dyn FnMut(BorrowedFd<'_>)) {
+        match &self.0 {
+            Kind::Directory { dir, files, descriptions } => {
+                each(dir.as_fd());
+                files.each_descriptor(each);
+                descriptions.iter().flatten().for_each(|file| each(file.as_fd()));
+            }
+            Kind::Journal { journal, .. } => each(journal.as_fd()),
         }
     }
 

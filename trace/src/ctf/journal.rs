@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_type};
 use rustix::net::{SendFlags, SocketType, send};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -50,6 +50,12 @@ pub(crate) struct Journal {
     /// The reader is gone. A later one would begin in the middle of a frame.
     is_broken: bool,
     is_ended: bool,
+}
+
+impl AsFd for Journal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Journal {

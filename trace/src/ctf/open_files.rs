@@ -7,7 +7,7 @@
 use hypertrace_format::folder::{Folder, check_size, inode as inode_of, set_len, write_at};
 use rustix::fs::OFlags;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 /// Device and inode of a file: another file of its name is not it.
@@ -39,6 +39,12 @@ impl OpenFiles {
 
     pub fn folder(&self) -> &Folder {
         &self.folder
+    }
+
+    /// Calls `each` with every descriptor.
+    pub fn each_descriptor(&self, each: &mut dyn FnMut(BorrowedFd<'_>)) {
+        each(self.folder.as_fd());
+        self.open.iter().for_each(|open| each(open.file.as_fd()));
     }
 
     /// Notes the folder's new path, for messages, after it was renamed.

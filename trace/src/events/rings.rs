@@ -355,9 +355,9 @@ pub(crate) struct HostRings {
     session: u64,
     pub rings: Box<[Arc<HostRing>]>,
     waker: Arc<Waker>,
-    /// [`FORKS`] of the process that they belong to: a child has a copy that no
+    /// [`FORKS`] of the process that drains them: another one has a copy that no
     /// drain loop empties.
-    forks: u32,
+    forks: AtomicU32,
     pub unattached: Arc<Unattached>,
 }
 
@@ -375,8 +375,18 @@ impl HostRings {
             .map(|_| HostRing::new(ring_bytes, mode, pause, &waker).map(Arc::new))
             .collect::<Result<_, _>>()?;
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
-        let forks = FORKS.load(Ordering::Relaxed);
+        let forks = FORKS.load(Ordering::Relaxed).into();
         Ok(HostRings { session, rings, waker, forks, unattached: Arc::default() })
+    }
+
+    /// Returns whether they belong to this process.
+    pub fn are_here(&self) -> bool {
+        FORKS.load(Ordering::Relaxed) == self.forks.load(Ordering::Relaxed)
+    }
+
+    /// Makes them this process's, after a fork.
+    pub fn adopt(&self) {
+        self.forks.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Claims a ring for the calling thread, under a name. `false`: none is
@@ -453,7 +463,7 @@ impl HostRings {
     }
 
     fn claim(&self, name: &str, now: u64) -> Option<Claim> {
-        if FORKS.load(Ordering::Relaxed) != self.forks {
+        if !self.are_here() {
             return None;
         }
         self.rings.iter().find_map(|ring| Claim::new(self.session, ring, name, now))

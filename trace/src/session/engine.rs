@@ -19,6 +19,7 @@ use hypertrace_abi::ring::{Consumer, Fault};
 use hypertrace_abi::sink::{Drained, KnownClient};
 use hypertrace_format::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS};
 use std::fmt::Write;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -261,6 +262,16 @@ impl Engine {
         }
         state.classes.wanted.publish();
         epoch
+    }
+
+    /// Calls `each` with every descriptor of the session's files, except for its directory's.
+    pub fn each_descriptor(&self, each: &mut dyn FnMut(BorrowedFd<'_>)) {
+        if let Some(files) = &self.state.trace.files {
+            files.each_descriptor(each);
+        }
+        if let Some(file) = &self.simple.file {
+            each(file.as_fd());
+        }
     }
 
     /// Calls `tell` with what is known of each guest's client.

@@ -23,6 +23,7 @@ use hypertrace_format::session_json::GuestTsc;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -62,7 +63,10 @@ impl SessionParts {
 
 impl Drop for SessionParts {
     fn drop(&mut self) {
-        self.end();
+        // A fork's copy leaves the directory to the process that records.
+        if self.rings.are_here() {
+            self.end();
+        }
     }
 }
 
@@ -181,6 +185,25 @@ impl Session {
     /// If the session is written to a journal.
     pub fn folder(&self) -> io::Result<&Folder> {
         self.parts.destination.folder()
+    }
+
+    /// Makes the session the calling process's, for a process that was forked after [`Session::create`] and that
+    /// drains and ends it from now on. No thread has attached yet. The parent only drops its copies.
+    pub fn adopt(&self) {
+        self.parts.rings.adopt();
+    }
+
+    /// Returns the descriptors that the session holds, for a process that closes all others: its directories and
+    /// files, or its journal's socket. Its files that are opened later are in these directories.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let mut all = Vec::new();
+        let mut add = |fd: BorrowedFd<'_>| all.push(fd.as_raw_fd());
+        let folders = [self.parts.destination.folder().ok(), self.parts.claim.as_ref()];
+        folders.into_iter().flatten().for_each(|folder| add(folder.as_fd()));
+        self.engine().each_descriptor(&mut add);
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// Claims a host ring for the calling thread under a name: declared events

@@ -12,6 +12,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::process::geteuid;
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zerocopy::IntoBytes;
@@ -30,6 +31,12 @@ pub(super) struct Out {
     /// True if the pipe's reader is gone. A later reader would begin in the
     /// middle of a record.
     broken: bool,
+}
+
+impl AsFd for Out {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 impl Out {

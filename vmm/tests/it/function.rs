@@ -7,10 +7,10 @@ use hypertrace_vmm::{
     BarForm, Bars, Hypertrace, Mapping, Move, PciFunction, Region, RestoreError, SavedFunction, Vm,
 };
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use vmm_sys_util::eventfd::EventFd;
 
 /// Addresses that the bus allocates, in the order of `Region::ALL`.
 const BASES: [u64; 4] = [0xe000_0000, 0xe010_0000, 0xe020_0000, 0x10_0000_0000];
@@ -87,11 +87,11 @@ impl Vm for Interrupted {
         self.mapped.lock().unwrap().retain(|gpa| *gpa != memory.gpa);
     }
 
-    fn arm(&self, _: u64, _: &EventFd) -> io::Result<()> {
+    fn arm(&self, _: u64, _: BorrowedFd<'_>) -> io::Result<()> {
         Ok(())
     }
 
-    fn disarm(&self, _: u64, _: &EventFd) {}
+    fn disarm(&self, _: u64, _: BorrowedFd<'_>) {}
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_state_of_another_function_changes_nothing() {
     let other_bus = SavedFunction { bars: Bars::Within(0..u64::MAX), ..before.clone() };
 
     for state in [lie, other_bus] {
-        assert!(function.restore(&state).is_err());
+        assert!(function.load(&state).is_err());
         assert_eq!(function.save(), before);
     }
 }
@@ -160,7 +160,7 @@ fn a_state_does_not_widen_the_range_of_a_bus() {
     let before = function.save();
     let wider = SavedFunction { bars: Bars::Within(0..1 << 33), ..before.clone() };
 
-    let refused = function.restore(&wider).unwrap_err();
+    let refused = function.load(&wider).unwrap_err();
 
     let what = "begin of the BARs' range";
     assert_eq!(refused, RestoreError::Differs { what, expected: 1 << 32, found: 0 });

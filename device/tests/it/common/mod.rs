@@ -6,6 +6,7 @@
 #[cfg(feature = "vfio-user")]
 pub mod server;
 
+use hypertrace_abi::layout::MASK_BYTES;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, Flow};
 use hypertrace_abi::sink::{
@@ -79,6 +80,8 @@ pub struct Recorder {
     /// Maximum number of records that one drain takes.
     pub packet: Mutex<Option<usize>>,
     pub quiet_for: Mutex<Duration>,
+    /// The enable mask that the next pass brings.
+    pub mask: Mutex<Option<[u8; MASK_BYTES as usize]>>,
     /// Its next passes panic.
     pub panics: AtomicBool,
     pub facts: Facts,
@@ -114,7 +117,7 @@ impl EventSink for Recorder {
 impl DrainSink for &Recorder {
     fn begin_pass(&mut self) -> Settings {
         self.calls.lock().unwrap().push(Call::Begin);
-        Settings::default()
+        Settings { mask: self.mask.lock().unwrap().take(), ..Settings::default() }
     }
 
     fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
@@ -187,6 +190,12 @@ pub fn chip() -> (Arc<Chip>, Arc<Recorder>) {
 
 pub fn points(sink: &Recorder) -> Vec<Point> {
     std::mem::take(&mut sink.points.lock().unwrap())
+}
+
+/// Gives the device an enable mask, by a pass.
+pub fn set_mask(chip: &Chip, sink: &Recorder, mask: [u8; MASK_BYTES as usize]) {
+    *sink.mask.lock().unwrap() = Some(mask);
+    chip.drain_all();
 }
 
 /// Returns the number of complete passes.

@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex};
 use common::{machine, run};
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
-use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
+use hypertrace_device::{Chip, ChipConfig, Geometry, Kick, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::Device;
 use kvm_vmm::{Answer, VmmEvent, attach_pci, attach_window};
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Sink that keeps reference points, and takes nothing out of rings.
 #[derive(Default)]
@@ -41,9 +40,9 @@ impl DrainSink for &Recorder {
 
 fn device() -> (Device, Arc<Recorder>) {
     let memory = Memory::anonymous(Geometry { clients: 4, ..Geometry::default() }).unwrap();
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let kick = Kick::new().unwrap();
     let config = ChipConfig { vcpu_clients: 2, kick_is_cheap: true, ..ChipConfig::default() };
-    let waker = kick.try_clone().unwrap();
+    let waker = kick.clone();
     let sink = Arc::<Recorder>::default();
     (Device::new(Arc::new(Chip::new(memory, &config, sink.clone(), waker)), kick), sink)
 }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use common::{LIMIT, machine, run};
 use hypertrace_guest::{Args, Program, layout};
 use kvm_vmm::{Access, Error, Machine, VcpuError, VmmEvent};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::AsFd;
 use vm_memory::{FileOffset, MmapRegion};
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::tempfile::TempFile;
 
 /// Returns arguments for `count` stores of `width` bytes at `address`.
@@ -154,19 +155,21 @@ fn a_slot_that_is_dropped_is_unmapped_and_its_number_used_again() {
 #[test]
 fn a_doorbell_of_length_8_counts_every_value_and_no_other_length() {
     let Some(first) = machine(1) else { return };
-    let bell = EventFd::new(EFD_NONBLOCK).unwrap();
-    let armed = first.vm().doorbell(layout::DEVICE, 8, &bell).unwrap();
+    let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let armed = first.vm().doorbell(layout::DEVICE, 8, bell.as_fd()).unwrap();
     run(first, &stores(100, layout::DEVICE, 8));
     drop(armed);
-    assert_eq!(bell.read().unwrap(), 100);
+    let mut count = [0; 8];
+    rustix::io::read(&bell, &mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), 100);
 
     let Some(mut second) = machine(1) else { return };
-    let _armed = second.vm().doorbell(layout::DEVICE, 8, &bell).unwrap();
+    let _armed = second.vm().doorbell(layout::DEVICE, 8, bell.as_fd()).unwrap();
     let seen = record_stores(&mut second, layout::DEVICE);
     run(second, &stores(5, layout::DEVICE, 4));
 
     assert_eq!(seen.lock().unwrap().len(), 5);
-    assert!(bell.read().is_err(), "nothing was counted");
+    assert!(rustix::io::read(&bell, &mut count).is_err(), "nothing was counted");
 }
 
 #[test]
@@ -174,8 +177,8 @@ fn a_doorbell_that_is_dropped_traps_again() {
     let Some(mut machine) = machine(1) else {
         return;
     };
-    let bell = EventFd::new(EFD_NONBLOCK).unwrap();
-    drop(machine.vm().doorbell(layout::DEVICE, 8, &bell).unwrap());
+    let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    drop(machine.vm().doorbell(layout::DEVICE, 8, bell.as_fd()).unwrap());
     let seen = record_stores(&mut machine, layout::DEVICE);
 
     run(machine, &stores(5, layout::DEVICE, 8));

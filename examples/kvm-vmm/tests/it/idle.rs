@@ -9,11 +9,10 @@ use common::{machine, run};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::{Consumer, Flow};
 use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
-use hypertrace_device::{Chip, ChipConfig, DrainPolicy, Geometry, Memory};
+use hypertrace_device::{Chip, ChipConfig, DrainPolicy, Geometry, Kick, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::Device;
 use kvm_vmm::{Answer, attach_window};
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Events, and the pause before each.
 const EVENTS: u64 = 7;
@@ -73,10 +72,10 @@ fn a_lone_event_is_drained_within_100_ms_though_the_host_keeps_no_timer() {
     let Some(mut machine) = machine(1) else {
         return;
     };
-    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let kick = Kick::new().unwrap();
     let config = ChipConfig { vcpu_clients: 1, kick_is_cheap: true, ..ChipConfig::default() };
     let memory = Memory::anonymous(Geometry { clients: 1, ..Geometry::default() }).unwrap();
-    let waker = kick.try_clone().unwrap();
+    let waker = kick.clone();
     let sink = Arc::<Lateness>::default();
     let chip = Arc::new(Chip::new(memory, &config, sink.clone(), waker));
     let drain = chip.drain_thread(&kick, DrainPolicy::default(), || Ok(())).unwrap();

@@ -25,7 +25,7 @@ fn start() -> (Hypertrace, TempDir) {
         ..Geometry::default()
     };
     let config = DeviceConfig { geometry, ..DeviceConfig::new(VCPUS as u32) };
-    (Hypertrace::start(SessionConfig::new(dir.path()), config, None).unwrap(), dir)
+    (Hypertrace::start(SessionConfig::new(dir.path()), config).unwrap(), dir)
 }
 
 /// Makes a machine whose events go to the host's session. Returns `None` without KVM.

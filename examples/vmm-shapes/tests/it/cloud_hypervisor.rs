@@ -146,7 +146,7 @@ fn a_function_is_restored_with_its_bars_where_the_bus_had_them() {
     let saved: Saved = serde_json::from_str(&json).unwrap();
     let (_dir, hypertrace) = start(Some(&saved));
     let (restored, bus) = function_device(&hypertrace);
-    bus.device.function().restore(saved.pci.as_ref().unwrap()).unwrap();
+    bus.device.function().load(saved.pci.as_ref().unwrap()).unwrap();
     bus.device.bars().write(MOVED, POINT, &8u64.to_le_bytes());
 
     assert_eq!(restored.placed(), machine.placed());

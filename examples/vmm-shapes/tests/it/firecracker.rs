@@ -79,10 +79,9 @@ fn a_snapshot_of_another_device_is_refused_by_name() {
     saved.chip.ring_bytes *= 2;
 
     let session = SessionConfig::new(dir.path().join("other"));
-    let error = Hypertrace::start(session, config(), Some(&saved)).unwrap_err();
+    let error = Hypertrace::start(session, config()).unwrap().load(&saved).unwrap_err();
 
-    let why = std::error::Error::source(&error).unwrap().to_string();
-    assert!(why.contains("ring size"), "{error}: {why}");
+    assert!(error.to_string().contains("ring size"), "{error}");
 }
 
 #[test]
@@ -101,7 +100,7 @@ fn each_of_64_vcpus_has_a_client_and_a_ring() {
     let dir = tempfile::tempdir().unwrap();
     let session = SessionConfig::new(dir.path().join("s"));
     let config = DeviceConfig { vcpus: VCPUS, geometry: geometry().for_vcpus(VCPUS), ..config() };
-    let hypertrace = Hypertrace::start(session, config, None).unwrap();
+    let hypertrace = Hypertrace::start(session, config).unwrap();
     let (_machine, bus) = attach(&hypertrace);
     let control = BASE + hypertrace.chip().geometry().window_offset(Region::Control);
 
@@ -145,8 +144,8 @@ fn a_start_that_fails_leaves_the_directory_as_it_was() {
     let geometry = Geometry { ring_bytes: 3, ..geometry() };
     let impossible = DeviceConfig { geometry, ..config() };
 
-    let failed = Hypertrace::start(session(), impossible, None).unwrap_err();
+    let failed = Hypertrace::start(session(), impossible).unwrap_err();
 
     assert!(matches!(failed, Error::Memory(_)), "{failed}");
-    Hypertrace::start(session(), config(), None).unwrap().finish().unwrap();
+    Hypertrace::start(session(), config()).unwrap().finish().unwrap();
 }

@@ -6,5 +6,8 @@ mod cloud_hypervisor;
 mod common;
 mod doc;
 mod firecracker;
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+mod jail;
+
 mod io_manager;
 mod memory;

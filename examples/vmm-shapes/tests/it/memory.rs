@@ -17,7 +17,7 @@ fn a_session_and_a_device_for_4_vcpus_take_less_than_4_mib_of_private_memory() {
         let session = SessionConfig::new(dir.path());
         let before = private();
 
-        let hypertrace = Hypertrace::start(session, DeviceConfig::new(4), None).unwrap();
+        let hypertrace = Hypertrace::start(session, DeviceConfig::new(4)).unwrap();
 
         let taken = private() - before;
         assert!(taken < 4 << 10, "{taken} KiB");

@@ -4,8 +4,8 @@
 
 use hypertrace_vmm::{DeviceConfig, Drain, Geometry, Hypertrace, Mapping, SessionConfig, Vm};
 use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
-use vmm_sys_util::eventfd::EventFd;
 
 /// A machine without a hypervisor: everything traps.
 pub struct Traps;
@@ -17,11 +17,11 @@ impl Vm for Traps {
 
     fn unmap(&self, _: &Mapping<'_>) {}
 
-    fn arm(&self, _: u64, _: &EventFd) -> io::Result<()> {
+    fn arm(&self, _: u64, _: BorrowedFd<'_>) -> io::Result<()> {
         Err(ErrorKind::Unsupported.into())
     }
 
-    fn disarm(&self, _: u64, _: &EventFd) {}
+    fn disarm(&self, _: u64, _: BorrowedFd<'_>) {}
 }
 
 /// Returns the sizes of [`start`]'s device.
@@ -31,7 +31,6 @@ pub fn geometry() -> Geometry {
 
 /// Starts a device with small rings.
 pub fn start(dir: &Path) -> Hypertrace {
-    let config =
-        DeviceConfig { geometry: geometry(), drain: Drain::EventLoop, ..DeviceConfig::new(1) };
-    Hypertrace::start(SessionConfig::new(dir), config, None).unwrap()
+    let config = DeviceConfig { geometry: geometry(), drain: Drain::Later, ..DeviceConfig::new(1) };
+    Hypertrace::start(SessionConfig::new(dir), config).unwrap()
 }

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
 use hypertrace_vmm::{DeviceConfig, Geometry, Hypertrace, Mapping, Saved, SessionConfig, Vm};
-use vmm_sys_util::eventfd::EventFd;
 
 /// Mappings (size, read-only) by address, and addresses of ioeventfds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,12 +36,12 @@ impl Vm for Machine {
         self.0.lock().unwrap().memory.remove(&memory.gpa);
     }
 
-    fn arm(&self, gpa: u64, _eventfd: &EventFd) -> io::Result<()> {
+    fn arm(&self, gpa: u64, _eventfd: BorrowedFd<'_>) -> io::Result<()> {
         self.0.lock().unwrap().doorbells.insert(gpa);
         Ok(())
     }
 
-    fn disarm(&self, gpa: u64, _eventfd: &EventFd) {
+    fn disarm(&self, gpa: u64, _eventfd: BorrowedFd<'_>) {
         self.0.lock().unwrap().doorbells.remove(&gpa);
     }
 }
@@ -64,7 +64,10 @@ pub fn config() -> DeviceConfig {
 pub fn start(saved: Option<&Saved>) -> (tempfile::TempDir, Hypertrace) {
     let dir = tempfile::tempdir().unwrap();
     let session = SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.path()) };
-    let hypertrace = Hypertrace::start(session, config(), saved).unwrap();
+    let hypertrace = Hypertrace::start(session, config()).unwrap();
+    if let Some(saved) = saved {
+        hypertrace.load(saved).unwrap();
+    }
     (dir, hypertrace)
 }
 

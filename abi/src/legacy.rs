@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The interface of 2016, which a device still serves to old guests.
+//!
+//! Such a guest reads five [words](Words) at the start of the config page. It stores the arguments of an event
+//! to its slot in BAR 1, except for the first one, and then the first one to its register at `client * 8` in BAR 2.
+//! Newer guests use nothing of this but the number of clients.
+
+use crate::layout::{Geometry, PAGE, WORD};
+
+/// Greatest number of arguments of an event.
+pub const MAX_ARGS: u32 = 16;
+
+/// Bytes from one client's argument slot in BAR 1 to the next, per argument:
+/// the 2016 code steps `u64` pointers by `client * args * 8`.
+pub const SLOT_STRIDE_PER_ARG: u64 = 64;
+
+/// The first words of the config page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Words {
+    /// 0x00: number of clients.
+    pub max_clients: u64,
+    /// 0x08: number of arguments of an event.
+    pub client_args: u64,
+    /// 0x10: 8 * client_args.
+    pub client_data_size: u64,
+    /// 0x18: bytes of registers at the start of BAR 2.
+    pub control_size: u64,
+    /// 0x20: bytes of argument slots in BAR 1.
+    pub data_size: u64,
+}
+
+impl Words {
+    /// Returns the words that describe this geometry.
+    pub const fn new(g: &Geometry) -> Words {
+        Words {
+            max_clients: g.clients as u64,
+            client_args: g.legacy_args as u64,
+            client_data_size: WORD * g.legacy_args as u64,
+            control_size: registers_size(g),
+            data_size: data_size(g),
+        }
+    }
+}
+
+/// Returns the distance in bytes from one client's argument slot to the next in BAR 1.
+pub const fn slot_stride(g: &Geometry) -> u64 {
+    SLOT_STRIDE_PER_ARG * g.legacy_args as u64
+}
+
+/// Returns the size in bytes of the used part of BAR 1: whole pages of argument slots.
+pub const fn data_size(g: &Geometry) -> u64 {
+    (g.clients as u64 * slot_stride(g)).next_multiple_of(PAGE)
+}
+
+/// Returns the size in bytes of the registers at the start of BAR 2: whole pages.
+pub const fn registers_size(g: &Geometry) -> u64 {
+    (g.clients as u64 * WORD).next_multiple_of(PAGE)
+}
+
+/// Returns the words of BAR 1 that hold the arguments of a client's event, except for the first one.
+pub fn slot<'d, T>(data: &'d [T], client: u32, g: &Geometry) -> Option<&'d [T]> {
+    let first = u64::from(client) * slot_stride(g) / WORD;
+    data.get(usize::try_from(first).ok()?..)?.get(..g.legacy_args as usize - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_step_by_64_times_args() {
+        let g = Geometry { legacy_args: 3, ..Geometry::default() };
+        let data: [u64; 64] = core::array::from_fn(|at| at as u64);
+
+        assert_eq!(slot_stride(&g), 192);
+        assert_eq!(slot(&data, 2, &g), Some(&[48, 49][..]));
+        assert_eq!(slot(&data, 3, &g), None);
+    }
+}

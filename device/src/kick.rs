@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The eventfd of the register KICK.
+
+use crate::chip::DrainWaker;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// The eventfd that the drain loop waits for. The guest signals it by a store to KICK, if the VMM has
+/// [armed](crate::Chip::doorbell) it as an ioeventfd, and the chip signals it as its waker. Clones are the same descriptor.
+///
+/// ```
+/// use hypertrace_device::{DrainWaker, Kick};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let kick = Kick::new()?;
+/// let waker = kick.clone(); // for `Chip::new`
+/// waker.wake();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Kick(Arc<OwnedFd>);
+
+impl Kick {
+    /// Makes an eventfd, which does not block and is closed when the process executes another program.
+    ///
+    /// # Errors
+    /// If the process has no descriptors left.
+    pub fn new() -> io::Result<Kick> {
+        Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?.into())
+    }
+
+    /// Makes it not readable.
+    pub(crate) fn clear(&self) {
+        // Fails only if it is not readable.
+        let _ = rustix::io::read(self, &mut [0; 8]);
+    }
+}
+
+impl DrainWaker for Kick {
+    fn wake(&self) {
+        // Fails only if the counter is full: then the descriptor is readable anyway.
+        let _ = rustix::io::write(self, &1u64.to_ne_bytes());
+    }
+}
+
+/// An eventfd of the VMM's, with EFD_NONBLOCK.
+impl From<OwnedFd> for Kick {
+    fn from(eventfd: OwnedFd) -> Kick {
+        Kick(Arc::new(eventfd))
+    }
+}
+
+impl AsFd for Kick {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

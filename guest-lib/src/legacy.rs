@@ -1,0 +1,41 @@
+//! Events of the [interface of 2016](hypertrace_abi::legacy).
+
+use crate::client::Client;
+use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed, fence};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::event::Words;
+use hypertrace_abi::legacy;
+use hypertrace_abi::record::{Flags, id};
+use hypertrace_abi::ring::NewRecord;
+
+/// Records an event of the 2016 interface on this client: `arg1`, and at most
+/// as many further arguments as the device was built for; the others are zero.
+/// It costs one exit. Where stores do not trap, and where a kernel module lends the client, it is a
+/// commit.
+pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
+    hypertrace_of(client, client.index(), arg1, args);
+}
+
+/// Records an event as [`hypertrace()`] does, with another client's number. The interface of 2016
+/// leaves the choice of numbers to programs.
+pub(crate) fn hypertrace_of(client: &Client<'_>, number: u32, arg1: u64, args: &[u64]) {
+    let channel = client.channel();
+    let args = &args[..args.len().min(channel.geometry.legacy_args as usize - 1)];
+    let slot = legacy::slot(channel.data, number, &channel.geometry);
+    let trapping = channel.control.filter(|_| channel.traps() && !channel.is_lent);
+    let Some((control, slot)) = trapping.zip(slot) else {
+        let count = 1 + args.len() as u64;
+        let prefix = [number.into(), count, arg1];
+        let record = NewRecord::of_id(id::HYPERTRACE, [Words(&prefix), Words(args)])
+            .with_flags(Flags::REFERENCE_POINT);
+        client.emit_waiting(|| client.producer().try_emit(record, ticks));
+        return;
+    };
+    for (i, word) in slot.iter().enumerate() {
+        word.store(args.get(i).copied().unwrap_or(0), Relaxed);
+    }
+    // ORDERING: the store to the register traps; x86 keeps stores in order,
+    // others need the fence.
+    fence(Ordering::SeqCst);
+    control.legacy(number, arg1);
+}
