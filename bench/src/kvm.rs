@@ -10,7 +10,6 @@ use anyhow::{Result, anyhow, ensure};
 use hypertrace_device::{Geometry, Region};
 use hypertrace_guest::{Args, Program};
 use kvm_vmm::{Answer, Machine, Vm};
-use std::os::fd::AsFd;
 
 const EXIT_NULL: Floor = ("kvm_exit_null", exit_null);
 
@@ -112,20 +111,14 @@ pub fn bar_move(_: &mut Context) -> Result<f64> {
     let geometry =
         Geometry { clients: 64, ring_bytes: 1 << 16, block_bytes: 1 << 12, ..Geometry::default() };
     let device = scratch.device(geometry, 1)?;
-    let place = |gpa| {
-        let bell = device.chip().doorbell(Region::Control, gpa);
-        bell.map(|gpa| vm.doorbell(gpa, 8, device.device().kick().as_fd())).transpose()
-    };
-    let mut armed = place(BARS[0])?;
+    let calls = vm.calls()?;
+    let bar = |n: u64| BARS[n as usize % 2];
+    device.device().place(&calls, Region::Control, bar(0))?;
     let mut failed = None;
     let time = timed(MOVES, |n| {
-        armed = None;
-        match place(BARS[(n as usize + 1) % 2]) {
-            Ok(bell) => armed = bell,
-            Err(error) => failed = Some(error),
-        }
+        device.device().remove(&calls, Region::Control, bar(n));
+        failed = device.device().place(&calls, Region::Control, bar(n + 1)).err();
     });
-    drop(armed);
     device.finish()?;
     failed.map_or(Ok(ns(time, MOVES)), |error| Err(error.into()))
 }

@@ -24,20 +24,31 @@ pub struct Move {
 
 /// The device as a PCI function: config space, and BARs that are mapped where both the guest and the bus have them.
 ///
-/// Calls for config space take a lock, which is held while the VMM maps a BAR. Loads and stores of BARs take none.
+/// Loads and stores of BARs take no lock, and no lock is held while the VMM maps a BAR. A thread that changes
+/// the BARs while another one maps them leaves its change to that one.
 pub struct PciFunction {
     pub(crate) function: Inner,
     form: BarForm,
     device: Device,
     vm: Arc<dyn Vm>,
-    bars: Mutex<Bars>,
+    places: Mutex<Places>,
+}
+
+/// Where the BARs are.
+#[derive(Debug)]
+struct Places {
+    bus: Bars,
+    /// Address at which each BAR is mapped or was tried to.
+    mapped: [Option<u64>; 4],
+    /// A thread maps or unmaps a BAR, and looks for more to do afterwards.
+    is_busy: bool,
 }
 
 impl fmt::Debug for PciFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PciFunction")
             .field("function", &self.function)
-            .field("bars", &self.bars)
+            .field("places", &self.places)
             .finish_non_exhaustive()
     }
 }
@@ -54,8 +65,8 @@ impl PciFunction {
         form: BarForm,
     ) -> Result<PciFunction, GeometryError> {
         let function = Inner::with_form(Arc::clone(device.chip()), form)?;
-        let bars = Mutex::new(bars);
-        let function = PciFunction { function, form, device: device.clone(), vm, bars };
+        let places = Mutex::new(Places { bus: bars, mapped: [None; 4], is_busy: false });
+        let function = PciFunction { function, form, device: device.clone(), vm, places };
         function.program();
         Ok(function)
     }
@@ -65,10 +76,20 @@ impl PciFunction {
         self.form.bars(self.device.chip().geometry())
     }
 
+    /// Returns the BAR at a register of config space, BAR 0 to 5. `None`: there is none, or the upper half of an address.
+    pub fn bar(&self, index: usize) -> Option<Bar> {
+        self.bars().into_iter().find(|bar| bar.index == index)
+    }
+
+    /// Returns the address at which the guest has a BAR, for a bus that follows the guest. `None`: it decodes none.
+    pub fn address(&self, region: Region) -> Option<u64> {
+        self.function.decoded(region)
+    }
+
     /// Sets where the bus has the BARs, for a bus that allocates the addresses after the function is made. The guest
     /// has not run yet.
     pub fn set_bars(&self, bars: Bars) {
-        *self.places() = bars;
+        self.places().bus = bars;
         self.program();
     }
 
@@ -79,9 +100,16 @@ impl PciFunction {
 
     /// Performs a store to config space. Returns the BARs that are not where the bus has them.
     pub fn config_write(&self, offset: u64, data: &[u8]) -> Vec<Move> {
-        let mut moves = Vec::new();
-        self.function.config_write(offset, data, |change| moves.extend(self.change(change)));
-        moves
+        let mut changes = Vec::new();
+        self.function.config_write(offset, data, |change| changes.push(change));
+        // Where a BAR is not mapped, it traps.
+        let _ = self.settle();
+        let Bars::At(bases) = self.places().bus else { return Vec::new() };
+        let moved = |change: BarChange| {
+            let (bar, from) = (self.bar(change.region.bar())?, bases[change.region as usize]);
+            change.to.filter(|to| *to != from).map(|to| Move { bar, from, to })
+        };
+        changes.into_iter().filter_map(moved).collect()
     }
 
     /// Returns a dword of config space, for a bus that counts it in dwords.
@@ -113,27 +141,22 @@ impl PciFunction {
     /// # Errors
     /// If the hypervisor refuses: the BAR traps then.
     pub fn move_bar(&self, region: Region, to: u64) -> io::Result<()> {
-        // Locked until the BAR is mapped: another vCPU that turns memory space off meanwhile unmaps it afterwards.
-        let mut bars = self.places();
-        if let Bars::At(bases) = &mut *bars {
+        if let Bars::At(bases) = &mut self.places().bus {
             bases[region as usize] = to;
         }
-        match self.function.decoded(region) == Some(to) {
-            true => self.device.place(&*self.vm, region, to),
-            // The guest has turned memory space off.
-            false => Ok(()),
-        }
+        self.settle()
     }
 
     /// Sets a BAR back to where the bus has it, because the bus has refused to move it: the guest reads the old address.
     pub fn restore_bar(&self, region: Region) {
-        let Bars::At(bases) = *self.places() else { return };
-        self.function.set_bar(region, bases[region as usize], |change| _ = self.change(change));
+        let Bars::At(bases) = self.places().bus else { return };
+        self.function.set_bar(region, bases[region as usize], |_| ());
+        let _ = self.settle();
     }
 
     /// Returns the BAR that the bus has at an address, for a bus that names its BARs so and has no two at one address.
     pub fn bar_at(&self, base: u64) -> Option<Region> {
-        match &*self.places() {
+        match &self.places().bus {
             Bars::At(bases) => {
                 Region::ALL.into_iter().find(|region| bases[*region as usize] == base)
             }
@@ -143,13 +166,14 @@ impl PciFunction {
 
     /// Resets config space and the device, as a reset of the machine does. No vCPU runs.
     pub fn reset(&self) {
-        self.function.reset(|change| _ = self.change(change));
+        self.function.reset(|_| ());
+        let _ = self.settle();
         self.program();
     }
 
     /// Returns the state, for [`Saved::pci`](crate::Saved::pci).
     pub fn save(&self) -> SavedFunction {
-        SavedFunction { config: self.function.state(), bars: self.places().clone() }
+        SavedFunction { config: self.function.state(), bars: self.places().bus.clone() }
     }
 
     /// Restores config space and the bus's addresses, and maps the BARs that were decoded. No vCPU has run yet.
@@ -157,50 +181,87 @@ impl PciFunction {
     /// # Errors
     /// If the state is of another function, or of another kind of bus: then nothing was done.
     pub fn load(&self, saved: &SavedFunction) -> Result<(), RestoreError> {
-        let before = self.places().clone();
+        let before = self.places().bus.clone();
         for ((what, expected), (_, found)) in before.fixed().into_iter().zip(saved.bars.fixed()) {
             if expected != found {
                 return Err(RestoreError::Differs { what, expected, found });
             }
         }
-        *self.places() = saved.bars.clone();
-        let restored = self.function.restore(&saved.config, |change| _ = self.change(change));
-        restored.inspect_err(|_| *self.places() = before)
+        self.function.restore(&saved.config, |_| ())?;
+        self.places().bus = saved.bars.clone();
+        let _ = self.settle();
+        Ok(())
     }
 
     /// Stores the bus's addresses to the BARs.
     fn program(&self) {
-        let Bars::At(bases) = *self.places() else { return };
+        let Bars::At(bases) = self.places().bus else { return };
         for (region, base) in Region::ALL.into_iter().zip(bases) {
-            self.function.set_bar(region, base, |change| _ = self.change(change));
+            self.function.set_bar(region, base, |_| ());
         }
+        let _ = self.settle();
     }
 
-    /// Maps and unmaps a BAR that the guest has moved. Returns it if the bus has another address.
-    fn change(&self, change: BarChange) -> Option<Move> {
-        let BarChange { region, from, to } = change;
-        let bar = self.bars()[region as usize];
-        let size = bar.size;
-        let bars = self.places();
-        if let Some(from) = from.filter(|from| bars.contain(region, *from, size)) {
-            self.device.remove(&*self.vm, region, from);
+    /// Maps each BAR where both the guest and the bus have it, and unmaps it elsewhere. If another thread does so already,
+    /// that one does the rest. Returns the first error.
+    fn settle(&self) -> io::Result<()> {
+        let mut done = Ok(());
+        while let Some(step) = self.begin_step() {
+            match step.is_mapping {
+                true => done = done.and(self.device.place(&*self.vm, step.region, step.gpa)),
+                false => self.device.remove(&*self.vm, step.region, step.gpa),
+            }
         }
-        let to = to?;
-        if bars.contain(region, to, size) {
-            // Where it is not mapped, it traps.
-            let _ = self.device.place(&*self.vm, region, to);
+        done
+    }
+
+    /// Returns what is to be mapped or unmapped next. `None`: nothing, or another thread is at it.
+    fn begin_step(&self) -> Option<Step<'_>> {
+        let mut places = self.places();
+        if places.is_busy {
             return None;
         }
-        match &*bars {
-            Bars::At(bases) => Some(Move { bar, from: bases[region as usize], to }),
-            Bars::Within(_) => None,
-        }
+        let Places { bus, mapped, .. } = &*places;
+        let wanted = self.bars().map(|bar| {
+            let gpa = self.function.decoded(bar.region)?;
+            bus.contain(bar.region, gpa, bar.size).then_some(gpa)
+        });
+        let differing = Region::ALL.into_iter().zip(mapped.iter().zip(wanted));
+        let differing = differing.filter(|(_, (mapped, wanted))| **mapped != *wanted);
+        // First all that goes away: a BAR may go where another one was.
+        let next = differing.min_by_key(|(_, (mapped, _))| mapped.is_none());
+        let (region, (mapped, wanted)) = next?;
+        let (gpa, is_mapping) = match *mapped {
+            Some(from) => (from, false),
+            None => (wanted?, true),
+        };
+        places.mapped[region as usize] = is_mapping.then_some(gpa);
+        places.is_busy = true;
+        Some(Step { places: &self.places, region, gpa, is_mapping })
     }
 
-    fn places(&self) -> MutexGuard<'_, Bars> {
-        // A VMM's call may panic. The addresses are whole by then.
-        self.bars.lock().unwrap_or_else(PoisonError::into_inner)
+    fn places(&self) -> MutexGuard<'_, Places> {
+        lock(&self.places)
     }
+}
+
+/// A BAR that a thread unmaps or maps. Its drop lets other threads do so.
+struct Step<'a> {
+    places: &'a Mutex<Places>,
+    region: Region,
+    gpa: u64,
+    is_mapping: bool,
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        lock(self.places).is_busy = false;
+    }
+}
+
+fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
+    // No code of the VMM runs while it is locked.
+    places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the offset of a dword of config space, whatever a bus takes for its number.

@@ -8,6 +8,7 @@ use hypertrace_device::{
     Chip, ChipConfig, Counter, DrainPolicy, DrainThread, DrainWaker, Geometry, Kick, Memory,
     MemoryError, Region, RestoreError,
 };
+use hypertrace_trace::monitor::{Monitor, MonitorError};
 use hypertrace_trace::{Session, SessionConfig, SessionError, Summary};
 use std::fmt;
 use std::io;
@@ -93,6 +94,7 @@ pub struct Hypertrace {
     session: Session,
     device: Device,
     drain: Option<DrainThread>,
+    monitor: Option<Monitor>,
 }
 
 impl Hypertrace {
@@ -130,7 +132,8 @@ impl Hypertrace {
         let chip = Arc::new(Chip::new(memory, &of_chip, session.clone(), waker));
         session.wake_by(move || wake.wake());
         let device = Device::new(chip, kick);
-        let mut hypertrace = Hypertrace { session: session.clone(), device, drain: None };
+        let mut hypertrace =
+            Hypertrace { session: session.clone(), device, drain: None, monitor: None };
         if let Drain::Thread(first) = config.drain {
             hypertrace.start_threads(first)?;
         }
@@ -154,6 +157,15 @@ impl Hypertrace {
         let chip = Arc::clone(self.chip());
         let thread = chip.drain_thread(self.device.kick(), DrainPolicy::default(), first);
         self.drain = Some(thread.map_err(Error::Drain)?);
+        Ok(())
+    }
+
+    /// Serves `hypertrace ctl` until the device's end. A VMM with filters for system calls calls [`Session::serve_after`].
+    ///
+    /// # Errors
+    /// If the session has no directory, or the socket cannot be made there.
+    pub fn serve(&mut self) -> Result<(), MonitorError> {
+        self.monitor = Some(self.session.serve()?);
         Ok(())
     }
 
@@ -232,6 +244,7 @@ impl Hypertrace {
 
     /// Drains the rest, and gives the session the device's counters.
     fn stop(self) -> Session {
+        drop(self.monitor);
         let chip = self.device.chip();
         match self.drain {
             Some(drain) => drain.finish(),

@@ -23,6 +23,8 @@
 
 mod function;
 mod hypertrace;
+#[cfg(feature = "kvm")]
+pub mod kvm;
 mod saved;
 #[cfg(target_arch = "x86_64")]
 pub mod syscalls;

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// A virtual machine, as the device needs it. Calls come from the thread that starts, moves or resets the
-/// device.
+/// A virtual machine, as the device needs it: [`kvm::KvmVm`](crate::kvm::KvmVm) is KVM's, by the feature `kvm`. Calls come
+/// from the thread that starts, moves or resets the device, one at a time for each function, and no lock of the device is held.
 ///
 /// A region that is not mapped, and a doorbell that is not armed, traps: that is slower, and no error.
 pub trait Vm: Send + Sync {
@@ -84,11 +84,25 @@ impl Device {
     /// # Errors
     /// If the hypervisor refuses.
     pub fn place_window(&self, vm: &dyn Vm, base: u64) -> io::Result<Window> {
+        self.place_window_with(vm, |_| Ok(base)).map(|(_, window)| window)
+    }
+
+    /// Places all regions in one window, as [`Device::place_window`], where `allocate` says. Its argument is the window's
+    /// size in bytes. Returns the address, too.
+    ///
+    /// # Errors
+    /// If `allocate` fails, or the hypervisor refuses.
+    pub fn place_window_with(
+        &self,
+        vm: &dyn Vm,
+        allocate: impl FnOnce(u64) -> io::Result<u64>,
+    ) -> io::Result<(u64, Window)> {
         let window = Window::new(Arc::clone(&self.chip));
+        let base = allocate(window.size())?;
         for region in Region::ALL {
             self.place(vm, region, base + self.chip.geometry().window_offset(region))?;
         }
-        Ok(window)
+        Ok((base, window))
     }
 }
 

@@ -4,22 +4,19 @@
 //! is a read-only slot, and the registers that need no immediate answer are doorbells. The other
 //! registers trap, as reference points should.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hypertrace_abi::layout::PAGE;
 use hypertrace_guest::layout;
-use hypertrace_vmm::{BarForm, Bars, Device, Mapping, PciFunction, Region};
-use vm_memory::{FileOffset, MmapRegion};
+use hypertrace_vmm::kvm::KvmVm;
+use hypertrace_vmm::{BarForm, Bars, Device, Mapping, PciFunction, Region, Vm};
 
 use crate::error::Error;
-use crate::ioevent::IoEvent;
 use crate::machine::Machine;
 use crate::observe::{Observer, VmmEvent};
-use crate::vm::{Access, Memslot, Vm};
 
 /// Device that answers the stores that trap.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -41,9 +38,8 @@ pub fn attach_window(
     if base < WINDOW.start || base.checked_add(size).is_none_or(|end| end > WINDOW.end) {
         return Err(Error::Window { base, size });
     }
-    let slots = Slots::new(machine, device);
+    let slots = Slots::new(machine, device)?;
     let window = Arc::new(device.place_window(&slots, base).map_err(Error::Device)?);
-    machine.keep(slots);
     let reader = Arc::clone(&window);
     machine.bus_mut().add(
         base..base + size,
@@ -60,7 +56,7 @@ pub fn attach_window(
 /// Attaches the device to PCI bus 0 as function 00:01.0, with its configuration space in the ECAM
 /// window. The guest places its BARs in the window at [`layout::DEVICE`].
 pub fn attach_pci(machine: &mut Machine, device: &Device) -> Result<(), Error> {
-    let slots = Arc::new(Slots::new(machine, device));
+    let slots = Arc::new(Slots::new(machine, device)?);
     // The guest may place one BAR over another. Then the second one traps, which is slower, and
     // as undefined as on a real bus.
     let function = PciFunction::new(device, slots, Bars::Within(WINDOW), BarForm::default());
@@ -100,67 +96,45 @@ fn config_offset(offset: u64) -> Option<u64> {
     (offset / PAGE == FUNCTION).then_some(offset % PAGE)
 }
 
-/// Memory slots and doorbells of the device, by address. When dropped, all of it traps.
+/// KVM's calls, which an observer sees.
 struct Slots {
-    vm: Arc<Vm>,
+    kvm: KvmVm,
     /// Offset of the doorbell in its region.
     kick_offset: u64,
-    memory: Mutex<BTreeMap<u64, Memslot>>,
-    doorbells: Mutex<BTreeMap<u64, IoEvent>>,
     observer: Observer,
 }
 
 impl Slots {
-    fn new(machine: &Machine, device: &Device) -> Slots {
-        Slots {
-            vm: Arc::clone(machine.vm()),
-            kick_offset: device.chip().geometry().kick_offset(),
-            memory: Mutex::default(),
-            doorbells: Mutex::default(),
-            observer: machine.observer(),
-        }
-    }
-
-    fn map_now(&self, memory: &Mapping<'_>) -> Result<(), Error> {
-        if memory.is_read_only && !self.vm.has_readonly_memory() {
-            return Ok(());
-        }
-        let file = FileOffset::from_arc(Arc::clone(memory.file), memory.file_offset);
-        let region = MmapRegion::from_file(file, memory.size as usize)?;
-        let access = if memory.is_read_only { Access::ReadOnly } else { Access::ReadWrite };
-        lock(&self.memory).insert(memory.gpa, self.vm.map(memory.gpa, region, access)?);
-        Ok(())
+    fn new(machine: &Machine, device: &Device) -> Result<Slots, Error> {
+        let kvm = machine.vm().calls().map_err(Error::Device)?;
+        let kick_offset = device.chip().geometry().kick_offset();
+        Ok(Slots { kvm, kick_offset, observer: machine.observer() })
     }
 }
 
-impl hypertrace_vmm::Vm for Slots {
+impl Vm for Slots {
     fn map(&self, memory: &Mapping<'_>) -> io::Result<()> {
-        let mapped = self.map_now(memory).map_err(io::Error::other);
+        let mapped = self.kvm.map(memory);
         let Mapping { region, gpa, .. } = *memory;
         (self.observer)(VmmEvent::BarMapped { region, gpa, direct: mapped.is_ok() });
         mapped
     }
 
     fn unmap(&self, memory: &Mapping<'_>) {
-        lock(&self.memory).remove(&memory.gpa);
+        self.kvm.unmap(memory);
         (self.observer)(VmmEvent::BarUnmapped { region: memory.region, gpa: memory.gpa });
     }
 
     fn arm(&self, gpa: u64, eventfd: BorrowedFd<'_>) -> io::Result<()> {
-        let armed = self.vm.doorbell(gpa, 8, eventfd).map_err(io::Error::other);
-        let (region, base) = (Region::Control, gpa.wrapping_sub(self.kick_offset));
-        (self.observer)(VmmEvent::BarMapped { region, gpa: base, direct: armed.is_ok() });
-        lock(&self.doorbells).insert(gpa, armed?);
-        Ok(())
+        let armed = self.kvm.arm(gpa, eventfd);
+        let (region, gpa) = (Region::Control, gpa.wrapping_sub(self.kick_offset));
+        (self.observer)(VmmEvent::BarMapped { region, gpa, direct: armed.is_ok() });
+        armed
     }
 
-    fn disarm(&self, gpa: u64, _: BorrowedFd<'_>) {
-        lock(&self.doorbells).remove(&gpa);
-        let gpa = gpa.wrapping_sub(self.kick_offset);
-        (self.observer)(VmmEvent::BarUnmapped { region: Region::Control, gpa });
+    fn disarm(&self, gpa: u64, eventfd: BorrowedFd<'_>) {
+        self.kvm.disarm(gpa, eventfd);
+        let (region, gpa) = (Region::Control, gpa.wrapping_sub(self.kick_offset));
+        (self.observer)(VmmEvent::BarUnmapped { region, gpa });
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

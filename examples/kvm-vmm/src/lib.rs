@@ -13,8 +13,7 @@
 //! # }
 //! ```
 //!
-//! - [`Vm`] is the virtual machine: RAM, and [`Memslot`]s and [`IoEvent`]s that can be added and
-//!   removed while it runs;
+//! - [`Vm`] is the virtual machine and its RAM; the crate `hypertrace-vmm` makes the calls for the device;
 //! - [`Bus`] passes MMIO exits to devices;
 //! - [`Machine`] loads the guest image into RAM, and runs a program on vCPUs until it ends, fails or
 //!   takes too long;
@@ -41,7 +40,6 @@ mod control;
 mod device;
 mod error;
 mod image;
-mod ioevent;
 mod machine;
 mod observe;
 mod segment;
@@ -61,10 +59,9 @@ pub mod trace {
 pub use bus::Bus;
 pub use device::{Answer, attach_pci, attach_window};
 pub use error::{Error, Unusable, VcpuError};
-pub use ioevent::IoEvent;
 pub use machine::{Machine, Outcome, Progress};
 pub use observe::{Observer, VmmEvent, record_in};
 pub use segment::segment_channel;
 pub use snapshot::{Snapshot, SnapshotError};
 pub use threads::run_on_threads;
-pub use vm::{Access, Memslot, Vm};
+pub use vm::Vm;

@@ -27,8 +27,6 @@ pub struct Machine {
     vm: Arc<Vm>,
     pub(crate) vcpus: Vec<Vcpu>,
     shared: Shared,
-    /// Memory slots and doorbells that live as long as the machine.
-    parts: Vec<Box<dyn Send>>,
     /// Function that the running machine calls to learn whether to stop.
     is_asked_to_stop: Option<fn() -> bool>,
 }
@@ -83,7 +81,6 @@ impl Machine {
                 observer: Arc::new(|_| ()),
                 stop: AtomicBool::new(false),
             },
-            parts: Vec::new(),
             is_asked_to_stop: None,
         })
     }
@@ -123,11 +120,6 @@ impl Machine {
         Arc::clone(&self.shared.observer)
     }
 
-    /// Keeps `part` until the machine has ended.
-    pub(crate) fn keep(&mut self, part: impl Send + 'static) {
-        self.parts.push(Box::new(part));
-    }
-
     /// Runs the program in `args` on all vCPUs at once, until all have ended.
     ///
     /// # Errors
@@ -156,7 +148,7 @@ impl Machine {
     pub fn run_for(self, time: Duration) -> Result<Progress, Error> {
         let deadline = Instant::now() + time;
         let kick = kick_signal()?;
-        let Machine { vm, vcpus, shared, parts, is_asked_to_stop } = self;
+        let Machine { vm, vcpus, shared, is_asked_to_stop } = self;
         let shared = Arc::new(shared);
         shared.stop.store(false, Ordering::Relaxed);
         let (ended, ends) = mpsc::channel();
@@ -221,7 +213,7 @@ impl Machine {
         let vcpus = paused.into_iter().map(|(_, vcpu)| vcpu).collect();
         // The threads have ended.
         let shared = Arc::into_inner(shared).ok_or(Error::Stopped)?;
-        Ok(Progress::Paused(Machine { vm, vcpus, shared, parts, is_asked_to_stop }))
+        Ok(Progress::Paused(Machine { vm, vcpus, shared, is_asked_to_stop }))
     }
 }
 

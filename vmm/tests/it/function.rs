@@ -115,6 +115,87 @@ fn a_bar_that_is_turned_off_while_the_bus_moves_it_is_not_mapped() {
     assert_eq!(*vm.mapped.lock().unwrap(), [0; 0]);
 }
 
+/// A machine whose calls use the function, as a VMM's do that has one lock for its bus.
+#[derive(Default)]
+struct Reentrant(Mutex<Option<Arc<PciFunction>>>, Mutex<Vec<(Region, bool)>>);
+
+impl Reentrant {
+    fn called(&self, region: Region, is_mapped: bool) {
+        self.1.lock().unwrap().push((region, is_mapped));
+        let Some(function) = self.0.lock().unwrap().clone() else { return };
+        function.read_register(COMMAND);
+        function.write_register(COMMAND, 0, &MEMORY_SPACE);
+        function.save();
+    }
+}
+
+impl Vm for Reentrant {
+    fn map(&self, memory: &Mapping<'_>) -> io::Result<()> {
+        self.called(memory.region, true);
+        Ok(())
+    }
+
+    fn unmap(&self, memory: &Mapping<'_>) {
+        self.called(memory.region, false);
+    }
+
+    fn arm(&self, _: u64, _: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn disarm(&self, _: u64, _: BorrowedFd<'_>) {}
+}
+
+#[test]
+fn calls_of_the_hypervisor_may_use_the_function() {
+    let dir = tempfile::tempdir().unwrap();
+    let hypertrace = start(&dir.path().join("s"));
+    let vm = Arc::new(Reentrant::default());
+    let (bars, form) = (Bars::At(BASES), BarForm::default());
+    let function = PciFunction::new(hypertrace.device(), vm.clone(), bars, form).unwrap();
+    let function = Arc::new(function);
+    *vm.0.lock().unwrap() = Some(Arc::clone(&function));
+    let regions = [Region::Config, Region::Data, Region::Rings];
+
+    function.write_register(COMMAND, 0, &MEMORY_SPACE);
+    assert_eq!(*vm.1.lock().unwrap(), regions.map(|region| (region, true)));
+    assert_eq!(Region::ALL.map(|region| function.address(region)), BASES.map(Some));
+
+    // The guest turns memory space off, and the VMM's call turns it on again.
+    vm.1.lock().unwrap().clear();
+    function.write_register(COMMAND, 0, &[0; 4]);
+    let calls = std::mem::take(&mut *vm.1.lock().unwrap());
+    assert_eq!(calls.iter().filter(|call| call.1).count(), calls.len() / 2);
+    assert_eq!(Region::ALL.map(|region| function.address(region)), BASES.map(Some));
+}
+
+#[test]
+fn bars_that_change_their_places_are_unmapped_before_they_are_mapped() {
+    let dir = tempfile::tempdir().unwrap();
+    let hypertrace = start(&dir.path().join("s"));
+    let vm = Arc::new(Reentrant::default());
+    let (bars, form) = (Bars::Within(0..1 << 40), BarForm::default());
+    let function = PciFunction::new(hypertrace.device(), vm.clone(), bars, form).unwrap();
+    let put = |region: Region, base: u64| {
+        function.write_register(BAR0 + region.bar(), 0, &(base as u32).to_le_bytes());
+    };
+    let place = |config, data| {
+        function.write_register(COMMAND, 0, &[0; 4]);
+        put(Region::Config, config);
+        put(Region::Data, data);
+        function.write_register(COMMAND, 0, &MEMORY_SPACE);
+        function.save()
+    };
+    let before = place(BASES[0], BASES[1]);
+    place(BASES[1], BASES[0]);
+    vm.1.lock().unwrap().clear();
+
+    function.load(&before).unwrap();
+
+    let of = |is_mapped| [(Region::Config, is_mapped), (Region::Data, is_mapped)];
+    assert_eq!(*vm.1.lock().unwrap(), [of(false), of(true)].concat());
+}
+
 #[test]
 fn a_bar_that_leaves_the_address_of_another_one_is_mapped_where_it_goes() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,19 +1,19 @@
 //! Guest programs in a real KVM guest, one test for each property of the VMM.
 
 use crate::common;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{LIMIT, machine, run};
+use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
-use kvm_vmm::{Access, Error, Machine, VcpuError, VmmEvent};
+use hypertrace_vmm::{Vm, kvm::KvmVm};
+use kvm_vmm::{Error, Machine, VcpuError, VmmEvent};
 use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::AsFd;
-use vm_memory::{FileOffset, MmapRegion};
-use vmm_sys_util::tempfile::TempFile;
 
 /// Returns arguments for `count` stores of `width` bytes at `address`.
 fn stores(count: u64, address: u64, width: u64) -> Args {
@@ -35,15 +35,27 @@ fn record_stores(machine: &mut Machine, base: u64) -> Stores {
     seen
 }
 
-/// Makes a file of one page, for the guest's memory.
-fn shared_page() -> File {
-    let file = TempFile::new().unwrap().into_file();
-    file.set_len(0x1000).unwrap();
-    file
+/// Returns a device, and the calls for its memory and its doorbell.
+fn device(machine: &Machine) -> (Chip, KvmVm) {
+    let geometry = Geometry { clients: 1, ..Geometry::default() };
+    let memory = Memory::anonymous(geometry).unwrap();
+    let config = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
+    (Chip::new(memory, &config, Untold, ()), machine.vm().calls().unwrap())
 }
 
-fn mapping(page: &File) -> MmapRegion {
-    MmapRegion::from_file(FileOffset::new(page.try_clone().unwrap(), 0), 0x1000).unwrap()
+/// A sink of a device without clients.
+struct Untold;
+
+impl EventSink for Untold {
+    fn facts(&self) -> Facts {
+        Facts::default()
+    }
+
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
+        panic!("{point:?}")
+    }
+
+    fn with_drain(&self, _: &mut dyn FnMut(&mut dyn DrainSink)) {}
 }
 
 #[test]
@@ -90,20 +102,20 @@ fn a_store_to_read_only_memory_goes_to_the_bus_and_not_to_the_memory() {
     let Some(mut machine) = machine(1) else {
         return;
     };
-    if !machine.vm().has_readonly_memory() {
+    let (chip, kvm) = device(&machine);
+    let mapped = kvm.map(&chip.mapping(Region::Config, layout::DEVICE).unwrap());
+    if mapped.as_ref().is_err_and(|why| why.kind() == ErrorKind::Unsupported) {
         common::capability::missing("kvm read-only memory", "no KVM_CAP_READONLY_MEM");
         return;
     }
-    let file = shared_page();
-    let _slot = machine.vm().map(layout::DEVICE, mapping(&file), Access::ReadOnly).unwrap();
+    mapped.unwrap();
     let seen = record_stores(&mut machine, layout::DEVICE);
 
     run(machine, &stores(3, layout::DEVICE + 8, 8));
 
     assert_eq!(seen.lock().unwrap().len(), 3);
-    let mut page = [0xff; 0x1000];
-    file.read_exact_at(&mut page, 0).unwrap();
-    assert_eq!(page, [0; 0x1000]);
+    let memory = chip.memory().region(Region::Config).unwrap();
+    assert_eq!(memory.words()[1].load(Ordering::Relaxed), chip.config_page().words()[1]);
 }
 
 #[test]
@@ -111,19 +123,17 @@ fn memory_can_be_mapped_and_unmapped_while_the_guest_runs() {
     let Some(mut machine) = machine(1) else {
         return;
     };
-    let file = shared_page();
-    let vm = Arc::clone(machine.vm());
+    let (chip, kvm) = device(&machine);
+    let chip = Arc::new(chip);
     let traps = Arc::new(AtomicU64::new(0));
-    let (counter, memory) = (Arc::clone(&traps), file.try_clone().unwrap());
-    let mapped = Mutex::new(None);
+    let (counter, mapped) = (Arc::clone(&traps), Arc::clone(&chip));
     // The tenth trapped store maps memory over the window, so there is no eleventh.
     machine.bus_mut().add(
         layout::DEVICE..layout::DEVICE + 0x1000,
         |_, _| (),
         move |_, _| {
             if counter.fetch_add(1, Ordering::Relaxed) == 9 {
-                let slot = vm.map(layout::DEVICE, mapping(&memory), Access::ReadWrite).unwrap();
-                *mapped.lock().unwrap() = Some(slot);
+                kvm.map(&mapped.mapping(Region::Data, layout::DEVICE).unwrap()).unwrap();
             }
         },
     );
@@ -131,19 +141,20 @@ fn memory_can_be_mapped_and_unmapped_while_the_guest_runs() {
     run(machine, &stores(1000, layout::DEVICE, 8));
 
     assert_eq!(traps.load(Ordering::Relaxed), 10);
-    let mut word = [0; 8];
-    file.read_exact_at(&mut word, 0).unwrap();
-    assert_eq!(u64::from_le_bytes(word), 999);
+    let words = chip.memory().region(Region::Data).unwrap().words();
+    assert_eq!(words[0].load(Ordering::Relaxed), 999);
 }
 
 #[test]
-fn a_slot_that_is_dropped_is_unmapped_and_its_number_used_again() {
+fn memory_that_is_unmapped_traps_and_its_slot_is_used_again() {
     let Some(mut machine) = machine(1) else {
         return;
     };
+    let (chip, kvm) = device(&machine);
     for _ in 0..1000 {
-        let memory = MmapRegion::new(0x1000).unwrap();
-        drop(machine.vm().map(layout::DEVICE, memory, Access::ReadWrite).unwrap());
+        let memory = chip.mapping(Region::Data, layout::DEVICE).unwrap();
+        kvm.map(&memory).unwrap();
+        kvm.unmap(&memory);
     }
     let seen = record_stores(&mut machine, layout::DEVICE);
 
@@ -153,32 +164,25 @@ fn a_slot_that_is_dropped_is_unmapped_and_its_number_used_again() {
 }
 
 #[test]
-fn a_doorbell_of_length_8_counts_every_value_and_no_other_length() {
-    let Some(first) = machine(1) else { return };
+fn a_doorbell_counts_every_value_of_every_length_and_traps_once_it_is_disarmed() {
+    for length in [1, 2, 4, 8] {
+        let Some(mut machine) = machine(1) else { return };
+        let (_, kvm) = device(&machine);
+        let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        kvm.arm(layout::DEVICE, bell.as_fd()).unwrap();
+        let seen = record_stores(&mut machine, layout::DEVICE);
+
+        run(machine, &stores(100, layout::DEVICE, length));
+
+        let mut count = [0; 8];
+        rustix::io::read(&bell, &mut count).unwrap();
+        assert_eq!((u64::from_ne_bytes(count), seen.lock().unwrap().len()), (100, 0));
+    }
+    let Some(mut machine) = machine(1) else { return };
+    let (_, kvm) = device(&machine);
     let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-    let armed = first.vm().doorbell(layout::DEVICE, 8, bell.as_fd()).unwrap();
-    run(first, &stores(100, layout::DEVICE, 8));
-    drop(armed);
-    let mut count = [0; 8];
-    rustix::io::read(&bell, &mut count).unwrap();
-    assert_eq!(u64::from_ne_bytes(count), 100);
-
-    let Some(mut second) = machine(1) else { return };
-    let _armed = second.vm().doorbell(layout::DEVICE, 8, bell.as_fd()).unwrap();
-    let seen = record_stores(&mut second, layout::DEVICE);
-    run(second, &stores(5, layout::DEVICE, 4));
-
-    assert_eq!(seen.lock().unwrap().len(), 5);
-    assert!(rustix::io::read(&bell, &mut count).is_err(), "nothing was counted");
-}
-
-#[test]
-fn a_doorbell_that_is_dropped_traps_again() {
-    let Some(mut machine) = machine(1) else {
-        return;
-    };
-    let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-    drop(machine.vm().doorbell(layout::DEVICE, 8, bell.as_fd()).unwrap());
+    kvm.arm(layout::DEVICE, bell.as_fd()).unwrap();
+    kvm.disarm(layout::DEVICE, bell.as_fd());
     let seen = record_stores(&mut machine, layout::DEVICE);
 
     run(machine, &stores(5, layout::DEVICE, 8));

@@ -119,7 +119,7 @@ fn each_crate_of_ours_has_the_dependencies_and_the_unsafe_modules_of_the_table()
 
 #[test]
 fn each_third_party_crate_that_is_linked_is_in_the_table() {
-    let linked = linked(&[]);
+    let linked = linked(&["--features=events"]);
 
     let table = rows(&document("vmm/README.md"), ["crate", "version"]);
 
@@ -132,7 +132,7 @@ fn each_third_party_crate_that_is_linked_is_in_the_table() {
 
 #[test]
 fn without_declared_events_no_crate_of_that_feature_is_linked() {
-    let without = linked(&["--no-default-features"]);
+    let without = linked(&[]);
 
     let table = rows(&document("vmm/README.md"), ["crate", "version"]);
     let (of_events, others): (Vec<_>, Vec<_>) =

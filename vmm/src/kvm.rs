@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The calls of KVM that the device needs.
+//!
+//! By the VM's descriptor, so that they are of no version of a crate for KVM.
+#![allow(unsafe_code)] // ioctl(2)
+
+use crate::vm::Vm;
+use hypertrace_device::Mapping;
+use kvm_bindings::{
+    KVM_CAP_IOEVENTFD_ANY_LENGTH, KVM_CAP_READONLY_MEM, KVM_MEM_READONLY, KVMIO, kvm_ioeventfd,
+    kvm_ioeventfd_flag_nr_deassign, kvm_userspace_memory_region,
+};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+/// Returns the number of an ioctl of KVM's with an argument that the kernel reads.
+const fn iow<T>(number: u64) -> libc::c_ulong {
+    1 << 30 | (size_of::<T>() as libc::c_ulong) << 16 | (KVMIO as libc::c_ulong) << 8 | number
+}
+
+const CHECK_EXTENSION: libc::c_ulong = (KVMIO as libc::c_ulong) << 8 | 0x03;
+const SET_USER_MEMORY_REGION: libc::c_ulong = iow::<kvm_userspace_memory_region>(0x46);
+const IOEVENTFD: libc::c_ulong = iow::<kvm_ioeventfd>(0x79);
+
+/// A [`Vm`] of KVM: memory slots and ioeventfds.
+///
+/// It holds a descriptor of the VM, which KVM closes when the last one is closed. Close it, and the VMM's own, before the
+/// device's memory goes: the guest has that until then.
+///
+/// ```no_run
+/// use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig, kvm::KvmVm};
+///
+/// # fn start(vm: &impl std::os::fd::AsRawFd) -> Result<(), Box<dyn std::error::Error>> {
+/// let hypertrace = Hypertrace::start(SessionConfig::new("out"), DeviceConfig::new(2))?;
+/// // RAM has the slots 0 to 7.
+/// let window = hypertrace.device().place_window(&KvmVm::new(vm, 8)?, 0xd000_0000)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct KvmVm {
+    vm: OwnedFd,
+    first_slot: u32,
+    has_readonly_memory: bool,
+    has_any_length: bool,
+}
+
+impl KvmVm {
+    /// Makes it of the VM's descriptor, `kvm_ioctls::VmFd` for example. The memory slots from `first_slot` on, four at most,
+    /// are the device's.
+    ///
+    /// # Errors
+    /// If the process has no descriptors left.
+    pub fn new(vm: &impl AsRawFd, first_slot: u32) -> io::Result<KvmVm> {
+        // SAFETY: the owner has it open during the call.
+        let vm = unsafe { BorrowedFd::borrow_raw(vm.as_raw_fd()) }.try_clone_to_owned()?;
+        let has = |extension: u32| {
+            // SAFETY: the argument is a number.
+            unsafe {
+                libc::ioctl(vm.as_raw_fd(), CHECK_EXTENSION as _, libc::c_ulong::from(extension))
+                    > 0
+            }
+        };
+        let has_readonly_memory = has(KVM_CAP_READONLY_MEM);
+        let has_any_length = has(KVM_CAP_IOEVENTFD_ANY_LENGTH);
+        Ok(KvmVm { vm, first_slot, has_readonly_memory, has_any_length })
+    }
+
+    /// Sets the slot of a region to so many bytes, 0 to remove it.
+    fn set_slot(&self, memory: &Mapping<'_>, size: u64) -> io::Result<()> {
+        let region = kvm_userspace_memory_region {
+            slot: self.first_slot + memory.region as u32,
+            flags: if memory.is_read_only { KVM_MEM_READONLY } else { 0 },
+            guest_phys_addr: memory.gpa,
+            memory_size: size,
+            userspace_addr: memory.host_address,
+        };
+        self.call(SET_USER_MEMORY_REGION, &region)
+    }
+
+    fn set_ioeventfd(&self, gpa: u64, eventfd: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
+        let len = if self.has_any_length { 0 } else { 8 };
+        let fd = eventfd.as_raw_fd();
+        self.call(IOEVENTFD, &kvm_ioeventfd { addr: gpa, len, fd, flags, ..Default::default() })
+    }
+
+    fn call<T>(&self, request: libc::c_ulong, argument: &T) -> io::Result<()> {
+        // SAFETY: the kernel reads the argument, whose size is in the number of the call. Memory that the guest gets is the
+        // device's, as the type's description says.
+        match unsafe { libc::ioctl(self.vm.as_raw_fd(), request as _, argument) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Vm for KvmVm {
+    fn map(&self, memory: &Mapping<'_>) -> io::Result<()> {
+        if memory.is_read_only && !self.has_readonly_memory {
+            let why = "this KVM has no memory that a guest may only read";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        self.set_slot(memory, memory.size)
+    }
+
+    fn unmap(&self, memory: &Mapping<'_>) {
+        // Fails only if the slot is not there.
+        let _ = self.set_slot(memory, 0);
+    }
+
+    fn arm(&self, gpa: u64, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        self.set_ioeventfd(gpa, eventfd, 0)
+    }
+
+    fn disarm(&self, gpa: u64, eventfd: BorrowedFd<'_>) {
+        // Fails only if it is not armed.
+        let _ = self.set_ioeventfd(gpa, eventfd, 1 << kvm_ioeventfd_flag_nr_deassign);
+    }
+}
