@@ -5,9 +5,8 @@
 //! Offsets and sizes are in bytes unless a name says words. `docs/abi.md` has
 //! the same as tables, with the reader and writer of each word.
 
+pub mod legacy;
 pub mod local;
-
-use crate::legacy;
 
 /// PCI vendor id (Red Hat, which sets 10f0-10ff aside for experiments).
 pub const PCI_VENDOR: u16 = 0x1af4;

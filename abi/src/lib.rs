@@ -32,7 +32,6 @@ pub mod drain;
 pub mod event;
 mod kinds;
 pub mod layout;
-pub mod legacy;
 mod prefetch;
 pub mod record;
 pub mod region;

@@ -29,7 +29,7 @@ impl<F: FnMut()> Drop for Region<F> {
 
 /// Sorts the arguments of a `region!` after the name, and calls a macro with what they mean:
 /// `[said ID FIXED NAME; FIELDS]` with the id that the program says, or `[counted FIXED NAME; FIELDS]`.
-/// `id = ID` and a variable `id` are the id if they are first, and so is a single value.
+/// `id = ID` and a variable `id` are the id if they are first. All else is a field.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! region_args {
@@ -48,14 +48,17 @@ macro_rules! region_args {
     ($call:tt $fixed:tt $name:literal, $field:ident, $($rest:tt)+) => {
         $crate::region_args!(@first $field $field $call $fixed $name; $($rest)+)
     };
-    ($call:tt $fixed:tt $name:literal, $id:expr $(,)?) => {
-        $crate::region_args!(@call $call [said [$id] $fixed $name;])
+    ($call:tt $fixed:tt $name:literal, $field:ident $(,)?) => {
+        $crate::region_args!(@first $field $field $call $fixed $name;)
     };
-    (@first id $id:ident $call:tt $fixed:tt $name:literal; $($rest:tt)+) => {
-        $crate::region_args!(@call $call [said [$id] $fixed $name; $($rest)+])
+    ($call:tt $fixed:tt $name:literal, $($_:tt)+) => {
+        compile_error!("a field of a region is `name` or `name = value`, and its id is `id = value`")
     };
-    (@first $_:ident $field:ident $call:tt $fixed:tt $name:literal; $($rest:tt)+) => {
-        $crate::region_args!(@call $call [counted $fixed $name; $field, $($rest)+])
+    (@first id $id:ident $call:tt $fixed:tt $name:literal; $($rest:tt)*) => {
+        $crate::region_args!(@call $call [said [$id] $fixed $name; $($rest)*])
+    };
+    (@first $_:ident $field:ident $call:tt $fixed:tt $name:literal; $($rest:tt)*) => {
+        $crate::region_args!(@call $call [counted $fixed $name; $field, $($rest)*])
     };
     (@call [$($call:tt)+] [$($args:tt)*]) => { $($call)+! { $($args)* } };
 }

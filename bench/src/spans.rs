@@ -122,6 +122,6 @@ fn span(n: u64) {
 #[inline(never)]
 fn with_region(n: u64) {
     let _span = info_span!("request", n).entered();
-    let _region = hypertrace::region!("request", n);
+    let _region = hypertrace::region!("request", id = n);
     black_box(());
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events of the [interface of 2016](hypertrace_abi::legacy).
+//! Events of the [interface of 2016](hypertrace_abi::layout::legacy).
 
 use crate::chip::Chip;
-use hypertrace_abi::legacy::{self, MAX_ARGS};
+use hypertrace_abi::layout::legacy::{self, MAX_ARGS};
 use hypertrace_abi::record::id;
 use hypertrace_abi::sink::ReferencePoint;
 use hypertrace_abi::slot;

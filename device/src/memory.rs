@@ -12,8 +12,8 @@
 use crate::state::RestoreError;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::{ConfigPage, RingMode};
+use hypertrace_abi::layout::legacy;
 use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, PAGE, Region, WORD};
-use hypertrace_abi::legacy;
 use hypertrace_abi::ring::ClientMemory;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::mm::{Advice, madvise};

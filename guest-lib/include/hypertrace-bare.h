@@ -111,6 +111,9 @@
 #define HYPERTRACE_ABI_SLOT_WORDS 0x100U
 #define HYPERTRACE_ABI_H_MASK_VERSION 0x9U
 #define HYPERTRACE_ABI_STATUS_FILTERED 0x1U
+#define HYPERTRACE_ABI_STATUS_FAILED 0x2U
+#define HYPERTRACE_ABI_STATUS_INVALID 0x3U
+#define HYPERTRACE_ABI_STATUS_LIMITED 0x4U
 #define HYPERTRACE_ABI_MAX_WORDS 0x1000U
 #define HYPERTRACE_ABI_CLOCK_MONOTONIC_RAW 0x1U
 #define HYPERTRACE_ABI_MAX_NAME 0x40U
@@ -194,8 +197,13 @@ struct hypertrace_bare_event {
     uint32_t length, id, name_hash;
 };
 
-/* Results of hypertrace_bare_point besides the host's status, which is HYPERTRACE_ABI_STATUS_RECORDED if it is recorded. */
-enum { HYPERTRACE_BARE_NOT_MADE = -1 };
+/* The host's answer to a reference point. */
+struct hypertrace_bare_reply {
+    /* One of HYPERTRACE_ABI_STATUS_. FAILED, too, if the point was not made, or nobody has answered. */
+    uint32_t status;
+    /* The host's raw counter. 0: it is not known. */
+    uint64_t host_time;
+};
 
 /* Names that end with an underscore are not for programs, but for the module for Linux. */
 
@@ -850,31 +858,33 @@ static inline uint64_t hypertrace_bare_reply_(const struct hypertrace_bare *clie
 }
 
 /*
- * Makes a reference point, in order with what the host does: one exit. Returns the host's status, and stores its
- * time unless `host_time` is NULL. In a segment, where nothing traps, it is a record that may use the part of
- * the ring that is kept for such, and the time is 0.
+ * Makes a reference point, in order with what the host does: one exit. Returns whether the point is recorded, and stores
+ * the host's answer unless `reply` is NULL. In a segment, where nothing traps, the point is a record that may use the part
+ * of the ring that is kept for such, and the time is 0.
  */
-static inline int hypertrace_bare_point(struct hypertrace_bare *client,
-                                        const struct hypertrace_bare_event *event,
-                                        const uint64_t *args, uint32_t count, uint64_t *host_time) {
-    if (host_time != NULL) {
-        *host_time = 0;
-    }
+static inline bool hypertrace_bare_point(struct hypertrace_bare *client,
+                                         const struct hypertrace_bare_event *event,
+                                         const uint64_t *args, uint32_t count,
+                                         struct hypertrace_bare_reply *reply) {
+    struct hypertrace_bare_reply own;
+    own.status = HYPERTRACE_ABI_STATUS_FAILED;
+    own.host_time = 0;
     if (!hypertrace_bare_traps(client->device)) {
-        const bool is_recorded = hypertrace_bare_record_(client, event, args, count,
-                                                         HYPERTRACE_ABI_REFERENCE_POINT);
-        return is_recorded ? (int)HYPERTRACE_ABI_STATUS_RECORDED : (int)HYPERTRACE_BARE_NOT_MADE;
+        if (hypertrace_bare_record_(client, event, args, count, HYPERTRACE_ABI_REFERENCE_POINT)) {
+            own.status = HYPERTRACE_ABI_STATUS_RECORDED;
+        }
+    } else if (hypertrace_bare_begin_point_(client, event, args, count)) {
+        const uint64_t answer = hypertrace_bare_reply_(client);
+        if ((uint32_t)answer == client->seq) {
+            own.status = (uint32_t)(answer >> 32);
+            own.host_time = client->host[HYPERTRACE_ABI_H_REPLY_HOST_TIME];
+        }
+        hypertrace_bare_leave_(client);
     }
-    if (!hypertrace_bare_begin_point_(client, event, args, count)) {
-        return HYPERTRACE_BARE_NOT_MADE;
+    if (reply != NULL) {
+        *reply = own;
     }
-    const uint64_t reply = hypertrace_bare_reply_(client);
-    const bool is_answered = (uint32_t)reply == client->seq;
-    if (is_answered && host_time != NULL) {
-        *host_time = client->host[HYPERTRACE_ABI_H_REPLY_HOST_TIME];
-    }
-    hypertrace_bare_leave_(client);
-    return is_answered ? (int)(reply >> 32) : (int)HYPERTRACE_BARE_NOT_MADE;
+    return own.status == HYPERTRACE_ABI_STATUS_RECORDED;
 }
 
 /*

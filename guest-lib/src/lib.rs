@@ -6,7 +6,7 @@
 //!
 //! ```
 //! fn read(lba: u64) {
-//!     let _region = hypertrace::region!("disk_read", lba);
+//!     let _region = hypertrace::region!("disk_read", id = lba);
 //!     hypertrace::event!("queued", lba, bytes = 8 * 512u32);
 //! }
 //!

@@ -5,8 +5,7 @@
 ///
 /// After the name follow fields of the begin, as [`event!`](crate::event!) has them. The id,
 /// a `u64`, distinguishes one pass through the region from another: the client counts
-/// them. With `id` as the first field, the program says it. A single value without a name
-/// is the id, too.
+/// them. With `id` as the first field, the program says it.
 ///
 /// ```
 /// fn serve(path: &str, bytes: u64) {
@@ -22,7 +21,7 @@
 /// # answer(1, "/");
 ///
 /// fn on_vcpu(client: &hypertrace::Client, frame: u64) {
-///     let _region = hypertrace::region!(client: client, "frame", frame);
+///     let _region = hypertrace::region!(client: client, "frame", id = frame);
 /// }
 /// ```
 #[macro_export]

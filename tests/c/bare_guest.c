@@ -35,10 +35,10 @@ bool trace(void *const bars[4], uint32_t number, uint64_t events, uint64_t point
             result->dropped += !hypertrace_bare_emit(&client, &step, args, 2);
         }
         if (n < points) {
-            uint64_t time = 0;
-            const int status = hypertrace_bare_point(&client, &point, &n, 1, &time);
-            result->unanswered += status != (int)HYPERTRACE_ABI_STATUS_RECORDED || time < result->host_time;
-            result->host_time = time;
+            struct hypertrace_bare_reply reply;
+            const bool is_recorded = hypertrace_bare_point(&client, &point, &n, 1, &reply);
+            result->unanswered += !is_recorded || reply.host_time < result->host_time;
+            result->host_time = reply.host_time;
         }
     }
     result->dropped += !hypertrace_bare_emit(&client, &end, NULL, 0);

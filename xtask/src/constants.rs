@@ -1,6 +1,6 @@
 //! Constants of the crate `abi` in the C header without a library, for firmware and the guest's kernel module.
 
-use hypertrace_abi::legacy;
+use hypertrace_abi::layout::legacy;
 use std::fmt::Write as _;
 use std::mem::offset_of;
 
@@ -90,6 +90,9 @@ const OTHERS: &[(&str, u64)] = &[
     ("SLOT_WORDS", SLOT_WORDS as u64),
     ("H_MASK_VERSION", host_page::MASK_VERSION as u64),
     ("STATUS_FILTERED", Status::Filtered as u64),
+    ("STATUS_FAILED", Status::Failed as u64),
+    ("STATUS_INVALID", Status::Invalid as u64),
+    ("STATUS_LIMITED", Status::Limited as u64),
     ("MAX_WORDS", MAX_WORDS as u64),
     ("CLOCK_MONOTONIC_RAW", ClockKind::MonotonicRaw as u64),
     ("MAX_NAME", MAX_NAME as u64),

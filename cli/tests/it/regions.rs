@@ -186,10 +186,10 @@ const NAP: Duration = Duration::from_millis(2);
 fn nap_and_spin() {
     for n in 0..NAPS {
         {
-            let _region = region!("nap", n);
+            let _region = region!("nap", id = n);
             std::thread::sleep(NAP);
         }
-        let _region = region!("spin", n);
+        let _region = region!("spin", id = n);
         let begun = Instant::now();
         while begun.elapsed() < NAP / 10 {}
     }
@@ -331,13 +331,13 @@ fn all_forms() {
     drop(region!("said", id, bytes));
     drop(region!("said", id = id + 1, bytes = 7u8, path = "/a"));
     drop(region!("said", id = id + 2));
-    drop(region!("value", id + 3));
+    drop(region!("value", id = id + 3));
     drop(region!("value", id,));
     drop(reference_region!("point", bytes, path = "/b"));
     hypertrace::with_client(|client| {
         drop(region!(client: client, "of_client", bytes, path = "/c"));
-        drop(region!(client: client, "of_client", u64::from(bytes)));
-        drop(reference_region!(client: client, "of_client", 9));
+        drop(region!(client: client, "of_client", id = u64::from(bytes)));
+        drop(reference_region!(client: client, "of_client", id = 9));
     });
 }
 

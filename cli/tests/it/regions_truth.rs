@@ -216,13 +216,13 @@ fn spend_natively(file: &Path) {
     };
     for round in 1..=ROUNDS {
         measure(COMPUTED, round, &|| {
-            let _region = hypertrace::region!("computed", round);
+            let _region = hypertrace::region!("computed", id = round);
             let began = ticks();
             truth::compute(COMPUTE);
             ([began, ticks()], None)
         });
         measure(SLEPT, round, &|| {
-            let _region = hypertrace::region!("slept", round);
+            let _region = hypertrace::region!("slept", id = round);
             let began = ticks();
             let before = Reading::now();
             thread::sleep(Duration::from_nanos(OTHERS));
@@ -230,7 +230,7 @@ fn spend_natively(file: &Path) {
             ([began, ticks()], Some(part))
         });
         measure(COMPETED, round, &|| {
-            let _region = hypertrace::region!("competed", round);
+            let _region = hypertrace::region!("competed", id = round);
             let began = ticks();
             rival.compete(round);
             while competed.load(Ordering::Relaxed) < round {

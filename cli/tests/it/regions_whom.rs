@@ -86,7 +86,7 @@ fn wait_for_others(argument: &str) {
         let work = move || {
             for (job, round) in next {
                 // So that the thread is known as one of the session.
-                let _region = hypertrace::region!("helped", round);
+                let _region = hypertrace::region!("helped", id = round);
                 match job {
                     "handed" => {
                         let guard = lock.lock().unwrap();
@@ -120,7 +120,7 @@ fn wait_for_others(argument: &str) {
     for round in 1..=ROUNDS {
         {
             let before = Vec::from_iter(hogs.iter().map(|pid| ran(*pid)));
-            let _region = hypertrace::region!("competed", round);
+            let _region = hypertrace::region!("competed", id = round);
             truth::compute(COMPUTE);
             for ((sum, pid), before) in beside.iter_mut().zip(&hogs).zip(before) {
                 *sum += ran(*pid) - before;
@@ -129,26 +129,26 @@ fn wait_for_others(argument: &str) {
         start("handed", 2 * round - 1);
         until(2 * round - 1);
         {
-            let _region = hypertrace::region!("handed", round);
+            let _region = hypertrace::region!("handed", id = round);
             drop(lock.lock().unwrap());
         }
         start("piped", 0);
         {
-            let _region = hypertrace::region!("piped", round);
+            let _region = hypertrace::region!("piped", id = round);
             reader.read_exact(&mut [0]).unwrap();
         }
         {
-            let _region = hypertrace::region!("slept", round);
+            let _region = hypertrace::region!("slept", id = round);
             thread::sleep(Duration::from_millis(2));
         }
         let mut child = Command::new("sleep").arg("0.03").spawn().unwrap();
         children.push(child.id().to_string());
         {
-            let _region = hypertrace::region!("waited", round);
+            let _region = hypertrace::region!("waited", id = round);
             child.wait().unwrap();
         }
         {
-            let _region = hypertrace::region!("shared", round);
+            let _region = hypertrace::region!("shared", id = round);
             start("compute", 2 * round);
             truth::compute(COMPUTE);
             until(2 * round);

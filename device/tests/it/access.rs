@@ -6,8 +6,8 @@
 use crate::common;
 use common::{Front, counted, counters, geometry, memory, points};
 use hypertrace_abi::config::ConfigPage;
+use hypertrace_abi::layout::legacy;
 use hypertrace_abi::layout::{PAGE, register};
-use hypertrace_abi::legacy;
 use hypertrace_device::Region;
 
 /// Returns offsets of every class: aligned and not, at registers, at the ends of

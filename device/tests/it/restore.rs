@@ -9,8 +9,8 @@ use common::{
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage, RingMode};
 use hypertrace_abi::event::Words;
+use hypertrace_abi::layout::legacy;
 use hypertrace_abi::layout::{MASK_BYTES, PAGE, Region, guest_page, host_page, register::EMIT};
-use hypertrace_abi::legacy;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
     ClientMemory, Consumer, Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState,

@@ -6,8 +6,8 @@ use crate::common::Recorder;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::Fields;
+use hypertrace_abi::layout::legacy;
 use hypertrace_abi::layout::{PAGE, Region, guest_page};
-use hypertrace_abi::legacy;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
     ClientMemory, Consumer, ConsumerState, Emit, Flow, Lease, LeaseInfo, NewRecord, Place,

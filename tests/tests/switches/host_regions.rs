@@ -28,7 +28,7 @@ fn a_region_is_its_beginning_and_its_end() {
     host.session.set_events(&"host_*".parse().unwrap(), true).unwrap();
 
     {
-        let _outer = region!("host_outer", 7);
+        let _outer = region!("host_outer", id = 7);
         work(8);
     }
 
@@ -99,8 +99,8 @@ fn a_pattern_switches_a_region_and_the_list_names_each_event_once() {
 
     work(1);
     // A second place with the name of `work`.
-    drop(region!("host_work", 2));
-    drop(region!("host_outer", 3));
+    drop(region!("host_work", id = 2));
+    drop(region!("host_outer", id = 3));
 
     let listed = host.session.execute("info trace-events host_work_*").unwrap();
     assert_eq!(listed.trim(), "host_work_begin : state 0\nhost_work_end : state 0");

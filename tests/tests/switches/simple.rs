@@ -1,7 +1,7 @@
 //! The `simple` backend's file, read by a reader that was written from the format's description.
 
 use crate::alone;
-use hypertrace_abi::legacy;
+use hypertrace_abi::layout::legacy;
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixListener;

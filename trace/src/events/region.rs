@@ -23,7 +23,7 @@ pub fn next_region() -> u64 {
 /// After the name follow fields of the begin: `name = value` or a variable of that name, which
 /// are `u64`, and texts, `name: str = value` or `name: str`. The id, a `u64`,
 /// distinguishes one pass through the region from another: the thread counts them. With `id`
-/// as the first field, the program says it. A single value without a name is the id, too.
+/// as the first field, the program says it.
 ///
 /// The macro has the shape of the guest library's `region!`, and `hypertrace regions`
 /// shows both. Its two events are declared in place, so they need no line in a
@@ -39,7 +39,7 @@ pub fn next_region() -> u64 {
 /// # handle(1, "sda");
 ///
 /// fn answer(request: u64) {
-///     let _region = hypertrace_trace::region!("answer", request);
+///     let _region = hypertrace_trace::region!("answer", id = request);
 /// }
 /// # answer(1);
 /// ```

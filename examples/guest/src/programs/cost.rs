@@ -68,7 +68,7 @@ pub fn store_regions(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) 
         // Outside of the measured time: relates the clocks, and waits for room in the ring.
         let _ = reference_point!(client: client, "regions_done", done);
         client.wait_for_room(2 * (REGIONS_PER_POINT + 1), 1);
-        drop(region!(client: client, "empty", first + done));
+        drop(region!(client: client, "empty", id = first + done));
         let until = (done + REGIONS_PER_POINT).min(args.events);
         let start = ticks();
         for id in first + done..first + until {

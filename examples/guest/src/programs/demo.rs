@@ -28,8 +28,8 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
         let mut batch = None;
         if until - events >= OF_REGIONS {
             // The cost of a region.
-            drop(region!(client: client, "empty", round));
-            batch = Some(region!(client: client, "batch", round));
+            drop(region!(client: client, "empty", id = round));
+            batch = Some(region!(client: client, "batch", id = round));
             events += OF_REGIONS;
         }
         while events < until {
@@ -55,7 +55,7 @@ pub fn regions(work: &Args, client: &Client<'_>) -> u32 {
     };
     for round in 0..work.reference_points {
         is_recorded(reference_point!(client: client, "outside", round));
-        let _region = reference_region!(client: client, "measured", round);
+        let _region = reference_region!(client: client, "measured", id = round);
         is_recorded(reference_point!(client: client, "inside", round));
     }
     if recorded { 0 } else { NOT_RECORDED }

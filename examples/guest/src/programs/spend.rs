@@ -27,7 +27,7 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
     for round in 1..=args.events {
         before();
         note({
-            let _region = region!(client: client, "computed", round);
+            let _region = region!(client: client, "computed", id = round);
             let began = ticks();
             clock.spin(busy);
             (began, ticks())
@@ -35,7 +35,7 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
 
         before();
         note({
-            let _region = region!(client: client, "handled", round);
+            let _region = region!(client: client, "handled", id = round);
             let began = ticks();
             register(COMPUTE, round);
             (began, ticks())
@@ -43,7 +43,7 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
 
         before();
         note({
-            let _region = region!(client: client, "slept", round);
+            let _region = region!(client: client, "slept", id = round);
             let began = ticks();
             register(SLEEP, round);
             (began, ticks())
@@ -51,7 +51,7 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
 
         before();
         note({
-            let _region = region!(client: client, "competed", round);
+            let _region = region!(client: client, "competed", id = round);
             let began = ticks();
             register(COMPETE, round);
             while board.results(cpu)[COMPETED] < round {

@@ -175,13 +175,13 @@ fn take_turns(together: &Barrier, first: u64, rounds: u64) {
         together.wait();
         let begin = cpu_ns();
         {
-            let _region = region!("sleeping", n);
+            let _region = region!("sleeping", id = n);
             thread::sleep(SLEEP);
         }
         event!("slept", n, cpu_ns = cpu_ns() - begin);
         let before = cpu_ns();
         let within = {
-            let _region = region!("working", n);
+            let _region = region!("working", id = n);
             let begin = cpu_ns();
             while cpu_ns() - begin < WORK_NS {
                 std::hint::spin_loop();
@@ -189,7 +189,7 @@ fn take_turns(together: &Barrier, first: u64, rounds: u64) {
             cpu_ns() - begin
         };
         event!("worked", n, within_ns = within, around_ns = cpu_ns() - before);
-        let _region = region!("asking", n);
+        let _region = region!("asking", id = n);
         (0..ASKED).for_each(|_| ask());
     }
 }

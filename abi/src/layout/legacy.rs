@@ -6,7 +6,7 @@
 //! to its slot in BAR 1, except for the first one, and then the first one to its register at `client * 8` in BAR 2.
 //! Newer guests use nothing of this but the number of clients.
 
-use crate::layout::{Geometry, PAGE, WORD};
+use super::{Geometry, PAGE, WORD};
 
 /// Greatest number of arguments of an event.
 pub const MAX_ARGS: u32 = 16;
