@@ -2,8 +2,8 @@
 
 //! The config page, which describes the device's layout to a guest.
 
-use crate::layout::legacy;
 use crate::layout::{Geometry, GeometryError, PCI_REVISION};
+use crate::legacy;
 use crate::trace_parent::TraceParent;
 use bitflags::bitflags;
 

@@ -5,9 +5,7 @@
 //! Offsets and sizes are in bytes unless a name says words. `docs/abi.md` has
 //! the same as tables, with the reader and writer of each word.
 
-pub mod legacy;
 pub mod local;
-
 /// PCI vendor id (Red Hat, which sets 10f0-10ff aside for experiments).
 pub const PCI_VENDOR: u16 = 0x1af4;
 /// Default PCI device id. A guest also checks the config page's magic word.
@@ -30,6 +28,12 @@ pub const PAGE: u64 = 4096;
 pub const MIN_BAR: u64 = 64 * 1024;
 /// Bytes of a 64-bit word, the unit of rings and logs.
 pub const WORD: u64 = 8;
+
+/// Bytes from one client's 2016 argument slot in BAR 1 to the next, per argument:
+/// the 2016 code steps `u64` pointers by `client * args * 8`.
+pub const LEGACY_SLOT_STRIDE_PER_ARG: u64 = 64;
+/// Greatest number of arguments of a 2016 event.
+pub const MAX_LEGACY_ARGS: u32 = 16;
 
 /// Registers of a client's page in BAR 2.
 pub mod register {
@@ -124,7 +128,7 @@ pub const MASK_BYTES: u64 = 4096;
 pub struct Geometry {
     /// Number of clients, 1 to 1,024.
     pub clients: u32,
-    /// Number of arguments of a [2016](legacy) event, 1 to 16.
+    /// Number of arguments of a 2016 event, 1 to 16.
     pub legacy_args: u32,
     /// Size of one client's ring: a power of two.
     pub ring_bytes: u64,
@@ -187,7 +191,7 @@ impl Geometry {
         if self.clients == 0 || self.clients > 1024 {
             return fail("clients must be 1 to 1024");
         }
-        if !(1..=legacy::MAX_ARGS).contains(&self.legacy_args) {
+        if !(1..=MAX_LEGACY_ARGS).contains(&self.legacy_args) {
             return fail("legacy_args must be 1 to 16");
         }
         if !self.ring_bytes.is_power_of_two() || !(PAGE..=1 << 32).contains(&self.ring_bytes) {
@@ -223,10 +227,20 @@ impl Geometry {
         self.client_offset(self.clients)
     }
 
+    /// Returns the distance in bytes from one 2016 argument slot to the next in BAR 1.
+    pub const fn legacy_slot_stride(&self) -> u64 {
+        LEGACY_SLOT_STRIDE_PER_ARG * self.legacy_args as u64
+    }
+
+    /// Returns the size of the used part of BAR 1: whole pages of 2016 argument slots.
+    pub const fn data_size(&self) -> u64 {
+        (self.clients as u64 * self.legacy_slot_stride()).next_multiple_of(PAGE)
+    }
+
     /// Returns the offset of KICK in BAR 2: a store there requests a drain of all rings. It has a page of its own,
-    /// which a kernel can map for each program. Below it are the [2016 registers](legacy).
+    /// which a kernel can map for each program. Below it are the 2016 registers, a u64 at `client * 8`.
     pub const fn kick_offset(&self) -> u64 {
-        legacy::registers_size(self)
+        (self.clients as u64 * WORD).next_multiple_of(PAGE)
     }
 
     /// Returns the offset of the first client's register page in BAR 2.
@@ -244,7 +258,7 @@ impl Geometry {
     pub const fn bar_size(&self, region: Region) -> u64 {
         let used = match region {
             Region::Config => PAGE,
-            Region::Data => legacy::data_size(self),
+            Region::Data => self.data_size(),
             Region::Control => self.control_size(),
             Region::Rings => self.rings_size(),
         };

@@ -32,6 +32,7 @@ pub mod drain;
 pub mod event;
 mod kinds;
 pub mod layout;
+pub mod legacy;
 mod prefetch;
 pub mod record;
 pub mod region;

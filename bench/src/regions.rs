@@ -235,7 +235,8 @@ fn both(context: &mut Context, options: &Options) -> Result<f64> {
     files.ns(|| {
         let regions = read(files, options)?;
         for group in &regions.groups {
-            let is_known = |cause: &CauseEntry| !matches!(**cause, Cause::Unknown(_) | Cause::Others);
+            let is_known =
+                |cause: &CauseEntry| !matches!(**cause, Cause::Unknown(_) | Cause::Others);
             let waits = || group.total.waits.iter();
             let all: u64 = waits().map(|wait| wait.ns).sum();
             let known: u64 = waits().filter(|wait| is_known(&wait.cause)).map(|wait| wait.ns).sum();

@@ -5,6 +5,7 @@
 use crate::counter::{Counter, Counts};
 use crate::memory::Memory;
 use crate::rest::{self, Rest};
+use crate::state::REGISTERS;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
 use hypertrace_abi::clients::{Clients, Rings};
 use hypertrace_abi::clock;
@@ -80,8 +81,7 @@ impl ChipConfig {
 const LEGACY: u64 = register::END;
 /// KICK of the whole device, after it in the first client's.
 const KICK: u64 = LEGACY + WORD;
-/// Number of registers of a client that have a value between stores.
-pub(crate) const REGISTERS: usize = (KICK / WORD + 1) as usize;
+const _: () = assert!(KICK / WORD + 1 == REGISTERS as u64);
 
 /// A client's registers. Aligned so that two vCPUs share no cache line.
 #[derive(Default)]

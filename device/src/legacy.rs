@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events of the [interface of 2016](hypertrace_abi::layout::legacy).
+//! Events of the [interface of 2016](hypertrace_abi::legacy).
 
 use crate::chip::Chip;
-use hypertrace_abi::layout::legacy::{self, MAX_ARGS};
+use hypertrace_abi::layout::MAX_LEGACY_ARGS;
+use hypertrace_abi::legacy;
 use hypertrace_abi::record::id;
 use hypertrace_abi::sink::ReferencePoint;
 use hypertrace_abi::slot;
@@ -15,7 +16,7 @@ impl Chip {
             return;
         };
         // The fields of the reserved schema: client, count, arguments.
-        let mut words = [0; 2 + MAX_ARGS as usize];
+        let mut words = [0; 2 + MAX_LEGACY_ARGS as usize];
         words[0] = client.into();
         words[1] = 1 + slot.len() as u64;
         words[2] = value;

@@ -12,7 +12,6 @@
 use crate::state::RestoreError;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::{ConfigPage, RingMode};
-use hypertrace_abi::layout::legacy;
 use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, PAGE, Region, WORD};
 use hypertrace_abi::ring::ClientMemory;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
@@ -322,7 +321,7 @@ impl Memory {
         let live: Vec<_> = (0..geometry.clients).filter_map(live).collect();
         let (rings, config) = (self.rings.file_offset, self.config.file_offset);
         move |at| match at.checked_sub(rings) {
-            None => at < legacy::data_size(&geometry),
+            None => at < geometry.data_size(),
             Some(_) if at >= config => true,
             Some(in_rings) if in_rings >= geometry.rings_size() => false,
             Some(in_rings) => in_rings.checked_sub(geometry.client_offset(0)).is_none_or(|at| {

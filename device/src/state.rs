@@ -5,9 +5,8 @@
 //! A state is as untrusted as a guest. Numbers that contradict the device, or that no device has, are
 //! refused by name; those that contradict the guest's memory are counted as the guest's faults.
 
-use crate::chip::REGISTERS;
 use hypertrace_abi::config::{Features, RingMode};
-use hypertrace_abi::layout::Geometry;
+use hypertrace_abi::layout::{Geometry, WORD, register};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{MAX_NAME_BYTES, Place};
 use hypertrace_abi::schema::MAX_TEXT;
@@ -15,6 +14,9 @@ use thiserror::Error;
 
 /// Version of [`ChipState`] and [`PciState`].
 pub(crate) const STATE_VERSION: u32 = 2;
+
+/// Number of registers of a client that have a value between stores: those of its page, the 2016 one and KICK.
+pub(crate) const REGISTERS: usize = (register::END / WORD + 2) as usize;
 
 /// Number of dwords of a PCI header of type 0.
 pub(crate) const HEADER: usize = 16;

@@ -11,7 +11,6 @@ use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::{Reason, in_ticks};
 use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage, Features, RingMode};
 use hypertrace_abi::drain::PAUSE;
-use hypertrace_abi::layout::legacy;
 use hypertrace_abi::layout::{Geometry, Region, WORD, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::ClientMemory;
@@ -115,7 +114,7 @@ impl Channel<'static> {
         // SAFETY: the caller's promise; `geometry` has checked all offsets.
         unsafe {
             let control = Control::new(control, &geometry);
-            let data = words(data, legacy::data_size(&geometry));
+            let data = words(data, geometry.data_size());
             let rings = words(rings, geometry.rings_size());
             Channel::new(page, data, rings, Some(control))
         }

@@ -1,10 +1,10 @@
-//! Events of the [interface of 2016](hypertrace_abi::layout::legacy).
+//! Events of the [interface of 2016](hypertrace_abi::legacy).
 
 use crate::client::Client;
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed, fence};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event::Words;
-use hypertrace_abi::layout::legacy;
+use hypertrace_abi::legacy;
 use hypertrace_abi::record::{Flags, id};
 use hypertrace_abi::ring::NewRecord;
 

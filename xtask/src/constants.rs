@@ -1,6 +1,5 @@
 //! Constants of the crate `abi` in the C header without a library, for firmware and the guest's kernel module.
 
-use hypertrace_abi::layout::legacy;
 use std::fmt::Write as _;
 use std::mem::offset_of;
 
@@ -9,9 +8,9 @@ use hypertrace_abi::config::{ConfigPage, Features, MAGIC, RingMode, VERSION};
 use hypertrace_abi::drain::PAUSE;
 use hypertrace_abi::layout::local::{BELLS, BOOT, BOOT_SEEN, END, PAGE_L, STATE, State};
 use hypertrace_abi::layout::{
-    IVSHMEM_BAR, IVSHMEM_DEVICE, MASK_BYTES, MIN_BAR, PAGE, PCI_DEVICE, PCI_SUBSYSTEM, PCI_VENDOR,
-    RESERVED_PART, Region, SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page, mark, module,
-    register,
+    IVSHMEM_BAR, IVSHMEM_DEVICE, LEGACY_SLOT_STRIDE_PER_ARG, MASK_BYTES, MIN_BAR, PAGE, PCI_DEVICE,
+    PCI_SUBSYSTEM, PCI_VENDOR, RESERVED_PART, Region, SLOT_HEADER_WORDS, SLOT_WORDS, guest_page,
+    host_page, mark, module, register,
 };
 use hypertrace_abi::record::{ClockKind, Flags, MAX_WORDS, id};
 use hypertrace_abi::schema::{FNV_PRIME, FNV_START, MAX_FIELDS, MAX_NAME, MAX_SCHEMAS, MAX_TEXT};
@@ -70,7 +69,7 @@ const OTHERS: &[(&str, u64)] = &[
     ("PAUSE_MS", PAUSE.as_millis() as u64),
     ("FNV_START", FNV_START as u64),
     ("MAX_FIELDS", MAX_FIELDS as u64),
-    ("LEGACY_WORDS", legacy::SLOT_STRIDE_PER_ARG / WORD as u64),
+    ("LEGACY_WORDS", LEGACY_SLOT_STRIDE_PER_ARG / WORD as u64),
     ("MARK_IMMEDIATE", mark::IMMEDIATE as u64),
     ("H_REPLY_HOST_TIME", host_page::REPLY_HOST_TIME as u64),
     ("FNV_PRIME", FNV_PRIME as u64),

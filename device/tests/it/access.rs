@@ -6,7 +6,6 @@
 use crate::common;
 use common::{Front, counted, counters, geometry, memory, points};
 use hypertrace_abi::config::ConfigPage;
-use hypertrace_abi::layout::legacy;
 use hypertrace_abi::layout::{PAGE, register};
 use hypertrace_device::Region;
 
@@ -18,7 +17,7 @@ fn offsets(region: Region) -> Vec<u64> {
     edges.extend([1 << 32, 1 << 63, u64::MAX - 8]);
     match region {
         Region::Config => edges.push(size_of::<ConfigPage>() as u64),
-        Region::Data => edges.extend([legacy::slot_stride(&g), legacy::data_size(&g)]),
+        Region::Data => edges.extend([g.legacy_slot_stride(), g.data_size()]),
         Region::Control => {
             edges.extend([8 * u64::from(g.clients), g.control_pages_offset(), g.control_size()]);
             for client in [0, g.clients - 1] {

@@ -9,7 +9,6 @@ use common::{
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::config::{CONFIG_WORDS, ConfigPage, RingMode};
 use hypertrace_abi::event::Words;
-use hypertrace_abi::layout::legacy;
 use hypertrace_abi::layout::{MASK_BYTES, PAGE, Region, guest_page, host_page, register::EMIT};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
@@ -77,8 +76,7 @@ fn memory_is_saved_and_loaded_and_zeros_take_none() {
     let old = Memory::anonymous(Geometry::default()).unwrap();
     let Geometry { clients, .. } = Geometry::default();
     let rings = Geometry::default().client_offset(clients - 1) + 2 * PAGE;
-    let ends =
-        [legacy::data_size(&Geometry::default()), rings, Geometry::default().bar_size(regions[2])];
+    let ends = [Geometry::default().data_size(), rings, Geometry::default().bar_size(regions[2])];
     for (region, end) in regions.into_iter().zip(ends) {
         let words = old.region(region).unwrap().words();
         words[(end / 8) as usize - 1].store(7 + region as u64, Relaxed);

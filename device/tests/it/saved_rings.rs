@@ -6,7 +6,6 @@ use crate::common::Recorder;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::Fields;
-use hypertrace_abi::layout::legacy;
 use hypertrace_abi::layout::{PAGE, Region, guest_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
@@ -196,7 +195,7 @@ fn a_guest_cannot_make_a_snapshot_of_drained_rings_large() {
 
         let client = 2 * GEOMETRY.block_bytes + GEOMETRY.schema_bytes + 2 * PAGE;
         // And the enable mask.
-        let most = u64::from(GEOMETRY.clients) * client + legacy::data_size(&GEOMETRY) + PAGE;
+        let most = u64::from(GEOMETRY.clients) * client + GEOMETRY.data_size() + PAGE;
         let bytes = bytes_of_rings(&saved);
         assert!(bytes <= most, "{value:#x}: {bytes}, at most {most}");
     }

@@ -9,7 +9,6 @@ use super::options::{Options, Place};
 use super::uio::Uio;
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
-use hypertrace_abi::layout::legacy;
 use hypertrace_abi::layout::{PAGE, Region};
 use hypertrace_segment::{LockFile, Mapping};
 use std::io;
@@ -51,7 +50,7 @@ fn map_all(
     let page = unsafe { read_config(config.address()) };
     let path = bar_file(function, Region::Config.bar());
     let geometry = page.geometry().map_err(|why| not_a_device(&path, why))?;
-    let data = map(Region::Data.bar(), legacy::data_size(&geometry), true)?;
+    let data = map(Region::Data.bar(), geometry.data_size(), true)?;
     let control = map(Region::Control.bar(), geometry.control_size(), true)?;
     let rings = map(Region::Rings.bar(), geometry.rings_size(), true)?;
     // SAFETY: each is mapped as far as the page says, and the process keeps

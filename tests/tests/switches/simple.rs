@@ -1,7 +1,6 @@
 //! The `simple` backend's file, read by a reader that was written from the format's description.
 
 use crate::alone;
-use hypertrace_abi::layout::legacy;
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
@@ -372,7 +371,7 @@ fn events_of_2016_are_guest_hypertrace_with_their_arguments() {
     host.session.attach("vcpu0");
     let geometry = *host.chip.geometry();
     let client = 1u64;
-    let slot = client * legacy::slot_stride(&geometry);
+    let slot = client * geometry.legacy_slot_stride();
     for argument in 1..u64::from(geometry.legacy_args) {
         let offset = slot + 8 * (argument - 1);
         host.chip.write(Region::Data, offset, &(100 + argument).to_le_bytes());

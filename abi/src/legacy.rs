@@ -6,14 +6,7 @@
 //! to its slot in BAR 1, except for the first one, and then the first one to its register at `client * 8` in BAR 2.
 //! Newer guests use nothing of this but the number of clients.
 
-use super::{Geometry, PAGE, WORD};
-
-/// Greatest number of arguments of an event.
-pub const MAX_ARGS: u32 = 16;
-
-/// Bytes from one client's argument slot in BAR 1 to the next, per argument:
-/// the 2016 code steps `u64` pointers by `client * args * 8`.
-pub const SLOT_STRIDE_PER_ARG: u64 = 64;
+use crate::layout::{Geometry, WORD};
 
 /// The first words of the config page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,30 +31,15 @@ impl Words {
             max_clients: g.clients as u64,
             client_args: g.legacy_args as u64,
             client_data_size: WORD * g.legacy_args as u64,
-            control_size: registers_size(g),
-            data_size: data_size(g),
+            control_size: g.kick_offset(),
+            data_size: g.data_size(),
         }
     }
 }
 
-/// Returns the distance in bytes from one client's argument slot to the next in BAR 1.
-pub const fn slot_stride(g: &Geometry) -> u64 {
-    SLOT_STRIDE_PER_ARG * g.legacy_args as u64
-}
-
-/// Returns the size in bytes of the used part of BAR 1: whole pages of argument slots.
-pub const fn data_size(g: &Geometry) -> u64 {
-    (g.clients as u64 * slot_stride(g)).next_multiple_of(PAGE)
-}
-
-/// Returns the size in bytes of the registers at the start of BAR 2: whole pages.
-pub const fn registers_size(g: &Geometry) -> u64 {
-    (g.clients as u64 * WORD).next_multiple_of(PAGE)
-}
-
 /// Returns the words of BAR 1 that hold the arguments of a client's event, except for the first one.
 pub fn slot<'d, T>(data: &'d [T], client: u32, g: &Geometry) -> Option<&'d [T]> {
-    let first = u64::from(client) * slot_stride(g) / WORD;
+    let first = u64::from(client) * g.legacy_slot_stride() / WORD;
     data.get(usize::try_from(first).ok()?..)?.get(..g.legacy_args as usize - 1)
 }
 
@@ -74,7 +52,7 @@ mod tests {
         let g = Geometry { legacy_args: 3, ..Geometry::default() };
         let data: [u64; 64] = core::array::from_fn(|at| at as u64);
 
-        assert_eq!(slot_stride(&g), 192);
+        assert_eq!(g.legacy_slot_stride(), 192);
         assert_eq!(slot(&data, 2, &g), Some(&[48, 49][..]));
         assert_eq!(slot(&data, 3, &g), None);
     }
