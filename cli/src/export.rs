@@ -428,13 +428,17 @@ fn host_kernel(
     let Some((id, scale)) = kernel.on_counter().filter(|_| !made.is_empty()) else {
         return Ok(());
     };
+    let vcpus = vcpu_threads(session, maps)?;
     let (mut guests, mut command) = (Vec::new(), format!("trace-cmd report -i {}", path.display()));
     for (Summary { path, .. }, trace) in made {
         let corrections = |trace: &mut KernelTrace| {
             trace.set_guest(session, maps)?;
             let cpus = trace.cpus();
             let most = MOST_CORRECTIONS / cpus.max(1) as usize;
-            Ok(trace.corrections(session, most)?.map(|corrections| (cpus, corrections)))
+            let clock = trace.guest_clock().unwrap_or_default();
+            let thread = |cpu| vcpus.get(&(clock, cpu)).copied().unwrap_or(0);
+            let threads = (0..cpus).map(thread).collect();
+            Ok(trace.corrections(session, most)?.map(|corrections| (threads, corrections)))
         };
         let corrections = match trace {
             Ok(trace) => {
@@ -443,10 +447,10 @@ fn host_kernel(
             Err(why) => Err(error_chain(why)),
         };
         let why = match corrections {
-            Ok(Some((cpus, corrections))) => {
+            Ok(Some((threads, corrections))) => {
                 let file = path.file_name().unwrap_or_default();
                 let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                guests.push(GuestRecording { file, name, cpus, corrections });
+                guests.push(GuestRecording { file, name, threads, corrections });
                 command.push_str(&format!(" -i {}", path.display()));
                 continue;
             }
@@ -459,7 +463,7 @@ fn host_kernel(
     }
     if !guests.is_empty() {
         let host = HostRecording { file: HOST.as_ref(), id, scale };
-        relate(output, host, &guests, &vcpu_threads(session, maps)?)?;
+        relate(output, host, &guests)?;
         say(format_args!("in one order: {command}"));
     }
     Ok(())

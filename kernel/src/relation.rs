@@ -5,7 +5,6 @@ use crate::trace_dat::{PLACE_OF_OPTIONS, SECTION, is_plain, option, section, sec
 use hypertrace_format::folder::{Folder, check_size, read_at, write_at};
 use hypertrace_format::trace_dat::id;
 use rustix::fs::OFlags;
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,15 +33,14 @@ pub struct GuestRecording<'a> {
     pub file: &'a OsStr,
     /// Name of the guest.
     pub name: String,
-    /// Number of its CPUs.
-    pub cpus: u32,
+    /// The host's thread of each of its CPUs; 0 if that is not known.
+    pub threads: Vec<u32>,
     /// What makes the host's ticks of the guest's: times of the guest, in order, and what to add there.
     pub corrections: Vec<(u64, i64)>,
 }
 
 /// Adds to finished files in a directory, made by this crate, what trace-cmd(1) needs to show them in one order: to the host's the
-/// guests (GUEST), and to each guest's a TRACEID, its host's clock (TIME_SHIFT) and TSC2NSEC. `threads` are the host's
-/// threads of vCPUs, as far as they are known.
+/// guests (GUEST), and to each guest's a TRACEID, its host's clock (TIME_SHIFT) and TSC2NSEC.
 ///
 /// # Errors
 /// If a file is another one, or cannot be written. Those that were written before can be read, too.
@@ -50,18 +48,17 @@ pub fn relate(
     folder: &Folder,
     host: HostRecording<'_>,
     guests: &[GuestRecording<'_>],
-    threads: &BTreeMap<u32, u32>,
 ) -> Result<(), Error> {
     let mut of_host = Vec::new();
     // Ids that guests gave could be another trace's.
     for (id, guest) in (host.id.wrapping_add(1)..).zip(guests) {
+        let cpus = guest.threads.len() as u32;
         let mut data = guest.name.replace('\0', "").into_bytes();
         data.push(0);
         data.extend(id.to_ne_bytes());
-        data.extend(guest.cpus.to_ne_bytes());
-        for cpu in 0..guest.cpus {
-            let thread = threads.get(&cpu).copied().unwrap_or(0);
-            data.extend([cpu, thread].map(u32::to_ne_bytes).concat());
+        data.extend(cpus.to_ne_bytes());
+        for (cpu, thread) in (0..cpus).zip(&guest.threads) {
+            data.extend([cpu, *thread].map(u32::to_ne_bytes).concat());
         }
         option(&mut of_host, id::GUEST, &data);
 
@@ -79,14 +76,14 @@ pub fn relate(
 /// Returns the content of TIME_SHIFT: all CPUs have the same corrections.
 fn time_shift(host: u64, guest: &GuestRecording<'_>) -> Vec<u8> {
     let mut data = host.to_ne_bytes().to_vec();
-    data.extend([ON_A_LINE, guest.cpus].map(u32::to_ne_bytes).concat());
+    data.extend([ON_A_LINE, guest.threads.len() as u32].map(u32::to_ne_bytes).concat());
     let corrections = &guest.corrections;
     let mut cpu = (corrections.len() as u32).to_ne_bytes().to_vec();
     cpu.extend(corrections.iter().flat_map(|(time, _)| time.to_ne_bytes()));
     cpu.extend(corrections.iter().flat_map(|(_, offset)| offset.to_ne_bytes()));
     // trace-cmd would multiply with these, in 64 bits: the corrections have the difference of the rates, too.
     cpu.extend(corrections.iter().flat_map(|_| 1u64.to_ne_bytes()));
-    (0..guest.cpus).for_each(|_| data.extend(&cpu));
+    guest.threads.iter().for_each(|_| data.extend(&cpu));
     data
 }
 
@@ -177,11 +174,12 @@ mod tests {
         let (guest, of_guest) = file(dir.path(), "guest");
         let corrections = vec![(100, 5), (300, -7)];
         let file = "guest".as_ref();
-        let recording = GuestRecording { file, name: "g\0".into(), cpus: 2, corrections };
+        let recording =
+            GuestRecording { file, name: "g\0".into(), threads: vec![0, 77], corrections };
         let folder = Folder::open(dir.path(), Share::Owner).unwrap();
 
         let of = HostRecording { file: "host".as_ref(), id: 0x1000, scale: (3, 2) };
-        relate(&folder, of, &[recording], &BTreeMap::from([(1, 77)])).unwrap();
+        relate(&folder, of, &[recording]).unwrap();
 
         // Of each number, its bytes: 1 is a byte, 4 an u32.
         let words = |words: &[(u8, u64)]| -> Vec<u8> {
@@ -221,7 +219,7 @@ mod tests {
             fs::write(&path, &other).unwrap();
 
             let host = HostRecording { file: "host".as_ref(), id: 1, scale: (1, 0) };
-            relate(&folder, host, &[], &BTreeMap::new()).unwrap_err();
+            relate(&folder, host, &[]).unwrap_err();
 
             assert_eq!(fs::read(&path).unwrap(), other);
         }

@@ -39,6 +39,8 @@ const EVENTS: &str = r#"[
     {"id":18,"schema":"checkpoint(n:u64)","reference_point":true},
     {"id":19,"schema":"tick(n:u64)","reference_point":false}]"#;
 const PIECES: u32 = 20;
+/// The first point after half of the time.
+const HALF: u64 = 10;
 
 /// Reasons of exits, of SVM.
 const INTERRUPT: u32 = 0x60;
@@ -93,6 +95,8 @@ pub struct World {
     pub numbers: [usize; 2],
     /// Whether the second CPU is the first one of another guest: see [`World::of_two_guests`].
     is_two: bool,
+    /// Whether the second one is the first one's VM, started again: see [`World::restart`].
+    is_restarted: bool,
     /// What the second guest says that is not true.
     lies: Lies,
 }
@@ -145,6 +149,7 @@ impl World {
             lost: Default::default(),
             numbers: [0, 1],
             is_two,
+            is_restarted: false,
             lies: Lies::default(),
         };
         for thread in &mut world.threads {
@@ -174,6 +179,24 @@ impl World {
     pub fn tid(&self, thread: usize) -> u32 {
         let is_of_second = self.is_two && (2..MOVED).contains(&thread);
         THREADS[if is_of_second { thread - 2 } else { thread }]
+    }
+
+    /// Ends the VM of the first of two guests after half of the time, and begins that of the second one then, in the next epoch.
+    pub fn restart(&mut self) {
+        self.is_restarted = true;
+        let [first, second] = &mut self.cpus;
+        first.host.retain(|(at, ..)| *at < END / 2);
+        first.guest.retain(|(at, ..)| *at < END / 2);
+        let is_entry = |(at, id, ..): &&Event| *at >= END / 2 && *id == u32::from(KVM_ENTRY_ID);
+        let begin = second.host.iter().find(is_entry).map_or(END, |(at, ..)| *at);
+        second.host.retain(|(at, ..)| *at >= begin);
+        second.guest.retain(|(at, ..)| *at >= begin);
+        self.exit(0, END / 2, NPF);
+        self.host_switch(0, END / 2 + 5_000, TIDS[0], ASLEEP, HOG);
+        for (number, Thread { regions, .. }) in self.threads.iter_mut().enumerate() {
+            let is_its = |at: u64| (at >= END / 2) == (number >= 2);
+            regions.retain(|(begin, end)| is_its(*begin) && is_its(*end));
+        }
     }
 
     /// Puts events of the first guest's kernel outside of guest mode, so that no thread is proven to run its first CPU.
@@ -476,19 +499,29 @@ impl World {
     pub fn made(&self) -> Made {
         let guests: &[Guest] = if self.is_two { &[(1, &[0]), (2, &[1])] } else { &[(1, &[0, 1])] };
         let mut clocks = vec![clock(0, "host", 0, GHZ, 0, START_NS)];
-        let of_guest =
-            |(number, _): &Guest| clock(*number, "guest", 0, GHZ, GUEST_BASE, START_NS + 990_000);
+        let of_guest = |(number, _): &Guest| {
+            clock(*number, "guest", self.epoch(*number), GHZ, GUEST_BASE, START_NS + 990_000)
+        };
         clocks.extend(guests.iter().map(of_guest));
         let json = json(&format!("[{}]", clocks.join(",")), &with_pieces(EVENTS, PIECES), "[]");
         let json = json.replacen("\"clocks\"", "\"served\":true,\"clocks\"", 1);
         let mut made = Made::with_json(&with_boot(&json, Some(BOOT)));
         let server = Packet::host(0).with64(80, SERVER);
         let mut server = server.event_str(1, 1, &[SERVER, 42, SERVER, 0], b"segment");
+        let mut servers = vec![Packet::host(0)];
         let own = |at: u64| raw(&[at])[0];
         for (number, (forward, _)) in (0..19).flat_map(|point| {
             (FORWARD..).zip(guests).map(move |(forward, guest)| (point, (forward, guest)))
         }) {
+            if !self.runs(forward, number) {
+                continue;
+            }
             let at = (5 + 10 * number) * MS;
+            if self.is_restarted && number == HALF {
+                let mut next = Packet::host(0).with64(80, SERVER).after(&server);
+                next.set32(92, self.epoch(2));
+                servers.push(std::mem::replace(&mut server, next));
+            }
             let mut reading = own(at);
             if forward > FORWARD {
                 let lie = self.lies.at(number);
@@ -502,7 +535,7 @@ impl World {
                 continue;
             }
             let of = if self.is_two { client / 2 } else { 0 };
-            let packet = || Packet::new(1, client, 1 + of);
+            let packet = || self.packet(client, 1 + of);
             let tid = self.lies.tids.filter(|_| of == 1).map(|tids| tids[client as usize % 2]);
             let tid = tid.unwrap_or_else(|| self.tid(client as usize));
             let token = u64::from(tid) + 9;
@@ -521,18 +554,38 @@ impl World {
             made = made.stream(&format!("guest-{client}"), &[packet(), ring]);
         }
         for (client, (clock, cpus)) in (FORWARD..).zip(guests) {
-            let packet = || Packet::new(1, client, *clock);
+            let packet = || self.packet(client, *clock);
             let jumped = |point| if client > FORWARD { self.lies.jumped(point) } else { 0 };
-            let ring = (0..19).fold(packet(), |ring, point| {
+            let ring = (0..19).filter(|point| self.runs(client, *point));
+            let ring = ring.fold(packet(), |ring, point| {
                 ring.event(own((9 + 10 * point) * MS) - GUEST_BASE + jumped(point), 19, &[0])
             });
-            let at = own(END) - GUEST_BASE + jumped(19);
+            let end = if self.runs(client, 18) { END } else { END / 2 };
+            let at = own(end) - GUEST_BASE + jumped(19);
             let ring = ring.recording((at, PIECES), &self.guest_trace(cpus));
             made = made.stream(&format!("guest-{client}"), &[packet(), ring]);
         }
-        let made = made.stream("host-0", &[Packet::host(0), server]);
+        servers.push(server);
+        let made = made.stream("host-0", &servers);
         made.kernel(&self.host_trace());
         made
+    }
+
+    /// Returns the epoch of a clock.
+    fn epoch(&self, clock: u32) -> u32 {
+        u32::from(self.is_restarted && clock == 2)
+    }
+
+    /// Makes a packet of a client with a clock.
+    fn packet(&self, client: u32, clock: u32) -> Packet {
+        let mut packet = Packet::new(1, client, clock);
+        packet.set32(92, self.epoch(clock));
+        packet
+    }
+
+    /// Returns whether the VM with a client of `forward` runs when this point is made.
+    fn runs(&self, forward: u32, point: u64) -> bool {
+        !self.is_restarted || (point >= HALF) == (forward > FORWARD)
     }
 
     fn host_trace(&self) -> TraceDat {

@@ -19,7 +19,8 @@ use trace_dat::{Counted, KVM_EXIT_ID, KVM_WRITE_TSC_OFFSET_ID, lost};
 struct Found {
     word: KvmWord,
     cpus: Vec<GuestCpu>,
-    vcpu_threads: BTreeMap<u32, u32>,
+    /// By the guest's clock and the number of the CPU.
+    vcpu_threads: BTreeMap<(u32, u32), u32>,
     /// Error and bound of each of the guest's events, in nanoseconds.
     events: Vec<(u64, u64)>,
 }
@@ -117,10 +118,10 @@ fn threads_that_points_claim_for_other_vcpus_are_those_that_run_them() {
     let found = find(&recorded);
 
     found.assert_used(&[&TIDS[1..], &TIDS[..1]]);
-    assert_eq!(found.vcpu_threads, [(0, TIDS[1]), (1, TIDS[0])].into());
+    assert_eq!(found.vcpu_threads, [((1, 0), TIDS[1]), ((1, 1), TIDS[0])].into());
     // Without the guest's kernel, there are only the claims.
     let found = find(&Recorded { guest: Vec::new(), ..recorded });
-    assert_eq!(found.vcpu_threads, [(0, TIDS[0]), (1, TIDS[1])].into());
+    assert_eq!(found.vcpu_threads, [((1, 0), TIDS[0]), ((1, 1), TIDS[1])].into());
 }
 
 #[test]

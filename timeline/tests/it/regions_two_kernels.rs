@@ -11,7 +11,7 @@ use hypertrace_timeline::regions::{
     By, Cause, Group, Interval, Options, Part, PathStep, Regions, Sample, ThreadInterval, Times,
     Unknown,
 };
-use hypertrace_timeline::{Consumer, Given, Recording};
+use hypertrace_timeline::{Consumer, Given, Recording, vcpu_threads};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -308,6 +308,24 @@ fn a_guest_is_divided_by_its_own_kernel_alone_also_beside_one_whose_cpus_are_pro
     let said = found.regions.warnings.iter().filter(|line| line.contains("is not proven"));
     assert_eq!(said.count(), 1, "{:?}", found.regions.warnings);
     assert_eq!(found.regions.guest_steal_ms, Some(STOLEN_MS));
+}
+
+#[test]
+fn a_vm_that_ended_and_began_again_has_other_threads_for_its_cpus() {
+    let mut world = World::of_two_guests(6);
+    world.restart();
+    let made = world.made();
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+    let (session, maps) = &recording.sessions[0];
+
+    let threads = vcpu_threads(session, maps).unwrap();
+
+    assert_eq!(threads, [((1, 0), TIDS[0]), ((2, 0), TIDS[1])].into());
+    let found = read(&world);
+    let (sum, _) = found.assert_nothing_wrong(&world);
+    assert!(found.samples().any(|(_, (thread, ..))| thread < 2));
+    assert!(found.samples().any(|(_, (thread, ..))| thread > 1));
+    assert!(sum.get(Part::Unknown) * 500 <= sum.total(), "{sum:?}");
 }
 
 #[test]

@@ -249,25 +249,28 @@ fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
     Ok(())
 }
 
-/// Returns the host's thread of each of the guest's CPUs: the one in whose guest mode the events of the guest's kernel are,
-/// or that handled all the CPU's reference points, and none of another CPU. Points that a process beside the VMM handled
-/// show no such thread.
+/// Returns the host's thread of each CPU of the guests, by the guest's clock and the CPU's number: the one in whose guest mode the
+/// events of the guest's kernel are, or that handled all the CPU's reference points, and none of another CPU. Points that a
+/// process beside the VMM handled show no such thread. Another guest, and the same one after a reset or in another VM, has
+/// another clock.
 ///
 /// # Errors
 /// If the session is damaged.
-pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<u32, u32>> {
-    let mut threads: BTreeMap<u32, Option<u32>> = BTreeMap::new();
+pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<(u32, u32), u32>> {
+    let mut threads: BTreeMap<(u32, u32), Option<u32>> = BTreeMap::new();
     if !session.json().served {
+        let mut clocks = PointClocks::default();
         points(session, |served| {
             let cpu = served.point.cpu;
+            let Some((clock, _)) = clocks.read(session, served) else { return };
             // A guest can claim any.
             if cpu < MOST_CPUS {
-                let known = threads.entry(cpu).or_insert(served.tid);
+                let known = threads.entry((clock, cpu)).or_insert(served.tid);
                 *known = known.filter(|tid| Some(*tid) == served.tid);
             }
         })?;
     }
-    for (cpu, possible) in possible_threads(maps, |of| of.cpu) {
+    for (cpu, possible) in possible_threads(maps) {
         let claimed = threads.entry(cpu).or_default();
         *claimed = match possible[..] {
             [only] => Some(only),
@@ -277,40 +280,34 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<u32,
     Ok(each_of_one(threads))
 }
 
-/// Returns the host's thread of each CPU of the guests that is proven to run the CPU, by the guest's clock and the CPU's number:
-/// all events of the guest's kernel on the CPU are in guest mode of this thread, and those of no other CPU are. Another
-/// guest, and the same one after a reset, has another clock, and may have other threads.
+/// Returns the host's thread of each CPU of the guests that is proven to run the CPU, as [`vcpu_threads`] does: all events of the
+/// guest's kernel on the CPU are in guest mode of this thread, and those of no other CPU are.
 pub(crate) fn proven_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), u32> {
-    let mut guests: BTreeMap<u32, BTreeMap<u32, Option<u32>>> = BTreeMap::new();
-    for ((clock, cpu), threads) in possible_threads(maps, |of| (of.clock, of.cpu)) {
-        let only = if let [only] = threads[..] { Some(only) } else { None };
-        guests.entry(clock).or_default().insert(cpu, only);
-    }
-    let guests = guests.into_iter().map(|(clock, threads)| (clock, each_of_one(threads)));
-    let all = guests.flat_map(|(clock, threads)| {
-        threads.into_iter().map(move |(cpu, tid)| ((clock, cpu), tid))
-    });
-    all.collect()
+    let only = |threads: Vec<u32>| if let [only] = threads[..] { Some(only) } else { None };
+    let possible = possible_threads(maps).into_iter();
+    each_of_one(possible.map(|(cpu, threads)| (cpu, only(threads))).collect())
 }
 
-/// Returns the threads in whose guest mode all events of the guest's kernel on a CPU are, by what is the same for the CPU.
-fn possible_threads<K: Ord>(
-    maps: &ClockMaps,
-    key: impl Fn(&GuestCpu) -> K,
-) -> BTreeMap<K, Vec<u32>> {
-    let mut possible: BTreeMap<K, Vec<u32>> = BTreeMap::new();
+/// Returns the threads in whose guest mode all events of the guest's kernel on a CPU are, by the guest's clock and the CPU's
+/// number.
+fn possible_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), Vec<u32>> {
+    let mut possible: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for of in maps.guest_cpus() {
-        let all = possible.entry(key(of)).or_insert_with(|| of.threads.clone());
+        let all = possible.entry((of.clock, of.cpu)).or_insert_with(|| of.threads.clone());
         all.retain(|tid| of.threads.contains(tid));
     }
     possible
 }
 
-/// Leaves out the threads that would run several CPUs.
-fn each_of_one(threads: BTreeMap<u32, Option<u32>>) -> BTreeMap<u32, u32> {
-    let mut cpus: BTreeMap<u32, u32> = BTreeMap::new();
-    threads.values().flatten().for_each(|tid| *cpus.entry(*tid).or_default() += 1);
-    let only = |(cpu, tid): (u32, Option<u32>)| Some((cpu, tid.filter(|tid| cpus[tid] == 1)?));
+/// Leaves out the threads that would run several CPUs of a guest.
+fn each_of_one(threads: BTreeMap<(u32, u32), Option<u32>>) -> BTreeMap<(u32, u32), u32> {
+    let mut cpus: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+    for ((clock, _), tid) in &threads {
+        tid.iter().for_each(|tid| *cpus.entry((*clock, *tid)).or_default() += 1);
+    }
+    let only = |(of, tid): ((u32, u32), Option<u32>)| {
+        Some((of, tid.filter(|tid| cpus[&(of.0, *tid)] == 1)?))
+    };
     threads.into_iter().filter_map(only).collect()
 }
 
@@ -320,9 +317,10 @@ fn each_of_one(threads: BTreeMap<u32, Option<u32>>) -> BTreeMap<u32, u32> {
 fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples> {
     let mut samples = Samples::default();
     let mut kept = 0;
-    let (mut clocks, mut served) = (BTreeMap::default(), BTreeMap::default());
+    let (mut clocks, mut served) = (PointClocks::default(), BTreeMap::default());
     let mut seats = 0;
-    points(session, |&Served { point, epoch, clock, host, tid }| {
+    points(session, |of_point| {
+        let Served { point, clock, host, tid, .. } = *of_point;
         if point.client >= MOST_CLIENTS {
             found.unusable += 1;
             return;
@@ -341,23 +339,12 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
             return;
         }
         let client = point.client;
-        let read = clocks
-            .entry((client, epoch))
-            .or_insert_with(|| clocks_of(session, client, epoch))
-            .iter()
-            .filter_map(|c| {
-                let guest = point.guest_time.checked_sub(c.base)?;
-                let far = session.host_time(c, guest).abs_diff(host);
-                Some((far, c.id, i64::try_from(guest).ok()?))
-            });
-        // If holders of a client read different clocks, it has several. Then the clock
-        // whose rough map is nearest is the right one: they are far apart.
-        match read.min() {
+        match clocks.read(session, of_point) {
             // Readings of the host's own clock add nothing about it.
-            Some((_, read, _)) if read == clock => {}
+            Some((read, _)) if read == clock => {}
             // Nor do points about records of before the host served them.
-            Some((_, clock, _)) if session.json().clock(clock).is_some_and(|c| c.found) => {}
-            Some((_, clock, guest)) => {
+            Some((clock, _)) if session.json().clock(clock).is_some_and(|c| c.found) => {}
+            Some((clock, guest)) => {
                 let (reached, resumed) = (None, None);
                 let sample =
                     Sample { guest, host, next: None, tid, seq: point.seq, reached, resumed };
@@ -392,6 +379,28 @@ fn halve_largest<K: Copy + Ord, T>(
     let before = len(largest);
     halve(largest);
     before - len(largest)
+}
+
+/// The clocks that points may have read, by client and epoch.
+#[derive(Default)]
+struct PointClocks<'a>(BTreeMap<(u32, u32), Vec<&'a Clock>>);
+
+impl<'a> PointClocks<'a> {
+    /// Returns the clock that a point read, and its ticks; `None` if no clock of the session can be that.
+    fn read(&mut self, session: &'a Session, of: &Served) -> Option<(u32, i64)> {
+        let Served { point, epoch, host, .. } = of;
+        let client = point.client;
+        let clocks =
+            self.0.entry((client, *epoch)).or_insert_with(|| clocks_of(session, client, *epoch));
+        let read = clocks.iter().filter_map(|clock| {
+            let guest = point.guest_time.checked_sub(clock.base)?;
+            let far = session.host_time(clock, guest).abs_diff(*host);
+            Some((far, clock.id, i64::try_from(guest).ok()?))
+        });
+        // If holders of a client read different clocks, it has several. Then the clock
+        // whose rough map is nearest is the right one: they are far apart.
+        read.min().map(|(_, clock, guest)| (clock, guest))
+    }
 }
 
 /// Returns the clocks in a client's packets in an epoch. The host's is among them if
