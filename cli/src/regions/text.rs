@@ -292,12 +292,12 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     [regions].into_iter().chain(partial).chain(steal).chain(most).collect()
 }
 
-/// Returns a line about a guest's threads of which only the vCPU's time is known, if there are any.
+/// Returns a line about a guest's threads of which only the vCPUs' time is known, if there are any.
 fn guest_at_most(group: &Group) -> Option<String> {
     group.total.guest_at_most_ns.map(|ns| {
         format!(
-            "guest <= {} of all, if no thread left its vCPU meanwhile: the vCPU ran the guest then, and nothing says \
-             which of its threads; `hypertrace forward` in the guest does",
+            "guest <= {} of all: vCPUs may have run the guest then, and nothing says which of its threads; \
+             `hypertrace forward` in the guest does",
             time(ns)
         )
     })

@@ -52,6 +52,8 @@ pub struct Vcpu {
     pub name: String,
     /// Process of the guest's thread that its client is; `None`: the client has no lease.
     pub process: Option<u64>,
+    /// The client whose points it answers, if that is not its own.
+    pub answers: Option<u32>,
     pub events: Vec<(u64, What)>,
     /// Time in guest, kernel, VMM, runnable, blocked, within regions.
     pub truth: [u64; 5],
@@ -269,8 +271,8 @@ pub fn session(vcpus: &[Vcpu]) -> Made {
                     host = host.event_str(*time, *id, &[], text.as_bytes());
                 }
                 What::Point(made) => {
-                    let number = vcpu.number.into();
-                    let payload = [number, 0, 1, GUEST_BASE + made, *time];
+                    let client = vcpu.answers.unwrap_or(vcpu.number);
+                    let payload = [client.into(), 0, 1, GUEST_BASE + made, *time];
                     host = host.flagged(*time, POINT, 1, &payload, 0);
                 }
                 What::Kernel(..) => {}

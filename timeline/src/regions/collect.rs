@@ -15,7 +15,7 @@ use super::choice::Chooser;
 use super::cpus::Cpus;
 use super::followed::Followed;
 use super::groups::{Groups, unknown};
-use super::host::{self, Host, Side, lease};
+use super::host::{self, Host, Side, Thread, lease};
 use super::lanes::Logged;
 use super::marks::{Kinds, Reasons};
 use super::pairs::Pairs;
@@ -23,7 +23,7 @@ use super::parts::{Divided, Evidence, Interval, Part, Reason, Stream};
 use super::roles::{Role, Roles};
 use super::steals::Steals;
 use super::steps::Path;
-use super::store::{Detail, State, Store};
+use super::store::{Detail, NO_BOUND, State, Store};
 use super::vcpus::{Unplaced, Vcpus, Waiter};
 use super::waited::Spans;
 use super::{Options, ProvenVcpu, Regions, Select, Sink, ThreadInterval};
@@ -369,12 +369,16 @@ impl<'a> Pass<'a> {
 
     /// Takes the intervals of a thread that are proven now, and divides the regions that they have passed.
     fn release(&mut self, session: usize, at: usize) {
-        let Host { vcpus, threads, .. } = &mut self.hosts[session];
+        let Host { vcpus, threads, modes, .. } = &mut self.hosts[session];
         let thread = &mut threads[at];
         let is_divided = thread.side == Side::Host || thread.unplaced.is_some();
         let Some(vcpus) = vcpus.as_mut().filter(|_| is_divided) else {
             let logged = thread.tally.log().len();
-            if thread.tally.pass(&mut thread.account) {
+            let mut modes = modes.as_mut();
+            let take = |interval: &Interval, is_merged| {
+                modes.iter_mut().for_each(|modes| modes.take(at, interval, is_merged));
+            };
+            if thread.tally.pass(&mut thread.account, take) {
                 self.divide_passed(session, at);
             }
             return self.note_log(session, at, logged);
@@ -395,7 +399,7 @@ impl<'a> Pass<'a> {
         let logged = thread.tally.log().len();
         let vcpu = Some(thread.tid).filter(|tid| vcpus.has(*tid));
         let mut exit = thread.account.new_exit();
-        thread.tally.pass_with(&mut thread.account, |interval, is_merged| {
+        thread.tally.pass(&mut thread.account, |interval, is_merged| {
             let Some(vcpu) = vcpu else { return };
             let mut interval = *interval;
             if is_merged {
@@ -544,6 +548,30 @@ impl<'a> Pass<'a> {
         left.into_iter().for_each(|index| self.place_path(index));
     }
 
+    /// Says how long the guests' threads can have run in the regions of which nothing else is known.
+    fn limit_guests(&mut self) {
+        let Pass { hosts, store, .. } = self;
+        let all_out = |(number, host): (usize, &Host)| {
+            // A thread that another session has runs none of this one's guest.
+            let is_its = |at: usize| {
+                let Thread { side, tid, for_lanes, .. } = host.threads[at];
+                let mut others = hosts.iter().enumerate().filter(|(other, _)| *other != number);
+                !for_lanes || others.all(|(_, other)| other.dividing(side, tid).is_none())
+            };
+            let seats = host.clients.iter().flat_map(|client| &client.seats);
+            host.modes.as_ref()?.all_out(seats.filter_map(|(.., thread)| *thread), is_its)
+        };
+        let all_out = Vec::from_iter(hosts.iter().enumerate().map(all_out));
+        for index in 0..store.len() as u32 {
+            let sample = store.get_mut(index);
+            if sample.guest_at_most_ns().is_some() {
+                let (from, to) = (sample.begin_ns, sample.end_ns());
+                let out = all_out[usize::from(sample.session)].as_ref();
+                sample.guest_at_most = out.map_or(NO_BOUND, |out| out.at_most(from, to));
+            }
+        }
+    }
+
     /// Ends all that is open, and sums up.
     fn finish(
         mut self,
@@ -559,6 +587,7 @@ impl<'a> Pass<'a> {
                 self.never_ended(session, &open);
             }
         }
+        self.limit_guests();
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
         let reasons = Vec::from_iter(self.reasons.names().iter().map(|name| (&**name).into()));
@@ -676,7 +705,6 @@ fn divide(
 ) {
     let sample = store.get_mut(index);
     let divided = if sample.guest_at_most_ns().is_some() {
-        sample.guest_at_most = divided.times.get(Part::Guest);
         let Divided { times, path, cpu, .. } = divided;
         Divided { times: unknown(times.total()), path, cpu, ..Divided::default() }
     } else {

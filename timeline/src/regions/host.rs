@@ -10,6 +10,7 @@ pub(super) use leases::{Counted, lease};
 use super::account::{Account, MOST_WAITING, Switches};
 use super::followed::{Followed, Tids};
 use super::marks::Kinds;
+use super::modes::GuestModes;
 use super::pairs::{Open, Pairs, most_open};
 use super::parts::Part;
 use super::store::{Holder, Sample};
@@ -73,6 +74,8 @@ pub(super) struct Host {
     pub has_guests: bool,
     /// The guests whose threads are the clients that read a clock, by clock.
     guests: HashMap<u32, Side>,
+    /// When vCPUs were out of guest mode, if its clients are threads of a guest whose kernel was not recorded.
+    pub modes: Option<GuestModes>,
     /// What the host's kernel proves of the CPUs that these have, if it shows which of its threads run them.
     pub vcpus: Option<Vcpus>,
     /// Whether the recording of the host's kernel may show these.
@@ -172,8 +175,8 @@ pub(super) struct Client {
     /// The guest whose thread it is by its last lease, and the clock that it read.
     pub side: Option<Side>,
     pub clock: Option<u32>,
-    /// Whether it is a thread of a guest's kernel, which may have shared its vCPU with others.
-    pub shares_vcpu: bool,
+    /// Whether it is a thread of a guest's kernel, which has vCPUs in turns with others.
+    pub shares_vcpus: bool,
     /// Token of the last lease.
     token: Option<u64>,
     /// Time of its last event.
@@ -231,6 +234,7 @@ impl Host {
             is_program,
             has_guests,
             guests: guests(json, kernels),
+            modes: None,
             vcpus,
             has_hosts,
             has_vmm,
@@ -318,6 +322,12 @@ impl Host {
             true => self.guests.get(&clock.unwrap_or_default()).copied(),
             false => Some(Side::Host),
         }
+    }
+
+    /// Returns whether a client is a thread of a guest that the host's kernel alone says something of.
+    pub fn shares_vcpus(&self, client: u32) -> bool {
+        let client = self.clients.get(client as usize);
+        self.modes.is_some() && client.is_some_and(|client| client.shares_vcpus)
     }
 
     /// Returns whether a machine's kernel says something of a region's time.

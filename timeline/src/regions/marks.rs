@@ -88,6 +88,24 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
+    /// Returns whether it is an event of a thread that runs a vCPU.
+    pub fn is_of_kvm(self) -> bool {
+        use Kernel::*;
+        matches!(
+            self,
+            Exit { .. }
+                | ArmExit { .. }
+                | Emulation
+                | Mmio { .. }
+                | Pio { .. }
+                | Fpu { .. }
+                | UserspaceExit { .. }
+                | Entry
+        )
+    }
+}
+
+impl Kernel {
     /// Returns the kind of an event, by its name and its format.
     pub fn of(event: &EventRef<'_>) -> Kernel {
         let Some(fields) = event.fields.kernel() else { return Kernel::Other };

@@ -73,6 +73,7 @@ mod lines;
 mod lives;
 mod marks;
 mod members;
+mod modes;
 mod pairs;
 mod parts;
 mod path;

@@ -106,7 +106,7 @@ impl Holder {
 
 impl Sample {
     /// Returns the most time in which its thread can have run in the guest, nanoseconds, if the host's kernel alone was
-    /// recorded: that in which the vCPU ran the guest. The parts of such a region are unknown.
+    /// recorded: that in which any vCPU may have run the guest. The parts of such a region are unknown.
     pub fn guest_at_most_ns(&self) -> Option<u64> {
         Some(self.guest_at_most).filter(|most| *most != NO_BOUND)
     }

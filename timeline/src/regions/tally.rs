@@ -112,17 +112,9 @@ impl Tally {
         self.free.len() == self.open.len() && self.ended.is_empty()
     }
 
-    /// Adds the proven intervals of the account. Returns whether they have passed the ends of regions.
-    pub fn pass(&mut self, account: &mut Account) -> bool {
-        self.pass_with(account, |_, _| {})
-    }
-
-    /// Does the same, and hands each interval to `take`, and whether it is the sum of several.
-    pub fn pass_with(
-        &mut self,
-        account: &mut Account,
-        mut take: impl FnMut(&Interval, bool),
-    ) -> bool {
+    /// Adds the proven intervals of the account, and hands each to `take`, and whether it is the sum of several. Returns whether
+    /// they have passed the ends of regions.
+    pub fn pass(&mut self, account: &mut Account, mut take: impl FnMut(&Interval, bool)) -> bool {
         if !account.has_proven() {
             return false;
         }

@@ -74,6 +74,64 @@ fn of_a_guests_thread_the_host_knows_only_how_long_it_can_have_run() {
     assert_eq!((times.get(Part::Unknown), times.total()), (vcpu.total(), vcpu.total()));
 }
 
+/// Makes two vCPUs, and a region of a guest's thread that begins and ends on the first one. This one sleeps for a millisecond
+/// of it, and the second one for 100 us of that.
+fn two_vcpus() -> [Vcpu; 2] {
+    let mut vcpus = [Vcpu::new(0, 7), Vcpu::new(1, 8)];
+    vcpus[0].process = Some(42);
+    for vcpu in &mut vcpus {
+        vcpu.point(1 << 32);
+        vcpu.preempted(1_000);
+        vcpu.work(30_000);
+    }
+    let [first, second] = &mut vcpus;
+    first.begin(0);
+    first.work(1_000);
+    first.blocked(1_000_000, 100);
+    first.work(1_000);
+    first.end(0);
+    second.work(300_000);
+    second.blocked(100_000, 100);
+    second.work(300_000);
+    second.point(2);
+    for vcpu in &mut vcpus {
+        vcpu.work(1_000_000);
+        vcpu.preempted(1_000);
+        vcpu.work(500);
+        vcpu.point(2 << 32);
+    }
+    vcpus
+}
+
+#[test]
+fn a_guests_thread_can_have_run_while_any_vcpu_was_in_guest_mode() {
+    let vcpus = two_vcpus();
+    // The thread of the second one may have no ring, and have answered no point.
+    for known in [2, 1] {
+        let made = vcpu::session(&vcpus[..known]);
+        made.kernel(&vcpu::trace(&vcpus, |_| true));
+
+        let regions = all(&made);
+
+        let total = &regions.groups[0].total;
+        let (most, duration) = (total.guest_at_most_ns.unwrap(), total.times.total());
+        // It can have moved to the second one as the first one fell asleep.
+        assert!((850_000..=duration - 100_000).contains(&most), "{most} of {duration}");
+    }
+}
+
+#[test]
+fn a_guests_thread_whose_points_several_vcpus_answer_has_regions() {
+    let mut vcpus = two_vcpus();
+    vcpus[1].answers = Some(0);
+
+    let regions = read(&with_kernel(&vcpus, |_| true), &Options::default());
+
+    let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
+    assert_eq!((group.count, group.not_counted), (1, [0; NotCounted::ALL.len()]));
+    assert!(group.total.guest_at_most_ns.is_some_and(|most| most > 850_000), "{group:?}");
+}
+
 #[test]
 fn an_interval_names_the_event_that_ended_it() {
     let vcpus = [Vcpu::rounds(0, 60, 5)];

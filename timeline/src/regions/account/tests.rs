@@ -81,7 +81,7 @@ fn region(exactness: Exactness, marks: &[(u64, Mark)], (begin, end): (i64, i64))
             times = tally.end(account.border(end), number.unwrap(), 0);
         }
         account.mark(time, *mark);
-        if tally.pass(&mut account) {
+        if tally.pass(&mut account, |_, _| {}) {
             times = tally.next_passed(|_| (begin, end)).map(|(_, sums)| sums);
         }
     }
@@ -155,11 +155,11 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
             let time = time as i64;
             if region.is_none() && time > guest {
                 account.guest(guest, Some(20));
-                tally.pass(&mut account);
+                tally.pass(&mut account, |_, _| {});
                 region = Some(tally.begin(account.border(guest), guest));
             }
             account.mark(time, mark);
-            tally.pass(&mut account);
+            tally.pass(&mut account, |_, _| {});
         }
         let begun = tally.forget(region.unwrap()).unwrap();
         assert_eq!(begun.times.total(), guest as u64, "{guest}");
@@ -442,11 +442,11 @@ fn waits(switches: i64, causes: i64, border: impl Fn(i64) -> bool) -> (Times, u6
         let until = |cause: i64| if cause == causes { last } else { from + cause };
         account.causes.extend((1..=causes).map(|cause| (until(cause), cause as u16)));
         account.mark(n * 100 + 30, In);
-        tally.pass(&mut account);
+        tally.pass(&mut account, |_, _| {});
     }
     assert_eq!(tally.end(account.border(switches * 100 - 50), whole, 0), None);
     account.mark(switches * 100, Guest);
-    assert!(tally.pass(&mut account));
+    assert!(tally.pass(&mut account, |_, _| {}));
     let (_, sums) = tally.next_passed(|_| (0, switches * 100 - 50)).unwrap();
     (sums.times, account.switches.given_up)
 }

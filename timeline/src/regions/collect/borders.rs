@@ -117,7 +117,9 @@ impl Pass<'_> {
         let host = &self.hosts[session];
         let has_moved =
             host.clients.get(client as usize).is_some_and(|client| client.moved(open.begin, end));
-        if open.thread.map(|(thread, _)| thread) != thread || has_moved {
+        // A guest's kernel moves its threads as it likes.
+        let is_moved = open.thread.map(|(thread, _)| thread) != thread || has_moved;
+        if is_moved && !host.shares_vcpus(client) {
             open.wrong.get_or_insert(NotCounted::Migration);
         }
         let clock_of = |client: u32| host.clients.get(client as usize).and_then(|of| of.clock);
@@ -280,12 +282,8 @@ impl Pass<'_> {
             thread: open.thread.map_or(NO_THREAD, |(thread, _)| thread as u16),
             cpu: None,
             holder: host.holder(client),
-            // Until it is divided.
-            guest_at_most: host
-                .clients
-                .get(client as usize)
-                .filter(|client| client.shares_vcpu && open.thread.is_some())
-                .map_or(NO_BOUND, |_| 0),
+            // Until all is known of the vCPUs.
+            guest_at_most: if host.shares_vcpus(client) { 0 } else { NO_BOUND },
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
             depth: u8::try_from(depth).unwrap_or(u8::MAX),

@@ -95,6 +95,10 @@ impl Pass<'_> {
             host.set_all_exactness();
         }
         host.recordings[recording].followed.add(kernel, fields, running.tid);
+        // A vCPU whose thread has no ring, and answered no point, may run the guest's threads, too.
+        if host.modes.is_some() && kernel.is_of_kvm() {
+            host.thread_for_lanes(running.tid);
+        }
         let kinds = host.recordings[recording].kinds;
         let tid = |field| fields.number(field).unwrap_or(-1);
         let trace = match by.stream {

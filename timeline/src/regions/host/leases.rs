@@ -120,10 +120,13 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     });
     let is_program = host.is_program;
     let until = token.and_then(|token| host.lease_ends.get(&(number, token)).copied());
+    if of_guest && !host.is_served {
+        host.modes.get_or_insert_default();
+    }
     let Some(client) = host.client(number) else { return };
     (client.side, client.clock) = (side, clock);
     client.names_thread = is_program && tid.is_some();
-    client.shares_vcpu = of_guest;
+    client.shares_vcpus = of_guest;
     // Where it is not known, it lasts.
     client.until = until.unwrap_or(i64::MAX);
     // A lease that is said again is the same one.
