@@ -67,6 +67,11 @@ struct Pass<'a> {
     causes: Causes,
     /// Critical paths of regions whose path, or own time, is not known yet: by the regions' indices in the store.
     paths: HashMap<u32, Path>,
+    /// Number of switches and wake-ups on the paths of single regions.
+    walked: u64,
+    /// The same of all paths.
+    #[cfg(test)]
+    records: u64,
     roles: Roles,
     reasons: Reasons,
     groups: Groups,
@@ -254,6 +259,9 @@ impl<'a> Pass<'a> {
             cpus: Vec::new(),
             causes: Causes::new(),
             paths: HashMap::new(),
+            walked: 0,
+            #[cfg(test)]
+            records: 0,
             groups: Groups::new(roles.names().len(), hosts.len(), options.by.key()),
             roles,
             hosts,
@@ -434,6 +442,11 @@ impl<'a> Pass<'a> {
                         self.place(session, guest);
                     }
                     Waiter::Path(index) => self.place_path(index),
+                    Waiter::Walked(thread) => {
+                        let walked = &mut self.hosts[session].threads[thread].walked;
+                        walked.iter_mut().for_each(|walked| walked.wake());
+                        self.place_walked(session, thread);
+                    }
                 }
             }
         }
@@ -482,6 +495,24 @@ impl<'a> Pass<'a> {
             path.divide(index, vcpus, causes, placed);
         }
         divide_known(paths, store, groups, waited, index);
+    }
+
+    /// Divides what is known of a thread's path, and the regions of which that is all.
+    pub fn place_walked(&mut self, session: usize, at: usize) {
+        let Pass { paths, store, groups, waited, hosts, causes, placed, .. } = self;
+        let Host { vcpus, threads, .. } = &mut hosts[session];
+        let Some(walked) = &mut threads[at].walked else { return };
+        let mut ended = Vec::new();
+        walked.divide(Waiter::Walked(at), vcpus, causes, placed, &mut ended);
+        if walked.is_unused() {
+            threads[at].walked = None;
+        }
+        for (index, steps) in ended {
+            if let Some(path) = paths.get_mut(&index) {
+                path.set_walked(steps);
+            }
+            divide_known(paths, store, groups, waited, index);
+        }
     }
 
     /// Counts the intervals that a thread's log has more than before, and hands over or forgets those that are too many.
@@ -540,6 +571,7 @@ impl<'a> Pass<'a> {
             self.hosts[session].vcpus.iter_mut().for_each(Vcpus::end);
             for thread in threads {
                 self.place(session, thread);
+                self.place_walked(session, thread);
                 self.send(session, thread, true);
             }
         }
@@ -723,5 +755,42 @@ fn divide(
     }
     if sample.state.is_counted() && store.wants(index) {
         store.keep(detail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::Given;
+    use hypertrace_test_support::cpus::{ASLEEP, Cpus, READY};
+
+    /// Returns the number of switches and wake-ups on the paths that are walked for so many regions, one in the other.
+    fn walked(regions: u32) -> u64 {
+        let (own, other) = ((200, "own"), (201, "other"));
+        let mut machine = Cpus::new(1, &[own, other]);
+        machine.at(2_000).switch(0, READY, other).at(2_100).switch(0, ASLEEP, own);
+        (0..regions).for_each(|name| _ = machine.at(3_000 + u64::from(name)).begin(own.0, name));
+        for round in 1..=1_000 {
+            let from = 10_000 * round;
+            machine.at(from).wake(0, 0, other).at(from + 1_000).switch(0, ASLEEP, other);
+            machine.at(from + 2_000).wake(0, 0, own).at(from + 3_000).switch(0, ASLEEP, own);
+        }
+        let end = machine.now + 1_000;
+        (0..regions).for_each(|name| _ = machine.at(end + u64::from(name)).end(own.0, name));
+        machine.at(end + 10_000).switch(0, READY, (7, "last"));
+        let made = machine.made();
+        let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+        let options = Options { has_paths: true, ..Options::default() };
+
+        let (pass, _) = read(&recording, &options, None).unwrap();
+
+        assert_eq!(pass.groups.all.len(), regions as usize);
+        pass.records
+    }
+
+    #[test]
+    fn a_path_is_walked_once_for_all_regions_of_its_thread() {
+        let (one, many) = (walked(1), walked(100));
+        assert!(one > 4_000 && many < one + 400, "{one} {many}");
     }
 }

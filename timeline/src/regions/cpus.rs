@@ -15,7 +15,7 @@ use super::host::MOST_CPUS;
 use super::lives::Lives;
 use super::parts::Part;
 use super::path::{Doing, History};
-use super::steps::{Path, Timed};
+use super::steps::Timed;
 use crate::event::EventRef;
 use crate::format::Fields;
 use crate::inputs::kernel::AllThreads;
@@ -186,23 +186,22 @@ impl Cpus {
         self.keeps_turns = self.history.is_some();
     }
 
-    /// Returns the path of a region that ended on a thread, with its waits if these are wanted. `is_exact`: the region's times
-    /// are those of the kernel's clock. `divided`: the clock of a guest whose time on CPUs, and the waits for them, the host's
-    /// kernel is to divide.
+    /// Hands over the path of a region that ended on a thread, from its end back to its begin. `is_exact`: the region's times
+    /// are those of the kernel's clock. `has_turns`: who had a CPU in waits for it is wanted. Returns the number of switches
+    /// and wake-ups on the way; `None` if no path is known.
     pub fn path(
         &self,
         tid: u32,
         times: (i64, i64),
-        (is_exact, has_waits): (bool, bool),
-        divided: Option<u32>,
+        (is_exact, has_turns): (bool, bool),
         causes: &mut Causes,
-    ) -> Option<Path> {
+        mut take: impl FnMut(Timed),
+    ) -> Option<u64> {
         let history = self.history.as_ref().filter(|_| times.1 <= self.until)?;
-        let mut path = Path::new(has_waits, divided);
         let mut found = Vec::new();
-        history.path(tid, times, is_exact, causes, |causes, stay| {
+        let records = history.path(tid, times, is_exact, causes, |causes, stay| {
             if let Doing::Runnable(Some(cpu)) = stay.doing
-                && (has_waits || divided.is_some())
+                && has_turns
             {
                 let next = Next { cpu, tid: stay.tid, prev: None };
                 self.before(next, (stay.from, stay.to), MOST_IN_WAIT, causes, &mut found);
@@ -213,10 +212,10 @@ impl Cpus {
             // Back from the end, as the path goes.
             while let Some((to, cause)) = found.pop() {
                 let from = found.last().map_or(stay.from, |(to, _)| *to);
-                path.push(Timed::new(&stay, (from, to), cause));
+                take(Timed::new(&stay, (from, to), cause));
             }
         });
-        Some(path)
+        Some(records)
     }
 
     /// Returns the index of a CPU, which is made; `None` if its number is too large.

@@ -16,6 +16,7 @@ use super::parts::Part;
 use super::store::{Holder, Sample};
 use super::tally::Tally;
 use super::vcpus::{Unplaced, Vcpus};
+use super::walked::Walked;
 use super::{NotCounted, unix_ns};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Domain, MOST_CLIENTS, Session, SessionJson};
@@ -148,6 +149,8 @@ pub(super) struct Thread {
     pub tally: Tally,
     /// Of the thread of a guest that the host's kernel divides: its proven intervals that wait for that.
     pub unplaced: Option<Unplaced>,
+    /// Its critical path, while it has regions whose paths are wanted.
+    pub walked: Option<Box<Walked>>,
     /// Whether it has an account for its lane only: no region's time is divided by it.
     pub for_lanes: bool,
     /// The client of a program that it is.
@@ -368,6 +371,7 @@ impl Host {
             account,
             tally: Tally::new(self.has_log),
             unplaced: side.guest().filter(|_| self.divides(side)).map(Unplaced::of),
+            walked: None,
             for_lanes: false,
             owner: None,
             is_claimed: false,
@@ -426,7 +430,8 @@ impl Host {
             self.next_free = at + 1;
             let thread = &self.threads[at];
             let is_client = self.has_guests == thread.side.guest().is_some();
-            let is_free = is_client && thread.owner.is_none() && thread.tally.is_unused();
+            let is_used = thread.walked.is_some() || !thread.tally.is_unused();
+            let is_free = is_client && thread.owner.is_none() && !is_used;
             is_free.then_some(at)
         })
     }

@@ -88,6 +88,7 @@ mod sums;
 mod tally;
 mod vcpus;
 mod waited;
+mod walked;
 
 pub(crate) use begins::Begins;
 pub use begins::Region;

@@ -317,7 +317,7 @@ impl History {
     }
 
     /// Hands over the path of a region that ended on a thread: what threads did, from its end back to its begin.
-    /// `is_exact`: the region's times are those of the kernel's clock.
+    /// `is_exact`: the region's times are those of the kernel's clock. Returns the number of records on the way.
     pub fn path(
         &self,
         tid: u32,
@@ -325,7 +325,8 @@ impl History {
         is_exact: bool,
         causes: &mut Causes,
         mut take: impl FnMut(&mut Causes, Stay),
-    ) {
+    ) -> u64 {
+        let mut records = 0;
         let mut kills = MOST_KILLED;
         let mut is_inexact = !is_exact;
         let mut todo = vec![Stretch { tid, at: self.last(tid, to), from, to }];
@@ -344,7 +345,8 @@ impl History {
             };
             let is_inexact = std::mem::take(&mut is_inexact);
             let stretch = self.on_cpu(stretch, is_inexact, &mut add);
-            if let Some((before, waker)) = self.follow(stretch, &mut add, &mut kills) {
+            if let Some((before, waker)) = self.follow(stretch, &mut add, &mut kills, &mut records)
+            {
                 if before.from < before.to {
                     todo.push(before);
                 }
@@ -354,6 +356,7 @@ impl History {
                 }
             }
         }
+        records
     }
 
     /// Returns a stretch that ends with its thread on a CPU, as the thread does something then. If its last record does not
@@ -383,11 +386,13 @@ impl History {
         stretch: Stretch,
         add: &mut impl FnMut(Doing, i64, i64),
         kills: &mut usize,
+        records: &mut u64,
     ) -> Option<(Stretch, Stretch)> {
         let Stretch { tid, mut at, from, mut to } = stretch;
         let mut cpu = None;
         while from < to {
             let Some(record) = self.get(at) else { break };
+            *records += 1;
             let begin = record.time.clamp(from, to);
             if record.kind.is_on() {
                 let before = || self.get(record.before).and_then(|before| before.kind.cpu());

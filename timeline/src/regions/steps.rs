@@ -27,7 +27,7 @@ pub struct PathStep {
 }
 
 impl PathStep {
-    fn new(thread: CauseNumber, interval: &Interval) -> PathStep {
+    pub(super) fn new(thread: CauseNumber, interval: &Interval) -> PathStep {
         let has_cause =
             matches!(interval.part, Part::Stolen | Part::Behind | Part::Blocked | Part::Unknown);
         let cause = has_cause.then_some(interval.cause);
@@ -59,7 +59,7 @@ impl Steps {
         (Causes::OTHERS, step.part, cause)
     }
 
-    fn add(&mut self, step: &PathStep) {
+    pub fn add(&mut self, step: &PathStep) {
         if step.ns > 0 {
             *self.0.entry(self.key(step)).or_default() += step.ns;
         }
@@ -77,6 +77,15 @@ impl Steps {
                 *ns = ns.saturating_sub(step.ns);
             }
         }
+    }
+
+    /// Returns what was added since `before`.
+    pub fn since(&self, before: &Steps) -> Steps {
+        let since = |(key, ns): (&Key, &u64)| {
+            let ns = ns - before.0.get(key).copied().unwrap_or(0);
+            (ns > 0).then_some((*key, ns))
+        };
+        Steps(self.0.iter().filter_map(since).collect())
     }
 
     /// Returns the mean of so many paths, the longest step first.
@@ -115,6 +124,8 @@ pub(super) struct Path {
     stays: Vec<Timed>,
     unplaced: Unplaced,
     thread: CauseNumber,
+    /// Whether it is the path of the region's thread, which is not known until the region's end yet.
+    pub is_walked: bool,
     /// Whether the region's time is divided along it, and not by the region's own thread.
     pub is_division: bool,
     /// How the region's time divides by its own thread, once that is known.
@@ -124,9 +135,9 @@ pub(super) struct Path {
 /// A time of a thread on a path, and the CPU that it had then or next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed {
-    thread: CauseNumber,
-    interval: Interval,
-    cpu: Option<u16>,
+    pub thread: CauseNumber,
+    pub interval: Interval,
+    pub cpu: Option<u16>,
 }
 
 impl Timed {
@@ -143,6 +154,15 @@ impl Timed {
     }
 }
 
+impl Timed {
+    /// Makes one of which nothing is known.
+    pub fn unknown(why: Unknown, (from, to): (i64, i64)) -> Timed {
+        let (part, cause) = (Part::Unknown, why.number());
+        let interval = Interval { from, to, part, reason: 0, cause, ended_by: None };
+        Timed { thread: cause, interval, cpu: None }
+    }
+}
+
 impl Path {
     /// Makes an empty one. `divided`: the clock of the guest whose time the host's kernel divides.
     pub fn new(has_waits: bool, divided: Option<u32>) -> Path {
@@ -153,9 +173,20 @@ impl Path {
             stays: Vec::new(),
             unplaced: Unplaced::of(divided.unwrap_or_default()),
             thread: CauseNumber::default(),
+            is_walked: false,
             is_division: false,
             own: None,
         }
+    }
+
+    /// Makes one of the region's thread, until that is [known](Self::set_walked).
+    pub fn walked() -> Path {
+        Path { is_walked: true, ..Path::new(false, None) }
+    }
+
+    /// Takes the steps of the region's thread.
+    pub fn set_walked(&mut self, steps: Steps) {
+        (self.steps, self.is_walked) = (steps, false);
     }
 
     /// Makes one of which nothing is known.
@@ -228,7 +259,7 @@ impl Path {
     /// Returns whether all of it is known, and how the region's time divides.
     pub fn is_known(&self) -> bool {
         let is_placed = self.stays.is_empty() && self.unplaced.is_empty();
-        is_placed && (self.is_division || self.own.is_some())
+        is_placed && !self.is_walked && (self.is_division || self.own.is_some())
     }
 
     /// Returns how the region's time divides.

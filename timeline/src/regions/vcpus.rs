@@ -96,6 +96,8 @@ pub(super) enum Waiter {
     Thread(usize),
     /// The critical path of the region with this index.
     Path(u32),
+    /// The critical path of the guest's thread with this index.
+    Walked(usize),
 }
 
 /// An interval of a vCPU's thread, with the reason of the exit that begins with it.

@@ -6,18 +6,23 @@ use super::super::causes::Unknown;
 use super::super::choice::LeftOut;
 use super::super::cpus::Cpus;
 use super::super::groups::{cut, unknown};
-use super::super::host::Side;
+use super::super::host::{Host, Side, Thread};
 use super::super::marks::Kinds;
 use super::super::pairs::{Begun, Open, SameId};
 use super::super::parts::Divided;
 use super::super::roles::Role;
-use super::super::steps::Path;
+use super::super::steps::{Path, Timed};
 use super::super::store::{Detail, NO_BOUND, NO_CLIENT, NO_THREAD, Sample, State};
+use super::super::walked::Walked;
 use super::super::{By, MOST_REGIONS, NotCounted, Select};
 use super::{Pass, all_threads, divide};
 use crate::clock::{FRACTION, GuestReading};
 use crate::event::{EventKind, EventRef};
 use crate::filter::{Answers, RegionRef};
+
+/// Maximum number of switches and wake-ups on all paths that are walked for one region each: of regions that end on another
+/// thread than they begin on, or by another clock than the kernel's. Later paths are not known.
+const MOST_WALKED: u64 = 1 << 26;
 
 impl Pass<'_> {
     pub fn begin(
@@ -60,6 +65,20 @@ impl Pass<'_> {
             // There are no ids.
             Select::Between(..) => SameId::Replaces,
         };
+        if let Some((at, number)) = begun.filter(|_| self.options.has_paths && !role.is_of_any)
+            && self.hosts[session].is_exact(event)
+        {
+            let divided = {
+                let host = &self.hosts[session];
+                host.threads[at].side.guest().filter(|_| host.divides(host.threads[at].side))
+            };
+            let thread = &mut self.hosts[session].threads[at];
+            thread.walked.get_or_insert_with(|| Walked::new(time, divided).into());
+            self.walk(session, at, time);
+            let walked = &mut self.hosts[session].threads[at].walked;
+            walked.iter_mut().for_each(|walked| walked.begin(number));
+            self.place_walked(session, at);
+        }
         match self.pairs(event, role).map(|pairs| pairs.begin(open, most, same_id)) {
             Some(Begun::Open) => {}
             Some(Begun::Instead(old)) => self.never_ended(session, &old),
@@ -142,15 +161,44 @@ impl Pass<'_> {
         let duration_ns = Some(end.saturating_sub(open.begin).max(0) as u64);
         let region = self.region(name, open.answers.as_ref(), Some(*event));
         let refused = self.chooser.refuses(open.begin, &RegionRef { duration_ns, ..region });
-        let path = (refused.is_none() && self.options.has_paths).then(|| {
-            let is_exact = self.hosts[session].is_exact(event);
-            self.path(session, on, (open.begin, end), (is_exact, role.is_of_any))
+        let is_exact = self.hosts[session].is_exact(event);
+        let path = (refused.is_none() && self.options.has_paths).then(|| match open.thread {
+            Some((at, number)) if is_exact && self.has_walked(session, at, number) => {
+                self.walk(session, at, end);
+                Path::walked()
+            }
+            _ => self.path(session, on, (open.begin, end), (is_exact, role.is_of_any)),
         });
         self.add(open, session, client, (end, depth, path), refused);
     }
 
-    /// Returns the critical path of a region that ended on a thread, with its waits if these are wanted; and whether the
-    /// end has the time of the kernel's clock.
+    /// Returns whether the path of a thread was walked from the begin of the region with this number on.
+    fn has_walked(&self, session: usize, at: usize, number: u32) -> bool {
+        let walked = self.hosts[session].threads[at].walked.as_ref();
+        walked.is_some_and(|walked| walked.has(number))
+    }
+
+    /// Walks the path of a thread on until a time.
+    fn walk(&mut self, session: usize, at: usize, time: i64) {
+        let Thread { side, tid, walked, .. } = &mut self.hosts[session].threads[at];
+        let (Some(walked), on) = (walked, (*side, *tid)) else { return };
+        let (times, has_turns) = (walked.walk(time), walked.divided.is_some());
+        let mut found = Vec::new();
+        if let Err(why) =
+            self.follow(session, Some(on), times, (true, has_turns), |of| found.push(of))
+        {
+            found.clear();
+            found.push(Timed::unknown(why, times));
+        }
+        let Host { vcpus, threads, .. } = &mut self.hosts[session];
+        threads[at]
+            .walked
+            .iter_mut()
+            .for_each(|walked| walked.take(std::mem::take(&mut found), vcpus));
+    }
+
+    /// Returns the critical path of a region that ended on a thread, with its waits if these are wanted. `is_exact`: the end has
+    /// the time of the kernel's clock.
     fn path(
         &mut self,
         session: usize,
@@ -158,6 +206,33 @@ impl Pass<'_> {
         times: (i64, i64),
         (is_exact, has_waits): (bool, bool),
     ) -> Path {
+        let host = &self.hosts[session];
+        let divided = on.and_then(|(side, _)| side.guest().filter(|_| host.divides(side)));
+        let mut path = Path::new(has_waits, divided);
+        let kind = (is_exact, has_waits || divided.is_some());
+        let ns = times.1.saturating_sub(times.0).max(0) as u64;
+        if self.walked > MOST_WALKED {
+            return Path::unknown(Unknown::TooMany, ns);
+        }
+        match self.follow(session, on, times, kind, |of| path.push(of)) {
+            Ok(records) => {
+                self.walked += records;
+                path
+            }
+            Err(why) => Path::unknown(why, ns),
+        }
+    }
+
+    /// Hands over the critical path of a time that ended on a thread. Returns the number of switches and wake-ups on the way, or
+    /// why it is not known.
+    fn follow(
+        &mut self,
+        session: usize,
+        on: Option<(Side, u32)>,
+        times: (i64, i64),
+        kind: (bool, bool),
+        take: impl FnMut(Timed),
+    ) -> Result<u64, Unknown> {
         // A machine's kernel may have been recorded several times: the first recording that had not ended.
         let host = &self.hosts[session];
         let all = all_threads(&self.traced, &self.cpus, session);
@@ -166,21 +241,14 @@ impl Pass<'_> {
             (of, None) => of.guest().is_some() == host.has_guests,
         });
         let cpus = all.min_by_key(|cpus| (cpus.until < times.1, cpus.until));
-        let divided = on.and_then(|(side, _)| side.guest().filter(|_| host.divides(side)));
-        let kind = (is_exact, has_waits);
-        let path = match (cpus, on) {
-            (Some(cpus), Some((_, tid))) => cpus.path(tid, times, kind, divided, &mut self.causes),
-            _ => None,
-        };
-        let none = || {
-            let why = match (cpus, on) {
-                (None, _) => Unknown::NotRecorded,
-                (_, None) => Unknown::NoThread,
-                _ => Unknown::Missing,
-            };
-            Path::unknown(why, times.1.saturating_sub(times.0).max(0) as u64)
-        };
-        path.unwrap_or_else(none)
+        let cpus = cpus.ok_or(Unknown::NotRecorded)?;
+        let (_, tid) = on.ok_or(Unknown::NoThread)?;
+        let records = cpus.path(tid, times, kind, &mut self.causes, take);
+        #[cfg(test)]
+        {
+            self.records += records.unwrap_or(0);
+        }
+        records.ok_or(Unknown::Missing)
     }
 
     /// Returns what is known of a region for the filter.
@@ -214,8 +282,12 @@ impl Pass<'_> {
 
     /// Forgets a region of a thread that will not be counted.
     fn forget(&mut self, session: usize, of: Option<(usize, u32)>) {
-        if let Some((thread, number)) = of {
-            self.hosts[session].threads[thread].tally.forget(number);
+        let Some((at, number)) = of else { return };
+        let thread = &mut self.hosts[session].threads[at];
+        thread.tally.forget(number);
+        if let Some(walked) = &mut thread.walked {
+            walked.end(number, None);
+            self.place_walked(session, at);
         }
     }
 
@@ -315,6 +387,7 @@ impl Pass<'_> {
             }
             None => Some(Divided { times: sample.times, ..Divided::default() }),
         };
+        let is_walked = path.as_ref().is_some_and(|path| path.is_walked);
         match (path, own) {
             (Some(mut path), own) => {
                 path.is_division = open.thread.is_none() && host.is_program;
@@ -327,6 +400,11 @@ impl Pass<'_> {
                 divide(&mut self.store, &mut self.groups, &mut self.waited, index, own);
             }
             (None, None) => {}
+        }
+        if let Some((at, number)) = open.thread {
+            let walked = &mut self.hosts[session].threads[at].walked;
+            walked.iter_mut().for_each(|walked| walked.end(number, is_walked.then_some(index)));
+            self.place_walked(session, at);
         }
     }
 

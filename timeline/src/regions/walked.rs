@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The critical paths of a thread's regions, walked once for all of them.
+//!
+//! A region begins and ends while its thread has a CPU. Between two such times the path is the same for all regions around both.
+//! So the thread's path is walked from each begin or end of a region to the next one, and a region has the sums at its end less
+//! those at its begin.
+
+use super::causes::{CauseNumber, Causes, Unknown};
+use super::parts::{Interval, Part, Reason};
+use super::steps::{PathStep, Steps, Timed};
+use super::vcpus::{Unplaced, Vcpus, Waiter};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
+
+/// The path of a thread of which regions are open, or wait.
+#[derive(Debug)]
+pub(super) struct Walked {
+    /// Time up to which it was walked.
+    until: i64,
+    /// The clock of the guest whose time on it the host's kernel divides.
+    pub divided: Option<u32>,
+    /// The numbers of the open regions.
+    open: HashSet<u32>,
+    /// What follows the sums, in order of time, and the time that waits.
+    queue: VecDeque<Piece>,
+    unplaced: Unplaced,
+    thread: CauseNumber,
+    sums: Rc<Steps>,
+    /// The sums at the begins of regions, by the regions' numbers.
+    begun: HashMap<u32, Rc<Steps>>,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Time(Timed),
+    /// The begin of the region with this number.
+    Begin(u32),
+    /// Its end, with its index in the store, if it is wanted.
+    End(u32, Option<u32>),
+}
+
+impl Walked {
+    /// Begins at a time. `divided`: the clock of the guest whose time the host's kernel divides.
+    pub fn new(time: i64, divided: Option<u32>) -> Walked {
+        Walked {
+            until: time,
+            divided,
+            open: HashSet::new(),
+            queue: VecDeque::new(),
+            unplaced: Unplaced::of(divided.unwrap_or_default()),
+            thread: CauseNumber::default(),
+            sums: Rc::default(),
+            begun: HashMap::new(),
+        }
+    }
+
+    /// Returns the time that is to be walked until another one, and notes that it is.
+    pub fn walk(&mut self, time: i64) -> (i64, i64) {
+        let from = self.until.min(time);
+        self.until = self.until.max(time);
+        (from, time)
+    }
+
+    /// Takes the times of a walk, from its end back to its begin.
+    pub fn take(&mut self, mut times: Vec<Timed>, vcpus: &mut Option<Vcpus>) {
+        match (self.divided, vcpus) {
+            (Some(clock), Some(vcpus)) => {
+                vcpus.hold(clock, times.len());
+                times.reverse();
+                self.queue.extend(times.into_iter().map(Piece::Time));
+            }
+            _ => {
+                let sums = Rc::make_mut(&mut self.sums);
+                times.iter().for_each(|of| sums.add(&PathStep::new(of.thread, &of.interval)));
+            }
+        }
+    }
+
+    /// Begins a region with this number where the walk is.
+    pub fn begin(&mut self, number: u32) {
+        self.open.insert(number);
+        self.queue.push_back(Piece::Begin(number));
+    }
+
+    /// Returns whether the region with a number began on it, and has not ended.
+    pub fn has(&self, number: u32) -> bool {
+        self.open.contains(&number)
+    }
+
+    /// Ends the region with a number, which has this index in the store if it is wanted.
+    pub fn end(&mut self, number: u32, index: Option<u32>) {
+        if self.open.remove(&number) {
+            self.queue.push_back(Piece::End(number, index));
+        }
+    }
+
+    /// Returns whether no region is open or waits.
+    pub fn is_unused(&self) -> bool {
+        self.open.is_empty() && self.queue.is_empty() && self.unplaced.is_empty()
+    }
+
+    /// Notes that what it waited for is known.
+    pub fn wake(&mut self) {
+        self.unplaced.wake();
+    }
+
+    /// Divides what is known by now. Hands over the regions whose path is known then: their indices, and the steps.
+    pub fn divide(
+        &mut self,
+        waiter: Waiter,
+        vcpus: &mut Option<Vcpus>,
+        causes: &Causes,
+        divided: &mut Vec<(Interval, Option<Reason>)>,
+        ended: &mut Vec<(u32, Steps)>,
+    ) {
+        loop {
+            if let Some(vcpus) = vcpus {
+                self.unplaced.divide(waiter, vcpus, divided);
+                let sums = Rc::make_mut(&mut self.sums);
+                let steps = divided.drain(..).map(|(of, _)| PathStep::new(self.thread, &of));
+                steps.for_each(|step| sums.add(&step));
+                if !self.unplaced.is_empty() {
+                    return self.wait(vcpus);
+                }
+            }
+            match (self.queue.pop_front(), &mut *vcpus, self.divided) {
+                (None, ..) => return,
+                (Some(Piece::Begin(number)), ..) => {
+                    self.begun.insert(number, self.sums.clone());
+                }
+                (Some(Piece::End(number, index)), ..) => {
+                    if let (Some(begun), Some(index)) = (self.begun.remove(&number), index) {
+                        ended.push((index, self.sums.since(&begun)));
+                    }
+                }
+                (Some(Piece::Time(Timed { thread, interval, cpu })), Some(vcpus), Some(clock)) => {
+                    self.thread = thread;
+                    vcpus.release(clock, 1);
+                    self.unplaced.push_on(interval, cpu, vcpus, causes);
+                }
+                (Some(Piece::Time(_)), ..) => {}
+            }
+        }
+    }
+
+    /// Keeps what is to be divided for later. If there is too much of it, none will be: the time between two begins or ends of
+    /// regions is one that is not known.
+    fn wait(&mut self, vcpus: &mut Vcpus) {
+        let Some(clock) = self.divided.filter(|clock| vcpus.has_too_many(*clock)) else { return };
+        let mut kept = VecDeque::new();
+        for piece in self.queue.drain(..) {
+            match (piece, kept.back_mut()) {
+                (Piece::Time(Timed { interval, .. }), Some(Piece::Time(last))) => {
+                    last.interval.to = interval.to;
+                    vcpus.release(clock, 1);
+                }
+                (Piece::Time(Timed { interval, .. }), _) => {
+                    let why = Unknown::TooMany.number();
+                    let interval = Interval { part: Part::Unknown, cause: why, ..interval };
+                    kept.push_back(Piece::Time(Timed { thread: why, interval, cpu: None }));
+                }
+                (other, _) => kept.push_back(other),
+            }
+        }
+        self.queue = kept;
+    }
+}
