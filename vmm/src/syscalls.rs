@@ -18,10 +18,15 @@ macro_rules! lists {
             pub const $name: &[i64] = &[$(libc::$call),*];
         )*
 
-        /// The lists by their names.
-        #[doc(hidden)]
-        pub const ALL: &[(&str, &[i64])] = &[$((stringify!($name), $name)),*];
+        /// Each list's name with the names of its calls, for filters that are text: `("VCPU", ["write"])`.
+        pub const BY_NAME: &[(&str, &[&str])] =
+            &[$((stringify!($name), &[$(without_prefix(stringify!($call))),*])),*];
     };
+}
+
+/// Returns the name of a call without `SYS_`.
+const fn without_prefix(call: &str) -> &str {
+    call.split_at("SYS_".len()).1
 }
 
 lists! {
