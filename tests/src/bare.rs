@@ -1,4 +1,4 @@
-//! The program of `tests/c/bare.c` and `bare_guest.c`, and its events.
+//! The program of `examples/bare-guest`, and its events.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use crate::report::Line;
 /// Compiles the program, its part for firmware without libc.
 #[track_caller]
 pub fn program(compiler: &Compiler, folder: &Path) -> PathBuf {
-    let object = compiler.freestanding(&c::source("tests/c/bare_guest.c"), folder);
-    compiler.with_object(&c::source("tests/c/bare.c"), &object, folder)
+    let object = compiler.freestanding(&c::source("examples/bare-guest/guest.c"), folder);
+    compiler.with_object(&c::source("examples/bare-guest/linux.c"), &object, folder)
 }
 
 /// Asserts that so many events and points are there, in order, of a client. `are_points`: the host has

@@ -33,7 +33,7 @@ fn object(compiler: &Path, options: &[&str], source: &Path) -> Vec<u8> {
 fn the_header_for_firmware_compiles_as_cxx20_without_a_warning() {
     for compiler in compilers(Language::Cxx17) {
         for standard in ["-std=c++17", "-std=c++20"] {
-            object(&compiler, &[standard, "-O2", "-xc++"], &source("tests/c/bare_guest.c"));
+            object(&compiler, &[standard, "-O2", "-xc++"], &source("examples/bare-guest/guest.c"));
         }
     }
 }
@@ -44,7 +44,7 @@ fn the_header_for_firmware_makes_the_same_code_in_intels_dialect() {
     for compiler in compilers(Language::C11) {
         let of = |dialect| {
             let options = ["-std=c11", "-O2", "-ffreestanding", dialect];
-            object(&compiler, &options, &source("tests/c/bare_guest.c"))
+            object(&compiler, &options, &source("examples/bare-guest/guest.c"))
         };
         let code = of("-masm=att");
         assert!(!code.is_empty() && of("-masm=intel") == code, "{}", compiler.display());
@@ -64,7 +64,7 @@ fn the_header_for_firmware_refuses_other_code_and_impossible_numbers() {
             let mut command = Command::new(&compiler);
             command.args(["-fsyntax-only", option, "-I"]).arg(root().join("guest-lib/include"));
 
-            let refused = command.arg(source("tests/c/bare_guest.c")).output().unwrap();
+            let refused = command.arg(source("examples/bare-guest/guest.c")).output().unwrap();
 
             let said = String::from_utf8_lossy(&refused.stderr);
             assert!(!refused.status.success() && said.contains(why), "{said}");

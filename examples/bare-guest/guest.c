@@ -1,4 +1,4 @@
-/* The part of tests/c/bare.c that needs no libc, as in firmware or a kernel. */
+/* A guest without libc, as in firmware or a kernel: it leases a client, and makes events and points. */
 #include <hypertrace-bare.h>
 
 struct result {

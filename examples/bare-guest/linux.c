@@ -1,5 +1,5 @@
 /*
- * Maps a device or a segment for bare_guest.c, in place of a kernel:
+ * Maps a device or a segment for guest.c, in place of a kernel:
  *
  *     bare FUNCTION|SEGMENT CLIENT EVENTS POINTS
  *
