@@ -8,7 +8,7 @@ use crate::interrupt::Interrupts;
 use crate::kernel::{line, say_unread};
 use crate::output::{Faults, counted, grouped, say};
 use crate::page::{WholeFile, check_folder};
-use crate::report::{Inputs, Lines, Wanted, kernel_of, names, open_all, session, unread, wrong};
+use crate::report::{Inputs, Lines, Wanted, names, open_all, session, wrong};
 use crate::units::{At, at};
 use anyhow::{Context, Result, anyhow};
 use hypertrace_export::choice::is_carrier;
@@ -392,7 +392,7 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         }
     });
     not_read.iter().for_each(|why| say_unread(session, why, "exported"));
-    let (kernel, unread) = (kernel_of(&recording, 0), unread(&recording, 0));
+    let (kernel, unread) = (recording.kernel_of(0), recording.unread_of(0));
     if let Some(why) = unread {
         say(format_args!("the host's kernel: not exported: {}", error_chain(why)));
     }

@@ -1,7 +1,7 @@
 //! `hypertrace list`: names of events, those that can be recorded and those that were.
 
 use crate::output::{Faults, grouped, print, print_json, table};
-use crate::report::{kernel_of, open_all, session};
+use crate::report::{open_all, session};
 use crate::units::shown;
 use crate::{Usage, place, unreadable};
 use anyhow::{Context, Result, bail};
@@ -200,7 +200,7 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
         add(&class.name, &class.fields, counts.get(&class.id).copied().unwrap_or(0));
     }
     // Its file describes many that do not occur.
-    let (stats, warnings) = match kernel_of(&recording, 0) {
+    let (stats, warnings) = match recording.kernel_of(0) {
         Some(trace) => trace.event_stats()?,
         None => Default::default(),
     };

@@ -6,14 +6,14 @@ use crate::by_name::ByName;
 use crate::choice::Choice;
 use crate::escape::Csv;
 use crate::json::causes;
-use crate::number::{array, decimal, signed};
+use crate::number::{decimal, signed};
 use crate::sources::Sources;
 use crate::{Error, Result};
 use hypertrace_format::pattern::matches;
 use hypertrace_timeline::clock::host::uuid_text;
 use hypertrace_timeline::regions::{EMPTY, Group, NotCounted, Part, Regions, Times};
 use hypertrace_timeline::{
-    ClockMaps, EntryRef, EventRef, Lost, Recording, Session, ValueRef, Warning,
+    ClockMaps, EntryRef, EventRef, Lost, Recording, Session, ValueWriter, Warning,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -254,7 +254,7 @@ impl Rows {
             });
             if let Some(column) = column {
                 let begin = self.values.len();
-                value_text(&mut self.values, &value)?;
+                value.write(&mut CsvValue(&mut self.values));
                 self.cells.push((column, begin..self.values.len()));
             }
         }
@@ -299,22 +299,21 @@ fn bounded<V>(values: &mut ByName<V>) -> &mut ByName<V> {
     values
 }
 
-fn value_text(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
-    match value {
-        ValueRef::Unsigned(v) | ValueRef::Hex(v) => decimal(out, *v),
-        ValueRef::Signed(v) => signed(out, *v),
-        ValueRef::Float(v) => write!(out, "{v:?}")?,
-        ValueRef::Bool(v) => out.push_str(if *v { "true" } else { "false" }),
-        ValueRef::Str(bytes) => write!(out, "{}", Csv(bytes))?,
-        ValueRef::Name(name) => write!(out, "{}", Csv(name.to_string().as_bytes()))?,
-        // Lists have commas.
-        ValueRef::Array(numbers) => {
-            out.push('"');
-            array(out, numbers, decimal, signed)?;
-            out.push('"');
-        }
+/// A value of a field.
+struct CsvValue<'o>(&'o mut String);
+
+impl ValueWriter for CsvValue<'_> {
+    // Lists have commas.
+    const BRACKETS: [&'static str; 2] = ["\"[", "]\""];
+
+    fn put(&mut self, text: &str) {
+        self.0.push_str(text);
     }
-    Ok(())
+
+    fn text(&mut self, bytes: &[u8]) {
+        // Writing to a String does not fail.
+        let _ = write!(self.0, "{}", Csv(bytes));
+    }
 }
 
 #[cfg(test)]

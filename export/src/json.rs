@@ -4,13 +4,13 @@
 
 use crate::choice::Choice;
 use crate::escape::{Json, JsonText};
-use crate::number::{array, decimal, named, signed};
+use crate::number::{decimal, named, signed};
 use crate::sources::Sources;
 use crate::{Error, Result};
 use hypertrace_abi::ring::Losses;
 use hypertrace_timeline::regions::{Group, IntervalLine, Summary, ThreadInterval};
 use hypertrace_timeline::{
-    EntryRef, EventRef, FunctionName, Lost, Recording, SYMBOL, ValueRef, Warning,
+    EntryRef, EventRef, FunctionName, Lost, Name, Recording, SYMBOL, ValueWriter, Warning,
 };
 use serde::Serialize;
 use serde_json::{Number, Value, json};
@@ -194,6 +194,38 @@ fn source(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
     write!(out, ",\"source\":{}", Json(event.source.text.as_bytes()))
 }
 
+/// A value of a field.
+struct JsonValue<'o>(&'o mut String);
+
+impl ValueWriter for JsonValue<'_> {
+    fn put(&mut self, text: &str) {
+        self.0.push_str(text);
+    }
+
+    fn text(&mut self, bytes: &[u8]) {
+        // Writing to a String does not fail.
+        let _ = write!(self.0, "{}", Json(bytes));
+    }
+
+    fn name(&mut self, name: &Name<'_>) {
+        let _ = named(self.0, name, true);
+    }
+
+    fn unsigned(&mut self, value: u64) {
+        number(self.0, value);
+    }
+
+    fn signed(&mut self, value: i64) {
+        signed_number(self.0, value);
+    }
+
+    fn float(&mut self, value: f64) {
+        // JSON has no others.
+        let _ =
+            if value.is_finite() { write!(self.0, "{value:?}") } else { self.0.write_str("null") };
+    }
+}
+
 fn line(
     out: &mut String,
     sources: &mut Sources,
@@ -225,17 +257,7 @@ fn line(
         out.push_str(if i > 0 { ",\"" } else { "\"" });
         out.push_str(name);
         out.push_str("\":");
-        match value {
-            ValueRef::Unsigned(v) | ValueRef::Hex(v) => number(out, v),
-            ValueRef::Signed(v) => signed_number(out, v),
-            ValueRef::Float(v) if v.is_finite() => write!(out, "{v:?}")?,
-            // JSON has no such numbers.
-            ValueRef::Float(_) => out.push_str("null"),
-            ValueRef::Bool(v) => out.push_str(if v { "true" } else { "false" }),
-            ValueRef::Str(bytes) => write!(out, "{}", Json(bytes))?,
-            ValueRef::Array(numbers) => array(out, &numbers, number, signed_number)?,
-            ValueRef::Name(name) => named(out, &name, true)?,
-        }
+        value.write(&mut JsonValue(out));
     }
     if let Some(FunctionName { name, symbol }) = event.function {
         // Their events have an address before it.

@@ -2,7 +2,7 @@
 
 //! Numbers as text. Most of the output is numbers, for which `write!` would cost more than all the rest.
 
-use hypertrace_timeline::{Array, Name};
+use hypertrace_timeline::Name;
 use std::fmt::Write as _;
 
 /// Appends a number.
@@ -27,27 +27,5 @@ pub fn named(out: &mut String, name: &Name<'_>, always: bool) -> std::fmt::Resul
         out.insert(begin, '"');
         out.push('"');
     }
-    Ok(())
-}
-
-/// Appends the numbers of an array, each as one of the functions writes it.
-pub fn array(
-    out: &mut String,
-    array: &Array<'_>,
-    unsigned: impl Fn(&mut String, u64),
-    signed: impl Fn(&mut String, i64),
-) -> std::fmt::Result {
-    out.push('[');
-    for (i, number) in array.iter().enumerate() {
-        if i > 0 {
-            out.push(',');
-        }
-        match (u64::try_from(number), i64::try_from(number)) {
-            (Ok(number), _) => unsigned(out, number),
-            (_, Ok(number)) => signed(out, number),
-            _ => write!(out, "{number}")?,
-        }
-    }
-    out.push(']');
     Ok(())
 }

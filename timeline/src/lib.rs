@@ -46,6 +46,7 @@
 #![warn(missing_debug_implementations)]
 
 pub mod clock;
+pub mod info;
 pub mod regions;
 
 mod ahead;
@@ -88,4 +89,4 @@ pub use order::{Late, Order};
 pub use recording::{Form, Given, Recording, Unread, UnreadPart};
 pub use source::Source;
 pub use stat::{SessionStat, StreamStat};
-pub use value::{Array, Name, ValueRef};
+pub use value::{Array, Name, ValueRef, ValueWriter};

@@ -2,7 +2,10 @@
 
 //! The members of the types of JSON are those of docs/json.md. To be asked for them, a type is one that can be read.
 
+use crate::info::Session;
+use crate::inputs::kernel::KernelStat;
 use crate::regions::{Group, IntervalLine, PARTS, Part, Summary, Times};
+use crate::stat::{self, StreamStat};
 use hypertrace_test_support::json_md::Members;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use std::fmt;
@@ -11,6 +14,15 @@ use std::fmt;
 fn the_types_of_json_are_those_of_the_documentation() {
     Members::of::<Summary>().with::<Vec<Group>>("regions").is_documented_as("regions");
     Members::of::<IntervalLine>().is_documented_as("regions --intervals");
+    let info =
+        Members::default().with::<Vec<Session>>("sessions").with::<Vec<KernelStat>>("kernels");
+    info.are_documented_in("info", &["sessions", "kernels"]);
+}
+
+impl<'de> Deserialize<'de> for StreamStat {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<StreamStat, D::Error> {
+        stat::Members::deserialize(from).map(|_| StreamStat::default())
+    }
 }
 
 impl<'de> Deserialize<'de> for Part {

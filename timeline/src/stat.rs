@@ -6,10 +6,12 @@ use crate::error::Result;
 use crate::event::EventKind;
 use crate::inputs::ctf::{Domain, Session, Stream};
 use hypertrace_abi::ring::Losses;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Counts of one stream, from its packets unless another source is named.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "Members")]
 #[non_exhaustive]
 pub struct StreamStat {
     /// Producer of the stream; `None` in a total.
@@ -36,6 +38,50 @@ pub struct StreamStat {
     pub faults: u64,
     /// Guest faults by kind, from `session.json`.
     pub faults_by_kind: BTreeMap<String, u64>,
+}
+
+/// The members of [`StreamStat`] in JSON.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub(crate) struct Members {
+    domain: Option<String>,
+    client: Option<u32>,
+    name: Option<String>,
+    packets: u64,
+    records: u64,
+    events: u64,
+    reference_points: u64,
+    lost: u64,
+    lost_full: u64,
+    lost_busy: u64,
+    lost_unattached: u64,
+    lost_overwritten: u64,
+    filtered: u64,
+    faults_total: u64,
+    faults: BTreeMap<String, u64>,
+}
+
+impl From<StreamStat> for Members {
+    fn from(of: StreamStat) -> Members {
+        let (domain, client) = of.stream.unzip();
+        Members {
+            domain: domain.map(|domain| domain.name().to_owned()),
+            client,
+            name: domain.map(|_| of.name),
+            packets: of.packets,
+            records: of.records,
+            events: of.events,
+            reference_points: of.reference_points,
+            lost: of.lost,
+            lost_full: of.causes.full,
+            lost_busy: of.causes.busy,
+            lost_unattached: of.causes.unattached,
+            lost_overwritten: of.causes.overwritten,
+            filtered: of.filtered,
+            faults_total: of.faults,
+            faults: of.faults_by_kind,
+        }
+    }
 }
 
 /// Counts of a session.

@@ -28,7 +28,81 @@ pub enum ValueRef<'a> {
     Name(Name<'a>),
 }
 
+/// Takes a value by its type. What a writer of values does not take in a way of its own is put as a text.
+pub trait ValueWriter {
+    /// What stands around the numbers of an array.
+    const BRACKETS: [&'static str; 2] = ["[", "]"];
+
+    /// Takes a text as it is: printable ASCII.
+    fn put(&mut self, text: &str);
+
+    /// Takes bytes of a text: see [`ValueRef::Str`].
+    fn text(&mut self, bytes: &[u8]);
+
+    /// Takes a name.
+    fn name(&mut self, name: &Name<'_>) {
+        self.text(name.to_string().as_bytes());
+    }
+
+    /// Takes a number.
+    fn unsigned(&mut self, number: u64) {
+        self.put(itoa::Buffer::new().format(number));
+    }
+
+    /// Takes a number with a sign.
+    fn signed(&mut self, number: i64) {
+        self.put(itoa::Buffer::new().format(number));
+    }
+
+    /// Takes a number that reports show in hexadecimal.
+    fn hex(&mut self, number: u64) {
+        self.unsigned(number);
+    }
+
+    /// Takes a number with a fraction.
+    fn float(&mut self, number: f64) {
+        self.put(&format!("{number:?}"));
+    }
+
+    /// Takes true or false.
+    fn bool(&mut self, is_true: bool) {
+        self.put(if is_true { "true" } else { "false" });
+    }
+
+    /// Takes an array.
+    fn array(&mut self, array: &Array<'_>) {
+        let [before, after] = Self::BRACKETS;
+        self.put(before);
+        for (at, number) in array.iter().enumerate() {
+            if at > 0 {
+                self.put(",");
+            }
+            // It has at most 8 bytes.
+            match u64::try_from(number) {
+                Ok(number) => self.unsigned(number),
+                Err(_) => self.signed(number as i64),
+            }
+        }
+        self.put(after);
+    }
+}
+
 impl ValueRef<'_> {
+    /// Hands the value over.
+    #[inline]
+    pub fn write(&self, to: &mut impl ValueWriter) {
+        match self {
+            ValueRef::Unsigned(v) => to.unsigned(*v),
+            ValueRef::Signed(v) => to.signed(*v),
+            ValueRef::Float(v) => to.float(*v),
+            ValueRef::Bool(v) => to.bool(*v),
+            ValueRef::Hex(v) => to.hex(*v),
+            ValueRef::Str(bytes) => to.text(bytes),
+            ValueRef::Array(array) => to.array(array),
+            ValueRef::Name(name) => to.name(name),
+        }
+    }
+
     /// Returns the bytes of a text or an array in a kernel's event, 0 for a number.
     pub(crate) fn array_len(&self) -> usize {
         match self {

@@ -1,12 +1,12 @@
 //! How well the clocks of a session are known, and why.
 
-use super::{Opened, guest_tscs};
+use super::guest_tscs;
 use crate::output::{counted, grouped};
 use crate::report::unplaced;
 use hypertrace_abi::clock::Reason;
 use hypertrace_export::escape::Escaped;
-use hypertrace_timeline::clock::host::uuid_text;
-use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
+use hypertrace_timeline::clock::{ClockMap, Jump, Residuals};
+use hypertrace_timeline::info::{self, in_ns, measured, points_in_rings};
 use hypertrace_timeline::{ClockMaps, Domain, Segment, Session, Stream};
 use std::fmt::{self, Write as _};
 
@@ -14,22 +14,25 @@ use std::fmt::{self, Write as _};
 const SHOWN: usize = 10;
 
 /// Writes what is known of a session's clocks. `first`: the session before it, on whose timeline it is placed.
-pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened<'_>) -> fmt::Result {
-    let Opened { session, maps, unread, .. } = *opened;
-    let counter = session.counter();
+pub fn text(
+    out: &mut String,
+    first: Option<&Session>,
+    (session, maps): (&Session, &ClockMaps),
+    info: &info::Session,
+) -> fmt::Result {
     let mut clocks = session.json().clocks.iter();
     let kind = clocks.find(|clock| clock.domain == Domain::Host).map_or("counter", |c| &c.kind);
-    write!(out, "  host: {} of {} Hz", clock_name(kind), grouped(counter.frequency()))?;
-    write!(out, "{}, ", steps(1e9 / counter.frequency() as f64))?;
-    match counter.boot_id() {
-        Some(boot) => writeln!(out, "boot {}", uuid_text(boot))?,
+    write!(out, "  host: {} of {} Hz", clock_name(kind), grouped(info.frequency))?;
+    write!(out, "{}, ", steps(1e9 / info.frequency as f64))?;
+    match &info.boot_id {
+        Some(boot) => writeln!(out, "boot {boot}")?,
         None => writeln!(out, "boot unknown")?,
     }
     if let Some(first) = first {
         match unplaced(first, session) {
             Some(why) => writeln!(out, "  {}", Escaped(why.as_bytes()))?,
             None => {
-                let moved = grouped(moved(session).unsigned_abs());
+                let moved = grouped(info.moved_ns.unsigned_abs());
                 writeln!(
                     out,
                     "  same machine and boot as {}: merged by the raw counter\n  \
@@ -58,7 +61,8 @@ pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened<'_>) -> f
             guest_tscs::to_text(out, session, maps, id)?;
         }
     }
-    for (id, (clients, has_bound)) in maps.without_points(session) {
+    for info::WithoutPoints { clock: id, clients, has_bound } in info.without_points.iter().copied()
+    {
         let clients = counted(clients as u64, "client");
         let error = match has_bound {
             true => "their error is as above if the others' points are true",
@@ -69,21 +73,17 @@ pub fn text(out: &mut String, first: Option<&Session>, opened: &Opened<'_>) -> f
     if maps.iter().next().is_none() {
         writeln!(out, "  all events have the host's counter")?;
     }
-    if maps.unusable() > 0 {
-        let unusable = grouped(maps.unusable());
+    if info.unusable_reference_points > 0 {
+        let unusable = grouped(info.unusable_reference_points);
         writeln!(
             out,
             "  {unusable} reference points have an impossible client or guest time: left out"
         )?;
     }
-    if let Some(why) = unread {
-        writeln!(
-            out,
-            "  the kernel's events are not used: {}",
-            Escaped(why.to_string().as_bytes())
-        )?;
+    if let Some(why) = &info.kernel_error {
+        writeln!(out, "  the kernel's events are not used: {}", Escaped(why.as_bytes()))?;
     }
-    match maps.of_kernel() {
+    match info.kernel_limits.map(|limits| (limits.used, limits.left_out)) {
         None => {}
         // The events of programs, and of a guest whose points another process answers, cause no exits.
         Some((0, 0)) if session.json().programs || session.json().served => {}
@@ -222,13 +222,6 @@ fn has_clock(stream: &Stream, id: u32) -> bool {
     stream.domain == Domain::Guest && stream.segments.iter().any(has)
 }
 
-/// Returns the number of a clock's points that are records in rings, if it has no others.
-pub fn points_in_rings(session: &Session, id: u32) -> u64 {
-    let streams = session.json().streams.iter();
-    let own = streams.filter(|stream| stream.domain == Domain::Guest && stream.clock == id);
-    own.map(|stream| stream.reference_points).fold(0, u64::saturating_add)
-}
-
 /// Writes the limits of a clock's rate, and whether anything but the declared rate is known.
 fn rate(out: &mut String, map: &ClockMap, declared: u64, is_assumed: bool) -> fmt::Result {
     let declared = grouped(declared);
@@ -312,35 +305,14 @@ fn tell(out: &mut String, session: &Session, id: u32, jump: &Jump) -> fmt::Resul
     )
 }
 
-/// Returns by how many ppm a clock must have been off from its declared rate to pass both constraints of a jump
-/// without one, and for how many ns of host time; `None` if no rate does.
-pub fn measured(session: &Session, id: u32, jump: &Jump) -> Option<(f64, f64)> {
-    let frequency = session.json().clock(id)?.frequency as f64;
-    let host = (i128::from(jump.after.y) - i128::from(jump.before.y)) as f64 / FRACTION as f64;
-    let guest = (jump.after.x - jump.before.x) as f64 / frequency * 1e9;
-    (host > 0.0).then_some(((guest / host - 1.0) * 1e6, host))
-}
-
 /// Returns a host time of a map in nanoseconds since the session's start.
 pub fn since_start(session: &Session, host: i64) -> i128 {
     let unix = session.unix_ns(host);
     unix - i128::from(session.json().started_unix_ns)
 }
 
-/// Returns how much later the session's start is on the common anchor than on its own, in ns.
-pub fn moved(session: &Session) -> i64 {
-    let json = session.json();
-    let own = json.clocks.iter().find(|clock| clock.id == 0).map_or(0, |clock| clock.offset_ns);
-    let common = session.unix_ns(0);
-    (common - i128::from(own)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
-}
-
 pub fn count(n: usize) -> String {
     grouped(n as u64)
-}
-
-pub fn in_ns(units: u64) -> u64 {
-    units.div_ceil(FRACTION.unsigned_abs())
 }
 
 pub fn ns(units: u64) -> String {

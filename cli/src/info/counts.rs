@@ -1,51 +1,12 @@
 //! A session's counts of events, losses and faults.
 
-use super::Opened;
-use crate::output::{Faults, grouped, say, table, wrapped};
+use crate::output::{grouped, table, wrapped};
 use crate::writer::{origin, unfinished};
-use anyhow::Result;
 use hypertrace_abi::ring::Losses;
 use hypertrace_export::escape::Escaped;
 use hypertrace_export::json::causes;
-use hypertrace_format::error::error_chain;
-use hypertrace_timeline::{Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat};
+use hypertrace_timeline::{Domain, KernelStat, Session, StreamStat, info};
 use std::fmt::Write as _;
-
-/// Counts of a session, and of the kernels' events in it.
-pub struct Counts<'s> {
-    session: &'s Session,
-    pub stat: SessionStat,
-    pub kernel: Option<KernelStat>,
-    pub guests: Vec<Guest>,
-}
-
-impl Counts<'_> {
-    /// Counts a session's events. Reports what the kernels' files lack.
-    pub fn of<'o>(opened: &Opened<'o>, faults: &mut Faults) -> Result<Counts<'o>> {
-        let Opened { session, kernel, unread, .. } = *opened;
-        let stat = SessionStat::of(session)?;
-        let kernel = kernel.filter(|_| unread.is_none());
-        let kernel = kernel.map(KernelTrace::stat).transpose()?;
-        let guests = guests(&opened.guests);
-        let kernels = kernel.iter().chain(guests.iter().map(|(_, kernel)| kernel));
-        faults.say(kernels.flat_map(|kernel| kernel.warnings.iter().cloned()));
-        Ok(Counts { session, stat, kernel, guests })
-    }
-}
-
-/// A guest's kernel: the name of its file, and its counts.
-pub type Guest = (String, KernelStat);
-
-/// Counts the events of the guests' kernels. One that cannot be read is reported: its guest has made what
-/// is in it.
-fn guests(traces: &[&KernelTrace]) -> Vec<Guest> {
-    let counted = traces.iter().filter_map(|trace| {
-        let name = trace.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let counted = trace.stat().map(|stat| (name, stat));
-        counted.inspect_err(|why| say(format_args!("not counted: {}", error_chain(why)))).ok()
-    });
-    counted.collect()
-}
 
 fn source(session: &Session, stat: &StreamStat) -> String {
     match stat.stream {
@@ -56,8 +17,7 @@ fn source(session: &Session, stat: &StreamStat) -> String {
 }
 
 /// Formats the table of a session's streams, and what is to be said of them.
-pub fn text(counts: &Counts<'_>) -> String {
-    let Counts { session, stat, kernel, guests } = counts;
+pub fn text(session: &Session, info: &info::Session) -> String {
     let header = ["stream", "name", "records", "events", "points", "lost", "filtered", "faults"];
     let cells = |row: &StreamStat| {
         [
@@ -72,14 +32,14 @@ pub fn text(counts: &Counts<'_>) -> String {
         ]
     };
     let mut out = String::new();
-    if stat.streams.is_empty() {
+    if info.streams.is_empty() {
         out.push_str("no events\n");
     } else {
-        let shown = || stat.streams.iter().filter(|row| !is_unused(row));
-        let rows = shown().chain([&stat.total]).map(cells);
+        let shown = || info.streams.iter().filter(|row| !is_unused(row));
+        let rows = shown().chain([&info.total]).map(cells);
         let table = table(header, 2..9, rows).to_string();
         table.lines().for_each(|line| out.extend([line.trim_end(), "\n"]));
-        match stat.streams.len() - shown().count() {
+        match info.streams.len() - shown().count() {
             0 => {}
             1 => out.push_str("1 stream without a record is not shown\n"),
             n => out.push_str(&format!("{n} streams without a record are not shown\n")),
@@ -87,9 +47,9 @@ pub fn text(counts: &Counts<'_>) -> String {
     }
     let mut below = String::new();
     // Writing to a String does not fail.
-    let _ = details(&mut below, session, stat);
-    let _ = kernel.as_ref().map_or(Ok(()), |kernel| kernel_text(&mut below, "kernel.dat", kernel));
-    for (name, kernel) in guests {
+    let _ = details(&mut below, session, info);
+    for kernel in info.kernel.iter().chain(&info.guest_kernels) {
+        let name = kernel.file.as_deref().unwrap_or("kernel.dat");
         let clock = kernel.clock.map_or(String::new(), |clock| format!(" (clock {clock})"));
         let _ = kernel_text(&mut below, &format!("{name}{clock}"), kernel);
     }
@@ -106,26 +66,26 @@ fn is_unused(row: &StreamStat) -> bool {
 }
 
 /// Writes the lines that only some sessions have.
-fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt::Result {
-    for row in &stat.streams {
+fn details(out: &mut String, session: &Session, info: &info::Session) -> std::fmt::Result {
+    for row in &info.streams {
         list(out, &format!("lost by {}", source(session, row)), causes(row.causes))?;
     }
     let unattached = session.json().lost_unattached;
     let unattached = Losses { unattached, ..Losses::default() };
     list(out, "lost by threads without a client or a host ring", causes(unattached))?;
-    for row in &stat.streams {
+    for row in &info.streams {
         let kinds = row.faults_by_kind.iter().map(|(k, n)| (k.as_str(), *n));
         list(out, &format!("faults of {}", source(session, row)), kinds)?;
     }
     // A program has no device: only what its recorder found wrong is said.
     let is_program = session.json().programs;
     let title = if is_program { "recorder" } else { "device" };
-    let device = session.json().device.iter().map(|(k, n)| (k.as_str(), *n));
+    let device = info.device.iter().map(|(k, n)| (k.as_str(), *n));
     // A program rings when its ring fills, too.
     let is_usual = |name: &str| is_program && ["passes", "rings_without_point"].contains(&name);
     list(out, title, device.filter(|(name, n)| *n > 0 && !is_usual(name)))?;
-    if stat.missing > 0 {
-        let missing = grouped(stat.missing);
+    if info.missing > 0 {
+        let missing = grouped(info.missing);
         write!(
             out,
             "\nmissing: {missing} events that session.json counts and no stream file holds"

@@ -3,16 +3,15 @@
 mod clocks;
 mod counts;
 mod guest_tscs;
-pub mod json;
 pub mod machine;
 
 use crate::kernel;
-use crate::output::{Faults, print, print_json};
+use crate::output::{Faults, print, print_json, say};
 use crate::place;
-use crate::report::{kernel_of, open_all, session, unread};
-use counts::Counts;
+use crate::report::{open_all, session};
 use hypertrace_export::escape::Escaped;
-use hypertrace_timeline::{ClockMaps, Error, Form, Given, KernelTrace, Session, UnreadPart};
+use hypertrace_format::error::error_chain;
+use hypertrace_timeline::{Form, Given, KernelTrace, UnreadPart, info};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -65,16 +64,6 @@ Examples:
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
-/// A session with its clocks, and the kernels' events in it.
-pub struct Opened<'r> {
-    session: &'r Session,
-    maps: &'r ClockMaps,
-    kernel: Option<&'r KernelTrace>,
-    guests: Vec<&'r KernelTrace>,
-    /// Why the events of the host's kernel are not used.
-    unread: Option<&'r Error>,
-}
-
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let default = Path::new(place::DEFAULT);
@@ -94,32 +83,29 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut text, mut faults) = (String::new(), Faults::default());
     let first = recording.sessions.first().map(|(first, _)| first);
     for (number, (session, maps)) in recording.sessions.iter().enumerate() {
-        let (kernel, unread) = (kernel_of(&recording, number), unread(&recording, number));
-        let is_guest = |trace: &&KernelTrace| {
-            trace.session() == Some(number) && trace.path().parent() != Some(session.dir())
-        };
-        let guests = recording.traces.iter().filter(is_guest).collect();
-        let opened = &Opened { session, maps, kernel, guests, unread };
-        let counts = Counts::of(opened, &mut faults)?;
-        if args.json {
-            shown.push(json::Session::of(first, opened, &counts));
-        } else {
+        let info = info::Session::of(&recording, number)?;
+        for why in &info.not_counted {
+            say(format_args!("not counted: {}", error_chain(why)));
+        }
+        faults.say(info.warnings.iter().cloned());
+        if !args.json {
             let gap = if number > 0 { "\n" } else { "" };
-            text +=
-                &format!("{gap}{}\n", Escaped(opened.session.dir().as_os_str().as_encoded_bytes()));
-            text += &counts::text(&counts);
+            text += &format!("{gap}{}\n", Escaped(session.dir().as_os_str().as_encoded_bytes()));
+            text += &counts::text(session, &info);
             text.push('\n');
             // Writing to a String does not fail.
-            let _ = clocks::text(&mut text, first.filter(|_| number > 0), opened);
+            let first = first.filter(|_| number > 0);
+            let _ = clocks::text(&mut text, first, (session, maps), &info);
         }
+        shown.push(info);
     }
     for path in files {
         let trace = KernelTrace::open(path)?;
-        let stat = trace.stat()?;
+        let mut stat = trace.stat()?;
         faults.say(stat.warnings.iter().cloned());
         if args.json {
-            let file = Some(path.to_string_lossy().into_owned());
-            kernels.push(json::Kernel::of(file, &stat));
+            stat.file = Some(path.to_string_lossy().into_owned());
+            kernels.push(stat);
         } else {
             let gap = if text.is_empty() { "" } else { "\n" };
             text += &format!("{gap}{}\n", Escaped(path.as_os_str().as_encoded_bytes()));

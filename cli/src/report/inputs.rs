@@ -9,9 +9,7 @@ use clap::{ArgMatches, Command, FromArgMatches};
 use hypertrace_format::error::error_chain;
 use hypertrace_format::session_json;
 use hypertrace_functions::symbols::Source;
-use hypertrace_timeline::{
-    Error, Form, Given, KernelTrace, Offset, Recording, Session, UnreadPart,
-};
+use hypertrace_timeline::{Error, Form, Given, Offset, Recording, Session, UnreadPart};
 use std::path::{Path, PathBuf};
 
 /// Returns a line for a session whose place on the timeline of the first one is unknown.
@@ -62,24 +60,10 @@ pub fn session(dir: &Path) -> Given {
 pub fn open(dir: &Path) -> anyhow::Result<Recording> {
     let recording = open_all(&[session(dir)])?;
     kernel::say_guests(&recording, "shown");
-    if let Some(why) = unread(&recording, 0) {
+    if let Some(why) = recording.unread_of(0) {
         say(format_args!("the kernel's events are not used: {}", error_chain(why)));
     }
     Ok(recording)
-}
-
-/// Returns why the events of a session's host's kernel are not used.
-pub fn unread(recording: &Recording, number: usize) -> Option<&Error> {
-    let mut all = recording.unread.iter();
-    let is_of_host = |what| matches!(what, UnreadPart::Host | UnreadPart::Clocks);
-    let unread = all.find(|unread| unread.session == number && is_of_host(unread.what))?;
-    Some(&unread.why)
-}
-
-/// Returns the trace of a session's host's kernel.
-pub fn kernel_of(recording: &Recording, number: usize) -> Option<&KernelTrace> {
-    let (session, _) = recording.sessions.get(number)?;
-    recording.traces.iter().find(|trace| trace.path().parent() == Some(session.dir()))
 }
 
 /// Returns the names of the inputs, for a message about all of them: that of the first, and the number of others.

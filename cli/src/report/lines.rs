@@ -3,9 +3,9 @@
 use crate::output::{grouped, terminal};
 use hypertrace_export::escape::Escaped;
 use hypertrace_export::json::causes;
-use hypertrace_export::number::{array, decimal, named, signed};
+use hypertrace_export::number::{decimal, named};
 use hypertrace_timeline::{
-    Domain, EntryRef, EventKind, EventRef, Lost, Recording, SYMBOL, Source, ValueRef,
+    Domain, EntryRef, EventKind, EventRef, Lost, Name, Recording, SYMBOL, Source, ValueWriter,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -166,15 +166,14 @@ impl Lines {
             buffer.push(' ');
             buffer.push_str(name);
             buffer.push('=');
-            // Writing to a String does not fail.
-            let _ = text_value(buffer, &value);
+            value.write(&mut TextValue(buffer));
         });
         if let Some(function) = event.function {
             buffer.push_str(" name=");
-            // Writing to a String does not fail.
-            let _ = text_value(buffer, &function.value());
+            function.value().write(&mut TextValue(buffer));
         }
         if let Some(reference) = &event.reference {
+            // Writing to a String does not fail.
             let _ = write!(buffer, " @cpu{}#{}", reference.cpu, reference.seq);
         }
         if let Some(cpu) = event.thread.and_then(|thread| thread.cpu) {
@@ -350,24 +349,30 @@ fn plain(out: &mut String, bytes: &[u8]) -> bool {
     true
 }
 
-pub fn text_value(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
-    match value {
-        ValueRef::Unsigned(v) => decimal(out, *v),
-        ValueRef::Signed(v) => signed(out, *v),
-        ValueRef::Float(v) => write!(out, "{v:?}")?,
-        ValueRef::Bool(v) => out.push_str(if *v { "true" } else { "false" }),
-        ValueRef::Hex(v) => hexadecimal(out, *v),
-        ValueRef::Str(bytes) => {
-            out.push('"');
-            if !plain(out, bytes) {
-                write!(out, "{}", Escaped(bytes))?;
-            }
-            out.push('"');
-        }
-        ValueRef::Array(numbers) => array(out, numbers, decimal, signed)?,
-        ValueRef::Name(name) => named(out, name, false)?,
+/// A value of a field.
+pub struct TextValue<'o>(pub &'o mut String);
+
+impl ValueWriter for TextValue<'_> {
+    fn put(&mut self, text: &str) {
+        self.0.push_str(text);
     }
-    Ok(())
+
+    fn text(&mut self, bytes: &[u8]) {
+        self.0.push('"');
+        if !plain(self.0, bytes) {
+            // Writing to a String does not fail.
+            let _ = write!(self.0, "{}", Escaped(bytes));
+        }
+        self.0.push('"');
+    }
+
+    fn name(&mut self, name: &Name<'_>) {
+        let _ = named(self.0, name, false);
+    }
+
+    fn hex(&mut self, number: u64) {
+        hexadecimal(self.0, number);
+    }
 }
 
 #[cfg(test)]

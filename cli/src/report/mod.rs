@@ -5,7 +5,7 @@ mod inputs;
 pub mod lines;
 mod wanted;
 
-pub(crate) use inputs::{Inputs, kernel_of, names, open, open_all, session, unplaced, unread};
+pub(crate) use inputs::{Inputs, names, open, open_all, session, unplaced};
 pub(crate) use lines::Lines;
 pub(crate) use wanted::{Wanted, wrong};
 

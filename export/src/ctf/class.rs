@@ -37,7 +37,7 @@ pub(super) enum Type {
 }
 
 impl Type {
-    fn of(value: &ValueRef<'_>) -> Type {
+    pub fn of(value: &ValueRef<'_>) -> Type {
         match value {
             ValueRef::Unsigned(_) => Type::Unsigned,
             ValueRef::Signed(_) => Type::Signed,

@@ -3,8 +3,7 @@
 //! Values of fields, as they are in a record.
 
 use super::class::Type;
-use crate::number::{array, decimal, signed};
-use hypertrace_timeline::ValueRef;
+use hypertrace_timeline::{Array, ValueRef, ValueWriter};
 use std::sync::Arc;
 
 /// Most bytes of a text: readers take a second for four times as many.
@@ -23,22 +22,13 @@ pub(super) fn append<'a>(
         if !Arc::ptr_eq(known, name) && known != name {
             return None;
         }
-        match (of, &value) {
-            (Type::Unsigned, ValueRef::Unsigned(v)) | (Type::Hex, ValueRef::Hex(v)) => {
-                record.extend_from_slice(&v.to_le_bytes());
+        match Type::of(&value) {
+            own if own == *of => value.write(&mut Record { record, cut: &mut cut }),
+            _ if *of == Type::Text => {
+                let mut shown = Shown::default();
+                value.write(&mut shown);
+                cut += u64::from(text(record, shown.0.as_bytes()));
             }
-            (Type::Signed, ValueRef::Signed(v)) => record.extend_from_slice(&v.to_le_bytes()),
-            (Type::Float, ValueRef::Float(v)) => record.extend_from_slice(&v.to_le_bytes()),
-            (Type::Bool, ValueRef::Bool(v)) => record.push((*v).into()),
-            (Type::Words | Type::SignedWords, ValueRef::Array(array))
-                if array.is_signed() == (*of == Type::SignedWords) =>
-            {
-                record.extend_from_slice(&(array.len() as u32).to_le_bytes());
-                let numbers = array.iter().map(|number| number as u64);
-                numbers.for_each(|number| record.extend_from_slice(&number.to_le_bytes()));
-            }
-            (Type::Text, ValueRef::Str(bytes)) => cut += u64::from(text(record, bytes)),
-            (Type::Text, other) => cut += u64::from(text(record, shown(other).as_bytes())),
             _ => return None,
         }
     }
@@ -54,26 +44,61 @@ pub(super) fn text(record: &mut Vec<u8>, bytes: &[u8]) -> bool {
     end < bytes.len()
 }
 
-/// Formats a value of a field that has texts, too.
-fn shown(value: &ValueRef<'_>) -> String {
-    let mut out = String::new();
-    match value {
-        ValueRef::Unsigned(v) | ValueRef::Hex(v) => decimal(&mut out, *v),
-        ValueRef::Signed(v) => signed(&mut out, *v),
-        ValueRef::Float(v) => return format!("{v:?}"),
-        ValueRef::Bool(v) => return v.to_string(),
-        ValueRef::Name(name) => return name.to_string(),
-        ValueRef::Str(bytes) => return String::from_utf8_lossy(bytes).into_owned(),
-        // Writing to a String does not fail.
-        ValueRef::Array(numbers) => _ = array(&mut out, numbers, decimal, signed),
+/// A value of a field of its type.
+struct Record<'r> {
+    record: &'r mut Vec<u8>,
+    /// Number of texts that were cut.
+    cut: &'r mut u64,
+}
+
+impl ValueWriter for Record<'_> {
+    fn put(&mut self, text: &str) {
+        self.text(text.as_bytes());
     }
-    out
+
+    fn text(&mut self, bytes: &[u8]) {
+        *self.cut += u64::from(text(self.record, bytes));
+    }
+
+    fn unsigned(&mut self, number: u64) {
+        self.record.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn signed(&mut self, number: i64) {
+        self.record.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn float(&mut self, number: f64) {
+        self.record.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn bool(&mut self, is_true: bool) {
+        self.record.push(is_true.into());
+    }
+
+    fn array(&mut self, array: &Array<'_>) {
+        self.record.extend_from_slice(&(array.len() as u32).to_le_bytes());
+        array.iter().for_each(|number| self.unsigned(number as u64));
+    }
+}
+
+/// A value of a field that has texts, too.
+#[derive(Default)]
+struct Shown(String);
+
+impl ValueWriter for Shown {
+    fn put(&mut self, text: &str) {
+        self.0.push_str(text);
+    }
+
+    fn text(&mut self, bytes: &[u8]) {
+        self.0.push_str(&String::from_utf8_lossy(bytes));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hypertrace_timeline::Array;
 
     fn appended(of: Type, value: ValueRef<'_>) -> Option<(Vec<u8>, u64)> {
         let (name, mut record) = (Arc::from("f"), Vec::new());

@@ -4,7 +4,7 @@
 
 use crate::escape::Json;
 use crate::number::signed;
-use hypertrace_timeline::ValueRef;
+use hypertrace_timeline::{Array, Name, ValueRef, ValueWriter};
 use std::fmt::Write as _;
 
 /// Appends a text.
@@ -42,33 +42,7 @@ impl Attributes {
 
     /// Adds a field of an event.
     pub fn field(&mut self, key: &str, value: &ValueRef<'_>) {
-        match value {
-            ValueRef::Unsigned(v) => self.number(key, *v),
-            ValueRef::Signed(v) => self.number(key, *v),
-            ValueRef::Hex(v) => self.text(key, format!("{v:#x}").as_bytes()),
-            ValueRef::Bool(v) => self.add(key, |out| _ = write!(out, "\"boolValue\":{v}")),
-            ValueRef::Float(v) if v.is_finite() => {
-                self.add(key, |out| _ = write!(out, "\"doubleValue\":{v:?}"));
-            }
-            // JSON has no such numbers.
-            ValueRef::Float(v) => self.text(key, v.to_string().as_bytes()),
-            ValueRef::Str(bytes) => self.text(key, bytes),
-            ValueRef::Array(numbers) => self.array(key, numbers.iter()),
-            // Of kernels' events.
-            ValueRef::Name(_) => {}
-        }
-    }
-
-    fn array(&mut self, key: &str, numbers: impl Iterator<Item = i128>) {
-        self.add(key, |out| {
-            out.push_str("\"arrayValue\":{\"values\":[");
-            for (i, number) in numbers.enumerate() {
-                out.push_str(if i > 0 { ",{" } else { "{" });
-                integer(out, number);
-                out.push('}');
-            }
-            out.push_str("]}");
-        });
+        value.write(&mut Field { attributes: self, key });
     }
 
     fn add(&mut self, key: &str, value: impl FnOnce(&mut String)) {
@@ -78,6 +52,63 @@ impl Attributes {
         out.push_str(",\"value\":{");
         value(out);
         out.push_str("}}");
+    }
+}
+
+/// The value of a field.
+struct Field<'a> {
+    attributes: &'a mut Attributes,
+    key: &'a str,
+}
+
+impl ValueWriter for Field<'_> {
+    fn put(&mut self, text: &str) {
+        self.text(text.as_bytes());
+    }
+
+    fn text(&mut self, bytes: &[u8]) {
+        self.attributes.text(self.key, bytes);
+    }
+
+    /// Only kernels' events have names, and they are in no span.
+    fn name(&mut self, _: &Name<'_>) {}
+
+    fn unsigned(&mut self, number: u64) {
+        self.attributes.number(self.key, number);
+    }
+
+    fn signed(&mut self, number: i64) {
+        self.attributes.number(self.key, number);
+    }
+
+    fn hex(&mut self, number: u64) {
+        self.put(&format!("{number:#x}"));
+    }
+
+    fn float(&mut self, number: f64) {
+        match number.is_finite() {
+            true => {
+                self.attributes.add(self.key, |out| _ = write!(out, "\"doubleValue\":{number:?}"));
+            }
+            // JSON has no such numbers.
+            false => self.put(&number.to_string()),
+        }
+    }
+
+    fn bool(&mut self, is_true: bool) {
+        self.attributes.add(self.key, |out| _ = write!(out, "\"boolValue\":{is_true}"));
+    }
+
+    fn array(&mut self, array: &Array<'_>) {
+        self.attributes.add(self.key, |out| {
+            out.push_str("\"arrayValue\":{\"values\":[");
+            for (i, number) in array.iter().enumerate() {
+                out.push_str(if i > 0 { ",{" } else { "{" });
+                integer(out, number);
+                out.push('}');
+            }
+            out.push_str("]}");
+        });
     }
 }
 

@@ -5,7 +5,7 @@
 use super::fields::{argument, event};
 use super::intern::{Interned, Kind};
 use super::proto::Proto;
-use hypertrace_timeline::{EventRef, Fields, ValueRef};
+use hypertrace_timeline::{Array, EventRef, Fields, ValueRef, ValueWriter};
 use std::sync::Arc;
 
 /// Appends the fields of an event.
@@ -84,22 +84,49 @@ pub(super) fn text(proto: &mut Proto, interned: &mut Interned, name: &'static st
 
 #[inline]
 fn value(proto: &mut Proto, interned: &mut Interned, value: ValueRef<'_>) {
-    match value {
-        ValueRef::Unsigned(v) => unsigned(proto, interned, v),
-        ValueRef::Signed(v) => proto.signed(argument::SIGNED, v),
-        ValueRef::Float(v) => proto.double(argument::DOUBLE, v),
-        ValueRef::Bool(v) => proto.number(argument::BOOL, v.into()),
-        ValueRef::Hex(v) => proto.number(argument::POINTER, v),
-        ValueRef::Str(bytes) => {
-            interned.value(proto, bytes, argument::STRING_IID, argument::STRING);
-        }
-        ValueRef::Name(name) => {
-            let name = name.to_string();
-            interned.value(proto, name.as_bytes(), argument::STRING_IID, argument::STRING);
-        }
-        ValueRef::Array(numbers) => {
-            array(proto, numbers.iter(), |entry, number| match u64::try_from(number) {
-                Ok(number) => unsigned(entry, interned, number),
+    value.write(&mut Value { proto, interned });
+}
+
+/// A value of an argument.
+struct Value<'a> {
+    proto: &'a mut Proto,
+    interned: &'a mut Interned,
+}
+
+impl ValueWriter for Value<'_> {
+    fn put(&mut self, text: &str) {
+        self.text(text.as_bytes());
+    }
+
+    fn text(&mut self, bytes: &[u8]) {
+        self.interned.value(self.proto, bytes, argument::STRING_IID, argument::STRING);
+    }
+
+    fn unsigned(&mut self, number: u64) {
+        unsigned(self.proto, self.interned, number);
+    }
+
+    fn signed(&mut self, number: i64) {
+        self.proto.signed(argument::SIGNED, number);
+    }
+
+    fn hex(&mut self, number: u64) {
+        self.proto.number(argument::POINTER, number);
+    }
+
+    fn float(&mut self, number: f64) {
+        self.proto.double(argument::DOUBLE, number);
+    }
+
+    fn bool(&mut self, is_true: bool) {
+        self.proto.number(argument::BOOL, is_true.into());
+    }
+
+    /// An empty array is an argument without a value.
+    fn array(&mut self, array: &Array<'_>) {
+        for number in array.iter() {
+            self.proto.message(argument::ARRAY, |entry| match u64::try_from(number) {
+                Ok(number) => unsigned(entry, self.interned, number),
                 Err(_) => entry.signed(argument::SIGNED, number as i64),
             });
         }
@@ -114,15 +141,4 @@ fn unsigned(proto: &mut Proto, interned: &mut Interned, number: u64) {
     }
     let text = number.to_string();
     interned.value(proto, text.as_bytes(), argument::STRING_IID, argument::STRING);
-}
-
-/// Appends the numbers of an array. An empty one is an argument without a value.
-fn array<T>(
-    proto: &mut Proto,
-    numbers: impl IntoIterator<Item = T>,
-    mut write: impl FnMut(&mut Proto, T),
-) {
-    for number in numbers {
-        proto.message(argument::ARRAY, |entry| write(entry, number));
-    }
 }

@@ -101,6 +101,12 @@ impl Members {
     /// Asserts that the documentation of a command has these members, and no others.
     #[track_caller]
     pub fn is_documented_as(&self, command: &str) {
+        self.are_documented_in(command, &[""]);
+    }
+
+    /// Asserts the same of those whose paths begin with one of these.
+    #[track_caller]
+    pub fn are_documented_in(&self, command: &str, begins: &[&str]) {
         let documented = &schemas()[command];
         for (path, types) in &self.0 {
             let mut known = documented.iter().filter(|(known, types)| fits(known, types, path));
@@ -112,7 +118,8 @@ impl Members {
                 "{command}: {path} is {types:?}, not {said:?}"
             );
         }
-        for (path, types) in documented {
+        let is_wanted = |path: &str| begins.iter().any(|begin| path.starts_with(begin));
+        for (path, types) in documented.iter().filter(|(path, _)| is_wanted(path)) {
             let is_member = self.0.keys().any(|member| fits(path, types, member));
             assert!(is_member, "{command}: {path} is documented, and no member");
         }

@@ -7,7 +7,7 @@ use super::marks::{Kernel, is_exit, is_run};
 use super::{By, Options, Select};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Session};
-use crate::value::ValueRef;
+use crate::value::{Array, ValueRef, ValueWriter};
 use hypertrace_abi::record::id;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -245,15 +245,34 @@ impl<T: Copy> ByFormat<T> {
     }
 }
 
-fn shown(value: &ValueRef<'_>) -> String {
-    match value {
-        ValueRef::Unsigned(n) => n.to_string(),
-        ValueRef::Hex(n) => format!("{n:#x}"),
-        ValueRef::Signed(n) => n.to_string(),
-        ValueRef::Float(n) => n.to_string(),
-        ValueRef::Bool(b) => b.to_string(),
-        ValueRef::Str(text) => String::from_utf8_lossy(text).into_owned(),
-        ValueRef::Array(_) => "a list".into(),
-        ValueRef::Name(name) => name.to_string(),
+/// A value by which regions are grouped.
+#[derive(Default)]
+struct Shown(String);
+
+impl ValueWriter for Shown {
+    fn put(&mut self, text: &str) {
+        self.0.push_str(text);
     }
+
+    fn text(&mut self, bytes: &[u8]) {
+        self.0.push_str(&String::from_utf8_lossy(bytes));
+    }
+
+    fn hex(&mut self, number: u64) {
+        self.put(&format!("{number:#x}"));
+    }
+
+    fn float(&mut self, number: f64) {
+        self.put(&number.to_string());
+    }
+
+    fn array(&mut self, _: &Array<'_>) {
+        self.put("a list");
+    }
+}
+
+fn shown(value: &ValueRef<'_>) -> String {
+    let mut shown = Shown::default();
+    value.write(&mut shown);
+    shown.0
 }

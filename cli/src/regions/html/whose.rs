@@ -3,7 +3,7 @@
 use super::{SLOWEST, short};
 use crate::output::say;
 use crate::regions::rows::Shown;
-use crate::report::lines::text_value;
+use crate::report::lines::TextValue;
 use hypertrace_format::error::error_chain;
 use hypertrace_timeline::regions::{Group, Region, Sample};
 use hypertrace_timeline::{Consumer, Error, EventRef, Recording};
@@ -83,9 +83,9 @@ impl Text {
         let mut fields = String::new();
         for (name, value) in event.fields.iter() {
             if !["id", "any_client"].contains(&&**name) {
-                let _ = write!(fields, "{}{name}=", if fields.is_empty() { "" } else { " " });
                 // Writing to a String does not fail.
-                let _ = text_value(&mut fields, &value);
+                let _ = write!(fields, "{}{name}=", if fields.is_empty() { "" } else { " " });
+                value.write(&mut TextValue(&mut fields));
             }
         }
         self.fields = short(&fields);

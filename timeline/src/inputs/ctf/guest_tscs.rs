@@ -8,6 +8,7 @@ use super::session::Session;
 use super::session_json::{Clock, GuestTsc};
 use super::stream::Stream;
 use crate::clock::{Agreement, ClockMap, Limits, Line, Lines, Point};
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -58,7 +59,8 @@ impl KvmWord {
 }
 
 /// A CPU of a guest whose kernel's events were looked for in guest mode of the host's threads, by KVM's word on its TSC.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct GuestCpu {
     /// Clock of the guest.
@@ -66,11 +68,19 @@ pub struct GuestCpu {
     /// Number that the guest has for it.
     pub cpu: u32,
     /// KVM's word.
+    #[serde(skip)]
+    #[cfg_attr(test, serde(default = "no_tsc"))]
     pub tsc: GuestTsc,
     /// Number of the events that were looked for.
     pub events: usize,
     /// The host's threads in whose guest mode all of these events may be, in order. If there is none, KVM's word is not true.
     pub threads: Vec<u32>,
+}
+
+/// Returns what stands for a TSC that JSON does not have.
+#[cfg(test)]
+fn no_tsc() -> GuestTsc {
+    GuestTsc { offset: 0, multiplier: 1, shift: 0 }
 }
 
 /// KVM's and the VMM's word on a clock.

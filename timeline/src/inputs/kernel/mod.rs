@@ -56,6 +56,7 @@ use hypertrace_format::session_json;
 use hypertrace_format::trace_dat::id;
 use options::Counters;
 pub(crate) use options::{STEAL_STEP_MS, Steal};
+use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -107,9 +108,12 @@ pub(crate) struct AllThreads {
 }
 
 /// Counts of a kernel's trace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct KernelStat {
+    /// Name of the file, where it is not `kernel.dat`.
+    pub file: Option<String>,
     /// The guest's clock in its session, if it is of a guest's kernel.
     pub clock: Option<u32>,
     /// Counts by CPU.
@@ -118,13 +122,36 @@ pub struct KernelStat {
     pub losses_known: bool,
     /// What the file says of the recording, with a word for each: `system` is uname's, `recorder` the program that
     /// recorded it. `not_used` names the options that this library does not use.
+    #[serde(with = "facts")]
     pub facts: Vec<(&'static str, String)>,
     /// Faults of the trace, although it could be read.
+    #[serde(skip)]
     pub warnings: Vec<Warning>,
 }
 
+mod facts {
+    use serde::Serializer;
+
+    pub fn serialize<S: Serializer>(
+        facts: &[(&'static str, String)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(facts.iter().map(|(name, fact)| (name, fact)))
+    }
+
+    #[cfg(test)]
+    pub fn deserialize<'de, D: serde::Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<(&'static str, String)>, D::Error> {
+        let facts: std::collections::BTreeMap<String, String> =
+            serde::Deserialize::deserialize(from)?;
+        Ok(facts.into_values().map(|fact| ("", fact)).collect())
+    }
+}
+
 /// Counts of a CPU in a kernel's trace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct CpuStat {
     /// Name of the kernel's instance; empty: the first one.
@@ -137,6 +164,7 @@ pub struct CpuStat {
     /// the kernel counted them.
     pub lost: u64,
     /// Places where events were lost and not counted.
+    #[serde(rename = "uncounted_losses")]
     pub uncounted: u64,
 }
 
@@ -532,7 +560,7 @@ impl KernelTrace {
     pub fn stat(&self) -> Result<KernelStat> {
         let (clock, losses_known) = (self.guest_clock(), self.file.options.has_counters());
         let (warnings, facts) = (self.warnings().collect(), self.facts());
-        let mut stat = KernelStat { clock, losses_known, warnings, facts, cpus: Vec::new() };
+        let mut stat = KernelStat { clock, losses_known, warnings, facts, ..KernelStat::default() };
         let (shift, mut outside) = (self.file.options.shift.as_deref(), 0u64);
         for (buffer, times) in self.file.buffers.iter().zip(&self.times) {
             for (cpu, mut input) in self.inputs_of((buffer, times), 0, "") {

@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What a session holds, and how well its clocks are known: what `hypertrace info` shows.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), hypertrace_timeline::Error> {
+//! use hypertrace_timeline::{Given, Recording, info};
+//!
+//! let recording = Recording::open(&[Given::new("session")])?;
+//! let session = info::Session::of(&recording, 0)?;
+//! println!("{} of {} events are lost", session.total.lost, session.total.events);
+//! for clock in &session.clocks {
+//!     let bound_ns = clock.bound_ns.as_ref().map(|bound| bound.p99);
+//!     println!("clock {}: {bound_ns:?}", clock.id);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Its types serialize to the JSON of `hypertrace info --json`. Times are in nanoseconds.
+
+use crate::clock::host::uuid_text;
+use crate::clock::{self, ClockMap, Contradicted, FRACTION, Residuals};
+use crate::error::{Error, Result};
+use crate::inputs::ctf::{self, ClockMaps, ComparedTsc, Domain, GuestTsc, KvmWord};
+use crate::inputs::kernel::{KernelStat, KernelTrace};
+use crate::recording::Recording;
+use crate::stat::{SessionStat, StreamStat};
+use hypertrace_format::error::Warning;
+use hypertrace_format::origin::Origin;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+pub use crate::inputs::ctf::GuestCpu;
+
+/// What a session holds.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+#[non_exhaustive]
+pub struct Session {
+    /// Its directory.
+    pub dir: String,
+    /// Its identity.
+    pub uuid: String,
+    /// Unix time of its start.
+    pub started_unix_ns: i64,
+    /// Process and machine that recorded it. Escape its texts.
+    pub origin: Option<Origin>,
+    /// The caller's span, as in a `traceparent` header.
+    pub trace_parent: Option<String>,
+    /// Whether it was ended: else it is being written, or its writer was killed.
+    pub finished: bool,
+    /// Boot of the host.
+    pub boot_id: Option<String>,
+    /// Frequency of the host's counter, Hz.
+    pub frequency: u64,
+    /// A value of the counter, and its time.
+    pub anchor: Point,
+    /// Whether the counter is that of the recording's first session.
+    pub is_placed: bool,
+    /// How much later its start is on the common anchor than on its own.
+    pub moved_ns: i64,
+    /// Events that `session.json` counts and no file holds: see [`SessionStat::missing`].
+    pub missing: u64,
+    /// Counters of the device.
+    pub device: BTreeMap<String, u64>,
+    /// Reference points with an impossible client or guest time.
+    pub unusable_reference_points: u64,
+    /// Counts by stream, those of the host first.
+    pub streams: Vec<StreamStat>,
+    /// Sums over all streams.
+    pub total: StreamStat,
+    /// Clocks of guests, and of clients whose clock differs.
+    pub clocks: Vec<Clock>,
+    /// Clients without reference points, by clock.
+    pub without_points: Vec<WithoutPoints>,
+    /// The VMM's word on clients' TSCs.
+    pub guest_tscs: Vec<VmmTsc>,
+    /// KVM's word on clients' TSCs.
+    pub kvm_tscs: Vec<KvmTsc>,
+    /// Guests' CPUs, by guest mode.
+    pub guest_cpus: Vec<GuestCpu>,
+    /// Counts of the host's kernel's events.
+    pub kernel: Option<KernelStat>,
+    /// Counts of guests' kernels' events.
+    pub guest_kernels: Vec<KernelStat>,
+    /// Why the host's kernel's events are not used.
+    pub kernel_error: Option<String>,
+    /// Times of the host's kernel's trace that limit guests' clocks.
+    pub kernel_limits: Option<Limits>,
+    /// Faults of the kernels' traces, although they could be read.
+    #[serde(skip)]
+    pub warnings: Vec<Warning>,
+    /// Why guests' kernels' events could not be counted: a guest has made what is in such a file.
+    #[serde(skip)]
+    pub not_counted: Vec<Error>,
+}
+
+/// Numbers of limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct Limits {
+    /// Those that are used.
+    pub used: usize,
+    /// Those that contradict the points or each other.
+    pub left_out: usize,
+}
+
+/// A value of a counter, and its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct Point {
+    /// The value.
+    pub raw: u64,
+    /// Unix time.
+    pub unix_ns: i64,
+}
+
+/// How well a clock of a guest is known: see [`ClockMaps`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+#[non_exhaustive]
+pub struct Clock {
+    /// Its number in the session.
+    pub id: u32,
+    /// The client whose clock differs; `None`: all clients that agree.
+    pub client: Option<u32>,
+    /// Its kind: `tsc`, `cntvct` and so on. By the guest's account: escape it.
+    pub kind: Option<String>,
+    /// Rate that is declared, Hz.
+    pub declared_hz: Option<u64>,
+    /// Whether the rate is assumed.
+    pub assumed: bool,
+    /// Whether its events were in the VM's memory before the session had it.
+    pub found: bool,
+    /// Why the guest has this clock.
+    pub reason: Option<String>,
+    /// Least rate that the points allow, Hz.
+    pub least_hz: Option<f64>,
+    /// Largest one, Hz.
+    pub most_hz: Option<f64>,
+    /// Whether the points contradict the declared rate.
+    pub has_another_rate: bool,
+    /// Number of readings that reference points limit.
+    pub readings: usize,
+    /// Number of points that are records in rings, if there are no others.
+    pub points_in_rings: u64,
+    /// Bounds on the error at a client's own readings; `None` if one is unknown.
+    pub bound_ns: Option<Bounds>,
+    /// Usual distance between both limits of a reading.
+    pub usual_width_ns: Option<u64>,
+    /// A shorter jump may be missed.
+    pub room_for_jumps_ns: Option<u64>,
+    /// Distances of the limits from the times that reports show.
+    pub residuals_ns: Distances,
+    /// Number of jumps.
+    pub jumps: usize,
+    /// The first of them.
+    pub first_jumps: Vec<Jump>,
+}
+
+/// Quantiles of bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct Bounds {
+    /// At half of the readings.
+    pub p50: u64,
+    /// At 99 % of them.
+    pub p99: u64,
+    /// At all of them.
+    pub max: u64,
+}
+
+/// Medians of distances from limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct Distances {
+    /// From a guest's reading until the host handles the point.
+    pub to_host: Option<u64>,
+    /// From then until the guest's next reading.
+    pub from_host: Option<u64>,
+}
+
+/// A jump of a clock, between two points that prove it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+#[non_exhaustive]
+pub struct Jump {
+    /// Whether the clock went ahead: else it lost time.
+    pub ahead: bool,
+    /// Least length.
+    pub least_ns: u64,
+    /// Time between the two points, if a rate explains them.
+    pub measured_ns: Option<u64>,
+    /// By how much this rate is off, parts per million.
+    pub measured_ppm: Option<f64>,
+    /// The point before it.
+    pub before: Point,
+    /// The point after it.
+    pub after: Point,
+}
+
+/// Clients of a clock without reference points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct WithoutPoints {
+    /// Number of the clock.
+    pub clock: u32,
+    /// Number of the clients.
+    pub clients: usize,
+    /// Whether the others' points limit their error.
+    pub has_bound: bool,
+}
+
+/// The VMM's word on a client's TSC: the host's, times a multiplier, shifted, plus an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+#[non_exhaustive]
+pub struct VmmTsc {
+    /// Number of the clock.
+    pub clock: u32,
+    /// The client.
+    pub client: u32,
+    /// The offset, ticks.
+    pub offset: i64,
+    /// The multiplier.
+    pub multiplier: u64,
+    /// Bits by which the product is shifted to the right.
+    pub shift: u32,
+    /// Whether times are by it.
+    pub is_used: bool,
+    /// Whether its rate is possible.
+    pub has_possible_rate: bool,
+    /// Number of limits by points.
+    pub limits: usize,
+    /// Number of those that contradict it.
+    pub contradicting: usize,
+    /// The one that does most.
+    pub worst: Option<Worst>,
+    /// How far a constant offset could be off.
+    pub room_ns: Room,
+    /// Distances of the limits from times by it.
+    pub residuals_ns: Distances,
+}
+
+/// A limit that contradicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct Worst {
+    /// Value of the guest's counter.
+    pub raw: u64,
+    /// Unix time of the limit.
+    pub unix_ns: i64,
+    /// By how much it contradicts.
+    pub by_ns: u64,
+    /// Whether the value was not after the time: else not before it.
+    pub is_upper: bool,
+}
+
+/// Room on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct Room {
+    /// To an earlier time.
+    pub earlier: Option<u64>,
+    /// To a later time.
+    pub later: Option<u64>,
+}
+
+/// KVM's word on a client's TSC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+#[non_exhaustive]
+pub struct KvmTsc {
+    /// Number of the clock.
+    pub clock: u32,
+    /// The client.
+    pub client: u32,
+    /// Number of offsets that the points contradict.
+    pub contradicted: usize,
+    /// Whether those of several VMs or vCPUs fit the points.
+    pub is_ambiguous: bool,
+    /// Those that times are by.
+    pub used: Vec<UsedTsc>,
+    /// Whether it puts guest events outside of guest mode.
+    pub is_outside: bool,
+}
+
+/// KVM's word for some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct UsedTsc {
+    /// The offset, ticks.
+    pub offset: i64,
+    /// The multiplier.
+    pub multiplier: u64,
+    /// Bits by which the product is shifted to the right.
+    pub shift: u32,
+    /// Unix time from which on it holds.
+    pub from_unix_ns: i64,
+    /// Unix time until which it holds.
+    pub until_unix_ns: i64,
+}
+
+impl Session {
+    /// Counts and describes a session of a recording, by its index.
+    ///
+    /// # Errors
+    /// If the session or the trace of its host's kernel is damaged.
+    ///
+    /// # Panics
+    /// If there is no such session.
+    pub fn of(recording: &Recording, number: usize) -> Result<Session> {
+        let (session, maps) = &recording.sessions[number];
+        let unread = recording.unread_of(number);
+        let kernel = recording.kernel_of(number).filter(|_| unread.is_none());
+        let kernel = kernel.map(KernelTrace::stat).transpose()?;
+        let is_guest = |trace: &&KernelTrace| {
+            trace.session() == Some(number) && trace.path().parent() != Some(session.dir())
+        };
+        let (mut guest_kernels, mut not_counted) = (Vec::new(), Vec::new());
+        for trace in recording.traces.iter().filter(is_guest) {
+            let name = trace.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            match trace.stat() {
+                Ok(stat) => guest_kernels.push(KernelStat { file: Some(name), ..stat }),
+                Err(why) => not_counted.push(why),
+            }
+        }
+        let kernels = kernel.iter().chain(&guest_kernels);
+        let warnings = kernels.flat_map(|stat| stat.warnings.iter().cloned()).collect();
+        let SessionStat { streams, total, missing } = SessionStat::of(session)?;
+        let (json, counter) = (session.json().deref(), session.counter());
+        let (raw, unix_ns) = counter.anchor();
+        let of = Of { session, maps };
+        let without_points = maps.without_points(session).into_iter();
+        Ok(Session {
+            dir: session.dir().to_string_lossy().into_owned(),
+            uuid: json.uuid.clone(),
+            started_unix_ns: json.started_unix_ns,
+            origin: json.origin.clone(),
+            trace_parent: json.trace_parent.clone(),
+            finished: json.finished,
+            boot_id: counter.boot_id().map(uuid_text),
+            frequency: counter.frequency(),
+            anchor: Point { raw, unix_ns },
+            is_placed: number == 0 || session.is_placed_with(&recording.sessions[0].0),
+            moved_ns: moved_ns(session),
+            missing,
+            device: json.device.clone(),
+            unusable_reference_points: maps.unusable(),
+            streams,
+            total,
+            clocks: maps.iter().map(|map| of.clock(map)).collect(),
+            without_points: without_points
+                .map(|(clock, (clients, has_bound))| WithoutPoints { clock, clients, has_bound })
+                .collect(),
+            guest_tscs: maps.compared_tscs().map(|compared| of.vmm(&compared)).collect(),
+            kvm_tscs: maps.kvm_words().map(|word| of.kvm(word)).collect(),
+            guest_cpus: maps.guest_cpus().cloned().collect(),
+            kernel,
+            guest_kernels,
+            kernel_error: unread.map(ToString::to_string),
+            kernel_limits: maps.of_kernel().map(|(used, left_out)| Limits { used, left_out }),
+            warnings,
+            not_counted,
+        })
+    }
+}
+
+/// A session whose clocks are described.
+struct Of<'r> {
+    session: &'r ctf::Session,
+    maps: &'r ClockMaps,
+}
+
+impl Of<'_> {
+    fn unix_ns(&self, host: i64) -> i64 {
+        self.session.unix_ns(host).clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+
+    /// Returns a point of a clock's map.
+    fn point(&self, id: u32, x: i64, y: i64) -> Point {
+        let base = self.session.json().clock(id).map_or(0, |clock| clock.base);
+        Point { raw: base.saturating_add(x.unsigned_abs()), unix_ns: self.unix_ns(y) }
+    }
+
+    fn clock(&self, (id, client, map): (u32, Option<u32>, &ClockMap)) -> Clock {
+        let Of { session, maps } = *self;
+        let described = session.json().clock(id);
+        let (least_hz, most_hz) = map.frequencies().unzip();
+        let bounds =
+            |b: clock::Bounds| Bounds { p50: in_ns(b.p50), p99: in_ns(b.p99), max: in_ns(b.max) };
+        Clock {
+            id,
+            client,
+            kind: described.map(|clock| clock.kind.clone()),
+            declared_hz: described.map(|clock| clock.frequency),
+            assumed: described.is_some_and(|clock| clock.assumed),
+            found: described.is_some_and(|clock| clock.found),
+            reason: described.and_then(|clock| clock.reason.clone()),
+            least_hz,
+            most_hz,
+            has_another_rate: map.has_another_rate(),
+            readings: map.constraints(),
+            points_in_rings: match map.constraints() {
+                0 => points_in_rings(session, id),
+                _ => 0,
+            },
+            bound_ns: maps.bounds((id, client, map)).map(bounds),
+            usual_width_ns: map.width().map(in_ns),
+            room_for_jumps_ns: maps.room_for_jumps((id, client, map)).map(in_ns),
+            residuals_ns: maps.residuals((id, client, map)).into(),
+            jumps: map.segments() - 1,
+            first_jumps: map.jumps().iter().map(|jump| self.jump(id, jump)).collect(),
+        }
+    }
+
+    fn jump(&self, id: u32, jump: &clock::Jump) -> Jump {
+        let (measured_ppm, ns) = measured(self.session, id, jump).unzip();
+        Jump {
+            ahead: jump.ahead,
+            least_ns: in_ns(jump.least),
+            measured_ns: ns.map(|ns| ns as u64),
+            measured_ppm,
+            before: self.point(id, jump.before.x, jump.before.y),
+            after: self.point(id, jump.after.x, jump.after.y),
+        }
+    }
+
+    fn vmm(&self, compared: &ComparedTsc) -> VmmTsc {
+        let ComparedTsc { clock, client, tsc, agreement: found, .. } = *compared;
+        let worst = |Contradicted { point, is_upper, by, .. }: Contradicted| {
+            let Point { raw, unix_ns } = self.point(clock, point.x, point.y);
+            Worst { raw, unix_ns, by_ns: in_ns(by), is_upper }
+        };
+        VmmTsc {
+            clock,
+            client,
+            offset: tsc.offset,
+            multiplier: tsc.multiplier,
+            shift: tsc.shift,
+            is_used: found.is_agreed(),
+            has_possible_rate: found.has_possible_rate,
+            limits: found.constraints,
+            contradicting: found.contradicting,
+            worst: found.worst.map(worst),
+            room_ns: Room { earlier: found.room.0.map(in_ns), later: found.room.1.map(in_ns) },
+            residuals_ns: found.residuals.into(),
+        }
+    }
+
+    fn kvm(&self, (clock, client, word): (u32, u32, &KvmWord)) -> KvmTsc {
+        let used = |(GuestTsc { offset, multiplier, shift }, from, until)| UsedTsc {
+            offset,
+            multiplier,
+            shift,
+            from_unix_ns: self.unix_ns(from),
+            until_unix_ns: self.unix_ns(until),
+        };
+        KvmTsc {
+            clock,
+            client,
+            contradicted: word.contradicted,
+            is_ambiguous: word.is_ambiguous,
+            used: word.used().map(used).collect(),
+            is_outside: word.is_outside,
+        }
+    }
+}
+
+impl From<Residuals> for Distances {
+    fn from(of: Residuals) -> Distances {
+        Distances { to_host: of.to_host.map(in_ns), from_host: of.from_host.map(in_ns) }
+    }
+}
+
+/// Returns units of the timeline as nanoseconds, rounded up.
+pub fn in_ns(units: u64) -> u64 {
+    units.div_ceil(FRACTION.unsigned_abs())
+}
+
+/// Returns how much later the session's start is on the common anchor than on its own, in nanoseconds.
+pub fn moved_ns(session: &ctf::Session) -> i64 {
+    let json = session.json();
+    let own = json.clocks.iter().find(|clock| clock.id == 0).map_or(0, |clock| clock.offset_ns);
+    let common = session.unix_ns(0);
+    (common - i128::from(own)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+/// Returns the number of a clock's points that are records in rings, if it has no others.
+pub fn points_in_rings(session: &ctf::Session, id: u32) -> u64 {
+    let streams = session.json().streams.iter();
+    let own = streams.filter(|stream| stream.domain == Domain::Guest && stream.clock == id);
+    own.map(|stream| stream.reference_points).fold(0, u64::saturating_add)
+}
+
+/// Returns by how many ppm a clock must have been off from its declared rate to pass both constraints of a jump
+/// without one, and for how many ns of host time; `None` if no rate does.
+pub fn measured(session: &ctf::Session, id: u32, jump: &clock::Jump) -> Option<(f64, f64)> {
+    let frequency = session.json().clock(id)?.frequency as f64;
+    let host = (i128::from(jump.after.y) - i128::from(jump.before.y)) as f64 / FRACTION as f64;
+    let guest = (jump.after.x - jump.before.x) as f64 / frequency * 1e9;
+    (host > 0.0).then_some(((guest / host - 1.0) * 1e6, host))
+}
