@@ -28,6 +28,8 @@ pub mod kvm;
 mod saved;
 #[cfg(target_arch = "x86_64")]
 pub mod syscalls;
+#[cfg(feature = "test-utils")]
+pub mod test_utils;
 mod vm;
 #[cfg(feature = "vm-device")]
 mod vm_device;

@@ -5,5 +5,7 @@
 mod common;
 mod function;
 mod saved;
+#[cfg(feature = "test-utils")]
+mod test_utils;
 #[cfg(feature = "vm-device")]
 mod vm_device;

@@ -3,8 +3,9 @@
 use crate::common;
 use std::sync::{Arc, Mutex};
 
-use common::{MAGIC, Machine, POINT, geometry, kick, start};
+use common::{MAGIC, POINT, geometry, kick, start};
 use hypertrace_device::{PCI_DEVICE, PCI_VENDOR};
+use hypertrace_vmm::test_utils::FakeVm;
 use hypertrace_vmm::{Counter, Hypertrace, Region, Saved};
 use vmm_shapes::pci_bus::{PciBus, PciDevice};
 use vmm_shapes::{ChipDevice, FunctionDevice};
@@ -23,8 +24,8 @@ fn bars() -> impl Iterator<Item = (u64, u64)> {
     BASES.into_iter().zip(Region::ALL.map(|region| geometry().bar_size(region)))
 }
 
-fn function_device(hypertrace: &Hypertrace) -> (Arc<Machine>, PciBus<FunctionDevice>) {
-    let machine = Arc::new(Machine::default());
+fn function_device(hypertrace: &Hypertrace) -> (Arc<FakeVm>, PciBus<FunctionDevice>) {
+    let machine = Arc::new(FakeVm::default());
     let mut device = FunctionDevice::new(hypertrace.device(), machine.clone()).unwrap();
     device.allocate_bars(|bar| BASES[bar.region as usize]);
     (machine, PciBus::new(device, bars()))
@@ -56,7 +57,7 @@ fn a_function_takes_points_before_and_after_its_registers_move() {
     let (machine, mut bus) = function_device(&hypertrace);
 
     use_device(&mut bus);
-    let armed = machine.placed().doorbells;
+    let armed = machine.armed();
     move_registers(&mut bus);
     bus.write(MOVED + POINT, &8u64.to_le_bytes());
     // Nothing is there any more.
@@ -65,8 +66,8 @@ fn a_function_takes_points_before_and_after_its_registers_move() {
     let at = CONTROL + kick();
     assert!(armed.contains(&at));
     let shift = MOVED - CONTROL;
-    let moved = armed.iter().map(|gpa| gpa + shift).collect();
-    assert_eq!(machine.placed().doorbells, moved);
+    let moved: Vec<_> = armed.iter().map(|gpa| gpa + shift).collect();
+    assert_eq!(machine.armed(), moved);
     assert_eq!(hypertrace.chip().count(Counter::KickTrapped), 1);
     assert_eq!(hypertrace.finish().unwrap().reference_points, 2);
 }
@@ -97,12 +98,13 @@ fn a_function_without_memory_space_is_not_mapped() {
     let (machine, mut bus) = function_device(&hypertrace);
 
     bus.config_write(COMMAND, MEMORY_SPACE);
-    let on = machine.placed();
+    let on = common::placed(&machine);
+    let is_read_only = machine.load(BASES[0], &mut [0]) && !machine.store(BASES[0], &[1]);
     bus.config_write(COMMAND, 0);
 
-    assert_eq!(on.memory.len(), 3);
-    assert_eq!(on.memory[&BASES[0]], (geometry().bar_size(Region::Config), true));
-    assert_eq!(machine.placed(), common::Placed::default());
+    assert_eq!(on.0.len(), 3);
+    assert!(on.0.contains(&(Region::Config, BASES[0])) && is_read_only);
+    assert_eq!(common::placed(&machine), common::Placed::default());
 }
 
 #[test]
@@ -128,7 +130,7 @@ fn a_function_that_is_made_anew_at_a_reboot_continues_the_session() {
     let (machine, mut bus) = function_device(&hypertrace);
     use_device(&mut bus);
 
-    assert_eq!(machine.placed().memory.len(), 3);
+    assert_eq!(machine.mapped().len(), 3);
     assert_eq!(hypertrace.finish().unwrap().reference_points, 2);
 }
 
@@ -149,7 +151,7 @@ fn a_function_is_restored_with_its_bars_where_the_bus_had_them() {
     bus.device.function().load(saved.pci.as_ref().unwrap()).unwrap();
     bus.device.bars().write(MOVED, POINT, &8u64.to_le_bytes());
 
-    assert_eq!(restored.placed(), machine.placed());
+    assert_eq!(common::placed(&restored), common::placed(&machine));
     assert_eq!(hypertrace.finish().unwrap().reference_points, 1);
 }
 
@@ -158,20 +160,20 @@ fn a_bar_that_the_bus_cannot_move_is_where_it_was() {
     let (_dir, hypertrace) = start(None);
     let (machine, mut bus) = function_device(&hypertrace);
     use_device(&mut bus);
-    let before = (machine.placed(), bus.config_read(BAR2));
+    let before = (common::placed(&machine), bus.config_read(BAR2));
     bus.ram = MOVED..MOVED + 1;
 
     move_registers(&mut bus);
     bus.write(CONTROL + POINT, &8u64.to_le_bytes());
 
-    assert_eq!((machine.placed(), bus.config_read(BAR2)), before);
+    assert_eq!((common::placed(&machine), bus.config_read(BAR2)), before);
     assert_eq!(hypertrace.finish().unwrap().reference_points, 2);
 }
 
 #[test]
 fn a_chip_in_the_vmms_own_config_space_takes_points_before_and_after_its_registers_move() {
     let (_dir, hypertrace) = start(None);
-    let machine = Arc::new(Machine::default());
+    let machine = Arc::new(FakeVm::default());
     let device = ChipDevice::new(hypertrace.device().clone(), machine.clone(), BASES).unwrap();
     let mut bus = PciBus::new(device, bars());
 
@@ -181,8 +183,8 @@ fn a_chip_in_the_vmms_own_config_space_takes_points_before_and_after_its_registe
     hypertrace.chip().reset();
     bus.write(MOVED + POINT, &9u64.to_le_bytes());
 
-    assert!(machine.placed().doorbells.contains(&(MOVED + kick())));
-    assert_eq!(machine.placed().doorbells.len(), 1);
+    assert!(machine.armed().contains(&(MOVED + kick())));
+    assert_eq!(machine.armed().len(), 1);
     assert_eq!(hypertrace.chip().count(Counter::KickTrapped), 1);
     assert_eq!(hypertrace.finish().unwrap().reference_points, 3);
 }
@@ -192,7 +194,7 @@ fn a_chip_in_the_vmms_own_config_space_has_the_ids_and_sizes_of_the_function() {
     let (_dir, hypertrace) = start(None);
     let (_, mut function) = function_device(&hypertrace);
     let (_dir, hypertrace) = start(None);
-    let machine = Arc::new(Machine::default());
+    let machine = Arc::new(FakeVm::default());
     let mut chip = ChipDevice::new(hypertrace.device().clone(), machine, BASES).unwrap();
 
     for register in 4..10 {

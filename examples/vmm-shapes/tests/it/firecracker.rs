@@ -3,7 +3,8 @@
 use crate::common;
 use std::sync::{Arc, Barrier};
 
-use common::{MAGIC, Machine, POINT, config, geometry, kick, start};
+use common::{MAGIC, POINT, config, geometry, kick, start};
+use hypertrace_vmm::test_utils::FakeVm;
 use hypertrace_vmm::{
     Counter, DeviceConfig, Error, Geometry, Hypertrace, Region, Saved, SessionConfig,
 };
@@ -12,8 +13,8 @@ use vmm_shapes::mmio_bus::Bus;
 
 const BASE: u64 = 0xd000_0000;
 
-fn attach(hypertrace: &Hypertrace) -> (Machine, Bus) {
-    let (machine, mut bus) = (Machine::default(), Bus::default());
+fn attach(hypertrace: &Hypertrace) -> (FakeVm, Bus) {
+    let (machine, mut bus) = (FakeVm::default(), Bus::default());
     attach_window(hypertrace.device(), &machine, &mut bus, BASE).unwrap();
     (machine, bus)
 }
@@ -33,8 +34,8 @@ fn a_window_takes_points_and_kicks() {
     assert!(bus.write(control() + kick(), &0u64.to_le_bytes()));
 
     assert_eq!(magic, MAGIC.1);
-    assert_eq!(machine.placed().memory.len(), 3);
-    assert!(machine.placed().doorbells.contains(&(control() + kick())));
+    assert_eq!(machine.mapped().len(), 3);
+    assert!(machine.armed().contains(&(control() + kick())));
     assert_eq!(hypertrace.chip().count(Counter::KickTrapped), 1);
     assert_eq!(hypertrace.finish().unwrap().reference_points, 1);
 }
@@ -87,7 +88,7 @@ fn a_snapshot_of_another_device_is_refused_by_name() {
 #[test]
 fn the_command_line_has_the_address_of_a_window_in_a_form_that_guests_take() {
     let (_dir, hypertrace) = start(None);
-    let (machine, mut bus) = (Machine::default(), Bus::default());
+    let (machine, mut bus) = (FakeVm::default(), Bus::default());
 
     let parameter = attach_window(hypertrace.device(), &machine, &mut bus, BASE).unwrap();
 

@@ -3,7 +3,8 @@
 use crate::common;
 use std::sync::Arc;
 
-use common::{Machine, POINT, kick, start};
+use common::{POINT, kick, start};
+use hypertrace_vmm::test_utils::FakeVm;
 use hypertrace_vmm::{BarForm, Bars, PciFunction};
 use vm_device::bus::{MmioAddress, MmioRange, PioAddress};
 use vm_device::device_manager::{IoManager, MmioManager, PioManager};
@@ -24,7 +25,7 @@ fn select(io: &IoManager, register: u32) {
 #[test]
 fn a_guest_places_a_bar_by_ports_and_makes_points_there() {
     let (_dir, hypertrace) = start(None);
-    let machine = Arc::new(Machine::default());
+    let machine = Arc::new(FakeVm::default());
     let (bars, form) = (Bars::Within(BRIDGE..BRIDGE + SIZE), BarForm::default());
     let function = PciFunction::new(hypertrace.device(), machine.clone(), bars, form).unwrap();
     let mut io = IoManager::new();
@@ -37,7 +38,7 @@ fn a_guest_places_a_bar_by_ports_and_makes_points_there() {
     }
     io.mmio_write(MmioAddress(CONTROL + POINT), &7u64.to_le_bytes()).unwrap();
 
-    assert!(machine.placed().doorbells.contains(&(CONTROL + kick())));
+    assert!(machine.armed().contains(&(CONTROL + kick())));
     assert_eq!(ports.address() & 0xff, 4);
     drop((io, ports));
     assert_eq!(hypertrace.finish().unwrap().reference_points, 1);

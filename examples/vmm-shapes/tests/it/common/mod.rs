@@ -1,49 +1,14 @@
-//! A machine without KVM, and a guest that makes single accesses.
+//! A device on a machine without KVM.
 #![allow(dead_code)] // each test file uses a part
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, PoisonError};
+use hypertrace_vmm::test_utils::FakeVm;
+use hypertrace_vmm::{DeviceConfig, Geometry, Hypertrace, Region, Saved, SessionConfig};
 
-use hypertrace_vmm::{DeviceConfig, Geometry, Hypertrace, Mapping, Saved, SessionConfig, Vm};
+/// Regions that are mapped, and addresses that are armed.
+pub type Placed = (Vec<(Region, u64)>, Vec<u64>);
 
-/// Mappings (size, read-only) by address, and addresses of ioeventfds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Placed {
-    pub memory: BTreeMap<u64, (u64, bool)>,
-    pub doorbells: BTreeSet<u64>,
-}
-
-/// Keeps what a VMM would ask KVM for.
-#[derive(Default)]
-pub struct Machine(Mutex<Placed>);
-
-impl Machine {
-    pub fn placed(&self) -> Placed {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl Vm for Machine {
-    fn map(&self, memory: &Mapping<'_>) -> io::Result<()> {
-        let mapped = (memory.size, memory.is_read_only);
-        self.0.lock().unwrap().memory.insert(memory.gpa, mapped);
-        Ok(())
-    }
-
-    fn unmap(&self, memory: &Mapping<'_>) {
-        self.0.lock().unwrap().memory.remove(&memory.gpa);
-    }
-
-    fn arm(&self, gpa: u64, _eventfd: BorrowedFd<'_>) -> io::Result<()> {
-        self.0.lock().unwrap().doorbells.insert(gpa);
-        Ok(())
-    }
-
-    fn disarm(&self, gpa: u64, _eventfd: BorrowedFd<'_>) {
-        self.0.lock().unwrap().doorbells.remove(&gpa);
-    }
+pub fn placed(machine: &FakeVm) -> Placed {
+    (machine.mapped(), machine.armed())
 }
 
 pub const VCPUS: u32 = 2;

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The fake machine and the fake guest find what a VMM's code gets wrong.
+
+use crate::common::{Traps, start};
+use hypertrace_vmm::test_utils::{Bus, FakeGuest, FakeVm};
+use hypertrace_vmm::{Counter, Region, Vm, Window};
+
+const BASE: u64 = 0xd000_0000;
+
+/// A bus with a window at [`BASE`].
+struct Mmio(Window);
+
+impl Bus for Mmio {
+    fn read(&self, gpa: u64, data: &mut [u8]) {
+        self.0.read(gpa - BASE, data);
+    }
+
+    fn write(&self, gpa: u64, data: &[u8]) {
+        self.0.write(gpa - BASE, data);
+    }
+}
+
+/// Returns the numbers of events, of points and of trapped accesses to memory, of a guest whose device the VMM places so.
+fn run(placed_by: &dyn Vm, vm: &FakeVm) -> (u64, u64, bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let hypertrace = start(&dir.path().join("s"));
+    let window = hypertrace.device().place_window(placed_by, BASE);
+    let window = window.unwrap_or_else(|_| Window::new(hypertrace.chip().clone()));
+    let bus = Mmio(window);
+
+    let guest = FakeGuest::at_window(vm, &bus, BASE).unwrap();
+    assert_eq!(guest.emit(1, 20), 20);
+    assert!(guest.point(0) && guest.point(1));
+    assert_eq!(guest.emit(1, 5), 5);
+
+    let traps = hypertrace.chip().count(Counter::MemoryTrapped) > 0;
+    let summary = hypertrace.finish().unwrap();
+    assert_eq!(summary.lost, 0);
+    (summary.ring_events, summary.reference_points, traps)
+}
+
+#[test]
+fn a_guest_records_the_same_with_mapped_memory_and_with_traps() {
+    let vm = FakeVm::default();
+    assert_eq!(run(&vm, &vm), (25, 2, false));
+    assert_eq!(run(&Traps, &FakeVm::default()), (25, 2, true));
+}
+
+#[test]
+fn a_machine_refuses_what_kvm_refuses_and_forgets_what_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let hypertrace = start(&dir.path().join("s"));
+    let (device, vm) = (hypertrace.device(), FakeVm::default());
+
+    device.place(&vm, Region::Data, BASE).unwrap();
+    device.place(&vm, Region::Rings, BASE).unwrap_err();
+    device.place(&vm, Region::Control, BASE).unwrap();
+    assert_eq!(vm.mapped(), [(Region::Data, BASE)]);
+    assert_eq!(vm.armed().len(), 1);
+
+    device.remove(&vm, Region::Data, BASE);
+    device.remove(&vm, Region::Control, BASE);
+    assert_eq!((vm.mapped(), vm.armed()), (vec![], vec![]));
+    assert!(!vm.store(BASE, &[1]) && !vm.load(BASE, &mut [0]));
+}
