@@ -14,7 +14,7 @@ use super::{KernelTrace, TSC};
 use crate::clock::Line;
 use crate::error::Result;
 use crate::inputs::ctf::{Found, GuestCpu, GuestTsc, Sample, Session, kvm_line};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Names of the events at the borders of guest mode.
 pub(super) const ENTRY: &str = "kvm:kvm_entry";
@@ -27,7 +27,8 @@ const FEWEST_EVENTS: usize = 16;
 /// Most pages of a CPU from which these events are, of all recordings of a guest together.
 const MOST_PAGES: usize = 64;
 
-/// CPUs of a guest, and TSCs of its clock, for which events are looked for; and most of both together, of all clocks.
+/// CPUs of a guest, and TSCs of its clock, for which events are looked for; and most of both together, of all clocks, of which
+/// each has an even part.
 const MOST_CPUS: u32 = 64;
 const MOST_TSCS: usize = 4;
 const MOST_PAIRS: usize = 1024;
@@ -35,9 +36,9 @@ const MOST_PAIRS: usize = 1024;
 /// Most threads that run vCPUs. Where there are more, nothing is looked for.
 const MOST_THREADS: usize = 4096;
 
-/// Most searches for a CPU's events, some hundred milliseconds: a guest can have many CPUs whose events are nowhere. Beyond
-/// that, nothing is looked for.
-const MOST_SEARCHES: usize = 1 << 24;
+/// Most searches for the events of a guest's CPUs, some hundred milliseconds, and those for all guests' together, of which each
+/// has an even part: a guest can have many CPUs whose events are nowhere. Beyond that, nothing of the guest is looked for.
+const MOST_SEARCHES: (usize, usize) = (1 << 24, 1 << 26);
 
 /// Most reference points that are compared with each TSC to choose those that may be the guest's.
 const MOST_COMPARED: usize = 256;
@@ -49,7 +50,8 @@ pub(super) struct GuestModes {
     cpus: Vec<Cpu>,
     /// By number of the thread.
     threads: HashMap<u32, Mode>,
-    searches: usize,
+    /// By the guest's clock.
+    searches: BTreeMap<u32, usize>,
     /// Time of the first event of the host.
     start: Option<i64>,
     /// Time up to which events of the host may be missing.
@@ -109,12 +111,11 @@ impl GuestModes {
             let all = tscs.entry(seen.tsc).or_insert(own);
             *all = all.zip(own).map(|(all, own)| (all.0.max(own.0), all.1.min(own.1)));
         }
-        for (id, times) in found.by_clock.iter() {
+        let clocks = BTreeSet::from_iter(readings.keys().map(|(clock, _)| *clock));
+        for (id, times) in found.by_clock.iter().filter(|(id, _)| clocks.contains(id)) {
             let Some(clock) = session.json().clock(*id) else { continue };
             let own: Vec<_> = readings.range((*id, 0)..(*id, MOST_CPUS)).collect();
-            if own.is_empty() || modes.cpus.len() >= MOST_PAIRS {
-                continue;
-            }
+            let most_tscs = MOST_PAIRS / clocks.len() / own.len().max(1);
             let samples = Vec::from_iter(times.values().flat_map(|of| &of.samples));
             let every = samples.len().div_ceil(MOST_COMPARED).max(1);
             let is_possible = |line: &Line| {
@@ -124,7 +125,8 @@ impl GuestModes {
                 let line = kvm_line(session, clock, *tsc).filter(is_possible)?;
                 Some((line, (*times)?))
             });
-            for (line, (from, until)) in lines.take(MOST_TSCS) {
+            for (line, (from, until)) in lines.take(most_tscs.min(MOST_TSCS)) {
+                modes.searches.insert(*id, 0);
                 let [from, until] = [from, until].map(|at| host.host_time(at, session.origin()));
                 let step = i64::try_from(line.step()).unwrap_or(i64::MAX);
                 let word = modes.words.len();
@@ -210,22 +212,28 @@ impl GuestModes {
         if self.missing_until > from {
             return;
         }
+        let most = self.most_searches();
         let GuestModes { words, cpus, threads, searches, .. } = self;
         let Some(mode) = threads.get_mut(&tid) else { return };
-        *searches += mode.possible.len();
-        if *searches > MOST_SEARCHES {
-            self.stop();
-            return;
-        }
         // Each is left out once: later, an entry costs a search for the thread's own CPU alone.
         mode.possible.retain(|cpu| {
             let cpu = &cpus[*cpu];
             let word = &words[cpu.word];
+            let searches = searches.entry(word.clock).or_default();
+            *searches += 1;
+            if *searches > most {
+                return false;
+            }
             let until = until.min(word.until).saturating_sub(word.step);
             let from = from.max(word.from);
             let next = cpu.times.partition_point(|time| *time <= from);
             cpu.times.get(next).is_none_or(|time| *time >= until)
         });
+    }
+
+    /// Returns the most searches for the events of one guest's CPUs.
+    fn most_searches(&self) -> usize {
+        MOST_SEARCHES.0.min(MOST_SEARCHES.1 / self.searches.len().max(1))
     }
 
     /// Returns the CPUs of which enough events were looked for, with the threads in whose guest mode all of them may lie.
@@ -252,7 +260,8 @@ impl GuestModes {
             let are_all_seen =
                 of_word.filter(|other| looked_for(other) > 0).count() <= self.threads.len();
             let events = looked_for(cpu);
-            if events < FEWEST_EVENTS || !are_all_seen {
+            let is_beyond = self.searches.get(&word.clock) > Some(&self.most_searches());
+            if events < FEWEST_EVENTS || !are_all_seen || is_beyond {
                 continue;
             }
             let threads = self.threads.iter().filter(|(_, mode)| mode.possible.contains(&number));
@@ -295,5 +304,36 @@ impl KernelTrace {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_whose_events_are_nowhere_takes_no_proof_from_another_one() {
+        let tsc = GuestTsc { offset: 0, multiplier: 1, shift: 0 };
+        let word = |clock| Word { clock, tsc, from: 0, until: i64::MAX, step: 0 };
+        // One event in each stay in guest mode; the second guest's are after all that was recorded.
+        let inside = (0..200_000).map(|n| n * 100 + 50).step_by(1_000);
+        let mut cpus = vec![Cpu { word: 0, number: 0, times: inside.collect() }];
+        for number in 0..MOST_CPUS {
+            cpus.push(Cpu { word: 1, number, times: vec![i64::MAX - 1; 20] });
+        }
+        let searches = BTreeMap::from([(1, 0), (2, 0)]);
+        let words = vec![word(1), word(2)];
+        let missing_until = i64::MIN;
+        let mut modes =
+            GuestModes { words, cpus, searches, missing_until, ..GuestModes::default() };
+        modes.begin(0);
+
+        for from in (0..300_000).map(|n| n * 100) {
+            modes.enter(7, from + 10);
+            modes.exit(7, from + 90);
+        }
+
+        let found = modes.finish(30_000_000).into_iter().map(|cpu| (cpu.clock, cpu.threads));
+        assert_eq!(Vec::from_iter(found), [(1, vec![7])]);
     }
 }
