@@ -29,4 +29,4 @@ pub use compact::{Named, Percentiles};
 pub use run::{
     Exits, FILE, MOST_NAMES, Mean, OLDEST_VERSION, Region, Run, SLOWEST, TYPICAL, Typical, VERSION,
 };
-pub use sentence::{Unit, sentences, signed};
+pub use sentence::{Answer, Unit, sentences, signed};

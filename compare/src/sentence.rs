@@ -4,6 +4,27 @@
 
 use crate::change::{Change, Comparison, Difference, Verdict, runs_needed};
 use hypertrace_timeline::regions::Part;
+use serde::Serialize;
+
+/// A comparison with its answer in words: what `hypertrace compare --json` prints.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Answer<'a> {
+    /// See [`sentences`].
+    pub answer: Vec<String>,
+    /// See [`Checks::notes`](crate::Checks::notes).
+    pub notes: &'a [String],
+    /// The comparison.
+    #[serde(flatten)]
+    pub comparison: &'a Comparison,
+}
+
+impl<'a> Answer<'a> {
+    /// Returns that of a comparison of runs with these notes.
+    pub fn of(comparison: &'a Comparison, notes: &'a [String]) -> Answer<'a> {
+        Answer { answer: sentences(comparison), notes, comparison }
+    }
+}
 
 /// Unit of times, with its nanoseconds and digits after the point.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -12,7 +12,7 @@ use crate::report::Inputs;
 use crate::{Usage, unreadable};
 use anyhow::{Context, Result, bail};
 use hypertrace_compare::{
-    Change, Checks, Comparison, FILE, LEAST_RUNS, OLDEST_VERSION, Run, VERSION,
+    Answer, Change, Checks, Comparison, FILE, LEAST_RUNS, OLDEST_VERSION, Run, VERSION,
 };
 use hypertrace_export::escape::Escaped;
 use hypertrace_format::error::{BadInput, of_contents};
@@ -21,7 +21,6 @@ use hypertrace_timeline::Warning;
 use hypertrace_timeline::regions::{Options, Regions};
 use indicatif::HumanBytes;
 use rustix::fs::{CWD, OFlags};
-use serde_json::json;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -182,12 +181,9 @@ fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
         say(format_args!("wrote {}: open it in a browser", path.display()));
     }
     match args {
-        Args { json: true, .. } => print_json(json!({
-            "answer": hypertrace_compare::sentences(&comparison),
-            "notes": checks.notes,
-            "differences": comparison.differences,
-            "only": comparison.only,
-        }))?,
+        Args { json: true, .. } => {
+            print_json(serde_json::to_value(Answer::of(&comparison, &checks.notes))?)?;
+        }
         Args { csv: true, .. } => print(table::csv(&sides))?,
         _ => print(text::text(&sides, &comparison))?,
     }
