@@ -25,7 +25,7 @@ pub struct Move {
 /// The device as a PCI function: config space, and BARs that are mapped where both the guest and the bus have them.
 ///
 /// Loads and stores of BARs take no lock, and no lock is held while the VMM maps a BAR. A thread that changes
-/// the BARs while another one maps them leaves its change to that one.
+/// the BARs while another one maps them leaves its change to that one; a guest that does so without end has BARs that trap.
 pub struct PciFunction {
     pub(crate) function: Inner,
     form: BarForm,
@@ -33,6 +33,9 @@ pub struct PciFunction {
     vm: Arc<dyn Vm>,
     places: Mutex<Places>,
 }
+
+/// Steps of a change of BARs: each is unmapped and mapped, and once more for another vCPU's change meanwhile.
+const MAX_STEPS: usize = 16;
 
 /// Where the BARs are.
 #[derive(Debug)]
@@ -206,7 +209,9 @@ impl PciFunction {
     /// that one does the rest. Returns the first error.
     fn settle(&self) -> io::Result<()> {
         let mut done = Ok(());
-        while let Some(step) = self.begin_step() {
+        // A guest whose other vCPU changes its BARs all the time does not keep this thread: then all of them trap.
+        for maps in (0..MAX_STEPS).map(|_| true).chain(Region::ALL.map(|_| false)) {
+            let Some(step) = self.begin_step(maps) else { break };
             match step.is_mapping {
                 true => done = done.and(self.device.place(&*self.vm, step.region, step.gpa)),
                 false => self.device.remove(&*self.vm, step.region, step.gpa),
@@ -215,15 +220,16 @@ impl PciFunction {
         done
     }
 
-    /// Returns what is to be mapped or unmapped next. `None`: nothing, or another thread is at it.
-    fn begin_step(&self) -> Option<Step<'_>> {
+    /// Returns what is to be mapped or unmapped next: with `maps` false, what is mapped is unmapped. `None`: nothing, or
+    /// another thread is at it.
+    fn begin_step(&self, maps: bool) -> Option<Step<'_>> {
         let mut places = self.places();
         if places.is_busy {
             return None;
         }
         let Places { bus, mapped, .. } = &*places;
         let wanted = self.bars().map(|bar| {
-            let gpa = self.function.decoded(bar.region)?;
+            let gpa = self.function.decoded(bar.region).filter(|_| maps)?;
             bus.contain(bar.region, gpa, bar.size).then_some(gpa)
         });
         let differing = Region::ALL.into_iter().zip(mapped.iter().zip(wanted));

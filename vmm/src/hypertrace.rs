@@ -148,11 +148,14 @@ impl Hypertrace {
     /// the [descriptors](Hypertrace::descriptors).
     ///
     /// # Errors
-    /// If there is no thread, or `first` has failed.
+    /// If there is no thread, if `first` has failed, or if the threads run already.
     pub fn start_threads(
         &mut self,
         first: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> Result<(), Error> {
+        if self.drain.is_some() {
+            return Err(Error::Drain(io::ErrorKind::AlreadyExists.into()));
+        }
         self.session.adopt();
         let chip = Arc::clone(self.chip());
         let thread = chip.drain_thread(self.device.kick(), DrainPolicy::default(), first);

@@ -8,6 +8,7 @@ use hypertrace_vmm::{
 };
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -167,6 +168,65 @@ fn calls_of_the_hypervisor_may_use_the_function() {
     let calls = std::mem::take(&mut *vm.1.lock().unwrap());
     assert_eq!(calls.iter().filter(|call| call.1).count(), calls.len() / 2);
     assert_eq!(Region::ALL.map(|region| function.address(region)), BASES.map(Some));
+}
+
+/// A machine in which another vCPU turns memory space on and off at each call.
+#[derive(Default)]
+struct Toggling {
+    function: Mutex<Option<Arc<PciFunction>>>,
+    mapped: Mutex<Vec<Region>>,
+    calls: AtomicU32,
+}
+
+impl Toggling {
+    fn toggle(&self) {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let Some(function) = self.function.lock().unwrap().clone() else { return };
+        function.write_register(
+            COMMAND,
+            0,
+            if call.is_multiple_of(2) { &[0; 4] } else { &MEMORY_SPACE },
+        );
+    }
+}
+
+impl Vm for Toggling {
+    fn map(&self, memory: &Mapping<'_>) -> io::Result<()> {
+        self.mapped.lock().unwrap().push(memory.region);
+        self.toggle();
+        Ok(())
+    }
+
+    fn unmap(&self, memory: &Mapping<'_>) {
+        self.mapped.lock().unwrap().retain(|region| *region != memory.region);
+        self.toggle();
+    }
+
+    fn arm(&self, _: u64, _: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn disarm(&self, _: u64, _: BorrowedFd<'_>) {}
+}
+
+#[test]
+fn a_guest_that_changes_its_bars_without_end_keeps_no_thread_and_its_bars_trap() {
+    let dir = tempfile::tempdir().unwrap();
+    let hypertrace = start(&dir.path().join("s"));
+    let vm = Arc::new(Toggling::default());
+    let (bars, form) = (Bars::At(BASES), BarForm::default());
+    let function = PciFunction::new(hypertrace.device(), vm.clone(), bars, form).unwrap();
+    let function = Arc::new(function);
+    *vm.function.lock().unwrap() = Some(Arc::clone(&function));
+
+    function.write_register(COMMAND, 0, &MEMORY_SPACE);
+
+    assert!(vm.calls.load(Ordering::Relaxed) <= 20);
+    assert_eq!(*vm.mapped.lock().unwrap(), []);
+    // The guest stops, and changes something once more.
+    *vm.function.lock().unwrap() = None;
+    function.write_register(COMMAND, 0, &MEMORY_SPACE);
+    assert_eq!(vm.mapped.lock().unwrap().len(), 3);
 }
 
 #[test]

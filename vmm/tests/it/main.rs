@@ -7,5 +7,6 @@ mod function;
 mod saved;
 #[cfg(feature = "test-utils")]
 mod test_utils;
+mod threads;
 #[cfg(feature = "vm-device")]
 mod vm_device;
