@@ -99,6 +99,17 @@ pub struct World {
     is_restarted: bool,
     /// What the second guest says that is not true.
     lies: Lies,
+    /// Halts of the first CPU that the second one's vCPU ended: see [`World::wake_across`].
+    pub woken: Vec<Halt>,
+}
+
+/// A halt of a vCPU that another one's thread ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Halt {
+    from: u64,
+    to: u64,
+    /// The guest's thread that an interrupt woke after it.
+    interrupted: Option<usize>,
 }
 
 /// False words of a guest, besides false events of its kernel.
@@ -127,6 +138,11 @@ impl Lies {
     }
 }
 
+/// Returns the last of a list that was from a time on.
+fn last<T: Copy>(list: &[(u64, T)], at: u64) -> T {
+    list[list.partition_point(|(from, _)| *from <= at) - 1].1
+}
+
 fn name(tid: u32) -> String {
     if tid == 0 { "swapper".into() } else { format!("t{tid}") }
 }
@@ -151,6 +167,7 @@ impl World {
             is_two,
             is_restarted: false,
             lies: Lies::default(),
+            woken: Vec::new(),
         };
         for thread in &mut world.threads {
             thread.states.push((0, State::Asleep));
@@ -197,6 +214,91 @@ impl World {
             let is_its = |at: u64| (at >= END / 2) == (number >= 2);
             regions.retain(|(begin, end)| is_its(*begin) && is_its(*end));
         }
+    }
+
+    /// Lets the thread of the second CPU's vCPU end halts of the first one, each in an exit, and interrupts of the guest wake the
+    /// first guest's threads after them, where timers did.
+    pub fn wake_across(&mut self) {
+        let halts = self.cpus[0].doing.windows(2).filter(|pair| pair[0].1 == Part::Halted);
+        let halts = Vec::from_iter(halts.map(|pair| (pair[0].0, pair[1].0)));
+        for (from, to) in halts {
+            let is_near = |at: u64| at.abs_diff(to) < 3_000;
+            let [_, second] = &self.cpus;
+            let mut busy = second.host.iter().chain(&second.guest).map(|(at, ..)| *at);
+            let mut regions = self.threads[2..MOVED].iter().flat_map(|thread| &thread.regions);
+            let is_in_guest = last(&second.doing, to) == Part::Guest;
+            if !is_in_guest || busy.any(is_near) || regions.any(|r| is_near(r.0) || is_near(r.1)) {
+                continue;
+            }
+            self.cpus[0].host.retain(|(at, id, ..)| {
+                *id & 0xffff == u32::from(SCHED_WAKEUP_ID) || !(to - 2..to + 2).contains(at)
+            });
+            self.exit(1, to - 1_000, IO);
+            self.host(1, to - 1, SCHED_WAKING_ID, 0, TIDS[1], wakeup(TIDS[0], "vcpu"));
+            self.host(1, to + 1_000, KVM_ENTRY_ID, 0, TIDS[1], vec![1, 0, 0, 0]);
+            self.cpus[1].doing.push((to + 1_000, Part::Guest));
+            self.cpus[1].doing.sort_by_key(|(at, _)| *at);
+            self.cpus[1].host.sort_by_key(|(at, ..)| *at);
+            let interrupted = self.interrupt_after(to);
+            self.woken.push(Halt { from, to, interrupted });
+        }
+    }
+
+    /// Makes the first timer of the first CPU's guest an interrupt, if it expires when the guest first runs after a time.
+    /// Returns the thread that it wakes.
+    fn interrupt_after(&mut self, time: u64) -> Option<usize> {
+        let Cpu { guest, doing, .. } = &mut self.cpus[0];
+        let runs = doing.iter().position(|(at, part)| *at > time && *part == Part::Guest)?;
+        let runs = doing[runs].0..doing[runs + 1].0;
+        let is_entry = |(at, id, ..): &Event| {
+            runs.contains(at) && *id & 0xffff == u32::from(HRTIMER_EXPIRE_ENTRY_ID)
+        };
+        let entry = guest.iter().position(is_entry)?;
+        let wakes = guest[entry].0 + 3;
+        let is_exit = |(_, id, ..): &Event| *id & 0xffff == u32::from(HRTIMER_EXPIRE_EXIT_ID);
+        let exit = entry + guest[entry..].iter().position(is_exit)?;
+        let mut payload = [7u32, 16 | 4 << 16].map(u32::to_le_bytes).concat();
+        payload.extend(b"net\0");
+        (guest[entry].1, guest[entry].3) = (u32::from(IRQ_HANDLER_ENTRY_ID) | HARD << 16, payload);
+        (guest[exit].1, guest[exit].3) = (u32::from(IRQ_HANDLER_EXIT_ID) | HARD << 16, vec![0; 8]);
+        self.threads.iter().position(|thread| thread.sleeps.iter().any(|(_, at, _)| *at == wakes))
+    }
+
+    /// Returns when the critical path from a time to another, at which the thread had a CPU, is one of the second vCPU's thread:
+    /// the numbers of the threads that ran there by the second guest, 0 for none, and how long the host's thread had a CPU.
+    pub fn across(&self, thread: usize, from: u64, to: u64) -> Vec<(u32, u64)> {
+        let mut found = Vec::new();
+        for (thread, from, to) in self.path(thread, from, to) {
+            for (from, to, part) in self.truth(thread, from, to) {
+                let is_its = |halt: &&Halt| match part {
+                    Part::Halted => true,
+                    Part::Blocked => halt.interrupted == Some(thread) && halt.to < to,
+                    _ => false,
+                };
+                // The thread was woken by the last one in its sleep.
+                let halts = self.woken.iter().rev().filter(is_its);
+                let most = if part == Part::Blocked { 1 } else { usize::MAX };
+                for halt in halts.filter(|halt| from < halt.to && halt.from < to).take(most) {
+                    found.extend(self.ran(from.max(halt.from), to.min(halt.to)));
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns which threads of the guest had the second CPU, and for how long the host's thread had one.
+    fn ran(&self, from: u64, to: u64) -> Vec<(u32, u64)> {
+        let Cpu { doing, running, .. } = &self.cpus[1];
+        let mut borders = vec![from, to];
+        borders.extend(doing.iter().map(|(at, _)| *at).chain(running.iter().map(|(at, _)| *at)));
+        borders.retain(|at| (from..=to).contains(at));
+        borders.sort_unstable();
+        let is_on = |pair: &&[u64]| {
+            use Part::{Guest, HostInterrupt, Kernel, Vmm};
+            matches!(last(doing, pair[0]), Guest | HostInterrupt | Kernel | Vmm)
+        };
+        let ran = borders.windows(2).filter(is_on);
+        ran.map(|pair| (last(running, pair[0]), pair[1] - pair[0])).collect()
     }
 
     /// Puts events of the first guest's kernel outside of guest mode, so that no thread is proven to run its first CPU.
@@ -477,9 +579,6 @@ impl World {
     }
 
     fn part(&self, thread: usize, at: u64) -> Part {
-        fn last<T: Copy>(list: &[(u64, T)], at: u64) -> T {
-            list[list.partition_point(|(from, _)| *from <= at) - 1].1
-        }
         match last(&self.threads[thread].states, at) {
             State::Asleep => Part::Blocked,
             State::On(cpu) => last(&self.cpus[cpu].doing, at),

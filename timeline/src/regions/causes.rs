@@ -225,6 +225,18 @@ impl Causes {
         matches!(self.all.get(usize::from(number)), Some(Found::Idle))
     }
 
+    /// Returns whether a cause is an interrupt, or a softirq that it began, and no timer.
+    pub fn is_interrupt(&self, number: CauseNumber) -> bool {
+        match self.all.get(usize::from(number)) {
+            Some(Found::Interrupt(_)) => true,
+            Some(Found::Softirq(vec)) => {
+                let name = vec.and_then(|vec| SOFTIRQS.get(usize::from(vec)));
+                name.is_some_and(|name| !name.ends_with("TIMER"))
+            }
+            _ => false,
+        }
+    }
+
     /// Returns the number of a cause; that of the others if there are too many.
     pub fn number(&mut self, cause: Found) -> CauseNumber {
         if let Some(number) = self.numbers.get(&cause) {

@@ -9,10 +9,11 @@ mod losses;
 mod warnings;
 
 use super::account::Mark;
+use super::beyond::{Beyond, LastHalt};
 use super::breakdown::{CauseEntry, Named};
 use super::causes::Causes;
 use super::choice::Chooser;
-use super::cpus::Cpus;
+use super::cpus::{Cpus, all_threads};
 use super::followed::Followed;
 use super::groups::{Groups, unknown};
 use super::host::{self, Host, Side, Thread, lease};
@@ -20,9 +21,9 @@ use super::lanes::Logged;
 use super::marks::{Kinds, Reasons};
 use super::pairs::Pairs;
 use super::parts::{Divided, Evidence, Interval, Part, Reason, Stream};
+use super::region_path::Path;
 use super::roles::{Role, Roles};
 use super::steals::Steals;
-use super::steps::Path;
 use super::store::{Detail, NO_BOUND, State, Store};
 use super::vcpus::{Unplaced, Vcpus, Waiter};
 use super::waited::Spans;
@@ -79,6 +80,7 @@ struct Pass<'a> {
     waited: Spans,
     /// Memory for intervals of a guest's thread that are divided.
     placed: Vec<(Interval, Option<Reason>)>,
+    last_halt: LastHalt,
     /// Number of all threads' intervals that are kept.
     logged: usize,
     /// Who takes them instead.
@@ -269,6 +271,7 @@ impl<'a> Pass<'a> {
             store: Store::new(),
             waited: Spans::default(),
             placed: Vec::new(),
+            last_halt: LastHalt::default(),
             logged: 0,
             sink: None,
             losses: vec![Losses::default(); sessions.len()],
@@ -416,6 +419,14 @@ impl<'a> Pass<'a> {
             match interval.part {
                 Part::Blocked if Reasons::is_halt(interval.reason) => {
                     interval.part = Part::Halted;
+                    let times = (interval.from, interval.to);
+                    let is_host =
+                        |cpus: &&Cpus| self.owners[usize::from(cpus.trace)].0 == Side::Host;
+                    let mut hosts = all_threads(&self.traced, &self.cpus, session).filter(is_host);
+                    let halt = |cpus: &Cpus| Some((cpus.stretch(vcpu, times)?, cpus.trace));
+                    if let Some((halt, trace)) = hosts.find_map(halt) {
+                        vcpus.take_halt(halt, trace);
+                    }
                 }
                 // Nobody has the CPU while a wake-up is on its way.
                 Part::Runnable if !self.causes.is_idle(interval.cause) => {
@@ -490,9 +501,12 @@ impl<'a> Pass<'a> {
     /// Divides what is known of a region's path, and the region if that is all.
     fn place_path(&mut self, index: u32) {
         let Pass { paths, store, groups, waited, hosts, causes, placed, .. } = self;
+        let Pass { traced, owners, cpus, last_halt: last, .. } = self;
+        let clock = |trace: u16| owners[usize::from(trace)].0.guest();
         let session = usize::from(store.get(index).session);
         if let (Some(path), Some(vcpus)) = (paths.get_mut(&index), &mut hosts[session].vcpus) {
-            path.divide(index, vcpus, causes, placed);
+            let mut beyond = Beyond { session, traced, cpus, clock: &clock, causes, last };
+            path.divide(index, vcpus, &mut beyond, placed);
         }
         divide_known(paths, store, groups, waited, index);
     }
@@ -500,10 +514,13 @@ impl<'a> Pass<'a> {
     /// Divides what is known of a thread's path, and the regions of which that is all.
     pub fn place_walked(&mut self, session: usize, at: usize) {
         let Pass { paths, store, groups, waited, hosts, causes, placed, .. } = self;
+        let Pass { traced, owners, cpus, last_halt: last, .. } = self;
+        let clock = |trace: u16| owners[usize::from(trace)].0.guest();
         let Host { vcpus, threads, .. } = &mut hosts[session];
         let Some(walked) = &mut threads[at].walked else { return };
         let mut ended = Vec::new();
-        walked.divide(Waiter::Walked(at), vcpus, causes, placed, &mut ended);
+        let mut beyond = Beyond { session, traced, cpus, clock: &clock, causes, last };
+        walked.divide(Waiter::Walked(at), vcpus, &mut beyond, placed, &mut ended);
         if walked.is_unused() {
             threads[at].walked = None;
         }
@@ -683,17 +700,6 @@ impl<'a> Pass<'a> {
             store,
         }
     }
-}
-
-/// Iterates over the recordings of all threads that show a session's.
-fn all_threads<'c>(
-    traced: &'c [Vec<(usize, usize)>],
-    cpus: &'c [Option<Cpus>],
-    session: usize,
-) -> impl Iterator<Item = &'c Cpus> {
-    let shows = move |to: &[(usize, usize)]| to.iter().any(|(of, _)| *of == session);
-    let all = traced.iter().zip(cpus).filter(move |(to, _)| shows(to));
-    all.filter_map(|(_, cpus)| cpus.as_ref())
 }
 
 /// Returns the name of a trace's thread that is a session's, and the session.

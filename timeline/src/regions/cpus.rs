@@ -11,16 +11,17 @@
 
 use super::causes::{CauseNumber, Causes, Found, Task, Thread, Unknown};
 use super::followed::ENDED;
-use super::host::MOST_CPUS;
 use super::lives::Lives;
 use super::parts::Part;
-use super::path::{Doing, History};
+use super::path::{Doing, History, Stay, Stretch};
 use super::steps::Timed;
 use crate::event::EventRef;
 use crate::format::Fields;
 use crate::inputs::kernel::AllThreads;
 use std::collections::{HashMap, VecDeque};
 
+/// Most CPUs, more than any kernel has.
+pub(super) const MOST_CPUS: usize = 1 << 13;
 /// Most turns of a CPU that are kept, of 32 bytes each.
 const MOST_TURNS: usize = 1 << 12;
 /// Most turns of all CPUs where the waits on paths are wanted. A CPU has those of before in any case.
@@ -216,6 +217,31 @@ impl Cpus {
             }
         });
         Some(records)
+    }
+
+    /// Returns the time of a thread from a time to another, which its [path](Self::stays) can be asked for later; `None` if
+    /// no path is known.
+    pub fn stretch(&self, tid: u32, (from, to): (i64, i64)) -> Option<Stretch> {
+        let history = self.history.as_ref().filter(|_| to <= self.until)?;
+        Some(Stretch { tid, at: history.last(tid, to), from, to })
+    }
+
+    /// Returns what threads did on the path of a thread's time, from its end back to its begin.
+    pub fn stays(&self, of: Stretch, causes: &mut Causes) -> Vec<Stay> {
+        let mut stays = Vec::new();
+        let history = self.history.iter();
+        history
+            .for_each(|history| _ = history.path_of(of, true, causes, |_, stay| stays.push(stay)));
+        stays
+    }
+
+    /// Tells which threads had a CPU from a time to another: the end of each one's time, and its number, in order.
+    pub fn had(&self, cpu: u32, times: (i64, i64), causes: &mut Causes) -> Vec<(i64, CauseNumber)> {
+        let mut found = Vec::new();
+        // No thread got it at the end.
+        let next = Next { cpu, tid: u32::MAX, prev: None };
+        self.before(next, times, MOST_IN_WAIT, causes, &mut found);
+        found
     }
 
     /// Returns the index of a CPU, which is made; `None` if its number is too large.
@@ -446,6 +472,17 @@ impl Cpus {
         }
         found.reverse();
     }
+}
+
+/// Iterates over the recordings of all threads that show a session's.
+pub(super) fn all_threads<'c>(
+    traced: &'c [Vec<(usize, usize)>],
+    cpus: &'c [Option<Cpus>],
+    session: usize,
+) -> impl Iterator<Item = &'c Cpus> {
+    let shows = move |to: &[(usize, usize)]| to.iter().any(|(of, _)| *of == session);
+    let all = traced.iter().zip(cpus).filter(move |(to, _)| shows(to));
+    all.filter_map(|(_, cpus)| cpus.as_ref())
 }
 
 impl Cpu {

@@ -8,6 +8,7 @@ mod leases;
 pub(super) use leases::{Counted, lease};
 
 use super::account::{Account, MOST_WAITING, Switches};
+use super::cpus::MOST_CPUS;
 use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::modes::GuestModes;
@@ -36,8 +37,6 @@ const WAITING: (usize, usize) = (1 << 19, 32);
 const TID_SLOTS: usize = 4096;
 /// Most leases whose ends are kept, of some 20 bytes.
 const MOST_LEASES: usize = 1 << 17;
-/// Most CPUs, more than any kernel has.
-pub(super) const MOST_CPUS: usize = 1 << 13;
 
 /// The machine whose kernel schedules a thread: each has threads with the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

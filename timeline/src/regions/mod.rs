@@ -58,6 +58,7 @@
 // histogram numbers of durations in steps
 mod account;
 mod begins;
+mod beyond;
 mod breakdown;
 mod causes;
 mod children;
@@ -78,6 +79,7 @@ mod pairs;
 mod parts;
 mod path;
 mod processes;
+mod region_path;
 mod roles;
 mod scheduling;
 mod steals;

@@ -51,8 +51,8 @@ pub(super) enum Doing {
     Running(Option<u32>),
     /// It could run, and got this CPU then.
     Runnable(Option<u32>),
-    /// It waited for something that is no thread.
-    Blocked(CauseNumber),
+    /// It waited for something that is no thread, and got this CPU then, if that is known.
+    Blocked(CauseNumber, Option<u32>),
     /// What it, or the thread that woke it, did is not known.
     Unknown(Unknown),
 }
@@ -149,13 +149,13 @@ impl Last {
 }
 
 /// A thread whose time is to be followed back.
-#[derive(Clone, Copy, Debug)]
-struct Stretch {
-    tid: u32,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub tid: u32,
     /// Its last record that may be in the time.
-    at: u64,
-    from: i64,
-    to: i64,
+    pub at: u64,
+    pub from: i64,
+    pub to: i64,
 }
 
 impl History {
@@ -308,7 +308,7 @@ impl History {
     }
 
     /// Returns the place of the last record of a thread that is not after a time.
-    fn last(&self, tid: u32, to: i64) -> u64 {
+    pub fn last(&self, tid: u32, to: i64) -> u64 {
         let mut at = self.threads.get(&tid).map_or(NONE, |last| last.at);
         while let Some(record) = self.get(at).filter(|record| record.time > to) {
             at = record.before;
@@ -324,12 +324,24 @@ impl History {
         (from, to): (i64, i64),
         is_exact: bool,
         causes: &mut Causes,
+        take: impl FnMut(&mut Causes, Stay),
+    ) -> u64 {
+        self.path_of(Stretch { tid, at: self.last(tid, to), from, to }, is_exact, causes, take)
+    }
+
+    /// Does the same for a stretch of a thread.
+    pub fn path_of(
+        &self,
+        stretch: Stretch,
+        is_exact: bool,
+        causes: &mut Causes,
         mut take: impl FnMut(&mut Causes, Stay),
     ) -> u64 {
         let mut records = 0;
+        let from = stretch.from;
         let mut kills = MOST_KILLED;
         let mut is_inexact = !is_exact;
-        let mut todo = vec![Stretch { tid, at: self.last(tid, to), from, to }];
+        let mut todo = vec![stretch];
         while let Some(stretch) = todo.pop() {
             let tid = stretch.tid;
             // Another thread may have got its number since then.
@@ -442,7 +454,7 @@ impl History {
                     return Some((Stretch { tid, at, from, to: slept }, waker));
                 }
                 Kind::WokenBy(cause) => {
-                    add(Doing::Blocked(cause), slept, to);
+                    add(Doing::Blocked(cause, cpu), slept, to);
                     to = slept;
                 }
                 _ => {}
@@ -508,7 +520,7 @@ mod tests {
         let mut sums = BTreeMap::new();
         for stay in stays(&history, tid, times, &mut causes) {
             let doing = match stay.doing {
-                Doing::Blocked(cause) if cause == timer => TIMER,
+                Doing::Blocked(cause, _) if cause == timer => TIMER,
                 Doing::Running(_) => RUNNING,
                 Doing::Runnable(_) => RUNNABLE,
                 doing => doing,
@@ -529,7 +541,7 @@ mod tests {
         stays
     }
 
-    const TIMER: Doing = Doing::Blocked(0);
+    const TIMER: Doing = Doing::Blocked(0, None);
     const MISSING: Doing = Doing::Unknown(Unknown::Missing);
     const RUNNING: Doing = Doing::Running(None);
     const RUNNABLE: Doing = Doing::Runnable(None);

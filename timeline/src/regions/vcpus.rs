@@ -17,12 +17,13 @@
 
 use super::causes::{Causes, Unknown};
 use super::parts::{Interval, Part, Reason};
+use super::path::Stretch;
 use crate::inputs::ctf::{ClockMaps, proven_threads};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 
 /// Maximum number of past intervals that are kept of all vCPUs together, of 64 bytes each; a vCPU keeps the second number in
-/// any case.
+/// any case. With paths, as many halts are kept, of 40 bytes each.
 const MOST_PAST: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of intervals of all guests' threads that wait until the host's kernel has shown what the vCPU did, of 64 bytes
 /// each; a guest has an even part, and the second number in any case.
@@ -83,6 +84,8 @@ struct Vcpu {
     past: VecDeque<Past>,
     until: i64,
     most: usize,
+    /// When it was halted, in order, if paths are wanted, and the host's trace that tells what woke it.
+    halts: VecDeque<(Stretch, u16)>,
     /// The guests' CPUs that it runs: of a guest that was reset, one for each of its clocks.
     proofs: Vec<u32>,
     /// Who waits for the past, and up to which time.
@@ -234,6 +237,39 @@ impl Vcpus {
         }
     }
 
+    /// Takes a halt of a thread that runs a CPU, and the index of the host's trace that tells what woke it.
+    pub fn take_halt(&mut self, halt: Stretch, trace: u16) {
+        let Some(vcpu) = self.all.get_mut(&halt.tid) else { return };
+        if vcpu.halts.len() >= vcpu.most {
+            vcpu.halts.pop_front();
+        }
+        vcpu.halts.push_back((halt, trace));
+    }
+
+    /// Returns the halt of a guest's CPU at the begin of a time of a thread in [`Part::Halted`], which was divided. Of a time in
+    /// [`Part::Blocked`], that ended when the thread was woken on the CPU: the halt after which the CPU ran the guest for
+    /// the first time then.
+    pub fn halt(&self, cpu: GuestCpu, of: &Interval) -> Option<(Stretch, u16)> {
+        let proof = &self.proofs[*self.by_cpu.get(&cpu)? as usize];
+        let vcpu =
+            self.all.get(&proof.tid).filter(|_| proof.refuted.is_none_or(|at| at > of.to))?;
+        let halt = match of.part {
+            Part::Halted => vcpu.within(of.from, of.to).next()?,
+            Part::Blocked => vcpu.halt_before(of.from, of.to)?,
+            _ => return None,
+        };
+        let Interval { from, to, part, .. } = halt.interval;
+        let at = vcpu.halts.binary_search_by_key(&to, |(halt, _)| halt.to).ok()?;
+        Some(vcpu.halts[at]).filter(|(halt, _)| part == Part::Halted && halt.from == from)
+    }
+
+    /// Iterates over the guests' CPUs that a thread of the host is known to run until a time.
+    pub fn run_by(&self, tid: u32, until: i64) -> impl Iterator<Item = GuestCpu> {
+        let numbers = self.all.get(&tid).into_iter().flat_map(|vcpu| &vcpu.proofs);
+        let proofs = numbers.map(|number| &self.proofs[*number as usize]);
+        proofs.filter(move |of| of.refuted.is_none_or(|at| at > until)).map(|of| of.cpu)
+    }
+
     /// Notes that so many more intervals of a guest wait.
     pub fn hold(&mut self, clock: u32, count: usize) {
         if let Some(guest) = self.guests.get_mut(&clock) {
@@ -328,6 +364,18 @@ impl Vcpu {
         let begin = self.past.partition_point(|past| past.interval.to <= from);
         self.past.range(begin..).take_while(move |past| past.interval.from < to)
     }
+
+    /// Returns the last halt from a time to another, at which the CPU runs the guest for the first time since then.
+    fn halt_before(&self, from: i64, to: i64) -> Option<&Past> {
+        let end = self.past.partition_point(|past| past.interval.from < to);
+        let mut before = self.past.range(..end).rev();
+        let is_last = |past: &&Past| past.interval.part == Part::Guest && past.interval.to >= to;
+        before.next().filter(is_last)?;
+        let is_exit = |past: &&Past| {
+            matches!(past.interval.part, Part::Kernel | Part::Vmm | Part::Runnable | Part::Stolen)
+        };
+        before.find(|past| !is_exit(past)).filter(|past| past.interval.to > from)
+    }
 }
 
 impl Unplaced {
@@ -406,9 +454,10 @@ impl Unplaced {
                     }
                     return;
                 }
-                Some(((vcpu, proof), (_, bound))) => {
-                    vcpu.divide(interval, bound, proof.refuted, out);
-                }
+                Some(((vcpu, proof), (_, bound))) => match has_cpu(interval.part) {
+                    true => vcpu.divide(interval, bound, proof.refuted, out),
+                    false => out.push((*interval, None)),
+                },
                 // Which thread runs the CPU, or when, is not known.
                 _ if has_cpu(interval.part) => {
                     let why = if self.is_cut { Unknown::TooMany } else { Unknown::Vcpu };

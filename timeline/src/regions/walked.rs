@@ -6,7 +6,8 @@
 //! So the thread's path is walked from each begin or end of a region to the next one, and a region has the sums at its end less
 //! those at its begin.
 
-use super::causes::{CauseNumber, Causes, Unknown};
+use super::beyond::Beyond;
+use super::causes::{CauseNumber, Unknown};
 use super::parts::{Interval, Part, Reason};
 use super::steps::{PathStep, Steps, Timed};
 use super::vcpus::{Unplaced, Vcpus, Waiter};
@@ -26,6 +27,7 @@ pub(super) struct Walked {
     queue: VecDeque<Piece>,
     unplaced: Unplaced,
     thread: CauseNumber,
+    cpu: Option<u16>,
     sums: Rc<Steps>,
     /// The sums at the begins of regions, by the regions' numbers.
     begun: HashMap<u32, Rc<Steps>>,
@@ -50,6 +52,7 @@ impl Walked {
             queue: VecDeque::new(),
             unplaced: Unplaced::of(divided.unwrap_or_default()),
             thread: CauseNumber::default(),
+            cpu: None,
             sums: Rc::default(),
             begun: HashMap::new(),
         }
@@ -110,7 +113,7 @@ impl Walked {
         &mut self,
         waiter: Waiter,
         vcpus: &mut Option<Vcpus>,
-        causes: &Causes,
+        beyond: &mut Beyond<'_>,
         divided: &mut Vec<(Interval, Option<Reason>)>,
         ended: &mut Vec<(u32, Steps)>,
     ) {
@@ -118,8 +121,10 @@ impl Walked {
             if let Some(vcpus) = vcpus {
                 self.unplaced.divide(waiter, vcpus, divided);
                 let sums = Rc::make_mut(&mut self.sums);
-                let steps = divided.drain(..).map(|(of, _)| PathStep::new(self.thread, &of));
-                steps.for_each(|step| sums.add(&step));
+                for (interval, _) in divided.drain(..) {
+                    let of = Timed { thread: self.thread, interval, cpu: self.cpu };
+                    beyond.steps(self.divided, &of, vcpus, |step| sums.add(&step));
+                }
                 if !self.unplaced.is_empty() {
                     return self.wait(vcpus);
                 }
@@ -135,9 +140,9 @@ impl Walked {
                     }
                 }
                 (Some(Piece::Time(Timed { thread, interval, cpu })), Some(vcpus), Some(clock)) => {
-                    self.thread = thread;
+                    (self.thread, self.cpu) = (thread, cpu);
                     vcpus.release(clock, 1);
-                    self.unplaced.push_on(interval, cpu, vcpus, causes);
+                    self.unplaced.push_on(interval, cpu, vcpus, beyond.causes);
                 }
                 (Some(Piece::Time(_)), ..) => {}
             }

@@ -194,6 +194,8 @@ impl Consumer for Said {
         let ThreadInterval { tid, interval, reason, cause, .. } = of;
         let Interval { from, to, part, .. } = interval;
         if !of.is_of_guest {
+            // Without a proof that it runs a guest's CPU, a thread is no session's.
+            let cause = cause.as_ref().map(Cause::to_string);
             self.host.push(format!("{tid} {from} {to} {part:?} {reason:?} {cause:?}"));
         }
         Ok(())
@@ -236,12 +238,14 @@ impl Said {
             if !is_first(client.map(|client| client as u32)) {
                 continue;
             }
-            let step = |step: &PathStep| {
-                let by = step.cause.as_deref();
-                format!("{:?} {:?} {by:?} {}", *step.thread, step.part, step.ns)
-            };
-            let mut path = Vec::from_iter(group.total.path.iter().map(step));
-            path.sort_unstable();
+            let mut path = BTreeMap::<String, u64>::new();
+            for PathStep { thread, part, cause, ns, .. } in &group.total.path {
+                // The other guest may name its own thread in the time of its vCPU's, and that name alone.
+                let is_hosts = matches!(part, Part::OnCpu | Part::Runnable | Part::Blocked);
+                let thread = (!is_hosts).then_some(&**thread);
+                *path.entry(format!("{thread:?} {part:?} {:?}", cause.as_deref())).or_default() +=
+                    ns;
+            }
             self.regions.push(format!("{:?} {:?} {path:#?}", group.value(), group.not_counted));
         }
     }
@@ -256,6 +260,7 @@ proptest! {
         lie in 1..u64::MAX,
     ) {
         let mut world = World::of_two_guests(seed);
+        world.wake_across();
         let mut honest = Said::of_first(&world);
         prop_assert!(honest.host.len() > 100 && honest.regions.len() > 10);
 
@@ -496,4 +501,44 @@ fn events_that_either_kernel_lost_and_counted_give_no_time_to_a_wrong_step() {
         }
     }
     assert!(paths > 50, "{paths}");
+}
+
+#[test]
+fn a_path_goes_on_with_the_other_guests_thread_that_ended_a_halt() {
+    let (mut all, mut blocked) = (BTreeMap::<u32, u64>::new(), 0);
+    for seed in 0..8 {
+        let mut world = World::of_two_guests(seed);
+        world.wake_across();
+
+        let found = read_paths(&world);
+
+        assert_eq!(found.regions.warnings, [""; 0]);
+        for group in found.regions.groups.iter().filter(|group| group.count > 0) {
+            let path = &group.total.path;
+            assert_eq!(path.iter().map(|step| step.ns).sum::<u64>(), group.total.times.total());
+            let id: u64 = group.value().unwrap().parse().unwrap();
+            let thread = (id / REGIONS) as usize;
+            let mut regions = world.threads[thread].regions.iter().filter(|(_, end)| *end > 0);
+            let (from, to) = regions.nth((id % REGIONS) as usize).unwrap();
+            let mut truth = BTreeMap::<u32, u64>::new();
+            for (tid, ns) in world.across(thread, *from, *to).into_iter().filter(|_| thread < 2) {
+                // Where no thread of the guest has the CPU, the vCPU's own has the time.
+                *truth.entry(if tid == 0 { TIDS[1] } else { tid }).or_default() += ns;
+            }
+            let mut said = BTreeMap::<u32, u64>::new();
+            for step in path.iter().filter(|step| step.part == Part::OnCpu) {
+                *said.entry(Found::tid(&step.thread).unwrap()).or_default() += step.ns;
+            }
+            let times = |sums: &BTreeMap<u32, u64>, tid| sums.get(tid).copied().unwrap_or(0);
+            let tids = BTreeSet::from_iter(truth.keys().chain(said.keys()));
+            for tid in tids {
+                let (truth, said) = (times(&truth, tid), times(&said, tid));
+                assert!(truth.abs_diff(said) <= 200, "{seed} {id} {tid}: {said} of {truth}");
+                *all.entry(*tid).or_default() += said;
+            }
+            blocked += usize::from(group.total.times.get(Part::Halted) == 0 && !said.is_empty());
+        }
+    }
+    assert!(all.len() > 2 && all.values().all(|ns| *ns > 10_000), "{all:?}");
+    assert!(blocked > 0);
 }

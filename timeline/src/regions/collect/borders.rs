@@ -4,18 +4,19 @@
 
 use super::super::causes::Unknown;
 use super::super::choice::LeftOut;
-use super::super::cpus::Cpus;
+use super::super::cpus::{Cpus, all_threads};
 use super::super::groups::{cut, unknown};
 use super::super::host::{Host, Side, Thread};
 use super::super::marks::Kinds;
 use super::super::pairs::{Begun, Open, SameId};
 use super::super::parts::Divided;
+use super::super::region_path::Path;
 use super::super::roles::Role;
-use super::super::steps::{Path, Timed};
+use super::super::steps::Timed;
 use super::super::store::{Detail, NO_BOUND, NO_CLIENT, NO_THREAD, Sample, State};
 use super::super::walked::Walked;
 use super::super::{By, MOST_REGIONS, NotCounted, Select};
-use super::{Pass, all_threads, divide};
+use super::{Pass, divide};
 use crate::clock::{FRACTION, GuestReading};
 use crate::event::{EventKind, EventRef};
 use crate::filter::{Answers, RegionRef};

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The critical paths of single regions, which wait for what the host's kernel proves of a guest's CPUs.
+
+use super::beyond::Beyond;
+use super::causes::{CauseNumber, GroupWaits, Unknown};
+use super::parts::{Divided, Interval, Part, Reason, Times};
+use super::steps::{PathStep, Steps, Timed};
+use super::vcpus::{Unplaced, Vcpus, Waiter};
+
+/// Returns the parts of a program's region by its path: the time in which any thread ran is the program's.
+fn times(path: &[PathStep]) -> Times {
+    let mut times = Times::default();
+    for step in path {
+        times.0[step.part as usize] += step.ns;
+    }
+    times
+}
+
+/// The critical path of a region, while it or the time of the region's own thread is not known.
+#[derive(Debug)]
+pub(super) struct Path {
+    steps: Steps,
+    /// The waits on it by cause, if they are wanted.
+    waits: Option<GroupWaits>,
+    /// The clock of the guest whose time on it the host's kernel divides.
+    divided: Option<u32>,
+    /// What is to be divided, the last first, and the one that waits.
+    stays: Vec<Timed>,
+    unplaced: Unplaced,
+    thread: CauseNumber,
+    cpu: Option<u16>,
+    /// Whether it is the path of the region's thread, which is not known until the region's end yet.
+    pub is_walked: bool,
+    /// Whether the region's time is divided along it, and not by the region's own thread.
+    pub is_division: bool,
+    /// How the region's time divides by its own thread, once that is known.
+    pub own: Option<Divided>,
+}
+
+impl Path {
+    /// Makes an empty one. `divided`: the clock of the guest whose time the host's kernel divides.
+    pub fn new(has_waits: bool, divided: Option<u32>) -> Path {
+        Path {
+            steps: Steps::default(),
+            waits: has_waits.then(GroupWaits::default),
+            divided,
+            stays: Vec::new(),
+            unplaced: Unplaced::of(divided.unwrap_or_default()),
+            thread: CauseNumber::default(),
+            cpu: None,
+            is_walked: false,
+            is_division: false,
+            own: None,
+        }
+    }
+
+    /// Makes one of the region's thread, until that is [known](Self::set_walked).
+    pub fn walked() -> Path {
+        Path { is_walked: true, ..Path::new(false, None) }
+    }
+
+    /// Takes the steps of the region's thread.
+    pub fn set_walked(&mut self, steps: Steps) {
+        (self.steps, self.is_walked) = (steps, false);
+    }
+
+    /// Makes one of which nothing is known.
+    pub fn unknown(why: Unknown, ns: u64) -> Path {
+        let mut path = Path::new(false, None);
+        path.steps.add(&PathStep::unknown(why, ns));
+        path
+    }
+
+    /// Takes the next time, from the end of the region back to its begin.
+    pub fn push(&mut self, timed: Timed) {
+        match self.divided {
+            Some(_) => self.stays.push(timed),
+            None => self.add(timed.thread, &timed.interval),
+        }
+    }
+
+    fn add(&mut self, thread: CauseNumber, interval: &Interval) {
+        self.steps.add(&PathStep::new(thread, interval));
+        if let Some(waits) = self.waits.as_mut().filter(|_| interval.part.has_causes()) {
+            waits.add(&[((interval.part, interval.cause), interval.length())]);
+        }
+    }
+
+    /// Notes that it may have to wait for the host's part.
+    pub fn hold(&self, vcpus: &mut Vcpus) {
+        self.divided.into_iter().for_each(|clock| vcpus.hold(clock, self.stays.len()));
+    }
+
+    /// Divides what is known by now of the path of the region with this index, which waits for nothing then, or for what
+    /// it waited for is known.
+    pub fn divide(
+        &mut self,
+        index: u32,
+        vcpus: &mut Vcpus,
+        beyond: &mut Beyond<'_>,
+        divided: &mut Vec<(Interval, Option<Reason>)>,
+    ) {
+        self.unplaced.wake();
+        loop {
+            self.unplaced.divide(Waiter::Path(index), vcpus, divided);
+            for (interval, _) in divided.drain(..) {
+                // A division has the parts of the guest's own threads.
+                if self.waits.is_some() {
+                    self.add(self.thread, &interval);
+                } else {
+                    let of = Timed { thread: self.thread, interval, cpu: self.cpu };
+                    beyond.steps(self.divided, &of, vcpus, |step| self.steps.add(&step));
+                }
+            }
+            if !self.unplaced.is_empty() {
+                return self.wait(vcpus);
+            }
+            let Some(Timed { thread, interval, cpu }) = self.stays.pop() else {
+                return self.stays.shrink_to_fit();
+            };
+            (self.thread, self.cpu) = (thread, cpu);
+            self.divided.into_iter().for_each(|clock| vcpus.release(clock, 1));
+            self.unplaced.push_on(interval, cpu, vcpus, beyond.causes);
+        }
+    }
+
+    /// Keeps what is to be divided for later. If there is too much of it, none will be.
+    fn wait(&mut self, vcpus: &mut Vcpus) {
+        if let Some(clock) = self.divided.filter(|clock| vcpus.has_too_many(*clock)) {
+            vcpus.release(clock, self.stays.len());
+            for Timed { thread, interval, .. } in std::mem::take(&mut self.stays) {
+                let (part, cause) = (Part::Unknown, Unknown::TooMany.number());
+                self.add(thread, &Interval { part, cause, ..interval });
+            }
+        }
+        // A path that waits often would be copied each time.
+        if self.stays.len() < self.stays.capacity() / 2 {
+            self.stays.shrink_to_fit();
+        }
+    }
+
+    /// Returns whether all of it is known, and how the region's time divides.
+    pub fn is_known(&self) -> bool {
+        let is_placed = self.stays.is_empty() && self.unplaced.is_empty();
+        is_placed && !self.is_walked && (self.is_division || self.own.is_some())
+    }
+
+    /// Returns how the region's time divides.
+    pub fn finish(self) -> Divided {
+        let path = self.steps.mean(1);
+        let along = || Divided {
+            times: times(&path),
+            waits: self.waits.unwrap_or_default().sorted().into(),
+            ..Divided::default()
+        };
+        let own = self.own.unwrap_or_else(along);
+        Divided { path: path.into(), ..own }
+    }
+}
