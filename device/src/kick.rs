@@ -33,8 +33,8 @@ impl Kick {
         Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?.into())
     }
 
-    /// Makes it not readable.
-    pub(crate) fn clear(&self) {
+    /// Makes it not readable: a loop of the VMM's own calls this before each [`Chip::drain`](crate::Chip::drain).
+    pub fn clear(&self) {
         // Fails only if it is not readable.
         let _ = rustix::io::read(self, &mut [0; 8]);
     }

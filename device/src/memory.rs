@@ -244,8 +244,9 @@ impl Memory {
         }
     }
 
-    /// Keeps processes that this one forks from now on from having the memory: a device of the VMM that is jailed in a
-    /// process of its own could write to it, the config page too. Not for a process that forks the one that drains.
+    /// Keeps processes that this one forks from now on from having these mappings: a device of the VMM that is jailed in a
+    /// process of its own could write to the memory, the config page too. Such a process must close the memory's
+    /// file, and must not use or drop its copy of this. Not for a process that forks the one that drains.
     ///
     /// # Errors
     /// If the kernel refuses.

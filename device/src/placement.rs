@@ -10,8 +10,9 @@ use hypertrace_abi::layout::Region;
 use std::fs::File;
 use std::sync::Arc;
 
-/// A region that a VMM maps into the guest's physical memory.
+/// A region that a VMM maps into the guest's physical memory. [`Chip::mapping`] makes it, so it is the device's memory.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Mapping<'a> {
     /// The region.
     pub region: Region,

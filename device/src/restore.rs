@@ -87,15 +87,19 @@ impl Chip {
     pub fn restore(&self, state: &ChipState, memory: Option<&[Pages]>) -> Result<(), RestoreError> {
         let vcpus = self.config.vcpu_clients as u32;
         state.check(&self.geometry, vcpus, self.config.features(), self.ring_mode)?;
-        let clients = &mut *lock(&self.clients);
-        self.check_unused(clients, memory.is_some())?;
+        let mut guard = lock(&self.clients);
+        self.check_unused(&guard, memory.is_some())?;
         if let Some(pages) = memory {
-            let loaded = self.memory.load(pages);
-            loaded.inspect_err(|_| {
-                self.memory.clear();
-                self.memory.set_config(&self.config_bytes());
-            })?;
+            match self.memory.load(pages) {
+                Err(why @ RestoreError::Memory(_)) => {
+                    drop(guard);
+                    self.reset();
+                    return Err(why);
+                }
+                loaded => loaded?,
+            }
         }
+        let clients = &mut *guard;
         // Guests see whether they change, no more. So the greatest ones begin again, where there is room for as many.
         self.versions.epoch.store(u64::from(state.epoch) % (1 << 31), Relaxed);
         self.versions.mask.store(state.mask_version % (1 << 63), Relaxed);
@@ -113,7 +117,8 @@ impl Chip {
         });
         let known: Vec<_> = known.collect();
         self.versions.begin_generation(|epoch| {
-            with_drain(&*self.sink, |sink| sink.begin_generation(epoch, &known))
+            self.guarded(|| with_drain(&*self.sink, |sink| sink.begin_generation(epoch, &known)))
+                .unwrap_or(epoch)
         });
         for (client, saved) in self.registers.iter().zip(&state.clients) {
             for (shadow, value) in client.shadows.iter().zip(saved.registers) {

@@ -129,8 +129,9 @@ fn run(start: &'static [i64], drain: &'static [i64], config: SessionConfig) -> S
 
     let end = thread::spawn(move || {
         allow(&[syscalls::RESET_SAVE_FINISH, drain, syscalls::RUNTIME]).unwrap();
-        hypertrace.save().unwrap();
+        let saved = hypertrace.save().unwrap();
         hypertrace.chip().reset();
+        hypertrace.load(&saved).unwrap();
         hypertrace.finish().unwrap()
     });
     let summary = end.join().unwrap();

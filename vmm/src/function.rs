@@ -27,10 +27,11 @@ pub struct Move {
 /// Loads and stores of BARs take no lock, and no lock is held while the VMM maps a BAR. A thread that changes
 /// the BARs while another one maps them leaves its change to that one; a guest that does so without end has BARs that trap.
 pub struct PciFunction {
+    // Before the device's memory: a VM that this is the last one to hold ends first.
+    vm: Arc<dyn Vm>,
     pub(crate) function: Inner,
     form: BarForm,
     device: Device,
-    vm: Arc<dyn Vm>,
     places: Mutex<Places>,
 }
 
@@ -139,7 +140,8 @@ impl PciFunction {
         self.function.write(gpa, data);
     }
 
-    /// Notes that the bus has moved a BAR, and maps it there.
+    /// Notes that the bus has moved a BAR, and maps it there. If another thread maps BARs at this time, it does that soon
+    /// after; until then, the old place may still be mapped.
     ///
     /// # Errors
     /// If the hypervisor refuses: the BAR traps then.
@@ -208,42 +210,56 @@ impl PciFunction {
     /// Maps each BAR where both the guest and the bus have it, and unmaps it elsewhere. If another thread does so already,
     /// that one does the rest. Returns the first error.
     fn settle(&self) -> io::Result<()> {
+        if std::mem::replace(&mut self.places().is_busy, true) {
+            return Ok(());
+        }
+        let busy = Busy(&self.places);
         let mut done = Ok(());
-        // A guest whose other vCPU changes its BARs all the time does not keep this thread: then all of them trap.
-        for maps in (0..MAX_STEPS).map(|_| true).chain(Region::ALL.map(|_| false)) {
-            let Some(step) = self.begin_step(maps) else { break };
-            match step.is_mapping {
-                true => done = done.and(self.device.place(&*self.vm, step.region, step.gpa)),
-                false => self.device.remove(&*self.vm, step.region, step.gpa),
+        for _ in 0..MAX_STEPS {
+            match self.next_step() {
+                // It is not busy any more, as of the same look at what there is to do.
+                None => {
+                    std::mem::forget(busy);
+                    return done;
+                }
+                Some((region, gpa, true)) => {
+                    done = done.and(self.device.place(&*self.vm, region, gpa));
+                }
+                Some((region, gpa, false)) => self.device.remove(&*self.vm, region, gpa),
+            }
+        }
+        // A guest whose other vCPU changes its BARs all the time does not keep this thread: all of them trap, until the next
+        // change after this.
+        let mapped = std::mem::take(&mut self.places().mapped);
+        for (region, gpa) in Region::ALL.into_iter().zip(mapped) {
+            if let Some(gpa) = gpa {
+                self.device.remove(&*self.vm, region, gpa);
             }
         }
         done
     }
 
-    /// Returns what is to be mapped or unmapped next: with `maps` false, what is mapped is unmapped. `None`: nothing, or
-    /// another thread is at it.
-    fn begin_step(&self, maps: bool) -> Option<Step<'_>> {
-        let mut places = self.places();
-        if places.is_busy {
-            return None;
-        }
+    /// Returns what is to be mapped (true) or unmapped next, and where. `None`: nothing, and it is not busy any more.
+    fn next_step(&self) -> Option<(Region, u64, bool)> {
+        let places = &mut *self.places();
         let Places { bus, mapped, .. } = &*places;
         let wanted = self.bars().map(|bar| {
-            let gpa = self.function.decoded(bar.region).filter(|_| maps)?;
+            let gpa = self.function.decoded(bar.region)?;
             bus.contain(bar.region, gpa, bar.size).then_some(gpa)
         });
         let differing = Region::ALL.into_iter().zip(mapped.iter().zip(wanted));
         let differing = differing.filter(|(_, (mapped, wanted))| **mapped != *wanted);
         // First all that goes away: a BAR may go where another one was.
         let next = differing.min_by_key(|(_, (mapped, _))| mapped.is_none());
-        let (region, (mapped, wanted)) = next?;
-        let (gpa, is_mapping) = match *mapped {
-            Some(from) => (from, false),
-            None => (wanted?, true),
-        };
-        places.mapped[region as usize] = is_mapping.then_some(gpa);
-        places.is_busy = true;
-        Some(Step { places: &self.places, region, gpa, is_mapping })
+        let step = next.and_then(|(region, (mapped, wanted))| match *mapped {
+            Some(from) => Some((region, from, false)),
+            None => Some((region, wanted?, true)),
+        });
+        match step {
+            Some((region, gpa, maps)) => places.mapped[region as usize] = maps.then_some(gpa),
+            None => places.is_busy = false,
+        }
+        step
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
@@ -251,17 +267,12 @@ impl PciFunction {
     }
 }
 
-/// A BAR that a thread unmaps or maps. Its drop lets other threads do so.
-struct Step<'a> {
-    places: &'a Mutex<Places>,
-    region: Region,
-    gpa: u64,
-    is_mapping: bool,
-}
+/// The thread that maps and unmaps BARs. Its drop lets another one do so, also after a panic of the VMM's call.
+struct Busy<'a>(&'a Mutex<Places>);
 
-impl Drop for Step<'_> {
+impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        lock(self.places).is_busy = false;
+        lock(self.0).is_busy = false;
     }
 }
 

@@ -144,8 +144,8 @@ impl Hypertrace {
     /// that of [`Drain::Thread`] does.
     ///
     /// A VMM that jails the device in a process which it forks calls this in that process, before any thread attaches.
-    /// The process that forked only drops its copy of the device. No process may have closed
-    /// the [descriptors](Hypertrace::descriptors).
+    /// The process that forked [leaves](Hypertrace::leave) the device to that one, which may close all descriptors but
+    /// [these](Hypertrace::descriptors).
     ///
     /// # Errors
     /// If there is no thread, if `first` has failed, or if the threads run already.
@@ -161,6 +161,13 @@ impl Hypertrace {
         let thread = chip.drain_thread(self.device.kick(), DrainPolicy::default(), first);
         self.drain = Some(thread.map_err(Error::Drain)?);
         Ok(())
+    }
+
+    /// Leaves the device's threads and its session to a process that was forked. Returns the device, whose memory the guest
+    /// has if this process has mapped it: **keep it until the VM's last descriptor is closed**.
+    pub fn leave(self) -> Device {
+        self.session.leave();
+        self.device
     }
 
     /// Serves `hypertrace ctl` until the device's end. A VMM with filters for system calls calls [`Session::serve_after`].
@@ -182,8 +189,9 @@ impl Hypertrace {
         all
     }
 
-    /// Keeps processes that this one forks from now on from having the device's memory: see
-    /// [`Memory::hide_from_children`]. Not for a VMM that daemonizes, or that jails this device, after this call.
+    /// Keeps processes that this one forks from now on from having the device's mappings: see
+    /// [`Memory::hide_from_children`]. They must close its [descriptors](Hypertrace::descriptors), and must not use or drop
+    /// their copy of the device. Not for a VMM that daemonizes, or that jails this device, after this call.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -25,8 +25,7 @@ const IOEVENTFD: libc::c_ulong = iow::<kvm_ioeventfd>(0x79);
 
 /// A [`Vm`] of KVM: memory slots and ioeventfds.
 ///
-/// It holds a descriptor of the VM, which KVM closes when the last one is closed. Close it, and the VMM's own, before the
-/// device's memory goes: the guest has that until then.
+/// It holds a descriptor of the VM, which ends when the last one is closed.
 ///
 /// ```no_run
 /// use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig, kvm::KvmVm};
@@ -34,7 +33,9 @@ const IOEVENTFD: libc::c_ulong = iow::<kvm_ioeventfd>(0x79);
 /// # fn start(vm: &impl std::os::fd::AsRawFd) -> Result<(), Box<dyn std::error::Error>> {
 /// let hypertrace = Hypertrace::start(SessionConfig::new("out"), DeviceConfig::new(2))?;
 /// // RAM has the slots 0 to 7.
-/// let window = hypertrace.device().place_window(&KvmVm::new(vm, 8)?, 0xd000_0000)?;
+/// // SAFETY: it is a VM's descriptor, and `hypertrace` lives longer than the VM.
+/// let calls = unsafe { KvmVm::new(vm, 8)? };
+/// let window = hypertrace.device().place_window(&calls, 0xd000_0000)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -50,10 +51,14 @@ impl KvmVm {
     /// Makes it of the VM's descriptor, `kvm_ioctls::VmFd` for example. The memory slots from `first_slot` on, four at most,
     /// are the device's.
     ///
+    /// # Safety
+    /// It is a VM's descriptor, and open. What is mapped by this is memory of this process until it is unmapped, or until no
+    /// vCPU of the VM runs any more: the guest loads and stores there.
+    ///
     /// # Errors
     /// If the process has no descriptors left.
-    pub fn new(vm: &impl AsRawFd, first_slot: u32) -> io::Result<KvmVm> {
-        // SAFETY: the owner has it open during the call.
+    pub unsafe fn new(vm: &impl AsRawFd, first_slot: u32) -> io::Result<KvmVm> {
+        // SAFETY: the caller's promise.
         let vm = unsafe { BorrowedFd::borrow_raw(vm.as_raw_fd()) }.try_clone_to_owned()?;
         let has = |extension: u32| {
             // SAFETY: the argument is a number.
@@ -86,8 +91,8 @@ impl KvmVm {
     }
 
     fn call<T>(&self, request: libc::c_ulong, argument: &T) -> io::Result<()> {
-        // SAFETY: the kernel reads the argument, whose size is in the number of the call. Memory that the guest gets is the
-        // device's, as the type's description says.
+        // SAFETY: the kernel reads the argument, whose size is in the number of the call. That the guest may have the memory
+        // is the promise of `new`'s caller.
         match unsafe { libc::ioctl(self.vm.as_raw_fd(), request as _, argument) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),

@@ -49,8 +49,11 @@ lists! {
         SYS_clock_gettime;
     /// Event loop of the VMM that drains by the adapter for `event-manager`, besides one of the lists for drain threads.
     EVENT_LOOP: SYS_timerfd_settime SYS_epoll_ctl SYS_epoll_wait SYS_epoll_pwait SYS_write;
-    /// Reset, save and finish of the device, besides one of the lists for drain threads: they drain on the thread that calls them.
-    RESET_SAVE_FINISH: SYS_fallocate SYS_pread64 SYS_write;
+    /// Reset, save, load and finish of the device, besides one of the lists for drain threads: they drain on the thread that
+    /// calls them.
+    RESET_SAVE_FINISH: SYS_fallocate SYS_pread64 SYS_pwrite64 SYS_write;
+    /// [`attach`](crate::attach), on a thread that has its filter before.
+    ATTACH: SYS_getpid SYS_gettid SYS_write;
     /// Thread of a vCPU, after [`Session::attach`](crate::Session::attach).
     VCPU: SYS_write;
     /// Start of the monitor by [`Session::serve`](crate::Session::serve) or

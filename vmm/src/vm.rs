@@ -21,7 +21,8 @@ pub trait Vm: Send + Sync {
     /// If the hypervisor refuses, or cannot map memory for reading only.
     fn map(&self, memory: &Mapping<'_>) -> io::Result<()>;
 
-    /// Removes a mapping, if it is there.
+    /// Removes a mapping, if it is there: the region's, not another one at this address. Also called after a mapping that
+    /// was refused.
     fn unmap(&self, memory: &Mapping<'_>);
 
     /// Counts stores at `gpa`, of any length, on the eventfd: KVM_IOEVENTFD without a datamatch.
@@ -81,8 +82,10 @@ impl Device {
     /// Places all regions in one window at `base`, for a VMM without PCI. `base` is a multiple of 4 KiB, outside
     /// of RAM. The guest's kernel command line gets `hypertrace.mmio=` and the address.
     ///
+    /// A region that the hypervisor does not support (`ErrorKind::Unsupported`) traps.
+    ///
     /// # Errors
-    /// If the hypervisor refuses.
+    /// If the hypervisor refuses for another reason: then nothing is placed.
     pub fn place_window(&self, vm: &dyn Vm, base: u64) -> io::Result<Window> {
         self.place_window_with(vm, |_| Ok(base)).map(|(_, window)| window)
     }
@@ -99,8 +102,16 @@ impl Device {
     ) -> io::Result<(u64, Window)> {
         let window = Window::new(Arc::clone(&self.chip));
         let base = allocate(window.size())?;
+        let gpa = |region| base + self.chip.geometry().window_offset(region);
         for region in Region::ALL {
-            self.place(vm, region, base + self.chip.geometry().window_offset(region))?;
+            match self.place(vm, region, gpa(region)) {
+                // It traps.
+                Err(why) if why.kind() != io::ErrorKind::Unsupported => {
+                    Region::ALL.into_iter().for_each(|region| self.remove(vm, region, gpa(region)));
+                    return Err(why);
+                }
+                _ => {}
+            }
         }
         Ok((base, window))
     }

@@ -39,7 +39,7 @@ impl Vm {
             userspace_addr: host as u64,
             ..Default::default()
         };
-        // SAFETY: `ram` is in the same struct as `fd` and declared after it, so the VM is closed first.
+        // SAFETY: `ram` is in the same struct as `fd`, which each thread that runs a vCPU has.
         unsafe { vm.fd.set_user_memory_region(region) }
             .map_err(kvm("KVM_SET_USER_MEMORY_REGION"))?;
         Ok(Arc::new(vm))
@@ -52,11 +52,14 @@ impl Vm {
 
     /// Returns the calls for the device's memory slots and doorbells, which work while vCPUs run.
     ///
+    /// # Safety
+    /// The device's memory lives until it is unmapped, or until no vCPU runs any more.
+    ///
     /// # Errors
     /// If the process has no descriptors left.
-    pub fn calls(&self) -> io::Result<KvmVm> {
-        // RAM has slot 0.
-        KvmVm::new(&self.fd, 1)
+    pub unsafe fn calls(&self) -> io::Result<KvmVm> {
+        // SAFETY: it is this VM's descriptor; the rest is the caller's promise. RAM has slot 0.
+        unsafe { KvmVm::new(&self.fd, 1) }
     }
 
     pub(crate) fn fd(&self) -> &VmFd {

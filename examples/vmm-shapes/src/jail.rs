@@ -13,14 +13,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
 use hypertrace_vmm::{
-    Destination, DeviceConfig, Drain, Hypertrace, Region, SessionConfig, syscalls,
+    Destination, Device, DeviceConfig, Drain, Hypertrace, Region, SessionConfig, syscalls,
 };
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
-/// What the child does beside hypertrace: it takes accesses, answers, and ends. Its thread begins the filter before the
-/// session that it attaches to, which asks for the process's number.
-const PROXY: &[i64] =
-    &[libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_exit_group, libc::SYS_getpid];
+/// What the child does beside hypertrace: it takes accesses, answers, and ends.
+const PROXY: &[i64] = &[libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_exit_group];
 
 /// Greatest descriptor that the VMM can have, and one more.
 const MAX_FD: RawFd = 4096;
@@ -50,6 +48,8 @@ impl Access {
 pub struct JailedDevice {
     socket: Mutex<UnixStream>,
     child: libc::pid_t,
+    /// Its memory, which the guest has.
+    _device: Device,
 }
 
 impl JailedDevice {
@@ -73,7 +73,10 @@ impl JailedDevice {
                 // SAFETY: a plain call, which does not return.
                 unsafe { libc::_exit(ran.is_err().into()) }
             }
-            child => Ok(JailedDevice { socket: Mutex::new(socket), child }),
+            child => {
+                let device = hypertrace.leave();
+                Ok(JailedDevice { socket: Mutex::new(socket), child, _device: device })
+            }
         }
     }
 
@@ -140,7 +143,14 @@ fn enter_jail(keep: &[RawFd], may_open: bool) -> Result<(), Box<dyn Error>> {
     // SAFETY: it sets a number that the allocator reads, which would open a file otherwise.
     unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX) };
     let drain = if may_open { syscalls::DRAIN } else { syscalls::DRAIN_JOURNAL };
-    let lists = [syscalls::START, drain, syscalls::RESET_SAVE_FINISH, syscalls::RUNTIME, PROXY];
+    let lists = [
+        syscalls::START,
+        syscalls::ATTACH,
+        drain,
+        syscalls::RESET_SAVE_FINISH,
+        syscalls::RUNTIME,
+        PROXY,
+    ];
     let calls = lists.into_iter().flatten().map(|call| (*call, vec![]));
     let filter = SeccompFilter::new(
         calls.collect::<BTreeMap<_, _>>(),

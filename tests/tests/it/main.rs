@@ -9,6 +9,7 @@ mod capability;
 mod disk_faults;
 mod exactness;
 mod faults;
+mod forked_host;
 mod ftrace;
 mod guest_seccomp;
 mod hostile;

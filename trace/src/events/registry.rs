@@ -90,6 +90,12 @@ pub(crate) fn session_ended() {
     }
 }
 
+/// Forgets the sessions of the process that forked this one.
+pub(crate) fn forget_sessions() {
+    SESSIONS.store(0, SeqCst);
+    remove(Backends::RING);
+}
+
 /// In an event's state: it is switched on, whatever the backends.
 const WANTED: u32 = 1 << 31;
 

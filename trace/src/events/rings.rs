@@ -6,7 +6,7 @@
 #![allow(unsafe_code)] // one lifetime, see `Claim`; one pointer, see `HELD`
 
 use super::gaps::Gaps;
-use super::registry::{self, Backends};
+use super::registry;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
@@ -192,7 +192,7 @@ fn forget_at_fork() {
         HELD.set(ptr::null());
         DEFAULT.store(ptr::null_mut(), Ordering::Relaxed);
         FORKS.fetch_add(1, Ordering::Relaxed);
-        registry::remove(Backends::RING);
+        registry::forget_sessions();
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -384,9 +384,16 @@ impl HostRings {
         FORKS.load(Ordering::Relaxed) == self.forks.load(Ordering::Relaxed)
     }
 
-    /// Makes them this process's, after a fork.
-    pub fn adopt(&self) {
-        self.forks.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// Makes them this process's, after a fork. Returns `false` if they are already.
+    pub fn adopt(&self) -> bool {
+        let forks = FORKS.load(Ordering::Relaxed);
+        self.forks.swap(forks, Ordering::Relaxed) != forks
+    }
+
+    /// Leaves them to another process. Returns `false` if they are another's already.
+    pub fn leave(&self) -> bool {
+        // No process has forked so often.
+        self.forks.swap(u32::MAX, Ordering::Relaxed) == FORKS.load(Ordering::Relaxed)
     }
 
     /// Claims a ring for the calling thread, under a name. `false`: none is

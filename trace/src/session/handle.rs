@@ -52,7 +52,8 @@ pub(super) struct SessionParts {
 
 impl SessionParts {
     fn end(&self) {
-        if !self.ended.swap(true, Ordering::Relaxed) {
+        // A fork's copy, and one that was left to a child, end nothing of the other process.
+        if !self.ended.swap(true, Ordering::Relaxed) && self.rings.are_here() {
             registry::session_ended();
             if let Some(dir) = &self.claim {
                 let _ = dir.remove_empty(HIDDEN);
@@ -63,10 +64,7 @@ impl SessionParts {
 
 impl Drop for SessionParts {
     fn drop(&mut self) {
-        // A fork's copy leaves the directory to the process that records.
-        if self.rings.are_here() {
-            self.end();
-        }
+        self.end();
     }
 }
 
@@ -188,13 +186,24 @@ impl Session {
     }
 
     /// Makes the session the calling process's, for a process that was forked after [`Session::create`] and that
-    /// drains and ends it from now on. No thread has attached yet. The parent only drops its copies.
+    /// drains and ends it from now on. No thread has attached yet. The process that forked [leaves](Session::leave) it.
     pub fn adopt(&self) {
-        self.parts.rings.adopt();
+        if self.parts.rings.adopt() {
+            registry::session_began();
+        }
+    }
+
+    /// Leaves the session to a process that was forked: here, no thread attaches any more, and nothing is recorded or
+    /// ended. The caller drops its copies.
+    pub fn leave(&self) {
+        if self.parts.rings.leave() {
+            registry::session_ended();
+        }
     }
 
     /// Returns the descriptors that the session holds, for a process that closes all others: its directories and
-    /// files, or its journal's socket. Its files that are opened later are in these directories.
+    /// files, or its journal's socket. Its files that are opened later are in these directories. Those of triggers and of other
+    /// backends are not among them: add triggers after the fork.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let mut all = Vec::new();
         let mut add = |fd: BorrowedFd<'_>| all.push(fd.as_raw_fd());

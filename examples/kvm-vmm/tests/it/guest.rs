@@ -1,4 +1,5 @@
 //! Guest programs in a real KVM guest, one test for each property of the VMM.
+#![allow(unsafe_code)] // the device's memory as the guest's
 
 use crate::common;
 use std::io::ErrorKind;
@@ -40,7 +41,9 @@ fn device(machine: &Machine) -> (Chip, KvmVm) {
     let geometry = Geometry { clients: 1, ..Geometry::default() };
     let memory = Memory::anonymous(geometry).unwrap();
     let config = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
-    (Chip::new(memory, &config, Untold, ()), machine.vm().calls().unwrap())
+    // SAFETY: each test keeps the chip until its machine has run.
+    let calls = unsafe { machine.vm().calls() };
+    (Chip::new(memory, &config, Untold, ()), calls.unwrap())
 }
 
 /// A sink of a device without clients.
@@ -167,7 +170,7 @@ fn memory_that_is_unmapped_traps_and_its_slot_is_used_again() {
 fn a_doorbell_counts_every_value_of_every_length_and_traps_once_it_is_disarmed() {
     for length in [1, 2, 4, 8] {
         let Some(mut machine) = machine(1) else { return };
-        let (_, kvm) = device(&machine);
+        let (_chip, kvm) = device(&machine);
         let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         kvm.arm(layout::DEVICE, bell.as_fd()).unwrap();
         let seen = record_stores(&mut machine, layout::DEVICE);
@@ -179,7 +182,7 @@ fn a_doorbell_counts_every_value_of_every_length_and_traps_once_it_is_disarmed()
         assert_eq!((u64::from_ne_bytes(count), seen.lock().unwrap().len()), (100, 0));
     }
     let Some(mut machine) = machine(1) else { return };
-    let (_, kvm) = device(&machine);
+    let (_chip, kvm) = device(&machine);
     let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     kvm.arm(layout::DEVICE, bell.as_fd()).unwrap();
     kvm.disarm(layout::DEVICE, bell.as_fd());

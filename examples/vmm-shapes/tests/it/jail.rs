@@ -5,7 +5,11 @@
 #![allow(unsafe_code)] // fork(2)
 
 use hypertrace_test_support::child;
-use hypertrace_vmm::{Destination, DeviceConfig, Drain, Hypertrace, Region, SessionConfig, attach};
+use hypertrace_vmm::{
+    Destination, DeviceConfig, Drain, Hypertrace, Output, Region, SessionConfig, attach,
+};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use vmm_shapes::JailedDevice;
 
@@ -59,7 +63,7 @@ fn a_process_that_forked_the_recorder_attaches_no_thread_and_its_drop_changes_no
                 std::process::exit(0);
             }
             child => {
-                drop(hypertrace);
+                drop(hypertrace.leave());
                 let mut status = 0;
                 // SAFETY: the status is on this stack.
                 unsafe { libc::waitpid(child, &raw mut status, 0) };
@@ -67,5 +71,40 @@ fn a_process_that_forked_the_recorder_attaches_no_thread_and_its_drop_changes_no
             }
         }
         assert_eq!(recorded(dir.path()), (1, 0));
+    });
+}
+
+#[test]
+fn a_flight_recorder_that_was_left_to_a_child_keeps_its_directory() {
+    child::in_own_process(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let config = DeviceConfig { drain: Drain::Later, ..DeviceConfig::new(1) };
+        let output = Output::Snapshots;
+        let session = SessionConfig { output, ..SessionConfig::new(dir.path()) };
+        let mut hypertrace = Hypertrace::start(session, config).unwrap();
+        let (mut parent, mut child) = UnixStream::pair().unwrap();
+        let files = || std::fs::read_dir(dir.path()).unwrap().count();
+        let before = files();
+        // SAFETY: the child calls this library and ends.
+        match unsafe { libc::fork() } {
+            0 => {
+                hypertrace.start_threads(|| Ok(())).unwrap();
+                // The parent has left.
+                child.read_exact(&mut [0]).unwrap();
+                hypertrace.session().snapshot().unwrap();
+                hypertrace.finish().unwrap();
+                std::process::exit(0);
+            }
+            pid => {
+                drop(hypertrace.leave());
+                assert_eq!(files(), before);
+                parent.write_all(&[0]).unwrap();
+                let mut status = 0;
+                // SAFETY: the status is on this stack.
+                unsafe { libc::waitpid(pid, &raw mut status, 0) };
+                assert_eq!(status, 0);
+            }
+        }
+        assert!(dir.path().join("snapshot-0001").exists());
     });
 }
