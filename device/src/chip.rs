@@ -91,7 +91,7 @@ pub(crate) struct Registers {
     pub(crate) shadows: [AtomicU64; REGISTERS],
     /// Time at which the next reference point is due, in host ticks (rate limit).
     due: AtomicU64,
-    /// A guest has stored to one of them since the device was made or reset.
+    /// Whether a guest has stored to one of these registers since the device was made or reset.
     pub(crate) is_used: AtomicBool,
 }
 

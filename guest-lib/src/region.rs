@@ -24,6 +24,12 @@
 ///     let _region = hypertrace::region!(client: client, "frame", id = frame);
 /// }
 /// ```
+///
+/// A value needs a name, `id` or a field's:
+///
+/// ```compile_fail
+/// let _region = hypertrace::region!("frame", 7);
+/// ```
 #[macro_export]
 macro_rules! region {
     (client: $client:expr, $($rest:tt)+) => {{

@@ -104,7 +104,8 @@ impl Members {
         self.are_documented_in(command, &[""]);
     }
 
-    /// Asserts the same of those whose paths begin with one of these.
+    /// Asserts that the documentation of a command has all these members, and that each documented member whose path begins
+    /// with one of `begins` is one of them.
     #[track_caller]
     pub fn are_documented_in(&self, command: &str, begins: &[&str]) {
         let documented = &schemas()[command];

@@ -597,7 +597,7 @@ impl<'a> Pass<'a> {
         left.into_iter().for_each(|index| self.place_path(index));
     }
 
-    /// Says how long the guests' threads can have run in the regions of which nothing else is known.
+    /// Sets [`Sample::guest_at_most_ns`] of the regions of guests' threads of which the host's kernel alone says something.
     fn limit_guests(&mut self) {
         let Pass { hosts, store, .. } = self;
         let all_out = |(number, host): (usize, &Host)| {

@@ -42,7 +42,7 @@ const MOST_LEASES: usize = 1 << 17;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Side {
     Host,
-    /// The guest with this clock: another guest, and the same one after a reset, has another one.
+    /// The guest whose threads read this clock. Each guest has a clock of its own, and gets another one at a reset.
     Guest(u32),
 }
 

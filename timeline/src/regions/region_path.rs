@@ -34,12 +34,12 @@ pub(super) struct Path {
     pub is_walked: bool,
     /// Whether the region's time is divided along it, and not by the region's own thread.
     pub is_division: bool,
-    /// How the region's time divides by its own thread, once that is known.
+    /// The parts of the region by its own thread, once these are known.
     pub own: Option<Divided>,
 }
 
 impl Path {
-    /// Makes an empty one. `divided`: the clock of the guest whose time the host's kernel divides.
+    /// Makes an empty path. `divided`: the clock of the thread's guest, if the host's kernel divides the guest's time.
     pub fn new(has_waits: bool, divided: Option<u32>) -> Path {
         Path {
             steps: Steps::default(),

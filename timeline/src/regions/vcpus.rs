@@ -115,7 +115,7 @@ struct Past {
 pub(super) struct Unplaced {
     /// The guest's clock.
     clock: u32,
-    /// Each with the number of the proof of the CPU that it had or waited for.
+    /// The intervals. Beside each stands the number of the proof of the CPU that the thread had or waited for.
     waiting: VecDeque<(Interval, Option<u32>)>,
     /// The guest's CPU that the thread has.
     cpu: Option<u16>,
@@ -270,14 +270,14 @@ impl Vcpus {
         proofs.filter(move |of| of.refuted.is_none_or(|at| at > until)).map(|of| of.cpu)
     }
 
-    /// Notes that so many more intervals of a guest wait.
+    /// Adds to the number of a guest's intervals that wait.
     pub fn hold(&mut self, clock: u32, count: usize) {
         if let Some(guest) = self.guests.get_mut(&clock) {
             guest.unplaced += count;
         }
     }
 
-    /// Notes that so many intervals of a guest do not wait any more.
+    /// Takes intervals off the number of a guest's that wait.
     pub fn release(&mut self, clock: u32, count: usize) {
         if let Some(guest) = self.guests.get_mut(&clock) {
             guest.unplaced -= count;

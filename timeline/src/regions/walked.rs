@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The critical paths of a thread's regions, walked once for all of them.
+//! The critical path of a thread, which is walked once and serves all regions of the thread.
 //!
 //! A region begins and ends while its thread has a CPU. Between two such times the path is the same for all regions around both.
 //! So the thread's path is walked from each begin or end of a region to the next one, and a region has the sums at its end less
@@ -43,7 +43,8 @@ enum Piece {
 }
 
 impl Walked {
-    /// Begins at a time. `divided`: the clock of the guest whose time the host's kernel divides.
+    /// Makes the path of a thread from this time on. `divided`: the clock of the thread's guest, if the host's kernel divides
+    /// the guest's time.
     pub fn new(time: i64, divided: Option<u32>) -> Walked {
         Walked {
             until: time,

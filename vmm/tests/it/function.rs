@@ -116,7 +116,7 @@ fn a_bar_that_is_turned_off_while_the_bus_moves_it_is_not_mapped() {
     assert_eq!(*vm.mapped.lock().unwrap(), [0; 0]);
 }
 
-/// A machine whose calls use the function, as a VMM's do that has one lock for its bus.
+/// A machine that uses the function while it maps a BAR, as a VMM may that has one lock for its whole bus.
 #[derive(Default)]
 struct Reentrant(Mutex<Option<Arc<PciFunction>>>, Mutex<Vec<(Region, bool)>>);
 

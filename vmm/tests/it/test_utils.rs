@@ -4,7 +4,9 @@
 
 use crate::common::{Traps, start};
 use hypertrace_vmm::test_utils::{Bus, FakeGuest, FakeVm};
-use hypertrace_vmm::{Counter, Region, Vm, Window};
+use hypertrace_vmm::{Counter, Mapping, Region, Vm, Window};
+use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
 
 const BASE: u64 = 0xd000_0000;
 
@@ -45,6 +47,48 @@ fn a_guest_records_the_same_with_mapped_memory_and_with_traps() {
     let vm = FakeVm::default();
     assert_eq!(run(&vm, &vm), (25, 2, false));
     assert_eq!(run(&Traps, &FakeVm::default()), (25, 2, true));
+}
+
+/// A machine that refuses one region with this error.
+struct Refusing(FakeVm, Region, ErrorKind);
+
+impl Vm for Refusing {
+    fn map(&self, memory: &Mapping<'_>) -> io::Result<()> {
+        match memory.region == self.1 {
+            true => Err(self.2.into()),
+            false => self.0.map(memory),
+        }
+    }
+
+    fn unmap(&self, memory: &Mapping<'_>) {
+        self.0.unmap(memory);
+    }
+
+    fn arm(&self, gpa: u64, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        self.0.arm(gpa, eventfd)
+    }
+
+    fn disarm(&self, gpa: u64, eventfd: BorrowedFd<'_>) {
+        self.0.disarm(gpa, eventfd);
+    }
+}
+
+#[test]
+fn a_window_traps_where_the_hypervisor_cannot_map_and_is_nowhere_if_it_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let hypertrace = start(&dir.path().join("s"));
+    let device = hypertrace.device();
+    let regions = |vm: &Refusing| vm.0.mapped().into_iter().map(|(region, _)| region);
+
+    // KVM without memory that a guest may only read.
+    let without = Refusing(FakeVm::default(), Region::Config, ErrorKind::Unsupported);
+    device.place_window(&without, BASE).unwrap();
+    assert!(regions(&without).eq([Region::Data, Region::Rings]));
+
+    let full = Refusing(FakeVm::default(), Region::Rings, ErrorKind::OutOfMemory);
+    let refused = device.place_window(&full, BASE).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::OutOfMemory);
+    assert_eq!((full.0.mapped(), full.0.armed()), (vec![], vec![]));
 }
 
 #[test]
