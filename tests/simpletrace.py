@@ -38,7 +38,7 @@ DROPPED = 0xFFFFFFFFFFFFFFFE
 # From the id to the arguments: id, ns, length, pid.
 FIXED = 24
 # Greatest length of a name, string or record of these programs.
-MOST = 1 << 20
+MAX = 1 << 20
 # Times before 2001 are not Unix times in nanoseconds.
 EARLIEST = 10**18
 
@@ -54,7 +54,7 @@ INTEGERS = {
 }
 # Texts that a format may not contain.
 REFUSED = ("%m", "\\n")
-MOST_ARGUMENTS = 10
+MAX_ARGUMENTS = 10
 
 
 class Wrong(Exception):
@@ -108,7 +108,7 @@ def declarations(text):
                 if len(words) < 2 or words[-1] == "*":
                     raise Wrong("line %d: no argument: %r" % (number, argument))
                 types.append(c_type(words[:-1]))
-        if len(types) > MOST_ARGUMENTS:
+        if len(types) > MAX_ARGUMENTS:
             raise Wrong("line %d: %d arguments" % (number, len(types)))
         if name in events:
             raise Wrong("line %d: %s is declared twice" % (number, name))
@@ -186,7 +186,7 @@ def arguments(file, kinds, data):
 
 def mapping(file, names, events):
     number, length = file.unpack("QI", "a mapping")
-    if not 0 < length <= MOST:
+    if not 0 < length <= MAX:
         file.wrong("a name of %d bytes", length)
     name = file.read(length, "a name").decode("utf-8", "backslashreplace")
     if name not in events:
@@ -203,7 +203,7 @@ def mapping(file, names, events):
 
 def event(file, names, events, latest):
     number, ns, length, pid = file.unpack("QQII", "an event")
-    if not FIXED <= length <= MOST:
+    if not FIXED <= length <= MAX:
         file.wrong("an event of %d bytes", length)
     data = file.read(length - FIXED, "an event's arguments")
     if not EARLIEST <= ns <= latest:

@@ -100,7 +100,7 @@ impl Clients {
 /// Maximum lead of one client over the others, in shares. If the loop lost its CPU in
 /// the middle of a step, that must not count against the client for long. Also the
 /// length of one round.
-const MOST_SHARES: u64 = 16;
+const MAX_SHARES: u64 = 16;
 
 /// Account of the time that was spent on one client.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl Group {
     ) -> bool {
         let accounts = &mut self.accounts;
         let (share, begin) = (share.max(1), now());
-        let most = share.saturating_mul(MOST_SHARES);
+        let most = share.saturating_mul(MAX_SHARES);
         self.floor = match accounts.iter().filter(|a| a.waits).map(|a| a.spent).min() {
             Some(least) => self.floor.max(least),
             // No client waited: the idle time counts as spent on each of them.

@@ -106,7 +106,7 @@ impl core::error::Error for ConfigError {}
 
 /// The host's choices other than sizes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct HostFacts {
+pub struct HostInfo {
     /// Behaviour of a full ring.
     pub ring_mode: RingMode,
     /// Capabilities of this host.
@@ -130,7 +130,7 @@ pub const CONFIG_WORDS: usize = size_of::<ConfigPage>() / 8;
 
 impl ConfigPage {
     /// Makes the page that describes this geometry.
-    pub fn new(g: &Geometry, facts: &HostFacts) -> ConfigPage {
+    pub fn new(g: &Geometry, facts: &HostInfo) -> ConfigPage {
         ConfigPage {
             legacy: legacy::Words::new(g),
             magic: MAGIC,
@@ -305,9 +305,9 @@ mod tests {
         const BEFORE: usize = 0x88 / 8;
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let parent: TraceParent = text.parse().unwrap();
-        let facts = HostFacts { epoch: 3, vcpu_clients: 2, ..HostFacts::default() };
+        let facts = HostInfo { epoch: 3, vcpu_clients: 2, ..HostInfo::default() };
         let page = |trace_parent| {
-            let facts = HostFacts { trace_parent, ..facts };
+            let facts = HostInfo { trace_parent, ..facts };
             ConfigPage::new(&Geometry::default(), &facts)
         };
         let (without, with) = (page(None), page(Some(parent)));
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn a_page_returns_its_geometry() {
         let g = Geometry { clients: 5, legacy_args: 3, ..Geometry::default() };
-        let page = ConfigPage::new(&g, &HostFacts::default());
+        let page = ConfigPage::new(&g, &HostInfo::default());
         assert_eq!(page.geometry(), Ok(g));
     }
 }

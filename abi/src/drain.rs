@@ -2,7 +2,7 @@
 
 //! The drain loop: its times, and a pass of it.
 
-use crate::sink::{DrainSink, EventSink, Settings, with_drain};
+use crate::sink::{DrainSink, EventSink, PassConfig, with_drain};
 #[cfg(feature = "host")]
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -98,7 +98,7 @@ const SHORT_RECORD: u64 = 32;
 /// `begin_pass` and `end_pass`. Returns the result of `drain`.
 pub fn pass<R>(
     sink: &(impl EventSink + ?Sized),
-    drain: impl FnOnce(&mut dyn DrainSink, Settings) -> R,
+    drain: impl FnOnce(&mut dyn DrainSink, PassConfig) -> R,
 ) -> R {
     with_drain(sink, |sink| {
         let settings = sink.begin_pass();

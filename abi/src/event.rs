@@ -297,18 +297,18 @@ impl Text for SchemaText {
 
 /// The names and types of an event that are known only at run time, as a schema text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named<T> {
+pub struct DynamicEvent<T> {
     id: u32,
     name_hash: u32,
     text: T,
 }
 
-impl<T: AsRef<str>> Named<T> {
+impl<T: AsRef<str>> DynamicEvent<T> {
     /// Takes a canonical schema text: `NAME(FIELD:TYPE,..)`.
-    pub fn new(text: T) -> Named<T> {
+    pub fn new(text: T) -> DynamicEvent<T> {
         let whole = text.as_ref();
         let name = whole.split_once('(').map_or(whole, |(name, _)| name);
-        Named { id: schema::id_of(whole), name_hash: schema::name_hash(name), text }
+        DynamicEvent { id: schema::id_of(whole), name_hash: schema::name_hash(name), text }
     }
 
     /// Returns the schema text.
@@ -317,7 +317,7 @@ impl<T: AsRef<str>> Named<T> {
     }
 }
 
-impl<T: AsRef<str>> Text for Named<T> {
+impl<T: AsRef<str>> Text for DynamicEvent<T> {
     fn id(&self) -> u32 {
         self.id
     }
@@ -327,7 +327,7 @@ impl<T: AsRef<str>> Text for Named<T> {
     }
 }
 
-impl<T: AsRef<str>> Site for &Named<T> {
+impl<T: AsRef<str>> Site for &DynamicEvent<T> {
     // Known at run time only.
     const NAME: &'static str = "";
     const FIELDS: &'static [&'static str] = &[];

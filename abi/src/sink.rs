@@ -106,7 +106,7 @@ impl NameSet {
 
 /// Settings of a sink at the beginning of a pass.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct PassConfig {
     /// The guest's enable mask, a byte per slot, 0 is on, if it may have changed since the last pass. The sink
     /// gives it in the first pass of each [generation](DrainSink::begin_generation), because the device's mask is all on
     /// until then.
@@ -116,16 +116,16 @@ pub struct Settings {
     pub points: NameSet,
 }
 
-impl Default for Settings {
+impl Default for PassConfig {
     /// Leaves the mask as it is. Every point may have an effect.
-    fn default() -> Settings {
-        Settings { mask: None, points: NameSet::ALL }
+    fn default() -> PassConfig {
+        PassConfig { mask: None, points: NameSet::ALL }
     }
 }
 
 /// Facts about a trace that a device tells its guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct SessionInfo {
     /// The session's UUID.
     pub session: [u8; 16],
     /// Behaviour of a full ring.
@@ -143,7 +143,7 @@ pub struct Facts {
 /// A sink around another one forwards every method.
 pub trait EventSink: Send + Sync {
     /// Returns the facts for the config page. They stay the same.
-    fn facts(&self) -> Facts;
+    fn session_info(&self) -> SessionInfo;
 
     /// Records the point or counts it, on the vCPU's thread. Takes no lock, allocates
     /// nothing, waits for nothing.
@@ -163,8 +163,8 @@ pub trait EventSink: Send + Sync {
 /// Someone beside the device has the sink too.
 #[cfg(feature = "host")]
 impl<S: EventSink + ?Sized> EventSink for alloc::sync::Arc<S> {
-    fn facts(&self) -> Facts {
-        (**self).facts()
+    fn session_info(&self) -> SessionInfo {
+        (**self).session_info()
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
@@ -198,8 +198,8 @@ pub trait DrainSink {
     /// Begins a pass over all clients. Everything that a vCPU
     /// thread recorded before this call has its schema in some client's log, so the sink
     /// notes the ends of its own rings. Returns what guests have to know from now on.
-    fn begin_pass(&mut self) -> Settings {
-        Settings::default()
+    fn begin_pass(&mut self) -> PassConfig {
+        PassConfig::default()
     }
 
     /// Begins another generation of guests, after a reset or a restore, with another clock: positions in

@@ -22,7 +22,7 @@ pub struct Emitted {
 
 /// Contents of a reply, except for its number and time.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer {
+pub struct ReplyBody {
     /// Outcome for the reference point.
     pub status: Status,
     /// Clock epoch.
@@ -146,7 +146,7 @@ pub fn read<'m>(
 
 /// Writes the reply to an emitted point to page H.
 #[inline(always)]
-pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: Answer) {
+pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: ReplyBody) {
     page[host_page::REPLY_HOST_TIME].store(emitted.host_time, Relaxed);
     page[host_page::REPLY_EPOCH].store(answer.epoch, Relaxed);
     let status = u64::from(emitted.seq) | (answer.status as u64) << 32;
@@ -173,7 +173,7 @@ pub fn serve(
         Ok((point, words)) if words.len() <= 16 => copied::<16>(memory, point, words, record),
         Ok((point, words)) => copied::<SLOT_WORDS>(memory, point, words, record),
     };
-    reply(memory.host, &emitted, Answer { status, epoch: versions.epoch.load(Relaxed) });
+    reply(memory.host, &emitted, ReplyBody { status, epoch: versions.epoch.load(Relaxed) });
 }
 
 #[inline(always)]

@@ -147,7 +147,7 @@ const PREFIX: &str = ".hypertrace-export-";
 const HOST: &str = "host-kernel.dat";
 
 /// Most corrections of the times of a guest's CPUs: readers keep all of them in memory, and ours takes 16 MiB of them.
-const MOST_CORRECTIONS: usize = 1 << 18;
+const MAX_CORRECTIONS: usize = 1 << 18;
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
@@ -434,7 +434,7 @@ fn host_kernel(
         let corrections = |trace: &mut KernelTrace| {
             trace.set_guest(session, maps)?;
             let cpus = trace.cpus();
-            let most = MOST_CORRECTIONS / cpus.max(1) as usize;
+            let most = MAX_CORRECTIONS / cpus.max(1) as usize;
             let clock = trace.guest_clock().unwrap_or_default();
             let thread = |cpu| vcpus.get(&(clock, cpu)).copied().unwrap_or(0);
             let threads = (0..cpus).map(thread).collect();

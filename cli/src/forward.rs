@@ -8,7 +8,7 @@ use crate::record;
 use crate::units;
 use anyhow::{Context, Result, bail};
 use hypertrace::abi::event_type;
-use hypertrace::{Clock, ClockKind, Emit, Options, Place, event, reference_point};
+use hypertrace::{ChannelLocation, Clock, ClockKind, Emit, Options, event, reference_point};
 use hypertrace_kernel::{Forwarding, Piece};
 use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
 use std::ffi::OsString;
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 return run_without(&why, program, args);
             }
         };
-    if let Place::Segment(segment) = opened.place {
+    if let ChannelLocation::Segment(segment) = opened.place {
         let why = "is of a program, which has no kernel of its own; `hypertrace record --kernel` records this one";
         return Err(Usage(format!("the segment {} {why}", segment.display())).into());
     }

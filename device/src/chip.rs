@@ -4,18 +4,18 @@
 
 use crate::counter::{Counter, Counts};
 use crate::memory::Memory;
-use crate::rest::{self, Rest};
+use crate::rest::{self, RestDecision};
 use crate::state::REGISTERS;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
 use hypertrace_abi::clients::{Clients, Rings};
 use hypertrace_abi::clock;
-use hypertrace_abi::config::{ConfigPage, Features, HostFacts, RingMode};
+use hypertrace_abi::config::{ConfigPage, Features, HostInfo, RingMode};
 use hypertrace_abi::drain::{self, DrainPolicy};
 use hypertrace_abi::layout::{
     Geometry, MASK_BYTES, PAGE, Region, WORD, guest_page, host_page, register,
 };
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState};
-use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status, with_drain};
+use hypertrace_abi::sink::{DrainSink, EventSink, ReferencePoint, SessionInfo, Status, with_drain};
 use hypertrace_abi::slot::{self, BadSlot, Emitted, Versions};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -61,7 +61,7 @@ pub struct ChipConfig {
     /// number above the geometry's clients means all of them.
     pub vcpu_clients: u32,
     /// Whether KICK is an ioeventfd.
-    pub kick_is_cheap: bool,
+    pub has_doorbells: bool,
     /// Reference points per second that one client may make, 0 for no limit.
     /// They may come in bursts of up to one second's number. If the sink does not know the host's
     /// frequency, the limit is stricter than this.
@@ -72,7 +72,7 @@ impl ChipConfig {
     /// Returns the features for the config page.
     fn features(&self) -> Features {
         let mut features = Features::TRAPS;
-        features.set(Features::KICK, self.kick_is_cheap);
+        features.set(Features::KICK, self.has_doorbells);
         features
     }
 }
@@ -116,7 +116,7 @@ pub struct Chip {
     /// The drain loop's; vCPU threads never lock it.
     pub(crate) clients: Mutex<Clients>,
     /// The drain loop's decision to rest.
-    pub(crate) rest: Mutex<Rest>,
+    pub(crate) rest: Mutex<RestDecision>,
     /// The drain loop waits for a KICK, or will.
     rests: AtomicBool,
     counts: Counts,
@@ -141,15 +141,15 @@ impl Chip {
         waker: impl DrainWaker + 'static,
     ) -> Self {
         let geometry = *memory.geometry();
-        let Facts { session, ring_mode, guest_frequency, host_frequency, trace_parent } =
-            sink.facts();
+        let SessionInfo { session, ring_mode, guest_frequency, host_frequency, trace_parent } =
+            sink.session_info();
         // An unknown counter is taken for a faster one than any. The limit is then too
         // strict, which shows; too loose a limit would not.
         let second = match host_frequency {
             0 => FASTEST_COUNTER,
             frequency => frequency,
         };
-        let facts = HostFacts {
+        let facts = HostInfo {
             ring_mode,
             features: config.features(),
             session,
@@ -175,7 +175,7 @@ impl Chip {
             versions: Versions::default(),
             registers: (0..geometry.clients).map(|_| Registers::default()).collect(),
             clients: Mutex::new(Clients::new(0, geometry.clients)),
-            rest: Mutex::new(Rest::new(geometry.clients as usize)),
+            rest: Mutex::new(RestDecision::new(geometry.clients as usize)),
             rests: AtomicBool::new(false),
             counts: Counts::default(),
         }
@@ -405,7 +405,7 @@ impl Chip {
     /// the next pass, `None` if there is nothing to do before the next KICK. `is_kicked`: a KICK
     /// or the waker was the cause of this pass.
     ///
-    /// The loop keeps its timer where guests do not kick (`kick_is_cheap`), where the waker does
+    /// The loop keeps its timer where guests do not kick (`has_doorbells`), where the waker does
     /// not [work](DrainWaker::works), and while the sink is not
     /// [quiet](DrainSink::quiet_for). The timer becomes [slower](drain::poll_after) while nobody records anything.
     ///

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// State of the decision. The drain loop's thread owns it.
 #[derive(Debug)]
-pub(crate) struct Rest {
+pub(crate) struct RestDecision {
     idle: IdleDetector,
     /// Begin of all times here.
     begun: Instant,
@@ -20,9 +20,9 @@ pub(crate) struct Rest {
 /// Time in which the clients of a restored guest are expected to continue.
 const RESTORED: Duration = Duration::from_secs(10);
 
-impl Rest {
-    pub fn new(clients: usize) -> Rest {
-        Rest {
+impl RestDecision {
+    pub fn new(clients: usize) -> RestDecision {
+        RestDecision {
             idle: IdleDetector::new(clients, Duration::ZERO),
             begun: Instant::now(),
             restored: None,
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn it_waits_for_the_clients_of_a_restored_guest_for_10_s_whatever_one_of_them_does() {
-        let mut rest = Rest::new(1);
+        let mut rest = RestDecision::new(1);
         let begin = rest.now();
         let end = begin + Duration::from_secs(10);
         let last = end - Duration::from_nanos(1);

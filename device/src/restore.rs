@@ -9,7 +9,7 @@ use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::clients::Clients;
 use hypertrace_abi::layout::MASK_BYTES;
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{Consumer, ConsumerState, Place};
+use hypertrace_abi::ring::{Consumer, ConsumerState, RingPosition};
 use hypertrace_abi::sink::{KnownClient, with_drain};
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ impl Chip {
         let of_loop = &mut *lock(&self.clients);
         self.empty_rings(of_loop);
         let clients = self.registers.iter().zip(&of_loop.states).map(|(client, state)| {
-            let Place { position, sequence, token, lost, schemas } = state.place();
+            let RingPosition { position, sequence, token, lost, schemas } = state.place();
             let registers = client.shadows.each_ref().map(|shadow| shadow.load(Relaxed));
             let rest = ClientState::default();
             ClientState { registers, position, sequence, token, lost, schemas, ..rest }

@@ -8,7 +8,7 @@
 use hypertrace_abi::config::{Features, RingMode};
 use hypertrace_abi::layout::{Geometry, WORD, register};
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{MAX_NAME_BYTES, Place};
+use hypertrace_abi::ring::{MAX_NAME_BYTES, RingPosition};
 use hypertrace_abi::schema::MAX_TEXT;
 use thiserror::Error;
 
@@ -155,9 +155,9 @@ pub struct ClientState {
 
 impl ClientState {
     /// Returns the place in ring and schema log.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> RingPosition {
         let ClientState { position, sequence, token, lost, schemas, .. } = *self;
-        Place { position, sequence, token, lost, schemas }
+        RingPosition { position, sequence, token, lost, schemas }
     }
 
     fn check(&self, client: u32, texts: usize) -> Result<(), RestoreError> {
@@ -166,7 +166,7 @@ impl ClientState {
             false => Ok(()),
         };
         let sequence = self.sequence.unwrap_or(0);
-        most("record number", sequence, Place::most_sequence(self.position))?;
+        most("record number", sequence, RingPosition::most_sequence(self.position))?;
         most("clock", self.clock.into(), ClockKind::MonotonicRaw as u64)?;
         most("name's length", self.name.len() as u64, MAX_NAME_BYTES as u64)?;
         let texts = texts as u64;

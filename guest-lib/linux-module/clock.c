@@ -15,9 +15,9 @@
 /* Longest step of a clock from which the kernel derives CLOCK_MONOTONIC_RAW: that of ACPI's timer. */
 #define STEP_NS 280
 /* Largest error with which readings show that counters are one clock. */
-#define MOST_ERROR_NS 10000
+#define MAX_ERROR_NS 10000
 /* More ticks in a nanosecond have no counter. */
-#define MOST_TICKS 1000
+#define MAX_TICKS 1000
 
 static char *clock;
 module_param(clock, charp, 0444);
@@ -58,7 +58,7 @@ static u32 compare(const struct reading *readings, u32 count)
 	for (i = 1; i < count; i++)
 		if (readings[i].raw < readings[i - 1].raw)
 			return HYPERTRACE_ABI_REASON_DOUBTFUL;
-	if (!all_ns || div64_u64(all_ticks, all_ns) > MOST_TICKS)
+	if (!all_ns || div64_u64(all_ticks, all_ns) > MAX_TICKS)
 		return HYPERTRACE_ABI_REASON_DOUBTFUL;
 	for (i = 0; i < count; i++) {
 		const u64 ticks = readings[i].ticks - first->ticks, ns = readings[i].raw - first->raw;
@@ -69,7 +69,7 @@ static u32 compare(const struct reading *readings, u32 count)
 
 		if (off > error)
 			return HYPERTRACE_ABI_REASON_DIFFERING;
-		is_exact &= error <= mul_u64_u64_div_u64(MOST_ERROR_NS, all_ticks, all_ns);
+		is_exact &= error <= mul_u64_u64_div_u64(MAX_ERROR_NS, all_ticks, all_ns);
 	}
 	return is_exact ? HYPERTRACE_ABI_REASON_AGREEING : HYPERTRACE_ABI_REASON_DOUBTFUL;
 }

@@ -20,9 +20,9 @@
 #include "module.h"
 
 /* Bytes of a string field; the rest is cut off. */
-#define MOST_STRING 256
+#define MAX_STRING 256
 /* Tracepoints at a time. */
-#define MOST_FORWARDED 64
+#define MAX_FORWARDED 64
 
 enum kind { SIGNED, UNSIGNED, STRING, LOCATED, RELATIVE };
 
@@ -67,7 +67,7 @@ static const char *string(const struct occurrence *of, const struct field *field
 	}
 	if (offset > of->size)
 		offset = of->size;
-	size = min3(size, of->size - offset, (u32)MOST_STRING);
+	size = min3(size, of->size - offset, (u32)MAX_STRING);
 	*length = strnlen(of->record + offset, size);
 	return (const char *)of->record + offset;
 }
@@ -298,7 +298,7 @@ static int find_all(const char *text, struct list_head *list, bool skips)
 			continue;
 		if (name)
 			*name++ = 0;
-		if (count == MOST_FORWARDED)
+		if (count == MAX_FORWARDED)
 			forwarded = ERR_PTR(-E2BIG);
 		else
 			forwarded = name ? find(word, name) : ERR_PTR(-EINVAL);

@@ -14,7 +14,7 @@
 /* Waits of half a millisecond for the host of a segment, in a panic. */
 #define PANIC_WAITS 200
 /* Bytes of a panic's message. */
-#define MOST_WHY 256
+#define MAX_WHY 256
 
 static struct hypertrace_bare_event panic_event;
 
@@ -141,8 +141,8 @@ void ht_panic_point(struct ht_device *device, const char *why)
 	/* The other CPUs are stopped. */
 	struct ht_client *client = &device->clients[cpu < device->kernel_clients ? cpu : 0];
 	struct hypertrace_bare *bare = &client->bare;
-	u64 words[(4 + MOST_WHY + 7) / 8];
-	u32 count = hypertrace_bare_put_string(words, why, strnlen(why, MOST_WHY));
+	u64 words[(4 + MAX_WHY + 7) / 8];
+	u32 count = hypertrace_bare_put_string(words, why, strnlen(why, MAX_WHY));
 
 	for (i = 0; i < device->kernel_clients; i++)
 		hypertrace_bare_store_losses_(&device->clients[i].bare);

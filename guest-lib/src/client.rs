@@ -6,7 +6,7 @@ use crate::error::OpenError;
 use crate::local::LocalHost;
 use crate::mask;
 use crate::os;
-use crate::time::{Clock, MOST_TURNS};
+use crate::time::{Clock, MAX_TURNS};
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event::{Fields, Site};
@@ -270,7 +270,7 @@ impl<'m> Client<'m> {
             return true;
         }
         self.kick();
-        Patience::new(&self.channel, self.producer.memory().host).wait_for(has_room)
+        Deadline::new(&self.channel, self.producer.memory().host).wait_for(has_room)
     }
 
     /// Copies a changed enable mask and publishes the counts of dropped events; for
@@ -300,7 +300,7 @@ impl<'m> Client<'m> {
 
     /// Emits, and waits for a bounded time for room.
     pub(crate) fn emit_waiting(&self, emit: impl Fn() -> Emit) -> Emit {
-        let mut patience = Patience::new(&self.channel, self.producer.memory().host);
+        let mut patience = Deadline::new(&self.channel, self.producer.memory().host);
         let mut emitted = Emit::Full;
         let is_done = patience.wait_for(|| {
             emitted = emit();
@@ -318,7 +318,7 @@ impl<'m> Client<'m> {
 
 /// A bounded wait for the host: a second by the clock, none if the host says
 /// that it cannot write.
-struct Patience<'m> {
+struct Deadline<'m> {
     clock: Clock,
     until: u64,
     turns: u32,
@@ -327,16 +327,16 @@ struct Patience<'m> {
     host: &'m [AtomicU64],
 }
 
-impl<'m> Patience<'m> {
-    fn new(channel: &Channel<'_>, host: &'m [AtomicU64]) -> Patience<'m> {
+impl<'m> Deadline<'m> {
+    fn new(channel: &Channel<'_>, host: &'m [AtomicU64]) -> Deadline<'m> {
         let clock = channel.clock;
         let (second, turns) = match (clock.kind(), channel.guest_frequency) {
             (ClockKind::MonotonicRaw, _) => (1_000_000_000, u32::MAX),
-            (ClockKind::Tsc, 0) => (u64::MAX, MOST_TURNS),
+            (ClockKind::Tsc, 0) => (u64::MAX, MAX_TURNS),
             (ClockKind::Tsc, frequency) => (frequency, u32::MAX),
         };
         let until = clock.now().saturating_add(second);
-        Patience { clock, until, turns, local: channel.local, host }
+        Deadline { clock, until, turns, local: channel.local, host }
     }
 
     /// Waits until something is done. Returns false if it is not done in time.
@@ -371,7 +371,7 @@ impl<'m> Patience<'m> {
 mod tests {
     use super::*;
     use hypertrace_abi::atomic::AtomicU64;
-    use hypertrace_abi::config::{ConfigPage, HostFacts};
+    use hypertrace_abi::config::{ConfigPage, HostInfo};
     use hypertrace_abi::layout::Geometry;
 
     fn rings(geometry: &Geometry) -> Vec<AtomicU64> {
@@ -383,12 +383,12 @@ mod tests {
         let geometry = Geometry::default();
         let rings = rings(&geometry);
         // One tick a second: the first turn takes longer than any wait.
-        let facts = HostFacts { guest_frequency: 1, ..HostFacts::default() };
+        let facts = HostInfo { guest_frequency: 1, ..HostInfo::default() };
         let channel = Channel::local(&ConfigPage::new(&geometry, &facts), &rings).unwrap();
         let host = channel.memory(0).unwrap().host;
         let mut looks = 0;
 
-        let is_done = Patience::new(&channel, host).wait_for(|| {
+        let is_done = Deadline::new(&channel, host).wait_for(|| {
             looks += 1;
             looks == 2
         });
@@ -400,7 +400,7 @@ mod tests {
     fn a_threads_number_is_not_taken_as_its_cpu() {
         let geometry = Geometry::default();
         let rings = rings(&geometry);
-        let page = ConfigPage::new(&geometry, &HostFacts::default());
+        let page = ConfigPage::new(&geometry, &HostInfo::default());
         let channel = Channel::local(&page, &rings).unwrap();
         let cpu = |pid, tid| {
             let state = ProducerState::new();

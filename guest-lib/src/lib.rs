@@ -110,8 +110,8 @@ pub use error::OpenError;
 pub use legacy::hypertrace;
 #[cfg(feature = "std")]
 pub use linux::{
-    Info, MemoryType, Options, Place, default_clock, host_has_ended, install, open, poll, say,
-    trace_parent, with_client,
+    ChannelLocation, Info, MemoryType, Options, default_clock, host_has_ended, install, open, poll,
+    say, trace_parent, with_client,
 };
 pub use mask::is_on;
 pub use time::Clock;

@@ -4,7 +4,7 @@ use crate::counts;
 #[cfg(feature = "std")]
 use crate::os;
 #[cfg(not(feature = "std"))]
-use crate::time::MOST_TURNS;
+use crate::time::MAX_TURNS;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 #[cfg(feature = "std")]
 use hypertrace_abi::layout::guest_page;
@@ -117,11 +117,11 @@ impl LocalHost {
             sleeps.store(0, Relaxed);
         }
         #[cfg(not(feature = "std"))]
-        for turn in 0..MOST_TURNS {
+        for turn in 0..MAX_TURNS {
             if has_come() {
                 break;
             }
-            if turn == MOST_TURNS / 100 {
+            if turn == MAX_TURNS / 100 {
                 self.pages.ring(client);
             }
             core::hint::spin_loop();

@@ -3,7 +3,7 @@
 use hypertrace_abi::record::ClockKind;
 
 /// Most turns of a bounded wait, where the clock's rate is not known.
-pub(crate) const MOST_TURNS: u32 = 1_000_000;
+pub(crate) const MAX_TURNS: u32 = 1_000_000;
 
 /// A clock, read on every event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

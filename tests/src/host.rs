@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_abi::clock::ticks;
-use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{DrainSink, EventSink, ReferencePoint, SessionInfo, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Kick, Memory, Region, RingMode};
 use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_test_support::kept::{self, Event};
@@ -23,8 +23,8 @@ struct WithMode {
 }
 
 impl EventSink for WithMode {
-    fn facts(&self) -> Facts {
-        Facts { ring_mode: self.ring_mode, ..self.session.facts() }
+    fn session_info(&self) -> SessionInfo {
+        SessionInfo { ring_mode: self.ring_mode, ..self.session.session_info() }
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
@@ -96,7 +96,7 @@ impl Host {
         let kick = Kick::new().unwrap();
         let config = ChipConfig {
             vcpu_clients: geometry.clients,
-            kick_is_cheap: true,
+            has_doorbells: true,
             ..ChipConfig::default()
         };
         let memory = Memory::anonymous(geometry).unwrap();

@@ -18,11 +18,11 @@ use std::sync::mpsc;
 use std::{mem, panic, thread};
 
 /// Entries of a batch.
-const MOST_ENTRIES: usize = 1024;
+const MAX_ENTRIES: usize = 1024;
 /// Bytes of the fields of a batch, after which it takes no further entry.
-const MOST_BYTES: usize = 256 << 10;
+const MAX_BYTES: usize = 256 << 10;
 /// Batches between the threads.
-const MOST_BATCHES: usize = 2;
+const MAX_BATCHES: usize = 2;
 /// Slots for those who record events.
 const SLOTS: usize = 64;
 
@@ -94,7 +94,7 @@ impl Batch {
 
     fn is_full(&self) -> bool {
         let bytes = mem::size_of_val(&*self.words) + self.bytes.len();
-        self.entries.len() >= MOST_ENTRIES || bytes >= MOST_BYTES
+        self.entries.len() >= MAX_ENTRIES || bytes >= MAX_BYTES
     }
 
     /// Adds an entry. Events of function traces are not for batches.
@@ -221,7 +221,7 @@ impl Recording {
         give: &mut dyn FnMut(EntryRef<'_>) -> Result<bool, E>,
     ) -> Option<Result<Vec<Warning>, E>> {
         thread::scope(|scope| {
-            let (full, batches) = mpsc::sync_channel::<Batch>(MOST_BATCHES);
+            let (full, batches) = mpsc::sync_channel::<Batch>(MAX_BATCHES);
             let (back, empty) = mpsc::channel();
             let read = || self.timeline(needs).map(|timeline| fill(timeline, needs, full, empty));
             let reader = thread::Builder::new().spawn_scoped(scope, read).ok()?;

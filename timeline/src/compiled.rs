@@ -15,7 +15,7 @@ use std::collections::HashMap;
 const MODULE: &str = "function_module";
 
 /// Most functions whose names are kept for their next event.
-const MOST_KEPT: usize = 1 << 16;
+const MAX_KEPT: usize = 1 << 16;
 
 /// Functions of a file.
 #[derive(Clone, Debug)]
@@ -134,7 +134,7 @@ impl FunctionNames {
             return None;
         }
         let (Call::Entry(address) | Call::Exit(address)) = Call::of(event)?;
-        if self.kept.len() >= MOST_KEPT {
+        if self.kept.len() >= MAX_KEPT {
             self.kept.clear();
         }
         let FunctionNames { modules, kept } = self;

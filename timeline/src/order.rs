@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 /// Time for which an entry waits for earlier ones of other streams.
 const DELAY: Duration = Duration::from_millis(250);
 /// Number of entries that are held back at most.
-const MOST_HELD: usize = 200_000;
+const MAX_HELD: usize = 200_000;
 /// Bytes of them that are held back at most.
-const MOST_HELD_BYTES: usize = 64 << 20;
+const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// Entries of [`Follow`](crate::Follow) in order of time, and of reading where that is the same. The streams of a
 /// session are drained one after the other, so an entry waits a quarter of a second for earlier ones. At most
@@ -97,7 +97,7 @@ impl<T> Order<T> {
     }
 
     fn is_full(&self) -> bool {
-        self.held.len() > MOST_HELD || self.bytes > MOST_HELD_BYTES
+        self.held.len() > MAX_HELD || self.bytes > MAX_HELD_BYTES
     }
 
     /// Ends a [round](crate::Round). Returns the time up to which entries have waited long enough.
@@ -191,7 +191,7 @@ mod tests {
         (0..200_002).for_each(|time| order.event(time, 1, time));
 
         assert_eq!(pop(&mut order, i64::MIN), [0, 1]);
-        order.event(-1, MOST_HELD_BYTES, -1);
+        order.event(-1, MAX_HELD_BYTES, -1);
         assert_eq!(pop(&mut order, i64::MIN), [-1]);
     }
 }

@@ -223,7 +223,7 @@ pub(crate) enum Part<'a> {
 
 /// Most bytes of a name, or of the names of a number's flags, which whoever made the trace chose. Of longer ones, the number
 /// is shown.
-pub(crate) const MOST_NAME: usize = 256;
+pub(crate) const MAX_NAME: usize = 256;
 
 impl<'a> Name<'a> {
     /// Takes a text of printable ASCII.

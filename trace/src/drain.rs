@@ -15,7 +15,7 @@ pub(crate) mod stats;
 pub(crate) mod turn;
 pub(crate) mod wanted;
 
-pub(crate) use budget::Payer;
+pub(crate) use budget::Account;
 pub(crate) use classes::Classes;
 pub(crate) use host::HostConsumer;
 pub(crate) use recorder::{Asker, Recorder};

@@ -82,7 +82,7 @@ pub mod event {
 #[cfg(feature = "events")]
 #[doc(hidden)]
 pub mod generated {
-    pub use crate::events::fire::{Never, fire};
+    pub use crate::events::fire::{DisabledEvent, fire};
     pub use crate::events::line::{Line, c_string};
     pub use crate::events::region::next_region;
     pub use crate::events::registry::{EVENTS, TraceEvent};

@@ -14,8 +14,8 @@
 
 use crate::ctf::files::{Description, FileId, Files, HIDDEN, clear};
 use crate::ctf::journal::frame::{
-    FrameHeader, HEADER_BYTES as FRAME_BYTES, KEEP, Kind, LARGEST, MAGIC, MOST_FILE_BYTES,
-    MOST_PACKET_BYTES, VERSION, sum,
+    FrameHeader, HEADER_BYTES as FRAME_BYTES, KEEP, Kind, LARGEST, MAGIC, MAX_FILE_BYTES,
+    MAX_PACKET_BYTES, VERSION, sum,
 };
 use crate::ctf::{Domain, PacketHeader, Share, WriteFailed};
 use crate::session::{SessionError, default_open_files, is_stream, prepare};
@@ -29,7 +29,7 @@ use std::path::Path;
 use zerocopy::FromBytes;
 
 /// Stream files of a session at most: 4 TiB in files of the default size.
-pub const MOST_FILES: usize = 1 << 16;
+pub const MAX_FILES: usize = 1 << 16;
 
 /// Bytes of a packet's header.
 const UNIT: u64 = HEADER_BYTES as u64;
@@ -208,7 +208,7 @@ impl Receiver {
         match kind {
             Kind::Replace | Kind::Append | Kind::End => {}
             Kind::Create => {
-                if streams.len() >= MOST_FILES || streams.contains_key(name) {
+                if streams.len() >= MAX_FILES || streams.contains_key(name) {
                     return wrong(format!(
                         "the file {name} was created before, or is one too many"
                     ));
@@ -289,7 +289,7 @@ fn check(header: &FrameHeader, number: u64) -> Result<Kind, String> {
     let most = match kind {
         Kind::Replace | Kind::Append => LARGEST,
         Kind::Create => 2 * HEADER_BYTES,
-        Kind::Write => MOST_PACKET_BYTES + 2 * HEADER_BYTES,
+        Kind::Write => MAX_PACKET_BYTES + 2 * HEADER_BYTES,
         Kind::Close | Kind::End => 0,
     };
     if header.length as usize > most {
@@ -313,7 +313,7 @@ fn is_stream_name(name: &str) -> bool {
 
 /// Creates a stream file.
 fn create(files: &mut Files, name: &str, len: u64, head: &[u8]) -> Result<StreamFile, Fault> {
-    if !len.is_multiple_of(UNIT) || !(2 * UNIT..=MOST_FILE_BYTES).contains(&len) {
+    if !len.is_multiple_of(UNIT) || !(2 * UNIT..=MAX_FILE_BYTES).contains(&len) {
         return wrong(format!("{name} cannot have {len} bytes"));
     }
     if !are_packets(head, [UNIT, len - UNIT]) {

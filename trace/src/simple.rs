@@ -43,7 +43,7 @@ const EVENT: u64 = 1;
 /// Bytes that are gathered before a write begins, and bytes that wait to be
 /// written before events are dropped: a pass over the rings of a default
 /// session.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 /// Period in which the end of a file checks whether a slow reader has read.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -87,7 +87,7 @@ enum Class {
 
 /// A record's place in the buffer.
 #[derive(Clone, Copy)]
-struct Place {
+struct RecordRange {
     time: u64,
     start: u32,
     end: u32,
@@ -119,7 +119,7 @@ pub(crate) struct Simple {
     mapped: Vec<bool>,
     names: Vec<u8>,
     records: Vec<u8>,
-    places: Vec<Place>,
+    places: Vec<RecordRange>,
     in_order: bool,
     /// Events lost while `records` is full, by source.
     gaps: Vec<Gap>,
@@ -238,7 +238,7 @@ impl Simple {
     }
 
     fn is_full(&self) -> bool {
-        self.records.len() >= MOST_BYTES
+        self.records.len() >= MAX_BYTES
     }
 
     /// Takes the declared events of a packet's body; `base` is the time that
@@ -401,7 +401,7 @@ impl Simple {
         self.records[start + 24..start + 28].copy_from_slice(length.as_bytes());
         let (start, end) = (start as u32, self.records.len() as u32);
         self.in_order &= self.places.last().is_none_or(|last| last.time <= raw);
-        self.places.push(Place { time: raw, start, end });
+        self.places.push(RecordRange { time: raw, start, end });
     }
 
     /// Ends a pass: writes its records, or begins to.

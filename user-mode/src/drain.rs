@@ -12,7 +12,7 @@ use hypertrace_abi::layout::local::State;
 use hypertrace_abi::layout::{WORD, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, Total};
-use hypertrace_abi::sink::{DrainSink, EventSink, KnownClient, Settings, with_drain};
+use hypertrace_abi::sink::{DrainSink, EventSink, KnownClient, PassConfig, with_drain};
 use hypertrace_abi::slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ const BOOT: Duration = Duration::from_millis(200);
 const SETTLES: Duration = Duration::from_millis(200);
 
 /// Most time that is waited for that.
-const MOST_SETTLING: Duration = Duration::from_secs(5);
+const MAX_SETTLING: Duration = Duration::from_secs(5);
 
 /// Every so many passes look at all clients, also at those that never rang, drain them whatever their heads say, and give memory
 /// back. A client whose bell another program keeps silent waits for its first point as long.
@@ -257,7 +257,7 @@ impl<S: EventSink> Drain<S> {
         }
         let of = |time| in_ticks(time, segment.page().host_frequency);
         let is_settling = now.saturating_sub(settling.last) < of(SETTLES)
-            && now.saturating_sub(settling.first) < of(MOST_SETTLING);
+            && now.saturating_sub(settling.first) < of(MAX_SETTLING);
         if !is_settling {
             self.take_over();
         }
@@ -452,7 +452,7 @@ impl<S: EventSink> Drain<S> {
 
     /// Begins a pass. Returns how far the relays' rings go: the points there refer
     /// to schemas that the pass reads before it takes them.
-    fn begin(&mut self, sink: &mut dyn DrainSink, settings: &Settings) -> Vec<u64> {
+    fn begin(&mut self, sink: &mut dyn DrainSink, settings: &PassConfig) -> Vec<u64> {
         self.look_at_total(sink);
         self.set(settings);
         let segment = &self.state.segment;
@@ -494,7 +494,7 @@ impl<S: EventSink> Drain<S> {
     }
 
     /// Publishes the enable mask, and the names whose points an emulator's plugin must leave to the host.
-    pub(crate) fn set(&self, settings: &Settings) {
+    pub(crate) fn set(&self, settings: &PassConfig) {
         let HostState { segment, versions, .. } = &*self.state;
         if let Some(mask) = &settings.mask {
             versions.set_mask(segment.rings(), segment.geometry(), segment.mode(), mask);

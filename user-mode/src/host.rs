@@ -13,7 +13,7 @@ use crate::state::{HostState, PANICS, ThreadCounts};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::local::{BEAT_MS, State};
-use hypertrace_abi::sink::{EventSink, Settings};
+use hypertrace_abi::sink::{EventSink, PassConfig};
 use hypertrace_segment::Segment;
 use std::collections::BTreeMap;
 use std::io;
@@ -50,7 +50,7 @@ impl Host {
         let sink = Arc::new(sink);
         let drain = Drain::new(Arc::clone(&state), Arc::clone(&sink));
         // All, until the first pass says which.
-        drain.set(&Settings::default());
+        drain.set(&PassConfig::default());
         // ORDERING: a program that sees this state sees the rest of the page.
         local.state().store(State::Serving as u32, Ordering::Release);
         let drain = Arc::new(Mutex::new(drain));
@@ -107,7 +107,7 @@ impl Host {
         {
             self.state.wake_points();
             // One that does not sleep has a pass to end.
-            if self.state.sleeps.load(Relaxed) && begin.elapsed() > MOST_WAKING {
+            if self.state.sleeps.load(Relaxed) && begin.elapsed() > MAX_WAKING {
                 self.points = None;
                 return vec![("not_woken", 1)];
             }
@@ -118,7 +118,7 @@ impl Host {
 }
 
 /// How long to try to wake a thread that does not wake.
-const MOST_WAKING: Duration = Duration::from_secs(1);
+const MAX_WAKING: Duration = Duration::from_secs(1);
 
 /// Waits for a thread's end. Returns its counters; a panic, if that was its end.
 fn join(thread: &mut Option<JoinHandle<ThreadCounts>>) -> ThreadCounts {

@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The kernel follows so many interpreters of scripts (fs/exec.c).
-const MOST_INTERPRETERS: usize = 5;
+const MAX_INTERPRETERS: usize = 5;
 /// It reads so much of a script's first line (linux/binfmts.h, BINPRM_BUF_SIZE).
 const LINE_BYTES: u64 = 256;
 
@@ -90,7 +90,7 @@ fn gives_capabilities(value: &[u8]) -> bool {
 /// rights count.
 fn executed(program: &Path) -> PathBuf {
     let mut path = program.to_owned();
-    for _ in 0..MOST_INTERPRETERS {
+    for _ in 0..MAX_INTERPRETERS {
         match interpreter(&path) {
             Some(interpreter) => path = interpreter,
             None => break,

@@ -11,7 +11,9 @@ use hypertrace_abi::config::Features;
 use hypertrace_abi::drain;
 use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN};
 use hypertrace_abi::layout::host_page;
-use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, Fault, Losses, Place, Total};
+use hypertrace_abi::ring::{
+    ClientMemory, Consumer, ConsumerState, Fault, Losses, RingPosition, Total,
+};
 use hypertrace_abi::sink::{DrainSink, with_drain};
 
 use hypertrace_segment::Segment;
@@ -117,7 +119,7 @@ fn recover_client(
         }
     };
     let lost = counted(&memory, &committed.unwrap_or_default().lost);
-    let place = Place { position, sequence, token, lost, schemas };
+    let place = RingPosition { position, sequence, token, lost, schemas };
     let mut state = ConsumerState::continue_at(&place);
     let mut consumer = Consumer::new(memory, &mut state);
     if !is_possible(committed.map_or(tail, |_| position)) {
@@ -164,7 +166,7 @@ fn is_new(dir: &Path) -> bool {
 mod tests {
     use super::*;
     use hypertrace_abi::clock::ticks;
-    use hypertrace_abi::config::HostFacts;
+    use hypertrace_abi::config::HostInfo;
     use hypertrace_abi::event_type;
     use hypertrace_abi::layout::Geometry;
     use hypertrace_abi::record::ClockKind;
@@ -184,7 +186,7 @@ mod tests {
             schema_bytes: 1 << 12,
             ..Geometry::default()
         };
-        let facts = HostFacts { session: session.uuid(), ..HostFacts::default() };
+        let facts = HostInfo { session: session.uuid(), ..HostInfo::default() };
         let segment = Segment::create(&path, None, &geometry, &facts).unwrap();
         let memory = segment.client(0).unwrap();
         let info = LeaseInfo { pid: 1, tid: 2, name: "program" };
@@ -227,7 +229,7 @@ mod tests {
         let trace = SessionConfig { same_counter: true, ..SessionConfig::new(&out) };
         let session = Session::create(trace).unwrap();
         let geometry = Geometry { clients: 1, ..Geometry::default() };
-        let facts = HostFacts { session: session.uuid(), ..HostFacts::default() };
+        let facts = HostInfo { session: session.uuid(), ..HostInfo::default() };
         let segment = Segment::create(&path, None, &geometry, &facts).unwrap();
         with_drain(&session, |sink| sink.unattached(7));
         // Bound: it is written once a second.
@@ -251,7 +253,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
         let geometry = Geometry { clients: 1, ..Geometry::default() };
-        let segment = Segment::create(&path, None, &geometry, &HostFacts::default()).unwrap();
+        let segment = Segment::create(&path, None, &geometry, &HostInfo::default()).unwrap();
         segment.local().host_pid().store(7, Relaxed);
         drop(segment);
 

@@ -4,10 +4,10 @@ use crate::host::Host;
 use crate::inherit::inherit;
 use crate::policy::Policy;
 use crate::state::PANICS;
-use hypertrace_abi::config::{Features, HostFacts};
+use hypertrace_abi::config::{Features, HostInfo};
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::layout::local::ENVIRONMENT;
-use hypertrace_abi::sink::{EventSink, Facts};
+use hypertrace_abi::sink::{EventSink, SessionInfo};
 use hypertrace_segment::{Segment, SegmentError};
 use hypertrace_trace::{BadInput, SessionConfig, SessionError, Summary, is_bad_path};
 use std::fmt;
@@ -103,15 +103,16 @@ impl Session {
         // This process answers the reference points by a thread of its own.
         trace.served |= vm_memory.is_some();
         let trace = hypertrace_trace::Session::create(trace)?;
-        let Facts { session, guest_frequency, host_frequency, trace_parent, .. } = trace.facts();
-        let facts = HostFacts {
+        let SessionInfo { session, guest_frequency, host_frequency, trace_parent, .. } =
+            trace.session_info();
+        let facts = HostInfo {
             session,
             guest_frequency,
             host_frequency,
             trace_parent,
             vcpu_clients: relays,
             features: if vm_memory.is_some() { Features::REMOTE } else { Features::empty() },
-            ..HostFacts::default()
+            ..HostInfo::default()
         };
         let segment = match &segment {
             Some(path) => Segment::create(path, vm_memory, &geometry, &facts),

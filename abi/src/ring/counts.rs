@@ -88,7 +88,7 @@ pub struct Total {
 
 impl Total {
     /// More events than any producer can drop between two looks.
-    const MOST: u64 = 1 << 48;
+    const MAX: u64 = 1 << 48;
 
     /// Returns a total whose growth since `last` counts.
     pub(super) fn since(last: u64) -> Total {
@@ -115,7 +115,7 @@ impl Total {
     pub fn look(&mut self, word: u64) -> bool {
         let growth = word.wrapping_sub(self.last);
         self.last = word;
-        let is_plausible = growth < Total::MOST;
+        let is_plausible = growth < Total::MAX;
         if is_plausible {
             self.counted = self.counted.saturating_add(growth);
         }

@@ -35,7 +35,7 @@ pub use consumer::{Consumer, Flow, Payload, Pulled, Record};
 pub use counts::{FAULT_KINDS, Fault, Losses, Total};
 pub use lease::{Lease, LeaseInfo, MAX_NAME_BYTES};
 pub use producer::{Emit, NewRecord, Producer, Wake};
-pub use progress::{ConsumerState, Place};
+pub use progress::{ConsumerState, RingPosition};
 pub use schema_log::{Logged, SchemaText as LoggedSchema};
 pub use state::ProducerState;
 

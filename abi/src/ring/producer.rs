@@ -20,7 +20,7 @@ use crate::prefetch::prefetch_for_store;
 use crate::record::{Flags, HEADER_WORDS, Header};
 
 /// Highest plausible head: at a word per nanosecond a ring gets there in 36 years.
-const MOST_HEAD: u64 = 1 << 60;
+const MAX_HEAD: u64 = 1 << 60;
 
 /// Outcome of an emit. Callers need not handle it: each dropped event is counted, and
 /// the count reaches the host.
@@ -167,7 +167,7 @@ impl<'m> Producer<'m> {
         let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
         // The last holder may have left nonsense. Then this client starts at zero and
         // publishes that now: the host counts a fault and follows.
-        let is_plausible = published <= MOST_HEAD
+        let is_plausible = published <= MAX_HEAD
             && tail <= published
             && (memory.mode() == RingMode::Overwrite || published - tail <= memory.capacity());
         let head = if is_plausible { published } else { 0 };

@@ -51,12 +51,13 @@ impl Default for ConsumerState {
 
 impl ConsumerState {
     /// Returns the place at which the consumer is, for another one to [continue](Self::continue_at).
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> RingPosition {
         let Cursor { position, sequence, token, .. } = self.committed;
         // After something unreadable, a block may say any number.
-        let sequence = sequence.filter(|sequence| *sequence <= Place::most_sequence(position));
+        let sequence =
+            sequence.filter(|sequence| *sequence <= RingPosition::most_sequence(position));
         let lost = self.lost.map(|total| total.last());
-        Place { position, sequence, token, lost, schemas: self.schema_seen }
+        RingPosition { position, sequence, token, lost, schemas: self.schema_seen }
     }
 
     /// Makes the state of a consumer of a ring that another host may have served: it begins where that one
@@ -74,14 +75,14 @@ impl ConsumerState {
         let has_all = guest(guest_page::SCHEMA_LEN) <= memory.schema.len() as u64;
         let schemas = if has_all { 0 } else { host(host_page::SCHEMA_SEEN) };
         let lost = LOSSES.map(guest);
-        ConsumerState::continue_at(&Place { position, sequence: None, token, lost, schemas })
+        ConsumerState::continue_at(&RingPosition { position, sequence: None, token, lost, schemas })
     }
 
     /// Makes the state of a consumer that continues where another one was, for another sink: its
     /// counts of lost events and of faults begin at 0, and it never [rewinds](super::Consumer::rewind) to
     /// before this place.
-    pub fn continue_at(place: &Place) -> ConsumerState {
-        let Place { position, sequence, token, lost, schemas } = *place;
+    pub fn continue_at(place: &RingPosition) -> ConsumerState {
+        let RingPosition { position, sequence, token, lost, schemas } = *place;
         let at = Cursor { position, sequence, token, ..Cursor::default() };
         ConsumerState {
             committed: at,
@@ -96,7 +97,7 @@ impl ConsumerState {
 
 /// The place in a ring and its schema log up to which a consumer has taken everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RingPosition {
     /// Position in the ring, in words.
     pub position: u64,
     /// Number of the next record, if it is known.
@@ -109,7 +110,7 @@ pub struct Place {
     pub schemas: u64,
 }
 
-impl Place {
+impl RingPosition {
     /// Returns the greatest number that a record at this position can have: each record before
     /// it has two words at least.
     pub const fn most_sequence(position: u64) -> u64 {

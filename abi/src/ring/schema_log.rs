@@ -9,7 +9,7 @@
 
 use super::ClientMemory;
 use super::fence::store_fence;
-use super::state::{KNOWN_MOST, ProducerState};
+use super::state::{MAX_KNOWN, ProducerState};
 use crate::atomic::Ordering;
 use crate::event::Text;
 use crate::layout::{guest_page, host_page};
@@ -52,7 +52,7 @@ pub(super) fn announce(
     let Some(slot) = state.free_slot(text.id()) else { return };
     let known = state.known_len.load(Ordering::Relaxed);
     let written = state.schema_len.load(Ordering::Relaxed);
-    if known < KNOWN_MOST
+    if known < MAX_KNOWN
         && let Some(written) = append(memory, written, text, fenced)
     {
         state.schema_len.store(written, Ordering::Relaxed);

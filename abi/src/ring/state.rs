@@ -9,9 +9,9 @@ use core::marker::PhantomData;
 
 /// Maximum number of known ids. A model checker visits every slot in every execution, so
 /// it gets a small table.
-pub(super) const KNOWN_MOST: u64 = if cfg!(hypertrace_loom) { 4 } else { MAX_SCHEMAS as u64 };
+pub(super) const MAX_KNOWN: u64 = if cfg!(hypertrace_loom) { 4 } else { MAX_SCHEMAS as u64 };
 /// Slots in the table of known ids. At most half of them are used, so a search ends soon.
-const KNOWN: usize = 2 * KNOWN_MOST as usize;
+const KNOWN: usize = 2 * MAX_KNOWN as usize;
 
 /// The private state of a producer. All zeros means "no lease": a fork with
 /// MADV_WIPEONFORK leaves zeros to the child, which therefore never writes as its

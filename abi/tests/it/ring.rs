@@ -6,7 +6,7 @@ use crate::common;
 use common::{Memory, Seen, emit, pull};
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::RingMode;
-use hypertrace_abi::event::{Named, Words};
+use hypertrace_abi::event::{DynamicEvent, Words};
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::record::{HEADER_WORDS, Header, id};
@@ -62,7 +62,7 @@ fn a_text_is_written_once_whatever_the_number_of_types() {
     memory.schema = common::words(1 << 13);
     let state = ProducerState::new();
     let producer = memory.producer(&state, 7);
-    let events: Vec<_> = (0..1200).map(|n| Named::new(format!("e{n}(n:u64)"))).collect();
+    let events: Vec<_> = (0..1200).map(|n| DynamicEvent::new(format!("e{n}(n:u64)"))).collect();
     let written = || {
         for event in &events {
             assert_eq!(producer.emit((event, (1u64,)), || 5), Emit::Recorded);

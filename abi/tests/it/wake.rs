@@ -6,7 +6,7 @@ use crate::common;
 use common::{Memory, pull};
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
 use hypertrace_abi::config::RingMode;
-use hypertrace_abi::event::{Named, Text};
+use hypertrace_abi::event::{DynamicEvent, Text};
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::ring::{ConsumerState, Emit, Producer, ProducerState, Wake};
@@ -122,8 +122,8 @@ fn beyond_a_quarter<'m>(
 
 /// Returns events whose ids are equal in their lower 12 bits: more than the size of any
 /// producer's table of known ids.
-fn alike(count: usize) -> Vec<Named<String>> {
-    let events = (0u32..).map(|n| Named::new(format!("e{n}(n:u64)")));
+fn alike(count: usize) -> Vec<DynamicEvent<String>> {
+    let events = (0u32..).map(|n| DynamicEvent::new(format!("e{n}(n:u64)")));
     events.filter(|event| Text::id(event).is_multiple_of(1 << 12)).take(count).collect()
 }
 

@@ -18,9 +18,9 @@ pub const PAGE: PageFile = PageFile {
 };
 
 /// Most names with all that is known of them.
-const MOST_SECTIONS: usize = 12;
+const MAX_SECTIONS: usize = 12;
 /// Most sentences, and most rows of regions inside, of exits and of causes.
-const MOST_ROWS: usize = 20;
+const MAX_ROWS: usize = 20;
 
 /// Makes the page.
 ///
@@ -30,7 +30,7 @@ pub fn page(sides: &[Side; 2], comparison: &Comparison, notes: &[String]) -> Res
     let has_verdict =
         |d: &&Difference| matches!(d.typical.verdict, Verdict::Faster | Verdict::Slower);
     let (changed, same): (Vec<_>, Vec<_>) = comparison.differences.iter().partition(has_verdict);
-    let shown: Vec<&Difference> = changed.into_iter().chain(same).take(MOST_SECTIONS).collect();
+    let shown: Vec<&Difference> = changed.into_iter().chain(same).take(MAX_SECTIONS).collect();
     let groups: Vec<Value> = shown.iter().map(|difference| curves(difference)).collect();
     let data = JsonInHtml(&json!({ "groups": groups }).to_string()).to_string();
     document(PAGE.mark, "Comparison of two builds", &data, |out| {
@@ -39,7 +39,7 @@ pub fn page(sides: &[Side; 2], comparison: &Comparison, notes: &[String]) -> Res
             writeln!(out, "<p class=\"note\">{}</p>", Html(&line))?;
         }
         out.push_str("</header>\n<main>\n<ul>\n");
-        for sentence in sentences(comparison).iter().take(MOST_ROWS) {
+        for sentence in sentences(comparison).iter().take(MAX_ROWS) {
             writeln!(out, "<li>{}</li>", Html(sentence))?;
         }
         out.push_str("</ul>\n");
@@ -48,7 +48,7 @@ pub fn page(sides: &[Side; 2], comparison: &Comparison, notes: &[String]) -> Res
         }
         for (letter, names) in ["A", "B"].into_iter().zip(&comparison.only) {
             if !names.is_empty() {
-                let names: Vec<String> = names.iter().take(MOST_ROWS).map(|n| short(n)).collect();
+                let names: Vec<String> = names.iter().take(MAX_ROWS).map(|n| short(n)).collect();
                 writeln!(
                     out,
                     "<p class=\"note\">only in {letter}: {}</p>",
@@ -204,7 +204,7 @@ fn table(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
     let named =
         [("in ", &difference.children), ("", &text::exits(difference)), ("", &difference.causes)];
     for (prefix, all) in named {
-        for (at, (name, change)) in all.iter().take(MOST_ROWS).enumerate() {
+        for (at, (name, change)) in all.iter().take(MAX_ROWS).enumerate() {
             // The first of the regions inside is `self`.
             let prefix = if at == 0 { "" } else { prefix };
             rows.push((format!("{prefix}{}", short(name)), true, *change));

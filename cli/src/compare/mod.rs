@@ -249,7 +249,7 @@ fn read(dir: &Path, faults: &mut Faults) -> Result<Run> {
 }
 
 /// Most bytes of a run's file.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The beginning of a run's file.
 #[derive(serde::Deserialize)]
@@ -266,13 +266,13 @@ fn kept(dir: &Path) -> Result<Option<String>> {
         file => File::from(file.map_err(unreadable(&path))?.0),
     };
     let bytes = file.metadata().map_err(unreadable(&path))?.len();
-    if bytes > MOST_BYTES {
-        let most = HumanBytes(MOST_BYTES);
+    if bytes > MAX_BYTES {
+        let most = HumanBytes(MAX_BYTES);
         let why = format!("{} bytes; a run has at most {most}", grouped(bytes));
         return Err(Usage(format!("{}: {why}", path.display())).into());
     }
     let mut text = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut text).map_err(unreadable(&path))?;
+    file.take(MAX_BYTES).read_to_end(&mut text).map_err(unreadable(&path))?;
     let text = String::from_utf8(text);
     Ok(Some(text.map_err(|why| Usage(format!("{}: {why}", path.display())))?))
 }

@@ -21,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes of a failed command's output that are shown.
-const MOST_OUTPUT: u64 = 2048;
+const MAX_OUTPUT: u64 = 2048;
 /// Name of the run that is thrown away.
 const WARM_UP: &str = "warm-up";
 /// Free bytes below which a disk is called full.
@@ -194,9 +194,9 @@ fn one(args: &Args, command: &OsStr, out: &Folder, name: &str) -> Result<()> {
 
 /// Returns the end of a file.
 fn end_of(mut file: File) -> io::Result<Vec<u8>> {
-    file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(MOST_OUTPUT)))?;
+    file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(MAX_OUTPUT)))?;
     let mut bytes = Vec::new();
-    file.take(MOST_OUTPUT).read_to_end(&mut bytes)?;
+    file.take(MAX_OUTPUT).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

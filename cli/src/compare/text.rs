@@ -10,7 +10,7 @@ use hypertrace_timeline::regions::Part;
 use std::fmt::Write;
 
 /// Most regions inside, exits and causes of a name that are shown.
-const MOST_ROWS: usize = 3;
+const MAX_ROWS: usize = 3;
 /// Columns of names.
 const NAMES: usize = 24;
 
@@ -107,7 +107,7 @@ fn slowest(out: &mut String, parts: &[(Part, Change)]) {
         all.retain(|(percent, _)| *percent >= 1.0);
         all.sort_by(|a, b| b.0.total_cmp(&a.0));
         let all: Vec<String> =
-            all.iter().take(MOST_ROWS).map(|(part, name)| format!("{name} {part:.0} %")).collect();
+            all.iter().take(MAX_ROWS).map(|(part, name)| format!("{name} {part:.0} %")).collect();
         all.join(", ")
     };
     let line = format!("slowest 1 %: A {}; B {}", side(|c| c.a_ns), side(|c| c.b_ns));
@@ -122,12 +122,12 @@ pub fn exits(difference: &Difference) -> Vec<(String, Change)> {
 
 /// Formats the rows with the largest differences. The first one has no prefix: of regions inside, it is `self`.
 fn named(out: &mut String, unit: Unit, prefix: &str, all: &[(String, Change)]) {
-    for (at, (name, change)) in all.iter().take(MOST_ROWS).enumerate() {
+    for (at, (name, change)) in all.iter().take(MAX_ROWS).enumerate() {
         let prefix = if at == 0 { "" } else { prefix };
         let name = format!("    {prefix}{}", Escaped(name.as_bytes()));
         row(out, &name, unit, change, change.difference_ns, "");
     }
-    if let Some(more) = all.len().checked_sub(MOST_ROWS).filter(|more| *more > 0) {
+    if let Some(more) = all.len().checked_sub(MAX_ROWS).filter(|more| *more > 0) {
         let _ = writeln!(out, "    and {more} more");
     }
 }

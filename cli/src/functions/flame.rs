@@ -20,9 +20,9 @@ pub const PAGE: PageFile = PageFile {
 };
 
 /// Most characters of a name; the rest is left out.
-const MOST_CHARACTERS: usize = 200;
+const MAX_CHARACTERS: usize = 200;
 /// Most bytes of all stacks as text: 20,000 stacks of ordinary depth have 10 MB.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// Writes the flame graph of a trace. `made` counts the calls that are not in the trace.
 pub fn write(
@@ -68,7 +68,7 @@ fn lines(trace: &Trace, flame: &Flame) -> (Vec<String>, u64) {
             line.push_str(name);
         }
         let _ = write!(line, " {time}");
-        if bytes + line.len() > MOST_BYTES {
+        if bytes + line.len() > MAX_BYTES {
             left_out += 1;
             continue;
         }
@@ -88,7 +88,7 @@ fn text(trace: &Trace, frame: Frame) -> String {
             name.unwrap_or_else(|| tid.to_string())
         }
     };
-    let name: String = name.chars().take(MOST_CHARACTERS).collect();
+    let name: String = name.chars().take(MAX_CHARACTERS).collect();
     // A number after a blank would be the time of another trace.
     Escaped(name.as_bytes()).to_string().replace(';', ":").replace(' ', "\u{a0}")
 }

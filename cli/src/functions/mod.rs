@@ -102,7 +102,7 @@ pub const FOLDER: &str = "functions";
 const DEFAULT_LIMIT: usize = 20;
 
 /// Most callers of a function that are shown.
-const MOST_CALLERS: usize = 5;
+const MAX_CALLERS: usize = 5;
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
@@ -269,7 +269,7 @@ impl Shown<'_> {
                 continue;
             }
             let callers = summary.callers(function.address);
-            for Caller { function, calls, total, .. } in callers.iter().take(MOST_CALLERS) {
+            for Caller { function, calls, total, .. } in callers.iter().take(MAX_CALLERS) {
                 let from =
                     function.map_or("(outermost)".into(), |address| self::name(trace, address));
                 let _ = writeln!(

@@ -146,7 +146,7 @@ pub fn systems(events: &[String]) -> String {
 }
 
 /// Most places of damage in a line: each CPU can have one.
-const MOST_DAMAGE: usize = 4;
+const MAX_DAMAGE: usize = 4;
 
 /// Formats the closing line: events, losses with their causes and what helps, the file.
 pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
@@ -168,10 +168,10 @@ pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
             losses(cpus, buffer_kib)
         );
     }
-    for damage in summary.damage.iter().take(MOST_DAMAGE) {
+    for damage in summary.damage.iter().take(MAX_DAMAGE) {
         let _ = write!(line, "; {damage}");
     }
-    match summary.damage.len().saturating_sub(MOST_DAMAGE) {
+    match summary.damage.len().saturating_sub(MAX_DAMAGE) {
         0 => {}
         more => drop(write!(line, "; damage in {} places more", grouped(more as u64))),
     }

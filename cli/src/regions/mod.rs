@@ -14,7 +14,7 @@ use crate::writer::unfinished;
 use anyhow::{Context, Result};
 use hypertrace_export::{csv, json};
 use hypertrace_timeline::regions::{
-    By, Choice, EMPTY, Group, MOST_GROUPS, Options, Regions, Select, Summary, fields, names,
+    By, Choice, EMPTY, Group, MAX_GROUPS, Options, Regions, Select, Summary, fields, names,
 };
 use hypertrace_timeline::{
     Class, ClockMaps, Domain, Filter, KernelTrace, Recording, Session, Warning, nearest,
@@ -143,7 +143,7 @@ pub struct Args {
 }
 
 /// Most names that a message lists.
-const MOST_LISTED: usize = 20;
+const MAX_LISTED: usize = 20;
 
 /// Other commands take function traces, too.
 const PATHS: &str = "Directories of sessions (those with session.json in them), with their kernel.dat; or trace.dat \
@@ -274,8 +274,8 @@ fn known_list(known: &BTreeSet<String>, wrong: &str) -> String {
 fn listed(known: &BTreeSet<String>, wrong: &str) -> String {
     let near = nearest(wrong, known.iter().map(String::as_str));
     let others = known.iter().map(String::as_str).filter(|name| Some(*name) != near);
-    let shown = Vec::from_iter(near.into_iter().chain(others).take(MOST_LISTED)).join(", ");
-    match known.len().saturating_sub(MOST_LISTED) {
+    let shown = Vec::from_iter(near.into_iter().chain(others).take(MAX_LISTED)).join(", ");
+    match known.len().saturating_sub(MAX_LISTED) {
         0 => shown,
         more => format!("{shown}, and {more} more"),
     }
@@ -420,13 +420,13 @@ impl Args {
         }
         if regions.has_other_names {
             warnings.push(format!(
-                "more names than {MOST_GROUPS} groups have space for: the regions of the others are in \
+                "more names than {MAX_GROUPS} groups have space for: the regions of the others are in \
                  the group \"other names\"; choose with --name"
             ).into());
         }
         if regions.has_others {
             warnings.push(format!(
-                "more values than {MOST_GROUPS} groups have space for: the regions with the others \
+                "more values than {MAX_GROUPS} groups have space for: the regions with the others \
                  are in the groups of other values"
             ).into());
         }

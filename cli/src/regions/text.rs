@@ -16,11 +16,11 @@ use std::fmt::{self, Write as _};
 /// Columns of a histogram's longest bar.
 const BAR: u64 = 40;
 /// Most steps of a histogram that are shown; those in between have an `...`.
-const MOST_STEPS: usize = 16;
+const MAX_STEPS: usize = 16;
 /// Most names of regions inside a group's regions that are shown, and most causes of waits.
-const MOST_NAMES: usize = 3;
+const MAX_NAMES: usize = 3;
 /// Most threads of a critical path that are shown.
-const MOST_THREADS: usize = 5;
+const MAX_THREADS: usize = 5;
 
 /// Why nothing is known of the time of regions that are of no thread.
 pub const OF_ANY: &str = "regions with the field any_client may begin on one thread and end on another: --path \
@@ -141,8 +141,8 @@ fn renamed(shown: &Shown<'_>) -> Option<String> {
     let one = |(names, cause): &(u32, &CauseEntry)| {
         format!("{} ({} names)", shown.cause_name(cause), grouped((*names).into()))
     };
-    let listed = Vec::from_iter(renamed.iter().take(MOST_NAMES).map(one)).join(", ");
-    let more = match renamed.len().saturating_sub(MOST_NAMES) {
+    let listed = Vec::from_iter(renamed.iter().take(MAX_NAMES).map(one)).join(", ");
+    let more = match renamed.len().saturating_sub(MAX_NAMES) {
         0 => String::new(),
         more => format!(", and {} more", grouped(more as u64)),
     };
@@ -358,7 +358,7 @@ pub fn short_count(count: f64) -> String {
 
 fn histogram(out: &mut String, histogram: &Histogram) -> fmt::Result {
     let (steps, most) = (histogram.steps(), histogram.most().max(1));
-    let shown = steps.iter().filter(|step| step.count > 0 || steps.len() <= MOST_STEPS);
+    let shown = steps.iter().filter(|step| step.count > 0 || steps.len() <= MAX_STEPS);
     let mut before = None;
     for Step { from, to, count } in shown {
         if before.is_some_and(|before| before != from) {
@@ -462,7 +462,7 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     };
     for (number, (name, thread)) in threads.iter().enumerate() {
         let total = thread.sum(columns.len(), |_| true);
-        if number >= MOST_THREADS {
+        if number >= MAX_THREADS {
             others.iter_mut().zip(&total).for_each(|(sum, ns)| *sum += ns);
             continue;
         }
@@ -481,7 +481,7 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
             let whom = whom.filter_map(|((_, whom), ns)| Some((whom.as_deref()?, ns)));
             let mut whom = Vec::from_iter(whom);
             whom.sort_by_key(|(_, ns)| Reverse(ns.iter().max()));
-            let (first, rest) = whom.split_at(whom.len().min(MOST_NAMES));
+            let (first, rest) = whom.split_at(whom.len().min(MAX_NAMES));
             first.iter().for_each(|(name, ns)| doing_row(out, depth, name, ns));
             if !rest.is_empty() {
                 let sum = |at: usize| rest.iter().map(|(_, ns)| ns[at]).sum();
@@ -557,7 +557,7 @@ fn children(out: &mut String, group: &Group) -> fmt::Result {
     };
     row("self", String::new(), group.own.duration_ns)?;
     let times = |count: u64| format!("{}x", grouped(count));
-    let (shown, others) = group.children.split_at(group.children.len().min(MOST_NAMES));
+    let (shown, others) = group.children.split_at(group.children.len().min(MAX_NAMES));
     for child in shown {
         let name = child.name.as_deref().unwrap_or("others");
         row(&shortened(name, 30), times(child.count), child.duration_ns)?;
@@ -639,7 +639,7 @@ pub fn wait_rows(shown: &Shown<'_>, columns: &[(&str, &Breakdown)], part: Part) 
     let is_single = |cause: &&CauseEntry| ***cause != Cause::Others;
     known.sort_by(|a, b| is_single(b).cmp(&is_single(a)).then(share(b).total_cmp(&share(a))));
     let singles = known.iter().filter(|cause| is_single(cause)).count();
-    let (first, others) = known.split_at(singles.min(MOST_NAMES));
+    let (first, others) = known.split_at(singles.min(MAX_NAMES));
     let row = |name: String, causes: &[&CauseEntry]| {
         let sum = |b: &Breakdown| causes.iter().map(|cause| of(b, cause)).sum();
         WaitRow { name, ns: columns.iter().map(|(_, b)| sum(b)).collect() }

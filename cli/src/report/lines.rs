@@ -46,10 +46,10 @@ struct Shown {
 
 impl Lines {
     /// Largest width of a column, on terminals that are not narrower than five such.
-    const MOST: usize = 32;
+    const MAX: usize = 32;
     /// Largest width of names of kernels' events, of which a file describes thousands:
     /// `kvm:kvm_userspace_exit` has 22.
-    const MOST_KERNEL: usize = 22;
+    const MAX_KERNEL: usize = 22;
     /// Least columns of a terminal for both columns of times.
     const LEAST: usize = 100;
     /// Slots for sources.
@@ -66,9 +66,9 @@ impl Lines {
             s.domain.name().len() + 1 + client + Escaped(s.name.as_bytes()).to_string().len()
         });
         let kernel = traces.iter().flat_map(|trace| trace.events()).map(|name| name.len());
-        let kernel = kernel.max().unwrap_or(0).min(Self::MOST_KERNEL);
+        let kernel = kernel.max().unwrap_or(0).min(Self::MAX_KERNEL);
         let terminal = terminal();
-        let most = terminal.map_or(Self::MOST, |columns| (columns / 5).clamp(12, Self::MOST));
+        let most = terminal.map_or(Self::MAX, |columns| (columns / 5).clamp(12, Self::MAX));
         let widest = classes.map(|c| c.name.len()).max().unwrap_or(0);
         Lines {
             buffer: String::with_capacity(256),

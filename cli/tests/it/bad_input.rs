@@ -182,7 +182,7 @@ fn another_users_session_mentions_how_it_is_shared() {
 }
 
 /// Most memory that `report` and `info` may use, whatever `session.json` contains.
-const MOST_MEMORY: u64 = 256 << 20;
+const MAX_MEMORY: u64 = 256 << 20;
 
 #[test]
 fn a_large_description_takes_bounded_memory() {
@@ -213,7 +213,7 @@ fn a_large_description_takes_bounded_memory() {
                 let (ran, memory) = peak::run(HYPERTRACE.command([command]).arg(dir.path()));
                 let said = ran.failed(2);
                 assert!(said.contains("session.json") && said.contains(part), "{said}");
-                assert!(memory < MOST_MEMORY, "{command} of {bytes} bytes took {memory}");
+                assert!(memory < MAX_MEMORY, "{command} of {bytes} bytes took {memory}");
             }
         }
     });
@@ -332,7 +332,7 @@ fn a_long_name_of_a_function_takes_memory_for_some_of_its_addresses_only() {
         let (ran, memory) = peak::run(command.arg(&folder));
 
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert!(memory < MOST_FOR_ODD, "{memory}");
+        assert!(memory < MAX_FOR_ODD, "{memory}");
     });
 }
 
@@ -352,7 +352,7 @@ fn tscs_of_many_clients_and_clocks_take_bounded_memory() {
         let (ran, memory) = peak::run(HYPERTRACE.command(["info"]).arg(made.path()));
 
         ran.ok();
-        assert!(memory < MOST_FOR_ODD, "{memory}");
+        assert!(memory < MAX_FOR_ODD, "{memory}");
     });
 }
 
@@ -383,7 +383,7 @@ fn compressed_pages_of_many_cpus_take_bounded_memory() {
 
         let (ran, memory) = peak::run(HYPERTRACE.command(["report"]).arg(&file));
 
-        assert!(memory < MOST_MEMORY, "{memory} bytes: {ran:?}");
+        assert!(memory < MAX_MEMORY, "{memory} bytes: {ran:?}");
         assert!(ran.stderr.contains("a chunk of 1 to 2097152 bytes"), "{ran:?}");
     });
 }
@@ -450,7 +450,7 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
             let (ran, memory) = peak::run(command.args(args));
 
             assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-            assert!(memory < MOST_FOR_ODD, "{args:?}: {memory}");
+            assert!(memory < MAX_FOR_ODD, "{args:?}: {memory}");
         }
     });
 }
@@ -473,7 +473,7 @@ fn many_traces_with_large_ids_of_events_take_bounded_memory() {
         let (ran, memory) = peak::run(command.args(&files));
 
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        assert!(memory < MOST_FOR_ODD, "{memory}");
+        assert!(memory < MAX_FOR_ODD, "{memory}");
     });
 }
 
@@ -608,7 +608,7 @@ fn readers() -> Vec<Vec<&'static str>> {
 }
 
 /// Most memory that a command may use for an odd file.
-const MOST_FOR_ODD: u64 = 64 << 20;
+const MAX_FOR_ODD: u64 = 64 << 20;
 
 /// Replaces each file by something odd, and runs each command on it.
 fn read_all(odd: Odd) {
@@ -639,7 +639,7 @@ fn read_all(odd: Odd) {
 
             let case = format!("{odd:?} as {file}: {command:?}: {memory} bytes: {ran:?}");
             assert!(ran.code.is_some_and(|code| code <= 2) || is_waiting, "{case}");
-            assert!(memory < MOST_FOR_ODD, "{case}");
+            assert!(memory < MAX_FOR_ODD, "{case}");
             assert!(!format!("{ran:?}").contains(FOREIGN.trim_end()), "{case}");
             fs::remove_dir_all(&folder).unwrap();
         }

@@ -380,7 +380,7 @@ fn options_of_an_input_are_refused_when_a_session_is_followed() {
 }
 
 /// Most memory for a session of 512 streams.
-const MOST_MEMORY: u64 = 160 << 20;
+const MAX_MEMORY: u64 = 160 << 20;
 
 #[test]
 fn many_streams_and_long_lines_take_bounded_memory() {
@@ -411,7 +411,7 @@ fn many_streams_and_long_lines_take_bounded_memory() {
             let (ran, memory) = peak::run(command.arg(made.path()));
 
             assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{:?}", ran.stderr);
-            assert!(memory < MOST_MEMORY, "{clients} streams: {memory}");
+            assert!(memory < MAX_MEMORY, "{clients} streams: {memory}");
         }
     });
 }

@@ -19,7 +19,7 @@ pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/r
 pub(crate) const READER: &str = "python3-perfetto";
 
 /// Limit in bytes, without regions.
-const MOST_MEMORY: u64 = 64_000_000;
+const MAX_MEMORY: u64 = 64_000_000;
 
 /// Runs a command with stdout in a file.
 fn written(folder: &Path, name: &str, command: &mut Command) -> PathBuf {
@@ -354,7 +354,7 @@ fn tracks_without_number_take_bounded_memory() {
         let mut export = HYPERTRACE.command(["export", "--to", "perfetto", "-o"]);
         let (ran, memory) = peak::run(export.arg(folder.path().join("trace")).arg(made.path()));
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        assert!(memory <= MOST_MEMORY, "{memory} bytes of {MOST_MEMORY}");
+        assert!(memory <= MAX_MEMORY, "{memory} bytes of {MAX_MEMORY}");
     });
 }
 
@@ -377,7 +377,7 @@ fn clients_with_long_records_take_bounded_memory() {
             let mut export = HYPERTRACE.command(["export", "--to", format, "-o"]);
             let (ran, memory) = peak::run(export.arg(folder.path().join(format)).arg(made.path()));
             assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-            assert!(memory <= MOST_MEMORY, "{format}: {memory} bytes of {MOST_MEMORY}");
+            assert!(memory <= MAX_MEMORY, "{format}: {memory} bytes of {MAX_MEMORY}");
         }
     });
 }

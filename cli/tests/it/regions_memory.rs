@@ -12,8 +12,8 @@ use trace_dat::{KVM_EXIT_ID, Page, SCHED_SWITCH_ID, TraceDat, switch};
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// Limits in bytes that docs/regions.md states: for all, and for each region.
-const MOST_MEMORY: u64 = 64_000_000;
-const MOST_OF_REGION: u64 = 170;
+const MAX_MEMORY: u64 = 64_000_000;
+const MAX_OF_REGION: u64 = 170;
 
 /// Raw ticks of the host's clock at its tick 0.
 const HOST_BASE: u64 = 1_000_000;
@@ -48,7 +48,7 @@ fn check(made: &Made, args: &[&str], regions: u64) -> String {
     let mut command = HYPERTRACE.command(["regions"]);
     let (ran, memory) = peak::run(command.arg(made.path()).args(args));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let most = MOST_MEMORY + MOST_OF_REGION * regions;
+    let most = MAX_MEMORY + MAX_OF_REGION * regions;
     assert!(memory <= most, "{args:?}: {memory} bytes of {most}");
     ran.stdout
 }

@@ -16,14 +16,14 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const SETTLE: Duration = Duration::from_millis(1500);
 
 /// Most times that all threads of a recorder wake in a second beside what traces nothing: one look every 16 ms, and some.
-const MOST_A_SECOND: u64 = 150;
+const MAX_A_SECOND: u64 = 150;
 
 /// Checks the recorder, a process.
 #[track_caller]
 fn rests(pid: u32) {
     sleep(SETTLE);
     let sleeps = sleeps_in(Duration::from_secs(2), pid);
-    assert!(sleeps.values().sum::<u64>() <= 2 * MOST_A_SECOND, "{sleeps:?}");
+    assert!(sleeps.values().sum::<u64>() <= 2 * MAX_A_SECOND, "{sleeps:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use crate::common;
 use common::{chip, chip_of, geometry};
-use hypertrace_abi::sink::Facts;
+use hypertrace_abi::sink::SessionInfo;
 use hypertrace_device::{Chip, ChipConfig, Counter, Memory, Region};
 use std::os::unix::fs::FileExt;
 use zerocopy::IntoBytes;
@@ -33,8 +33,8 @@ fn a_region_is_mapped_from_the_file_in_which_its_bytes_are() {
 
 #[test]
 fn one_doorbell_serves_all_clients_and_works_by_traps_too() {
-    let config = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
-    let (chip, _) = chip_of(&config, Facts::default());
+    let config = ChipConfig { has_doorbells: true, ..ChipConfig::default() };
+    let (chip, _) = chip_of(&config, SessionInfo::default());
     let base = 0xe000_0000;
     let kick = chip.doorbell(Region::Control, base).unwrap();
     chip.write(Region::Control, kick - base, &[0; 8]);

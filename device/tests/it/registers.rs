@@ -10,7 +10,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{SLOT_WORDS, guest_page, host_page, register};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::ClientMemory;
-use hypertrace_abi::sink::Facts;
+use hypertrace_abi::sink::SessionInfo;
 use hypertrace_abi::sink::Status;
 use hypertrace_device::{Chip, ChipConfig, Counter, Region, RingMode};
 use proptest::prelude::*;
@@ -136,7 +136,8 @@ fn a_changed_config_page_changes_nothing_for_the_host() {
 fn a_client_over_its_rate_is_limited_and_others_are_not() {
     // A second that does not pass while this runs.
     let config = ChipConfig { reference_points_per_second: 5, ..ChipConfig::default() };
-    let (chip, sink) = chip_of(&config, Facts { host_frequency: 1 << 50, ..Facts::default() });
+    let (chip, sink) =
+        chip_of(&config, SessionInfo { host_frequency: 1 << 50, ..SessionInfo::default() });
     let mut statuses = Vec::new();
     for _ in 0..8 {
         write_slot(&client(&chip, 0), 1, 99, 0, &[]);
@@ -154,7 +155,8 @@ fn a_client_over_its_rate_is_limited_and_others_are_not() {
 #[test]
 fn a_limited_client_may_emit_again_after_a_second() {
     let config = ChipConfig { reference_points_per_second: 4, ..ChipConfig::default() };
-    let (chip, sink) = chip_of(&config, Facts { host_frequency: 1 << 24, ..Facts::default() });
+    let (chip, sink) =
+        chip_of(&config, SessionInfo { host_frequency: 1 << 24, ..SessionInfo::default() });
     for _ in 0..3 {
         let until = ticks() + (1 << 25);
         while ticks() < until {

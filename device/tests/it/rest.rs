@@ -25,8 +25,8 @@ fn quiet() -> Arc<Recorder> {
     recorder
 }
 
-fn chip(kick_is_cheap: bool, sink: Arc<Recorder>, waker: impl DrainWaker + 'static) -> Chip {
-    let config = ChipConfig { kick_is_cheap, ..ChipConfig::default() };
+fn chip(has_doorbells: bool, sink: Arc<Recorder>, waker: impl DrainWaker + 'static) -> Chip {
+    let config = ChipConfig { has_doorbells, ..ChipConfig::default() };
     Chip::new(Memory::anonymous(geometry()).unwrap(), &config, sink, waker)
 }
 
@@ -103,7 +103,7 @@ fn each_store_that_may_record_something_wakes_a_resting_loop_once() {
 fn a_loop_of_a_restored_guest_keeps_its_timer() {
     let chip = chip(true, quiet(), || ());
     rest(&chip);
-    let config = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
+    let config = ChipConfig { has_doorbells: true, ..ChipConfig::default() };
     let memory = Memory::anonymous(geometry()).unwrap();
     let restored = Chip::new(memory, &config, quiet(), || ());
     restored.restore(&chip.state(), None).unwrap();
@@ -125,7 +125,7 @@ fn a_loop_keeps_its_timer_where_nobody_would_wake_it() {
 fn a_loop_that_nobody_wakes_polls_less_while_the_rings_are_idle() {
     let geometry = Geometry { ring_bytes: 1 << 20, block_bytes: 1 << 14, ..geometry() };
     let memory = Memory::anonymous(geometry).unwrap();
-    let config = ChipConfig { kick_is_cheap: false, ..ChipConfig::default() };
+    let config = ChipConfig { has_doorbells: false, ..ChipConfig::default() };
     let chip = Chip::new(memory, &config, quiet(), || ());
     assert_eq!(chip.drain(&POLICY, false), Some(POLICY.period));
     wait_until("the longest wait", || chip.drain(&POLICY, false) == Some(LONGEST_POLL));

@@ -15,7 +15,7 @@ use hypertrace_abi::ring::{
     ClientMemory, Consumer, Emit, Lease, LeaseInfo, NewRecord, Producer, ProducerState,
 };
 use hypertrace_abi::sink::{
-    DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Status,
+    DrainSink, Drained, EventSink, KnownClient, ReferencePoint, SessionInfo, Status,
 };
 use hypertrace_device::{
     BarChange, BarForm, Chip, ChipConfig, ChipState, DrainPolicy, Geometry, Kick, Memory, Pages,
@@ -292,14 +292,14 @@ fn a_configuration_that_guests_would_notice_is_refused_by_name() {
         let sink = Recorder { facts, ..Recorder::default() };
         Chip::new(memory, &config, sink, ()).restore(&state, None).unwrap_err()
     };
-    let restore = |config| restore_in(config, Facts::default());
-    let overwrite = Facts { ring_mode: RingMode::Overwrite, ..Facts::default() };
+    let restore = |config| restore_in(config, SessionInfo::default());
+    let overwrite = SessionInfo { ring_mode: RingMode::Overwrite, ..SessionInfo::default() };
     let what = "ring mode";
     let refused = restore_in(ChipConfig::default(), overwrite);
     assert_eq!(refused, RestoreError::Differs { what, expected: 1, found: 0 });
     // Guests that do not kick would be forgotten by a loop that waits for a KICK.
     let what = "features word";
-    let cheap = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
+    let cheap = ChipConfig { has_doorbells: true, ..ChipConfig::default() };
     assert_eq!(restore(cheap), RestoreError::Differs { what, expected: 5, found: 4 });
     let what = "number of clients of vCPUs";
     let vcpus = ChipConfig { vcpu_clients: 2, ..ChipConfig::default() };
@@ -310,7 +310,7 @@ fn a_configuration_that_guests_would_notice_is_refused_by_name() {
 fn a_guest_sees_the_callers_span_after_a_reset_and_after_a_restore_that_of_the_new_session() {
     let chip_of = |digit, state: Option<&ChipState>| {
         let memory = Memory::anonymous(geometry()).unwrap();
-        let facts = Facts { trace_parent: trace_parent(digit), ..Facts::default() };
+        let facts = SessionInfo { trace_parent: trace_parent(digit), ..SessionInfo::default() };
         let sink = Recorder { facts, ..Recorder::default() };
         let chip = Chip::new(memory, &ChipConfig::default(), sink, ());
         if let Some(state) = state {
@@ -345,8 +345,8 @@ fn a_guest_sees_the_callers_span_after_a_reset_and_after_a_restore_that_of_the_n
 struct Untold;
 
 impl EventSink for Untold {
-    fn facts(&self) -> Facts {
-        Facts::default()
+    fn session_info(&self) -> SessionInfo {
+        SessionInfo::default()
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {

@@ -9,11 +9,11 @@ use hypertrace_abi::event::Fields;
 use hypertrace_abi::layout::{PAGE, Region, guest_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
-    ClientMemory, Consumer, ConsumerState, Emit, Flow, Lease, LeaseInfo, NewRecord, Place,
-    Producer, ProducerState,
+    ClientMemory, Consumer, ConsumerState, Emit, Flow, Lease, LeaseInfo, NewRecord, Producer,
+    ProducerState, RingPosition,
 };
 use hypertrace_abi::schema::FieldType;
-use hypertrace_abi::sink::Facts;
+use hypertrace_abi::sink::SessionInfo;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Pages};
 
 /// Rings of 64 pages, and blocks of four.
@@ -26,10 +26,14 @@ const GEOMETRY: Geometry = Geometry {
 };
 
 /// The place in a ring that nobody used.
-const START: Place = Place { position: 0, sequence: Some(0), token: 0, lost: [0; 3], schemas: 0 };
+const START: RingPosition =
+    RingPosition { position: 0, sequence: Some(0), token: 0, lost: [0; 3], schemas: 0 };
 
 fn chip(ring_mode: RingMode) -> Chip {
-    let sink = Recorder { facts: Facts { ring_mode, ..Facts::default() }, ..Recorder::default() };
+    let sink = Recorder {
+        facts: SessionInfo { ring_mode, ..SessionInfo::default() },
+        ..Recorder::default()
+    };
     Chip::new(Memory::anonymous(GEOMETRY).unwrap(), &ChipConfig::default(), sink, ())
 }
 
@@ -69,7 +73,7 @@ fn emit(producer: &Producer<'_>, words: usize, within: &dyn Fn()) -> Emit {
 }
 
 /// Takes all records from a place on. Returns their payloads, without those of leases, and the place after them.
-fn take(memory: ClientMemory<'_>, place: &Place) -> (Vec<Vec<u64>>, Place) {
+fn take(memory: ClientMemory<'_>, place: &RingPosition) -> (Vec<Vec<u64>>, RingPosition) {
     let mut state = ConsumerState::continue_at(place);
     let mut payloads = Vec::new();
     loop {

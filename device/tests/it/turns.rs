@@ -4,7 +4,7 @@
 
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer};
-use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{DrainSink, Drained, EventSink, ReferencePoint, SessionInfo, Status};
 use hypertrace_device::{Chip, ChipConfig, Memory, Region, RingMode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -34,8 +34,8 @@ struct Costs {
 }
 
 impl EventSink for Costs {
-    fn facts(&self) -> Facts {
-        Facts::default()
+    fn session_info(&self) -> SessionInfo {
+        SessionInfo::default()
     }
 
     fn reference_point(&self, _: &ReferencePoint<'_>) -> Status {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Barrier};
 
-use hypertrace_vmm::{Bar, BarForm, Bars, Device, GeometryError, Move, PciFunction, Vm};
+use hypertrace_vmm::{Bar, BarForm, BarMove, Bars, Device, GeometryError, PciFunction, Vm};
 
 use crate::mmio_bus::BusDeviceSync;
 use crate::pci_bus::{BarReprogrammingParams, PciDevice};
@@ -52,7 +52,7 @@ impl PciDevice for FunctionDevice {
         data: &[u8],
     ) -> Vec<BarReprogrammingParams> {
         let moves = self.function.write_register(register, offset, data);
-        let params = |Move { bar, from, to }| BarReprogrammingParams {
+        let params = |BarMove { bar, from, to }| BarReprogrammingParams {
             old_base: from,
             new_base: to,
             len: bar.size,

@@ -107,8 +107,8 @@ pub extern "C" fn qemu_hypertrace(client: u64, arg1: u64) {
     let Some(data) = CHANNEL.get().and_then(|channel| channel.data_of(client)) else {
         return;
     };
-    let mut args = [0; MOST_ARGS];
-    let args = &mut args[..(data.len() - 1).min(MOST_ARGS)];
+    let mut args = [0; MAX_ARGS];
+    let args = &mut args[..(data.len() - 1).min(MAX_ARGS)];
     for (arg, word) in args.iter_mut().zip(data) {
         *arg = word.load(Relaxed);
     }
@@ -116,7 +116,7 @@ pub extern "C" fn qemu_hypertrace(client: u64, arg1: u64) {
 }
 
 /// Most arguments besides the first.
-const MOST_ARGS: usize = 15;
+const MAX_ARGS: usize = 15;
 
 impl Channel {
     fn data_of(&self, client: u64) -> Option<&[AtomicU64]> {

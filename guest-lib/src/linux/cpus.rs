@@ -15,16 +15,16 @@ use std::iter::once;
 use std::sync::{Arc, OnceLock};
 
 /// Longest time that a comparison may take, in milliseconds: the thread waits for CPUs that are busy.
-const MOST_MS: u32 = 500;
+const MAX_MS: u32 = 500;
 /// Tries for a reading that nothing stretches.
 const TRIES: u32 = 32;
 /// Longest step of a clock from which a kernel derives CLOCK_MONOTONIC_RAW, in nanoseconds: that of ACPI's timer.
 const STEP_NS: u64 = 280;
 /// Largest error with which readings show that counters are one clock, in nanoseconds.
-const MOST_ERROR_NS: u64 = 10_000;
+const MAX_ERROR_NS: u64 = 10_000;
 
 /// Returns whether the counters of all CPUs that this process may be given are one clock; `None` if nothing shows that.
-/// They may differ by less than the error of the readings, which is at most [`MOST_ERROR_NS`].
+/// They may differ by less than the error of the readings, which is at most [`MAX_ERROR_NS`].
 pub(super) fn are_one_clock() -> Option<bool> {
     // The thread inherits the mask.
     let _signals_blocked = SignalsBlocked::begin();
@@ -34,7 +34,7 @@ pub(super) fn are_one_clock() -> Option<bool> {
         let _ = of_thread.set(readings().and_then(|readings| compare(&readings)));
         false
     });
-    for _ in 0..MOST_MS {
+    for _ in 0..MAX_MS {
         // Without a thread, nobody else has it.
         if answer.get().is_some() || Arc::strong_count(&answer) == 1 {
             break;
@@ -90,7 +90,7 @@ fn compare(readings: &[Reading]) -> Option<bool> {
         let (ticks, ns) = since(reading);
         u128::from(ticks).abs_diff(in_ticks(ns)) > error(reading)
     };
-    let is_exact = |reading: &Reading| error(reading) <= in_ticks(MOST_ERROR_NS);
+    let is_exact = |reading: &Reading| error(reading) <= in_ticks(MAX_ERROR_NS);
     match readings.iter().any(is_off) {
         true => Some(false),
         false => readings.iter().all(is_exact).then_some(true),

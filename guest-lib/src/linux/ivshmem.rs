@@ -2,7 +2,7 @@
 
 use super::function;
 use super::opened::{Opened, Window, not_a_device, open_bar};
-use super::options::{Options, Place};
+use super::options::{ChannelLocation, Options};
 use crate::error::OpenError;
 use crate::local::LocalHost;
 use crate::os;
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long to wait until the host has seen this boot, in milliseconds.
-const MOST_MS: u32 = 2000;
+const MAX_MS: u32 = 2000;
 
 /// Returns true if the memory of this function is a segment.
 ///
@@ -57,14 +57,20 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
         return Err(unusable("its host does not answer: is `hypertrace serve` running there?"));
     }
     let lock = LockFile::new(file, 0, LockFile::ANY);
-    Opened::new(Place::Ivshmem(function.to_owned()), channel, vec![mapping], lock, options)
+    Opened::new(
+        ChannelLocation::Ivshmem(function.to_owned()),
+        channel,
+        vec![mapping],
+        lock,
+        options,
+    )
 }
 
 /// Shows the host which boot of the guest this is, and waits until it knows: another boot has another
 /// clock, and nothing of the last one may be in the rings.
 fn is_boot_seen(host: &LocalHost, options: &Options) -> bool {
     let boot = boot(options);
-    for _ in 0..MOST_MS {
+    for _ in 0..MAX_MS {
         // ORDERING: pairs with the host's Release store, after it has emptied the rings.
         if host.pages.boot_seen().load(Ordering::Acquire) == boot {
             return true;

@@ -40,7 +40,7 @@ mod uio;
 mod window;
 
 pub use mapping::MemoryType;
-pub use options::{Info, Options, Place};
+pub use options::{ChannelLocation, Info, Options};
 pub use thread::{poll, with_client};
 
 use crate::channel::Channel;

@@ -2,7 +2,7 @@
 //! pages of a client are in the mapping while the client is leased; its file never faults, as other pages lead nowhere.
 
 use super::opened::{Opened, Window, open_bar};
-use super::options::{Options, Place};
+use super::options::{ChannelLocation, Options};
 use crate::error::OpenError;
 use hypertrace_segment::LockFile;
 use std::fs::OpenOptions;
@@ -11,11 +11,11 @@ use std::path::Path;
 
 /// Returns the module's node, if it has a device. One that this user may not open is returned too: to open
 /// it gives the reason.
-pub(super) fn find(options: &Options) -> Option<Place> {
+pub(super) fn find(options: &Options) -> Option<ChannelLocation> {
     let node = options.dev.join("hypertrace");
     match OpenOptions::new().read(true).write(true).open(&node) {
         Err(why) if why.kind() != ErrorKind::PermissionDenied => None,
-        _ => Some(Place::Module(node)),
+        _ => Some(ChannelLocation::Module(node)),
     }
 }
 
@@ -24,6 +24,6 @@ pub(super) fn open(node: &Path, options: &Options) -> Result<Opened, OpenError> 
     let file = open_bar(node, false)?;
     let window = Window { file: &file, path: node, offset: 0 };
     let (channel, mapping) = window.map(&window.config_page()?)?;
-    let place = Place::Module(node.to_owned());
+    let place = ChannelLocation::Module(node.to_owned());
     Opened::new(place, channel.lent(), vec![mapping], LockFile::of_module(file), options)
 }

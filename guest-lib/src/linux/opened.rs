@@ -6,7 +6,7 @@
 use super::clock;
 use super::mapping::{MemoryType, memory_type};
 use super::name::{self, ProcessName};
-use super::options::{Options, Place};
+use super::options::{ChannelLocation, Options};
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
 use hypertrace_abi::config::{ConfigError, ConfigPage};
@@ -17,7 +17,7 @@ use std::path::Path;
 
 /// A device, mapped.
 pub(super) struct Opened {
-    pub place: Place,
+    pub place: ChannelLocation,
     pub channel: Channel<'static>,
     pub memory_type: MemoryType,
     /// The memory that `channel` refers to: kept as long as it.
@@ -31,21 +31,24 @@ pub(super) struct Opened {
 impl Opened {
     /// Returns a device that is mapped, with the clock and the fences that its mapping needs.
     pub(super) fn new(
-        place: Place,
+        place: ChannelLocation,
         channel: Channel<'static>,
         mappings: Vec<Mapping>,
         lock: LockFile,
         options: &Options,
     ) -> Result<Opened, OpenError> {
         let memory_type = match place {
-            Place::Segment(_) => MemoryType::WriteBack,
+            ChannelLocation::Segment(_) => MemoryType::WriteBack,
             _ => memory_type(channel.rings),
         };
         let (clock, reason) = clock::choose(options, channel.frequency())?;
         let channel = channel
             .with_fences(memory_type == MemoryType::Uncached)
             .with_clock_because(clock, reason);
-        let is_shared = matches!(place, Place::Module(_) | Place::Ivshmem(_) | Place::Segment(_));
+        let is_shared = matches!(
+            place,
+            ChannelLocation::Module(_) | ChannelLocation::Ivshmem(_) | ChannelLocation::Segment(_)
+        );
         let name = is_shared.then(|| name::of_process(options)).flatten();
         Ok(Opened { place, channel, memory_type, mappings, lock: Some(lock), name })
     }

@@ -47,7 +47,7 @@ impl Default for Options {
 /// Place where the library finds a process's channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Place {
+pub enum ChannelLocation {
     /// The node of the guest's kernel module, which has the device: `/dev/hypertrace`.
     Module(PathBuf),
     /// The PCI function with this folder in sysfs.
@@ -70,7 +70,7 @@ pub enum Place {
 #[non_exhaustive]
 pub struct Info {
     /// The place where it was found.
-    pub place: Place,
+    pub place: ChannelLocation,
     /// The clients that processes share; those below belong to vCPUs.
     pub clients: Range<u32>,
     /// How the rings are mapped, as timed.

@@ -5,7 +5,7 @@
 
 use super::function::{bar_file, combining, decode, enable};
 use super::opened::{self, Opened, not_a_device, open_bar};
-use super::options::{Options, Place};
+use super::options::{ChannelLocation, Options};
 use super::uio::Uio;
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
@@ -32,9 +32,9 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     let ((channel, mappings), place) = match (mapped, Uio::of(function, options)) {
         (Err(why), Some(uio)) if why.is_refused() => {
             let map = |bar, len, is_writable| uio.map(function, bar, len, is_writable);
-            (map_all(function, map)?, Place::Uio(function.to_owned()))
+            (map_all(function, map)?, ChannelLocation::Uio(function.to_owned()))
         }
-        (mapped, _) => (mapped?, Place::Function(function.to_owned())),
+        (mapped, _) => (mapped?, ChannelLocation::Function(function.to_owned())),
     };
     Opened::new(place, channel, mappings, lock, options)
 }

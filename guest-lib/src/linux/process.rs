@@ -14,7 +14,7 @@ use super::clock::Pace;
 use super::mapping::{MemoryType, wiped_on_fork};
 use super::name::{LeaseName, ProcessName};
 use super::opened::Opened;
-use super::options::{Info, Options, Place};
+use super::options::{ChannelLocation, Info, Options};
 use super::sys;
 use super::{device, losses, pin, refresher, revoked, segment};
 use crate::channel::Channel;
@@ -37,12 +37,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
 /// How long an event waits for another thread that opens a channel.
-const MOST_MS: u32 = 1000;
+const MAX_MS: u32 = 1000;
 
 /// How many eighths of a ring may be in use when a thread gets it: 4 if there is such a
 /// ring, else 7, which leaves room for a block, else all. The last turn comes after the thread has let others run: the
 /// host locks a free client for a moment while it gives a ring's memory back.
-const MOST_USED: [u64; 4] = [4, 7, 8, 8];
+const MAX_USED: [u64; 4] = [4, 7, 8, 8];
 
 /// The last channel that was opened, here or in an ancestor.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -54,11 +54,11 @@ static OPENING: AtomicU32 = AtomicU32::new(0);
 
 /// Empty in a forked child.
 #[repr(C)]
-struct Life {
+struct ForkGuard {
     /// 1: this process opened the channel.
-    ours: AtomicU64,
+    owned: AtomicU64,
     /// 1: this child has let go of what it inherited.
-    parted: AtomicU64,
+    detached: AtomicU64,
 }
 
 /// One producer's private state. Aligned so that two threads share no cache
@@ -73,7 +73,7 @@ unsafe impl Sync for State {}
 /// A channel, and who uses which of its clients. Never freed.
 pub(super) struct Process {
     channel: Channel<'static>,
-    place: Place,
+    place: ChannelLocation,
     options: Options,
     memory_type: MemoryType,
     lock: Option<LockFile>,
@@ -84,7 +84,7 @@ pub(super) struct Process {
     /// The process's name, for leases where there are several processes.
     name: Option<ProcessName>,
     // Wiped on fork.
-    life: &'static Life,
+    fork_guard: &'static ForkGuard,
     states: &'static [State],
     // By the client's number less the first that can be leased.
     cells: Box<[ClientCell]>,
@@ -159,7 +159,7 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     }
     // Another thread may be opening the channel now. Without the wait, events
     // would be lost until then.
-    let _opening = Opening::wait_for(MOST_MS).ok_or(Missing::Now)?;
+    let _opening = Opening::wait_for(MAX_MS).ok_or(Missing::Now)?;
     if let Some(process) = usable() {
         return Ok(process);
     }
@@ -212,7 +212,7 @@ pub(super) fn install(
         return Err(OpenError::Open);
     }
     if let Some(parent) = inherited() {
-        parent.part();
+        parent.detach_inherited();
     }
     let lock = lock.map(|file| LockFile::new(file, 0, LockFile::ANY));
     let opened = installed(channel, lock);
@@ -225,7 +225,7 @@ fn installed(channel: Channel<'static>, lock: Option<LockFile>) -> Opened {
         true => MemoryType::Uncached,
         false => MemoryType::WriteBack,
     };
-    let place = Place::Installed;
+    let place = ChannelLocation::Installed;
     Opened { place, channel, memory_type, mappings: Vec::new(), lock, name: None }
 }
 
@@ -236,17 +236,17 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
         let place = device::find(options)?;
         return start(device::open(&place, options)?, options.clone(), prepare);
     };
-    parent.part();
+    parent.detach_inherited();
     let Channel { clock, reason, .. } = parent.channel;
     // A child does not choose anew: to compare the counters of CPUs takes a thread, and half a second at most.
     let options = Options { clock: Some(clock), ..parent.options.clone() };
     let place = parent.place.clone();
     let mut opened = match (&place, &parent.lock) {
-        (Place::Installed, lock) => {
+        (ChannelLocation::Installed, lock) => {
             let lock = lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?;
             installed(parent.channel, Some(lock))
         }
-        (Place::Segment(path), Some(lock)) => segment::reopen(lock, path, &options)?,
+        (ChannelLocation::Segment(path), Some(lock)) => segment::reopen(lock, path, &options)?,
         _ => device::open(&place, &options)?,
     };
     opened.channel = opened.channel.with_clock_because(clock, reason);
@@ -276,11 +276,12 @@ fn start(
     pin::pin();
     prepare()?;
     // SAFETY: both types hold atomics only.
-    let (life, states) = unsafe { wiped_on_fork::<Life, State>(count) }.map_err(|why| {
-        let path = Path::new("pages for producers");
-        OpenError::because("have a fork wipe", path, why)
-    })?;
-    life.ours.store(1, Relaxed);
+    let (fork_guard, states) =
+        unsafe { wiped_on_fork::<ForkGuard, State>(count) }.map_err(|why| {
+            let path = Path::new("pages for producers");
+            OpenError::because("have a fork wipe", path, why)
+        })?;
+    fork_guard.owned.store(1, Relaxed);
     let waking = channel.local.filter(|local| !local.is_remote && !channel.is_lent);
     let waking = waking.map(|local| local.pages);
     let process: &'static Process = Box::leak(Box::new(Process {
@@ -293,7 +294,7 @@ fn start(
         is_revoked: AtomicBool::new(false),
         pace: Pace::new(channel.clock, channel.frequency()),
         name: opened.name,
-        life,
+        fork_guard,
         states,
         cells: (0..count).map(ClientCell::new).collect(),
         in_use: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
@@ -304,7 +305,10 @@ fn start(
     }));
     process.refresh_mask(clients.start);
     losses::set_host_ended(false);
-    if matches!(process.place, Place::Function(_) | Place::Uio(_) | Place::Ivshmem(_)) {
+    if matches!(
+        process.place,
+        ChannelLocation::Function(_) | ChannelLocation::Uio(_) | ChannelLocation::Ivshmem(_)
+    ) {
         revoked::watch(|address| ours().is_some_and(|process| process.replace(address)));
     }
     // ORDERING: pairs with the Acquire in `inherited`.
@@ -324,17 +328,19 @@ fn start(
 }
 
 /// Returns the error that the host of this place has ended.
-fn host_ended(place: &Place) -> OpenError {
+fn host_ended(place: &ChannelLocation) -> OpenError {
     OpenError::HostEnded(lock_path(place).to_owned())
 }
 
 /// Returns how errors name a lock file.
-fn lock_path(place: &Place) -> &Path {
+fn lock_path(place: &ChannelLocation) -> &Path {
     match place {
-        Place::Function(function) | Place::Uio(function) | Place::Ivshmem(function) => function,
-        Place::Window(_) => Path::new("physical memory"),
-        Place::Segment(path) | Place::Module(path) => path,
-        Place::Installed => Path::new("the lock file"),
+        ChannelLocation::Function(function)
+        | ChannelLocation::Uio(function)
+        | ChannelLocation::Ivshmem(function) => function,
+        ChannelLocation::Window(_) => Path::new("physical memory"),
+        ChannelLocation::Segment(path) | ChannelLocation::Module(path) => path,
+        ChannelLocation::Installed => Path::new("the lock file"),
     }
 }
 
@@ -345,7 +351,7 @@ pub(super) fn in_child() {
     mask::forget();
     sys::forget_end();
     if let Some(parent) = inherited().filter(|process| !process.is_ours()) {
-        parent.part();
+        parent.detach_inherited();
     }
 }
 
@@ -395,7 +401,7 @@ impl Drop for Opening {
 impl Process {
     /// Returns true if this process opened it, and not an ancestor.
     pub(super) fn is_ours(&self) -> bool {
-        self.life.ours.load(Relaxed) == 1
+        self.fork_guard.owned.load(Relaxed) == 1
     }
 
     pub(super) fn info(&self) -> Info {
@@ -422,15 +428,15 @@ impl Process {
 
     /// Releases the parent's locks in a forked child, and maps private memory where
     /// an interrupted emit would store.
-    fn part(&self) {
-        if self.is_ours() || self.life.parted.swap(1, Relaxed) == 1 {
+    fn detach_inherited(&self) {
+        if self.is_ours() || self.fork_guard.detached.swap(1, Relaxed) == 1 {
             return;
         }
         if let Some(lock) = &self.lock {
             match self.place {
                 // There is no path to open, or not for sure: a program may close
                 // the descriptor that it inherited.
-                Place::Installed | Place::Segment(_) => lock.reopen(),
+                ChannelLocation::Installed | ChannelLocation::Segment(_) => lock.reopen(),
                 _ => lock.close(),
             }
         }
@@ -514,8 +520,8 @@ impl Process {
         if self.has_host_ended() {
             return None;
         }
-        let mut by_room = MOST_USED.into_iter().enumerate().flat_map(|(turn, most)| {
-            if turn + 1 == MOST_USED.len() {
+        let mut by_room = MAX_USED.into_iter().enumerate().flat_map(|(turn, most)| {
+            if turn + 1 == MAX_USED.len() {
                 os::pause();
             }
             self.cells.iter().zip(repeat(most))

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::opened::{Opened, keep_from_children};
-use super::options::{Options, Place};
+use super::options::{ChannelLocation, Options};
 use super::sys;
 use crate::channel::Channel;
 use crate::error::OpenError;
@@ -53,7 +53,7 @@ fn use_segment(
     // SAFETY: the segment is mapped up to the end of the last region of this
     // very copy of the page, and the process keeps the mapping with the channel.
     let channel = unsafe { Channel::in_window(&page, mapping.address())? };
-    let place = Place::Segment(path.to_owned());
+    let place = ChannelLocation::Segment(path.to_owned());
     Opened::new(place, channel, vec![mapping], lock(file), options)
 }
 
@@ -70,7 +70,7 @@ fn unusable(path: &Path, source: io::Error) -> OpenError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hypertrace_abi::config::{ConfigPage, HostFacts};
+    use hypertrace_abi::config::{ConfigPage, HostInfo};
     use hypertrace_abi::layout::Geometry;
     use hypertrace_abi::zerocopy::IntoBytes;
     use std::os::unix::fs::FileExt;
@@ -82,7 +82,7 @@ mod tests {
     fn a_config_page_that_changes_all_the_time_is_refused_or_fits_its_mapping() {
         let page = |clients| {
             let geometry = Geometry { clients, ..Geometry::default() };
-            (ConfigPage::new(&geometry, &HostFacts::default()), geometry)
+            (ConfigPage::new(&geometry, &HostInfo::default()), geometry)
         };
         let ((small, _), (large, geometry)) = (page(2), page(64));
         let file = tempfile::NamedTempFile::new().unwrap();

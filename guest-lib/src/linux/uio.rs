@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Most maps of a device, `MAX_UIO_MAPS` of the kernel.
-const MOST_MAPS: u64 = 5;
+const MAX_MAPS: u64 = 5;
 
 /// A function's uio device.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Uio {
             let path = self.maps.join(format!("map{map}")).join(name);
             hexadecimal(fs::read_to_string(path).ok()?.trim())
         };
-        let map = (0..MOST_MAPS).find(|map| start != 0 && number(*map, "addr") == Some(start))?;
+        let map = (0..MAX_MAPS).find(|map| start != 0 && number(*map, "addr") == Some(start))?;
         Some((map, number(map, "size")?))
     }
 }

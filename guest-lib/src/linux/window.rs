@@ -1,7 +1,7 @@
 //! The device as an MMIO window, through /dev/mem.
 
 use super::opened::{Opened, Window, open_file};
-use super::options::{Options, Place};
+use super::options::{ChannelLocation, Options};
 use crate::error::OpenError;
 use hypertrace_abi::layout::PAGE;
 use hypertrace_segment::LockFile;
@@ -44,7 +44,7 @@ pub(super) fn open(address: u64, options: &Options) -> Result<Opened, OpenError>
     let (channel, mapping) = window.map(&window.config_page()?)?;
     // Two windows do not share bytes of the lock file.
     let lock = LockFile::new(file, address, LockFile::ANY);
-    Opened::new(Place::Window(address), channel, vec![mapping], lock, options)
+    Opened::new(ChannelLocation::Window(address), channel, vec![mapping], lock, options)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The guest library on shared memory that the test itself drains.
 
 use hypertrace::abi::atomic::AtomicU64;
-use hypertrace::abi::config::{ConfigPage, HostFacts, RingMode};
+use hypertrace::abi::config::{ConfigPage, HostInfo, RingMode};
 use hypertrace::abi::layout::Geometry;
 use hypertrace::abi::record::{Flags, id};
 use hypertrace::abi::ring::{ClientMemory, Consumer, ConsumerState, Flow};
@@ -21,7 +21,7 @@ fn rings() -> Vec<AtomicU64> {
 }
 
 fn page() -> ConfigPage {
-    ConfigPage::new(&GEOMETRY, &HostFacts::default())
+    ConfigPage::new(&GEOMETRY, &HostInfo::default())
 }
 
 fn lease<'m>(channel: Channel<'m>, index: u32, state: &'m ProducerState) -> Client<'m> {

@@ -10,7 +10,7 @@ use common::{TICK, alone, client, emit, fork, wait_until};
 use hypertrace::abi::atomic::AtomicU64;
 use hypertrace::abi::layout::{guest_page, host_page, register};
 use hypertrace::abi::schema::{FieldType, name_hash};
-use hypertrace::{Clock, MemoryType, Options, Place};
+use hypertrace::{ChannelLocation, Clock, MemoryType, Options};
 use hypertrace::{counts, event, open, with_client};
 use std::fs;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -32,7 +32,12 @@ fn the_pci_function_is_switched_on_and_mapped_write_combining_first() {
         let info = open(&system.options).unwrap();
         assert_eq!(
             (&info.place, info.clients.clone(), info.memory_type, info.clock),
-            (&Place::Function(system.file("")), 2..6, MemoryType::WriteBack, Clock::Counter)
+            (
+                &ChannelLocation::Function(system.file("")),
+                2..6,
+                MemoryType::WriteBack,
+                Clock::Counter
+            )
         );
         assert_eq!((info.frequency, info.traps), (0, true));
         assert_eq!(fs::read(system.file("enable")).unwrap()[0], b'1');
@@ -56,7 +61,7 @@ fn a_function_with_another_device_id_is_known_by_its_subsystem() {
         fs::remove_file(system.file("resource4_wc")).unwrap();
         fs::write(system.file("enable"), "7\n").unwrap();
         let info = open(&system.options).unwrap();
-        assert_eq!(info.place, Place::Function(system.file("")));
+        assert_eq!(info.place, ChannelLocation::Function(system.file("")));
         assert!(is_mapped(&system.file("resource4")));
         assert_eq!(fs::read(system.file("enable")).unwrap(), b"7\n");
     });
@@ -235,7 +240,7 @@ fn a_window_is_found_on_the_kernel_command_line() {
         fs::write(system.options.proc.join("cmdline"), line).unwrap();
         let mut fake = system.host_of_window();
         let info = open(&system.options).unwrap();
-        assert_eq!(info.place, Place::Window(WINDOW));
+        assert_eq!(info.place, ChannelLocation::Window(WINDOW));
         assert_eq!(info.clients, 2..6);
         emit(100);
         let child = fork(|| {
@@ -262,7 +267,10 @@ fn a_window_can_be_given_by_options() {
             ..system.options.clone()
         };
         let info = open(&options).unwrap();
-        assert_eq!((info.place, info.clock), (Place::Window(WINDOW), Clock::MonotonicRaw));
+        assert_eq!(
+            (info.place, info.clock),
+            (ChannelLocation::Window(WINDOW), Clock::MonotonicRaw)
+        );
     });
 }
 

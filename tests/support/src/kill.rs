@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Runs that may end before they are killed, for each kill.
-const MOST_TRIES: u64 = 20;
+const MAX_TRIES: u64 = 20;
 
 /// Kills `usual` runs of a program, unless the environment says how many, and checks what each one leaves.
 ///
@@ -27,7 +27,7 @@ pub fn sweep<R>(
     let kills = kills.map_or(usual, |kills| kills.parse().unwrap());
     let (mut killed, mut tries) = (0, 0);
     while killed < kills {
-        assert!(tries < MOST_TRIES * kills, "{killed} of {tries} were killed before they ended");
+        assert!(tries < MAX_TRIES * kills, "{killed} of {tries} were killed before they ended");
         // Multiples of the golden ratio fill the span evenly, whatever their number is.
         let moment = span.mul_f64((tries as f64 * 0.618_033_988_749_895).fract());
         tries += 1;

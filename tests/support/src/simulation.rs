@@ -5,8 +5,8 @@
 use fastrand::Rng;
 use hypertrace_compare::stats::{benjamini_hochberg, permutation, welch};
 
-/// The runs. `compare/tests/record.py` recorded them.
-const RUNS: &str = include_str!("../../../compare/tests/runs.csv");
+/// The runs. `timeline/compare/tests/record.py` recorded them.
+const RUNS: &str = include_str!("../../../timeline/compare/tests/runs.csv");
 
 /// Typical means of the regions of each name, whose verdicts are adjusted for their number.
 pub const NAMES: [&str; 4] = ["request", "parse_alone", "look_up_alone", "render_alone"];

@@ -1,13 +1,13 @@
 //! The calls of a drain loop, one by one: each uses the sink's drain side for itself.
 
 use hypertrace_abi::ring::Consumer;
-use hypertrace_abi::sink::{Drained, EventSink, KnownClient, Settings, with_drain};
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, PassConfig, with_drain};
 use std::time::Duration;
 
 /// The methods of [`DrainSink`](hypertrace_abi::sink::DrainSink), as a sink's own.
 pub trait Steps: EventSink {
     /// Begins a pass.
-    fn begin_pass(&self) -> Settings {
+    fn begin_pass(&self) -> PassConfig {
         with_drain(self, |sink| sink.begin_pass())
     }
 

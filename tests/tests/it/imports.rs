@@ -9,7 +9,8 @@ use std::path::Path;
 fn folders_import_in_no_circle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
-    let members = manifest.lines().find(|line| line.starts_with("members")).unwrap();
+    let members = manifest.split_once("\nmembers = [").and_then(|(_, rest)| rest.split_once(']'));
+    let (members, _) = members.unwrap();
     let mut imports = 0;
     for package in members.split('"').skip(1).step_by(2) {
         let parts = fs::read_dir(root.join(package).join("src")).into_iter().flatten().flatten();

@@ -201,7 +201,7 @@ fn guests_continue_over_many_snapshots_and_each_event_is_in_one_session_or_lost(
 /// Clients of the machine whose threads trace while it is saved, and the greatest state of all these clients in
 /// bytes. A VMM's own limit can be near: Firecracker's is 10 MB.
 const THREADS: u32 = 16;
-const MOST_STATE: usize = 4 << 20;
+const MAX_STATE: usize = 4 << 20;
 
 #[test]
 fn a_machine_with_sixteen_tracing_threads_has_a_small_state_and_loses_no_event_by_a_restore() {
@@ -282,7 +282,7 @@ fn a_machine_with_sixteen_tracing_threads_has_a_small_state_and_loses_no_event_b
     assert_eq!(total(|summary| summary.ring_events), recorded);
     assert_eq!(total(|summary| summary.lost), emitted - recorded);
     assert!(summaries.iter().all(|summary| summary.faults.is_empty()), "{summaries:?}");
-    assert!(states.iter().all(|bytes| (1..MOST_STATE).contains(bytes)), "{states:?}");
+    assert!(states.iter().all(|bytes| (1..MAX_STATE).contains(bytes)), "{states:?}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 /// Longest time that writes may continue to fail after the throttles are opened.
 const SETTLE: Duration = Duration::from_secs(60);
 /// Most growth of memory after the first round of each kind.
-const MOST_GROWTH_KIB: u64 = 8 << 10;
+const MAX_GROWTH_KIB: u64 = 8 << 10;
 
 /// Counts of the events emitted to a backend.
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -113,7 +113,7 @@ fn every_event_is_recorded_or_dropped_and_memory_is_flat() {
         assert!(row.emitted > 0 && row.emitted == row.recorded + row.dropped, "{row:?}");
     }
     let [warm, end, _] = told.resident_kib;
-    assert!(end < warm + MOST_GROWTH_KIB, "{warm} KiB became {end} KiB");
+    assert!(end < warm + MAX_GROWTH_KIB, "{warm} KiB became {end} KiB");
     if tracefs.is_some() {
         capability::used("tracefs");
     }

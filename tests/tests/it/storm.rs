@@ -19,7 +19,7 @@ use hypertrace_abi::layout::{WORD, guest_page, host_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{
-    DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
+    DrainSink, Drained, EventSink, KnownClient, PassConfig, ReferencePoint, SessionInfo, Status,
 };
 use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
@@ -51,9 +51,9 @@ const PASS: Duration = Duration::from_millis(50);
 /// Share of each client in a pass whose shares are counted in steps.
 const SHARE: u64 = 4;
 /// Most steps of such a pass: 16 shares, one more for the client that began last, and one check of each.
-const MOST_STEPS: u64 = 17 * SHARE + HOSTILE as u64 + 1;
+const MAX_STEPS: u64 = 17 * SHARE + HOSTILE as u64 + 1;
 /// Most resident memory of the process.
-const MOST_RESIDENT_KIB: u64 = 512 << 10;
+const MAX_RESIDENT_KIB: u64 = 512 << 10;
 /// Environment variable with the memory that a sanitizer adds.
 const RESIDENT: &str = "HYPERTRACE_STORM_RESIDENT_MIB";
 
@@ -85,8 +85,8 @@ struct Watch {
 }
 
 impl EventSink for Watch {
-    fn facts(&self) -> Facts {
-        Facts { ring_mode: self.ring_mode, ..self.session.facts() }
+    fn session_info(&self) -> SessionInfo {
+        SessionInfo { ring_mode: self.ring_mode, ..self.session.session_info() }
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
@@ -111,7 +111,7 @@ impl DrainSink for &Watch {
         self.session.known_clients(each);
     }
 
-    fn begin_pass(&mut self) -> Settings {
+    fn begin_pass(&mut self) -> PassConfig {
         self.session.begin_pass()
     }
 
@@ -171,7 +171,7 @@ impl Passes {
         };
         let cpu = thread_time() - before;
         let (steps, words) = (steps.swap(0, Relaxed), words.swap(0, Relaxed));
-        assert!(!counted || steps <= MOST_STEPS, "{steps} steps in one pass");
+        assert!(!counted || steps <= MAX_STEPS, "{steps} steps in one pass");
         self.add(&Passes {
             passes: 1,
             steps,
@@ -603,7 +603,7 @@ fn a_storm_harms_nobody() {
     let seconds = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
     let lasts = Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS));
     let resident = std::env::var(RESIDENT).ok().and_then(|mib| mib.parse::<u64>().ok());
-    let most_resident = resident.map_or(MOST_RESIDENT_KIB, |mib| mib << 10);
+    let most_resident = resident.map_or(MAX_RESIDENT_KIB, |mib| mib << 10);
     let mut random = Random::seeded();
     let (mut lasted, mut rounds) = (Duration::ZERO, 0);
     let (mut passes, mut resident_kib, mut bytes, mut records) = (Passes::default(), 0, 0, 0);
@@ -623,7 +623,7 @@ fn a_storm_harms_nobody() {
     }
     println!(
         "figure: storm of {} s, {rounds} sessions, {records} records; {} passes, in one at most {} \
-         steps ({} of {MOST_STEPS} where shares are steps), {} words, {} us of CPU time (target {} us, beyond it {}); {resident_kib} KiB in \
+         steps ({} of {MAX_STEPS} where shares are steps), {} words, {} us of CPU time (target {} us, beyond it {}); {resident_kib} KiB in \
          memory, {bytes} bytes on disk at most",
         lasted.as_secs(),
         passes.passes,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use hypertrace::{Channel, Client, Clock, LeaseInfo, Options, ProducerState, Status};
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
-use hypertrace_abi::config::{HostFacts, RingMode};
+use hypertrace_abi::config::{HostInfo, RingMode};
 use hypertrace_abi::event::Words;
 use hypertrace_abi::layout::local::{PAGE_L, WATCH, watch};
 use hypertrace_abi::layout::{Geometry, Region};
@@ -21,7 +21,7 @@ use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, NewRecord, Producer};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{
-    DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings,
+    DrainSink, Drained, EventSink, KnownClient, PassConfig, ReferencePoint, SessionInfo,
 };
 use hypertrace_test_support::kept::Value;
 use hypertrace_tests::{babeltrace2, traced, wait_until};
@@ -303,8 +303,8 @@ struct SlowDrain {
 }
 
 impl EventSink for SlowDrain {
-    fn facts(&self) -> Facts {
-        self.session.facts()
+    fn session_info(&self) -> SessionInfo {
+        self.session.session_info()
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
@@ -331,7 +331,7 @@ impl DrainSink for &SlowDrain {
         self.session.known_clients(each);
     }
 
-    fn begin_pass(&mut self) -> Settings {
+    fn begin_pass(&mut self) -> PassConfig {
         self.session.begin_pass()
     }
 
@@ -410,7 +410,7 @@ fn a_ring_that_fills_is_drained_before_the_host_looks_by_itself() {
 #[test]
 fn a_ring_of_a_mebibyte_takes_240_short_threads_between_two_drains() {
     let geometry = Geometry::for_programs(1, 1 << 20);
-    let segment = Segment::anonymous(&geometry, &HostFacts::default()).unwrap();
+    let segment = Segment::anonymous(&geometry, &HostInfo::default()).unwrap();
     // SAFETY: `segment` is mapped for as long as the clients below are there.
     let channel = unsafe { Channel::at_window(segment.address()) }.unwrap();
     let state = ProducerState::new();
@@ -458,11 +458,11 @@ fn points_wait_while_the_hosts_ring_is_full() {
     let trace = hypertrace_trace::Session::create(trace).unwrap();
     let geometry = Geometry { clients: THREADS, ..Geometry::default() };
     let frequency = trace.host_frequency();
-    let facts = HostFacts {
+    let facts = HostInfo {
         session: trace.uuid(),
         guest_frequency: frequency,
         host_frequency: frequency,
-        ..HostFacts::default()
+        ..HostInfo::default()
     };
     let segment = Arc::new(Segment::anonymous(&geometry, &facts).unwrap());
     let sink = Arc::new(SlowDrain { session: trace.clone(), full: AtomicU32::new(0) });

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hypertrace::{OpenError, Options, Place, Status, counts, event};
+use hypertrace::{ChannelLocation, OpenError, Options, Status, counts, event};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
@@ -96,7 +96,7 @@ fn options(machine: &str) -> Options {
 /// Traces as a program of the guest.
 fn program(machine: &str) {
     let info = hypertrace::open(&options(machine)).unwrap();
-    assert!(matches!(info.place, Place::Ivshmem(_)), "{info:?}");
+    assert!(matches!(info.place, ChannelLocation::Ivshmem(_)), "{info:?}");
     assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
 }
 

@@ -9,7 +9,7 @@ use super::sweep::{NONE, Rates, Span};
 use super::{ClockMap, clamped, distance, find};
 
 /// Most limits that are computed, some seconds: all maps' at each other's readings.
-const MOST_LIMITS: usize = 1 << 25;
+const MAX_LIMITS: usize = 1 << 25;
 
 /// Limits of several maps.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Hull {
             all.iter().flat_map(|(map, _)| map.knots.iter().map(|knot| knot.x)).collect();
         readings.sort_unstable();
         readings.dedup();
-        if readings.len().saturating_mul(all.len()) > MOST_LIMITS {
+        if readings.len().saturating_mul(all.len()) > MAX_LIMITS {
             return None;
         }
         let rates = all.iter().map(|(map, _)| map.rates).reduce(Rates::or)?;

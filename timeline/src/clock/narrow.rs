@@ -12,7 +12,7 @@ use super::{ClockMap, Declared, ENDS, Point, nominal_rate, readings};
 use std::collections::HashSet;
 
 /// One constraint of so many may contradict others. If more do, the rest cannot be relied on.
-const MOST_WRONG: usize = 16;
+const MAX_WRONG: usize = 16;
 
 /// Times that contradicting constraints are searched for.
 const PASSES: usize = 4;
@@ -47,7 +47,7 @@ impl Limits {
 impl ClockMap {
     /// Makes a narrower map from the constraints of this one, `certain`, and from those of `more` that
     /// contradict neither these nor each other; the others are removed from `more`. Of two that contradict
-    /// each other, both are. If more than one of [`MOST_WRONG`] is removed, all are, and there is no
+    /// each other, both are. If more than one of [`MAX_WRONG`] is removed, all are, and there is no
     /// narrower map.
     ///
     /// The room for jumps stays that of this map.
@@ -88,7 +88,7 @@ impl ClockMap {
         let all = with(more);
         let map = ClockMap::fit(declared, &all.not_after, &all.not_before).ok().flatten();
         let map = map.filter(|map| {
-            (found - more.len()) * MOST_WRONG <= found
+            (found - more.len()) * MAX_WRONG <= found
                 && map.has_another_rate == self.has_another_rate
         });
         if map.is_none() {

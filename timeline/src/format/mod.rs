@@ -8,19 +8,19 @@
 
 mod print;
 
-use crate::value::{Array, MOST_NAME, Name, Part, ValueRef, number, signed_number};
+use crate::value::{Array, MAX_NAME, Name, Part, ValueRef, number, signed_number};
 use hypertrace_abi::event::cut;
 use print::{Expr, Found, Named, Print};
 use std::sync::Arc;
 
 /// Most fields of an event: a system call has 8, the largest event of Linux 6.18 has 54.
-const MOST_FIELDS: usize = 256;
+const MAX_FIELDS: usize = 256;
 /// Most bytes of the names of an event's values, and of those of its fields: fields of Linux 6.18 have up to 266.
-const MOST_NAMES: usize = 4096;
+const MAX_NAMES: usize = 4096;
 /// Most bytes of a name, and most characters of a field's line, that are shown if they cannot be read.
-const MOST_SHOWN: usize = 80;
+const MAX_SHOWN: usize = 80;
 /// Largest offset or size of a field: records are smaller than a page.
-const MOST_BYTES: usize = 1 << 16;
+const MAX_BYTES: usize = 1 << 16;
 
 /// Bytes of the fields of all events: u16 id, u8 flags, u8 depth, i32 thread.
 pub(crate) const COMMON: usize = 8;
@@ -182,17 +182,17 @@ impl Format {
     pub fn parse(number: u32, system: &str, text: &str) -> Result<Format, String> {
         let name = name(text);
         if !is_identifier(name) || !is_identifier(system) {
-            let (system, name) = (cut(system, MOST_SHOWN), cut(name, MOST_SHOWN));
+            let (system, name) = (cut(system, MAX_SHOWN), cut(name, MAX_SHOWN));
             return Err(format!("expected a name of an event, found {system:?}:{name:?}"));
         }
         let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("field:"));
-        let (mut fields, mut unread, mut room) = (Vec::new(), None, MOST_NAMES);
+        let (mut fields, mut unread, mut room) = (Vec::new(), None, MAX_NAMES);
         for line in lines {
-            let field = Field::parse(line).filter(|_| fields.len() < MOST_FIELDS);
+            let field = Field::parse(line).filter(|_| fields.len() < MAX_FIELDS);
             match field.filter(|field| take(&mut room, field.name.len())) {
                 Some(field) => fields.push(field),
                 None => {
-                    let first = || (0, line.chars().take(MOST_SHOWN).collect());
+                    let first = || (0, line.chars().take(MAX_SHOWN).collect());
                     unread.get_or_insert_with(first).0 += 1;
                 }
             }
@@ -284,7 +284,7 @@ impl Field {
             }
         }
         let (at, size): (usize, usize) = (at?, size?);
-        if at > MOST_BYTES || size > MOST_BYTES {
+        if at > MAX_BYTES || size > MAX_BYTES {
             return None;
         }
         let (name, shape) = shape(declaration, size, signed)?;
@@ -449,7 +449,7 @@ impl<'a> Fields<'a> {
     /// Returns the name of the number in a field, or the number.
     pub fn shown(self, field: usize) -> Option<String> {
         let field = self.format.fields.get(field)?;
-        match self.name(field, &mut { MOST_NAMES }) {
+        match self.name(field, &mut { MAX_NAMES }) {
             Some(name) => Some(name.to_string()),
             None => Some(field.number(self.bytes)?.to_string()),
         }
@@ -470,7 +470,7 @@ impl<'a> Fields<'a> {
         let Fields { format, bytes, printed } = self;
         let printed_at = format.printk.map(|printk| printk.arguments.unwrap_or(printk.address));
         // Several fields may have the same part of a record as their array.
-        let (mut arrays, mut names) = (bytes.len(), MOST_NAMES);
+        let (mut arrays, mut names) = (bytes.len(), MAX_NAMES);
         let own = format.fields.iter().enumerate().skip(format.common);
         own.flat_map(move |(index, field)| {
             let printed = printed.filter(|_| printed_at == Some(index)).map(ValueRef::Str);
@@ -505,6 +505,6 @@ impl<'a> Fields<'a> {
         }
         let name = Name { first: first?, second };
         let len = name.len();
-        (len <= MOST_NAME && take(room, len)).then_some(name)
+        (len <= MAX_NAME && take(room, len)).then_some(name)
     }
 }

@@ -16,17 +16,17 @@ use crate::value::Part;
 use std::collections::HashSet;
 
 /// Most levels of parentheses and operators within each other. Linux 6.18 has 14.
-const MOST_DEPTH: u32 = 64;
+const MAX_DEPTH: u32 = 64;
 /// Most nodes of an argument, which bounds the recursion of its evaluation.
-const MOST_NODES: u32 = 256;
+const MAX_NODES: u32 = 256;
 /// Most nodes and flags of all arguments with names: an event's names take that many steps.
-const MOST_STEPS: u32 = 2048;
+const MAX_STEPS: u32 = 2048;
 /// Most flags of a list: a number has 64, and the kernel names some combinations. Others are shown as a number.
-const MOST_FLAGS: usize = 256;
+const MAX_FLAGS: usize = 256;
 /// Most arguments with names for the same field: one for a number, one for flags.
-const MOST_NAMES: usize = 2;
+const MAX_NAMES: usize = 2;
 /// Most combinations of conditions for which the bits that names tell are worked out. Beyond that, they tell none.
-const MOST_PATHS: u32 = 64;
+const MAX_PATHS: u32 = 64;
 
 /// Facts of a `print fmt`, by the fields' indexes.
 #[derive(Debug, Default)]
@@ -370,15 +370,15 @@ pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<(usize, bool)>) -
         let exprs = &mut print.names[at].exprs;
         let own = parser.nodes + parser.flags;
         // XFS prints a type before each of two numbers.
-        let is_new = exprs.len() < MOST_NAMES && !exprs.contains(&expr);
-        if is_new && steps + own <= MOST_STEPS {
+        let is_new = exprs.len() < MAX_NAMES && !exprs.contains(&expr);
+        if is_new && steps + own <= MAX_STEPS {
             steps += own;
             exprs.push(expr);
         }
     }
     for named in &mut print.names {
         let exprs: Vec<&Expr> = named.exprs.iter().collect();
-        named.tells = told(&exprs, named.field, 0, &mut { MOST_PATHS });
+        named.tells = told(&exprs, named.field, 0, &mut { MAX_PATHS });
     }
     print
 }
@@ -497,7 +497,7 @@ impl<'a> Parser<'a> {
     /// Counts a node that remains.
     fn node(&mut self, expr: Expr) -> Option<Expr> {
         self.nodes += 1;
-        (self.nodes <= MOST_NODES).then_some(expr)
+        (self.nodes <= MAX_NODES).then_some(expr)
     }
 
     fn expression(&mut self, depth: u32) -> Option<Expr> {
@@ -536,7 +536,7 @@ impl<'a> Parser<'a> {
     }
 
     fn primary(&mut self, depth: u32) -> Option<Expr> {
-        if depth > MOST_DEPTH {
+        if depth > MAX_DEPTH {
             return None;
         }
         match self.next() {
@@ -581,7 +581,7 @@ impl<'a> Parser<'a> {
                     let of = self.accept("(").then(|| self.expression(depth + 1))??;
                     let delimiter = self.accept(",").then(|| self.text())??;
                     let mut names = self.names(depth + 1)?;
-                    names.truncate(MOST_FLAGS);
+                    names.truncate(MAX_FLAGS);
                     self.flags += names.len() as u32;
                     self.node(Expr::Flags(Box::new(of), delimiter.into(), Names::new(names)))
                 }

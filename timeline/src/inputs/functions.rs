@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Most bytes of the fields of functions that the tasks of a trace keep for their next record, each an even part.
-const MOST_KEPT: usize = 32 << 20;
+const MAX_KEPT: usize = 32 << 20;
 
 /// Bytes of a function's fields besides its names.
 const FIELDS: usize = 256;
@@ -192,7 +192,7 @@ pub(crate) fn inputs<'a>(
             record: None,
             known: HashMap::new(),
             kept: Vec::new(),
-            room: MOST_KEPT / functions.trace.tasks().len(),
+            room: MAX_KEPT / functions.trace.tasks().len(),
         }) as Box<dyn Input>)
     };
     functions.trace.tasks().iter().map(&mut input).collect()
@@ -237,7 +237,7 @@ impl Input for TaskInput<'_> {
                 if self.room < bytes {
                     self.kept.clear();
                     self.known.clear();
-                    self.room = MOST_KEPT / self.functions.trace.tasks().len();
+                    self.room = MAX_KEPT / self.functions.trace.tasks().len();
                 }
                 self.room = self.room.saturating_sub(bytes);
                 self.kept.push(function);

@@ -22,7 +22,7 @@ pub(crate) struct Producer {
 pub(crate) struct Names {
     /// For each session, the prefix of its names and the name of its host side.
     sessions: Vec<(String, [&'static str; 2])>,
-    places: HashMap<Producer, Place>,
+    places: HashMap<Producer, SourceIndex>,
     holders: Vec<Holder>,
     /// Number of the next source.
     next: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Names {
 
 /// Place of a source in [`Names`], which finds it without a search.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place(usize);
+pub(crate) struct SourceIndex(usize);
 
 #[derive(Clone, Debug)]
 struct Holder {
@@ -64,33 +64,33 @@ impl Names {
     }
 
     /// Returns the place of a source. A stream asks once, not for each event.
-    pub fn place(&mut self, producer: Producer) -> Place {
+    pub fn place(&mut self, producer: Producer) -> SourceIndex {
         *self.places.entry(producer).or_insert_with(|| {
             let name = String::new();
             self.holders.push(Holder { producer, token: None, name, shown: None, thread: None });
-            Place(self.holders.len() - 1)
+            SourceIndex(self.holders.len() - 1)
         })
     }
 
     /// Sets the name of a lease, with its token if that is known.
-    pub fn lease(&mut self, Place(at): Place, token: Option<u64>, name: String) {
+    pub fn lease(&mut self, SourceIndex(at): SourceIndex, token: Option<u64>, name: String) {
         let Holder { producer, thread, .. } = self.holders[at];
         self.holders[at] = Holder { producer, token, name, shown: None, thread };
     }
 
     /// Sets the host's thread that a lease is of, with the token of the lease record's packet.
-    pub fn set_thread(&mut self, Place(at): Place, thread: Option<(u64, Thread)>) {
+    pub fn set_thread(&mut self, SourceIndex(at): SourceIndex, thread: Option<(u64, Thread)>) {
         self.holders[at].thread = thread;
     }
 
     /// Returns what was set last.
-    pub fn thread(&self, Place(at): Place) -> Option<(u64, Thread)> {
+    pub fn thread(&self, SourceIndex(at): SourceIndex) -> Option<(u64, Thread)> {
         self.holders[at].thread
     }
 
     /// Notes the lease of a record that passes. If it is another lease than the known one,
     /// its lease record was lost, and with it the name.
-    pub fn token(&mut self, place: Place, token: u64) {
+    pub fn token(&mut self, place: SourceIndex, token: u64) {
         match self.holders[place.0].token {
             Some(known) if known == token => {}
             Some(_) => self.lease(place, Some(token), String::new()),
@@ -100,7 +100,7 @@ impl Names {
 
     /// Returns the source that a place stands for at present. The source's text is `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
     /// no VMM, with `S1:` in front if there are several sessions.
-    pub fn get(&mut self, Place(at): Place) -> &Arc<Source> {
+    pub fn get(&mut self, SourceIndex(at): SourceIndex) -> &Arc<Source> {
         let Names { sessions, holders, next, .. } = self;
         let Holder { producer: Producer { session, domain, client }, name, shown, .. } =
             &mut holders[at];

@@ -59,7 +59,7 @@ enum Mode {
 }
 
 /// Most intervals of a thread that wait for their proof.
-pub const MOST_WAITING: usize = 4096;
+pub const MAX_WAITING: usize = 4096;
 
 /// An event of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +220,7 @@ impl Account {
             is_unproven: false,
             has_border: false,
             last_border: i64::MIN,
-            most: MOST_WAITING,
+            most: MAX_WAITING,
             is_contradicted: false,
             switches: Switches::default(),
         }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::iter::Peekable;
 
 /// Most regions that begin at one time and get their events.
-const MOST_TOGETHER: usize = 1 << 16;
+const MAX_TOGETHER: usize = 1 << 16;
 
 /// What the event that begins a region says of it: its group, its client, its id.
 type Key = (u16, Option<u32>, u64);
@@ -110,7 +110,7 @@ impl<'a> Begins<'a> {
         self.now.clear();
         let mut together = 0;
         while let Some(sample) = self.later.next_if(|sample| sample.begin_ns <= time) {
-            if sample.begin_ns < time || together == MOST_TOGETHER {
+            if sample.begin_ns < time || together == MAX_TOGETHER {
                 if !alone(sample)? {
                     return Ok(false);
                 }

@@ -13,12 +13,12 @@ use std::rc::Rc;
 /// Most bytes of the name of a thread, with its NUL: Linux's `TASK_COMM_LEN`.
 const COMM: usize = 16;
 /// Maximum number of names of threads, besides the first of each, that are told apart: some 32 bytes each.
-const MOST_NAMES: usize = 1 << 16;
+const MAX_NAMES: usize = 1 << 16;
 /// Most causes of a thread's time between two times without open regions. Time of others is of
 /// [`Cause::Others`].
-const MOST_OF_THREAD: usize = 1 << 11;
+const MAX_OF_THREAD: usize = 1 << 11;
 /// The same of the regions of a group.
-const MOST_OF_GROUP: usize = 1 << 12;
+const MAX_OF_GROUP: usize = 1 << 12;
 
 /// Names of softirqs, by their numbers in the kernel.
 const SOFTIRQS: [&str; 10] =
@@ -262,7 +262,7 @@ impl Causes {
         let names = self.names.entry(number).or_insert(new);
         if names.last != comm
             && names.first != comm
-            && self.others.len() < MOST_NAMES
+            && self.others.len() < MAX_NAMES
             && self.others.insert((number, comm))
         {
             names.count += 1;
@@ -345,7 +345,7 @@ impl Waits {
             return;
         }
         let wait = (interval.part, interval.cause);
-        add(Rc::make_mut(self.0.get_or_insert_default()), wait, interval.length(), MOST_OF_THREAD);
+        add(Rc::make_mut(self.0.get_or_insert_default()), wait, interval.length(), MAX_OF_THREAD);
     }
 
     /// Returns what was added since `before`.
@@ -379,7 +379,7 @@ pub(super) struct GroupWaits(HashMap<Wait, u64>);
 impl GroupWaits {
     pub fn add(&mut self, waits: &[(Wait, u64)]) {
         for (wait, time) in waits {
-            let wait = match self.0.contains_key(wait) || self.0.len() < MOST_OF_GROUP {
+            let wait = match self.0.contains_key(wait) || self.0.len() < MAX_OF_GROUP {
                 true => *wait,
                 false => (wait.0, Causes::OTHERS),
             };
@@ -463,6 +463,6 @@ mod tests {
         assert_eq!(after(0..80), ("x79".into(), 80));
         // Those of before, in another order.
         assert_eq!(after(20..60), ("x79".into(), 80));
-        assert_eq!(after(80..MOST_NAMES + 99), (format!("x{}", MOST_NAMES + 98), MOST_NAMES + 1));
+        assert_eq!(after(80..MAX_NAMES + 99), (format!("x{}", MAX_NAMES + 98), MAX_NAMES + 1));
     }
 }

@@ -21,9 +21,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 /// Most names of a group's children.
-const MOST_NAMES: usize = 32;
+const MAX_NAMES: usize = 32;
 /// The same of all groups together, of some 200 bytes each.
-const MOST_OF_ALL: usize = 1 << 16;
+const MAX_OF_ALL: usize = 1 << 16;
 
 /// All regions of a name inside the regions of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -70,7 +70,7 @@ pub(super) fn of_parents(
     if store.with_inside().all(|sample| sample.depth == 0) {
         return found;
     }
-    let mut left = MOST_OF_ALL;
+    let mut left = MAX_OF_ALL;
     let mut around: HashMap<Owner, Vec<&Sample>> = HashMap::new();
     for sample in store.with_inside().rev() {
         let Some(owner) = owner(sample) else { continue };
@@ -96,7 +96,7 @@ pub(super) fn of_parents(
 fn add(children: &mut Vec<Child>, name: Option<&str>, times: &Times, left: &mut usize) {
     let at = match children.iter().position(|child| child.name.as_deref() == name) {
         Some(at) => at,
-        None if name.is_some() && (children.len() >= MOST_NAMES || *left == 0) => {
+        None if name.is_some() && (children.len() >= MAX_NAMES || *left == 0) => {
             return add(children, None, times, left);
         }
         None => {

@@ -47,10 +47,10 @@ use warnings::{
 /// Events of each CPU that are read before the merge, to see which kinds there are.
 const FIRST_EVENTS: usize = 1 << 12;
 /// Most intervals of all threads that are kept, of 32 bytes each. If there are more, the first half of the time is forgotten.
-const MOST_LOGGED: usize = 1 << 23;
+const MAX_LOGGED: usize = 1 << 23;
 
 /// Most intervals of a thread that are kept before they are handed over.
-const MOST_UNSENT: usize = 1 << 10;
+const MAX_UNSENT: usize = 1 << 10;
 
 /// The pass.
 struct Pass<'a> {
@@ -536,10 +536,10 @@ impl<'a> Pass<'a> {
     fn note_log(&mut self, session: usize, at: usize, logged: usize) {
         let thread = &self.hosts[session].threads[at];
         self.logged += thread.tally.log().len() - logged;
-        if self.sink.is_some() && thread.tally.log().len() > MOST_UNSENT {
+        if self.sink.is_some() && thread.tally.log().len() > MAX_UNSENT {
             self.send(session, at, false);
         }
-        if self.logged > MOST_LOGGED {
+        if self.logged > MAX_LOGGED {
             self.shorten_logs();
         }
     }

@@ -21,17 +21,17 @@ use crate::inputs::kernel::AllThreads;
 use std::collections::{HashMap, VecDeque};
 
 /// Most CPUs, more than any kernel has.
-pub(super) const MOST_CPUS: usize = 1 << 13;
+pub(super) const MAX_CPUS: usize = 1 << 13;
 /// Most turns of a CPU that are kept, of 32 bytes each.
-const MOST_TURNS: usize = 1 << 12;
+const MAX_TURNS: usize = 1 << 12;
 /// Most turns of all CPUs where the waits on paths are wanted. A CPU has those of before in any case.
-const MOST_OF_PATHS: usize = 1 << 19;
+const MAX_OF_PATHS: usize = 1 << 19;
 /// Most threads that had the CPU in one wait on a path.
-const MOST_IN_WAIT: usize = 1 << 10;
+const MAX_IN_WAIT: usize = 1 << 10;
 /// Turns of a CPU in which the name of a thread is looked for whose switch is missing.
 const LAST_TURNS: usize = 64;
 /// Most threads whose last wake-up is kept.
-const MOST_WOKEN: usize = 1 << 16;
+const MAX_WOKEN: usize = 1 << 16;
 /// Bits of an event's flags: it was in a hard interrupt, or in a softirq.
 const HARD: u8 = 1 << 3;
 const SOFT: u8 = 1 << 4;
@@ -205,7 +205,7 @@ impl Cpus {
                 && has_turns
             {
                 let next = Next { cpu, tid: stay.tid, prev: None };
-                self.before(next, (stay.from, stay.to), MOST_IN_WAIT, causes, &mut found);
+                self.before(next, (stay.from, stay.to), MAX_IN_WAIT, causes, &mut found);
             }
             if found.is_empty() {
                 found.push((stay.to, Unknown::NotRecorded.number()));
@@ -240,14 +240,14 @@ impl Cpus {
         let mut found = Vec::new();
         // No thread got it at the end.
         let next = Next { cpu, tid: u32::MAX, prev: None };
-        self.before(next, times, MOST_IN_WAIT, causes, &mut found);
+        self.before(next, times, MAX_IN_WAIT, causes, &mut found);
         found
     }
 
     /// Returns the index of a CPU, which is made; `None` if its number is too large.
     fn make(&mut self, number: u32) -> Option<usize> {
         let number = number as usize;
-        if number >= self.all.len() && number < MOST_CPUS {
+        if number >= self.all.len() && number < MAX_CPUS {
             self.all.resize_with(number + 1, Cpu::default);
         }
         (number < self.all.len()).then_some(number)
@@ -264,8 +264,8 @@ impl Cpus {
         let tid = |field| fields.number(field).and_then(|tid| u32::try_from(tid).ok());
         let context = fields.bytes.get(2).copied().unwrap_or(0) & (HARD | SOFT);
         let Some(at) = self.make(number) else { return };
-        let of_paths = if self.keeps_turns { MOST_OF_PATHS / self.all.len() } else { 0 };
-        self.all[at].most = of_paths.max(MOST_TURNS);
+        let of_paths = if self.keeps_turns { MAX_OF_PATHS / self.all.len() } else { 0 };
+        self.all[at].most = of_paths.max(MAX_TURNS);
         let is_switch_of_perf = matches!(event, CpuEvent::SwitchIn { .. } | CpuEvent::SwitchOut);
         if !is_switch_of_perf && !self.all[at].has(running) {
             // A switch is missing.
@@ -361,7 +361,7 @@ impl Cpus {
                     (Some(history), By::Cause(cause)) => history.woken_by(time, woken, cause),
                     (None, _) => {}
                 }
-                if self.woken.len() >= MOST_WOKEN && !self.woken.contains_key(&woken) {
+                if self.woken.len() >= MAX_WOKEN && !self.woken.contains_key(&woken) {
                     // Their wake-ups are missing then, which is said.
                     self.woken.clear();
                 }

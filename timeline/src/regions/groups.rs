@@ -7,13 +7,13 @@ use super::parts::Times;
 use super::steals::Steals;
 use super::store::{Detail, Holder, Store};
 use super::summary::{ByValue, Group};
-use super::{MOST_GROUPS, children};
+use super::{MAX_GROUPS, children};
 use std::collections::HashMap;
 
 /// Name of the regions whose duration is the cost of a region.
 pub const EMPTY: &str = "empty";
 /// Most bytes of a value. Longer ones are cut: those with the same beginning are one group.
-const MOST_VALUE: usize = 100;
+const MAX_VALUE: usize = 100;
 /// Value of the regions whose own value has no group, as there are too many.
 const OTHERS: &str = "other values";
 /// Name of the regions whose own name has no group, as there are too many. No event has a space in its
@@ -45,8 +45,8 @@ pub(super) struct Groups {
 impl Groups {
     /// Makes none, for so many names in so many sessions, with values of this.
     pub fn new(names: usize, sessions: usize, by: &str) -> Groups {
-        let most_names = MOST_GROUPS - sessions.min(MOST_GROUPS / 4);
-        let others = names.saturating_mul(sessions).min(MOST_GROUPS / 2);
+        let most_names = MAX_GROUPS - sessions.min(MAX_GROUPS / 4);
+        let others = names.saturating_mul(sessions).min(MAX_GROUPS / 2);
         Groups {
             all: Vec::new(),
             by: by.to_owned(),
@@ -101,7 +101,7 @@ impl Groups {
                 return Some(*group);
             }
         }
-        if self.all.len() == MOST_GROUPS {
+        if self.all.len() == MAX_GROUPS {
             self.is_cut = true;
             return None;
         }
@@ -219,8 +219,8 @@ impl Groups {
 
 /// Cuts a value, at a character.
 pub(super) fn cut(mut value: String) -> String {
-    if value.len() > MOST_VALUE {
-        let end = (0..=MOST_VALUE).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
+    if value.len() > MAX_VALUE {
+        let end = (0..=MAX_VALUE).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
         value.truncate(end);
         value.push('…');
     }

@@ -7,8 +7,8 @@ mod leases;
 
 pub(super) use leases::{Counted, lease};
 
-use super::account::{Account, MOST_WAITING, Switches};
-use super::cpus::MOST_CPUS;
+use super::account::{Account, MAX_WAITING, Switches};
+use super::cpus::MAX_CPUS;
 use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::modes::GuestModes;
@@ -20,7 +20,7 @@ use super::vcpus::{Unplaced, Vcpus};
 use super::walked::Walked;
 use super::{NotCounted, unix_ns};
 use crate::event::EventRef;
-use crate::inputs::ctf::{ClockMaps, Domain, MOST_CLIENTS, Session, SessionJson};
+use crate::inputs::ctf::{ClockMaps, Domain, MAX_CLIENTS, Session, SessionJson};
 use crate::inputs::kernel::KernelTrace;
 use jumps::Jumps;
 use leases::lease_ends;
@@ -28,15 +28,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Most threads of a session that have an account, of some 600 bytes.
-const MOST_THREADS: usize = 1 << 14;
+const MAX_THREADS: usize = 1 << 14;
 /// Threads that are looked at to find one whose account is free.
-const MOST_TRIED: usize = 64;
+const MAX_TRIED: usize = 64;
 /// Most intervals of all threads together that wait, of some 60 bytes each, and those of a thread in any case.
 const WAITING: (usize, usize) = (1 << 19, 32);
 /// Slots for the numbers of threads.
 const TID_SLOTS: usize = 4096;
 /// Most leases whose ends are kept, of some 20 bytes.
-const MOST_LEASES: usize = 1 << 17;
+const MAX_LEASES: usize = 1 << 17;
 
 /// The machine whose kernel schedules a thread: each has threads with the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -197,7 +197,7 @@ impl Recording {
     /// Notes the time of an event of a CPU.
     pub fn note(&mut self, cpu: usize, time: i64) {
         if cpu >= self.cpus.len() {
-            if cpu >= MOST_CPUS {
+            if cpu >= MAX_CPUS {
                 return;
             }
             self.cpus.resize(cpu + 1, i64::MIN);
@@ -287,7 +287,7 @@ impl Host {
     /// Returns a client; `None` if its number is too large.
     pub fn client(&mut self, number: u32) -> Option<&mut Client> {
         let number = number as usize;
-        if number >= self.clients.len() && number < MOST_CLIENTS as usize {
+        if number >= self.clients.len() && number < MAX_CLIENTS as usize {
             self.clients.resize_with(number + 1, Client::default);
             self.most_open = most_open(self.clients.len() + self.vmm.len());
         }
@@ -297,7 +297,7 @@ impl Host {
     /// Returns the open regions between events of a thread of the VMM; `None` if there are too many
     /// threads.
     pub fn vmm(&mut self, tid: u32) -> Option<&mut Pairs> {
-        if self.vmm.len() == MOST_CLIENTS as usize {
+        if self.vmm.len() == MAX_CLIENTS as usize {
             return self.vmm.get_mut(&tid);
         }
         let pairs = self.vmm.entry(tid).or_default();
@@ -377,7 +377,7 @@ impl Host {
             disputed_until: i64::MIN,
             recording,
         };
-        let new = if self.threads.len() < MOST_THREADS {
+        let new = if self.threads.len() < MAX_THREADS {
             self.threads.push(thread);
             self.share_waiting();
             self.threads.len() - 1
@@ -424,7 +424,7 @@ impl Host {
             return None;
         }
         // A few at a time, so that each lease costs little.
-        (0..MOST_TRIED).find_map(|_| {
+        (0..MAX_TRIED).find_map(|_| {
             let at = self.next_free % self.threads.len();
             self.next_free = at + 1;
             let thread = &self.threads[at];
@@ -438,7 +438,7 @@ impl Host {
     /// Divides the memory for intervals that wait among the threads.
     fn share_waiting(&mut self) {
         let count = self.threads.len();
-        let most = (WAITING.0 / count.next_power_of_two()).clamp(WAITING.1, MOST_WAITING);
+        let most = (WAITING.0 / count.next_power_of_two()).clamp(WAITING.1, MAX_WAITING);
         // Each time their number doubles.
         let first = if count.is_power_of_two() { 0 } else { count - 1 };
         self.threads[first..].iter_mut().for_each(|thread| thread.account.set_most(most));

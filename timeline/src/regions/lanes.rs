@@ -9,11 +9,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Most lanes of a window.
-const MOST_LANES: usize = 32;
+const MAX_LANES: usize = 32;
 /// Most intervals of a lane.
-const MOST_INTERVALS: usize = 1000;
+const MAX_INTERVALS: usize = 1000;
 /// Most intervals before a window in which an event of the kernel is looked for.
-const MOST_BEFORE: usize = 1000;
+const MAX_BEFORE: usize = 1000;
 
 /// A region, and a time around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl Logged {
     fn turns(&self, from: i64, to: i64) -> Vec<Turn> {
         let Range { start, end } = self.range(from, to);
         // The last event of the kernel before tells the first CPU.
-        let before = self.intervals[..start].iter().rev().take(MOST_BEFORE);
+        let before = self.intervals[..start].iter().rev().take(MAX_BEFORE);
         let before = before.take_while(|interval| interval.cpu().is_none()).count();
         let mut turns = turns(&self.intervals[start.saturating_sub(before + 1)..end]);
         turns.retain(|turn| turn.to > from);
@@ -200,7 +200,7 @@ impl Lanes {
             if !thread.is_recorded || !is_own && thread.name.is_none() {
                 continue;
             }
-            if lanes.lanes.len() == MOST_LANES {
+            if lanes.lanes.len() == MAX_LANES {
                 lanes.left_out += 1;
                 continue;
             }
@@ -208,7 +208,7 @@ impl Lanes {
             let (intervals, is_whole) = thread.within(window.from(), window.to());
             let turns = has_turns.then(|| thread.turns(window.from(), window.to()));
             let mut lane = Lane { name, tid: thread.tid, intervals, turns, is_whole };
-            lane.shorten(MOST_INTERVALS, window);
+            lane.shorten(MAX_INTERVALS, window);
             lanes.has_own |= is_own;
             lanes.lanes.push(lane);
         }

@@ -19,7 +19,7 @@ const HALT: Reason = 5;
 /// Names that kernels have for the exit of a CPU that halts: on x86, and on AArch64.
 const HALTS: [&str; 2] = ["hlt", "wfx"];
 /// Most bytes of the VMM's name of a reason. The kernel's are shorter.
-const MOST_NAME: usize = 32;
+const MAX_NAME: usize = 32;
 
 /// Names of the VMM's events right before it enters the guest and right after.
 const RUN: &str = "vcpu_run";
@@ -292,7 +292,7 @@ impl Reasons {
 
     /// Returns the number of the name that the VMM has for a reason, such as `mmio_write`.
     pub fn of_vmm(&mut self, name: &[u8]) -> Reason {
-        self.named(&String::from_utf8_lossy(&name[..name.len().min(MOST_NAME)]).replace('_', " "))
+        self.named(&String::from_utf8_lossy(&name[..name.len().min(MAX_NAME)]).replace('_', " "))
     }
 
     /// Returns the number of a name; 0 if there are too many.

@@ -120,9 +120,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Most regions: their times are kept, 170 bytes each.
-pub const MOST_REGIONS: usize = 10_000_000;
+pub const MAX_REGIONS: usize = 10_000_000;
 /// Most groups.
-pub const MOST_GROUPS: usize = 10_000;
+pub const MAX_GROUPS: usize = 10_000;
 
 /// Which regions are wanted.
 #[derive(Clone, Debug, Default)]
@@ -140,7 +140,7 @@ pub struct Options {
     pub has_paths: bool,
     /// Whether the cost of an empty region is taken off the durations of groups.
     pub subtracts_empty: bool,
-    /// Maximum number of regions; `None`: [`MOST_REGIONS`].
+    /// Maximum number of regions; `None`: [`MAX_REGIONS`].
     pub most_regions: Option<usize>,
 }
 
@@ -281,10 +281,10 @@ pub struct Regions {
     /// Whether there are more regions than are kept: those after them are missing. They are counted by
     /// [`NotCounted::TooMany`], but for those that would be children only.
     pub is_cut: bool,
-    /// Whether there are more than [`MOST_GROUPS`] values: the regions with those after them are in
+    /// Whether there are more than [`MAX_GROUPS`] values: the regions with those after them are in
     /// groups of other values.
     pub has_others: bool,
-    /// Whether there are more than [`MOST_GROUPS`] names: the regions of those after them are in a group
+    /// Whether there are more than [`MAX_GROUPS`] names: the regions of those after them are in a group
     /// `other names` of their session.
     pub has_other_names: bool,
     /// Number of regions that are left out, by [`LeftOut`].

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of times in which vCPUs were out of guest mode that are kept, of 16 bytes each. After as many, each vCPU may
 /// have been in it.
-const MOST_TIMES: usize = 1 << 22;
+const MAX_TIMES: usize = 1 << 22;
 
 /// When the threads of a session's host were out of guest mode.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl GuestModes {
                 let out = self.out.entry(thread).or_default();
                 match out.last_mut() {
                     Some((_, to)) if *to == interval.from => *to = interval.to,
-                    _ if self.times < MOST_TIMES => {
+                    _ if self.times < MAX_TIMES => {
                         out.push((interval.from, interval.to));
                         self.times += 1;
                     }

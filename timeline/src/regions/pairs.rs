@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 
 /// Most open regions of a session's clients together. Each has some 450 bytes, with the sums of its
 /// thread.
-const MOST_OPEN: usize = 1 << 14;
+const MAX_OPEN: usize = 1 << 14;
 /// Most open regions of a client, and of a client of a session with many.
-const MOST_OF_CLIENT: (usize, usize) = (1024, 8);
+const MAX_OF_CLIENT: (usize, usize) = (1024, 8);
 
 /// A region that is open.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ pub(super) struct Pairs {
 
 /// Returns the most open regions of each of so many clients. The oldest ones are taken as never ended.
 pub(super) fn most_open(clients: usize) -> usize {
-    (MOST_OPEN / clients.max(1)).clamp(MOST_OF_CLIENT.1, MOST_OF_CLIENT.0)
+    (MAX_OPEN / clients.max(1)).clamp(MAX_OF_CLIENT.1, MAX_OF_CLIENT.0)
 }
 
 impl Open {

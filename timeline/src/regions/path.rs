@@ -21,13 +21,13 @@ use super::processes::{Beginner, Number, Processes};
 use std::collections::{HashMap, VecDeque};
 
 /// Most switches and wake-ups that are kept, of 40 bytes each.
-const MOST_RECORDS: usize = 1 << 20;
+const MAX_RECORDS: usize = 1 << 20;
 /// Most threads.
-const MOST_THREADS: usize = 1 << 16;
+const MAX_THREADS: usize = 1 << 16;
 /// Most blocked threads of which one waits for the next, in one path.
-const MOST_DEEP: usize = 1 << 12;
+const MAX_DEEP: usize = 1 << 12;
 /// Maximum number of threads that were killed, in one path.
-const MOST_KILLED: usize = 1 << 12;
+const MAX_KILLED: usize = 1 << 12;
 /// State of a thread that waits, and that a SIGKILL wakes: `TASK_INTERRUPTIBLE`.
 const INTERRUPTIBLE: i64 = 1;
 /// Place of no record.
@@ -283,14 +283,14 @@ impl History {
 
     /// Makes room for the last record of a thread.
     fn make_room(&mut self, tid: u32) {
-        if self.threads.len() == MOST_THREADS && !self.threads.contains_key(&tid) {
+        if self.threads.len() == MAX_THREADS && !self.threads.contains_key(&tid) {
             self.forget();
         }
     }
 
     fn push(&mut self, time: i64, task: Task, kind: Kind) {
         self.make_room(task.tid());
-        if self.records.len() == MOST_RECORDS {
+        if self.records.len() == MAX_RECORDS {
             self.records.pop_front();
             self.first += 1;
         }
@@ -339,7 +339,7 @@ impl History {
     ) -> u64 {
         let mut records = 0;
         let from = stretch.from;
-        let mut kills = MOST_KILLED;
+        let mut kills = MAX_KILLED;
         let mut is_inexact = !is_exact;
         let mut todo = vec![stretch];
         while let Some(stretch) = todo.pop() {
@@ -362,7 +362,7 @@ impl History {
                 if before.from < before.to {
                     todo.push(before);
                 }
-                match todo.len() < MOST_DEEP {
+                match todo.len() < MAX_DEEP {
                     true => todo.push(waker),
                     false => add(Doing::Unknown(Unknown::TooMany), waker.from, waker.to),
                 }
@@ -635,7 +635,7 @@ mod tests {
     fn forgotten_records_end_a_path() {
         let (mut history, mut causes) = (History::default(), Causes::new());
         history.switch(0, 0, (task(0), state(true)), task(1));
-        for time in 0..MOST_RECORDS as i64 {
+        for time in 0..MAX_RECORDS as i64 {
             history.switch(1 + time * 2, 0, (task(2), state(true)), task(0));
         }
         let stays = stays(&history, 1, (0, 100), &mut causes);

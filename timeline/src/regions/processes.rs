@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 /// Maximum number of processes whose end is kept, of some 100 bytes each.
-const MOST: usize = 1 << 16;
+const MAX: usize = 1 << 16;
 
 /// Number of a process; `None`: the process began before the recording, and may have threads that nothing shows.
 pub(super) type Number = Option<u32>;
@@ -89,12 +89,12 @@ impl Processes {
     /// Returns the end of a process. Ends whose records are older than `first` make room, or else all ends.
     fn end(&mut self, process: Number, first: u64) -> Option<&mut End> {
         let process = process?;
-        if self.ends.len() >= MOST && !self.ends.contains_key(&process) {
+        if self.ends.len() >= MAX && !self.ends.contains_key(&process) {
             self.ends.retain(|_, end| {
                 let all = end.ended.iter().chain([&end.sent]).flatten();
                 all.map(|by| by.at).max().is_some_and(|at| at >= first)
             });
-            if self.ends.len() >= MOST {
+            if self.ends.len() >= MAX {
                 self.forget();
             }
         }

@@ -8,7 +8,7 @@ use super::path::{Doing, Stay};
 use std::collections::HashMap;
 
 /// Most entries of the paths of a group's regions; the others' time is that of other threads.
-const MOST_STEPS: usize = 1 << 12;
+const MAX_STEPS: usize = 1 << 12;
 
 /// The time of a thread on the critical paths of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Steps {
     /// Returns where the time of a step is added: that of other threads if there are too many.
     fn key(&self, step: &PathStep) -> Key {
         let key = (step.thread, step.part, step.cause);
-        if self.0.len() < MOST_STEPS || self.0.contains_key(&key) {
+        if self.0.len() < MAX_STEPS || self.0.contains_key(&key) {
             return key;
         }
         let is_unknown = step.part == Part::Unknown;

@@ -5,13 +5,13 @@
 use super::causes::Wait;
 use super::parts::{Divided, Exits, REASONS, Reason, Times};
 use super::steps::PathStep;
-use crate::inputs::ctf::MOST_CLIENTS;
+use crate::inputs::ctf::MAX_CLIENTS;
 use std::cmp::Reverse;
 
 /// Regions in a chunk: no growth copies them.
 const CHUNK: usize = 1 << 14;
 /// Most bytes of details.
-const MOST_DETAILS: usize = 16 << 20;
+const MAX_DETAILS: usize = 16 << 20;
 /// Bytes that an allocation takes besides its own, about.
 const ALLOCATION: usize = 16;
 
@@ -79,7 +79,7 @@ pub(super) struct Holder(u32);
 
 impl Holder {
     /// Bits of the client's number.
-    const CLIENT_BITS: u32 = MOST_CLIENTS.trailing_zeros();
+    const CLIENT_BITS: u32 = MAX_CLIENTS.trailing_zeros();
     /// Number of all leases from this one on. They count as one.
     const LATE: u32 = (1 << (u32::BITS - Holder::CLIENT_BITS)) - 2;
     /// No client: the lease's number is none of a client.
@@ -87,7 +87,7 @@ impl Holder {
 
     /// Makes that of a client, [`NO_CLIENT`] too, and of the number of its lease.
     pub fn new(client: u32, lease: u32) -> Holder {
-        match client < MOST_CLIENTS {
+        match client < MAX_CLIENTS {
             true => Holder(lease.min(Holder::LATE) << Holder::CLIENT_BITS | client),
             false => Holder::NONE,
         }
@@ -95,7 +95,7 @@ impl Holder {
 
     /// Returns the client; `None` between two events of the VMM.
     pub fn client(self) -> Option<u32> {
-        (self != Holder::NONE).then_some(self.0 & (MOST_CLIENTS - 1))
+        (self != Holder::NONE).then_some(self.0 & (MAX_CLIENTS - 1))
     }
 
     /// Returns whether it is one holder, and not all of those after too many leases.
@@ -275,7 +275,7 @@ impl Store {
         }
         let all = |store: &Store| store.bytes + store.details.capacity() * size_of::<Detail>();
         // The stride's 32 bits.
-        while all(self) > MOST_DETAILS && self.details.len() > 1 {
+        while all(self) > MAX_DETAILS && self.details.len() > 1 {
             self.stride = self.stride.saturating_mul(2);
             self.details.retain(|detail| detail.index.is_multiple_of(self.stride));
             self.details.shrink_to(self.details.len() * 2);

@@ -8,7 +8,7 @@ use super::histogram::Histogram;
 use super::parts::{Part, Times};
 use super::steals::Steals;
 use super::store::{Detail, Store};
-use super::{MOST_REGIONS, NotCounted};
+use super::{MAX_REGIONS, NotCounted};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
@@ -271,7 +271,7 @@ impl Group {
 
 /// Sorts indices by durations, and returns these. It needs no more memory than both results.
 fn sort(order: &mut [u32], duration: impl Fn(u32) -> u64) -> Vec<u64> {
-    const BITS: u32 = (MOST_REGIONS as u32).next_power_of_two().trailing_zeros();
+    const BITS: u32 = (MAX_REGIONS as u32).next_power_of_two().trailing_zeros();
     let key = |index: &u32| Some(duration(*index)).filter(|ns| *ns < 1 << (64 - BITS));
     let keys = order.iter().map(|index| Some(key(index)? << BITS | u64::from(*index)));
     // With durations of more than some minutes, both do not fit.

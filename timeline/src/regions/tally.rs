@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 /// Intervals whose memory is kept for the next ones.
-const MOST_SPARE: usize = 16;
+const MAX_SPARE: usize = 16;
 
 /// The sums of a thread up to its last proven interval, and its regions.
 #[derive(Debug, Default)]
@@ -158,9 +158,9 @@ impl Tally {
         if has_regions {
             let Tally { sums, passed, .. } = self;
             passed.intervals.clear();
-            passed.intervals.shrink_to(MOST_SPARE);
+            passed.intervals.shrink_to(MAX_SPARE);
             passed.sums.clear();
-            passed.sums.shrink_to(MOST_SPARE);
+            passed.sums.shrink_to(MAX_SPARE);
             passed.sums.push(sums.clone());
         }
         has_regions

@@ -24,13 +24,13 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 
 /// Maximum number of past intervals that are kept of all vCPUs together, of 64 bytes each; a vCPU keeps the second number in
 /// any case. With paths, as many halts are kept, of 40 bytes each.
-const MOST_PAST: (usize, usize) = (1 << 19, 1 << 12);
+const MAX_PAST: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of intervals of all guests' threads that wait until the host's kernel has shown what the vCPU did, of 64 bytes
 /// each; a guest has an even part, and the second number in any case.
-const MOST_UNPLACED: (usize, usize) = (1 << 19, 1 << 12);
+const MAX_UNPLACED: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of a guest CPU's events that wait to be compared with guest mode. While as many wait, later events are not
 /// compared.
-const MOST_UNCHECKED: usize = 1 << 12;
+const MAX_UNCHECKED: usize = 1 << 12;
 
 /// A CPU of a guest: the guest's clock, and the guest's number of the CPU. A guest that is reset, or started again, has another
 /// clock.
@@ -143,7 +143,7 @@ impl Vcpus {
                 refuted: None,
             });
         }
-        (!proofs.is_empty()).then(|| Vcpus::with(proofs, MOST_PAST))
+        (!proofs.is_empty()).then(|| Vcpus::with(proofs, MAX_PAST))
     }
 
     /// Makes those with these proofs. Maximum numbers of past intervals: of all, and of a vCPU in any case.
@@ -160,7 +160,7 @@ impl Vcpus {
             all,
             by_cpu: proofs.iter().map(|proof| proof.cpu).zip(0..).collect(),
             proofs,
-            most_unplaced: (MOST_UNPLACED.0 / guests.len().max(1)).max(MOST_UNPLACED.1),
+            most_unplaced: (MAX_UNPLACED.0 / guests.len().max(1)).max(MAX_UNPLACED.1),
             guests,
             unproven: BTreeSet::new(),
             end: i64::MIN,
@@ -204,13 +204,13 @@ impl Vcpus {
         guest.event(time, bound);
         let Some(proof) = self.by_cpu.get(&cpu).map(|number| &mut self.proofs[*number as usize])
         else {
-            if self.unproven.len() < MOST_UNCHECKED {
+            if self.unproven.len() < MAX_UNCHECKED {
                 self.unproven.insert(cpu);
             }
             return;
         };
         let is_checked = proof.refuted.is_none() && bound.is_some();
-        if is_checked && proof.unchecked.len() < MOST_UNCHECKED {
+        if is_checked && proof.unchecked.len() < MAX_UNCHECKED {
             proof.unchecked.push_back(time);
         }
     }
@@ -319,7 +319,7 @@ impl Guest {
             return;
         }
         // Before that, the larger one of both counts.
-        if self.bounds.len() == MOST_UNCHECKED {
+        if self.bounds.len() == MAX_UNCHECKED {
             let first = self.bounds.pop_front().map(|(_, bound)| bound);
             if let (Some(first), Some(next)) = (first, self.bounds.front_mut()) {
                 next.1 = next.1.zip(first).map(|(a, b)| a.max(b));
@@ -646,8 +646,8 @@ mod tests {
             all.for_each(|of| unplaced.push_on(of, Some(0), vcpus, &causes));
             unplaced.is_cut
         };
-        assert!(push(&mut vcpus, 2, MOST_UNPLACED.0 / 2 + 1));
-        assert!(!push(&mut vcpus, 1, MOST_UNPLACED.0 / 2));
+        assert!(push(&mut vcpus, 2, MAX_UNPLACED.0 / 2 + 1));
+        assert!(!push(&mut vcpus, 1, MAX_UNPLACED.0 / 2));
         assert!(push(&mut vcpus, 1, 1));
     }
 

@@ -7,7 +7,7 @@ use super::parts::{Divided, Part, between};
 use std::collections::HashMap;
 
 /// Maximum number of spans of a thread, of 48 bytes each. Beyond that, two become one, with the time between them.
-const MOST_SPANS: usize = 256;
+const MAX_SPANS: usize = 256;
 
 /// Time in which threads waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Spans {
             waited = waited.share(between((last.to, to)), between((from, to)));
             from = last.to.min(to);
         }
-        if spans.len() == MOST_SPANS {
+        if spans.len() == MAX_SPANS {
             let second = spans.remove(1);
             let first = &mut spans[0];
             (first.to, first.waited) = (second.to, first.waited.add(second.waited));
@@ -145,7 +145,7 @@ mod tests {
             add(&mut spans, 0, n * 100, n * 100 + 50);
         }
         assert_eq!(waited(&spans), (250_000, 50_000));
-        assert!(spans.0[&(0, 0)].len() <= MOST_SPANS);
+        assert!(spans.0[&(0, 0)].len() <= MAX_SPANS);
         add(&mut spans, 0, 0, 1_000_000);
         assert_eq!(waited(&spans), (500_000, 100_000));
     }

@@ -5,7 +5,7 @@
 use crate::written::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
-use hypertrace_abi::ring::{Consumer, ConsumerState, Place};
+use hypertrace_abi::ring::{Consumer, ConsumerState, RingPosition};
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::kept::{self, Entry, Value};
 use hypertrace_test_support::steps::Steps;
@@ -40,7 +40,7 @@ fn recovered(dir: &Path, before: u64, after: u64) {
             let at = session.committed(client).unwrap();
             let lost = [at.lost.full, at.lost.busy, at.lost.unattached];
             let (position, sequence, token) = (at.position, Some(at.sequence), at.token);
-            let place = Place { position, sequence, token, lost, schemas: 0 };
+            let place = RingPosition { position, sequence, token, lost, schemas: 0 };
             let mut state = ConsumerState::continue_at(&place);
             while session.drain(client, &mut Consumer::new(guest.memory, &mut state)).more {}
         }

@@ -152,7 +152,7 @@ fn an_earlier_holder_of_a_client_measures_no_other_ones_empty_region() {
 #[test]
 fn names_that_use_up_the_groups_leave_one_for_other_names() {
     let name = |n: u64| format!("x{n:05}");
-    let most = regions::MOST_GROUPS as u64;
+    let most = regions::MAX_GROUPS as u64;
     let events = (0..=most).map(|n| {
         let (id, name) = (16 + 2 * n, name(n));
         format!(
@@ -173,7 +173,7 @@ fn names_that_use_up_the_groups_leave_one_for_other_names() {
 
     assert_eq!(counts(&regions), (most + 1, vec![]));
     assert!(regions.has_other_names && !regions.is_cut);
-    assert_eq!(regions.groups.len(), regions::MOST_GROUPS);
+    assert_eq!(regions.groups.len(), regions::MAX_GROUPS);
     let other = regions.groups.last().unwrap();
     assert_eq!((other.name.as_str(), other.value(), other.count), ("other names", None, 2));
 }

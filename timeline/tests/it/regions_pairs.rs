@@ -91,7 +91,7 @@ fn an_empty_region_costs_what_the_client_has_measured_itself() {
 #[test]
 fn a_client_that_uses_up_the_groups_leaves_one_for_other_values() {
     let json = made::json(&made::clocks(), EMPTY_EVENTS, "[]");
-    let many = (0..regions::MOST_GROUPS as u64)
+    let many = (0..regions::MAX_GROUPS as u64)
         .fold(Packet::guest(0), |packet, n| region(packet, 16, n, 1_000 + 10 * n, 1_005 + 10 * n));
     let few = region(Packet::guest(1), 16, 1 << 40, 900_000, 901_000);
     let made = Made::with_json(&json)
@@ -101,8 +101,8 @@ fn a_client_that_uses_up_the_groups_leaves_one_for_other_values() {
     let regions = read(&made, &Options { by: By::Field("v".into()), ..Options::default() });
 
     assert!(regions.has_others && !regions.is_cut);
-    assert!(regions.groups.len() <= regions::MOST_GROUPS);
-    assert_eq!(counts(&regions), (regions::MOST_GROUPS as u64 + 1, vec![]));
+    assert!(regions.groups.len() <= regions::MAX_GROUPS);
+    assert_eq!(counts(&regions), (regions::MAX_GROUPS as u64 + 1, vec![]));
     let other = regions.groups.last().unwrap();
     assert_eq!(other.value(), Some("other values"));
     assert_eq!(other.durations_ns().last(), Some(&1_000));

@@ -63,7 +63,7 @@ pub fn {name}({list}) {{}}
 #[allow({ALLOWED})]
 pub mod {name} {{
     /// The event, which is always off.
-    pub static EVENT: ::hypertrace_trace::generated::Never = ::hypertrace_trace::generated::Never;
+    pub static EVENT: ::hypertrace_trace::generated::DisabledEvent = ::hypertrace_trace::generated::DisabledEvent;
 }}"
     ));
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Most bytes of a file of patterns.
-const MOST_PATTERNS: u64 = 1 << 20;
+const MAX_PATTERNS: u64 = 1 << 20;
 
 /// Options of a VMM's own command line, to flatten into its `clap` struct:
 ///
@@ -185,9 +185,9 @@ fn patterns(
     let read = || {
         let (file, _) = open_regular(CWD, path, OFlags::RDONLY)?;
         let mut text = String::new();
-        File::from(file).take(MOST_PATTERNS + 1).read_to_string(&mut text)?;
-        if text.len() as u64 > MOST_PATTERNS {
-            let why = format!("it has more than {MOST_PATTERNS} bytes");
+        File::from(file).take(MAX_PATTERNS + 1).read_to_string(&mut text)?;
+        if text.len() as u64 > MAX_PATTERNS {
+            let why = format!("it has more than {MAX_PATTERNS} bytes");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         Ok(text)

@@ -119,7 +119,7 @@ const TRIES: u32 = 8;
 const FOUND_SECONDS: u64 = 30 * 24 * 3600;
 
 /// Most clients whose times bound one clock: the first ones.
-const MOST_BOUNDS: usize = 64;
+const MAX_BOUNDS: usize = 64;
 
 fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
     // 2^64 ticks x 10^9 fit 127 bits.
@@ -128,7 +128,7 @@ fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
 
 /// What a guest's clock is said to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct ClockSpec {
     /// A counter or CLOCK_MONOTONIC_RAW.
     pub kind: ClockKind,
     /// Which counter.
@@ -141,7 +141,7 @@ pub struct Said {
     pub reason: Reason,
 }
 
-impl Said {
+impl ClockSpec {
     /// Returns the ticks per second.
     fn frequency(&self, host: &HostClock) -> u64 {
         match self.kind {
@@ -181,7 +181,7 @@ fn is_like_hosts(counter: Counter, host: &HostClock) -> bool {
 #[derive(Clone, Debug)]
 pub struct GuestClock {
     /// What it is said to be.
-    pub said: Said,
+    pub said: ClockSpec,
     /// Clock epoch.
     pub epoch: u32,
     /// The source for which it was added; none if a killed process added it.
@@ -209,7 +209,7 @@ pub struct GuestClock {
 impl GuestClock {
     /// Returns a clock from its first timestamp, seen by the host at `seen`.
     pub fn new(
-        said: Said,
+        said: ClockSpec,
         epoch: u32,
         host: &HostClock,
         (began, is_found): (u64, bool),
@@ -286,7 +286,7 @@ impl GuestClock {
         let own = bounds.iter().position(|(of, _)| *of == source);
         let is_better = match own.and_then(|own| bounds.get(own)) {
             Some((_, best)) => offset(new) < offset(*best),
-            None => bounds.len() < MOST_BOUNDS,
+            None => bounds.len() < MAX_BOUNDS,
         };
         if is_better {
             match own {
@@ -413,7 +413,7 @@ impl Clocks {
             clocks.epoch = clocks.epoch.max(guest.epoch);
             let reason = guest.reason.as_deref().map(Reason::named).unwrap_or_default();
             clocks.guests.push(GuestClock {
-                said: Said { kind, counter, frequency, is_assumed: guest.assumed, reason },
+                said: ClockSpec { kind, counter, frequency, is_assumed: guest.assumed, reason },
                 epoch: guest.epoch,
                 source: None,
                 base: guest.base,
@@ -493,7 +493,7 @@ impl Clocks {
     }
 
     /// Returns what the guests' clock of a kind is said to be, by the VMM and by the guest.
-    fn said(&self, kind: ClockKind, counter: Counter) -> Said {
+    fn said(&self, kind: ClockKind, counter: Counter) -> ClockSpec {
         let told = Some(counter.frequency).filter(|frequency| *frequency > 0);
         let (frequency, is_assumed) = match self.own_frequency {
             _ if kind == ClockKind::MonotonicRaw => (None, false),
@@ -506,7 +506,7 @@ impl Clocks {
             ClockKind::Tsc => counter.kind,
             ClockKind::MonotonicRaw => CounterKind::Other,
         };
-        Said { kind, counter, frequency, is_assumed, reason }
+        ClockSpec { kind, counter, frequency, is_assumed, reason }
     }
 
     /// Returns a clock for a guest whose time is `timestamp`: the one it has, one that fits, or a
@@ -528,9 +528,10 @@ impl Clocks {
             return HOST_CLOCK;
         }
         let said = self.said(kind, counter);
-        let is_said = |c: &Said| {
-            let frequency = |said: &Said| said.frequency(&self.host);
-            Said { frequency: None, ..*c } == Said { frequency: None, reason: c.reason, ..said }
+        let is_said = |c: &ClockSpec| {
+            let frequency = |said: &ClockSpec| said.frequency(&self.host);
+            ClockSpec { frequency: None, ..*c }
+                == ClockSpec { frequency: None, reason: c.reason, ..said }
                 && frequency(c) == frequency(&said)
         };
         let like = |c: &GuestClock| is_said(&c.said) && c.epoch == self.epoch;
@@ -651,8 +652,13 @@ mod tests {
 
     fn guest(host: &HostClock, first: u64, seen: u64) -> GuestClock {
         let (kind, counter) = (ClockKind::Tsc, CounterKind::Tsc);
-        let said =
-            Said { kind, counter, frequency: None, is_assumed: false, reason: Reason::Unknown };
+        let said = ClockSpec {
+            kind,
+            counter,
+            frequency: None,
+            is_assumed: false,
+            reason: Reason::Unknown,
+        };
         GuestClock::new(said, 0, host, (10_000_000_000, false), (first, seen))
     }
 

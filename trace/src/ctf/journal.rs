@@ -28,7 +28,7 @@ const KERNELS_BYTES: usize = 1 << 20;
 /// How long the reader may take nothing at the session's end.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the session's end waits for a reader that takes something now and then.
-const MOST_PATIENCE: Duration = Duration::from_secs(10);
+const MAX_PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two attempts to write. A socket that takes more is not always reported as writable: only once
 /// much of its buffer is free.
 const ATTEMPTS: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -112,7 +112,7 @@ impl Journal {
     }
 
     /// Waits for the reader from now on, before a frame is refused.
-    pub fn be_patient(&mut self) {
+    pub fn block_until_drained(&mut self) {
         self.patient = Some(Instant::now());
     }
 
@@ -127,7 +127,7 @@ impl Journal {
     /// # Errors
     /// If the reader takes nothing for a second, or not all within ten.
     pub fn end(&mut self) -> io::Result<()> {
-        self.be_patient();
+        self.block_until_drained();
         if !self.is_ended {
             self.send(Kind::End, "", 0, &[])?;
             self.is_ended = true;
@@ -184,7 +184,7 @@ impl Journal {
             }
             before = self.waiting();
             let waits = self.patient.is_some_and(|since| {
-                progress.elapsed() < PATIENCE && since.elapsed() < MOST_PATIENCE
+                progress.elapsed() < PATIENCE && since.elapsed() < MAX_PATIENCE
             });
             if waits {
                 let mut socket = [PollFd::new(&self.socket, PollFlags::OUT)];
@@ -341,7 +341,7 @@ mod tests {
     fn a_reader_that_takes_nothing_is_waited_for_once_at_the_end_of_all_rings() {
         let (_from, to) = UnixStream::pair().unwrap();
         let (mut journal, _) = fill(to, &[7; 1000]);
-        journal.be_patient();
+        journal.block_until_drained();
 
         let refused = journal.write("a", b"b", 0).unwrap_err();
 

@@ -10,14 +10,14 @@ use hypertrace_format::limits::{ACCOUNT_BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_B
 
 /// The party whose record needs a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Payer {
+pub(crate) enum Account {
     /// The VMM.
     Host,
     /// A source that a guest or a program fills, by the number of its
     /// [`Stats`](super::stats::Stats).
     Source(usize),
     /// A session that a killed process left: it was paid for there.
-    Earlier,
+    Recovered,
 }
 
 /// Bytes that are left.
@@ -38,15 +38,15 @@ impl Default for Budget {
 impl Budget {
     /// Draws these bytes from the payer's budget, from its reserve last.
     /// `false`: there are not as many, and nothing was drawn.
-    pub fn pay(&mut self, payer: Payer, bytes: usize) -> bool {
+    pub fn charge(&mut self, payer: Account, bytes: usize) -> bool {
         let draw = |from: &mut usize| from.checked_sub(bytes).map(|left| *from = left).is_some();
         match payer {
-            Payer::Earlier => {
+            Account::Recovered => {
                 self.guests = self.guests.saturating_sub(bytes);
                 true
             }
-            Payer::Host => draw(&mut self.host),
-            Payer::Source(source) => {
+            Account::Host => draw(&mut self.host),
+            Account::Source(source) => {
                 draw(&mut self.guests) || {
                     if self.reserves.len() <= source {
                         self.reserves.resize(source + 1, CLIENT_BYTES);
@@ -116,23 +116,23 @@ mod tests {
     #[test]
     fn a_client_keeps_its_reserve_when_others_use_up_the_pool() {
         let mut budget = Budget::default();
-        while budget.pay(Payer::Source(0), 1000) {}
+        while budget.charge(Account::Source(0), 1000) {}
         let mut paid = 0;
-        while budget.pay(Payer::Source(7), 1000) {
+        while budget.charge(Account::Source(7), 1000) {
             paid += 1000;
         }
         assert_eq!(paid, (16 << 10) / 1000 * 1000);
-        assert!(!budget.pay(Payer::Source(0), 1000));
+        assert!(!budget.charge(Account::Source(0), 1000));
     }
 
     #[test]
     fn guests_do_not_use_the_hosts_budget() {
         let mut budget = Budget::default();
         for source in 0..100 {
-            while budget.pay(Payer::Source(source), 100) {}
+            while budget.charge(Account::Source(source), 100) {}
         }
         let mut paid = 0;
-        while budget.pay(Payer::Host, 1 << 10) {
+        while budget.charge(Account::Host, 1 << 10) {
             paid += 1 << 10;
         }
         assert_eq!(paid, 8 << 20);

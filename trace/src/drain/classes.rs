@@ -8,7 +8,7 @@
 //! the bytes that describe it on disk, out of a [`Budget`]. What is new is appended to the files before the next
 //! packet.
 
-use super::budget::{Budget, Payer};
+use super::budget::{Account, Budget};
 use super::wanted::Wanted;
 use crate::ctf::Domain;
 use crate::ctf::metadata::{ClassEntry, class_body};
@@ -102,9 +102,9 @@ impl Classes {
                 // A reference point can be of these too, whatever else the
                 // tables are filled with later.
                 if matches!(id, id::HYPERTRACE | id::UNTYPED)
-                    && let Some(class) = classes.intern(Payer::Host, &schema, true)
+                    && let Some(class) = classes.intern(Account::Host, &schema, true)
                 {
-                    classes.declare(Payer::Host, 0, class.dense);
+                    classes.declare(Account::Host, 0, class.dense);
                 }
             }
         }
@@ -134,7 +134,7 @@ impl Classes {
     /// payer's budget has no room for it.
     fn intern(
         &mut self,
-        payer: Payer,
+        payer: Account,
         schema: &Schema<'_>,
         reference_point: bool,
     ) -> Option<ClassRef> {
@@ -142,7 +142,7 @@ impl Classes {
         if let Some(found) = self.find(text, reference_point) {
             return Some(found);
         }
-        if !self.budget.pay(payer, text.len() + CLASS_BYTES) {
+        if !self.budget.charge(payer, text.len() + CLASS_BYTES) {
             return None;
         }
         let text: Arc<str> = match self.by_text[usize::from(!reference_point)].get_key_value(text) {
@@ -157,11 +157,11 @@ impl Classes {
     }
 
     /// Returns the classes of a session that a killed process left, by the same numbers. `None`: they do not come out the same.
-    pub fn of_earlier(events: &[EventJson]) -> Option<Classes> {
+    pub fn recovered(events: &[EventJson]) -> Option<Classes> {
         let mut classes = Classes::new();
         for event in events {
             let schema = Schema::parse(&event.schema).ok()?;
-            let class = classes.intern(Payer::Earlier, &schema, event.reference_point)?;
+            let class = classes.intern(Account::Recovered, &schema, event.reference_point)?;
             if class.dense != event.id {
                 return None;
             }
@@ -174,8 +174,8 @@ impl Classes {
     }
 
     /// Returns the meanings of all ids, for the clients of a killed process: an id is the hash of a text.
-    pub fn by_id(&self) -> Earlier {
-        let mut all = Earlier::new();
+    pub fn by_id(&self) -> RecoveredClasses {
+        let mut all = RecoveredClasses::new();
         for (class, dense) in self.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point)
         {
             let found = ClassRef { dense, shape: class.shape };
@@ -212,7 +212,7 @@ impl Classes {
 
     /// Sees to it that the stream class of a clock has this event class, before the next packet
     /// is written. `false`: the payer's budget has no room for it.
-    pub fn declare(&mut self, payer: Payer, clock: u32, dense: u32) -> bool {
+    pub fn declare(&mut self, payer: Account, clock: u32, dense: u32) -> bool {
         let Some(class) = dense.checked_sub(id::FIRST) else { return true };
         let at = clock as usize;
         if self.declared.get(at).is_some_and(|set| set.has(dense)) {
@@ -222,8 +222,8 @@ impl Classes {
         // The first declaration of an earlier session's class was paid for there.
         let was_paid = (class as usize) < self.earlier
             && !self.declared.iter().any(|declared| declared.has(dense));
-        let payer = if was_paid { Payer::Earlier } else { payer };
-        if !self.budget.pay(payer, body + DECLARATION_BYTES) {
+        let payer = if was_paid { Account::Recovered } else { payer };
+        if !self.budget.charge(payer, body + DECLARATION_BYTES) {
             return false;
         }
         if self.declared.len() <= at {
@@ -305,26 +305,26 @@ enum Known {
 }
 
 /// Meanings of the ids of all clients of a killed process. `None`: two texts have the id.
-pub(crate) type Earlier = HashMap<u32, Option<ClassRef>>;
+pub(crate) type RecoveredClasses = HashMap<u32, Option<ClassRef>>;
 
 /// Meanings of the ids of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     known: HashMap<u32, Known>,
     /// For ids that the client's own texts do not have.
-    earlier: Arc<Earlier>,
+    earlier: Arc<RecoveredClasses>,
 }
 
 impl Table {
     /// Returns a table of a client whose texts a killed process may have read: they are among these.
-    pub fn of_earlier(earlier: Arc<Earlier>) -> Table {
+    pub fn recovered(earlier: Arc<RecoveredClasses>) -> Table {
         Table { known: HashMap::new(), earlier }
     }
 
     /// Takes in a text of the client's schema log. `Some` if it is new.
     pub fn learn(
         &mut self,
-        payer: Payer,
+        payer: Account,
         classes: &mut Classes,
         logged: &LoggedSchema,
     ) -> Result<Option<ClassRef>, Fault> {
@@ -339,7 +339,7 @@ impl Table {
     /// Takes in a text that the client has. `Some` if it is new.
     pub fn learn_text(
         &mut self,
-        payer: Payer,
+        payer: Account,
         classes: &mut Classes,
         text: &str,
     ) -> Result<Option<ClassRef>, Fault> {
@@ -394,7 +394,7 @@ impl Table {
     /// Returns the class of a reference point of this client.
     pub fn reference(
         &mut self,
-        payer: Payer,
+        payer: Account,
         classes: &mut Classes,
         id: u32,
     ) -> Result<ClassRef, Fault> {
@@ -451,13 +451,13 @@ impl Cached {
 #[derive(Debug)]
 pub(crate) struct Texts {
     /// The budget that its new names are paid from.
-    pub payer: Payer,
+    pub payer: Account,
     pub table: Table,
     pub cache: Box<[Cached; CACHE]>,
 }
 
 impl Texts {
-    pub fn new(payer: Payer) -> Texts {
+    pub fn new(payer: Account) -> Texts {
         let cache = Box::new([Cached::default(); CACHE]);
         Texts { payer, table: Table::default(), cache }
     }

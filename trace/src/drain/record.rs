@@ -4,7 +4,7 @@
 //! does not fit, or a timestamp that goes backwards. None of these passes here,
 //! whatever the producer writes and whenever.
 
-use super::budget::Payer;
+use super::budget::Account;
 use super::classes::{CACHE, Cached, ClassRef, Classes, Table};
 use super::source::{Guests, OpenLease, Source, lease_name};
 use super::stats::{Recorded, Stats};
@@ -16,7 +16,7 @@ use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, Payload, Record};
 
 /// Words that a record may take in a packet besides its payload: a
 /// `time_fault` of three before it, its header, `untyped`'s two.
-const MOST_EXTRA: usize = 3 + HEADER_WORDS + 2;
+const MAX_EXTRA: usize = 3 + HEADER_WORDS + 2;
 
 /// Parts that a [`Packer`] needs beyond the hot path.
 pub(crate) struct Context<'a> {
@@ -27,7 +27,7 @@ pub(crate) struct Context<'a> {
     /// to the next pass.
     pub points_wait: bool,
     /// The budget of this ring's new names.
-    pub payer: Payer,
+    pub payer: Account,
     pub table: &'a mut Table,
     pub classes: &'a mut Classes,
     pub clocks: &'a mut Clocks,
@@ -111,7 +111,7 @@ impl<'a> Packer<'a> {
     fn visit_other(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
         let header = record.header;
         let len = record.payload.len();
-        if self.packet.free().len() < len + MOST_EXTRA {
+        if self.packet.free().len() < len + MAX_EXTRA {
             return Flow::Stop;
         }
         let point = self.context.domain == Domain::Host

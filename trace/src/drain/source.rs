@@ -1,7 +1,7 @@
 //! A source: one ring's way into its stream, and who holds the ring.
 
-use super::budget::Payer;
-use super::classes::{ClassRef, Classes, Earlier, Table, Texts};
+use super::budget::Account;
+use super::classes::{ClassRef, Classes, RecoveredClasses, Table, Texts};
 use super::stats::{PendingPoints, Stats};
 use crate::ctf::{Domain, Stream};
 use hypertrace_abi::clock::Counter;
@@ -41,7 +41,7 @@ pub(crate) struct Source {
     pub is_restored: bool,
     /// The next record is the first after a restore. It may have been under way at the snapshot: its timestamp
     /// is then of the clock before, and says nothing about the records after it.
-    pub is_alone: bool,
+    pub is_first_after_restore: bool,
 }
 
 /// Place of the next record of a ring.
@@ -75,7 +75,7 @@ impl Source {
             domain,
             number,
             stats,
-            texts: Texts::new(Payer::Source(stats)),
+            texts: Texts::new(Account::Source(stats)),
             clock: None,
             counter: Counter::default(),
             lease: None,
@@ -87,7 +87,7 @@ impl Source {
             until: None,
             has_rest: false,
             is_restored: false,
-            is_alone: false,
+            is_first_after_restore: false,
         }
     }
 
@@ -98,7 +98,7 @@ impl Source {
         (self.next, self.file) = (Next::default(), StreamFile::default());
         self.pending = PendingPoints::default();
         self.has_rest = false;
-        self.is_alone = self.is_restored;
+        self.is_first_after_restore = self.is_restored;
         // The classes in the cache are not described there.
         self.texts.forget();
     }
@@ -106,7 +106,7 @@ impl Source {
     /// Begins another generation, this many after the first, whose ring begins anew.
     pub fn begin_generation(&mut self, number: u32) {
         (self.lease, self.clock, self.holder) = (None, None, None);
-        (self.is_restored, self.is_alone) = (false, false);
+        (self.is_restored, self.is_first_after_restore) = (false, false);
         self.next = Next::default();
         self.has_rest = false;
         self.texts.forget();
@@ -119,7 +119,7 @@ impl Source {
     /// Continues with a holder whose lease record another session has.
     pub fn restore(&mut self, holder: Holder) {
         self.holder = Some(holder);
-        (self.is_restored, self.is_alone) = (true, true);
+        (self.is_restored, self.is_first_after_restore) = (true, true);
     }
 
     /// Returns where the last packet ended: position, next sequence number, and faults. Not where the last record ended:
@@ -202,7 +202,7 @@ pub(crate) struct Guests {
     sources: Vec<Option<Box<Source>>>,
     number: u64,
     /// Texts that a killed process may have read of any client.
-    pub earlier: Arc<Earlier>,
+    pub earlier: Arc<RecoveredClasses>,
 }
 
 impl Guests {
@@ -220,7 +220,7 @@ impl Guests {
         Some(sources[index].get_or_insert_with(|| {
             *number += 1;
             let mut source = Source::new(Domain::Guest, client, stats.len());
-            source.texts.table = Table::of_earlier(Arc::clone(earlier));
+            source.texts.table = Table::recovered(Arc::clone(earlier));
             stats.push(Stats::new(Domain::Guest, client));
             Box::new(source)
         }))

@@ -4,7 +4,7 @@
 use super::budget::Pace;
 use super::classes::Classes;
 use super::recorder::Recorder;
-use super::stats::{BOOKS, Failures, JOURNAL, Stats};
+use super::stats::{Failures, JOURNAL, SESSION_FILES, Stats};
 use crate::ctf::files::{Description, Files, HIDDEN, Root, clear};
 use crate::ctf::journal::Journal;
 use crate::ctf::metadata::{blocks, tsdl};
@@ -63,9 +63,9 @@ impl TraceFiles {
     }
 
     /// Waits for a journal's reader from now on, as the session ends.
-    pub fn be_patient(&mut self) {
+    pub fn block_until_drained(&mut self) {
         if let Some(journal) = self.journal() {
-            journal.be_patient();
+            journal.block_until_drained();
         }
     }
 
@@ -254,7 +254,7 @@ impl TraceState {
             true => Ok(bytes + self.write_metadata()?),
             false => Ok(bytes),
         });
-        if let Some(bytes) = self.failures.note(BOOKS, written) {
+        if let Some(bytes) = self.failures.note(SESSION_FILES, written) {
             self.is_ahead = false;
             self.pace.bytes = bytes;
         }

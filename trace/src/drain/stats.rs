@@ -3,7 +3,7 @@
 use crate::ctf::{Domain, WriteFailed};
 use crate::events::Escaped;
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
-use hypertrace_format::limits::MOST_LOST;
+use hypertrace_format::limits::MAX_LOST;
 use hypertrace_format::session_json::StreamJson;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -44,13 +44,13 @@ impl Ledger {
     pub fn causes(&self) -> Losses {
         let Losses { full, busy, unattached, overwritten } = self.lost[0].plus(&self.lost[1]);
         let [full, busy, unattached, overwritten] =
-            [full, busy, unattached, overwritten].map(|lost| lost.min(MOST_LOST));
+            [full, busy, unattached, overwritten].map(|lost| lost.min(MAX_LOST));
         Losses { full, busy, unattached, overwritten }
     }
 
     /// Returns their number.
     pub fn lost(&self) -> u64 {
-        self.causes().total().min(MOST_LOST)
+        self.causes().total().min(MAX_LOST)
     }
 }
 
@@ -179,7 +179,7 @@ pub(crate) struct PendingPoints {
 pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
 
 /// For [`Failures::failed`]: `session.json` and the metadata, once a second.
-pub(crate) const BOOKS: usize = usize::MAX;
+pub(crate) const SESSION_FILES: usize = usize::MAX;
 /// The same: the simple backend's file.
 pub(crate) const SIMPLE: usize = usize::MAX - 1;
 /// The same: what waits for a journal's reader.
@@ -191,7 +191,7 @@ pub(crate) struct Failures {
     pub count: u64,
     pub on_failed: Option<OnWriteFailed>,
     /// Writers whose last write failed: sources by the index of their
-    /// [`Stats`], [`BOOKS`], [`SIMPLE`] and [`JOURNAL`].
+    /// [`Stats`], [`SESSION_FILES`], [`SIMPLE`] and [`JOURNAL`].
     failing: BTreeSet<usize>,
 }
 

@@ -5,7 +5,7 @@
 //! A record's way is [`Turn::drain`], `pull`, `pull_packet`, then [`record`](super::record) for each record, `commit`, `write`, and
 //! [`Stream::append`].
 
-use super::budget::Payer;
+use super::budget::Account;
 use super::record::{Context, Packed, Packer};
 use super::source::{Guests, Holder, OpenLease, Source, clock_kind};
 use super::state::TraceState;
@@ -17,7 +17,7 @@ use hypertrace_abi::sink::Drained;
 use hypertrace_format::limits::MAX_RESTARTS;
 
 /// Tries to find a ring's holder unchanged between two looks.
-const MOST_TRIES: usize = 3;
+const MAX_TRIES: usize = 3;
 
 /// One ring's turn in a pass.
 pub(crate) struct Turn<'t, 'c> {
@@ -78,7 +78,7 @@ impl Turn<'_, '_> {
         let own = if source.stats < known { part.max(1) } else { 1 };
         let most = match source.texts.payer {
             // The host's own are not the guests' to delay.
-            Payer::Host => u64::MAX,
+            Account::Host => u64::MAX,
             _ => own.saturating_add(state.log_words),
         };
         let before = consumer.taken_schema_words();
@@ -133,7 +133,7 @@ impl Turn<'_, '_> {
 
     fn pull(&mut self) -> Result<Drained, WriteFailed> {
         self.state.fit_stage(self.consumer);
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             let now = ticks();
             let epoch = self.state.clocks.epoch();
             if let Some(lease) = self.source.lease.filter(|lease| lease.epoch == epoch)
@@ -145,13 +145,13 @@ impl Turn<'_, '_> {
                         0 => self.commit_nothing(&pulled, now),
                         _ => self.commit(&pulled, packed, now),
                     }?;
-                    if self.source.is_alone && pulled.records > 0 {
+                    if self.source.is_first_after_restore && pulled.records > 0 {
                         // The next record decides anew on the clock, but it says nothing of its kind.
                         let (state, source) = (&*self.state, &mut *self.source);
                         let clock = state.clocks.kind(clock);
                         let name = state.stats[source.stats].name.clone();
                         source.holder = Some(Holder { token: lease.token, clock, name });
-                        (source.is_alone, source.lease) = (false, None);
+                        (source.is_first_after_restore, source.lease) = (false, None);
                     }
                     return Ok(drained);
                 }
@@ -190,7 +190,7 @@ impl Turn<'_, '_> {
         let first = source.next.timestamp;
         let mut packer =
             Packer::new(&mut state.buffer, &mut source.texts.cache, first, now, context);
-        let pulled = match source.is_alone {
+        let pulled = match source.is_first_after_restore {
             false => {
                 self.consumer.pull(&mut state.stage, |faults, record| packer.visit(faults, record))
             }

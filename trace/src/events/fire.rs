@@ -52,9 +52,9 @@ fn others<S: Site, F: Fields>(
 
 /// An event that is disabled where it is declared.
 #[doc(hidden)]
-pub struct Never;
+pub struct DisabledEvent;
 
-impl Never {
+impl DisabledEvent {
     /// Off.
     #[inline(always)]
     pub const fn on(&self) -> u32 {

@@ -9,7 +9,7 @@ pub const MAX_LINE: usize = 1000;
 
 const MORE: &[u8] = b"...";
 /// Bytes of a line that is whole: there is room for [`MORE`].
-const MOST_WHOLE: usize = MAX_LINE - MORE.len();
+const MAX_WHOLE: usize = MAX_LINE - MORE.len();
 
 /// A line of text in a buffer of its own. Writing to it never fails: what
 /// finds no room is cut off.
@@ -35,7 +35,7 @@ impl Line {
     /// Adds raw bytes, which are to be valid text.
     #[inline(always)]
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.cut || self.bytes.len() + bytes.len() > MOST_WHOLE {
+        if self.cut || self.bytes.len() + bytes.len() > MAX_WHOLE {
             self.push_cut(bytes);
         } else {
             // There is room.
@@ -51,7 +51,7 @@ impl Line {
         }
         self.cut = true;
         // Not in the middle of a character.
-        let mut end = MOST_WHOLE - self.bytes.len();
+        let mut end = MAX_WHOLE - self.bytes.len();
         while end > 0 && bytes[end] & 0xc0 == 0x80 {
             end -= 1;
         }

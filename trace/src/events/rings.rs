@@ -14,7 +14,7 @@ use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::{Geometry, GeometryError, WORD, guest_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState, Wake};
-use hypertrace_format::limits::MOST_LOST;
+use hypertrace_format::limits::MAX_LOST;
 use rustix::thread::gettid;
 use std::alloc::{Layout, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -225,7 +225,7 @@ pub(crate) struct Unattached {
 impl Unattached {
     /// Returns the number of all of them.
     pub fn events(&self) -> u64 {
-        self.events.load(Ordering::Relaxed).min(MOST_LOST)
+        self.events.load(Ordering::Relaxed).min(MAX_LOST)
     }
 
     /// Returns the number of declared events since the last call.
@@ -235,7 +235,7 @@ impl Unattached {
 
     /// Counts events of processes.
     pub fn add(&self, events: u64) {
-        let sum = |sum: u64| Some(sum.saturating_add(events).min(MOST_LOST));
+        let sum = |sum: u64| Some(sum.saturating_add(events).min(MAX_LOST));
         let _ = self.events.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 

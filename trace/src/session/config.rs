@@ -1,7 +1,7 @@
 //! Configuration of a session.
 
 use super::error::SessionError;
-use crate::ctf::journal::frame::{MOST_FILE_BYTES, MOST_PACKET_BYTES};
+use crate::ctf::journal::frame::{MAX_FILE_BYTES, MAX_PACKET_BYTES};
 use crate::ctf::packet_buffer::DEFAULT_PACKET_BYTES;
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
 use crate::ctf::{PacketBuffer, Share};
@@ -164,10 +164,10 @@ impl SessionConfig {
             Output::Snapshots => return refused("snapshots of a flight recorder need a directory"),
             Output::Nothing => return refused("it has no output"),
         }
-        if self.packet_bytes > MOST_PACKET_BYTES {
+        if self.packet_bytes > MAX_PACKET_BYTES {
             return refused("its packets are larger than 16 MiB");
         }
-        if self.file_bytes > MOST_FILE_BYTES {
+        if self.file_bytes > MAX_FILE_BYTES {
             return refused("its files are larger than 1 TiB");
         }
         Ok(())

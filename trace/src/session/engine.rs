@@ -1,16 +1,16 @@
 //! The drain loop's side of a session, protected by its one lock.
 
-use super::recover::{Committed, Found};
+use super::recover::{Committed, KilledSession};
 use super::simple_file::SimpleFile;
 use crate::ctf::files::HIDDEN;
 use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::classes::Table;
 use crate::drain::source::Holder;
 use crate::drain::state::LOG_WORDS;
-use crate::drain::stats::BOOKS;
+use crate::drain::stats::SESSION_FILES;
 use crate::drain::turn::write_counters;
 use crate::drain::{
-    Guests, HostConsumer, Payer, Recorder, Source, Stats, TooManyRules, TraceState, Turn,
+    Account, Guests, HostConsumer, Recorder, Source, Stats, TooManyRules, TraceState, Turn,
 };
 use crate::events::{HostRings, Pattern};
 use hypertrace_abi::clock::ticks;
@@ -33,7 +33,7 @@ pub(crate) struct Engine {
     /// If it is a flight recorder.
     pub recorder: Option<Recorder>,
     /// What a killed process left, if this is its recovery.
-    found: Option<Found>,
+    found: Option<KilledSession>,
     /// The first packet that could not be written, for a recovery, which ends there.
     pub failed: Option<WriteFailed>,
     pub finished: bool,
@@ -50,7 +50,7 @@ impl Engine {
     ) -> Engine {
         state.unattached = Arc::clone(&rings.unattached);
         let mut stats = std::mem::take(&mut state.stats);
-        let mut source = |number, payer: Option<Payer>| {
+        let mut source = |number, payer: Option<Account>| {
             let mut source = Source::new(Domain::Host, number, stats.len());
             source.texts.payer = payer.unwrap_or(source.texts.payer);
             stats.push(Stats::new(Domain::Host, number));
@@ -61,7 +61,7 @@ impl Engine {
             .iter()
             .zip(0..)
             .map(|(ring, number)| {
-                (HostConsumer::new(Arc::clone(ring)), source(number, Some(Payer::Host)))
+                (HostConsumer::new(Arc::clone(ring)), source(number, Some(Account::Host)))
             })
             .collect();
         // One number is that of threads which found no ring.
@@ -84,14 +84,14 @@ impl Engine {
     }
 
     /// Begins where a killed process left off.
-    pub fn recover(&mut self, found: Found) {
+    pub fn recover(&mut self, found: KilledSession) {
         self.guests.earlier = Arc::new(self.state.classes.by_id());
         for number in found.guests() {
             let _ = self.guests.source(number, &mut self.state.stats);
         }
         let texts = Arc::clone(&self.guests.earlier);
         for relay in &mut self.relays {
-            relay.texts.table = Table::of_earlier(Arc::clone(&texts));
+            relay.texts.table = Table::recovered(Arc::clone(&texts));
         }
         self.for_each_source(|state, source| found.begin(source, &mut state.stats[source.stats]));
         self.found = Some(found);
@@ -108,7 +108,7 @@ impl Engine {
 
     /// Counts events that were lost in processes without a client.
     pub fn unattached(&mut self, more: u64) {
-        let counted = self.found.as_mut().map_or(0, Found::take_unattached);
+        let counted = self.found.as_mut().map_or(0, KilledSession::take_unattached);
         self.state.unattached.add(more.saturating_sub(counted));
     }
 
@@ -155,7 +155,7 @@ impl Engine {
             state.begin_trace(dir, random_uuid())
         });
         if let Err(failed) = begun {
-            self.failed(BOOKS, failed);
+            self.failed(SESSION_FILES, failed);
         }
     }
 
@@ -363,7 +363,7 @@ impl Engine {
             let written = self.write_all_counters();
             self.close_all();
             if let Err(failed) = written.and_then(|()| self.state.write_end()) {
-                self.failed(BOOKS, failed);
+                self.failed(SESSION_FILES, failed);
             }
         }
         self.state.trace.files = None;
@@ -408,7 +408,7 @@ impl Engine {
             self.finished = true;
             return Ok(());
         }
-        self.state.trace.be_patient();
+        self.state.trace.block_until_drained();
         self.begin_pass();
         if let Err(failed) = self.finish_streams() {
             self.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
@@ -448,7 +448,7 @@ impl Engine {
 
     /// Prepares for the last pass, after which no producer runs.
     pub fn begin_last_pass(&mut self) {
-        self.state.trace.be_patient();
+        self.state.trace.block_until_drained();
     }
 
     /// Closes all files of events: nothing more is taken.

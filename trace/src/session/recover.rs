@@ -24,8 +24,8 @@ use hypertrace_format::clock::FREQUENCIES;
 use hypertrace_format::error::DirectoryError;
 use hypertrace_format::folder::read_at;
 use hypertrace_format::limits::{
-    MAX_CLASSES, MAX_CLASSES_BYTES, MAX_CLIENTS, MAX_GUEST_TSCS, MAX_HOST_STREAMS,
-    MAX_SESSION_CLOCKS, MAX_SESSION_JSON, MOST_LOST,
+    MAX_CLASSES, MAX_CLASSES_BYTES, MAX_CLIENTS, MAX_GUEST_TSCS, MAX_HOST_STREAMS, MAX_LOST,
+    MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
 };
 use hypertrace_format::packet::{HEADER_BYTES, MAGIC};
 use hypertrace_format::session_json::{
@@ -113,7 +113,7 @@ impl Session {
     fn begin_recovered(
         mut config: SessionConfig,
         folder: Folder,
-        found: Found,
+        found: KilledSession,
     ) -> Result<Session, SessionError> {
         let clocks = Clocks::restore(&found.json, found.epoch)
             .ok_or_else(|| SessionError::not_recoverable(folder.path(), "it has no clocks"))?;
@@ -126,7 +126,7 @@ impl Session {
         state.trace.served = found.json.served;
         let parent = found.json.trace_parent.as_deref();
         state.trace.trace_parent = parent.and_then(|text| text.parse().ok());
-        state.classes = Classes::of_earlier(&found.events).ok_or_else(|| {
+        state.classes = Classes::recovered(&found.events).ok_or_else(|| {
             let why = "the event classes in its classes.jsonl are damaged";
             SessionError::not_recoverable(folder.path(), why)
         })?;
@@ -156,7 +156,7 @@ struct FoundStream {
 
 /// A session as it was left.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct KilledSession {
     json: SessionJson,
     events: Vec<EventJson>,
     streams: BTreeMap<(u32, u32), FoundStream>,
@@ -165,7 +165,7 @@ pub(crate) struct Found {
 }
 
 /// Looks at a directory with a session of this UUID that was not ended.
-fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError> {
+fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<KilledSession, SessionError> {
     let path = dir.path();
     let wrong = |why: &str| SessionError::not_recoverable(path, why);
     let failed = DirectoryError::unusable(path);
@@ -195,7 +195,7 @@ fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError> {
     check(&json, &events).map_err(|why| wrong(&format!("its description is damaged: {why}")))?;
 
     let ctf = dir.folder(CTF).map_err(&failed)?;
-    let mut found = Found { json, events, streams: BTreeMap::new(), epoch: 0 };
+    let mut found = KilledSession { json, events, streams: BTreeMap::new(), epoch: 0 };
     for name in ctf.all_names().map_err(&failed)? {
         // Those with a leading dot were being made.
         if name == Description::Metadata.name() || name.as_encoded_bytes().starts_with(b".") {
@@ -257,7 +257,7 @@ fn check(json: &SessionJson, events: &[EventJson]) -> Result<(), String> {
     Ok(())
 }
 
-impl Found {
+impl KilledSession {
     /// Reads the packets' headers of a file. Each step moves on by a packet that has its magic number, so a file of
     /// holes ends at once. The error names the damaged byte.
     fn scan(&mut self, (file, stat): (OwnedFd, Stat), uuid: &[u8; 16]) -> Result<(), String> {
@@ -283,7 +283,7 @@ impl Found {
         let stream = stream.or_insert(FoundStream { last, lost: BTreeMap::new() });
         for (epoch, more) in lost {
             let sum = stream.lost.entry(epoch).or_default();
-            *sum = sum.saturating_add(more).min(MOST_LOST);
+            *sum = sum.saturating_add(more).min(MAX_LOST);
         }
         // As readers order them.
         let place = |p: &PacketHeader| (p.epoch, p.faults, p.ring_end, p.sequence);
@@ -329,7 +329,7 @@ impl Found {
             return Err("a packet of another stream".into());
         }
         match header.events_discarded {
-            0..=MOST_LOST => Ok(()),
+            0..=MAX_LOST => Ok(()),
             n => Err(format!("no stream has {n} lost events")),
         }
     }

@@ -8,18 +8,19 @@ use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, REFERENCE_PREFIX_WORDS};
 use hypertrace_abi::ring::{Consumer, Emit, NewRecord};
 use hypertrace_abi::sink::{
-    DrainSink, Drained, EventSink, Facts, KnownClient, NameSet, ReferencePoint, Settings, Status,
+    DrainSink, Drained, EventSink, KnownClient, NameSet, PassConfig, ReferencePoint, SessionInfo,
+    Status,
 };
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Ring words of the largest reference point.
-const MOST_POINT_WORDS: u64 = (HEADER_WORDS + REFERENCE_PREFIX_WORDS + SLOT_WORDS) as u64;
+const MAX_POINT_WORDS: u64 = (HEADER_WORDS + REFERENCE_PREFIX_WORDS + SLOT_WORDS) as u64;
 
 impl EventSink for Session {
-    fn facts(&self) -> Facts {
-        Facts {
+    fn session_info(&self) -> SessionInfo {
+        SessionInfo {
             session: self.uuid(),
             ring_mode: self.ring_mode(),
             guest_frequency: self.guest_frequency(),
@@ -60,7 +61,7 @@ impl EventSink for Session {
     }
 
     fn has_room_for_point(&self) -> bool {
-        self.parts.rings.has_room(MOST_POINT_WORDS)
+        self.parts.rings.has_room(MAX_POINT_WORDS)
     }
 
     fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink)) {
@@ -91,7 +92,7 @@ impl DrainSink for Draining<'_> {
         self.engine.unattached(more);
     }
 
-    fn begin_pass(&mut self) -> Settings {
+    fn begin_pass(&mut self) -> PassConfig {
         let Draining { parts, engine } = self;
         parts.triggers.pass(|pattern, on| {
             // The guest has too many rules: the mask stays unchanged.
@@ -107,7 +108,7 @@ impl DrainSink for Draining<'_> {
             true => NameSet::ALL,
             false => parts.triggers.names(),
         };
-        Settings { mask, points }
+        PassConfig { mask, points }
     }
 
     fn last_pass(&mut self) {

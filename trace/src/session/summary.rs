@@ -2,7 +2,7 @@
 
 use crate::ctf::Domain;
 use crate::drain::{Stats, TraceState};
-use hypertrace_format::limits::MOST_LOST;
+use hypertrace_format::limits::MAX_LOST;
 use hypertrace_format::session_json::StreamJson;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -63,10 +63,10 @@ impl Summary {
                 Domain::Guest => summary.ring_events += counts.events,
                 Domain::Host => summary.host_events += counts.events,
             }
-            summary.lost = summary.lost.saturating_add(stats.ledger.lost()).min(MOST_LOST);
+            summary.lost = summary.lost.saturating_add(stats.ledger.lost()).min(MAX_LOST);
             let unattached =
                 summary.lost_unattached.saturating_add(stats.ledger.causes().unattached);
-            summary.lost_unattached = unattached.min(MOST_LOST);
+            summary.lost_unattached = unattached.min(MAX_LOST);
             summary.filtered = summary.filtered.saturating_add(stats.ledger.filtered);
             for (kind, n) in stats.faults_by_kind() {
                 let total = summary.faults.entry(kind).or_default();

@@ -1,7 +1,7 @@
 //! Journals that no session writes: each is refused with its place, and the frames before it are a session.
 
 use hypertrace_abi::event_type;
-use hypertrace_trace::receive::{MOST_FILES, ReceiveError, Received, receive};
+use hypertrace_trace::receive::{MAX_FILES, ReceiveError, Received, receive};
 use hypertrace_trace::{Session, SessionConfig, Share};
 use std::path::Path;
 use tempfile::TempDir;
@@ -271,7 +271,7 @@ fn what_does_not_continue_a_description_is_refused() {
 #[test]
 fn there_are_not_more_files_than_a_session_can_have() {
     let mut journal = Forged::new();
-    for number in 0..MOST_FILES {
+    for number in 0..MAX_FILES {
         let name = format!("guest-000-{number:04}");
         journal = journal.file(&name, 2 * UNIT).frame(CLOSE, &name, UNIT, b"");
     }

@@ -6,7 +6,7 @@ use common::guest::Guest;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
-use hypertrace_abi::ring::{ConsumerState, Emit, Place};
+use hypertrace_abi::ring::{ConsumerState, Emit, RingPosition};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_format::classes::{self, Line};
@@ -75,7 +75,7 @@ fn recover(dir: &Path, uuid: [u8; 16], guest: &mut Guest) -> Result<Summary, Ses
 pub fn take(session: &Session, guest: &mut Guest) {
     let Committed { position, sequence, token, lost } = session.committed(guest.client).unwrap();
     let lost = [lost.full, lost.busy, lost.unattached];
-    let place = Place { position, sequence: Some(sequence), token, lost, schemas: 0 };
+    let place = RingPosition { position, sequence: Some(sequence), token, lost, schemas: 0 };
     guest.consumer = ConsumerState::continue_at(&place);
     guest.pass(session);
 }

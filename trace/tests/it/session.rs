@@ -611,7 +611,7 @@ fn the_callers_span_is_in_the_session_and_the_metadata_and_guests_get_it() {
     let (_dir, session) = session(|config| config.trace_parent = parent);
     let metadata = std::fs::read_to_string(session.dir().join("ctf/metadata")).unwrap();
 
-    assert_eq!(session.facts().trace_parent, parent);
+    assert_eq!(session.session_info().trace_parent, parent);
     finish(session.clone());
 
     assert_eq!(json(&session).trace_parent.as_deref(), Some(text));

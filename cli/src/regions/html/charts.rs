@@ -17,11 +17,11 @@ const IN_A_TENTH: usize = 40;
 /// Regions of a group with lanes, beside the median and p99.
 const SLOWEST: usize = 3;
 /// Most regions of the page with lanes.
-const MOST_WINDOWS: usize = 64;
+const MAX_WINDOWS: usize = 64;
 /// Most intervals of all lanes of the page.
-const MOST_INTERVALS: usize = 16_000;
+const MAX_INTERVALS: usize = 16_000;
 /// Most intervals of a window.
-const MOST_IN_WINDOW: usize = 2_000;
+const MAX_IN_WINDOW: usize = 2_000;
 
 /// Charts of the groups.
 pub struct Charts {
@@ -53,8 +53,8 @@ impl Charts {
         for (index, group) in groups.iter().enumerate().filter(|_| has_kernel) {
             chosen.extend(choose(shown, group).into_iter().map(|(name, s)| (index, name, s)));
         }
-        chosen.truncate(MOST_WINDOWS);
-        let most = (MOST_INTERVALS / chosen.len().max(1)).min(MOST_IN_WINDOW);
+        chosen.truncate(MAX_WINDOWS);
+        let most = (MAX_INTERVALS / chosen.len().max(1)).min(MAX_IN_WINDOW);
         let mut by_group = vec![Vec::new(); groups.len()];
         let mut parts = vec![Vec::new(); groups.len()];
         let mut owners = vec![[false; WHO.len()]; groups.len()];

@@ -38,15 +38,15 @@ const UPLOT_STYLE: &str = include_str!("uplot/uPlot.min.css");
 const UPLOT_LICENSE: &str = include_str!("uplot/LICENSE");
 
 /// Most groups with all that is known of them.
-const MOST_SECTIONS: usize = 12;
+const MAX_SECTIONS: usize = 12;
 /// Most groups in the table of all.
-const MOST_ROWS: usize = 200;
+const MAX_ROWS: usize = 200;
 /// Slowest regions of a group.
 const SLOWEST: usize = 20;
 /// Most intervals of the slowest region in its table.
-const MOST_STEPS: usize = 100;
+const MAX_STEPS: usize = 100;
 /// Most characters of a name.
-const MOST_CHARACTERS: usize = 100;
+const MAX_CHARACTERS: usize = 100;
 
 /// Makes the page.
 ///
@@ -55,7 +55,7 @@ const MOST_CHARACTERS: usize = 100;
 pub fn page(shown: &Shown<'_>, recording: &Recording, warnings: &[Warning]) -> Result<String> {
     let sessions = &recording.sessions;
     let groups = shown.groups().filter(|group| group.count > 0);
-    let groups: Vec<&Group> = groups.take(MOST_SECTIONS).collect();
+    let groups: Vec<&Group> = groups.take(MAX_SECTIONS).collect();
     let charts = Charts::of(shown, &groups);
     let names = sessions.iter().map(|(s, _)| short(&s.dir().display().to_string()));
     let title = format!("Regions of {}", names.collect::<Vec<_>>().join(", "));
@@ -126,7 +126,7 @@ fn nonce() -> rustix::io::Result<String> {
 
 /// Returns a name's beginning, if it is long.
 pub fn short(name: &str) -> String {
-    match name.char_indices().nth(MOST_CHARACTERS) {
+    match name.char_indices().nth(MAX_CHARACTERS) {
         Some((end, _)) => format!("{}\u{2026}", &name[..end]),
         None => name.to_owned(),
     }
@@ -192,7 +192,7 @@ impl Page<'_> {
             }
             out.push_str("</tr></thead>\n<tbody>\n");
             let mut linked = 0;
-            for group in all.iter().copied().take(MOST_ROWS) {
+            for group in all.iter().copied().take(MAX_ROWS) {
                 let name = short(&self.shown.title(group));
                 let has_section = sections.get(linked).is_some_and(|s| std::ptr::eq(*s, group));
                 out.push_str("<tr><th scope=\"row\" class=\"name\">");
@@ -220,10 +220,10 @@ impl Page<'_> {
             Ok(())
         })?;
         let with_regions = all.iter().filter(|group| group.count > 0).count();
-        if all.len() > MOST_ROWS || with_regions > sections.len() {
+        if all.len() > MAX_ROWS || with_regions > sections.len() {
             writeln!(
                 out,
-                "<p class=\"note\">{} groups; the first {MOST_ROWS} are in this table, and the \
+                "<p class=\"note\">{} groups; the first {MAX_ROWS} are in this table, and the \
                  first {} with regions below. Choose others with --name.</p>",
                 grouped(all.len() as u64),
                 sections.len()
@@ -421,7 +421,7 @@ impl Page<'_> {
                  <th scope=\"col\" class=\"name\">part</th>\
                  <th scope=\"col\" class=\"name\">until the event</th></tr></thead>\n<tbody>\n",
             );
-            for interval in intervals.iter().take(MOST_STEPS) {
+            for interval in intervals.iter().take(MAX_STEPS) {
                 let part = interval.part;
                 let after = interval.from.saturating_sub(example.begin_ns);
                 let length = interval.to.saturating_sub(interval.from);
@@ -443,7 +443,7 @@ impl Page<'_> {
             out.push_str("</tbody></table>\n");
             Ok(())
         })?;
-        let left = intervals.len().saturating_sub(MOST_STEPS);
+        let left = intervals.len().saturating_sub(MAX_STEPS);
         if left > 0 {
             writeln!(out, "<p class=\"note\">{left} more steps are left out.</p>")?;
         }

@@ -29,8 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use wire::{
-    Access, DeviceInfo, Header, IrqInfo, MOST_BYTES, MOST_DATA, Message, RegionInfo, Version,
-    command,
+    Access, DeviceInfo, Header, IrqInfo, MAX_BYTES, MAX_DATA, Message, RegionInfo, Version, command,
 };
 use zerocopy::IntoBytes;
 
@@ -52,7 +51,7 @@ const REGION_MMAP: u32 = 4;
 const CAPABILITIES: &str = "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":4096,\"migration\":{\"pgsize\":4096}}}\0";
 
 /// Descriptors of one message that are closed here; the kernel closes those beyond.
-const MOST_FDS: usize = 16;
+const MAX_FDS: usize = 16;
 
 /// Shortest time between two resets: each begins a generation, and a client that resets all the
 /// time must not fill the session with them.
@@ -103,8 +102,8 @@ pub fn serve_counted(
         function,
         stream,
         messages,
-        received: Vec::with_capacity(2 * MOST_BYTES),
-        reply: Vec::with_capacity(MOST_BYTES),
+        received: Vec::with_capacity(2 * MAX_BYTES),
+        reply: Vec::with_capacity(MAX_BYTES),
         has_version: false,
         is_used: false,
         reset: None,
@@ -142,7 +141,7 @@ enum Then<'f> {
 impl Connection<'_> {
     fn run(&mut self) -> io::Result<End> {
         self.stream.set_write_timeout(Some(PATIENCE))?;
-        let mut bytes = vec![0; MOST_BYTES];
+        let mut bytes = vec![0; MAX_BYTES];
         loop {
             self.limit_wait()?;
             let n = match self.receive(&mut bytes) {
@@ -178,7 +177,7 @@ impl Connection<'_> {
 
     /// Receives what there is, at least a byte; 0 at the end. Descriptors are closed.
     fn receive(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         loop {
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut parts = [IoSliceMut::new(bytes)];
@@ -348,10 +347,10 @@ impl Connection<'_> {
     fn read(&mut self, message: &Message<'_>) {
         let Some((access, _)) = message.body::<Access>() else { return self.refuse(message) };
         let count = access.count as usize;
-        let mut data = [0; MOST_DATA];
-        let data = &mut data[..count.min(MOST_DATA)];
+        let mut data = [0; MAX_DATA];
+        let data = &mut data[..count.min(MAX_DATA)];
         match (access.region, bar(access.region)) {
-            _ if count > MOST_DATA => return self.refuse_with(message, data),
+            _ if count > MAX_DATA => return self.refuse_with(message, data),
             (CONFIG_SPACE, _) => self.function.config_read(access.offset, data),
             (_, Some(region)) => self.function.chip().read(region, access.offset, data),
             _ => return self.refuse_with(message, data),
@@ -361,7 +360,7 @@ impl Connection<'_> {
 
     fn write(&mut self, message: &Message<'_>) {
         let Some((access, data)) = message.body::<Access>() else { return self.refuse(message) };
-        if data.len() != access.count as usize || data.len() > MOST_DATA {
+        if data.len() != access.count as usize || data.len() > MAX_DATA {
             return self.refuse(message);
         }
         match (access.region, bar(access.region)) {

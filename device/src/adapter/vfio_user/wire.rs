@@ -3,14 +3,14 @@
 //! Messages of vfio-user: decoded from a client's bytes, and replies.
 //!
 //! Layouts of libvfio-user's specification, version 0.1, and of `linux/vfio.h`. All numbers are
-//! little-endian. Every decoder is bounded by the message, and every message by [`MOST_BYTES`].
+//! little-endian. Every decoder is bounded by the message, and every message by [`MAX_BYTES`].
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Most bytes of a message, and of the data of one access.
-pub(super) const MOST_BYTES: usize = 16 << 10;
+pub(super) const MAX_BYTES: usize = 16 << 10;
 /// Most bytes of an access to a region.
-pub(super) const MOST_DATA: usize = 4096;
+pub(super) const MAX_DATA: usize = 4096;
 
 /// Version that this server speaks: 0.1.
 pub(super) const VERSION: Version = Version { major: 0, minor: 1 };
@@ -116,7 +116,7 @@ impl Message<'_> {
     pub fn first(bytes: &[u8]) -> Result<Option<Message<'_>>, Broken> {
         let Ok((header, _)) = Header::read_from_prefix(bytes) else { return Ok(None) };
         let size = header.size as usize;
-        if !(size_of::<Header>()..=MOST_BYTES).contains(&size) {
+        if !(size_of::<Header>()..=MAX_BYTES).contains(&size) {
             return Err(Broken::Size(header.size));
         }
         if header.flags & TYPE_MASK != COMMAND {
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn sizes_that_no_message_has_are_faults_before_the_body_is_there() {
-        let most = MOST_BYTES as u32;
+        let most = MAX_BYTES as u32;
         for size in [0, 15, most + 1, u32::MAX] {
             let found = Message::first(&bytes_of(size, 0, &[])).unwrap_err();
             assert_eq!(found, Broken::Size(size));

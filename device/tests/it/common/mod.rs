@@ -10,7 +10,7 @@ use hypertrace_abi::layout::MASK_BYTES;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, Flow};
 use hypertrace_abi::sink::{
-    DrainSink, Drained, EventSink, Facts, KnownClient, ReferencePoint, Settings, Status,
+    DrainSink, Drained, EventSink, KnownClient, PassConfig, ReferencePoint, SessionInfo, Status,
 };
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction, Region, Window};
@@ -84,11 +84,11 @@ pub struct Recorder {
     pub mask: Mutex<Option<[u8; MASK_BYTES as usize]>>,
     /// Its next passes panic.
     pub panics: AtomicBool,
-    pub facts: Facts,
+    pub facts: SessionInfo,
 }
 
 impl EventSink for Recorder {
-    fn facts(&self) -> Facts {
+    fn session_info(&self) -> SessionInfo {
         self.facts
     }
 
@@ -115,9 +115,9 @@ impl EventSink for Recorder {
 }
 
 impl DrainSink for &Recorder {
-    fn begin_pass(&mut self) -> Settings {
+    fn begin_pass(&mut self) -> PassConfig {
         self.calls.lock().unwrap().push(Call::Begin);
-        Settings { mask: self.mask.lock().unwrap().take(), ..Settings::default() }
+        PassConfig { mask: self.mask.lock().unwrap().take(), ..PassConfig::default() }
     }
 
     fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
@@ -178,14 +178,14 @@ pub fn geometry() -> Geometry {
 }
 
 /// Returns a chip, and its sink with these facts.
-pub fn chip_of(config: &ChipConfig, facts: Facts) -> (Arc<Chip>, Arc<Recorder>) {
+pub fn chip_of(config: &ChipConfig, facts: SessionInfo) -> (Arc<Chip>, Arc<Recorder>) {
     let memory = Memory::anonymous(geometry()).unwrap();
     let sink = Arc::new(Recorder { facts, ..Recorder::default() });
     (Arc::new(Chip::new(memory, config, sink.clone(), ())), sink)
 }
 
 pub fn chip() -> (Arc<Chip>, Arc<Recorder>) {
-    chip_of(&ChipConfig::default(), Facts::default())
+    chip_of(&ChipConfig::default(), SessionInfo::default())
 }
 
 pub fn points(sink: &Recorder) -> Vec<Point> {

@@ -8,7 +8,7 @@ use super::NOT_RECORDED;
 use crate::Args;
 
 /// Words of the fields of the largest event.
-const MOST_WORDS: u64 = 3;
+const MAX_WORDS: u64 = 3;
 /// Events of the regions in a round: two begin, two end.
 const OF_REGIONS: u64 = 4;
 
@@ -24,7 +24,7 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
     for round in 0..rounds {
         let until = work.events * (round + 1) / rounds;
         // This guest waits rather than lose an event. A round is 100 events.
-        patient = patient && client.wait_for_room(until - events, MOST_WORDS);
+        patient = patient && client.wait_for_room(until - events, MAX_WORDS);
         let mut batch = None;
         if until - events >= OF_REGIONS {
             // The cost of a region.

@@ -8,7 +8,7 @@ use crate::error::{Error, kvm};
 use crate::machine::Vcpu;
 
 /// The most registers that kvm-bindings takes. A vCPU without vectors of variable length has some 240.
-const MOST_REGISTERS: usize = 500;
+const MAX_REGISTERS: usize = 500;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct VcpuState {
@@ -21,7 +21,7 @@ impl VcpuState {
     pub fn save(vcpu: &Vcpu) -> Result<VcpuState, Error> {
         let list = "KVM_GET_REG_LIST";
         let mut registers =
-            RegList::new(MOST_REGISTERS).map_err(|_| kvm(list)(Errno::new(libc::E2BIG)))?;
+            RegList::new(MAX_REGISTERS).map_err(|_| kvm(list)(Errno::new(libc::E2BIG)))?;
         vcpu.fd.get_reg_list(&mut registers).map_err(kvm(list))?;
         let value = |register: &u64| {
             let mut value = vec![0; size(*register)];

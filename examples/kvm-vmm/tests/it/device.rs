@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{machine, run};
 use hypertrace_abi::ring::Consumer;
-use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{DrainSink, Drained, EventSink, ReferencePoint, SessionInfo, Status};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Kick, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::Device;
@@ -18,8 +18,8 @@ struct Recorder {
 }
 
 impl EventSink for Recorder {
-    fn facts(&self) -> Facts {
-        Facts::default()
+    fn session_info(&self) -> SessionInfo {
+        SessionInfo::default()
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
@@ -41,7 +41,7 @@ impl DrainSink for &Recorder {
 fn device() -> (Device, Arc<Recorder>) {
     let memory = Memory::anonymous(Geometry { clients: 4, ..Geometry::default() }).unwrap();
     let kick = Kick::new().unwrap();
-    let config = ChipConfig { vcpu_clients: 2, kick_is_cheap: true, ..ChipConfig::default() };
+    let config = ChipConfig { vcpu_clients: 2, has_doorbells: true, ..ChipConfig::default() };
     let waker = kick.clone();
     let sink = Arc::<Recorder>::default();
     (Device::new(Arc::new(Chip::new(memory, &config, sink.clone(), waker)), kick), sink)

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{LIMIT, machine, run};
-use hypertrace_abi::sink::{DrainSink, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{DrainSink, EventSink, ReferencePoint, SessionInfo, Status};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::{Vm, kvm::KvmVm};
@@ -40,7 +40,7 @@ fn record_stores(machine: &mut Machine, base: u64) -> Stores {
 fn device(machine: &Machine) -> (Chip, KvmVm) {
     let geometry = Geometry { clients: 1, ..Geometry::default() };
     let memory = Memory::anonymous(geometry).unwrap();
-    let config = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
+    let config = ChipConfig { has_doorbells: true, ..ChipConfig::default() };
     // SAFETY: each test keeps the chip until its machine has run.
     let calls = unsafe { machine.vm().calls() };
     (Chip::new(memory, &config, Untold, ()), calls.unwrap())
@@ -50,8 +50,8 @@ fn device(machine: &Machine) -> (Chip, KvmVm) {
 struct Untold;
 
 impl EventSink for Untold {
-    fn facts(&self) -> Facts {
-        Facts::default()
+    fn session_info(&self) -> SessionInfo {
+        SessionInfo::default()
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{machine, run};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::{Consumer, Flow};
-use hypertrace_abi::sink::{DrainSink, Drained, EventSink, Facts, ReferencePoint, Status};
+use hypertrace_abi::sink::{DrainSink, Drained, EventSink, ReferencePoint, SessionInfo, Status};
 use hypertrace_device::{Chip, ChipConfig, DrainPolicy, Geometry, Kick, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::Device;
@@ -31,8 +31,8 @@ struct Lateness {
 }
 
 impl EventSink for Lateness {
-    fn facts(&self) -> Facts {
-        Facts { guest_frequency: FREQUENCY, ..Facts::default() }
+    fn session_info(&self) -> SessionInfo {
+        SessionInfo { guest_frequency: FREQUENCY, ..SessionInfo::default() }
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
@@ -73,7 +73,7 @@ fn a_lone_event_is_drained_within_100_ms_though_the_host_keeps_no_timer() {
         return;
     };
     let kick = Kick::new().unwrap();
-    let config = ChipConfig { vcpu_clients: 1, kick_is_cheap: true, ..ChipConfig::default() };
+    let config = ChipConfig { vcpu_clients: 1, has_doorbells: true, ..ChipConfig::default() };
     let memory = Memory::anonymous(Geometry { clients: 1, ..Geometry::default() }).unwrap();
     let waker = kick.clone();
     let sink = Arc::<Lateness>::default();

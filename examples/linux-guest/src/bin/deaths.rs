@@ -14,7 +14,7 @@ use rustix::process::{Signal, getpid, kill_process};
 /// Points without an answer after which `points` ends.
 const UNANSWERED: u64 = 5;
 /// Most points that it makes.
-const MOST_POINTS: u64 = 3000;
+const MAX_POINTS: u64 = 3000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -80,7 +80,7 @@ fn child(n: u64) -> ExitCode {
 /// Makes points until so many are without an answer.
 fn points() -> ExitCode {
     let mut answered = 0;
-    for n in 0..MOST_POINTS {
+    for n in 0..MAX_POINTS {
         let reply = reference_point!("beat", n);
         answered += u64::from(reply.is_ok_and(|reply| reply.status == Status::Recorded));
         event!("between", n);

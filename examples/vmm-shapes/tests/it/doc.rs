@@ -97,7 +97,7 @@ fn modules_with_unsafe(sources: &Path) -> BTreeSet<String> {
 
 #[test]
 fn each_crate_of_ours_has_the_dependencies_and_the_unsafe_modules_of_the_table() {
-    let table = rows(&document("vmm/README.md"), ["crate", "what it gives"]);
+    let table = rows(&document("device/vmm/README.md"), ["crate", "what it gives"]);
 
     let linked = all_linked("hypertrace-vmm", &[]);
     let of_ours = linked.iter().map(|(name, _)| &**name).filter(|name| is_of_ours(name));
@@ -121,7 +121,7 @@ fn each_crate_of_ours_has_the_dependencies_and_the_unsafe_modules_of_the_table()
 fn each_third_party_crate_that_is_linked_is_in_the_table() {
     let linked = linked(&["--features=events"]);
 
-    let table = rows(&document("vmm/README.md"), ["crate", "version"]);
+    let table = rows(&document("device/vmm/README.md"), ["crate", "version"]);
 
     assert_eq!(table.len(), linked.len(), "{linked:?}");
     for ((name, version), row) in linked.iter().zip(table.iter().collect::<BTreeSet<_>>()) {
@@ -134,7 +134,7 @@ fn each_third_party_crate_that_is_linked_is_in_the_table() {
 fn without_declared_events_no_crate_of_that_feature_is_linked() {
     let without = linked(&[]);
 
-    let table = rows(&document("vmm/README.md"), ["crate", "version"]);
+    let table = rows(&document("device/vmm/README.md"), ["crate", "version"]);
     let (of_events, others): (Vec<_>, Vec<_>) =
         table.into_iter().partition(|row| row[3].starts_with("feature `events`"));
 

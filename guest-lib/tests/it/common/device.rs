@@ -4,7 +4,7 @@
 use super::{Host, map};
 use hypertrace::Options;
 use hypertrace::abi::atomic::AtomicU64;
-use hypertrace::abi::config::{ConfigPage, Features, HostFacts};
+use hypertrace::abi::config::{ConfigPage, Features, HostInfo};
 use hypertrace::abi::layout::{Geometry, Region, host_page, register};
 use hypertrace::abi::zerocopy::IntoBytes;
 use std::fs::{self, File};
@@ -28,10 +28,10 @@ pub const FUNCTION: &str = "0000:00:04.0";
 pub const WINDOW: u64 = 0x2_0000;
 
 pub fn page() -> ConfigPage {
-    let facts = HostFacts {
+    let facts = HostInfo {
         features: Features::TRAPS | Features::KICK,
         vcpu_clients: VCPU_CLIENTS,
-        ..HostFacts::default()
+        ..HostInfo::default()
     };
     ConfigPage::new(&GEOMETRY, &facts)
 }

@@ -5,7 +5,7 @@
 pub mod device;
 
 use hypertrace::abi::atomic::AtomicU64;
-use hypertrace::abi::config::{ConfigPage, HostFacts, RingMode};
+use hypertrace::abi::config::{ConfigPage, HostInfo, RingMode};
 use hypertrace::abi::layout::{Geometry, host_page};
 use hypertrace::abi::record::id;
 use hypertrace::abi::ring::{ClientMemory, Consumer, ConsumerState, Flow, Losses, mask_words};
@@ -109,7 +109,7 @@ pub struct Host {
 
 impl Host {
     pub fn new(geometry: Geometry, vcpu_clients: u32, rings: &'static [AtomicU64]) -> Host {
-        let facts = HostFacts { vcpu_clients, ..HostFacts::default() };
+        let facts = HostInfo { vcpu_clients, ..HostInfo::default() };
         Host {
             geometry,
             page: ConfigPage::new(&geometry, &facts),

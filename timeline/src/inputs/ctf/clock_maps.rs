@@ -16,7 +16,7 @@
 use super::guest_tscs::{ComparedTsc, GuestCpu, GuestTscs, KvmWord};
 use super::packet::Domain;
 pub(crate) use super::samples::Seat;
-use super::samples::{self, Found, MOST_POINTS, Times};
+use super::samples::{self, Found, MAX_POINTS, Times};
 use super::session::Session;
 use super::session_json::Clock;
 use crate::clock::{
@@ -241,7 +241,7 @@ impl ClockMaps {
     /// # Errors
     /// If the session is damaged.
     pub fn of(session: &Session) -> Result<ClockMaps> {
-        ClockMaps::of_at_most(session, MOST_POINTS)
+        ClockMaps::of_at_most(session, MAX_POINTS)
     }
 
     /// Makes a map of each guest clock of a session, from at most so many of its reference points: an even part

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Size of a packet's header and context in bytes. Packet sizes are multiples of it.
 pub const HEADER_BYTES: u64 = size_of::<PacketHeader>() as u64;
 /// Most clients, more than any session has.
-pub(crate) const MOST_CLIENTS: u32 = 1 << 12;
+pub(crate) const MAX_CLIENTS: u32 = 1 << 12;
 pub use hypertrace_format::packet::{Domain, MAGIC, PacketHeader};
 
 /// A packet, of which the header is checked.

@@ -9,7 +9,7 @@
 use super::clock_maps::ClockMaps;
 use super::guest_tscs::GuestCpu;
 use super::lease::Lease;
-use super::packet::{Domain, MOST_CLIENTS};
+use super::packet::{Domain, MAX_CLIENTS};
 use super::session::Session;
 use super::session_json::{Clock, GuestTsc};
 use super::stream::Records;
@@ -49,10 +49,10 @@ impl Sample {
 }
 
 /// Most reference points of a session that are kept, an even part of more: memory does not grow with them.
-pub(crate) const MOST_POINTS: usize = 1 << 17;
+pub(crate) const MAX_POINTS: usize = 1 << 17;
 
 /// Most CPUs of a guest, as of a Linux.
-const MOST_CPUS: u32 = 8192;
+const MAX_CPUS: u32 = 8192;
 
 /// Samples by clock and client.
 type Samples = BTreeMap<(u32, u32), Thinned<Sample>>;
@@ -264,7 +264,7 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<(u32
             let cpu = served.point.cpu;
             let Some((clock, _)) = clocks.read(session, served) else { return };
             // A guest can claim any.
-            if cpu < MOST_CPUS {
+            if cpu < MAX_CPUS {
                 let known = threads.entry((clock, cpu)).or_insert(served.tid);
                 *known = known.filter(|tid| Some(*tid) == served.tid);
             }
@@ -321,7 +321,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
     let mut seats = 0;
     points(session, |of_point| {
         let Served { point, clock, host, tid, .. } = *of_point;
-        if point.client >= MOST_CLIENTS {
+        if point.client >= MAX_CLIENTS {
             found.unusable += 1;
             return;
         }

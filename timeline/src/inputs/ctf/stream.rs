@@ -6,7 +6,7 @@
 //! depend on the size of packets, files or sessions.
 
 use super::class::{Class, Classes};
-use super::packet::{Domain, HEADER_BYTES, MOST_CLIENTS, Packet, PacketHeader, Packets, is_back};
+use super::packet::{Domain, HEADER_BYTES, MAX_CLIENTS, Packet, PacketHeader, Packets, is_back};
 use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::value::ValueRef;
@@ -37,12 +37,12 @@ pub struct Segment {
     /// Number of packets with events.
     pub packets: u64,
     /// The leases' tokens in order, each with the clock and the end of its last packet with events; the
-    /// first [`MOST_LEASES`].
+    /// first [`MAX_LEASES`].
     pub(crate) leases: Vec<(u64, u32, u64)>,
 }
 
 /// Most leases of a file whose ends are kept.
-const MOST_LEASES: usize = 1 << 16;
+const MAX_LEASES: usize = 1 << 16;
 
 impl Segment {
     /// Reads all headers of a file.
@@ -125,7 +125,7 @@ impl Segment {
         self.packets += 1;
         let end = (packet.lease_token, packet.stream_id, packet.timestamp_end);
         self.leases.pop_if(|last| last.0 == end.0);
-        if self.leases.len() < MOST_LEASES {
+        if self.leases.len() < MAX_LEASES {
             self.leases.push(end);
         }
     }
@@ -256,7 +256,7 @@ impl Record<'_> {
     pub(crate) fn made_for(&self) -> Option<u32> {
         let has_client = self.class.reference_point || self.kind() == EventKind::Hypertrace;
         let client = self.payload.first().filter(|_| has_client).map(|client| *client as u32);
-        client.filter(|client| *client < MOST_CLIENTS)
+        client.filter(|client| *client < MAX_CLIENTS)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::clock::FRACTION;
 use crate::error::{Error, Result};
 use crate::event::{Bound, EntryRef, EventKind, EventRef, Lost, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
-use crate::inputs::names::{Names, Place, Producer};
+use crate::inputs::names::{Names, Producer, SourceIndex};
 use crate::inputs::needs::Needs;
 use crate::source::Source;
 use hypertrace_abi::record::id;
@@ -25,9 +25,9 @@ use std::sync::Arc;
 struct StreamInput<'a> {
     session: &'a Session,
     producer: Producer,
-    place: Place,
+    place: SourceIndex,
     /// The client that the last record of a host ring was made for.
-    served: Option<(u32, Place)>,
+    served: Option<(u32, SourceIndex)>,
     maps: &'a ClockMaps,
     stream: &'a Stream,
     records: Records<'a>,
@@ -135,7 +135,7 @@ pub(crate) fn elsewhere(
 }
 
 /// Returns the place of a source, which has the name in the description if it is new.
-fn place(names: &mut Names, producer: Producer, name: &str) -> Place {
+fn place(names: &mut Names, producer: Producer, name: &str) -> SourceIndex {
     let is_new = !names.has(producer);
     let place = names.place(producer);
     if is_new {

@@ -13,21 +13,21 @@ use super::shown::shown_by;
 use crate::clock::{FRACTION, LIMIT};
 use crate::error::Result;
 use crate::format::{Fields, Format};
-use crate::inputs::ctf::{ClockMaps, Found, KvmTsc, MOST_POINTS, Sample, Session, find};
+use crate::inputs::ctf::{ClockMaps, Found, KvmTsc, MAX_POINTS, Sample, Session, find};
 use crate::inputs::input::Time;
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 /// Most places with lost events. Where there are more, too little is known.
-const MOST_GAPS: usize = 1 << 16;
+const MAX_GAPS: usize = 1 << 16;
 
 /// Most changes of TSC offsets. Where there are more, only what the recorder saw is known.
-const MOST_OFFSETS: usize = 1 << 16;
+const MAX_OFFSETS: usize = 1 << 16;
 
 /// Most TSCs with the times at which KVM computed them: each is compared with each constraint. A guest can change its
 /// offset at will, so beyond this number those of VMs with fewer count, and none of the others.
-const MOST_WORDS: usize = 256;
+const MAX_WORDS: usize = 256;
 
 /// The event of a vCPU that gets another TSC offset.
 const TSC_OFFSET: &str = "kvm:kvm_write_tsc_offset";
@@ -63,7 +63,7 @@ impl KernelTrace {
         if shown.peek().is_none() {
             return ClockMaps::of(session);
         }
-        let mut found = find(session, MOST_POINTS)?;
+        let mut found = find(session, MAX_POINTS)?;
         for trace in shown {
             if trace.times.iter().all(|times| times.bound.is_some()) {
                 trace.fill(session, &guests, &mut found)?;
@@ -92,7 +92,7 @@ impl KernelTrace {
         around.read(self, session.origin())?;
         around.leave_out_gaps();
         let Around { offsets, end, gaps, modes, .. } = around;
-        let is_complete = gaps.is_empty() && offsets.len() <= MOST_OFFSETS;
+        let is_complete = gaps.is_empty() && offsets.len() <= MAX_OFFSETS;
         found.tscs.extend(self.tscs(session.origin(), &offsets, end.filter(|_| is_complete)));
         found.cpus.extend(end.map_or(Vec::new(), |end| modes.finish(end)));
         Ok(())
@@ -111,7 +111,7 @@ impl KernelTrace {
         for KvmTsc { pid, tsc, from, until } in &self.file.options.tscs {
             let (pid, tsc, own) = (*pid, *tsc, tsc.offset);
             let found = all.entry(pid).or_default();
-            if found.len() > MOST_WORDS {
+            if found.len() > MAX_WORDS {
                 continue;
             }
             let (first, last) = (self.host_time(*from, origin), self.host_time(*until, origin));
@@ -138,7 +138,7 @@ impl KernelTrace {
         }
         let mut all = Vec::from_iter(all.into_values());
         all.sort_by_key(Vec::len);
-        let mut left = MOST_WORDS;
+        let mut left = MAX_WORDS;
         // No VM makes another one's times less exact by its number of changes.
         let is_kept = |of: &Vec<KvmTsc<i64>>| {
             let kept = left.checked_sub(of.len());
@@ -156,7 +156,7 @@ struct Around<'a> {
     threads: HashMap<u32, Served<'a>>,
     /// Times between which events of a CPU were lost.
     gaps: Vec<(i64, i64)>,
-    /// Changes of TSC offsets, in order of time, at most one more than [`MOST_OFFSETS`].
+    /// Changes of TSC offsets, in order of time, at most one more than [`MAX_OFFSETS`].
     offsets: Vec<NewOffset>,
     /// Time of the last event.
     end: Option<i64>,
@@ -286,7 +286,7 @@ impl<'a> Around<'a> {
         if has_lost {
             let until = if has_next { since(input.time(), origin) } else { LIMIT };
             self.modes.miss(until);
-            if self.gaps.len() <= MOST_GAPS {
+            if self.gaps.len() <= MAX_GAPS {
                 self.gaps.push((last, until));
             }
         }
@@ -305,7 +305,7 @@ impl<'a> Around<'a> {
             KernelEvent::Offset { previous, next } => {
                 let (previous, next) = (number(previous), number(next));
                 self.modes.change(time, previous, next);
-                if self.offsets.len() <= MOST_OFFSETS {
+                if self.offsets.len() <= MAX_OFFSETS {
                     self.offsets.push(NewOffset { time, previous, next });
                 }
             }
@@ -346,7 +346,7 @@ impl<'a> Around<'a> {
             earliest = earliest.min(gap.0);
             gap.0 = earliest;
         }
-        let are_all_known = self.gaps.len() <= MOST_GAPS;
+        let are_all_known = self.gaps.len() <= MAX_GAPS;
         let is_whole = |from: i64, to: i64| {
             let first = self.gaps.partition_point(|(_, end)| *end < from);
             are_all_known && self.gaps.get(first).is_none_or(|(begin, _)| *begin > to)

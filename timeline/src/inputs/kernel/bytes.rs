@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Largest part of a file that is read at once: the formats of all events of Linux 6.18 have
 /// 4 MiB, the names of its functions 12 MiB.
-pub(crate) const MOST: u64 = 64 << 20;
+pub(crate) const MAX: u64 = 64 << 20;
 
 /// Bytes of a file, and the position of the next one.
 #[derive(Clone, Copy, Debug)]

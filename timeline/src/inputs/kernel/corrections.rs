@@ -16,7 +16,7 @@ use crate::inputs::ctf::{GuestClock, Session};
 const PART: u64 = 20;
 
 /// Most that the time and the correction between two corrections can differ, multiplied: half of what 64 bits hold.
-const MOST_PRODUCT: u128 = 1 << 62;
+const MAX_PRODUCT: u128 = 1 << 62;
 
 /// A guest's time with its correction, and by how much others may leave it out.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ impl Knot {
         let product =
             u128::from(self.guest - before.guest) * u128::from(self.offset.abs_diff(before.offset));
         // The smallest whole number whose square has them.
-        (product.div_ceil(MOST_PRODUCT) as f64).sqrt().ceil().max(1.0) as u64
+        (product.div_ceil(MAX_PRODUCT) as f64).sqrt().ceil().max(1.0) as u64
     }
 
     /// Returns the slope of a line from a knot before to this one, moved by some ticks.

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Most threads whose names are kept: as many as a default Linux has.
-const MOST_NAMES: usize = 1 << 15;
+const MAX_NAMES: usize = 1 << 15;
 
 /// A CPU and its next entry.
 #[derive(Debug)]
@@ -307,7 +307,7 @@ impl<'a> CpuInput<'a> {
 
     /// Sets the source to a thread's.
     fn set_source(&mut self, tid: u32, names: &mut Names) {
-        if self.sources.len() >= MOST_NAMES {
+        if self.sources.len() >= MAX_NAMES {
             self.sources.clear();
         }
         let (prefix, file, session) = (&self.prefix, self.file, self.session);

@@ -8,7 +8,7 @@
 //! their writers also have an u64 as a section's size, the page size in the option
 //! BUFFER, and fraction bits in TIME_SHIFT.
 
-use super::bytes::{Bytes, MOST};
+use super::bytes::{Bytes, MAX};
 use super::foreign::seems;
 use super::formats::Formats;
 use super::guest_file::GuestKernel;
@@ -21,7 +21,7 @@ use hypertrace_abi::event::cut;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
 use hypertrace_format::error::Warning;
 use hypertrace_format::number::grouped;
-use hypertrace_format::trace_dat::{MAGIC, MOST_STEALS, MOST_TSCS, id};
+use hypertrace_format::trace_dat::{MAGIC, MAX_STEALS, MAX_TSCS, id};
 use ruzstd::decoding::FrameDecoder;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,18 +30,18 @@ use std::sync::Arc;
 const VERSION: &str = "the version 6 or 7";
 /// Bytes before the first section of version 7: 64 are enough.
 const BEGIN: u64 = 64;
-/// Bytes that version 6 is tried with: most files need no more, all need at most [`MOST`].
-const TRIES: [u64; 3] = [1 << 20, 8 << 20, MOST];
+/// Bytes that version 6 is tried with: most files need no more, all need at most [`MAX`].
+const TRIES: [u64; 3] = [1 << 20, 8 << 20, MAX];
 /// Most sections of options. trace-cmd writes one or two.
-const MOST_SECTIONS: u32 = 64;
+const MAX_SECTIONS: u32 = 64;
 /// Most bytes of a section of options.
-const MOST_OPTIONS: u64 = 16 << 20;
+const MAX_OPTIONS: u64 = 16 << 20;
 /// Most CPUs of all buffers, of which each counts as one at least: Linux has at most 8,192.
-const MOST_CPUS: usize = 8192;
+const MAX_CPUS: usize = 8192;
 /// Most bytes of the names of a machine's clocks. Linux has 11 clocks.
-const MOST_CLOCKS: u64 = 4096;
+const MAX_CLOCKS: u64 = 4096;
 /// Most names of threads.
-const MOST_COMMS: usize = 1 << 18;
+const MAX_COMMS: usize = 1 << 18;
 /// Sizes of a page of the ring buffer.
 const PAGE_SIZES: std::ops::RangeInclusive<u32> = 512..=1 << 20;
 /// Flag of a compressed section.
@@ -138,12 +138,12 @@ impl TraceFile {
         trace.check_buffers()?;
         if trace.options.has_bad_steals {
             trace.warnings.push(format!(
-                "its list of when a hypervisor took time is left out: more than {MOST_STEALS} times, or damaged"
+                "its list of when a hypervisor took time is left out: more than {MAX_STEALS} times, or damaged"
             ).into());
         }
         if trace.options.has_bad_tscs {
             trace.warnings.push(format!(
-                "its list of KVM's TSC offsets is left out: more than {MOST_TSCS} TSCs, or damaged"
+                "its list of KVM's TSC offsets is left out: more than {MAX_TSCS} TSCs, or damaged"
             ).into());
         }
         if trace.options.has_text {
@@ -175,7 +175,7 @@ impl TraceFile {
         Ok(trace)
     }
 
-    /// Reads a part of the file. It has to be there, and at most [`MOST`] bytes.
+    /// Reads a part of the file. It has to be there, and at most [`MAX`] bytes.
     fn read(&self, at: u64, len: u64, what: &str) -> Result<Vec<u8>> {
         let path = &self.path;
         let end = at.checked_add(len);
@@ -183,11 +183,11 @@ impl TraceFile {
             let found = format!("the end of the file at {}: it is cut", self.len);
             return Err(Error::damaged(path, at, format!("{what}, {len} bytes"), found));
         }
-        if len > MOST {
+        if len > MAX {
             let found = format!("{len} bytes");
-            return Err(Error::damaged(path, at, format!("{what} of at most {MOST} bytes"), found));
+            return Err(Error::damaged(path, at, format!("{what} of at most {MAX} bytes"), found));
         }
-        // Bounded by MOST and by the file's length.
+        // Bounded by MAX and by the file's length.
         let mut bytes = vec![0; len as usize];
         self.fill(&mut bytes, at, || format!("{what}, {len} bytes"))?;
         Ok(bytes)
@@ -233,7 +233,7 @@ impl TraceFile {
             self.options = Options::default();
             match self.parts_6(&mut bytes, page_size) {
                 Ok(()) => return Ok(()),
-                Err(error) if self.len <= most || most == MOST => return Err(error),
+                Err(error) if self.len <= most || most == MAX => return Err(error),
                 Err(_) => {}
             }
         }
@@ -251,8 +251,8 @@ impl TraceFile {
         self.printk = Printk::of(bytes)?;
         self.comms = comms(bytes)?;
         let cpus = bytes.u32("a number of CPUs")?;
-        if cpus as usize > MOST_CPUS {
-            return Err(bytes.damaged(&format!("at most {MOST_CPUS} CPUs"), cpus));
+        if cpus as usize > MAX_CPUS {
+            return Err(bytes.damaged(&format!("at most {MAX_CPUS} CPUs"), cpus));
         }
         let mut kind = bytes.take(10, "the kind of the data")?;
         let mut instances = Vec::new();
@@ -280,7 +280,7 @@ impl TraceFile {
         for (at, name) in instances {
             // The kind, 16 bytes for each CPU, at most 128 KiB, and the text of the clock.
             let len = 10 + u64::from(cpus) * 16;
-            let clock = self.len.saturating_sub(at.saturating_add(len)).min(8 + MOST_CLOCKS);
+            let clock = self.len.saturating_sub(at.saturating_add(len)).min(8 + MAX_CLOCKS);
             let table = self.read(at, len + clock, "an instance's buffers")?;
             let path = self.path.clone();
             let mut bytes = Bytes::new(&path, &table, at, true);
@@ -308,8 +308,8 @@ impl TraceFile {
         // An option without a name, as that of trace-cmd 2, says that the text follows the table.
         if self.options.clock.is_some() && clock.is_empty() {
             let len = bytes.u64("the length of the clocks' names")?;
-            if len > MOST_CLOCKS {
-                let expected = format!("names of clocks of at most {MOST_CLOCKS} bytes");
+            if len > MAX_CLOCKS {
+                let expected = format!("names of clocks of at most {MAX_CLOCKS} bytes");
                 return Err(bytes.damaged(&expected, len));
             }
             clock = chosen_clock(&String::from_utf8_lossy(bytes.take(len, "the clocks' names")?));
@@ -338,11 +338,11 @@ impl TraceFile {
         let (mut sections, mut parts) = (0, Vec::new());
         while next != 0 {
             sections += 1;
-            if sections > MOST_SECTIONS {
-                let expected = format!("at most {MOST_SECTIONS} sections of options");
+            if sections > MAX_SECTIONS {
+                let expected = format!("at most {MAX_SECTIONS} sections of options");
                 return Err(Error::damaged(&path, next, expected, "one more"));
             }
-            let section = self.section(next, id::OPTIONS, MOST_OPTIONS)?;
+            let section = self.section(next, id::OPTIONS, MAX_OPTIONS)?;
             next = 0;
             let mut bytes = section.bytes(&path);
             // Each option takes 6 bytes at least.
@@ -379,8 +379,8 @@ impl TraceFile {
     }
 
     fn check_cpus(&self, count: usize) -> Result<()> {
-        let expected = || format!("at most {MOST_CPUS} CPUs in all buffers");
-        match count <= MOST_CPUS {
+        let expected = || format!("at most {MAX_CPUS} CPUs in all buffers");
+        match count <= MAX_CPUS {
             true => Ok(()),
             false => Err(Error::damaged(&self.path, 0, expected(), count)),
         }
@@ -388,7 +388,7 @@ impl TraceFile {
 
     fn part_7(&mut self, option: u16, at: u64) -> Result<()> {
         let path = self.path.clone();
-        let section = self.section(at, option, MOST)?;
+        let section = self.section(at, option, MAX)?;
         let mut bytes = section.bytes(&path);
         match option {
             id::HEADER_INFO => header_info(&mut bytes)?,
@@ -615,9 +615,9 @@ fn comms(bytes: &mut Bytes<'_>) -> Result<Vec<(u32, Box<str>)>> {
         Some((tid.parse().ok()?, cut(name, MAX_NAME_BYTES).into()))
     };
     let mut comms: Vec<(u32, Box<str>)> =
-        text.lines().filter_map(line).take(MOST_COMMS + 1).collect();
-    if comms.len() > MOST_COMMS {
-        return Err(bytes.damaged(&format!("names of at most {MOST_COMMS} threads"), "more"));
+        text.lines().filter_map(line).take(MAX_COMMS + 1).collect();
+    if comms.len() > MAX_COMMS {
+        return Err(bytes.damaged(&format!("names of at most {MAX_COMMS} threads"), "more"));
     }
     comms.sort_by_key(|(tid, _)| *tid);
     Ok(comms)

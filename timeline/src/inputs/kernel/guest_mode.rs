@@ -21,27 +21,27 @@ pub(super) const ENTRY: &str = "kvm:kvm_entry";
 pub(super) const EXIT: &str = "kvm:kvm_exit";
 
 /// Most events of a guest's CPU that are looked for, and fewest: fewer prove little.
-const MOST_EVENTS: usize = 4096;
+const MAX_EVENTS: usize = 4096;
 const FEWEST_EVENTS: usize = 16;
 
 /// Most pages of a CPU from which these events are, of all recordings of a guest together.
-const MOST_PAGES: usize = 64;
+const MAX_PAGES: usize = 64;
 
 /// CPUs of a guest, and TSCs of its clock, for which events are looked for; and most of both together, of all clocks, of which
 /// each has an even part.
-const MOST_CPUS: u32 = 64;
-const MOST_TSCS: usize = 4;
-const MOST_PAIRS: usize = 1024;
+const MAX_CPUS: u32 = 64;
+const MAX_TSCS: usize = 4;
+const MAX_PAIRS: usize = 1024;
 
 /// Most threads that run vCPUs. Where there are more, nothing is looked for.
-const MOST_THREADS: usize = 4096;
+const MAX_THREADS: usize = 4096;
 
 /// Most searches for the events of a guest's CPUs, some hundred milliseconds, and those for all guests' together, of which each
 /// has an even part: a guest can have many CPUs whose events are nowhere. Beyond that, nothing of the guest is looked for.
-const MOST_SEARCHES: (usize, usize) = (1 << 24, 1 << 26);
+const MAX_SEARCHES: (usize, usize) = (1 << 24, 1 << 26);
 
 /// Most reference points that are compared with each TSC to choose those that may be the guest's.
-const MOST_COMPARED: usize = 256;
+const MAX_COMPARED: usize = 256;
 
 /// Where the events of guests' kernels are, while the trace of the host is read in order of time.
 #[derive(Default)]
@@ -102,7 +102,7 @@ impl GuestModes {
         }
         let mut readings: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
         for guest in guests {
-            guest.read_some(MOST_PAGES.div_ceil(guests.len()), &mut readings)?;
+            guest.read_some(MAX_PAGES.div_ceil(guests.len()), &mut readings)?;
         }
         // The same TSC of several VMs or vCPUs is one.
         let mut tscs: BTreeMap<GuestTsc, Option<(u64, u64)>> = BTreeMap::new();
@@ -114,10 +114,10 @@ impl GuestModes {
         let clocks = BTreeSet::from_iter(readings.keys().map(|(clock, _)| *clock));
         for (id, times) in found.by_clock.iter().filter(|(id, _)| clocks.contains(id)) {
             let Some(clock) = session.json().clock(*id) else { continue };
-            let own: Vec<_> = readings.range((*id, 0)..(*id, MOST_CPUS)).collect();
-            let most_tscs = MOST_PAIRS / clocks.len() / own.len().max(1);
+            let own: Vec<_> = readings.range((*id, 0)..(*id, MAX_CPUS)).collect();
+            let most_tscs = MAX_PAIRS / clocks.len() / own.len().max(1);
             let samples = Vec::from_iter(times.values().flat_map(|of| &of.samples));
-            let every = samples.len().div_ceil(MOST_COMPARED).max(1);
+            let every = samples.len().div_ceil(MAX_COMPARED).max(1);
             let is_possible = |line: &Line| {
                 samples.iter().step_by(every).any(|sample: &&Sample| sample.is_possible(line))
             };
@@ -125,7 +125,7 @@ impl GuestModes {
                 let line = kvm_line(session, clock, *tsc).filter(is_possible)?;
                 Some((line, (*times)?))
             });
-            for (line, (from, until)) in lines.take(most_tscs.min(MOST_TSCS)) {
+            for (line, (from, until)) in lines.take(most_tscs.min(MAX_TSCS)) {
                 modes.searches.insert(*id, 0);
                 let [from, until] = [from, until].map(|at| host.host_time(at, session.origin()));
                 let step = i64::try_from(line.step()).unwrap_or(i64::MAX);
@@ -198,7 +198,7 @@ impl GuestModes {
         if self.cpus.is_empty() {
             return None;
         }
-        if !self.threads.contains_key(&tid) && self.threads.len() >= MOST_THREADS {
+        if !self.threads.contains_key(&tid) && self.threads.len() >= MAX_THREADS {
             self.stop();
             return None;
         }
@@ -233,7 +233,7 @@ impl GuestModes {
 
     /// Returns the most searches for the events of one guest's CPUs.
     fn most_searches(&self) -> usize {
-        MOST_SEARCHES.0.min(MOST_SEARCHES.1 / self.searches.len().max(1))
+        MAX_SEARCHES.0.min(MAX_SEARCHES.1 / self.searches.len().max(1))
     }
 
     /// Returns the CPUs of which enough events were looked for, with the threads in whose guest mode all of them may lie.
@@ -280,12 +280,12 @@ impl KernelTrace {
         let Some(clock) = self.guest_clock() else { return Ok(()) };
         let plain = self.file.buffers.iter().zip(&self.times);
         for (buffer, times) in plain.filter(|(of, _)| &*of.clock == TSC && !of.is_compressed) {
-            for cpu in buffer.cpus.iter().filter(|cpu| cpu.len > 0 && cpu.number < MOST_CPUS) {
+            for cpu in buffer.cpus.iter().filter(|cpu| cpu.len > 0 && cpu.number < MAX_CPUS) {
                 let size = buffer.page_size as u64;
                 let all = cpu.len.div_ceil(size);
                 let every = all.div_ceil(pages as u64).max(1);
                 let readings = to.entry((clock, cpu.number)).or_default();
-                if readings.len() >= MOST_EVENTS {
+                if readings.len() >= MAX_EVENTS {
                     continue;
                 }
                 for page in (0..all).step_by(every as usize) {
@@ -297,10 +297,10 @@ impl KernelTrace {
                     while input.read()? {
                         raw.push(input.raw());
                     }
-                    let every = raw.len().div_ceil(MOST_EVENTS / MOST_PAGES).max(1);
+                    let every = raw.len().div_ceil(MAX_EVENTS / MAX_PAGES).max(1);
                     readings.extend(raw.into_iter().step_by(every));
                 }
-                readings.truncate(MOST_EVENTS);
+                readings.truncate(MAX_EVENTS);
             }
         }
         Ok(())
@@ -318,7 +318,7 @@ mod tests {
         // One event in each stay in guest mode; the second guest's are after all that was recorded.
         let inside = (0..200_000).map(|n| n * 100 + 50).step_by(1_000);
         let mut cpus = vec![Cpu { word: 0, number: 0, times: inside.collect() }];
-        for number in 0..MOST_CPUS {
+        for number in 0..MAX_CPUS {
             cpus.push(Cpu { word: 1, number, times: vec![i64::MAX - 1; 20] });
         }
         let searches = BTreeMap::from([(1, 0), (2, 0)]);

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::inputs::ctf::KvmTsc;
 use hypertrace_abi::event::cut;
 use hypertrace_format::session_json::GuestTsc;
-use hypertrace_format::trace_dat::{MOST_STEALS, MOST_TSCS, id};
+use hypertrace_format::trace_dat::{MAX_STEALS, MAX_TSCS, id};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 const READABLE: [&str; 2] = ["read events", "entries"];
 
 /// Most bytes of a name of a guest or of a clock.
-const MOST_NAME: usize = 256;
+const MAX_NAME: usize = 256;
 
 /// Most guests of a host's trace.
-const MOST_GUESTS: usize = 1024;
+const MAX_GUESTS: usize = 1024;
 
 /// A guest that was traced together with this host.
 #[derive(Clone, Debug)]
@@ -148,7 +148,7 @@ impl Options {
                 let unit = if option == id::DATE { 1_000 } else { 1 };
                 let added = signed_number(&text).and_then(|number| number.checked_mul(unit));
                 let Some(added) = added else {
-                    let shown = cut(&text, MOST_NAME);
+                    let shown = cut(&text, MAX_NAME);
                     return Err(data.damaged("an offset of times", format_args!("{shown:?}")));
                 };
                 self.offset_ns = self.offset_ns.saturating_add(added);
@@ -185,7 +185,7 @@ impl Options {
                 // threads=N,N; all=BUFFER`.
                 // Others write only their version.
                 let text = data.rest();
-                self.version = cut(&text, MOST_NAME).to_owned();
+                self.version = cut(&text, MAX_NAME).to_owned();
                 let words = || text.split("; ").filter_map(|word| word.split_once('='));
                 let find = |name| words().find(|(key, _)| *key == name).map(|(_, value)| value);
                 self.boot_id = find("boot_id").and_then(uuid);
@@ -193,10 +193,10 @@ impl Options {
                     find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
                 self.counter = find("counter").and_then(readings);
                 self.stolen_ms = find("stolen_ms").and_then(|ms| ms.parse().ok());
-                let steals = all_of(find("steals"), MOST_STEALS, steal);
+                let steals = all_of(find("steals"), MAX_STEALS, steal);
                 self.has_bad_steals = steals.is_none();
                 self.steals = steals.unwrap_or_default();
-                let tscs = all_of(find("tscs"), MOST_TSCS, seen_tsc);
+                let tscs = all_of(find("tscs"), MAX_TSCS, seen_tsc);
                 self.has_bad_tscs = tscs.is_none();
                 self.tscs = tscs.unwrap_or_default();
                 self.all = find("all").map(short_name);
@@ -212,10 +212,10 @@ impl Options {
             id::GUEST => {
                 let name = String::from_utf8_lossy(data.text("a guest's name")?);
                 // Each of its events is shown with it.
-                let name = cut(&name, MOST_NAME).to_owned();
+                let name = cut(&name, MAX_NAME).to_owned();
                 let trace = data.u64("a trace's id")?;
-                if self.guests.len() == MOST_GUESTS {
-                    return Err(data.damaged(&format!("at most {MOST_GUESTS} guests"), "one more"));
+                if self.guests.len() == MAX_GUESTS {
+                    return Err(data.damaged(&format!("at most {MAX_GUESTS} guests"), "one more"));
                 }
                 self.guests.push(Guest { name, trace });
             }
@@ -227,7 +227,7 @@ impl Options {
                 }
                 self.tsc = Some(tsc);
             }
-            id::UNAME => self.uname = Some(cut(&data.rest(), MOST_NAME).to_owned()),
+            id::UNAME => self.uname = Some(cut(&data.rest(), MAX_NAME).to_owned()),
             id::CPUCOUNT => self.cpus = Some(data.u32("a number of CPUs")?),
             id::HOOK | id::PROCMAPS | id::KALLSYMS => {
                 self.unused.insert(option);
@@ -266,7 +266,7 @@ fn signed_number(text: &str) -> Option<i64> {
 
 /// Returns the name of a clock or of an instance, of bounded length: each buffer has both.
 pub(crate) fn short_name(name: &str) -> String {
-    cut(name, MOST_NAME).to_owned()
+    cut(name, MAX_NAME).to_owned()
 }
 
 /// Parses `NS:TICKS,NS:TICKS` of which both numbers rise.

@@ -14,15 +14,15 @@ use std::fmt;
 
 /// Most bytes of a compressed chunk, and of its content, for all CPUs together, which all have one at a
 /// time. trace-cmd's chunks have 10 pages.
-const MOST_CHUNKS: u64 = 128 << 20;
+const MAX_CHUNKS: u64 = 128 << 20;
 /// The same, for one CPU.
-const MOST_CHUNK: u64 = 16 << 20;
+const MAX_CHUNK: u64 = 16 << 20;
 
-/// Most bytes that the chunks of all CPUs may decompress to, in addition to [`MOST_RATIO`] bytes for each compressed byte. The
+/// Most bytes that the chunks of all CPUs may decompress to, in addition to [`MAX_RATIO`] bytes for each compressed byte. The
 /// limit makes the time to read a file depend on the file's size.
-const MOST_CONTENT: u64 = 256 << 20;
+const MAX_CONTENT: u64 = 256 << 20;
 /// Most bytes that a compressed byte may decompress to. Pages of events decompress to about 10 bytes for each.
-const MOST_RATIO: u64 = 64;
+const MAX_RATIO: u64 = 64;
 
 /// Size in bytes of the number of chunks, and of each chunk's two sizes.
 const NUMBER: u64 = 4;
@@ -66,7 +66,7 @@ impl<'a> PageReader<'a> {
     pub fn new(file: &'a TraceFile, buffer: &Buffer, cpu: Cpu) -> PageReader<'a> {
         let is_compressed = buffer.is_compressed && cpu.len > 0;
         let decoder = || Box::new(FrameDecoder::new());
-        let room = MOST_CONTENT / file.cpus() + MOST_RATIO.saturating_mul(cpu.len);
+        let room = MAX_CONTENT / file.cpus() + MAX_RATIO.saturating_mul(cpu.len);
         let chunks = || Chunks { left: None, room, packed: Vec::new(), decoder: decoder() };
         // trace-cmd 3.1 does not count the four bytes of the number of chunks.
         let there = file.len.saturating_sub(cpu.at);
@@ -194,7 +194,7 @@ impl<'a> PageReader<'a> {
         self.base = self.at;
         let path = &self.file.path;
         let (packed, len) = (u64::from(self.u32()?), u64::from(self.u32()?));
-        let most = (MOST_CHUNKS / self.file.cpus()).min(MOST_CHUNK);
+        let most = (MAX_CHUNKS / self.file.cpus()).min(MAX_CHUNK);
         for (at, len) in [(self.base, packed), (self.base + 4, len)] {
             if len == 0 || len > most {
                 let expected = format!("a chunk of 1 to {most} bytes");
@@ -203,7 +203,7 @@ impl<'a> PageReader<'a> {
         }
         chunks.room = chunks.room.checked_sub(len).ok_or_else(|| {
             let expected =
-                format!("{MOST_RATIO} bytes of content for each compressed byte of a CPU at most");
+                format!("{MAX_RATIO} bytes of content for each compressed byte of a CPU at most");
             Error::damaged(path, self.base + 4, expected, "more")
         })?;
         if packed > self.left {

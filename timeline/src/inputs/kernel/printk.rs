@@ -13,11 +13,11 @@ use hypertrace_abi::event::cut;
 use std::fmt::Write as _;
 
 /// Most texts. A kernel has a few for each module that is debugged.
-const MOST_TEXTS: usize = 1 << 16;
+const MAX_TEXTS: usize = 1 << 16;
 /// Most bytes of a format, and of the texts made of one: whoever wrote the trace chose it.
-const MOST_BYTES: usize = 4096;
+const MAX_BYTES: usize = 4096;
 /// Most columns of a number or a text.
-const MOST_COLUMNS: usize = 256;
+const MAX_COLUMNS: usize = 256;
 
 /// Texts by their addresses, in order.
 #[derive(Debug, Default)]
@@ -31,11 +31,11 @@ impl Printk {
         let line = |line: &str| {
             let (address, text) = line.split_once(" : ")?;
             let address = u64::from_str_radix(address.trim().strip_prefix("0x")?, 16).ok()?;
-            Some((address, cut(&unquoted(text.trim()), MOST_BYTES).into()))
+            Some((address, cut(&unquoted(text.trim()), MAX_BYTES).into()))
         };
-        let mut texts: Vec<_> = text.lines().filter_map(line).take(MOST_TEXTS + 1).collect();
-        if texts.len() > MOST_TEXTS {
-            return Err(bytes.damaged(&format!("at most {MOST_TEXTS} formats of printk"), "more"));
+        let mut texts: Vec<_> = text.lines().filter_map(line).take(MAX_TEXTS + 1).collect();
+        if texts.len() > MAX_TEXTS {
+            return Err(bytes.damaged(&format!("at most {MAX_TEXTS} formats of printk"), "more"));
         }
         texts.sort_by_key(|(address, _)| *address);
         Ok(Printk(texts))
@@ -106,14 +106,14 @@ pub(crate) fn print(out: &mut Vec<u8>, format: &str, arguments: &[u8]) {
     while let Some((before, after)) = rest.split_once('%') {
         out.extend(before.as_bytes());
         match conversion(out, after, &mut arguments) {
-            Some(left) if out.len() <= MOST_BYTES => rest = left,
+            Some(left) if out.len() <= MAX_BYTES => rest = left,
             _ => {
                 rest = "...";
                 break;
             }
         }
     }
-    out.truncate(MOST_BYTES);
+    out.truncate(MAX_BYTES);
     out.extend(rest.as_bytes());
 }
 
@@ -139,7 +139,7 @@ fn conversion<'a>(
     let columns;
     (columns, rest) = count(rest, arguments)?;
     to.is_left |= columns < 0;
-    to.columns = (columns.unsigned_abs() as usize).min(MOST_COLUMNS);
+    to.columns = (columns.unsigned_abs() as usize).min(MAX_COLUMNS);
     if let Some(after) = rest.strip_prefix('.') {
         let precision;
         (precision, rest) = count(after, arguments)?;
@@ -212,7 +212,7 @@ impl Conversion {
 
     /// Appends a sign or prefix and the digits of a number.
     fn digits(&self, out: &mut Vec<u8>, sign: &str, digits: String) {
-        let zeros = self.precision.unwrap_or(0).min(MOST_COLUMNS).saturating_sub(digits.len());
+        let zeros = self.precision.unwrap_or(0).min(MAX_COLUMNS).saturating_sub(digits.len());
         let digits = "0".repeat(zeros) + &digits;
         self.padded(out, sign, digits.as_bytes(), self.has_zeros && self.precision.is_none());
     }

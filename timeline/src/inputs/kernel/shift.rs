@@ -30,7 +30,7 @@ pub(crate) struct Correction {
 }
 
 /// Largest time, with either sign, that is divided by a ratio: twice what 64 bits and an offset have.
-const MOST: i128 = 1 << 66;
+const MAX: i128 = 1 << 66;
 
 impl TimeShift {
     /// Returns the corrections of a CPU. CPUs without any have those of the first one.
@@ -67,7 +67,7 @@ impl TimeShift {
                 grown.checked_mul(elapsed).unwrap_or(0) / i128::from(next.time - sample.time);
             offset = offset.saturating_add(grown);
         }
-        let guest = i128::from(guest).saturating_add(offset).clamp(-MOST, MOST);
+        let guest = i128::from(guest).saturating_add(offset).clamp(-MAX, MAX);
         let host = match (sample.ratio, sample.fraction) {
             (0, _) | (1, 0) => guest,
             // 67 bits shifted by at most 60: within 128 bits.

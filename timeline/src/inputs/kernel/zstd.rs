@@ -12,7 +12,7 @@ use std::io::Read;
 /// reserved in the byte that would follow.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Largest window of a frame: that of level 19 of zstd.
-const MOST_WINDOW: u64 = 8 << 20;
+const MAX_WINDOW: u64 = 8 << 20;
 
 /// Decompresses a frame to `len` bytes in `out`, which reuses its memory.
 ///
@@ -26,7 +26,7 @@ pub(crate) fn decompress(
 ) -> Result<(), String> {
     let magic: &[u8] = if bytes.starts_with(&MAGIC) { &[] } else { &MAGIC };
     // A frame has no use for more than its content.
-    let most_window = (len as u64).next_power_of_two().clamp(128 << 10, MOST_WINDOW);
+    let most_window = (len as u64).next_power_of_two().clamp(128 << 10, MAX_WINDOW);
     decoder.set_max_window_size(most_window);
     out.clear();
     let mut frame = StreamingDecoder::new_with_decoder(magic.chain(bytes), decoder)

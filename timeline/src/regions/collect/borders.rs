@@ -15,7 +15,7 @@ use super::super::roles::Role;
 use super::super::steps::Timed;
 use super::super::store::{Detail, NO_BOUND, NO_CLIENT, NO_THREAD, Sample, State};
 use super::super::walked::Walked;
-use super::super::{By, MOST_REGIONS, NotCounted, Select};
+use super::super::{By, MAX_REGIONS, NotCounted, Select};
 use super::{Pass, divide};
 use crate::clock::{FRACTION, GuestReading};
 use crate::event::{EventKind, EventRef};
@@ -23,7 +23,7 @@ use crate::filter::{Answers, RegionRef};
 
 /// Maximum number of switches and wake-ups on all paths that are walked for one region each: of regions that end on another
 /// thread than they begin on, or by another clock than the kernel's. Later paths are not known.
-const MOST_WALKED: u64 = 1 << 26;
+const MAX_WALKED: u64 = 1 << 26;
 
 impl Pass<'_> {
     pub fn begin(
@@ -212,7 +212,7 @@ impl Pass<'_> {
         let mut path = Path::new(has_waits, divided);
         let kind = (is_exact, has_waits || divided.is_some());
         let ns = times.1.saturating_sub(times.0).max(0) as u64;
-        if self.walked > MOST_WALKED {
+        if self.walked > MAX_WALKED {
             return Path::unknown(Unknown::TooMany, ns);
         }
         match self.follow(session, on, times, kind, |of| path.push(of)) {
@@ -328,7 +328,7 @@ impl Pass<'_> {
         }
         // It is nobody's child.
         let is_unneeded = refused.is_some() && depth == 0;
-        let most = self.options.most_regions.unwrap_or(MOST_REGIONS).min(MOST_REGIONS);
+        let most = self.options.most_regions.unwrap_or(MAX_REGIONS).min(MAX_REGIONS);
         if is_unneeded || self.store.len() >= most {
             self.forget(session, open.thread);
             self.is_cut |= !is_unneeded;

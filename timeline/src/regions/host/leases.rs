@@ -3,7 +3,7 @@
 //! Leases: the clients of programs, and the threads that they name.
 
 use super::super::unix_ns;
-use super::{Host, MOST_LEASES, Side};
+use super::{Host, MAX_LEASES, Side};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Domain, Session};
 use crate::value::ValueRef;
@@ -161,7 +161,7 @@ pub(super) fn lease_ends(session: &Session, maps: &ClockMaps) -> HashMap<(u32, u
                 },
             };
             let end = unix_ns(session, end);
-            if ends.len() < MOST_LEASES || ends.contains_key(&(stream.client, *token)) {
+            if ends.len() < MAX_LEASES || ends.contains_key(&(stream.client, *token)) {
                 let last = ends.entry((stream.client, *token)).or_insert(end);
                 *last = end.max(*last);
             }

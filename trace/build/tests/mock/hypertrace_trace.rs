@@ -26,7 +26,7 @@ pub mod generated {
     pub struct Bytes<'a>(pub &'a [u8]);
     #[derive(Clone, Copy)]
     pub struct Hex(pub u64);
-    pub struct Never;
+    pub struct DisabledEvent;
 
     macro_rules! fields {
         ($($ty:ty => $name:literal),*) => { $(impl Field for $ty { const TYPE: &'static str = $name; })* };

@@ -45,9 +45,9 @@ pub const HEADER_BYTES: usize = 72;
 /// Bytes of the largest payload: the largest description.
 pub const LARGEST: usize = MAX_METADATA as usize;
 /// Bytes of the largest packet.
-pub const MOST_PACKET_BYTES: usize = 16 << 20;
+pub const MAX_PACKET_BYTES: usize = 16 << 20;
 /// Bytes of the largest stream file.
-pub const MOST_FILE_BYTES: u64 = 1 << 40;
+pub const MAX_FILE_BYTES: u64 = 1 << 40;
 /// Value of `at` of a [`Kind::Close`] that does not cut the file.
 pub const KEEP: u64 = u64::MAX;
 /// Bytes of a name at most.

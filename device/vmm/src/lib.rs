@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The hypertrace device in a VMM.
+//!
+//! [`Hypertrace`] holds what a VMM needs for a guest: the session, the device with its memory and its
+//! eventfds, and the thread that drains the rings. The VMM gives it the four calls of its hypervisor
+//! as a [`Vm`], and puts the device on its bus.
+//!
+//! ```no_run
+//! use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig};
+//!
+//! # fn main() -> Result<(), hypertrace_vmm::Error> {
+//! let hypertrace = Hypertrace::start(SessionConfig::new("out"), DeviceConfig::new(2))?;
+//! // The guest runs. A store to a register goes to `hypertrace.chip()`.
+//! let summary = hypertrace.finish()?;
+//! println!("{} events, {} lost", summary.records, summary.lost);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Saved`] is the device in a snapshot of the machine: it is serialized by serde, or written to a stream.
+#![warn(missing_debug_implementations)]
+
+mod function;
+mod hypertrace;
+#[cfg(feature = "kvm")]
+pub mod kvm;
+mod saved;
+#[cfg(target_arch = "x86_64")]
+pub mod syscalls;
+#[cfg(feature = "test-utils")]
+pub mod test_utils;
+mod vm;
+#[cfg(feature = "vm-device")]
+mod vm_device;
+
+pub use function::{BarMove, PciFunction};
+pub use hypertrace::{DeviceConfig, Drain, Error, Hypertrace};
+pub use saved::{Saved, SavedFunction};
+pub use vm::{Bars, Device, Vm};
+#[cfg(feature = "vm-device")]
+pub use vm_device::ConfigPorts;
+
+pub use hypertrace_device::{
+    Bar, BarChange, BarForm, Chip, ChipConfig, Counter, DrainPolicy, Geometry, GeometryError, Kick,
+    Mapping, PciState, Region, RestoreError, Window,
+};
+pub use hypertrace_trace::monitor::{Monitor, MonitorError};
+pub use hypertrace_trace::{
+    Destination, GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary, attach,
+};

@@ -1,0 +1,269 @@
+//! Schemas of places in the code, made when a place is first seen.
+
+use crate::counts::{WITHOUT_SCHEMA, add};
+use hypertrace_abi::event::DynamicEvent;
+use hypertrace_abi::schema::{FieldType, MAX_NAME, mask_slot};
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tracing_core::{Level, Metadata};
+
+/// Places in the table. More than there can be of spans and events with schemas, so that
+/// a place is found near its hash.
+const PLACES: usize = 1024;
+/// Places that are looked at for one in the code.
+const PROBES: usize = 32;
+/// Schemas of all places: a part of what a producer knows at once, as the program's own
+/// events need some.
+const MAX_SCHEMAS: usize = 256;
+/// Schemas of one place: sets of fields that were given.
+const VARIANTS: usize = 6;
+/// Bits of a field's type in a [`Shape`].
+const TYPE_BITS: usize = 4;
+
+/// The use of a schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Begin,
+    Record,
+    Event,
+}
+
+/// The types of fields, by their index in the metadata: its number in [`FieldType::ALL`]
+/// and one; 0 if the field is not given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape(u64);
+
+impl Shape {
+    /// Number of fields that have a place in it.
+    pub const FIELDS: usize = 64 / TYPE_BITS;
+
+    /// Adds a field, whose index is below [`Shape::FIELDS`].
+    #[inline]
+    pub fn add(&mut self, index: usize, ty: FieldType) {
+        self.0 |= (ty as u64 + 1) << (index * TYPE_BITS);
+    }
+
+    fn get(self, index: usize) -> Option<FieldType> {
+        let code = (self.0 >> (index * TYPE_BITS)) as usize % (1 << TYPE_BITS);
+        FieldType::ALL.get(code.checked_sub(1)?).copied()
+    }
+}
+
+/// A schema that is made at run time.
+#[derive(Debug)]
+pub struct Schema {
+    purpose: Purpose,
+    shape: Shape,
+    pub names: DynamicEvent<Box<str>>,
+}
+
+impl Schema {
+    fn new(metadata: &Metadata<'_>, purpose: Purpose, shape: Shape) -> Schema {
+        let (name, first) = match purpose {
+            Purpose::Begin => (identifier(metadata.name(), "_begin"), "id:u64"),
+            Purpose::Record => (identifier(metadata.name(), "_record"), "id:u64"),
+            Purpose::Event => (level_name(metadata.level()).to_owned(), "target:str"),
+        };
+        let mut text = format!("{name}({first}");
+        let mut used: BTreeSet<String> = ["id", "target", "cut"].map(str::to_owned).into();
+        for (index, field) in metadata.fields().iter().enumerate().take(Shape::FIELDS) {
+            let Some(ty) = shape.get(index) else { continue };
+            let mut field = identifier(field.name(), "");
+            while !used.insert(field.clone()) {
+                field = identifier(&field, "_");
+                if field.len() == MAX_NAME {
+                    field = format!("field{index}");
+                }
+            }
+            text.push_str(&format!(",{field}:{}", ty.name()));
+        }
+        if purpose == Purpose::Event {
+            text.push_str(",cut:u32");
+        }
+        text.push(')');
+        Schema { purpose, shape, names: DynamicEvent::new(text.into()) }
+    }
+}
+
+/// Returns the name of a level's events.
+fn level_name(level: &Level) -> &'static str {
+    match *level {
+        Level::ERROR => "log_error",
+        Level::WARN => "log_warn",
+        Level::INFO => "log_info",
+        Level::DEBUG => "log_debug",
+        Level::TRACE => "log_trace",
+    }
+}
+
+/// Returns a name of the characters that a schema can contain.
+fn identifier(name: &str, suffix: &str) -> String {
+    let of = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let starts_well = name.starts_with(|c: char| !c.is_ascii_digit());
+    let mut identifier = if starts_well { String::new() } else { "_".to_owned() };
+    identifier.extend(name.chars().map(of).take(MAX_NAME));
+    identifier.truncate(MAX_NAME - suffix.len());
+    identifier + suffix
+}
+
+/// A span or an event in the code.
+#[derive(Debug)]
+pub struct Callsite {
+    pub metadata: &'static Metadata<'static>,
+    /// Names of the exit of a span.
+    pub end: DynamicEvent<Box<str>>,
+    pub begin_slot: usize,
+    pub end_slot: usize,
+    pub record_slot: usize,
+    /// The first is that of a span without fields.
+    variants: [OnceLock<Schema>; VARIANTS],
+}
+
+impl Callsite {
+    fn new(metadata: &'static Metadata<'static>) -> Callsite {
+        let slot = |suffix| mask_slot(&identifier(metadata.name(), suffix));
+        let variants = [const { OnceLock::new() }; VARIANTS];
+        if metadata.is_span() {
+            let plain = Schema::new(metadata, Purpose::Begin, Shape::default());
+            let _ = variants[0].set(plain);
+        }
+        Callsite {
+            metadata,
+            end: DynamicEvent::new(
+                format!("{}(id:u64)", identifier(metadata.name(), "_end")).into(),
+            ),
+            begin_slot: slot("_begin"),
+            end_slot: slot("_end"),
+            record_slot: slot("_record"),
+            variants,
+        }
+    }
+
+    /// Returns a schema by its number.
+    #[inline]
+    pub fn variant(&self, number: u8) -> Option<&Schema> {
+        self.variants.get(usize::from(number))?.get()
+    }
+}
+
+/// All places and their schemas.
+#[derive(Debug)]
+pub struct Names {
+    places: Box<[OnceLock<Callsite>]>,
+    schemas: AtomicUsize,
+}
+
+impl Names {
+    pub fn new() -> Names {
+        let places = (0..PLACES).map(|_| OnceLock::new()).collect();
+        Names { places, schemas: AtomicUsize::new(0) }
+    }
+
+    /// Returns the place of this number.
+    #[inline]
+    pub fn get(&self, number: u16) -> Option<&Callsite> {
+        self.places.get(usize::from(number))?.get()
+    }
+
+    /// Returns a place in the code and its number. `None`: there are too many.
+    #[inline]
+    pub fn find(&self, metadata: &'static Metadata<'static>) -> Option<(u16, &Callsite)> {
+        for at in probes(metadata) {
+            match self.places[at].get() {
+                Some(found) if std::ptr::eq(found.metadata, metadata) => {
+                    return Some((at as u16, found));
+                }
+                Some(_) => {}
+                None => return self.make(at, metadata),
+            }
+        }
+        None
+    }
+
+    #[cold]
+    fn make(&self, first: usize, metadata: &'static Metadata<'static>) -> Option<(u16, &Callsite)> {
+        // Entry without fields, and exit.
+        let schemas = if metadata.is_span() { 2 } else { 0 };
+        if !self.reserve(schemas) {
+            return None;
+        }
+        for at in probes(metadata).skip_while(|at| *at != first) {
+            let mut is_new = false;
+            let found = self.places[at].get_or_init(|| {
+                is_new = true;
+                Callsite::new(metadata)
+            });
+            if std::ptr::eq(found.metadata, metadata) {
+                if !is_new {
+                    self.schemas.fetch_sub(schemas, Relaxed);
+                }
+                return Some((at as u16, found));
+            }
+        }
+        self.schemas.fetch_sub(schemas, Relaxed);
+        None
+    }
+
+    /// Returns a place's schema for these fields and its number. `None`, counted: there
+    /// are too many.
+    #[inline]
+    pub fn schema<'n>(
+        &'n self,
+        callsite: &'n Callsite,
+        purpose: Purpose,
+        shape: Shape,
+    ) -> Option<(u8, &'n Schema)> {
+        for (number, variant) in (0..).zip(&callsite.variants) {
+            let schema = match variant.get() {
+                Some(schema) => schema,
+                None => {
+                    if !self.reserve(1) {
+                        break;
+                    }
+                    let mut is_new = false;
+                    let schema = variant.get_or_init(|| {
+                        is_new = true;
+                        Schema::new(callsite.metadata, purpose, shape)
+                    });
+                    if !is_new {
+                        self.schemas.fetch_sub(1, Relaxed);
+                    }
+                    schema
+                }
+            };
+            if schema.shape == shape && schema.purpose == purpose {
+                return Some((number, schema));
+            }
+        }
+        add(&WITHOUT_SCHEMA);
+        None
+    }
+
+    fn reserve(&self, schemas: usize) -> bool {
+        let more = |n: usize| Some(n + schemas).filter(|n| *n <= MAX_SCHEMAS);
+        self.schemas.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+}
+
+/// Returns the places where one in the code may be.
+#[inline]
+fn probes(metadata: &'static Metadata<'static>) -> impl Iterator<Item = usize> {
+    let address = std::ptr::from_ref(metadata).addr() as u64;
+    let hash = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    (0..PROBES).map(move |n| (hash as usize + n) % PLACES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_identifiers() {
+        assert_eq!(identifier("http.request id", "_begin"), "http_request_id_begin");
+        assert_eq!(identifier("3rd", ""), "_3rd");
+        assert_eq!(identifier("", "_end"), "__end");
+        assert_eq!(identifier("\u{fc}ber", ""), "_ber");
+        assert_eq!(identifier(&"x".repeat(100), "_begin").len(), MAX_NAME);
+    }
+}

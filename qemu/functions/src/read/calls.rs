@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Calls of one task: entries and exits brought together.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::paths::Paths;
+use super::records::Records;
+use super::spans::{Cursor, SpanPosition, Spans};
+use super::trace::Trace;
+use crate::Result;
+use crate::record::{Record, RecordType};
+
+/// Most addresses whose functions are remembered.
+const MAX_REMEMBERED: usize = 1 << 16;
+
+/// Records after which a reader of the trace is notified ([`Trace::watch`]).
+const WATCHED: u64 = 1 << 16;
+
+/// Call of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Address of the function, of 48 bits.
+    pub function: u64,
+    /// Address of the function that called it, if known.
+    pub caller: Option<u64>,
+    /// Number of the path of functions to it: see [`Calls::path`].
+    pub path: u32,
+    /// Functions around it.
+    pub depth: u16,
+    /// Time of the entry, in nanoseconds.
+    pub start: u64,
+    /// Time of the exit.
+    pub end: u64,
+    /// Time from entry to exit, in the parts of the trace that are looked at.
+    pub time: u64,
+    /// Time in it and not in the functions that it called, in the same parts.
+    pub self_time: u64,
+    /// Whether the same function is around it.
+    pub is_recursive: bool,
+    /// Whether the call itself is earlier, and its stack is in use again. Recorders of this crate give such an entry the
+    /// time of the record behind it, and no other two records one time; other recorders make no such entries.
+    pub is_continued: bool,
+    /// Whether it has an exit of its own. Otherwise it ends with the function around it, or with the records.
+    pub has_exit: bool,
+}
+
+/// Iterator over the calls of a task, in the order of their ends. An error for damaged records is the last item, and
+/// calls from before and behind the damage come before it.
+#[derive(Debug)]
+pub struct Calls<'t> {
+    trace: &'t Trace,
+    tid: u32,
+    records: Records,
+    /// Calls without an exit yet, by increasing depth: at most as many as there are depths
+    open: Vec<Open>,
+    /// Calls that have ended and are due: as many as were open, at most
+    ended: VecDeque<Call>,
+    error: Option<crate::Error>,
+    functions: HashMap<u64, u64>,
+    paths: Paths,
+    time: u64,
+    /// Parts of the time that count; `None`: all of it
+    within: Option<Cursor<'t>>,
+    place: SpanPosition,
+    /// The last record was an entry.
+    was_entry: bool,
+    orphans: u64,
+    lost: u64,
+    /// Records since the last notification
+    unwatched: u64,
+    is_over: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    function: u64,
+    path: u32,
+    depth: u16,
+    start: u64,
+    /// Its start among the parts of the time
+    place: SpanPosition,
+    /// Time in functions that it called
+    inner: u64,
+    is_continued: bool,
+}
+
+impl Trace {
+    /// Returns an iterator over a task's calls, in the order of their ends. Addresses are those of the functions'
+    /// first bytes where these are known.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn calls(&self, tid: u32) -> Result<Calls<'_>> {
+        Ok(Calls::new(self, tid, self.records(tid)?))
+    }
+}
+
+impl<'t> Calls<'t> {
+    fn new(trace: &'t Trace, tid: u32, records: Records) -> Self {
+        Calls {
+            trace,
+            tid,
+            records,
+            open: Vec::new(),
+            ended: VecDeque::new(),
+            error: None,
+            functions: HashMap::new(),
+            paths: Paths::default(),
+            time: 0,
+            within: None,
+            place: SpanPosition::default(),
+            was_entry: false,
+            orphans: 0,
+            lost: 0,
+            unwatched: 0,
+            is_over: false,
+        }
+    }
+
+    /// Limits the calls to those in some parts of the time, and their times to these parts.
+    #[must_use]
+    pub fn within(mut self, spans: &'t Spans) -> Self {
+        self.within = Some(Cursor::new(spans));
+        self
+    }
+
+    /// Returns the number of exits without an entry so far: of functions that were called before the beginning.
+    #[must_use]
+    pub fn orphans(&self) -> u64 {
+        self.orphans
+    }
+
+    /// Returns the number of records that were lost so far, as the recorder says.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Returns the functions of a path, the outermost first: with the calls' own times, a flame graph.
+    #[must_use]
+    pub fn path(&self, path: u32) -> Vec<u64> {
+        self.paths.functions(path)
+    }
+
+    pub(super) fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// Returns the address of the function that contains a record's address, or the address itself, both as
+    /// [`Trace::function`] takes them.
+    fn function(&mut self, record: &Record) -> u64 {
+        if self.functions.len() >= MAX_REMEMBERED {
+            self.functions.clear();
+        }
+        let trace = self.trace;
+        let address = trace.placed(self.tid, record.time, record.address);
+        let find = || trace.function(address).map_or(address, |symbol| symbol.address);
+        *self.functions.entry(address).or_insert_with(find)
+    }
+
+    fn take(&mut self, record: Record) {
+        // Times of a damaged file may run backwards.
+        let is_same_time = record.time <= self.time && self.trace.anchor().is_some();
+        self.time = self.time.max(record.time);
+        self.place = match &mut self.within {
+            Some(cursor) => cursor.to(self.time),
+            None => SpanPosition { elapsed: self.time, is_inside: true, begun: 0 },
+        };
+        if let Some(last) = self.open.last_mut().filter(|_| self.was_entry && is_same_time) {
+            last.is_continued = true;
+        }
+        self.was_entry = record.kind == RecordType::Entry;
+        match record.kind {
+            RecordType::Entry => {
+                self.end_from(record.depth);
+                let function = self.function(&record);
+                let (depth, start) = (record.depth, self.time);
+                let outer = self.open.last().map(|outer| outer.path);
+                let path = self.paths.within(outer, function);
+                let place = self.place;
+                self.open.push(Open {
+                    function,
+                    path,
+                    depth,
+                    start,
+                    place,
+                    inner: 0,
+                    is_continued: false,
+                });
+            }
+            RecordType::Exit => {
+                let function = self.function(&record);
+                let is_its = |open: &Open| {
+                    // Some writers give an exit the depth of its caller.
+                    open.function == function
+                        && (open.depth == record.depth || open.depth == record.depth + 1)
+                };
+                match self.open.iter().rposition(is_its) {
+                    Some(index) => {
+                        while self.open.len() > index + 1 {
+                            self.end(false);
+                        }
+                        self.end(true);
+                    }
+                    None => self.orphans += 1,
+                }
+            }
+            RecordType::Lost => self.lost = self.lost.saturating_add(record.address),
+            RecordType::Event => {}
+        }
+    }
+
+    /// Ends the calls at a depth and deeper, whose exits are missing.
+    fn end_from(&mut self, depth: u16) {
+        while self.open.last().is_some_and(|open| open.depth >= depth) {
+            self.end(false);
+        }
+    }
+
+    /// Ends the innermost call.
+    fn end(&mut self, has_exit: bool) {
+        let Some(open) = self.open.pop() else { return };
+        let Open { function, path, depth, start, place, inner, is_continued } = open;
+        let time = self.place.elapsed - place.elapsed;
+        let caller = self.open.last_mut().map(|caller| {
+            caller.inner = caller.inner.saturating_add(time);
+            caller.function
+        });
+        // At most as many rounds as there are depths.
+        let is_recursive = self.open.iter().any(|outer| outer.function == function);
+        let self_time = time.saturating_sub(inner);
+        let end = self.time;
+        if !place.is_inside && self.place.begun == place.begun {
+            return;
+        }
+        self.ended.push_back(Call {
+            function,
+            caller,
+            path,
+            depth,
+            start,
+            end,
+            time,
+            self_time,
+            is_recursive,
+            is_continued,
+            has_exit,
+        });
+    }
+}
+
+impl Iterator for Calls<'_> {
+    type Item = Result<Call>;
+
+    fn next(&mut self) -> Option<Result<Call>> {
+        loop {
+            if let Some(call) = self.ended.pop_front() {
+                return Some(Ok(call));
+            }
+            if self.is_over {
+                return self.error.take().map(Err);
+            }
+            match self.records.next() {
+                Some(Ok(record)) => {
+                    self.take(record);
+                    self.unwatched += 1;
+                    if self.unwatched == WATCHED {
+                        self.trace.notify(std::mem::take(&mut self.unwatched));
+                    }
+                }
+                other => {
+                    self.is_over = true;
+                    self.trace.notify(self.unwatched);
+                    self.error = other.and_then(Result::err);
+                    self.end_from(0);
+                }
+            }
+        }
+    }
+}

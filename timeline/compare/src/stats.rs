@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Statistics of two sets of runs, one value a run.
+//!
+//! The run is the unit. Regions of one run share its memory layout, its CPU frequency and its neighbours, so many regions
+//! in few runs are few independent values.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use fastrand::Rng;
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+/// Most runs of both sides for which a p value is exact. Its time doubles with each run.
+pub const MAX_EXACT: usize = 24;
+
+/// The ways to divide more runs that are tried: what was observed, and random ones.
+const RANDOM_WAYS: usize = 200_000;
+
+/// Random ways at least as extreme as what was observed, after which no more are drawn (Besag and Clifford, 1991). The
+/// standard error of such a p value is a tenth of it.
+const ENOUGH: usize = 100;
+
+/// Most numbers of runs whose random ways are kept, of some megabytes each.
+const MAX_WAYS: usize = 8;
+
+/// Seed of the random ways, so that the same runs have the same verdict.
+const SEED: u64 = 0x6879_7065_7274_7263;
+
+/// A difference of two means with its confidence interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Difference {
+    /// The difference.
+    pub mean: f64,
+    /// Half of the interval's width: the interval is `mean` plus or minus this.
+    pub half_width: f64,
+    /// Degrees of freedom of the interval.
+    pub degrees: f64,
+}
+
+/// Returns the mean of `b` less that of `a`, with Welch's interval of this confidence (0.95 for 95 %).
+///
+/// The interval assumes that means of runs are about normal, not that both sides vary by as much. If all values of each
+/// side are equal, its width is 0.
+///
+/// Returns `None` if a side has less than two values, if a value is not finite or differs from the others by more than
+/// 10^150, or if the confidence is not between 0 and 1.
+pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Difference> {
+    let errors = Errors::new(a, b)?;
+    let half_width = errors.quantile(0.5 + share(confidence)? / 2.0)? * errors.standard_error;
+    Some(Difference { mean: errors.mean, half_width, degrees: errors.degrees })
+}
+
+/// Returns the smallest difference of means that runs as many and as scattered as these show with this power, if the
+/// test is two-sided at this level: 0.01 and 0.8 for a difference that is found at 1 % in four of five comparisons.
+///
+/// It is (t(1 - level/2) + t(power)) times the standard error by Welch, 0 if all values of each side are equal. `None` as
+/// for [`welch`].
+pub fn smallest_difference(a: &[f64], b: &[f64], level: f64, power: f64) -> Option<f64> {
+    let errors = Errors::new(a, b)?;
+    let quantiles = errors.quantile(1.0 - share(level)? / 2.0)? + errors.quantile(share(power)?)?;
+    Some(quantiles * errors.standard_error)
+}
+
+/// Returns a confidence, level or power that is one.
+fn share(share: f64) -> Option<f64> {
+    (share > 0.0 && share < 1.0).then_some(share)
+}
+
+/// A difference of means with its standard error.
+struct Errors {
+    mean: f64,
+    standard_error: f64,
+    degrees: f64,
+}
+
+impl Errors {
+    fn new(a: &[f64], b: &[f64]) -> Option<Self> {
+        let (mean_a, variance_a) = mean_and_its_variance(a)?;
+        let (mean_b, variance_b) = mean_and_its_variance(b)?;
+        let (mean, variance) = (mean_b - mean_a, variance_a + variance_b);
+        let (freedom_a, freedom_b) = (a.len() as f64 - 1.0, b.len() as f64 - 1.0);
+        let share = variance_a / variance;
+        let degrees = match variance > 0.0 {
+            true => 1.0 / (share.powi(2) / freedom_a + (1.0 - share).powi(2) / freedom_b),
+            false => freedom_a + freedom_b,
+        };
+        let finite = mean.is_finite() && variance.is_finite();
+        finite.then(|| Self { mean, standard_error: variance.sqrt(), degrees })
+    }
+
+    /// Returns a quantile of Student's t.
+    fn quantile(&self, p: f64) -> Option<f64> {
+        Some(StudentsT::new(0.0, 1.0, self.degrees).ok()?.inverse_cdf(p))
+    }
+}
+
+/// Returns the mean of values and its variance. Equal values have a variance of exactly 0.
+fn mean_and_its_variance(values: &[f64]) -> Option<(f64, f64)> {
+    let (&first, n) = (values.first()?, values.len() as f64);
+    let offset = values.iter().map(|value| value - first).sum::<f64>() / n;
+    let squares: f64 = values.iter().map(|value| (value - first - offset).powi(2)).sum();
+    (values.len() > 1).then_some((first + offset, squares / (n - 1.0) / n))
+}
+
+/// Returns the two-sided p value of the difference of two means: the share of the ways to divide the same runs among the
+/// sides in which the means differ by as much or more.
+///
+/// It is exact for at most 24 runs (12 a side have 2,704,156 ways). Of more runs, 199,999 random ways are drawn, and the
+/// runs as they are count as another, so it is 1/200,000 at least; once 100 of them differ by as much or more, no more
+/// are drawn.
+///
+/// It assumes no distribution. Few runs cannot reach a low level: see [`least_p_value`].
+///
+/// It is 1 if a side has no runs, if all values are equal, and if values are not finite or so large that their sum is
+/// not.
+pub fn permutation(a: &[f64], b: &[f64]) -> f64 {
+    let runs = a.len() + b.len();
+    // Of numbers around 0, each side's sum is as far from 0 as the means are from each other. Values are near to each
+    // other, so their differences lose nothing.
+    let first = a.first().copied().unwrap_or_default();
+    let values = || a.iter().chain(b).map(|value| value - first);
+    let mean = values().sum::<f64>() / runs as f64;
+    let values: Vec<f64> = values().map(|value| value - mean).collect();
+    let observed = values[..a.len()].iter().sum::<f64>().abs();
+    // Sums of the same values in another order differ by rounding.
+    let rounding = values.iter().map(|value| value.abs()).sum::<f64>() * 1e-12;
+    if a.is_empty() || b.is_empty() || !rounding.is_finite() || rounding == 0.0 {
+        return 1.0;
+    }
+    match runs <= MAX_EXACT {
+        true => exact(&values, a.len(), observed - rounding),
+        false => random(&values, a.len(), observed - rounding),
+    }
+}
+
+/// Returns the share of all ways to choose so many values whose sum is at least this far from 0.
+///
+/// Each way is a choice of the first half of the values and one of the second, so it is found among two lists of few.
+fn exact(values: &[f64], chosen: usize, observed: f64) -> f64 {
+    let (first, second) = values.split_at(values.len() / 2);
+    let mut second = sums_by_number(second);
+    second.iter_mut().for_each(|sums| sums.sort_by(f64::total_cmp));
+    let (mut extreme, mut ways) = (0, 0);
+    for (number, sums) in sums_by_number(first).iter().enumerate() {
+        let Some(others) = chosen.checked_sub(number).and_then(|rest| second.get(rest)) else {
+            continue;
+        };
+        ways += sums.len() * others.len();
+        for sum in sums {
+            let below = others.partition_point(|other| sum + other <= -observed);
+            let above = others.partition_point(|other| sum + other < observed);
+            extreme += below + others.len() - above.max(below);
+        }
+    }
+    extreme as f64 / ways as f64
+}
+
+/// Returns the sums of all choices of these values, by the number of chosen ones.
+fn sums_by_number(values: &[f64]) -> Vec<Vec<f64>> {
+    let mut by_number = vec![vec![]; values.len() + 1];
+    let mut sums = vec![0.0; 1 << values.len()];
+    by_number[0].push(0.0);
+    for bits in 1..sums.len() {
+        sums[bits] = sums[bits & (bits - 1)] + values[bits.trailing_zeros() as usize];
+        by_number[bits.count_ones() as usize].push(sums[bits]);
+    }
+    by_number
+}
+
+/// Returns the share of random ways to choose so many values whose sum is at least this far from 0.
+fn random(values: &[f64], chosen: usize, observed: f64) -> f64 {
+    thread_local! {
+        /// Of the last numbers of runs: most names of a comparison have as many.
+        static WAYS: RefCell<VecDeque<Ways>> = RefCell::default();
+    }
+    WAYS.with_borrow_mut(|known| {
+        let is_same = |ways: &Ways| (ways.chosen, ways.of) == (chosen, values.len());
+        let at = known.iter().position(is_same).unwrap_or_else(|| {
+            known.truncate(MAX_WAYS - 1);
+            known.push_front(Ways::new(chosen, values.len()));
+            0
+        });
+        let ways = &known[at];
+        let mut extreme = 1;
+        for (tried, sum) in ways.sums(values).enumerate() {
+            extreme += usize::from(sum.abs() >= observed);
+            if extreme > ENOUGH {
+                return ENOUGH as f64 / (tried + 1) as f64;
+            }
+        }
+        extreme as f64 / RANDOM_WAYS as f64
+    })
+}
+
+/// Random ways to choose some of the runs.
+#[derive(Debug, Default)]
+struct Ways {
+    chosen: usize,
+    of: usize,
+    /// A bit for each run of each way, set in those that are chosen; whole bytes a way.
+    bits: Vec<u8>,
+}
+
+impl Ways {
+    fn new(chosen: usize, of: usize) -> Self {
+        let bytes = of.div_ceil(8);
+        let mut bits = vec![0; (RANDOM_WAYS - 1) * bytes];
+        let mut random = Rng::with_seed(SEED);
+        let mut order: Vec<usize> = (0..of).collect();
+        for way in bits.chunks_exact_mut(bytes) {
+            for i in 0..chosen {
+                order.swap(i, random.usize(i..of));
+                way[order[i] / 8] |= 1 << (order[i] % 8);
+            }
+        }
+        Self { chosen, of, bits }
+    }
+
+    /// Returns the sum of the values that each way chooses.
+    fn sums(&self, values: &[f64]) -> impl Iterator<Item = f64> {
+        // The sums of each eight values, for each byte.
+        let sums: Vec<[f64; 256]> = values.chunks(8).map(sums_by_bits).collect();
+        let sum = move |way: &[u8]| {
+            way.iter().zip(&sums).map(|(&bits, sums)| sums[usize::from(bits)]).sum()
+        };
+        self.bits.chunks_exact(self.of.div_ceil(8)).map(sum)
+    }
+}
+
+/// Returns the smallest p value of a difference that so many runs can have: 2/252 with 5 a side, 2/924 with 6.
+///
+/// One changed name of `n` is only found at a level of 1 % if `n` times this is at most 0.01
+/// ([`benjamini_hochberg`]): with 5 runs a side it has to be the only name, with 6 one of at most 4, with 10 one of 923.
+pub fn least_p_value(a: usize, b: usize) -> f64 {
+    // The binomial coefficient.
+    let ways = (1..=a.min(b)).fold(1.0, |ways, i| ways * (a + b + 1 - i) as f64 / i as f64);
+    // Of sides of as many runs, the mirror image of the most extreme way is as extreme.
+    let extreme = if a == b && a > 0 { 2.0 } else { 1.0 };
+    let least = if a + b <= MAX_EXACT { 0.0 } else { 1.0 / RANDOM_WAYS as f64 };
+    (extreme / ways).max(least)
+}
+
+/// Returns the sum of each choice of at most eight values, whose bits are the index.
+fn sums_by_bits(values: &[f64]) -> [f64; 256] {
+    let mut sums = [0.0; 256];
+    for bits in 1_usize..1 << values.len() {
+        sums[bits] = sums[bits & (bits - 1)] + values[bits.trailing_zeros() as usize];
+    }
+    sums
+}
+
+/// Returns p values adjusted for their number (Benjamini and Hochberg): if those that are at most 0.01 are called
+/// differences, about 1 % of the called ones are none.
+///
+/// What is not a number counts as 1.
+pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {
+    let mut order: Vec<(usize, f64)> =
+        p.iter().map(|p| if p.is_nan() { 1.0 } else { p.clamp(0.0, 1.0) }).enumerate().collect();
+    order.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let (mut adjusted, mut least) = (vec![1.0; p.len()], 1.0_f64);
+    for (larger, (index, p)) in order.into_iter().enumerate() {
+        least = least.min(p * adjusted.len() as f64 / (adjusted.len() - larger) as f64);
+        adjusted[index] = least;
+    }
+    adjusted
+}

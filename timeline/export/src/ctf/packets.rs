@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The stream's file: packets of records.
+
+use hypertrace_format::limits::MAX_LOST;
+use hypertrace_format::packet::MAGIC;
+use std::io::{self, Write};
+
+/// Bytes of a packet's header and context, whose numbers are in [`Packets::end`] and in the metadata.
+const HEADER: usize = 48;
+
+/// Bytes of a packet at which it ends: it is larger by a part of its last record.
+const ENOUGH: usize = 1 << 16;
+
+/// Writer of packets.
+pub(super) struct Packets<'o> {
+    out: &'o mut dyn Write,
+    /// The packet: room for its header, and the records so far.
+    bytes: Vec<u8>,
+    /// Time of its first record.
+    begin: u64,
+    /// Time of the last record.
+    last: u64,
+    /// Events that were lost until its end.
+    discarded: u64,
+}
+
+impl<'o> Packets<'o> {
+    /// Begins with an empty packet: readers take losses of the first one as uncounted.
+    pub fn new(out: &'o mut dyn Write) -> io::Result<Packets<'o>> {
+        let mut packets = Packets { out, bytes: vec![0; HEADER], begin: 0, last: 0, discarded: 0 };
+        packets.end()?;
+        Ok(packets)
+    }
+
+    /// Returns the time of the last record.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Begins a record, to which its contents are appended. Its time is none before the last one.
+    pub fn record(&mut self, at: u64) -> io::Result<&mut Vec<u8>> {
+        if self.bytes.len() >= ENOUGH {
+            self.end()?;
+        }
+        if self.bytes.len() == HEADER {
+            self.begin = at;
+        }
+        self.last = at;
+        Ok(&mut self.bytes)
+    }
+
+    /// Ends the packet, and counts events that are lost after it.
+    pub fn lost(&mut self, events: u64) -> io::Result<()> {
+        self.flush()?;
+        self.discarded = self.discarded.saturating_add(events).min(MAX_LOST);
+        Ok(())
+    }
+
+    /// Ends the packet if it has records.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if self.bytes.len() > HEADER { self.end() } else { Ok(()) }
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        let bits = 8 * self.bytes.len() as u64;
+        // The stream's number is 0.
+        let header = [MAGIC.into(), self.begin, self.last, bits, bits, self.discarded];
+        for (place, number) in self.bytes.chunks_exact_mut(8).zip(header) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        self.out.write_all(&self.bytes)?;
+        self.bytes.truncate(HEADER);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the numbers of the packets' headers.
+    fn headers(mut bytes: &[u8]) -> Vec<[u64; 6]> {
+        let mut headers = Vec::new();
+        while !bytes.is_empty() {
+            let numbers = bytes[..HEADER].chunks_exact(8);
+            let header = numbers.map(|number| u64::from_le_bytes(number.try_into().unwrap()));
+            let header: [u64; 6] = Vec::from_iter(header).try_into().unwrap();
+            bytes = &bytes[header[4] as usize / 8..];
+            headers.push(header);
+        }
+        headers
+    }
+
+    #[test]
+    fn packets_are_bounded_and_losses_are_between_them() {
+        let mut out = Vec::new();
+        let mut packets = Packets::new(&mut out).unwrap();
+        for at in 1..=3 {
+            packets.record(at).unwrap().extend([0; ENOUGH - 1]);
+        }
+        packets.lost(5).unwrap();
+        packets.record(4).unwrap().push(0);
+        packets.lost(u64::MAX).unwrap();
+        packets.record(9).unwrap().extend([0; 2 * ENOUGH]);
+        packets.flush().unwrap();
+
+        let (magic, large) = (u64::from(MAGIC), (HEADER + ENOUGH - 1) as u64 * 8);
+        let last = (HEADER + 2 * ENOUGH) as u64 * 8;
+        assert_eq!(
+            headers(&out),
+            [
+                [magic, 0, 0, 384, 384, 0],
+                [magic, 1, 1, large, large, 0],
+                [magic, 2, 2, large, large, 0],
+                [magic, 3, 3, large, large, 0],
+                [magic, 4, 4, 392, 392, 5],
+                [magic, 9, 9, last, last, MAX_LOST],
+            ]
+        );
+    }
+}

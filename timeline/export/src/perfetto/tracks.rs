@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Tracks: the lines of a viewer, each described before its first event.
+
+use super::fields::track;
+use super::intern::valid;
+use super::proto::Proto;
+use super::sequence::{Output, Sequence};
+use crate::Result;
+use std::collections::HashMap;
+
+/// Most tracks that are known at once: then they are described anew when they have an event. Viewers take the two
+/// descriptions of a thread for one.
+const MAX: usize = 1 << 16;
+/// Most bytes of a track's name.
+const MAX_NAME: usize = 256;
+
+/// What a track is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Track {
+    /// What is around the tracks of a machine that belong to no known process.
+    Group { machine: u64 },
+    /// A thread of a machine.
+    Thread { machine: u64, pid: u32, tid: u32 },
+    /// A thread of a machine whose process is not known.
+    Task { machine: u64, tid: u32 },
+    /// A CPU of a machine.
+    Cpu { machine: u64, cpu: u32 },
+    /// Where no recording of a machine's kernel was.
+    Unrecorded { machine: u64 },
+    /// A client of a session whose thread is not known.
+    Client { session: usize, client: u32 },
+    /// A source of events that is neither a thread nor a client.
+    Source { session: usize, number: usize },
+    /// What belongs to a track and has events of its own.
+    Part { of: u64, part: Part },
+}
+
+/// Part of a track. Viewers show parts in this order, after the regions that have tracks of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    /// What the thread did.
+    States = 1,
+    /// Exits of its guest.
+    Exits,
+    /// Threads of the guest that had the guest's CPU.
+    GuestThreads,
+    /// Functions.
+    Functions,
+    /// Events of the kernel.
+    Kernel,
+    /// Bound on the error of the clock.
+    Bound,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::States => "parts",
+            Part::Exits => "exits",
+            Part::GuestThreads => "guest threads",
+            Part::Functions => "functions",
+            Part::Kernel => "kernel events",
+            Part::Bound => "bound of the clock's error",
+        }
+    }
+}
+
+impl Track {
+    /// Returns the place among the tracks of a group: clients, other sources, CPUs, threads, and what was not recorded.
+    fn rank(self) -> u32 {
+        const OF_KIND: u32 = 1 << 28;
+        let (kind, number) = match self {
+            Track::Client { client, .. } => (0, client),
+            Track::Source { number, .. } => (1, number as u32),
+            Track::Cpu { cpu, .. } => (2, cpu),
+            Track::Task { tid, .. } => (3, tid),
+            Track::Unrecorded { .. } => (4, 0),
+            Track::Group { .. } | Track::Thread { .. } | Track::Part { .. } => (0, 0),
+        };
+        // Tracks of regions are at 0.
+        1 + kind * OF_KIND + number.min(OF_KIND - 1)
+    }
+}
+
+/// The tracks that were described.
+#[derive(Debug, Default)]
+pub(super) struct Tracks {
+    known: HashMap<Track, u64>,
+    /// Tracks of processes, by machine, and whether their names are their own.
+    processes: HashMap<(u64, u32), (u64, bool)>,
+    /// Names that the kernel has shown of threads whose process is not known: each can be the first thread of a process.
+    mains: HashMap<(u64, u32), Box<str>>,
+    next: u64,
+}
+
+impl Tracks {
+    /// Returns the number of a track, which is described by `write` if it is new. Numbers are small: each event has one.
+    pub fn number(
+        &mut self,
+        (out, sequence): (&mut Output<'_>, &Sequence),
+        of: Track,
+        write: impl FnOnce(&mut Proto),
+    ) -> Result<u64> {
+        if let Some(number) = self.known.get(&of) {
+            return Ok(*number);
+        }
+        if self.known.len() == MAX {
+            self.known.clear();
+        }
+        let number = self.new_number();
+        sequence.describe(out, number, write)?;
+        self.known.insert(of, number);
+        Ok(number)
+    }
+
+    /// Returns the number of a part of a track.
+    pub fn part(
+        &mut self,
+        out: (&mut Output<'_>, &Sequence),
+        of: u64,
+        part: Part,
+        write: impl FnOnce(&mut Proto),
+    ) -> Result<u64> {
+        self.number(out, Track::Part { of, part }, |proto| {
+            below(proto, of, part as u32);
+            name(proto, track::NAME, part.name());
+            write(proto);
+        })
+    }
+
+    /// Returns the number of a thread's track, whose process gets a name. If `is_new`, the thread has another name now.
+    pub fn thread(
+        &mut self,
+        (out, sequence): (&mut Output<'_>, &Sequence),
+        (machine, pid, tid): (u64, u32, u32),
+        thread_name: Option<&str>,
+        is_new: bool,
+    ) -> Result<u64> {
+        let main = self.mains.get(&(machine, pid)).cloned().filter(|_| pid != tid);
+        let is_own = pid == tid || main.is_some();
+        self.process((out, sequence), (machine, pid), main.as_deref().or(thread_name), is_own)?;
+        let of = Track::Thread { machine, pid, tid };
+        let write = |proto: &mut Proto| thread(proto, pid, tid, thread_name);
+        match is_new {
+            true => self.rename((out, sequence), of, write),
+            false => self.number((out, sequence), of, write),
+        }
+    }
+
+    /// Describes a track anew, which has another name now.
+    pub fn rename(
+        &mut self,
+        (out, sequence): (&mut Output<'_>, &Sequence),
+        of: Track,
+        write: impl FnOnce(&mut Proto),
+    ) -> Result<u64> {
+        match self.known.get(&of) {
+            Some(number) => sequence.describe(out, *number, write).map(|()| *number),
+            None => self.number((out, sequence), of, write),
+        }
+    }
+
+    /// Notes the name of a thread of an unknown process, after which a known process is named if their numbers are the same.
+    pub fn main_thread(
+        &mut self,
+        out: (&mut Output<'_>, &Sequence),
+        of: (u64, u32),
+        thread_name: &str,
+    ) -> Result<()> {
+        if self.mains.len() == MAX {
+            self.mains.clear();
+        }
+        self.mains.insert(of, valid(thread_name.as_bytes(), MAX_NAME).0.into());
+        match self.processes.contains_key(&of) {
+            true => self.process(out, of, Some(thread_name), true),
+            false => Ok(()),
+        }
+    }
+
+    /// Describes a process, if it is new or has only had the name of one of its threads. `is_own`: the name is the
+    /// process's.
+    pub fn process(
+        &mut self,
+        (out, sequence): (&mut Output<'_>, &Sequence),
+        (machine, pid): (u64, u32),
+        process_name: Option<&str>,
+        is_own: bool,
+    ) -> Result<()> {
+        let is_own = is_own && process_name.is_some();
+        let number = match self.processes.get(&(machine, pid)) {
+            Some((_, is_known)) if *is_known || !is_own => return Ok(()),
+            Some((number, _)) => *number,
+            None => self.new_number(),
+        };
+        if self.processes.len() == MAX {
+            self.processes.clear();
+        }
+        self.processes.insert((machine, pid), (number, is_own));
+        sequence.describe(out, number, |proto| {
+            proto.message(track::PROCESS, |process| {
+                process.number(track::PID, pid.into());
+                if let Some(process_name) = process_name {
+                    name(process, track::PROCESS_NAME, process_name);
+                }
+            });
+        })
+    }
+
+    /// Returns a number that no track has.
+    pub fn new_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+/// Writes what a track is below, and its place there.
+pub(super) fn below(proto: &mut Proto, parent: u64, rank: u32) {
+    proto.number(track::PARENT, parent);
+    proto.number(track::RANK, rank.into());
+}
+
+/// Writes a track with a name in a group.
+pub(super) fn grouped(proto: &mut Proto, of: Track, group: u64, track_name: &str) {
+    below(proto, group, of.rank());
+    around(proto, track_name);
+}
+
+/// Writes a track with a name that has others below, each with its rank.
+pub(super) fn around(proto: &mut Proto, track_name: &str) {
+    name(proto, track::NAME, track_name);
+    proto.number(track::CHILD_ORDERING, track::EXPLICIT);
+}
+
+/// Writes a name of a track.
+pub(super) fn name(proto: &mut Proto, field: u32, name: &str) {
+    proto.put(field, valid(name.as_bytes(), MAX_NAME).0.as_bytes());
+}
+
+/// Writes a thread.
+fn thread(proto: &mut Proto, pid: u32, tid: u32, thread_name: Option<&str>) {
+    proto.message(track::THREAD, |thread| {
+        thread.number(track::PID, pid.into());
+        thread.number(track::TID, tid.into());
+        if let Some(thread_name) = thread_name {
+            name(thread, track::THREAD_NAME, thread_name);
+        }
+    });
+    proto.number(track::CHILD_ORDERING, track::EXPLICIT);
+}
+
+/// Returns whether a viewer takes numbers as those of a thread: 0 is the idle thread of each CPU, and the largest one has
+/// 31 bits.
+pub(super) fn is_thread(pid: u32, tid: u32) -> bool {
+    let is_valid = |number: u32| number > 0 && i32::try_from(number).is_ok();
+    is_valid(pid) && is_valid(tid)
+}

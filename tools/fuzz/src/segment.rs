@@ -1,0 +1,101 @@
+//! Target `segment`: programs in user mode, one of them hostile, whose host dies. The
+//! segment is recovered.
+
+use crate::input::Input;
+use crate::rig::check_order;
+use crate::session::{Recorded, begin, read};
+use crate::setup::{EVENT, Setup};
+use crate::vmm::Options;
+use hypertrace_abi::atomic::Ordering::Relaxed;
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::config::{ConfigPage, HostInfo, RingMode};
+use hypertrace_abi::layout::Region;
+use hypertrace_abi::layout::local::{BEGAN, PAGE_L};
+use hypertrace_device::Memory;
+use hypertrace_trace::Output;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use tempfile::TempDir;
+use zerocopy::IntoBytes;
+
+/// Panics if a program can prevent the recovery of others' records.
+pub fn run(bytes: &[u8]) {
+    let dir = TempDir::new().expect("a directory");
+    let mut input = Input::new(bytes);
+    let is_lost = input.one_in(4);
+    let setup = Setup { ring_mode: RingMode::Discard, ..Setup::decode(&mut input) };
+    let options = Options {
+        output: Output::Trace,
+        same_counter: true,
+        programs: true,
+        ..Options::decode(&mut input)
+    };
+    let recorded = leave(dir.path(), &setup, &options, &mut input);
+    let out = dir.path().join(if is_lost { "new" } else { "s" });
+    let segment = dir.path().join("segment");
+    hypertrace_user::recover(&segment, options.config(&out)).expect("it can be recovered");
+
+    let read = read(&out);
+    let delivered = recorded.delivered(&read, EVENT, false);
+    let emitted = &recorded.account.recorded;
+    check_order(emitted, &delivered);
+    // Triggers and switches of the host ended with it.
+    let left = &emitted[recorded.account.before..];
+    assert!(
+        delivered.ends_with(left) || options.relays > 0,
+        "not all of {left:?} in {delivered:?}"
+    );
+    if !is_lost {
+        let missing = emitted.len() - delivered.len();
+        // A kill loses the counts of filtered events. A relay can write anything about
+        // others.
+        assert!(missing == 0 || recorded.switched || options.relays > 0, "{missing} are missing");
+        let is_clean = read.faults.is_empty() || recorded.switched || options.relays > 0;
+        assert!(is_clean, "{:?}", read.faults);
+        assert_eq!(read.all_lost, recorded.account.full);
+    }
+}
+
+/// Leaves the session of a killed process in `s` of that directory, and its segment.
+pub fn leave(dir: &Path, setup: &Setup, options: &Options, input: &mut Input<'_>) -> Recorded {
+    let (session, guest, recorded) = begin(dir, setup, options, |rig, host| rig.leave(input, host));
+    let facts = HostInfo {
+        session: session.uuid(),
+        guest_frequency: session.guest_frequency(),
+        host_frequency: session.host_frequency(),
+        vcpu_clients: options.relays,
+        ..HostInfo::default()
+    };
+    // Without its destructor, as after a kill.
+    drop(session);
+    write(&dir.join("segment"), &guest, &ConfigPage::new(&setup.geometry, &facts));
+    recorded
+}
+
+fn write(path: &Path, guest: &Memory, page: &ConfigPage) {
+    let rings = guest.region(Region::Rings).expect("it is memory").words();
+    let rings: Vec<u64> = rings.iter().map(|word| word.load(Relaxed)).collect();
+    let at = guest.geometry().window_offset(Region::Rings);
+    let write = || {
+        let file = File::create(path)?;
+        file.write_all_at(page.words().as_bytes(), 0)?;
+        file.write_all_at(ticks().as_bytes(), PAGE_L + BEGAN)?;
+        file.write_all_at(rings.as_bytes(), at)
+    };
+    write().expect("room for a segment");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn a_hostile_program_spoils_no_recovery(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+            run(&bytes);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Errors of a session's directory and files, and errors as messages.
+
+use hypertrace_abi::event::cut;
+use std::fmt;
+use std::io;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+/// Error: a file of the session could not be written. Packets committed before
+/// are intact, and the same call may be made again.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}", path.display())]
+pub struct WriteFailed {
+    /// The action that failed.
+    pub action: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// The system's error.
+    #[source]
+    pub source: io::Error,
+}
+
+impl WriteFailed {
+    /// Returns a conversion for `map_err`.
+    pub fn on<'a>(
+        action: &'static str,
+        path: &'a Path,
+    ) -> impl FnOnce(io::Error) -> WriteFailed + 'a {
+        move |source| WriteFailed { action, path: path.to_owned(), source }
+    }
+}
+
+/// An error that knows whether the request or the input is at fault, and not the machine.
+pub trait BadInput: std::error::Error {
+    /// Returns whether another input, path or option would help.
+    fn is_bad_input(&self) -> bool;
+}
+
+/// Error: a directory cannot be a session's, or another result's.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// The directory is a file or the like.
+    #[error("{} is not a directory; give a new or an empty one", .0.display())]
+    NotADirectory(PathBuf),
+    /// There is something in the directory already; nothing was touched.
+    #[error("{} is not empty; give a new or an empty directory, or remove what is in it", .0.display())]
+    NotEmpty(PathBuf),
+    /// It belongs to another user, who could exchange and read its files.
+    #[error(
+        "{} belongs to user {owner}, not to user {user} who runs this; give a directory of your \
+         own, or a new one",
+        path.display()
+    )]
+    NotOwned {
+        /// Which.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+    },
+    /// It cannot be made or read.
+    #[error("cannot use the directory {}; give one that can be written", path.display())]
+    Unusable {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl DirectoryError {
+    /// Returns a conversion for `map_err`.
+    pub fn unusable(path: &Path) -> impl Fn(io::Error) -> DirectoryError + '_ {
+        |source| DirectoryError::Unusable { path: path.to_owned(), source }
+    }
+}
+
+impl BadInput for DirectoryError {
+    fn is_bad_input(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            DirectoryError::NotADirectory(_)
+            | DirectoryError::NotEmpty(_)
+            | DirectoryError::NotOwned { .. } => true,
+            DirectoryError::Unusable { source, .. } => {
+                let none_left = matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+                !none_left && !matches!(source.kind(), StorageFull | QuotaExceeded)
+            }
+        }
+    }
+}
+
+/// Most bytes that a message has of what a file contains.
+const MAX_TEXT: usize = 1000;
+
+/// Returns a text for a message about a file. The text may quote the file, so the returned text is one line, and is cut if
+/// the text is long.
+pub fn of_contents(text: &str) -> String {
+    let mut shown = cut(text, MAX_TEXT).replace('\n', "\\n");
+    if text.len() > MAX_TEXT {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// A fault of a file that a reader could read in spite of the fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    text: String,
+    is_damage: bool,
+}
+
+impl Warning {
+    /// Returns a warning of damage: a part of the file is missing or wrong.
+    pub fn damage(text: impl Into<String>) -> Warning {
+        Warning { text: text.into(), is_damage: true }
+    }
+
+    /// Returns the same warning with a text before it, such as the file's path.
+    #[must_use]
+    pub fn of(&self, what: impl fmt::Display) -> Warning {
+        Warning { text: format!("{what}: {}", self.text), is_damage: self.is_damage }
+    }
+}
+
+impl From<String> for Warning {
+    fn from(text: String) -> Warning {
+        Warning { text, is_damage: false }
+    }
+}
+
+impl From<&str> for Warning {
+    fn from(text: &str) -> Warning {
+        text.to_owned().into()
+    }
+}
+
+impl Deref for Warning {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Warning {}
+
+impl BadInput for Warning {
+    /// Returns whether a part of the file is missing or wrong, so that a command which shows the rest has failed in part.
+    fn is_bad_input(&self) -> bool {
+        self.is_damage
+    }
+}
+
+impl PartialEq<&str> for Warning {
+    fn eq(&self, other: &&str) -> bool {
+        self.text == *other
+    }
+}
+
+/// Formats an error with its causes on one line, for messages to a VMM's user.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_contains_is_one_short_line_in_a_message() {
+        assert_eq!(of_contents("found \"a\nb\""), "found \"a\\nb\"");
+        let long = of_contents(&"\u{e4}".repeat(100_000));
+        assert_eq!((long.len(), &long[998..]), (1_003, "\u{e4}..."));
+    }
+}

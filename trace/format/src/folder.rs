@@ -1,0 +1,769 @@
+//! A directory of a session or of another result, held by its descriptor.
+//!
+//! Every file of such a directory is made, opened, renamed and removed relative to
+//! its descriptor, and no link is followed on the way: a directory that is
+//! renamed or replaced meanwhile, or a link that is planted in it, sends
+//! no write and no removal elsewhere. A file is always a new one that gets its name by rename.
+//! Modes are set, not left to the umask. A path is resolved once, when the directory is
+//! opened: code that needs a path later takes [`Folder::by_descriptor`].
+//!
+//! System calls are rustix's, as std repeats an interrupted one without bound.
+
+use crate::error::{DirectoryError, WriteFailed};
+use rustix::fs::unlinkat;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{RenameFlags, renameat_with};
+use rustix::fs::{
+    chmod, fchmod, flock, fstat, ftruncate, linkat, mkdirat, openat, renameat, statat,
+};
+use rustix::io::{Errno, pread, pwrite};
+use rustix::process::{Resource, geteuid, getrlimit};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Tries of a system call that signals interrupt. After that the interruption
+/// is an error like any other.
+pub const MAX_TRIES: u32 = 100;
+
+/// Entries that a folder is asked for at most; a trace has fewer files.
+const MAX_NAMES: usize = 1 << 20;
+
+/// The users that may read a session, besides its owner. A session holds what
+/// guests and programs traced, which may be anything; only the owner can
+/// write to it. The control socket and a segment's file are the owner's alone,
+/// always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Share {
+    /// None: directories of mode 0700, files of mode 0600.
+    #[default]
+    Owner,
+    /// The directory's group: 0750, 0640.
+    Group,
+    /// All: 0755, 0644.
+    All,
+}
+
+impl Share {
+    /// Returns the mode of directories.
+    pub fn folder_mode(self) -> Mode {
+        Mode::from_raw_mode(match self {
+            Share::Owner => 0o700,
+            Share::Group => 0o750,
+            Share::All => 0o755,
+        })
+    }
+
+    /// Returns the mode of files.
+    pub fn file_mode(self) -> Mode {
+        self.folder_mode() & !Mode::from_raw_mode(0o111)
+    }
+}
+
+/// Calls until it is not interrupted, at most a hundred times.
+pub fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    let mut tries = 1;
+    loop {
+        match call() {
+            Err(Errno::INTR) if tries < MAX_TRIES => tries += 1,
+            done => return done.map_err(io::Error::from),
+        }
+    }
+}
+
+/// Writes all of it; what remains of a short write is tried again, so that the
+/// reason shows.
+pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match retry(|| pwrite(&file, bytes, at))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => {
+                bytes = bytes.get(n..).unwrap_or_default();
+                at += n as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads as much as there is, up to the buffer's length.
+pub fn read_at(file: impl AsFd, bytes: &mut [u8], mut at: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match retry(|| pread(&file, &mut bytes[filled..], at))? {
+            0 => break,
+            n => {
+                filled += n;
+                at += n as u64;
+            }
+        }
+    }
+    Ok(filled)
+}
+
+/// Gives a file this length.
+pub fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
+    retry(|| ftruncate(&file, len))
+}
+
+/// Returns device and inode, which no other file has.
+pub fn inode(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Checks that a file may have this many bytes. Beyond RLIMIT_FSIZE the kernel refuses them with
+/// a SIGXFSZ, which ends a process by default.
+///
+/// # Errors
+/// If it may not: the error names the limit.
+pub fn check_size(bytes: u64) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current.filter(|limit| bytes > *limit) {
+        None => Ok(()),
+        Some(limit) => {
+            let why = format!("{bytes} bytes are beyond RLIMIT_FSIZE, {limit} (see ulimit -f)");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
+        }
+    }
+}
+
+/// What is in the place of a regular file, such as `a pipe`.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("it is {0}, not a regular file")]
+pub struct NotRegular(pub &'static str);
+
+impl NotRegular {
+    fn check(stat: &Stat) -> io::Result<()> {
+        let found = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => return Ok(()),
+            FileType::Directory => "a directory",
+            FileType::Symlink => "a link",
+            FileType::Fifo => "a pipe",
+            FileType::Socket => "a socket",
+            _ => "a device",
+        };
+        Err(NotRegular(found).into())
+    }
+
+    /// Returns what is in the place of a regular file, if that is why it cannot be opened.
+    pub fn of(why: &io::Error) -> Option<NotRegular> {
+        why.get_ref()?.downcast_ref().copied()
+    }
+}
+
+impl From<NotRegular> for io::Error {
+    fn from(why: NotRegular) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidInput, why)
+    }
+}
+
+/// Returns whether a path is at fault that cannot be read, and not the system: whether another path would help.
+pub fn is_bad_path(why: &io::Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    let leads_nowhere =
+        matches!(why.raw_os_error(), Some(libc::ELOOP | libc::ENAMETOOLONG | libc::ENXIO));
+    leads_nowhere
+        || NotRegular::of(why).is_some()
+        || matches!(why.kind(), NotFound | NotADirectory | IsADirectory | PermissionDenied)
+}
+
+/// Opens a regular file, by its path from a directory. A pipe would block until there is a writer, opening a
+/// device may have an effect, and a link leads out of the session.
+///
+/// # Errors
+/// If it cannot be opened. The error holds [`NotRegular`] if something else has its name.
+pub fn open_regular(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
+    // Before the open, which for a device may have an effect.
+    NotRegular::check(&statat(at, path, AtFlags::SYMLINK_NOFOLLOW)?)?;
+    opened(at, path, flags)
+}
+
+/// Opens a regular file that a user gives by name, as [`open_regular`] does. The name may be that of a link, as the user
+/// decides where the name leads.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_given(path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
+    NotRegular::check(&statat(CWD, path, AtFlags::empty())?)?;
+    checked(openat_retried(CWD, path, flags)?)
+}
+
+/// Opens a regular file as [`open_regular`] does, but something else may be opened first.
+fn opened(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
+    let file = openat_retried(at, path, flags | OFlags::NOFOLLOW).map_err(|why| {
+        match why.raw_os_error() {
+            Some(libc::ELOOP) => NotRegular("a link").into(),
+            _ => why,
+        }
+    })?;
+    checked(file)
+}
+
+/// Opens a file without waiting for the other end of a pipe.
+fn openat_retried(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    retry(|| openat(at, path, flags, Mode::empty()))
+}
+
+fn checked(file: OwnedFd) -> io::Result<(OwnedFd, Stat)> {
+    let stat = fstat(&file)?;
+    NotRegular::check(&stat)?;
+    Ok((file, stat))
+}
+
+/// Checks that a file or directory is this user's. `path` is for the message.
+///
+/// # Errors
+/// If it is another user's.
+pub fn check_owner(stat: &Stat, path: &Path) -> Result<(), DirectoryError> {
+    let (path, owner, user) = (path.to_owned(), stat.st_uid, geteuid().as_raw());
+    if owner == user { Ok(()) } else { Err(DirectoryError::NotOwned { path, owner, user }) }
+}
+
+/// Returns the path of an open file by which it can be linked, or have its mode set.
+fn in_proc(file: &impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
+}
+
+/// A directory of a session or of another result.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    fd: Arc<OwnedFd>,
+    /// Where it was when it was opened: for messages only.
+    path: PathBuf,
+    share: Share,
+}
+
+impl Folder {
+    /// Opens a directory that is there.
+    pub fn open(path: &Path, share: Share) -> io::Result<Folder> {
+        Folder::open_at(CWD, path.as_os_str(), path.to_owned(), OFlags::empty(), share)
+    }
+
+    /// Opens a directory that is there, `None` if there is none. It, and a link to it if it is one, must be this
+    /// user's: in another's, that user could exchange and read what is written.
+    ///
+    /// # Errors
+    /// If it is another user's, is no directory, or cannot be opened.
+    pub fn open_own(path: &Path, share: Share) -> Result<Option<Folder>, DirectoryError> {
+        let unusable = DirectoryError::unusable(path);
+        let found = match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            found => found.map_err(|why| unusable(why.into()))?,
+        };
+        check_owner(&found, path)?;
+        // Another user may put a link in the directory's place meanwhile.
+        let flags = match FileType::from_raw_mode(found.st_mode) {
+            FileType::Symlink => OFlags::empty(),
+            _ => OFlags::NOFOLLOW,
+        };
+        let opened = Folder::open_at(CWD, path.as_os_str(), path.to_owned(), flags, share);
+        let folder = opened.map_err(|why| match why.kind() {
+            io::ErrorKind::NotADirectory => DirectoryError::NotADirectory(path.to_owned()),
+            _ => unusable(why),
+        })?;
+        folder.check_own().map(|()| Some(folder))
+    }
+
+    /// Checks that it is a directory of this user.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn check_own(&self) -> Result<(), DirectoryError> {
+        let stat = self.stat().map_err(DirectoryError::unusable(&self.path))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            return Err(DirectoryError::NotADirectory(self.path.clone()));
+        }
+        check_owner(&stat, &self.path)
+    }
+
+    /// Makes a folder of an open directory, whose path is for messages.
+    pub fn of(fd: OwnedFd, path: &Path, share: Share) -> Folder {
+        Folder { fd: Arc::new(fd), path: path.to_owned(), share }
+    }
+
+    fn open_at(
+        at: BorrowedFd<'_>,
+        name: &OsStr,
+        path: PathBuf,
+        flags: OFlags,
+        share: Share,
+    ) -> io::Result<Folder> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | flags;
+        let fd = retry(|| openat(at, name, flags, Mode::empty()))?;
+        Ok(Folder { fd: Arc::new(fd), path, share })
+    }
+
+    /// Makes a directory in this one.
+    pub fn create(&self, name: impl AsRef<OsStr>) -> io::Result<Folder> {
+        let name = name.as_ref();
+        mkdirat(&self.fd, name, Share::Owner.folder_mode())?;
+        self.take_made(name).inspect_err(|_| {
+            let _ = unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
+        })
+    }
+
+    /// Opens a directory that was just made, and gives it its mode. A user who may write to the directory above can have
+    /// put another one in its place, also one of this user that has files and that others must not read.
+    fn take_made(&self, name: &OsStr) -> io::Result<Folder> {
+        let flags = OFlags::NOFOLLOW | OFlags::PATH;
+        // The umask may have left the user no right to read the directory: such a descriptor needs none.
+        let made = Folder::open_at(self.fd.as_fd(), name, self.path.join(name), flags, self.share)?;
+        made.check_own().map_err(io::Error::other)?;
+        let opened = made.folder(".").or_else(|why| {
+            if why.kind() != io::ErrorKind::PermissionDenied {
+                return Err(why);
+            }
+            chmod(in_proc(&made.fd), Share::Owner.folder_mode())?;
+            made.folder(".")
+        });
+        let opened = opened?.moved(made.path);
+        opened.take_empty().map_err(io::Error::other)?;
+        Ok(opened)
+    }
+
+    /// Opens the directory above a path, for what is made there. Returns it with the path's last name. Its owner may be
+    /// any user.
+    ///
+    /// # Errors
+    /// If there is no such directory, or the path has no last name, as `..`.
+    pub fn above(path: &Path, share: Share) -> io::Result<(Folder, OsString)> {
+        let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        let above = above.unwrap_or(Path::new("."));
+        // The directory may be one that this user cannot list.
+        let opened = Folder::open_at(CWD, above.as_os_str(), above.to_owned(), OFlags::PATH, share);
+        let folder = opened.map_err(|why| match why.kind() {
+            io::ErrorKind::NotFound => {
+                let why = format!("there is no directory {}", above.display());
+                io::Error::new(io::ErrorKind::NotFound, why)
+            }
+            _ => why,
+        })?;
+        Ok((folder, name))
+    }
+
+    /// Makes a directory by its path. The one above it must be there.
+    pub fn create_path(path: &Path, share: Share) -> io::Result<Folder> {
+        let (above, name) = Folder::above(path, share)?;
+        Ok(above.create(name)?.moved(path.to_owned()))
+    }
+
+    /// Makes a directory by its path, or takes an empty one of this user. Afterwards only this user can write to it,
+    /// so nobody else can exchange what is made in it.
+    ///
+    /// # Errors
+    /// If the directory is another user's, is not empty, or cannot be made.
+    pub fn new_or_empty(path: &Path, share: Share) -> Result<Folder, DirectoryError> {
+        let opened = || Folder::open_own(path, share);
+        let folder = match opened()? {
+            Some(folder) => folder,
+            None => match Folder::create_path(path, share) {
+                // Another process has made it in between.
+                Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
+                    opened()?.ok_or_else(|| DirectoryError::NotEmpty(path.to_owned()))?
+                }
+                made => made.map_err(DirectoryError::unusable(path))?,
+            },
+        };
+        folder.take_empty()?;
+        Ok(folder)
+    }
+
+    /// Takes a directory of this user that is empty, and gives it its mode.
+    ///
+    /// # Errors
+    /// If it is another user's, or is not empty.
+    pub fn take_empty(&self) -> Result<(), DirectoryError> {
+        let check = || match self.names(1).map_err(DirectoryError::unusable(&self.path))?.is_empty()
+        {
+            true => Ok(()),
+            false => Err(DirectoryError::NotEmpty(self.path.clone())),
+        };
+        self.check_own()?;
+        check()?;
+        self.set_mode().map_err(DirectoryError::unusable(&self.path))?;
+        // Others could write to it up to now.
+        check()
+    }
+
+    /// Opens a directory in this one.
+    pub fn folder(&self, name: impl AsRef<OsStr>) -> io::Result<Folder> {
+        let name = name.as_ref();
+        let path = self.path.join(name);
+        Folder::open_at(self.fd.as_fd(), name, path, OFlags::NOFOLLOW, self.share)
+    }
+
+    /// Returns a path that leads to this directory while this value lives, also from child processes, whatever has
+    /// its own path by now.
+    pub fn by_descriptor(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
+    }
+
+    /// Returns its path when it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes its new path, for messages, after it was renamed.
+    pub fn moved(self, path: PathBuf) -> Folder {
+        Folder { path, ..self }
+    }
+
+    /// Returns the same directory, where new files have other modes.
+    pub fn shared(self, share: Share) -> Folder {
+        Folder { share, ..self }
+    }
+
+    /// Returns the modes of new files.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Returns the folder's metadata: device, inode, owner.
+    pub fn stat(&self) -> io::Result<Stat> {
+        Ok(fstat(&self.fd)?)
+    }
+
+    /// Gives it the mode of a session's directory.
+    pub fn set_mode(&self) -> io::Result<()> {
+        retry(|| fchmod(&self.fd, self.share.folder_mode()))
+    }
+
+    /// Locks it against an exclusive lock, until its descriptor is closed: readers see by that that a process writes the
+    /// session. A file system without locks has none.
+    pub fn lock(&self) {
+        let _ = retry(|| flock(&self.fd, FlockOperation::NonBlockingLockShared));
+    }
+
+    /// Locks it against every other lock, until its descriptor is closed. Returns `false` if it is locked. A file system
+    /// without locks has none.
+    pub fn lock_alone(&self) -> bool {
+        let locked = retry(|| flock(&self.fd, FlockOperation::NonBlockingLockExclusive));
+        !locked.is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Returns whether a process has [locked](Folder::lock) it.
+    ///
+    /// # Errors
+    /// If its file system does not say.
+    pub fn is_locked(&self) -> io::Result<bool> {
+        // A separate open file description: its close releases the lock.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = retry(|| openat(&self.fd, ".", flags, Mode::empty()))?;
+        match retry(|| flock(&folder, FlockOperation::NonBlockingLockExclusive)) {
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            locked => locked.map(|()| false),
+        }
+    }
+
+    /// Returns the names in it, `.` and `..` excluded; not more than `most`.
+    pub fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        // Through a descriptor of its own, with its own position.
+        for entry in retry(|| Dir::read_from(&self.fd))? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+            if names.len() == most {
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    /// Returns all names in it.
+    pub fn all_names(&self) -> io::Result<Vec<OsString>> {
+        self.names(MAX_NAMES)
+    }
+
+    /// Makes a file; one of this name, which an earlier try left, is removed.
+    pub fn new_file(&self, name: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
+        let name = name.as_ref();
+        let _ = self.remove(name);
+        self.only_file(name)
+    }
+
+    /// Makes a file. One of this name is an error.
+    pub fn only_file(&self, name: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
+        let name = name.as_ref();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = self.share.file_mode();
+        let file = retry(|| openat(&self.fd, name, flags | OFlags::NOFOLLOW, mode))?;
+        retry(|| fchmod(&file, mode))?;
+        Ok(file)
+    }
+
+    /// Opens a regular file. A pipe or a device that has the name is an error
+    /// at once, not a wait for its other side.
+    pub fn file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
+        // Without a look at it before, which is a system call more for threads that may make few.
+        opened(self.fd.as_fd(), name.as_ref().as_ref(), flags)
+    }
+
+    /// Returns device and inode of what has this name.
+    pub fn stat_of(&self, name: impl AsRef<OsStr>) -> io::Result<Stat> {
+        Ok(statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Makes a file without a name, if it can get one [later](Folder::link).
+    pub fn unnamed_file(&self) -> Option<OwnedFd> {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = openat(&self.fd, ".", flags, self.share.file_mode()).ok()?;
+        fchmod(&file, self.share.file_mode()).ok()?;
+        in_proc(&file).exists().then_some(file)
+    }
+
+    /// Gives a file that has no name one in this directory. What has the name already is an error.
+    pub fn link(&self, file: impl AsFd, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let file = in_proc(&file);
+        retry(|| linkat(CWD, &file, &self.fd, name.as_ref(), AtFlags::SYMLINK_FOLLOW))
+    }
+
+    /// Makes a file or a directory under a name that nothing has: `make` is called until the name is new.
+    ///
+    /// # Errors
+    /// That of `make`.
+    pub fn with_free_name<T>(
+        prefix: &str,
+        mut make: impl FnMut(&str) -> io::Result<T>,
+    ) -> io::Result<(String, T)> {
+        let mut number = 0;
+        loop {
+            let name = format!("{prefix}{}-{number}", std::process::id());
+            match make(&name) {
+                Err(why) if why.kind() == io::ErrorKind::AlreadyExists && number < MAX_TRIES => {
+                    number += 1;
+                }
+                made => return made.map(|made| (name, made)),
+            }
+        }
+    }
+
+    /// Renames what is in it; what has the new name is replaced.
+    pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
+        retry(|| renameat(&self.fd, from.as_ref(), &self.fd, to.as_ref()))
+    }
+
+    /// Moves a file of this directory to another one of the same file system. What has the name there is an error.
+    pub fn move_new(
+        &self,
+        from: impl AsRef<OsStr>,
+        folder: &Folder,
+        to: impl AsRef<OsStr>,
+    ) -> io::Result<()> {
+        let (from, to, flags) = (from.as_ref(), to.as_ref(), RenameFlags::NOREPLACE);
+        match renameat_with(&self.fd, from, &folder.fd, to, flags) {
+            // A file system without the flag, as NFS.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                retry(|| linkat(&self.fd, from, &folder.fd, to, AtFlags::empty()))?;
+                self.remove(from)
+            }
+            moved => Ok(moved?),
+        }
+    }
+
+    /// Removes a file.
+    pub fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let name = name.as_ref();
+        retry(|| unlinkat(&self.fd, name, AtFlags::empty()))
+    }
+
+    /// Removes a file if it is this one, by device and inode. It stays if it cannot be removed.
+    pub fn remove_own(&self, name: impl AsRef<OsStr>, own: (u64, u64)) {
+        let name = name.as_ref();
+        if self.stat_of(name).is_ok_and(|found| inode(&found) == own) {
+            let _ = self.remove(name);
+        }
+    }
+
+    /// Removes a directory and the files in it.
+    pub fn remove_folder(&self, name: &str) -> io::Result<()> {
+        let folder = self.folder(name)?;
+        for file in folder.all_names()? {
+            folder.remove(file)?;
+        }
+        self.remove_empty(name)
+    }
+
+    /// Removes what is in it. No link is followed on the way.
+    ///
+    /// # Errors
+    /// If that fails: a part may be removed.
+    pub fn remove_all(&self) -> io::Result<()> {
+        self.all_names()?.iter().try_for_each(|name| self.remove_tree(name))
+    }
+
+    /// Removes a file or a link, or a directory with all that is in it. No link is followed on the way.
+    ///
+    /// # Errors
+    /// If that fails: a part may be removed.
+    pub fn remove_tree(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let name = name.as_ref();
+        if FileType::from_raw_mode(self.stat_of(name)?.st_mode) != FileType::Directory {
+            return self.remove(name);
+        }
+        self.folder(name)?.remove_all()?;
+        self.remove_empty(name)
+    }
+
+    /// Removes a folder that is empty.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn remove_empty(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        retry(|| unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR))
+    }
+
+    /// Replaces a file by rename, so that a reader sees the old or the new one. Returns the new one.
+    ///
+    /// # Errors
+    /// If it cannot be written: the old one stays.
+    pub fn replace(&self, name: &str, text: &[u8]) -> Result<OwnedFd, WriteFailed> {
+        let hidden = format!(".{name}.new");
+        let write = || {
+            check_size(text.len() as u64)?;
+            let file = self.new_file(&hidden)?;
+            write_at(&file, text, 0)?;
+            self.rename(&hidden, name).map(|()| file)
+        };
+        write().map_err(|source| {
+            let _ = self.remove(&hidden);
+            WriteFailed { action: "write", path: self.path.join(name), source }
+        })
+    }
+}
+
+/// The entry that a process makes for a directory, to take it back.
+#[derive(Debug)]
+pub struct Missing(Option<(Folder, OsString)>);
+
+impl Missing {
+    /// Notes that nothing has this path yet, if so.
+    pub fn look(path: &Path) -> Missing {
+        let above = Folder::above(path, Share::Owner).ok();
+        Missing(above.filter(|(above, name)| {
+            above.stat_of(name).is_err_and(|why| why.kind() == io::ErrorKind::NotFound)
+        }))
+    }
+
+    /// Removes a directory that has been made since and is empty.
+    pub fn remove(&self) {
+        let _ = self.0.as_ref().map(|(above, name)| above.remove_empty(name));
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path(), Share::Owner).unwrap();
+        (dir, folder)
+    }
+
+    #[test]
+    fn an_interruption_without_end_is_an_error() {
+        let mut calls = 0;
+        let failed = retry(|| -> rustix::io::Result<()> {
+            calls += 1;
+            Err(Errno::INTR)
+        });
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert_eq!(calls, 100);
+    }
+
+    #[test]
+    fn links_that_are_planted_redirect_nothing() {
+        let (dir, folder) = folder();
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "mine").unwrap();
+        for name in ["name", ".name.new"] {
+            symlink(&victim, dir.path().join(name)).unwrap();
+        }
+
+        folder.replace("name", b"text").unwrap();
+
+        assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
+        assert_eq!(std::fs::read(dir.path().join("name")).unwrap(), b"text");
+        assert!(!dir.path().join("name").is_symlink());
+        symlink(dir.path(), dir.path().join("ctf")).unwrap();
+        assert!(folder.folder("ctf").is_err());
+        symlink(&victim, dir.path().join("link")).unwrap();
+        let failed = folder.file("link", OFlags::WRONLY).unwrap_err();
+        assert!(failed.to_string().contains("not a regular file"), "{failed}");
+    }
+
+    #[test]
+    fn a_tree_is_removed_without_the_targets_of_its_links() {
+        let (dir, folder) = folder();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("mine/sub")).unwrap();
+        std::fs::create_dir_all(at("tree/sub")).unwrap();
+        symlink(at("mine"), at("tree/sub/link")).unwrap();
+        symlink(at("mine"), at("link")).unwrap();
+
+        folder.remove_tree("tree").unwrap();
+        folder.remove_tree("link").unwrap();
+
+        assert!(!at("tree").exists() && !at("link").is_symlink() && at("mine/sub").exists());
+    }
+
+    #[test]
+    fn another_directory_in_the_place_of_one_that_was_made_stays_as_private_as_it_is() {
+        let (place, folder) = folder();
+        let folder = folder.shared(Share::All);
+        let mode = || std::fs::metadata(place.path().join("other")).unwrap().mode() & 0o777;
+        let other = folder.clone().shared(Share::Owner).create("other").unwrap();
+        other.new_file("secret").unwrap();
+
+        folder.take_made("other".as_ref()).unwrap_err();
+
+        assert_eq!(mode(), 0o700);
+        other.remove("secret").unwrap();
+        folder.take_made("other".as_ref()).unwrap();
+        assert_eq!(mode(), 0o755);
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_taken_for_this_user_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let (dir, _) = folder();
+        let path = dir.path().join("open");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+
+        Folder::new_or_empty(&path, Share::Owner).unwrap();
+
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        std::fs::write(path.join("file"), "mine").unwrap();
+        let refused = Folder::new_or_empty(&path, Share::Owner).unwrap_err();
+        assert!(matches!(refused, DirectoryError::NotEmpty(_)), "{refused}");
+    }
+
+    #[test]
+    fn a_renamed_folder_is_followed_and_its_successor_is_not_used() {
+        let (dir, folder) = folder();
+        let made = folder.create("a").unwrap();
+        std::fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+
+        made.replace("file", b"text").unwrap();
+
+        assert_eq!(std::fs::read(dir.path().join("b/file")).unwrap(), b"text");
+        assert_eq!(std::fs::read_dir(dir.path().join("a")).unwrap().count(), 0);
+    }
+}

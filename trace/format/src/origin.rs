@@ -1,0 +1,59 @@
+//! The process and the machine that recorded a session.
+
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Read;
+
+/// Most bytes of a command line, and of another text.
+const MAX: (u64, u64) = (4096, 256);
+
+/// The process and the machine that recorded a session, in their own words: escape them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    /// Version of the library that writes the session.
+    pub version: String,
+    /// Command line of the process, its words separated by spaces: the first 4,096 bytes.
+    pub command: String,
+    /// Name of the machine.
+    pub host: String,
+    /// Release of its kernel.
+    pub kernel: String,
+    /// Architecture of the process, as in Rust's targets.
+    pub machine: String,
+}
+
+impl Origin {
+    /// Returns that of this process. What `/proc` does not have is empty.
+    pub fn here() -> Origin {
+        let of_kernel = |name: &str| text(&format!("/proc/sys/kernel/{name}"), MAX.1);
+        Origin {
+            version: env!("CARGO_PKG_VERSION").into(),
+            command: text("/proc/self/cmdline", MAX.0),
+            host: of_kernel("hostname"),
+            kernel: of_kernel("osrelease"),
+            machine: std::env::consts::ARCH.into(),
+        }
+    }
+}
+
+/// Reads the beginning of a file.
+fn text(path: &str, most: u64) -> String {
+    let mut bytes = Vec::new();
+    // A part is better than nothing.
+    let _ = File::open(path).map(|file| file.take(most).read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_its_command_and_its_machine() {
+        let here = Origin::here();
+        let program = std::env::args().next().unwrap();
+        assert!(here.command.starts_with(&program), "{here:?}");
+        assert!(!here.host.is_empty() && here.kernel.contains('.'), "{here:?}");
+    }
+}

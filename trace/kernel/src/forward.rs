@@ -1,0 +1,287 @@
+//! A guest's kernel: its recording goes to the host in pieces, while it is made.
+//!
+//! The pieces are those of the files that a recording has on a disk (see [`state`](crate::state)): the
+//! host puts them together, and completes the recording.
+
+use crate::clock::{Clock, Reading};
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::owner::Owner;
+use crate::recording::{default_buffer_kib, json, next_owner};
+use crate::registry;
+use crate::source::Source;
+use crate::state::{END, EndJson, HEAD, JSON, cpu_file};
+use crate::stats::Stats;
+use crate::steal::stolen_ms;
+use crate::threads;
+use crate::tracefs;
+use hypertrace_abi::record::ClockKind;
+use hypertrace_format::folder::retry;
+use hypertrace_format::ring_page;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::read;
+use serde::Serialize;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+/// Most bytes of a piece: what a field of an event has room for.
+pub const PIECE: usize = 8 * hypertrace_abi::event::MAX_SLICE;
+
+/// Most pages of a CPU in a pass, so that a busy CPU does not hold up the others.
+const MAX_PAGES: u32 = 4096;
+
+/// Most times that the last pages are read: until the kernel's counters say that nothing is left.
+const LAST_READS: u32 = 8;
+
+/// The note of an instance needs a directory; a recording for a host has none.
+const NO_DIRECTORY: &str = "/run/hypertrace/for-the-host";
+
+/// Part of a file of a guest's recording.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Piece<'a> {
+    /// The recording: the same number for all its pieces.
+    pub recording: u64,
+    /// Name of the file.
+    pub file: &'a str,
+    /// Offset in the file. At 0, the file begins anew.
+    pub at: u64,
+    /// At most [`PIECE`] bytes.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Piece<'a> {
+    /// Makes a piece.
+    pub fn new(recording: u64, file: &'a str, at: u64, bytes: &'a [u8]) -> Piece<'a> {
+        Piece { recording, file, at, bytes }
+    }
+}
+
+/// Counts of a recording that was forwarded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Forwarded {
+    /// Bytes of events.
+    pub bytes: u64,
+    /// Events that were overwritten before they were read.
+    pub overwritten: u64,
+    /// Pages of events that found no room on the way.
+    pub unsent: u64,
+}
+
+/// The recording of this machine's kernel, all threads but the calling one, for a host.
+///
+/// It takes a function that sends a piece, and returns false if the piece cannot be sent.
+#[derive(Debug)]
+pub struct Forwarding {
+    recording: u64,
+    instance: Instance,
+    owner: Owner,
+    events: Vec<String>,
+    buffer_kib: u32,
+    /// The clock of the recorder's own events, and so of the guest's programs.
+    clock: ClockKind,
+    cpus: Vec<Cpu>,
+    page: Vec<u8>,
+    counts: Forwarded,
+}
+
+#[derive(Debug)]
+struct Cpu {
+    name: String,
+    raw: OwnedFd,
+    /// Pages that were read.
+    pages: u64,
+}
+
+impl Forwarding {
+    /// Starts a recording of these events, by default those that tell which thread each CPU has and what woke it, and
+    /// sends their descriptions. The pieces are events with timestamps of `clock`, by which the host places the recording.
+    ///
+    /// # Errors
+    /// If the kernel's trace cannot be used, or has no such event; if the descriptions cannot be sent.
+    pub fn start(
+        events: &[String],
+        buffer_kib: Option<u32>,
+        clock: ClockKind,
+        send: &mut dyn FnMut(&Piece<'_>) -> bool,
+    ) -> Result<Forwarding, Error> {
+        let root = tracefs::find()?;
+        let owner = next_owner();
+        registry::add(&owner, Path::new(NO_DIRECTORY))?;
+        let name = owner.to_string();
+        let made = Instance::create(root, &name).inspect_err(|_| registry::remove(&name))?;
+        let mut forwarding = Forwarding {
+            recording: 0,
+            instance: made,
+            owner,
+            events: Vec::new(),
+            buffer_kib: 0,
+            clock,
+            cpus: Vec::new(),
+            page: vec![0; rustix::param::page_size()],
+            counts: Forwarded::default(),
+        };
+        match forwarding.prepare(events, buffer_kib, send) {
+            Ok(()) => Ok(forwarding),
+            Err(why) => {
+                forwarding.remove();
+                Err(why)
+            }
+        }
+    }
+
+    fn prepare(
+        &mut self,
+        events: &[String],
+        buffer_kib: Option<u32>,
+        send: &mut dyn FnMut(&Piece<'_>) -> bool,
+    ) -> Result<(), Error> {
+        let numbers = self.instance.cpus()?;
+        self.buffer_kib = buffer_kib.unwrap_or(default_buffer_kib(numbers.len()));
+        self.events = self.instance.configure(events, self.buffer_kib, true)?;
+        let (clock, reading) = self.clock();
+        self.instance.set_clock(clock)?;
+        // Each record that is sent would be an event, and so another record.
+        self.instance.leave_out(threads::current())?;
+        for number in &numbers {
+            let raw = self.instance.cpu(*number)?.open("trace_pipe_raw");
+            let raw = raw.map_err(|e| Error::System("open a buffer of the kernel's trace", e))?;
+            self.cpus.push(Cpu { name: cpu_file(*number), raw, pages: 0 });
+        }
+        let json = json(&self.owner, Source::Tracefs, numbers, &[]);
+        self.recording = json.trace_id;
+        let description = self.instance.describe(&self.events, json.page_size as u32)?;
+        self.send_all(HEAD, &description.to_bytes(), send)?;
+        let system = Some(crate::trace_dat::system());
+        let json = crate::state::RecordingJson { system, clock, reading, ..json };
+        self.send_json(JSON, &json, send)?;
+        self.instance.switch(true)
+    }
+
+    /// Returns the clock of the kernel's events: that of programs, or one that readings relate to the counter.
+    fn clock(&self) -> (Clock, Option<Reading>) {
+        match self.clock {
+            ClockKind::Tsc => (Clock::OWN, Clock::OWN.reading()),
+            ClockKind::MonotonicRaw => (Clock::MonotonicRaw, None),
+        }
+    }
+
+    /// Returns the recorded events, as `SYSTEM:EVENT`.
+    pub fn events(&self) -> &[String] {
+        &self.events
+    }
+
+    /// Returns the size of a CPU's buffer, KiB.
+    pub fn buffer_kib(&self) -> u32 {
+        self.buffer_kib
+    }
+
+    /// Waits for events, at most this long or until a signal, and sends all that there are.
+    ///
+    /// # Errors
+    /// If the kernel's buffers cannot be read.
+    pub fn pass(
+        &mut self,
+        wait: Duration,
+        send: &mut dyn FnMut(&Piece<'_>) -> bool,
+    ) -> Result<(), Error> {
+        // It wakes when a buffer has a good part: each pass costs the guest time.
+        let mut fds: Vec<PollFd<'_>> =
+            self.cpus.iter().map(|cpu| PollFd::new(&cpu.raw, PollFlags::IN)).collect();
+        // An interrupted wait is a short one.
+        let _ = poll(&mut fds, Timespec::try_from(wait).ok().as_ref());
+        self.send_pages(send)
+    }
+
+    fn send_pages(&mut self, send: &mut dyn FnMut(&Piece<'_>) -> bool) -> Result<(), Error> {
+        let (recording, page) = (self.recording, &mut self.page);
+        for cpu in &mut self.cpus {
+            for _ in 0..MAX_PAGES {
+                let bytes = match retry(|| read(&cpu.raw, &mut page[..])) {
+                    Ok(0) => break,
+                    Ok(bytes) => bytes,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(Error::System("read the kernel's trace", error)),
+                };
+                let used = &page[..ring_page::used(&page[..bytes])];
+                let start = cpu.pages * page.len() as u64;
+                cpu.pages += 1;
+                let mut pieces = (start..).step_by(PIECE).zip(used.chunks(PIECE));
+                let is_sent =
+                    pieces.all(|(at, part)| send(&Piece::new(recording, &cpu.name, at, part)));
+                self.counts.bytes += used.len() as u64;
+                self.counts.unsent += u64::from(!is_sent);
+            }
+        }
+        Ok(())
+    }
+
+    fn send_all(
+        &self,
+        file: &str,
+        bytes: &[u8],
+        send: &mut dyn FnMut(&Piece<'_>) -> bool,
+    ) -> Result<(), Error> {
+        let mut pieces = (0..).step_by(PIECE).zip(bytes.chunks(PIECE));
+        let is_sent = pieces.all(|(at, part)| send(&Piece::new(self.recording, file, at, part)));
+        let unsent = || io::Error::other("the host does not take the events");
+        if is_sent { Ok(()) } else { Err(Error::System("describe the recording", unsent())) }
+    }
+
+    fn send_json(
+        &self,
+        file: &str,
+        json: &impl Serialize,
+        send: &mut dyn FnMut(&Piece<'_>) -> bool,
+    ) -> Result<(), Error> {
+        let text = serde_json::to_vec(json);
+        let text = text.map_err(|e| Error::System("describe the recording", e.into()))?;
+        self.send_all(file, &text, send)
+    }
+
+    /// Ends the recording: sends the rest, and the kernel's counters.
+    ///
+    /// # Errors
+    /// If the kernel's buffers cannot be read, or the counters cannot be sent. The instance is removed.
+    pub fn finish(mut self, send: &mut dyn FnMut(&Piece<'_>) -> bool) -> Result<Forwarded, Error> {
+        let ended = self.send_rest(send);
+        let counts = self.counts;
+        self.remove();
+        ended.map(|overwritten| Forwarded { overwritten, ..counts })
+    }
+
+    fn send_rest(&mut self, send: &mut dyn FnMut(&Piece<'_>) -> bool) -> Result<u64, Error> {
+        self.instance.switch(false)?;
+        let mut stats = Vec::new();
+        // A CPU that a hypervisor took away may finish an event after the switch, and after the pages were read.
+        for _ in 0..LAST_READS {
+            let mut before = None;
+            while before != Some(self.counts.bytes) {
+                before = Some(self.counts.bytes);
+                self.send_pages(send)?;
+            }
+            stats = self.instance.stats()?;
+            if stats.iter().all(|stats| stats.unread() == 0) {
+                break;
+            }
+        }
+        let names = self.instance.root().text("saved_cmdlines").unwrap_or_default();
+        let overwritten = stats.iter().map(Stats::overwritten).fold(0, u64::saturating_add);
+        let (_, reading) = self.clock();
+        let (stolen_ms, cpus) = (stolen_ms(), Vec::new());
+        self.send_json(END, &EndJson { stats, names, cpus, reading, stolen_ms }, send)?;
+        Ok(overwritten)
+    }
+
+    /// Removes the instance and its note. If it cannot be removed, the next start tries again.
+    fn remove(self) {
+        let Forwarding { instance, owner, cpus, .. } = self;
+        drop(cpus);
+        if instance.remove().is_ok() {
+            registry::remove(&owner.to_string());
+        }
+    }
+}

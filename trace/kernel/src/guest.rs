@@ -1,0 +1,160 @@
+//! The recordings that a client of a guest has sent: which of them are files.
+
+use crate::assembly::{Assembly, GuestFile, MAX_SMALL, PieceLocation};
+use crate::forward::Piece;
+use std::collections::BTreeMap;
+
+/// Most recordings of a lease: any program of the guest can send some, and root's recorder has a lease of its own.
+const MAX_OF_LEASE: usize = 4;
+
+/// Most recordings of a session: an equal number of each client that sends some, one at least.
+const MAX: usize = 1024;
+
+/// The recordings of a client of a guest, from their pieces. Each that has ended is a file.
+#[derive(Debug)]
+pub struct GuestRecordings {
+    client: u32,
+    most: usize,
+    has_ended: bool,
+    /// By clock and number.
+    coming: BTreeMap<(u32, u64), Assembly>,
+    lease: u64,
+    /// How many more small pages there may be of this lease, and after it.
+    small: (u32, u32),
+    ended: usize,
+    found: GuestFiles,
+}
+
+/// The last files of recordings, and why others are none.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct GuestFiles {
+    /// The files that were not taken before.
+    pub files: Vec<GuestFile>,
+    /// Whether the guest has not described some.
+    pub undescribed: bool,
+    /// Whether some have not ended.
+    pub unended: bool,
+    /// How many there may be, and of whom, if more were sent.
+    pub beyond: Option<(usize, &'static str)>,
+}
+
+impl GuestRecordings {
+    /// Begins without any. `senders` is the number of the session's clients that
+    /// have sent some. If the session `has_ended`, so has what comes no more.
+    pub fn new(client: u32, senders: usize, has_ended: bool) -> GuestRecordings {
+        let most = (MAX / senders.max(1)).max(1);
+        let (coming, found) = (BTreeMap::new(), GuestFiles::default());
+        let small = halves(MAX_SMALL / senders.max(1) as u32);
+        GuestRecordings { client, most, has_ended, coming, lease: 0, small, ended: 0, found }
+    }
+
+    /// Adds a piece that came under this lease and clock of the session, of so many ticks per second, and whose bytes lie
+    /// there. Pieces come in the order in which they were sent.
+    pub fn add(
+        &mut self,
+        lease: u64,
+        (clock, frequency): (u32, u64),
+        piece: &Piece<'_>,
+        location: PieceLocation,
+    ) {
+        if self.lease != lease {
+            self.end_all();
+            self.lease = lease;
+            self.small = halves(self.small.0 + self.small.1);
+        }
+        let key = (clock, piece.recording);
+        if !self.coming.contains_key(&key) {
+            // Only one at a time is being described: one without descriptions before another has none.
+            self.coming.retain(|_, assembly| assembly.is_described());
+            if self.coming.len() == MAX_OF_LEASE {
+                self.found.beyond = Some((MAX_OF_LEASE, "a client's holder"));
+                return;
+            }
+            if self.ended + self.coming.len() >= self.most {
+                self.found.beyond = Some((self.most, "a client"));
+                return;
+            }
+            self.coming.insert(key, Assembly::new((clock, frequency), self.client));
+        }
+        if let Some(assembly) = self.coming.get_mut(&key) {
+            assembly.add(piece, location, &mut self.small.0);
+        }
+    }
+
+    /// Takes the files of the recordings that have ended since the last call.
+    pub fn take(&mut self) -> Vec<GuestFile> {
+        std::mem::take(&mut self.found.files)
+    }
+
+    /// Ends the last recordings.
+    pub fn finish(mut self) -> GuestFiles {
+        self.end_all();
+        self.found
+    }
+
+    fn end_all(&mut self) {
+        let (client, lease) = (self.client, self.lease);
+        for ((clock, recording), mut assembly) in std::mem::take(&mut self.coming) {
+            self.ended += usize::from(assembly.is_described());
+            if !assembly.is_ended() && !self.has_ended {
+                self.found.unended = true;
+                continue;
+            }
+            let name = format!("guest-kernel-{clock}-{client}-{lease:016x}-{recording:016x}.dat");
+            match assembly.finish(&name, &mut self.small.0) {
+                Some(file) => self.found.files.push(file),
+                None => self.found.undescribed = true,
+            }
+        }
+    }
+}
+
+/// Shares what there is between a lease and those after it.
+fn halves(all: u32) -> (u32, u32) {
+    (all - all / 2, all / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assembly::tests::{head, json};
+    use crate::forward::PIECE;
+    use crate::state::{HEAD, JSON};
+
+    #[test]
+    fn recordings_beyond_those_of_a_lease_are_said() {
+        let described = [(HEAD, head()), (JSON, serde_json::to_vec(&json()).unwrap())];
+        let found = |count| {
+            let mut recordings = GuestRecordings::new(9, 1, true);
+            for (number, (file, bytes)) in
+                (0..count).flat_map(|n| described.iter().map(move |d| (n, d)))
+            {
+                for (at, part) in (0..).step_by(PIECE).zip(bytes.chunks(PIECE)) {
+                    let piece = Piece::new(number, file, at, part);
+                    recordings.add(1, (4, 1_000), &piece, PieceLocation { file: 0, at: 0 });
+                }
+            }
+            let found = recordings.finish();
+            (found.files.len(), found.beyond)
+        };
+
+        assert_eq!(found(4), (4, None));
+        assert_eq!(found(5), (4, Some((4, "a client's holder"))));
+    }
+
+    #[test]
+    fn a_lease_has_half_of_its_clients_small_pages_that_are_left() {
+        let mut recordings = GuestRecordings::new(9, 4, true);
+        let add = |recordings: &mut GuestRecordings, lease| {
+            let location = PieceLocation { file: 0, at: 0 };
+            recordings.add(lease, (4, 1_000), &Piece::new(7, "cpu0", 0, &[]), location);
+            recordings.small
+        };
+
+        assert_eq!(add(&mut recordings, 1), (1 << 20, 1 << 20));
+        recordings.small.0 = 0;
+        assert_eq!(add(&mut recordings, 2), (1 << 19, 1 << 19));
+        assert_eq!(add(&mut recordings, 3), (1 << 19, 1 << 19), "what is not used is left");
+    }
+}

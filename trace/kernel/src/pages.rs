@@ -1,0 +1,209 @@
+//! The buffers of all CPUs, moved to files.
+//!
+//! Full pages move through a pipe without a copy in this process. A page that is being filled cannot
+//! move: it is read at the end.
+
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::state::{self, Buffer};
+use crate::tscs::Tscs;
+use crate::worker::{PERIOD, Worker};
+use hypertrace_format::folder::{Folder, retry, write_at};
+use rustix::fs::OFlags;
+use rustix::io::{Errno, read};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Size of the pipe: pages of one splice. The most that every user may have (pipe(7)).
+const PIPE: usize = 1 << 20;
+
+/// Most splices of one CPU in a pass, so that a busy CPU does not hold up the others.
+const MAX_SPLICES: u32 = 64;
+
+/// Time until the next try after a write failed.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A CPU's buffer and its file.
+#[derive(Debug)]
+struct Cpu {
+    /// Name of its file.
+    name: String,
+    raw: OwnedFd,
+    file: Option<OwnedFd>,
+    /// Bytes in the file.
+    written: u64,
+}
+
+/// All buffers of a recording's instances.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    folder: Folder,
+    page_size: usize,
+    cpus: Vec<Cpu>,
+    pipe: (OwnedFd, OwnedFd),
+    /// Bytes in the pipe, and the index of the CPU that they are of.
+    pending: (usize, usize),
+    /// The first failed write.
+    failure: Option<Error>,
+}
+
+impl Buffers {
+    /// Opens the buffers. Files that a killed process left are continued at their last whole page.
+    pub fn open<'i>(
+        instances: impl IntoIterator<Item = &'i (Buffer, Instance)>,
+        folder: Folder,
+        page_size: usize,
+    ) -> Result<Buffers, Error> {
+        let mut cpus = Vec::new();
+        for (buffer, instance) in instances {
+            for number in instance.cpus()? {
+                let dir = instance.cpu(number)?;
+                let raw = "trace_pipe_raw";
+                let path = || dir.path().join(raw);
+                let opened = dir.open(raw);
+                let raw = opened.map_err(|source| Error::File {
+                    action: "open",
+                    path: path(),
+                    source,
+                })?;
+                let mut cpu = Cpu { name: buffer.file(number), raw, file: None, written: 0 };
+                match folder.file(&cpu.name, OFlags::RDWR) {
+                    Ok((file, stat)) => {
+                        let bytes = stat.st_size.unsigned_abs();
+                        cpu.written = bytes - bytes % page_size as u64;
+                        cpu.file = Some(file);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(source) => return Err(state::failed("open", &folder, &cpu.name, source)),
+                }
+                cpus.push(cpu);
+            }
+        }
+        let failed = |error: Errno| Error::System("make a pipe", error.into());
+        let pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
+        // A smaller one works, with more calls.
+        let _ = fcntl_setpipe_size(&pipe.1, PIPE);
+        Ok(Buffers { folder, page_size, cpus, pipe, pending: (0, 0), failure: None })
+    }
+
+    /// Moves all full pages. Returns false if a write failed: later passes try again, meanwhile the
+    /// kernel overwrites and counts its oldest events.
+    fn pass(&mut self) -> bool {
+        let moved = self.try_pass();
+        let is_moved = moved.is_ok();
+        if let Err(error) = moved {
+            self.failure.get_or_insert(error);
+        }
+        is_moved
+    }
+
+    fn try_pass(&mut self) -> Result<(), Error> {
+        self.flush()?;
+        for index in 0..self.cpus.len() {
+            for _ in 0..MAX_SPLICES {
+                let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+                let raw = &self.cpus[index].raw;
+                match retry(|| splice(raw, None, &self.pipe.1, None, PIPE, flags)) {
+                    Ok(0) => break,
+                    Ok(bytes) => self.pending = (index, bytes),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(Error::System("read the kernel's trace", error)),
+                }
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the contents of the pipe to the file of their CPU.
+    fn flush(&mut self) -> Result<(), Error> {
+        let (index, mut left) = self.pending;
+        while left > 0 {
+            let (out, cpu) = (&self.pipe.0, &mut self.cpus[index]);
+            let folder = &self.folder;
+            let mut at = cpu.written;
+            let written = cpu.open(folder).and_then(|file| {
+                match retry(|| splice(out, None, file, Some(&mut at), left, SpliceFlags::MOVE))? {
+                    0 => Err(io::ErrorKind::WriteZero.into()),
+                    bytes => Ok(bytes),
+                }
+            });
+            let written = written.map_err(|source| failed(folder, &cpu.name, source))?;
+            cpu.written += written as u64;
+            left -= written;
+            self.pending = (index, left);
+        }
+        Ok(())
+    }
+
+    fn written(&self) -> u64 {
+        self.cpus.iter().map(|cpu| cpu.written).sum()
+    }
+
+    /// Moves everything, also the pages that are not full, from buffers that are not written any more.
+    fn rest(&mut self) -> Result<(), Error> {
+        // A pass leaves something only in buffers of more than 64 MiB.
+        let mut before = None;
+        while before != Some(self.written()) {
+            before = Some(self.written());
+            self.try_pass()?;
+        }
+        let mut page = vec![0; self.page_size];
+        for cpu in &mut self.cpus {
+            // A buffer has a page or two that did not move; nothing is added to it.
+            loop {
+                let bytes = match retry(|| read(&cpu.raw, &mut page[..])) {
+                    Ok(0) => break,
+                    Ok(bytes) => bytes,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(Error::System("read the kernel's trace", error)),
+                };
+                page[bytes..].fill(0);
+                let at = cpu.written;
+                let written = cpu.open(&self.folder).and_then(|file| write_at(file, &page, at));
+                written.map_err(|source| failed(&self.folder, &cpu.name, source))?;
+                cpu.written += page.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves everything from buffers that are not written any more, and closes them. Returns the
+    /// first failed write of an earlier pass.
+    ///
+    /// # Errors
+    /// If something cannot be moved now. It stays in the buffers.
+    pub fn finish(mut self) -> Result<Option<Error>, Error> {
+        self.rest()?;
+        Ok(self.failure)
+    }
+}
+
+impl Cpu {
+    /// Returns its file, a new one the first time.
+    fn open(&mut self, folder: &Folder) -> io::Result<&OwnedFd> {
+        match &mut self.file {
+            Some(file) => Ok(file),
+            none => Ok(none.insert(folder.new_file(&self.name)?)),
+        }
+    }
+}
+
+fn failed(folder: &Folder, name: &str, source: io::Error) -> Error {
+    Error::File { action: "write", path: folder.path().join(name), source }
+}
+
+/// Starts the thread that empties the buffers.
+pub(crate) fn drain(mut pages: Buffers, tscs: Tscs) -> Result<Worker<Buffers>, Error> {
+    Worker::start(tscs, move |stop| {
+        while !stop.wait(pages.cpus.iter().map(|cpu| cpu.raw.as_fd()), PERIOD) {
+            // Full pages stay in a buffer if they cannot be written, and would alarm at once.
+            if !pages.pass() && stop.wait([].into_iter(), PAUSE) {
+                break;
+            }
+        }
+        pages
+    })
+}

@@ -1,0 +1,362 @@
+//! The folder of a recording that is not complete: its files survive a kill at any instant.
+//!
+//! `.kernel/head` has the descriptions, `.kernel/recording.json` the identity, `.kernel/cpuN` and
+//! `.kernel/cpusN` the pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's counters. They
+//! become `kernel.dat` at the end, or when another process finds them. The folder is locked while a
+//! process uses it.
+//!
+//! The recording of a guest's kernel has the same files, which lie in a session as events.
+
+use crate::clock::{Clock, Reading};
+use crate::error::Error;
+use crate::owner::Owner;
+use crate::source::Source;
+use crate::stats::{MAX_CPUS, Stats};
+use hypertrace_format::error::of_contents;
+use hypertrace_format::folder::{self, Folder, Share, read_at, retry};
+use hypertrace_format::session_json;
+use rustix::fs::{FlockOperation, OFlags, Stat, flock};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::Path;
+
+/// The recording's file in a session's directory.
+pub const FILE: &str = "kernel.dat";
+
+pub(crate) const FOLDER: &str = session_json::KERNEL_FOLDER;
+
+pub(crate) const HEAD: &str = "head";
+pub(crate) const JSON: &str = "recording.json";
+pub(crate) const END: &str = "end.json";
+
+/// Most bytes of `head`: formats of all events of a kernel are 4 MiB.
+pub(crate) const MAX_HEAD: usize = 64 << 20;
+/// Most bytes of the JSON files: names of 65,536 threads, a session with all its streams.
+pub(crate) const MAX_JSON: usize = 64 << 20;
+
+/// The buffers of a recording: an instance of the kernel's trace each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Buffer {
+    /// The events that were asked for, of the threads of the processes
+    Asked,
+    /// Which thread each CPU has, and what woke it: of all threads of the machine
+    Cpus,
+}
+
+impl Buffer {
+    pub const ALL: [Buffer; 2] = [Buffer::Asked, Buffer::Cpus];
+
+    /// Returns its name in a recording's file. One without a name is what a reader shows first.
+    pub fn name(self) -> &'static str {
+        match self {
+            Buffer::Asked => "",
+            Buffer::Cpus => "cpus",
+        }
+    }
+
+    /// Returns the name of its instance in a recording of this owner.
+    pub fn instance(self, owner: &str) -> String {
+        match self {
+            Buffer::Asked => owner.to_owned(),
+            Buffer::Cpus => format!("{owner}.cpus"),
+        }
+    }
+
+    /// Returns the name of the file of a CPU's pages.
+    pub fn file(self, cpu: u32) -> String {
+        match self {
+            Buffer::Asked => cpu_file(cpu),
+            Buffer::Cpus => format!("cpus{cpu}"),
+        }
+    }
+}
+
+/// Returns the name of the file of a CPU's pages of the events that were asked for.
+pub(crate) fn cpu_file(cpu: u32) -> String {
+    format!("cpu{cpu}")
+}
+
+/// `recording.json`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RecordingJson {
+    pub version: u32,
+    pub source: Source,
+    /// Clock of the pages.
+    #[serde(default)]
+    pub clock: Clock,
+    /// Reading of this clock and of the counter at the beginning, if they are two.
+    #[serde(default)]
+    pub reading: Option<Reading>,
+    /// Name of the owner, which is its instance's if it has one.
+    pub owner: String,
+    pub boot_id: String,
+    pub trace_id: u64,
+    pub page_size: usize,
+    pub cpus: Vec<u32>,
+    /// Milliseconds that a hypervisor had taken from all CPUs at the beginning.
+    #[serde(default)]
+    pub stolen_ms: Option<u64>,
+    /// Lines of threads' numbers and names at the beginning.
+    pub names: String,
+    /// Threads that the kernel's filter had at the beginning: it adds those that they start. `None`:
+    /// no filter, as by perf.
+    #[serde(default)]
+    pub threads: Option<Vec<u32>>,
+    /// System, host name, release and machine, as uname(2) gives them; `None`: those of this machine.
+    #[serde(default)]
+    pub system: Option<String>,
+    /// It has [`Buffer::Cpus`] too.
+    #[serde(default)]
+    pub has_cpus: bool,
+}
+
+impl RecordingJson {
+    /// Returns its buffers.
+    pub fn buffers(&self) -> impl Iterator<Item = Buffer> + use<> {
+        let has_cpus = self.has_cpus;
+        Buffer::ALL.into_iter().filter(move |buffer| has_cpus || *buffer == Buffer::Asked)
+    }
+
+    /// Returns whether its one buffer has the events of all threads.
+    pub fn has_all(&self) -> bool {
+        self.source == Source::Tracefs && self.threads.is_none()
+    }
+
+    /// Returns whether its numbers can be those of a machine, and its owner's name that of an instance: a note with
+    /// this name is removed at the end.
+    pub fn is_good(&self) -> bool {
+        self.version == VERSION
+            && Owner::parse(&self.owner).is_some()
+            && self.page_size.is_power_of_two()
+            && (4096..=65536).contains(&self.page_size)
+            && self.cpus.is_sorted_by(|a, b| a < b)
+            && self.cpus.last().is_none_or(|last| *last < MAX_CPUS as u32)
+    }
+}
+
+/// `end.json`: what the kernel knows only as long as it records.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct EndJson {
+    /// Counters of the buffers, from which losses follow.
+    pub stats: Vec<Stats>,
+    /// Lines of threads' numbers and names.
+    pub names: String,
+    /// Counters of the buffers of [`Buffer::Cpus`].
+    #[serde(default)]
+    pub cpus: Vec<Stats>,
+    /// As [`RecordingJson::reading`], at the end.
+    #[serde(default)]
+    pub reading: Option<Reading>,
+    /// As [`RecordingJson::stolen_ms`], at the end; only a guest sends it.
+    #[serde(default)]
+    pub stolen_ms: Option<u64>,
+}
+
+/// The value of `version`.
+pub(crate) const VERSION: u32 = 1;
+
+/// The folder, locked.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The session's directory.
+    pub dir: Folder,
+    pub folder: Folder,
+}
+
+/// Returns the identity of this boot of the machine, empty if it cannot be read.
+pub(crate) fn boot_id() -> String {
+    hypertrace_format::clock::boot_id().unwrap_or_default()
+}
+
+/// Opens a session's directory.
+pub(crate) fn open_dir(path: &Path, share: Share) -> Result<Folder, Error> {
+    Folder::open_own(path, share)?.ok_or_else(|| Error::NoSession(path.to_owned()))
+}
+
+impl State {
+    /// Makes the folder in a session's directory.
+    pub fn create(dir: Folder) -> Result<State, Error> {
+        let path = dir.path().to_owned();
+        if !exists(&dir, session_json::FILE)? {
+            return Err(Error::NoSession(path));
+        }
+        if exists(&dir, FILE)? {
+            return Err(Error::Recorded(path));
+        }
+        // Nobody else has to read it, and a reader could lock it.
+        let folder = match dir.clone().shared(Share::Owner).create(FOLDER) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(Error::Busy(path));
+            }
+            made => made.map_err(|e| failed("make", &dir, FOLDER, e))?,
+        };
+        State { dir, folder }.locked()
+    }
+
+    /// Returns true if the file was made: only the folder's removal is missing.
+    pub fn is_complete(&self) -> Result<bool, Error> {
+        exists(&self.dir, FILE)
+    }
+
+    /// Opens the folder that a process left; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if a process records, or completes it.
+    pub fn left(dir: Folder) -> Result<Option<State>, Error> {
+        let folder = match dir.clone().shared(Share::Owner).folder(FOLDER) {
+            Ok(folder) => folder,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("open", &dir, FOLDER, error)),
+        };
+        // In a directory that others may write to, it may be another user's.
+        let stat = folder.stat().map_err(|e| failed("open", &dir, FOLDER, e))?;
+        check_owner(&folder, "", &stat)?;
+        State { dir, folder }.locked().map(Some)
+    }
+
+    /// Returns true if the process that recorded has ended: one that has the lock completes its files.
+    pub fn is_orphan(dir: &Folder) -> bool {
+        let Ok(folder) = dir.clone().shared(Share::Owner).folder(FOLDER) else { return true };
+        let json = State { dir: dir.clone(), folder }.json().ok().flatten();
+        json.and_then(|json| Owner::parse(&json.owner)).is_some_and(|owner| owner.is_gone())
+    }
+
+    /// Locks the folder for this process, until its descriptor is closed.
+    fn locked(self) -> Result<State, Error> {
+        let id = |stat: io::Result<Stat>| stat.map(|stat| (stat.st_dev, stat.st_ino)).ok();
+        let is_free =
+            retry(|| flock(&self.folder, FlockOperation::NonBlockingLockExclusive)).is_ok();
+        // A process that had it may have completed and removed it in between.
+        let now = id(self.dir.stat_of(FOLDER));
+        let is_current = now.is_some() && id(self.folder.stat()) == now;
+        let busy = || Error::Busy(self.dir.path().to_owned());
+        if is_free && is_current { Ok(self) } else { Err(busy()) }
+    }
+
+    /// Writes the descriptions, and then the identity, without which the folder holds nothing.
+    pub fn begin(&self, head: &[u8], json: &RecordingJson) -> Result<(), Error> {
+        self.replace(HEAD, head)?;
+        self.replace_json(JSON, json)
+    }
+
+    /// Adds the threads of the kernel's filter to the identity.
+    pub fn set_threads(&self, threads: Vec<u32>) -> Result<(), Error> {
+        let json = self.json()?.ok_or_else(|| self.damaged(JSON, "it is missing".into()))?;
+        self.replace_json(JSON, &RecordingJson { threads: Some(threads), ..json })
+    }
+
+    /// Writes what the kernel knows at the end.
+    pub fn end(&self, end: &EndJson) -> Result<(), Error> {
+        self.replace_json(END, end)
+    }
+
+    fn replace_json(&self, name: &str, json: &impl Serialize) -> Result<(), Error> {
+        let text = serde_json::to_vec_pretty(json);
+        self.replace(name, &text.map_err(|e| failed("encode", &self.folder, name, e.into()))?)
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let written = self.folder.replace(name, bytes);
+        written.map(drop).map_err(|e| failed("write", &self.folder, name, e.source))
+    }
+
+    /// Reads the identity; `None` if the owner was killed before it was written.
+    pub fn json(&self) -> Result<Option<RecordingJson>, Error> {
+        let Some(json) = self.read_json::<RecordingJson>(JSON)? else { return Ok(None) };
+        let why = || {
+            let RecordingJson { version, owner, page_size, cpus, .. } = &json;
+            let cpus = cpus.len();
+            format!(
+                "version {version}, owner {owner:?}, page size {page_size}, or one of {cpus} CPUs"
+            )
+        };
+        if json.is_good() { Ok(Some(json)) } else { Err(self.damaged(JSON, why())) }
+    }
+
+    /// Reads what the kernel knew at the end; `None` if the owner was killed before it.
+    pub fn ended(&self) -> Result<Option<EndJson>, Error> {
+        self.read_json(END)
+    }
+
+    fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
+        let Some(text) = whole(&self.folder, name, MAX_JSON)? else { return Ok(None) };
+        let json = serde_json::from_slice(&text);
+        json.map(Some).map_err(|e| self.damaged(name, e.to_string()))
+    }
+
+    /// Reads the descriptions.
+    pub fn head(&self) -> Result<Vec<u8>, Error> {
+        let head = whole(&self.folder, HEAD, MAX_HEAD)?;
+        head.ok_or_else(|| self.damaged(HEAD, "it is missing".into()))
+    }
+
+    fn damaged(&self, name: &str, why: String) -> Error {
+        Error::Damaged { path: self.folder.path().join(name), why: of_contents(&why) }
+    }
+
+    /// Returns the ticks per second of the host's clock, as the session has measured it.
+    pub fn frequency(&self) -> Result<u64, Error> {
+        let name = session_json::FILE;
+        let text = whole(&self.dir, name, MAX_JSON)?;
+        let text = text.ok_or_else(|| Error::NoSession(self.dir.path().to_owned()))?;
+        let json: session_json::SessionJson = serde_json::from_slice(&text).map_err(|e| {
+            let why = of_contents(&e.to_string());
+            failed("read", &self.dir, name, io::Error::new(io::ErrorKind::InvalidData, why))
+        })?;
+        let clock = json.clocks.iter().find(|clock| clock.id == 0 && clock.frequency > 0);
+        clock.map(|clock| clock.frequency).ok_or_else(|| {
+            let source = io::Error::new(io::ErrorKind::InvalidData, "it has no clock of the host");
+            failed("use", &self.dir, name, source)
+        })
+    }
+
+    /// Removes the folder: first the identity, without which a folder that a kill left holds nothing.
+    pub fn remove(self) -> Result<(), Error> {
+        let State { dir, folder } = self;
+        match folder.remove(JSON) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove", &folder, JSON, error));
+            }
+            _ => {}
+        }
+        dir.remove_folder(FOLDER).map_err(|e| failed("remove", &dir, FOLDER, e))
+    }
+}
+
+/// Checks that a file, or the folder itself, is this user's.
+fn check_owner(at: &Folder, name: &str, stat: &Stat) -> Result<(), Error> {
+    Ok(folder::check_owner(stat, &at.path().join(name))?)
+}
+
+/// Returns whether there is a file. An error is no answer.
+fn exists(at: &Folder, name: &str) -> Result<bool, Error> {
+    match at.stat_of(name) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed("look for", at, name, error)),
+    }
+}
+
+/// Reads a file; `None` if there is none.
+fn whole(folder: &Folder, name: &str, most: usize) -> Result<Option<Vec<u8>>, Error> {
+    let (file, stat) = match folder.file(name, OFlags::RDONLY) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", folder, name, error)),
+    };
+    check_owner(folder, name, &stat)?;
+    let size = usize::try_from(stat.st_size).unwrap_or(usize::MAX);
+    if size > most {
+        let why = format!("it has {size} bytes, more than {most}");
+        return Err(failed("read", folder, name, io::Error::new(io::ErrorKind::InvalidData, why)));
+    }
+    let mut bytes = vec![0; size];
+    let read = read_at(file, &mut bytes, 0).map_err(|e| failed("read", folder, name, e))?;
+    bytes.truncate(read);
+    Ok(Some(bytes))
+}
+
+pub(crate) fn failed(action: &'static str, at: &Folder, name: &str, source: io::Error) -> Error {
+    Error::File { action, path: at.path().join(name), source }
+}
