@@ -106,6 +106,7 @@ impl core::error::Error for ConfigError {}
 
 /// The host's choices other than sizes.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct HostInfo {
     /// Behaviour of a full ring.
     pub ring_mode: RingMode,
@@ -123,6 +124,15 @@ pub struct HostInfo {
     pub vcpu_clients: u32,
     /// The span in whose course the session is recorded.
     pub trace_parent: Option<TraceParent>,
+}
+
+impl HostInfo {
+    /// Returns the information after a change.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut HostInfo)) -> HostInfo {
+        change(&mut self);
+        self
+    }
 }
 
 /// Number of u64 words of a [`ConfigPage`].

@@ -106,6 +106,7 @@ impl NameSet {
 
 /// Settings of a sink at the beginning of a pass.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PassConfig {
     /// The guest's enable mask, a byte per slot, 0 is on, if it may have changed since the last pass. The sink
     /// gives it in the first pass of each [generation](DrainSink::begin_generation), because the device's mask is all on
@@ -114,6 +115,15 @@ pub struct PassConfig {
     /// Names of the reference points that may have an effect in the host: [`EventSink::reference_point`]
     /// must be called for those. Others may be recorded on the host's behalf, in a relay's ring.
     pub points: NameSet,
+}
+
+impl PassConfig {
+    /// Returns the configuration after a change.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut PassConfig)) -> PassConfig {
+        change(&mut self);
+        self
+    }
 }
 
 impl Default for PassConfig {
@@ -125,6 +135,7 @@ impl Default for PassConfig {
 
 /// Facts about a trace that a device tells its guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionInfo {
     /// The session's UUID.
     pub session: [u8; 16],
@@ -136,6 +147,15 @@ pub struct SessionInfo {
     pub host_frequency: u64,
     /// The span in whose course the session is recorded.
     pub trace_parent: Option<TraceParent>,
+}
+
+impl SessionInfo {
+    /// Returns the information after a change.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut SessionInfo)) -> SessionInfo {
+        change(&mut self);
+        self
+    }
 }
 
 /// The trace engine, as a device sees it.

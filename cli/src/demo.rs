@@ -147,13 +147,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let host = match &machine {
         Ok(_) => Host::Device(Hypertrace::with_session(
             Session::create(config)?,
-            DeviceConfig { geometry, ..DeviceConfig::new(args.vcpus) },
+            DeviceConfig::new(args.vcpus).with(|config| config.geometry = geometry),
         )?),
-        Err(_) => Host::Segment(hypertrace_user::Session::create(Config {
-            trace: config,
-            geometry,
-            ..Config::new(&dir)
-        })?),
+        Err(_) => Host::Segment(hypertrace_user::Session::create(Config::new(&dir).with(|c| {
+            c.trace = config;
+            c.geometry = geometry;
+        }))?),
     };
     // From here on the directory is kept, like one that was given.
     if let Some(temporary) = temporary {

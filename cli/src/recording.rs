@@ -24,11 +24,11 @@ impl Failure {
     /// Returns the configuration of a session in this directory, which reports its failures here.
     pub fn of_session(&self, dir: &Path, share: Share) -> SessionConfig {
         let first = Arc::clone(&self.0);
-        SessionConfig {
-            share,
-            on_write_failed: Some(Box::new(move |failed| drop(first.set(error_chain(failed))))),
-            ..SessionConfig::new(dir)
-        }
+        SessionConfig::new(dir).with(|config| {
+            config.share = share;
+            config.on_write_failed =
+                Some(Box::new(move |failed| drop(first.set(error_chain(failed)))));
+        })
     }
 
     /// Checks that an ended session is complete; `written` is the result of its end.

@@ -37,7 +37,7 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let config = SessionConfig { share: args.share, ..SessionConfig::new(&args.dir) };
+    let config = SessionConfig::new(&args.dir).with(|config| config.share = args.share);
     let (dir, summary) =
         tidy(Some(&args.dir), || Ok(hypertrace_user::recover(&args.file, config)?))?;
     print(format_args!(

@@ -166,7 +166,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Returns the configuration of the trace.
 fn trace(args: &Args, failure: &Failure) -> SessionConfig {
     let config = failure.of_session(&args.output, args.share);
-    SessionConfig { trace_parent: args.traceparent, served: true, ..config }
+    config.with(|config| {
+        config.trace_parent = args.traceparent;
+        config.served = true;
+    })
 }
 
 /// Says where it records, and with which options of QEMU a VM is started: one a line, to be pasted.

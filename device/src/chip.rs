@@ -15,7 +15,7 @@ use hypertrace_abi::layout::{
     Geometry, MASK_BYTES, PAGE, Region, WORD, guest_page, host_page, register,
 };
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState};
-use hypertrace_abi::sink::{DrainSink, EventSink, ReferencePoint, SessionInfo, Status, with_drain};
+use hypertrace_abi::sink::{DrainSink, EventSink, ReferencePoint, Status, with_drain};
 use hypertrace_abi::slot::{self, BadSlot, Emitted, Versions};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,6 +56,7 @@ const FASTEST_COUNTER: u64 = 10_000_000_000;
 
 /// The VMM's choices.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct ChipConfig {
     /// Number of clients that belong to vCPUs: clients [0, n). The rest are leased. A
     /// number above the geometry's clients means all of them.
@@ -74,6 +75,13 @@ impl ChipConfig {
         let mut features = Features::TRAPS;
         features.set(Features::KICK, self.has_doorbells);
         features
+    }
+
+    /// Returns the configuration after a change.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut ChipConfig)) -> ChipConfig {
+        change(&mut self);
+        self
     }
 }
 
@@ -141,30 +149,28 @@ impl Chip {
         waker: impl DrainWaker + 'static,
     ) -> Self {
         let geometry = *memory.geometry();
-        let SessionInfo { session, ring_mode, guest_frequency, host_frequency, trace_parent } =
-            sink.session_info();
+        let session = sink.session_info();
         // An unknown counter is taken for a faster one than any. The limit is then too
         // strict, which shows; too loose a limit would not.
-        let second = match host_frequency {
+        let second = match session.host_frequency {
             0 => FASTEST_COUNTER,
             frequency => frequency,
         };
-        let facts = HostInfo {
-            ring_mode,
-            features: config.features(),
-            session,
-            epoch: 0,
-            guest_frequency,
-            host_frequency,
-            vcpu_clients: config.vcpu_clients.min(geometry.clients),
-            trace_parent,
-        };
-        let page = ConfigPage::new(&geometry, &facts);
+        let host = HostInfo::default().with(|host| {
+            host.ring_mode = session.ring_mode;
+            host.features = config.features();
+            host.session = session.session;
+            host.guest_frequency = session.guest_frequency;
+            host.host_frequency = session.host_frequency;
+            host.vcpu_clients = config.vcpu_clients.min(geometry.clients);
+            host.trace_parent = session.trace_parent;
+        });
+        let page = ConfigPage::new(&geometry, &host);
         memory.set_config(page.words().as_bytes());
         Chip {
             config: page,
             geometry,
-            ring_mode,
+            ring_mode: session.ring_mode,
             rate_interval: second
                 .checked_div(config.reference_points_per_second.into())
                 .unwrap_or(0),

@@ -45,6 +45,7 @@ pub struct BarChange {
 
 /// Kind of the BARs that are memory, for VMMs that place BARs of one kind only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BarForm {
     /// BAR 1 is prefetchable, BAR 4 too, with 64 address bits: guests may map them write-combining.
     #[default]
@@ -69,6 +70,7 @@ impl BarForm {
 
 /// A memory BAR, as a bus allocates and enters it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Bar {
     /// The region.
     pub region: Region,

@@ -90,6 +90,7 @@ pub enum RestoreError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+#[non_exhaustive]
 pub struct ChipState {
     /// The version of this form.
     pub version: u32,
@@ -121,6 +122,7 @@ pub struct ChipState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+#[non_exhaustive]
 pub struct PciState {
     /// The version of this form.
     pub version: u32,
@@ -132,6 +134,7 @@ pub struct PciState {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+#[non_exhaustive]
 pub struct ClientState {
     /// Values of registers between stores.
     pub registers: [u64; REGISTERS],

@@ -383,7 +383,7 @@ mod tests {
         let geometry = Geometry::default();
         let rings = rings(&geometry);
         // One tick a second: the first turn takes longer than any wait.
-        let facts = HostInfo { guest_frequency: 1, ..HostInfo::default() };
+        let facts = HostInfo::default().with(|info| info.guest_frequency = 1);
         let channel = Channel::local(&ConfigPage::new(&geometry, &facts), &rings).unwrap();
         let host = channel.memory(0).unwrap().host;
         let mut looks = 0;

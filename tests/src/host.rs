@@ -24,7 +24,7 @@ struct WithMode {
 
 impl EventSink for WithMode {
     fn session_info(&self) -> SessionInfo {
-        SessionInfo { ring_mode: self.ring_mode, ..self.session.session_info() }
+        self.session.session_info().with(|info| info.ring_mode = self.ring_mode)
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
@@ -69,14 +69,14 @@ impl Host {
 
     /// Makes a host whose session is in this directory, in files of this size.
     pub fn within(dir: TempDir, geometry: Geometry, ring_mode: RingMode, file_bytes: u64) -> Host {
-        let config = SessionConfig { file_bytes, ..SessionConfig::new(dir.path()) };
+        let config = SessionConfig::new(dir.path()).with(|config| config.file_bytes = file_bytes);
         Host::of(dir, config, geometry, ring_mode)
     }
 
     /// Makes a host whose session has this output.
     pub fn with_output(geometry: Geometry, output: Output) -> Host {
         let dir = tempfile::tempdir().unwrap();
-        let config = SessionConfig { output, ..SessionConfig::new(dir.path()) };
+        let config = SessionConfig::new(dir.path()).with(|config| config.output = output);
         let ring_mode = match output {
             Output::Snapshots => RingMode::Overwrite,
             Output::Trace | Output::Nothing => RingMode::Discard,
@@ -94,11 +94,10 @@ impl Host {
         let session = Session::create(config).unwrap();
         session.set_events(&"*".parse().unwrap(), true).unwrap();
         let kick = Kick::new().unwrap();
-        let config = ChipConfig {
-            vcpu_clients: geometry.clients,
-            has_doorbells: true,
-            ..ChipConfig::default()
-        };
+        let config = ChipConfig::default().with(|config| {
+            config.vcpu_clients = geometry.clients;
+            config.has_doorbells = true;
+        });
         let memory = Memory::anonymous(geometry).unwrap();
         let waker = kick.clone();
         let sink = WithMode { session: session.clone(), ring_mode };

@@ -110,7 +110,10 @@ fn run(start: &'static [i64], drain: &'static [i64], config: SessionConfig) -> S
         let filter = Box::new(move || allow(&[drain, syscalls::RUNTIME]));
         let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
         let drain = Drain::Thread(filter);
-        let device = DeviceConfig { geometry, drain, ..DeviceConfig::new(CLIENTS) };
+        let device = DeviceConfig::new(CLIENTS).with(|config| {
+            config.geometry = geometry;
+            config.drain = drain;
+        });
         Hypertrace::start(config, device).unwrap()
     });
     let hypertrace = start.join().unwrap();
@@ -142,7 +145,7 @@ fn run(start: &'static [i64], drain: &'static [i64], config: SessionConfig) -> S
 
 /// Returns a configuration for several files while it runs. The process cannot find the directory by any path.
 fn config() -> SessionConfig {
-    SessionConfig { file_bytes: DEFAULT_FILE_BYTES / 64, ..SessionConfig::new("/gone/session") }
+    SessionConfig::new("/gone/session").with(|config| config.file_bytes = DEFAULT_FILE_BYTES / 64)
 }
 
 /// Asserts that files were begun while a session ran, and that all its records are in them.
@@ -163,7 +166,7 @@ fn each_thread_makes_the_system_calls_of_its_lists() {
     let summary = run(
         syscalls::START_DIR_FD,
         syscalls::DRAIN,
-        SessionConfig { destination: Destination::Fd(jail, "/gone/session".into()), ..config() },
+        config().with(|config| config.destination = Destination::Fd(jail, "/gone/session".into())),
     );
 
     check(dir.path(), &summary);
@@ -172,8 +175,9 @@ fn each_thread_makes_the_system_calls_of_its_lists() {
 #[test]
 fn a_start_by_a_path_makes_the_system_calls_of_its_list() {
     let dir = tempfile::tempdir().unwrap();
-    let config =
-        |name| SessionConfig { destination: Destination::Path(dir.path().join(name)), ..config() };
+    let config = |name| {
+        config().with(|config| config.destination = Destination::Path(dir.path().join(name)))
+    };
     std::fs::create_dir(dir.path().join("empty")).unwrap();
 
     for name in ["new", "empty"] {
@@ -187,7 +191,7 @@ fn a_start_by_a_path_makes_the_system_calls_of_its_list() {
 fn an_end_that_cannot_write_counts_what_is_missing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
-    let config = DeviceConfig { drain: Drain::Later, ..DeviceConfig::new(CLIENTS) };
+    let config = DeviceConfig::new(CLIENTS).with(|config| config.drain = Drain::Later);
     let hypertrace = Hypertrace::start(SessionConfig::new(dir.path()), config).unwrap();
     let session = hypertrace.session().clone();
     for i in 0..100u64 {
@@ -209,8 +213,8 @@ fn an_end_that_cannot_write_counts_what_is_missing() {
 fn an_event_loop_makes_the_system_calls_of_its_lists() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
-    let session = SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.path()) };
-    let config = DeviceConfig { drain: Drain::Later, ..DeviceConfig::new(CLIENTS) };
+    let session = SessionConfig::new(dir.path()).with(|config| config.file_bytes = 1 << 20);
+    let config = DeviceConfig::new(CLIENTS).with(|config| config.drain = Drain::Later);
     let hypertrace = Hypertrace::start(session, config).unwrap();
     let (chip, kick) = (Arc::clone(hypertrace.chip()), hypertrace.device().kick().clone());
     let is_over = Arc::new(AtomicBool::new(false));
@@ -302,7 +306,7 @@ fn threads_with_a_journal_open_no_file() {
     let receiver = thread::spawn(move || receive(&mut from, &path, Share::Owner));
 
     let config =
-        SessionConfig { destination: Destination::Journal(to.into(), "J".into()), ..config() };
+        config().with(|config| config.destination = Destination::Journal(to.into(), "J".into()));
     let summary = run(syscalls::START_JOURNAL, syscalls::DRAIN_JOURNAL, config);
 
     receiver.join().unwrap().unwrap();
@@ -313,16 +317,15 @@ fn threads_with_a_journal_open_no_file() {
 fn threads_with_a_journal_whose_reader_is_gone_make_no_other_system_calls() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (from, to) = UnixStream::pair().unwrap();
-    let session = Session::create(SessionConfig {
-        destination: Destination::Journal(to.into(), "J".into()),
-        ..config()
-    })
+    let session = Session::create(
+        config().with(|config| config.destination = Destination::Journal(to.into(), "J".into())),
+    )
     .unwrap();
     drop(from);
     let (gone, to) = UnixStream::pair().unwrap();
     drop(gone);
     let second =
-        SessionConfig { destination: Destination::Journal(to.into(), "J".into()), ..config() };
+        config().with(|config| config.destination = Destination::Journal(to.into(), "J".into()));
 
     let failures = thread::spawn(move || {
         assert!(session.attach("drain"));
@@ -349,9 +352,8 @@ fn a_start_whose_journal_cannot_be_is_an_error() {
     let (gone, to) = UnixStream::pair().unwrap();
     drop(gone);
     let no_socket: OwnedFd = File::create("/dev/null").unwrap().into();
-    let configs = [to.into(), no_socket].map(|journal| SessionConfig {
-        destination: Destination::Journal(journal, "J".into()),
-        ..config()
+    let configs = [to.into(), no_socket].map(|journal| {
+        config().with(|config| config.destination = Destination::Journal(journal, "J".into()))
     });
 
     let failed = thread::spawn(move || {

@@ -186,7 +186,7 @@ mod tests {
             schema_bytes: 1 << 12,
             ..Geometry::default()
         };
-        let facts = HostInfo { session: session.uuid(), ..HostInfo::default() };
+        let facts = HostInfo::default().with(|info| info.session = session.uuid());
         let segment = Segment::create(&path, None, &geometry, &facts).unwrap();
         let memory = segment.client(0).unwrap();
         let info = LeaseInfo { pid: 1, tid: 2, name: "program" };
@@ -226,10 +226,10 @@ mod tests {
     fn unattached_events_that_the_killed_session_has_counted_are_not_counted_again() {
         let dir = tempfile::tempdir().unwrap();
         let (path, out) = (dir.path().join("segment"), dir.path().join("s"));
-        let trace = SessionConfig { same_counter: true, ..SessionConfig::new(&out) };
+        let trace = SessionConfig::new(&out).with(|config| config.same_counter = true);
         let session = Session::create(trace).unwrap();
         let geometry = Geometry { clients: 1, ..Geometry::default() };
-        let facts = HostInfo { session: session.uuid(), ..HostInfo::default() };
+        let facts = HostInfo::default().with(|info| info.session = session.uuid());
         let segment = Segment::create(&path, None, &geometry, &facts).unwrap();
         with_drain(&session, |sink| sink.unattached(7));
         // Bound: it is written once a second.

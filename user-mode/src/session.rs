@@ -17,6 +17,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// Settings of a session of programs.
+#[non_exhaustive]
 pub struct Config {
     /// The trace session. Its settings for relays and the counter are overwritten.
     pub trace: SessionConfig,
@@ -54,6 +55,13 @@ impl Config {
             relays: 0,
             policy: Policy::default(),
         }
+    }
+
+    /// Returns the configuration after a change.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Config)) -> Config {
+        change(&mut self);
+        self
     }
 }
 
@@ -105,15 +113,14 @@ impl Session {
         let trace = hypertrace_trace::Session::create(trace)?;
         let SessionInfo { session, guest_frequency, host_frequency, trace_parent, .. } =
             trace.session_info();
-        let facts = HostInfo {
-            session,
-            guest_frequency,
-            host_frequency,
-            trace_parent,
-            vcpu_clients: relays,
-            features: if vm_memory.is_some() { Features::REMOTE } else { Features::empty() },
-            ..HostInfo::default()
-        };
+        let facts = HostInfo::default().with(|info| {
+            info.session = session;
+            info.guest_frequency = guest_frequency;
+            info.host_frequency = host_frequency;
+            info.trace_parent = trace_parent;
+            info.vcpu_clients = relays;
+            info.features = if vm_memory.is_some() { Features::REMOTE } else { Features::empty() };
+        });
         let segment = match &segment {
             Some(path) => Segment::create(path, vm_memory, &geometry, &facts),
             None => Segment::anonymous(&geometry, &facts),

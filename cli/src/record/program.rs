@@ -13,8 +13,8 @@ use hypertrace_device::Geometry;
 use hypertrace_export::json::causes;
 use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_qemu_emulator::Emulator;
+use hypertrace_trace::Summary;
 use hypertrace_trace::session_json::{Domain, StreamJson};
-use hypertrace_trace::{SessionConfig, Summary};
 use hypertrace_user::{Config, Holder, Program, Session, end_if_cut, exit_code, pass_signals_on};
 use std::env;
 use std::ffi::OsStr;
@@ -43,13 +43,12 @@ fn record(
     // Lives until the session has ended: a signal must not leave it unfinished.
     let _signals = pass_signals_on();
     let trace = failure.of_session(out, args.share);
-    let session = Session::create(Config {
-        trace: SessionConfig { trace_parent: trace_parent(), ..trace },
-        geometry,
-        segment: args.segment.clone(),
-        relays,
-        ..Config::new(out)
-    })?;
+    let session = Session::create(Config::new(out).with(|c| {
+        c.trace = trace.with(|config| config.trace_parent = trace_parent());
+        c.geometry = geometry;
+        c.segment = args.segment.clone();
+        c.relays = relays;
+    }))?;
     if let Some(path) = &args.segment {
         let said = format!(
             "hypertrace: {} was cut off while it was in use: {} holds what was drained before; leave \

@@ -49,5 +49,10 @@ fn config(args: &Args, file: &Path, failure: &Failure) -> Result<Config> {
     };
     let (segment, vm_memory) = (Some(file.to_owned()), Some(bytes));
     let config = Config::new(&args.output);
-    Ok(Config { trace: trace(args, failure), geometry, segment, vm_memory, ..config })
+    Ok(config.with(|config| {
+        config.trace = trace(args, failure);
+        config.geometry = geometry;
+        config.segment = segment;
+        config.vm_memory = vm_memory;
+    }))
 }

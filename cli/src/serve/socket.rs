@@ -30,7 +30,10 @@ const LONGEST: usize = 107;
 pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, Result<()>)> {
     let geometry = geometry(args);
     let (listener, entry) = bind(path)?;
-    let config = DeviceConfig { geometry, has_doorbells: false, ..DeviceConfig::new(0) };
+    let config = DeviceConfig::new(0).with(|config| {
+        config.geometry = geometry;
+        config.has_doorbells = false;
+    });
     let device = Hypertrace::with_session(Session::create(trace(args, failure))?, config)?;
     let form = if args.bars == "32" { BarForm::Plain32 } else { BarForm::Prefetchable64 };
     let function = Arc::new(PciFunction::with_form(Arc::clone(device.chip()), form)?);

@@ -60,7 +60,7 @@ fn events_are_switched_off_and_on_while_the_vm_runs() {
     let dir = tempfile::tempdir().unwrap();
     // On a busy machine the drain gets no CPU for tenths of a second, in which the guest
     // makes points without a pause.
-    let config = SessionConfig { host_ring_bytes: 4 << 20, ..SessionConfig::new(dir.path()) };
+    let config = SessionConfig::new(dir.path()).with(|config| config.host_ring_bytes = 4 << 20);
     let host = Host::of(dir, config, geometry(1), RingMode::Discard);
     let drain = host.drain();
     let monitor = host.session.serve().unwrap();

@@ -307,7 +307,7 @@ fn leases_wait_for_nobody_elses_ring_or_mappings_and_dropped_events_kick_no_host
     // Large rings, which nobody drains; the host wants kicks.
     let geometry = Geometry { clients: 4, ring_bytes: 64 << 20, ..Geometry::default() };
     let session = Session::create(SessionConfig::new(folder.path().join("session"))).unwrap();
-    let config = ChipConfig { has_doorbells: true, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| config.has_doorbells = true);
     let memory = Memory::anonymous(geometry).unwrap();
     let chip = Arc::new(Chip::new(memory, &config, session, ()));
     let socket = folder.path().join("socket");

@@ -118,8 +118,10 @@ fn a_budget_of_zero_still_visits_every_client() {
 #[test]
 fn all_remaining_records_of_an_overwritten_ring_are_drained() {
     let ring_mode = RingMode::Overwrite;
-    let (chip, sink) =
-        chip_of(&ChipConfig::default(), SessionInfo { ring_mode, ..SessionInfo::default() });
+    let (chip, sink) = chip_of(
+        &ChipConfig::default(),
+        SessionInfo::default().with(|info| info.ring_mode = ring_mode),
+    );
     *sink.packet.lock().unwrap() = Some(2);
     let state = ProducerState::new();
     let producer = lease(&chip, 1, &state);
@@ -168,8 +170,10 @@ fn a_new_mask_is_complete_before_its_version_changes() {
 fn race(overwrite: bool, budget: u64, each: u64) {
     let steps = steps();
     let ring_mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };
-    let (chip, sink) =
-        chip_of(&ChipConfig::default(), SessionInfo { ring_mode, ..SessionInfo::default() });
+    let (chip, sink) = chip_of(
+        &ChipConfig::default(),
+        SessionInfo::default().with(|info| info.ring_mode = ring_mode),
+    );
     *sink.packet.lock().unwrap() = Some(16);
     let done: [AtomicBool; 4] = Default::default();
     let full: [AtomicU64; 4] = Default::default();

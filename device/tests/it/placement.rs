@@ -33,7 +33,7 @@ fn a_region_is_mapped_from_the_file_in_which_its_bytes_are() {
 
 #[test]
 fn one_doorbell_serves_all_clients_and_works_by_traps_too() {
-    let config = ChipConfig { has_doorbells: true, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| config.has_doorbells = true);
     let (chip, _) = chip_of(&config, SessionInfo::default());
     let base = 0xe000_0000;
     let kick = chip.doorbell(Region::Control, base).unwrap();

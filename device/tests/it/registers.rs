@@ -135,9 +135,9 @@ fn a_changed_config_page_changes_nothing_for_the_host() {
 #[test]
 fn a_client_over_its_rate_is_limited_and_others_are_not() {
     // A second that does not pass while this runs.
-    let config = ChipConfig { reference_points_per_second: 5, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| config.reference_points_per_second = 5);
     let (chip, sink) =
-        chip_of(&config, SessionInfo { host_frequency: 1 << 50, ..SessionInfo::default() });
+        chip_of(&config, SessionInfo::default().with(|info| info.host_frequency = 1 << 50));
     let mut statuses = Vec::new();
     for _ in 0..8 {
         write_slot(&client(&chip, 0), 1, 99, 0, &[]);
@@ -154,9 +154,9 @@ fn a_client_over_its_rate_is_limited_and_others_are_not() {
 
 #[test]
 fn a_limited_client_may_emit_again_after_a_second() {
-    let config = ChipConfig { reference_points_per_second: 4, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| config.reference_points_per_second = 4);
     let (chip, sink) =
-        chip_of(&config, SessionInfo { host_frequency: 1 << 24, ..SessionInfo::default() });
+        chip_of(&config, SessionInfo::default().with(|info| info.host_frequency = 1 << 24));
     for _ in 0..3 {
         let until = ticks() + (1 << 25);
         while ticks() < until {

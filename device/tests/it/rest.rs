@@ -26,7 +26,7 @@ fn quiet() -> Arc<Recorder> {
 }
 
 fn chip(has_doorbells: bool, sink: Arc<Recorder>, waker: impl DrainWaker + 'static) -> Chip {
-    let config = ChipConfig { has_doorbells, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| config.has_doorbells = has_doorbells);
     Chip::new(Memory::anonymous(geometry()).unwrap(), &config, sink, waker)
 }
 
@@ -103,7 +103,7 @@ fn each_store_that_may_record_something_wakes_a_resting_loop_once() {
 fn a_loop_of_a_restored_guest_keeps_its_timer() {
     let chip = chip(true, quiet(), || ());
     rest(&chip);
-    let config = ChipConfig { has_doorbells: true, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| config.has_doorbells = true);
     let memory = Memory::anonymous(geometry()).unwrap();
     let restored = Chip::new(memory, &config, quiet(), || ());
     restored.restore(&chip.state(), None).unwrap();
@@ -125,7 +125,7 @@ fn a_loop_keeps_its_timer_where_nobody_would_wake_it() {
 fn a_loop_that_nobody_wakes_polls_less_while_the_rings_are_idle() {
     let geometry = Geometry { ring_bytes: 1 << 20, block_bytes: 1 << 14, ..geometry() };
     let memory = Memory::anonymous(geometry).unwrap();
-    let config = ChipConfig { has_doorbells: false, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| config.has_doorbells = false);
     let chip = Chip::new(memory, &config, quiet(), || ());
     assert_eq!(chip.drain(&POLICY, false), Some(POLICY.period));
     wait_until("the longest wait", || chip.drain(&POLICY, false) == Some(LONGEST_POLL));

@@ -31,7 +31,7 @@ const START: RingPosition =
 
 fn chip(ring_mode: RingMode) -> Chip {
     let sink = Recorder {
-        facts: SessionInfo { ring_mode, ..SessionInfo::default() },
+        facts: SessionInfo::default().with(|info| info.ring_mode = ring_mode),
         ..Recorder::default()
     };
     Chip::new(Memory::anonymous(GEOMETRY).unwrap(), &ChipConfig::default(), sink, ())

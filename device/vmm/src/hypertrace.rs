@@ -35,6 +35,7 @@ pub enum Error {
 
 /// Configuration of the device. [`DeviceConfig::new`] has defaults: set fields of it.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct DeviceConfig {
     /// Sizes.
     pub geometry: Geometry,
@@ -60,9 +61,17 @@ impl DeviceConfig {
             drain: Drain::default(),
         }
     }
+
+    /// Returns the configuration after a change.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut DeviceConfig)) -> DeviceConfig {
+        change(&mut self);
+        self
+    }
 }
 
 /// The thread that drains the rings: it reads them, and writes files.
+#[non_exhaustive]
 pub enum Drain {
     /// One that is made for that. It calls the function first: there the VMM installs the thread's seccomp filter.
     Thread(Box<dyn FnOnce() -> io::Result<()> + Send>),
@@ -107,7 +116,7 @@ impl Hypertrace {
         let host_rings = session.host_rings;
         let session = session.for_vcpus(config.vcpus);
         let host_rings = session.host_rings.max(host_rings);
-        let session = Session::create(SessionConfig { host_rings, ..session })?;
+        let session = Session::create(session.with(|config| config.host_rings = host_rings))?;
         Hypertrace::with_session(session, config)
     }
 
@@ -123,11 +132,11 @@ impl Hypertrace {
     fn with(session: &Session, config: DeviceConfig) -> Result<Hypertrace, Error> {
         let kick = Kick::new().map_err(Error::EventFd)?;
         let (waker, wake) = (kick.clone(), kick.clone());
-        let of_chip = ChipConfig {
-            vcpu_clients: config.vcpus,
-            has_doorbells: config.has_doorbells,
-            reference_points_per_second: config.reference_points_per_second,
-        };
+        let of_chip = ChipConfig::default().with(|chip| {
+            chip.vcpu_clients = config.vcpus;
+            chip.has_doorbells = config.has_doorbells;
+            chip.reference_points_per_second = config.reference_points_per_second;
+        });
         let memory = Memory::anonymous(config.geometry)?;
         let chip = Arc::new(Chip::new(memory, &of_chip, session.clone(), waker));
         session.wake_by(move || wake.wake());

@@ -66,6 +66,7 @@ impl Saved {
 /// State of a [`PciFunction`](crate::PciFunction) in a snapshot of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct SavedFunction {
     /// Config space.
     pub config: PciState,

@@ -119,6 +119,7 @@ impl Device {
 
 /// Addresses at which a bus has the BARs of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Bars {
     /// An entry for each BAR, in the order of [`Region::ALL`]. The BARs have these addresses at first, and
     /// after each reset.

@@ -39,7 +39,7 @@ fn run(options: &Options) -> Result<Summary, Box<dyn std::error::Error>> {
     };
     let config = DeviceConfig::new(machine.vcpus() as u32);
     let events = vec!["*".parse()?];
-    let session = SessionConfig { events, ..SessionConfig::new(&options.dir) };
+    let session = SessionConfig::new(&options.dir).with(|config| config.events = events);
     let hypertrace = Hypertrace::start(session, config)?;
     if let Some(saved) = &saved {
         hypertrace.load(saved.device())?;

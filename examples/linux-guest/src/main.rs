@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         eprintln!("usage: hypertrace-linux-guest EVENTS POINTS [FUNCTION]");
         return ExitCode::from(2);
     };
-    match hypertrace::open(&Options { function, ..Options::default() }) {
+    match hypertrace::open(&Options::default().with(|options| options.function = function)) {
         Ok(info) => println!("found {:?}, clock {:?}", info.place, info.clock),
         Err(why) => {
             println!("not traced: {why}: {:?}", std::error::Error::source(&why));

@@ -59,8 +59,8 @@ impl JailedDevice {
     /// If it cannot be made, or the kernel refuses.
     pub fn start(to: Destination, vcpus: u32) -> Result<JailedDevice, Box<dyn Error>> {
         let may_open = !matches!(to, Destination::Journal(..));
-        let session = SessionConfig { destination: to, ..SessionConfig::new("") };
-        let device = DeviceConfig { drain: Drain::Later, ..DeviceConfig::new(vcpus) };
+        let session = SessionConfig::new("").with(|config| config.destination = to);
+        let device = DeviceConfig::new(vcpus).with(|config| config.drain = Drain::Later);
         let hypertrace = Hypertrace::start(session, device)?;
         let (socket, childs) = UnixStream::pair()?;
         let mut keep = hypertrace.descriptors();

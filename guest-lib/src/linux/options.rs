@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 /// Where to look for the device. The default searches all places.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// The file of a segment, if that is to be used; else the one that the
     /// environment variable `HYPERTRACE_SEGMENT` names.
@@ -27,6 +28,15 @@ pub struct Options {
     pub proc: PathBuf,
     /// Physical memory, for an MMIO window: `/dev/mem`.
     pub memory: PathBuf,
+}
+
+impl Options {
+    /// Returns the options after a change.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Options {
+        change(&mut self);
+        self
+    }
 }
 
 impl Default for Options {

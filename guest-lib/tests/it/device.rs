@@ -261,11 +261,10 @@ fn a_window_is_found_on_the_kernel_command_line() {
 fn a_window_can_be_given_by_options() {
     alone(|| {
         let system = System::with_window();
-        let options = Options {
-            window: Some(WINDOW),
-            clock: Some(Clock::MonotonicRaw),
-            ..system.options.clone()
-        };
+        let options = system.options.clone().with(|options| {
+            options.window = Some(WINDOW);
+            options.clock = Some(Clock::MonotonicRaw);
+        });
         let info = open(&options).unwrap();
         assert_eq!(
             (info.place, info.clock),
@@ -320,7 +319,8 @@ fn open_errors_have_defect_path_and_hint() {
         assert_says(&refusal(&none), &["cannot open", "/mem", "No such file"]);
 
         let told = System::with_function(0x10f0, 0);
-        let absent = Options { function: Some("0000:00:1f.0".into()), ..told.options.clone() };
+        let absent =
+            told.options.clone().with(|options| options.function = Some("0000:00:1f.0".into()));
         assert_says(
             &open(&absent).unwrap_err().to_string(),
             &["cannot read", "0000:00:1f.0/enable", "is it a hypertrace device"],

@@ -45,7 +45,7 @@ fn at_every_step_of_an_append_the_session_is_read_up_to_its_last_packet() {
     );
     let made = tempfile::tempdir().unwrap();
     let (dir, killed) = (made.path().join("s"), made.path().join("killed"));
-    let config = SessionConfig { file_bytes: 1 << 17, ..SessionConfig::new(&dir) };
+    let config = SessionConfig::new(&dir).with(|config| config.file_bytes = 1 << 17);
     let session = Session::create(config).unwrap();
     session.attach("vmm");
     let read = |name: &str| fs::read(dir.join(name)).unwrap();

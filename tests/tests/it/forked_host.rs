@@ -10,9 +10,9 @@ use hypertrace_vmm::{DeviceConfig, Drain, Hypertrace, SessionConfig};
 fn declared_events_are_recorded_in_the_process_that_has_adopted_the_session_alone() {
     child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
-        let session =
-            SessionConfig { events: vec!["*".parse().unwrap()], ..SessionConfig::new(dir.path()) };
-        let config = DeviceConfig { drain: Drain::Later, ..DeviceConfig::new(1) };
+        let session = SessionConfig::new(dir.path())
+            .with(|config| config.events = vec!["*".parse().unwrap()]);
+        let config = DeviceConfig::new(1).with(|config| config.drain = Drain::Later);
         let mut hypertrace = Hypertrace::start(session, config).unwrap();
         hypertrace.session().install();
         // SAFETY: the child calls this library, and ends without a return to the harness.

@@ -44,7 +44,7 @@ fn program(segment: &str) {
     }));
     let emit = || (0..EVENTS).for_each(|n| event!("step", n));
     let segment = Some(segment.into());
-    hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+    hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();
     emit();
     let library = library_thread();
 

@@ -181,10 +181,8 @@ fn a_reader_that_is_gone_is_a_failed_write_and_all_events_are_counted() {
 fn a_socket_without_a_reader_is_an_error_of_the_creation() {
     let (from, to) = UnixStream::pair().unwrap();
     drop(from);
-    let config = SessionConfig {
-        destination: Destination::Journal(to.into(), "J".into()),
-        ..SessionConfig::new("J")
-    };
+    let config = SessionConfig::new("J")
+        .with(|config| config.destination = Destination::Journal(to.into(), "J".into()));
 
     let failed = Session::create(config).unwrap_err();
 
@@ -194,10 +192,8 @@ fn a_socket_without_a_reader_is_an_error_of_the_creation() {
 #[test]
 fn a_journal_that_cannot_be_is_refused_at_the_creation() {
     let refused = |journal: OwnedFd, with: &dyn Fn(&mut SessionConfig)| {
-        let mut config = SessionConfig {
-            destination: Destination::Journal(journal, "J".into()),
-            ..SessionConfig::new("J")
-        };
+        let mut config = SessionConfig::new("J")
+            .with(|config| config.destination = Destination::Journal(journal, "J".into()));
         with(&mut config);
         match Session::create(config).unwrap_err() {
             SessionError::Journal(why) => why.to_string(),
@@ -224,10 +220,8 @@ fn a_journal_that_cannot_be_is_refused_at_the_creation() {
 #[test]
 fn what_needs_a_directory_is_refused_of_a_session_in_a_journal() {
     let (to, _from) = UnixStream::pair().unwrap();
-    let config = SessionConfig {
-        destination: Destination::Journal(to.into(), "J".into()),
-        ..SessionConfig::new("J")
-    };
+    let config = SessionConfig::new("J")
+        .with(|config| config.destination = Destination::Journal(to.into(), "J".into()));
     let session = Session::create(config).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let journal = tempfile::tempfile().unwrap();
@@ -235,7 +229,7 @@ fn what_needs_a_directory_is_refused_of_a_session_in_a_journal() {
     let served = session.serve().map(drop).unwrap_err();
     let simple = session.set_simple_file(&dir.path().join("simple")).unwrap_err();
     let destination = Destination::Journal(journal.into(), dir.path().into());
-    let config = SessionConfig { destination, ..SessionConfig::new(dir.path()) };
+    let config = SessionConfig::new(dir.path()).with(|config| config.destination = destination);
     let recovered = Session::recover(config, session.uuid(), |_| ()).unwrap_err();
 
     for error in [&served as &dyn std::error::Error, &simple, &recovered] {

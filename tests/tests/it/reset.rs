@@ -87,7 +87,7 @@ fn a_new_chip_continues_the_session_of_another() {
         assert_eq!(boot(&host, number, 1_000 + (number + 1) % 2 * 1_000_000, 500), 0);
         host.chip.reset();
         let memory = Memory::anonymous(geometry(2)).unwrap();
-        let config = ChipConfig { vcpu_clients: 2, ..ChipConfig::default() };
+        let config = ChipConfig::default().with(|config| config.vcpu_clients = 2);
         host.chip = Arc::new(Chip::new(memory, &config, host.session.clone(), ()));
         host.chip.reset();
         assert!(host.chip.config_page().epoch > number, "the clock is another one");

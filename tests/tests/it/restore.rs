@@ -47,7 +47,11 @@ fn memory(file: &File) -> Memory {
 
 fn session(output: Output) -> (Session, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    (Session::create(SessionConfig { output, ..SessionConfig::new(dir.path()) }).unwrap(), dir)
+    (
+        Session::create(SessionConfig::new(dir.path()).with(|config| config.output = output))
+            .unwrap(),
+        dir,
+    )
 }
 
 impl Vmm {
@@ -454,7 +458,7 @@ fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
         None => Machine::new(VCPUS).unwrap(),
     };
     let vcpus = VCPUS as u32;
-    let config = DeviceConfig { geometry: geometry(vcpus), ..DeviceConfig::new(vcpus) };
+    let config = DeviceConfig::new(vcpus).with(|config| config.geometry = geometry(vcpus));
     std::fs::create_dir_all(out).unwrap();
     let session = SessionConfig::new(out.join("session"));
     let hypertrace = Hypertrace::start(session, config).unwrap();

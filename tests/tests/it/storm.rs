@@ -86,7 +86,7 @@ struct Watch {
 
 impl EventSink for Watch {
     fn session_info(&self) -> SessionInfo {
-        SessionInfo { ring_mode: self.ring_mode, ..self.session.session_info() }
+        self.session.session_info().with(|info| info.ring_mode = self.ring_mode)
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
@@ -420,7 +420,10 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
         Kind::Snapshots => (Output::Snapshots, RingMode::Overwrite),
     };
     let guests_snapshots = SnapshotLimit { most: 4, interval: Duration::from_millis(200) };
-    let config = SessionConfig { output, guests_snapshots, ..SessionConfig::new(dir.path()) };
+    let config = SessionConfig::new(dir.path()).with(|config| {
+        config.output = output;
+        config.guests_snapshots = guests_snapshots;
+    });
     let session = Session::create(config).unwrap();
     let (steps, words) = (AtomicU64::new(0), AtomicU64::new(0));
     let watch = Arc::new(Watch { session: session.clone(), ring_mode, steps, words });

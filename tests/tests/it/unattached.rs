@@ -20,9 +20,9 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
         let dir = tempfile::tempdir().unwrap();
         let config = Config::new(dir.path());
         let geometry = Geometry { clients: 64, ..config.geometry };
-        let session = Session::create(Config { geometry, ..config }).unwrap();
+        let session = Session::create(config.with(|config| config.geometry = geometry)).unwrap();
         let segment = Some(session.segment().location().into());
-        hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+        hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();
         let all = Arc::new(Barrier::new(THREADS as usize));
 
         let threads = (0..THREADS).map(|_| {
@@ -56,9 +56,9 @@ fn a_child_of_a_thread_that_waits_for_a_client_counts_what_it_loses() {
         let dir = tempfile::tempdir().unwrap();
         let config = Config::new(dir.path());
         let geometry = Geometry { clients: 1, ..config.geometry };
-        let session = Session::create(Config { geometry, ..config }).unwrap();
+        let session = Session::create(config.with(|config| config.geometry = geometry)).unwrap();
         let segment = Some(session.segment().location().into());
-        hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+        hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();
         let (is_held, is_over) = (Barrier::new(2), Barrier::new(2));
 
         thread::scope(|threads| {

@@ -56,7 +56,7 @@ fn a_file_that_another_process_has_made_at_the_segments_path_stays_at_the_end() 
     let path = dir.path().join("segment");
     let start = |out: &str| {
         let config = Config::new(dir.path().join(out));
-        Session::create(Config { segment: Some(path.clone()), ..config }).unwrap()
+        Session::create(config.with(|config| config.segment = Some(path.clone()))).unwrap()
     };
     let first = start("first");
     std::fs::remove_file(&path).unwrap();
@@ -75,7 +75,8 @@ fn a_program_can_embed_a_session() {
         let dir = tempfile::tempdir().unwrap();
         let session = Session::create(Config::new(dir.path())).unwrap();
         let segment = Some(session.segment().location().into());
-        let info = hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+        let info = hypertrace::open(&Options::default().with(|options| options.segment = segment))
+            .unwrap();
         assert!(!info.traps && info.clients == (0..256));
 
         hypertrace::event!("before");
@@ -97,7 +98,8 @@ fn a_program_can_embed_a_session() {
 fn relayed_points_belong_to_their_clients() {
     const CLIENT: u32 = 2;
     let dir = tempfile::tempdir().unwrap();
-    let session = Session::create(Config { relays: 2, ..Config::new(dir.path()) }).unwrap();
+    let session =
+        Session::create(Config::new(dir.path()).with(|config| config.relays = 2)).unwrap();
     let (state, relay_state) = (ProducerState::new(), ProducerState::new());
     let client = Client::lease(channel(&session), CLIENT, &state, 7, &info("program")).unwrap();
     let (rings, geometry) = (rings(&session), *session.segment().geometry());
@@ -354,7 +356,7 @@ fn rings_that_short_threads_have_used_up_are_given_back() {
         let session = Session::create(Config::new(dir.path())).unwrap();
         let segment = Arc::clone(session.segment());
         let location = Some(segment.location().into());
-        hypertrace::open(&Options { segment: location, ..Options::default() }).unwrap();
+        hypertrace::open(&Options::default().with(|options| options.segment = location)).unwrap();
         let memory = File::open(segment.location()).unwrap();
         let resident = || memory.metadata().unwrap().blocks() * 512;
         // By this thread's client the host sees that clients are locked.
@@ -391,11 +393,11 @@ fn a_ring_that_fills_is_drained_before_the_host_looks_by_itself() {
         let dir = tempfile::tempdir().unwrap();
         // A ring takes the events of ten times.
         let geometry = Geometry::for_programs(4, 64 << 10);
-        let mut config = Config { geometry, ..Config::new(dir.path()) };
+        let mut config = Config::new(dir.path()).with(|config| config.geometry = geometry);
         config.policy.drain.period = Duration::from_millis(50);
         let session = Session::create(config).unwrap();
         let segment = Some(session.segment().location().into());
-        hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+        hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();
 
         for n in 0..TIMES {
             (0..EVENTS).for_each(|m| hypertrace::event!("burst", n, m));
@@ -430,7 +432,9 @@ fn an_event_that_is_longer_than_a_block_needs_a_larger_ring() {
     for (ring_bytes, is_recorded) in [(1 << 20, false), (4 << 20, true)] {
         let dir = tempfile::tempdir().unwrap();
         let geometry = Geometry::for_programs(1, ring_bytes);
-        let session = Session::create(Config { geometry, ..Config::new(dir.path()) }).unwrap();
+        let session =
+            Session::create(Config::new(dir.path()).with(|config| config.geometry = geometry))
+                .unwrap();
         let state = ProducerState::new();
         let client = Client::lease(channel(&session), 0, &state, 7, &info("program")).unwrap();
 
@@ -450,20 +454,18 @@ fn points_wait_while_the_hosts_ring_is_full() {
     const POINTS: u64 = 100;
     let dir = tempfile::tempdir().unwrap();
     // Room for a third of the points.
-    let trace = SessionConfig {
-        host_ring_bytes: 64 << 10,
-        same_counter: true,
-        ..SessionConfig::new(dir.path())
-    };
+    let trace = SessionConfig::new(dir.path()).with(|config| {
+        config.host_ring_bytes = 64 << 10;
+        config.same_counter = true;
+    });
     let trace = hypertrace_trace::Session::create(trace).unwrap();
     let geometry = Geometry { clients: THREADS, ..Geometry::default() };
     let frequency = trace.host_frequency();
-    let facts = HostInfo {
-        session: trace.uuid(),
-        guest_frequency: frequency,
-        host_frequency: frequency,
-        ..HostInfo::default()
-    };
+    let facts = HostInfo::default().with(|info| {
+        info.session = trace.uuid();
+        info.guest_frequency = frequency;
+        info.host_frequency = frequency;
+    });
     let segment = Arc::new(Segment::anonymous(&geometry, &facts).unwrap());
     let sink = Arc::new(SlowDrain { session: trace.clone(), full: AtomicU32::new(0) });
     let host = Host::start(&segment, sink.clone(), Policy::default()).unwrap();

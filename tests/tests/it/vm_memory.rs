@@ -63,7 +63,12 @@ impl Machine {
         let geometry = Segment::fitting(SIZE, 7).unwrap();
         let segment = Some(self.path("memory"));
         let config = Config::new(self.path(dir));
-        Session::create(Config { geometry, segment, vm_memory, ..config }).unwrap()
+        Session::create(config.with(|config| {
+            config.geometry = geometry;
+            config.segment = segment;
+            config.vm_memory = vm_memory;
+        }))
+        .unwrap()
     }
 
     /// Returns the memory's contents, as a snapshot of the VM has them.
@@ -90,7 +95,10 @@ impl Machine {
 fn options(machine: &str) -> Options {
     let machine = Path::new(machine);
     let (sysfs, proc) = (machine.join("sys"), machine.join("proc"));
-    Options { sysfs, proc, ..Options::default() }
+    Options::default().with(|options| {
+        options.sysfs = sysfs;
+        options.proc = proc;
+    })
 }
 
 /// Traces as a program of the guest.
@@ -351,7 +359,11 @@ fn a_file_of_zeros_in_the_servers_place_is_named_as_a_vms() {
     let config = Config::new(machine.path("session"));
     let segment = Some(machine.path("memory"));
 
-    let made = Session::create(Config { geometry, segment, vm_memory: Some(SIZE), ..config });
+    let made = Session::create(config.with(|config| {
+        config.geometry = geometry;
+        config.segment = segment;
+        config.vm_memory = Some(SIZE);
+    }));
 
     let why = made.unwrap_err().to_string();
     assert!(why.contains("QEMU makes such a file if it is started first"), "{why}");

@@ -19,7 +19,7 @@ fn emit() {
 
 fn daemon(segment: &str) {
     let segment = Some(segment.into());
-    hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+    hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();
     emit();
     // SAFETY: a child of this one thread, which ends by itself.
     unsafe {
@@ -50,8 +50,8 @@ fn a_worker_that_may_not_open_the_channel_shares_nothing_and_says_what_it_lost()
     }
     let dir = tempfile::tempdir().unwrap();
     let segment = dir.path().join("segment");
-    let config =
-        Config { segment: Some(segment.clone()), ..Config::new(dir.path().join("session")) };
+    let config = Config::new(dir.path().join("session"))
+        .with(|config| config.segment = Some(segment.clone()));
     let session = Session::create(config).unwrap();
 
     let ran = run(&mut traced::alone(this_test!(), segment.to_str().unwrap()));
@@ -70,7 +70,7 @@ fn a_worker_that_may_not_open_the_channel_shares_nothing_and_says_what_it_lost()
 /// Emits in a child: the first event of a child says that it has no channel.
 fn emit_in_child(segment: &str) {
     let segment = Some(segment.into());
-    hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+    hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();
     // SAFETY: a child of this one thread, which ends by itself. C programs have this disposition.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
@@ -98,8 +98,8 @@ fn a_line_for_a_reader_that_is_gone_or_slow_neither_kills_nor_stops_the_program(
     }
     let dir = tempfile::tempdir().unwrap();
     let segment = dir.path().join("segment");
-    let config =
-        Config { segment: Some(segment.clone()), ..Config::new(dir.path().join("session")) };
+    let config = Config::new(dir.path().join("session"))
+        .with(|config| config.segment = Some(segment.clone()));
     let session = Session::create(config).unwrap();
     let (reader, mut full) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&full, true).unwrap();

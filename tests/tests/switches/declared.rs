@@ -200,7 +200,7 @@ fn events_of_the_configuration_are_on_and_a_thread_attaches_to_the_installed_ses
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let on = vec!["test_pair".parse().unwrap()];
-    let config = SessionConfig { events: on, ..SessionConfig::new(dir.path()) };
+    let config = SessionConfig::new(dir.path()).with(|config| config.events = on);
     set_declared(&"*".parse().unwrap(), false);
     let session = Session::create(config).unwrap();
     session.install();

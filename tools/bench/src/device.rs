@@ -70,7 +70,7 @@ pub fn reference_point(_: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
     let session = scratch.session()?;
     let geometry = Geometry { clients: 1, ..Geometry::default() };
-    let config = ChipConfig { vcpu_clients: 1, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| config.vcpu_clients = 1);
     let chip = Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), ());
     let (done, passes) = (AtomicBool::new(false), AtomicU64::new(0));
     let emit = geometry.control_pages_offset() + register::EMIT;

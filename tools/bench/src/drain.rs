@@ -112,10 +112,11 @@ fn writes(file: &File, chunks: impl Iterator<Item = u64>) -> Result<f64> {
 /// Measures the drain into the packet buffer, and from there to the output.
 pub fn drain(output: Output) -> Result<f64> {
     let scratch = Scratch::new()?;
-    let config = SessionConfig { output, ..SessionConfig::new(scratch.path().join("session")) };
+    let config =
+        SessionConfig::new(scratch.path().join("session")).with(|config| config.output = output);
     let session = Session::create(config)?;
     let geometry = Geometry { clients: 1, ring_bytes: BURST_RING, ..Geometry::default() };
-    let config = ChipConfig { vcpu_clients: 1, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| config.vcpu_clients = 1);
     let chip = Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), ());
     let rings = chip.memory().region(Region::Rings).context("the device has no rings")?;
     let channel = Channel::local(&chip.config_page(), rings.words())?;

@@ -214,12 +214,13 @@ impl Shared {
             let path = file.display();
             let memory =
                 format!("memory-backend-file,id=ht,share=on,mem-path={path},size={FILE_MIB}M");
-            let session = Session::create(Config {
-                geometry: Segment::fitting(bytes, CLIENTS).context("a file that is too small")?,
-                segment: Some(file),
-                vm_memory: Some(bytes),
-                ..Config::new(scratch.path().join("session"))
-            })?;
+            let geometry = Segment::fitting(bytes, CLIENTS).context("a file that is too small")?;
+            let session =
+                Session::create(Config::new(scratch.path().join("session")).with(|config| {
+                    config.geometry = geometry;
+                    config.segment = Some(file);
+                    config.vm_memory = Some(bytes);
+                }))?;
             let device = ["-object", &memory, "-device", "ivshmem-plain,memdev=ht"];
             let guest = linux.start(&scratch, &device.map(str::to_owned), "ivshmem")?;
             Ok(Shared { guest, _session: session, _scratch: scratch })

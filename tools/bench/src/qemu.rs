@@ -64,7 +64,10 @@ impl Bench {
         let scratch = Scratch::new()?;
         let geometry = Geometry { clients: 4, ring_bytes: RING_BYTES, ..Geometry::default() };
         let dir = scratch.path().join("session");
-        let session = Session::create(Config { geometry, relays: 1, ..Config::new(dir) })?;
+        let session = Session::create(Config::new(dir).with(|config| {
+            config.geometry = geometry;
+            config.relays = 1;
+        }))?;
         let floor = emulator.with_plugin(beside(FLOOR, "hypertrace-qemu-floor")?);
         let start = |mut command: std::process::Command| {
             session.pass_to(&mut command);

@@ -32,13 +32,16 @@ impl Scratch {
 
     /// Starts a device with a session, and a drain thread.
     pub fn device(&self, geometry: Geometry, vcpus: u32) -> Result<Hypertrace> {
-        let config = DeviceConfig { geometry, ..DeviceConfig::new(vcpus) };
+        let config = DeviceConfig::new(vcpus).with(|config| config.geometry = geometry);
         Ok(Hypertrace::with_session(self.session()?, config)?)
     }
 
     /// Starts a device in a process of its own: all of its registers trap.
     pub fn server(&self, geometry: Geometry) -> Result<Hypertrace> {
-        let config = DeviceConfig { geometry, has_doorbells: false, ..DeviceConfig::new(0) };
+        let config = DeviceConfig::new(0).with(|config| {
+            config.geometry = geometry;
+            config.has_doorbells = false;
+        });
         Ok(Hypertrace::with_session(self.session()?, config)?)
     }
 

@@ -300,11 +300,10 @@ pub fn asleep(_: &mut Context) -> Result<f64> {
 fn acknowledged(turns: u64, pause: Option<Duration>) -> Result<f64> {
     let scratch = Scratch::new()?;
     let spin = if pause.is_none() { Duration::from_secs(1) } else { Duration::ZERO };
-    let session = Session::create(Config {
-        geometry: Geometry { clients: 1, ..Geometry::default() },
-        policy: Policy { spin, ..Policy::default() },
-        ..Config::new(scratch.path().join("session"))
-    })?;
+    let session = Session::create(Config::new(scratch.path().join("session")).with(|config| {
+        config.geometry = Geometry { clients: 1, ..Geometry::default() };
+        config.policy = Policy { spin, ..Policy::default() };
+    }))?;
     let state = ProducerState::new();
     let client = lease(segment_channel(session.segment())?, 0, &state)?;
     let mut recorded = 0;

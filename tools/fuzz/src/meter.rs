@@ -95,7 +95,7 @@ impl Meter {
 
 impl EventSink for Meter {
     fn session_info(&self) -> SessionInfo {
-        SessionInfo { ring_mode: self.ring_mode, ..self.session.session_info() }
+        self.session.session_info().with(|info| info.ring_mode = self.ring_mode)
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {

@@ -59,12 +59,11 @@ pub fn run(bytes: &[u8]) {
     while !input.is_empty() {
         line(&mut input, &own, &mut sent);
     }
-    let config = SessionConfig {
-        host_rings: 1,
-        host_ring_bytes: 1 << 16,
-        file_bytes: 1 << 16,
-        ..SessionConfig::new(dir.path().join("s"))
-    };
+    let config = SessionConfig::new(dir.path().join("s")).with(|config| {
+        config.host_rings = 1;
+        config.host_ring_bytes = 1 << 16;
+        config.file_bytes = 1 << 16;
+    });
     let session = Session::create(config).expect("a session");
     let monitored = session.clone();
     let execute = move |line: &str| match stays(line, &own) {

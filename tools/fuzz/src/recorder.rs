@@ -132,7 +132,8 @@ impl EventSink for Recorder {
 impl DrainSink for &Recorder {
     fn begin_pass(&mut self) -> PassConfig {
         let mask = self.ambush.lock().mask.take();
-        PassConfig { mask: mask.map(|byte| [byte; MASK_BYTES as usize]), ..PassConfig::default() }
+        PassConfig::default()
+            .with(|config| config.mask = mask.map(|byte| [byte; MASK_BYTES as usize]))
     }
 
     fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {

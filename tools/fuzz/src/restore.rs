@@ -151,13 +151,12 @@ fn restore_one(setup: &Setup, state: &ChipState, file: &File) {
         RingMode::Overwrite => Output::Snapshots,
     };
     let out = dir.path().join("s");
-    let config = SessionConfig {
-        output,
-        file_bytes: 1 << 16,
-        host_rings: 1,
-        host_ring_bytes: 1 << 16,
-        ..SessionConfig::new(&out)
-    };
+    let config = SessionConfig::new(&out).with(|config| {
+        config.output = output;
+        config.file_bytes = 1 << 16;
+        config.host_rings = 1;
+        config.host_ring_bytes = 1 << 16;
+    });
     let session = Session::create(config).expect("an empty directory");
     let memory = Memory::from_file(setup.geometry, file.try_clone().expect("another descriptor"));
     let memory = memory.expect("memory for the rings");

@@ -60,13 +60,12 @@ pub fn run(bytes: &[u8]) {
 /// Leaves the session of a killed process in `s` of that directory, and its segment.
 pub fn leave(dir: &Path, setup: &Setup, options: &Options, input: &mut Input<'_>) -> Recorded {
     let (session, guest, recorded) = begin(dir, setup, options, |rig, host| rig.leave(input, host));
-    let facts = HostInfo {
-        session: session.uuid(),
-        guest_frequency: session.guest_frequency(),
-        host_frequency: session.host_frequency(),
-        vcpu_clients: options.relays,
-        ..HostInfo::default()
-    };
+    let facts = HostInfo::default().with(|info| {
+        info.session = session.uuid();
+        info.guest_frequency = session.guest_frequency();
+        info.host_frequency = session.host_frequency();
+        info.vcpu_clients = options.relays;
+    });
     // Without its destructor, as after a kill.
     drop(session);
     write(&dir.join("segment"), &guest, &ConfigPage::new(&setup.geometry, &facts));

@@ -74,20 +74,18 @@ impl Setup {
 
     /// Returns the facts of a session for the device.
     pub fn session_info(&self) -> SessionInfo {
-        SessionInfo {
-            ring_mode: self.ring_mode,
-            host_frequency: 1_000_000_000,
-            ..SessionInfo::default()
-        }
+        SessionInfo::default().with(|info| {
+            info.ring_mode = self.ring_mode;
+            info.host_frequency = 1_000_000_000;
+        })
     }
 
     /// Returns the device's configuration.
     pub fn chip_config(&self) -> ChipConfig {
-        ChipConfig {
-            vcpu_clients: CLIENTS,
-            reference_points_per_second: self.points_per_second,
-            ..ChipConfig::default()
-        }
+        ChipConfig::default().with(|config| {
+            config.vcpu_clients = CLIENTS;
+            config.reference_points_per_second = self.points_per_second;
+        })
     }
 }
 

@@ -139,18 +139,18 @@ impl Options {
 
     /// Returns the session's configuration.
     pub fn config(&self, dir: &Path) -> SessionConfig {
-        SessionConfig {
-            file_bytes: 1 << 16,
-            packet_bytes: self.packet_bytes,
-            open_files: self.open_files,
-            host_rings: 1,
-            host_ring_bytes: 1 << 16,
-            relays: self.relays,
-            same_counter: self.same_counter,
-            output: self.output,
-            guests_snapshots: SnapshotLimit { most: GUESTS_SNAPSHOTS, interval: Duration::ZERO },
-            ..SessionConfig::new(dir)
-        }
+        SessionConfig::new(dir).with(|config| {
+            config.file_bytes = 1 << 16;
+            config.packet_bytes = self.packet_bytes;
+            config.open_files = self.open_files;
+            config.host_rings = 1;
+            config.host_ring_bytes = 1 << 16;
+            config.relays = self.relays;
+            config.same_counter = self.same_counter;
+            config.output = self.output;
+            config.guests_snapshots =
+                SnapshotLimit { most: GUESTS_SNAPSHOTS, interval: Duration::ZERO };
+        })
     }
 }
 

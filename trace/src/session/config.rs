@@ -13,8 +13,13 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Configuration of a session. [`SessionConfig::new`] has defaults for all but the
-/// destination: set fields of it, or name those that differ and take the others from
-/// `..SessionConfig::new(dir)`, as later versions may have more.
+/// destination. A caller changes fields in place, or in an expression:
+///
+/// ```
+/// # use hypertrace_trace::SessionConfig;
+/// let config = SessionConfig::new("session").with(|config| config.file_bytes = 1 << 24);
+/// ```
+#[non_exhaustive]
 pub struct SessionConfig {
     /// Where the session is written to.
     pub destination: Destination,
@@ -77,6 +82,7 @@ pub struct SessionConfig {
 /// Where a session is written to. Not a journal for [`Output::Snapshots`] and [`Output::Nothing`]; a session is
 /// [recovered](crate::Session::recover) by its path.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Destination {
     /// A directory, which is empty or does not exist, in one that exists.
     Path(PathBuf),
@@ -180,6 +186,13 @@ impl SessionConfig {
         state.trace.file_bytes = self.file_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
         state.trace.open_files = self.open_files;
         state.failures.on_failed = self.on_write_failed.take();
+    }
+
+    /// Returns the configuration after a change.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut SessionConfig)) -> SessionConfig {
+        change(&mut self);
+        self
     }
 }
 

@@ -20,13 +20,13 @@ const MAX_POINT_WORDS: u64 = (HEADER_WORDS + REFERENCE_PREFIX_WORDS + SLOT_WORDS
 
 impl EventSink for Session {
     fn session_info(&self) -> SessionInfo {
-        SessionInfo {
-            session: self.uuid(),
-            ring_mode: self.ring_mode(),
-            guest_frequency: self.guest_frequency(),
-            host_frequency: self.host_frequency(),
-            trace_parent: self.parts.trace_parent,
-        }
+        SessionInfo::default().with(|info| {
+            info.session = self.uuid();
+            info.ring_mode = self.ring_mode();
+            info.guest_frequency = self.guest_frequency();
+            info.host_frequency = self.host_frequency();
+            info.trace_parent = self.parts.trace_parent;
+        })
     }
 
     #[inline]
@@ -108,7 +108,10 @@ impl DrainSink for Draining<'_> {
             true => NameSet::ALL,
             false => parts.triggers.names(),
         };
-        PassConfig { mask, points }
+        PassConfig::default().with(|config| {
+            config.mask = mask;
+            config.points = points;
+        })
     }
 
     fn last_pass(&mut self) {

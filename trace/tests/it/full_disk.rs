@@ -289,7 +289,7 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
 fn a_recovery_is_whole_or_not_there_at_every_size_of_the_disk() {
     let Some(dir) = with_mounts(this_test!()) else { return };
     mount(&dir, 4 << 20);
-    let config = || SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.join("s")) };
+    let config = || SessionConfig::new(dir.join("s")).with(|config| config.file_bytes = 1 << 20);
     let session = Session::create(config()).unwrap();
     let mut guest = Guest::new(0);
     guest.emit(event_type!("e", n = 0u64));

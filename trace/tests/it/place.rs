@@ -31,7 +31,10 @@ fn as_child(test: &str) -> Option<std::path::PathBuf> {
 
 /// A session with all kinds of files in it.
 fn record(dir: &Path, share: Share) {
-    let config = SessionConfig { share, file_bytes: 1 << 20, ..SessionConfig::new(dir) };
+    let config = SessionConfig::new(dir).with(|config| {
+        config.share = share;
+        config.file_bytes = 1 << 20;
+    });
     let session = Session::create(config).unwrap();
     let _monitor = session.serve().unwrap();
     session.set_simple_file(&dir.join("simple")).unwrap();
@@ -92,7 +95,7 @@ fn modes_do_not_depend_on_the_umask() {
 #[test]
 fn snapshots_have_the_modes_of_their_session() {
     let dir = tempfile::tempdir().unwrap();
-    let config = SessionConfig { output: Output::Snapshots, ..SessionConfig::new(dir.path()) };
+    let config = SessionConfig::new(dir.path()).with(|config| config.output = Output::Snapshots);
     let session = Session::create(config).unwrap();
     let writer = session.start_writer(Duration::from_millis(1)).unwrap();
     session.attach("thread");
@@ -113,7 +116,9 @@ fn snapshots_have_the_modes_of_their_session() {
 fn a_directory_has_one_session_also_if_that_writes_no_trace() {
     for output in [Output::Trace, Output::Snapshots, Output::Nothing] {
         let dir = tempfile::tempdir().unwrap();
-        let create = || Session::create(SessionConfig { output, ..SessionConfig::new(dir.path()) });
+        let create = || {
+            Session::create(SessionConfig::new(dir.path()).with(|config| config.output = output))
+        };
         let first = create().unwrap();
 
         let second = create().err().map(|why| why.to_string());
@@ -133,7 +138,7 @@ fn a_session_whose_directory_is_replaced_continues_in_the_old_one() {
     let [there, moved, victim] = ["s", "moved", "victim"].map(|name| dir.path().join(name));
     fs::create_dir(&victim).unwrap();
     fs::create_dir(victim.join("ctf")).unwrap();
-    let config = SessionConfig { open_files: 1, ..SessionConfig::new(&there) };
+    let config = SessionConfig::new(&there).with(|config| config.open_files = 1);
     let session = Session::create(config).unwrap();
     let mut guests = [Guest::new(0), Guest::new(1)];
 
@@ -263,7 +268,7 @@ fn more_streams_than_descriptors_lose_nothing() {
     setrlimit(Resource::Nofile, Rlimit { current: many, maximum: most }).unwrap();
     assert_eq!(SessionConfig::new("s").open_files, 64);
     setrlimit(Resource::Nofile, Rlimit { current: Some(48), maximum: most }).unwrap();
-    let config = SessionConfig { file_bytes: 1 << 17, ..SessionConfig::new(dir.join("s")) };
+    let config = SessionConfig::new(dir.join("s")).with(|config| config.file_bytes = 1 << 17);
     assert_eq!(config.open_files, 12);
     let session = Session::create(config).unwrap();
     let mut guests: Vec<Guest> = (0..CLIENTS).map(Guest::new).collect();

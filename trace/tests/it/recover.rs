@@ -137,7 +137,7 @@ fn what_is_left_in_the_ring_is_a_session_of_its_own_and_the_killed_one_stays_as_
 #[test]
 fn a_guests_own_clock_keeps_its_map() {
     let dir = tempfile::tempdir().unwrap();
-    let config = || SessionConfig { same_counter: false, ..config(dir.path()) };
+    let config = || config(dir.path()).with(|config| config.same_counter = false);
     let session = Session::create(config()).unwrap();
     let mut guest = Guest::new(0);
     guest.emit(event_type!("e", n = 0u64));

@@ -117,7 +117,7 @@ impl EventSink for Recorder {
 impl DrainSink for &Recorder {
     fn begin_pass(&mut self) -> PassConfig {
         self.calls.lock().unwrap().push(Call::Begin);
-        PassConfig { mask: self.mask.lock().unwrap().take(), ..PassConfig::default() }
+        PassConfig::default().with(|config| config.mask = self.mask.lock().unwrap().take())
     }
 
     fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {

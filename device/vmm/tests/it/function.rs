@@ -4,8 +4,7 @@
 
 use crate::common::{Traps, start};
 use hypertrace_vmm::{
-    BarForm, BarMove, Bars, Hypertrace, Mapping, PciFunction, Region, RestoreError, SavedFunction,
-    Vm,
+    BarForm, BarMove, Bars, Hypertrace, Mapping, PciFunction, Region, RestoreError, Vm,
 };
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -286,9 +285,11 @@ fn a_bar_that_leaves_the_address_of_another_one_is_mapped_where_it_goes() {
 fn a_state_of_another_function_changes_nothing() {
     let (_dir, _hypertrace, function) = function();
     let before = function.save();
-    let mut lie = SavedFunction { bars: Bars::At([0x1000; 4]), ..before.clone() };
+    let mut lie = before.clone();
+    lie.bars = Bars::At([0x1000; 4]);
     lie.config.header[0] ^= 1;
-    let other_bus = SavedFunction { bars: Bars::Within(0..u64::MAX), ..before.clone() };
+    let mut other_bus = before.clone();
+    other_bus.bars = Bars::Within(0..u64::MAX);
 
     for state in [lie, other_bus] {
         assert!(function.load(&state).is_err());
@@ -303,7 +304,8 @@ fn a_state_does_not_widen_the_range_of_a_bus() {
     let function =
         PciFunction::new(hypertrace.device(), Arc::new(Traps), bars, BarForm::default()).unwrap();
     let before = function.save();
-    let wider = SavedFunction { bars: Bars::Within(0..1 << 33), ..before.clone() };
+    let mut wider = before.clone();
+    wider.bars = Bars::Within(0..1 << 33);
 
     let refused = function.load(&wider).unwrap_err();
 

@@ -41,7 +41,10 @@ impl DrainSink for &Recorder {
 fn device() -> (Device, Arc<Recorder>) {
     let memory = Memory::anonymous(Geometry { clients: 4, ..Geometry::default() }).unwrap();
     let kick = Kick::new().unwrap();
-    let config = ChipConfig { vcpu_clients: 2, has_doorbells: true, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| {
+        config.vcpu_clients = 2;
+        config.has_doorbells = true;
+    });
     let waker = kick.clone();
     let sink = Arc::<Recorder>::default();
     (Device::new(Arc::new(Chip::new(memory, &config, sink.clone(), waker)), kick), sink)

@@ -40,7 +40,7 @@ fn record_stores(machine: &mut Machine, base: u64) -> Stores {
 fn device(machine: &Machine) -> (Chip, KvmVm) {
     let geometry = Geometry { clients: 1, ..Geometry::default() };
     let memory = Memory::anonymous(geometry).unwrap();
-    let config = ChipConfig { has_doorbells: true, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| config.has_doorbells = true);
     // SAFETY: each test keeps the chip until its machine has run.
     let calls = unsafe { machine.vm().calls() };
     (Chip::new(memory, &config, Untold, ()), calls.unwrap())

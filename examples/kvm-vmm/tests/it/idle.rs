@@ -32,7 +32,7 @@ struct Lateness {
 
 impl EventSink for Lateness {
     fn session_info(&self) -> SessionInfo {
-        SessionInfo { guest_frequency: FREQUENCY, ..SessionInfo::default() }
+        SessionInfo::default().with(|info| info.guest_frequency = FREQUENCY)
     }
 
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
@@ -73,7 +73,10 @@ fn a_lone_event_is_drained_within_100_ms_though_the_host_keeps_no_timer() {
         return;
     };
     let kick = Kick::new().unwrap();
-    let config = ChipConfig { vcpu_clients: 1, has_doorbells: true, ..ChipConfig::default() };
+    let config = ChipConfig::default().with(|config| {
+        config.vcpu_clients = 1;
+        config.has_doorbells = true;
+    });
     let memory = Memory::anonymous(Geometry { clients: 1, ..Geometry::default() }).unwrap();
     let waker = kick.clone();
     let sink = Arc::<Lateness>::default();

@@ -24,7 +24,7 @@ fn start() -> (Hypertrace, TempDir) {
         block_bytes: 16 << 10,
         ..Geometry::default()
     };
-    let config = DeviceConfig { geometry, ..DeviceConfig::new(VCPUS as u32) };
+    let config = DeviceConfig::new(VCPUS as u32).with(|config| config.geometry = geometry);
     (Hypertrace::start(SessionConfig::new(dir.path()), config).unwrap(), dir)
 }
 

@@ -5,9 +5,7 @@ use std::sync::{Arc, Barrier};
 
 use common::{MAGIC, POINT, config, geometry, kick, start};
 use hypertrace_vmm::test_utils::FakeVm;
-use hypertrace_vmm::{
-    Counter, DeviceConfig, Error, Geometry, Hypertrace, Region, Saved, SessionConfig,
-};
+use hypertrace_vmm::{Counter, Error, Geometry, Hypertrace, Region, Saved, SessionConfig};
 use vmm_shapes::attach_window;
 use vmm_shapes::mmio_bus::Bus;
 
@@ -100,7 +98,10 @@ fn each_of_64_vcpus_has_a_client_and_a_ring() {
     const VCPUS: u32 = 64;
     let dir = tempfile::tempdir().unwrap();
     let session = SessionConfig::new(dir.path().join("s"));
-    let config = DeviceConfig { vcpus: VCPUS, geometry: geometry().for_vcpus(VCPUS), ..config() };
+    let config = config().with(|config| {
+        config.vcpus = VCPUS;
+        config.geometry = geometry().for_vcpus(VCPUS);
+    });
     let hypertrace = Hypertrace::start(session, config).unwrap();
     let (_machine, bus) = attach(&hypertrace);
     let control = BASE + hypertrace.chip().geometry().window_offset(Region::Control);
@@ -141,9 +142,9 @@ fn a_window_takes_points_of_several_threads_without_a_lock() {
 fn a_start_that_fails_leaves_the_directory_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("session");
-    let session = || SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(&path) };
+    let session = || SessionConfig::new(&path).with(|config| config.file_bytes = 1 << 20);
     let geometry = Geometry { ring_bytes: 3, ..geometry() };
-    let impossible = DeviceConfig { geometry, ..config() };
+    let impossible = config().with(|config| config.geometry = geometry);
 
     let failed = Hypertrace::start(session(), impossible).unwrap_err();
 

@@ -48,7 +48,7 @@ fn a_device_that_moves_to_a_jail_with_a_directory_records_there() {
 fn a_process_that_forked_the_recorder_attaches_no_thread_and_its_drop_changes_nothing() {
     child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
-        let config = DeviceConfig { drain: Drain::Later, ..DeviceConfig::new(1) };
+        let config = DeviceConfig::new(1).with(|config| config.drain = Drain::Later);
         let mut hypertrace = Hypertrace::start(SessionConfig::new(dir.path()), config).unwrap();
         hypertrace.session().install();
         // SAFETY: the child calls this library and ends.
@@ -78,9 +78,9 @@ fn a_process_that_forked_the_recorder_attaches_no_thread_and_its_drop_changes_no
 fn a_flight_recorder_that_was_left_to_a_child_keeps_its_directory() {
     child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
-        let config = DeviceConfig { drain: Drain::Later, ..DeviceConfig::new(1) };
+        let config = DeviceConfig::new(1).with(|config| config.drain = Drain::Later);
         let output = Output::Snapshots;
-        let session = SessionConfig { output, ..SessionConfig::new(dir.path()) };
+        let session = SessionConfig::new(dir.path()).with(|config| config.output = output);
         let mut hypertrace = Hypertrace::start(session, config).unwrap();
         let (mut parent, mut child) = UnixStream::pair().unwrap();
         let files = || std::fs::read_dir(dir.path()).unwrap().count();

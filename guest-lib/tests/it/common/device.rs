@@ -28,11 +28,10 @@ pub const FUNCTION: &str = "0000:00:04.0";
 pub const WINDOW: u64 = 0x2_0000;
 
 pub fn page() -> ConfigPage {
-    let facts = HostInfo {
-        features: Features::TRAPS | Features::KICK,
-        vcpu_clients: VCPU_CLIENTS,
-        ..HostInfo::default()
-    };
+    let facts = HostInfo::default().with(|info| {
+        info.features = Features::TRAPS | Features::KICK;
+        info.vcpu_clients = VCPU_CLIENTS;
+    });
     ConfigPage::new(&GEOMETRY, &facts)
 }
 
@@ -46,12 +45,11 @@ impl System {
     /// Without a device.
     pub fn new() -> System {
         let root = tempfile::tempdir().unwrap();
-        let options = Options {
-            sysfs: root.path().join("sys"),
-            proc: root.path().join("proc"),
-            memory: root.path().join("mem"),
-            ..Options::default()
-        };
+        let options = Options::default().with(|options| {
+            options.sysfs = root.path().join("sys");
+            options.proc = root.path().join("proc");
+            options.memory = root.path().join("mem");
+        });
         let system = System { root, options };
         system.write("proc/cmdline", "quiet root=/dev/vda\n");
         system.write("proc/cpuinfo", "flags\t\t: fpu tsc constant_tsc nonstop_tsc\n");

@@ -109,7 +109,7 @@ pub struct Host {
 
 impl Host {
     pub fn new(geometry: Geometry, vcpu_clients: u32, rings: &'static [AtomicU64]) -> Host {
-        let facts = HostInfo { vcpu_clients, ..HostInfo::default() };
+        let facts = HostInfo::default().with(|info| info.vcpu_clients = vcpu_clients);
         Host {
             geometry,
             page: ConfigPage::new(&geometry, &facts),

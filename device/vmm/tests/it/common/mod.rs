@@ -31,6 +31,9 @@ pub fn geometry() -> Geometry {
 
 /// Starts a device with small rings.
 pub fn start(dir: &Path) -> Hypertrace {
-    let config = DeviceConfig { geometry: geometry(), drain: Drain::Later, ..DeviceConfig::new(1) };
+    let config = DeviceConfig::new(1).with(|config| {
+        config.geometry = geometry();
+        config.drain = Drain::Later;
+    });
     Hypertrace::start(SessionConfig::new(dir), config).unwrap()
 }

@@ -22,13 +22,13 @@ pub fn geometry() -> Geometry {
 
 /// Returns a configuration with small rings.
 pub fn config() -> DeviceConfig {
-    DeviceConfig { geometry: geometry(), ..DeviceConfig::new(VCPUS) }
+    DeviceConfig::new(VCPUS).with(|config| config.geometry = geometry())
 }
 
 /// Starts a device with a session in a new directory.
 pub fn start(saved: Option<&Saved>) -> (tempfile::TempDir, Hypertrace) {
     let dir = tempfile::tempdir().unwrap();
-    let session = SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.path()) };
+    let session = SessionConfig::new(dir.path()).with(|config| config.file_bytes = 1 << 20);
     let hypertrace = Hypertrace::start(session, config()).unwrap();
     if let Some(saved) = saved {
         hypertrace.load(saved).unwrap();

@@ -102,7 +102,10 @@ impl Segment {
             assert_ne!(at, libc::MAP_FAILED);
             (file, std::slice::from_raw_parts(at.cast::<AtomicU64>(), len as usize / 8))
         };
-        let facts = HostInfo { vcpu_clients: relays, epoch: 7, ..HostInfo::default() };
+        let facts = HostInfo::default().with(|info| {
+            info.vcpu_clients = relays;
+            info.epoch = 7;
+        });
         file.write_all_at(ConfigPage::new(&geometry, &facts).words().as_bytes(), 0).unwrap();
         let segment = Segment { file, geometry, relays, words };
         segment.set_state(State::Serving);
