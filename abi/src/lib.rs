@@ -44,3 +44,8 @@ pub mod trace_parent;
 
 #[doc(hidden)]
 pub use zerocopy;
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

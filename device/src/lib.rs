@@ -50,3 +50,8 @@ pub use hypertrace_abi::drain::DrainPolicy;
 pub use hypertrace_abi::layout::{
     Geometry, GeometryError, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
 };
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

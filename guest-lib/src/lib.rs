@@ -222,3 +222,8 @@ macro_rules! reference_point {
         $crate::this_thread::reference_point(site, fields)
     }};
 }
+
+// The example of README.md.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -90,3 +90,8 @@ pub use recording::{Form, Given, Recording, Unread, UnreadPart};
 pub use source::Source;
 pub use stat::{SessionStat, StreamStat};
 pub use value::{Array, Name, ValueRef, ValueWriter};
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -91,3 +91,8 @@ pub mod generated {
     pub use hypertrace_abi::event::{Bytes, Hex, Site};
     pub use {linkme, probe};
 }
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -54,3 +54,8 @@ pub use signals::Signals;
 
 pub use hypertrace_abi::drain::DrainPolicy;
 pub use hypertrace_segment::{Holder, Segment, SegmentError};
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

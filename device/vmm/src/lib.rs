@@ -49,3 +49,8 @@ pub use hypertrace_trace::monitor::{Monitor, MonitorError};
 pub use hypertrace_trace::{
     Destination, GuestTsc, Output, Session, SessionConfig, SessionError, Share, Summary, attach,
 };
+
+// The example of README.md.
+#[cfg(all(doctest, feature = "test-utils"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -50,3 +50,8 @@ pub mod parts {
     pub use crate::destination::Destination;
     pub use crate::message::{Formatting, Message};
 }
+
+// The example of README.md.
+#[cfg(all(doctest, feature = "guest"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -84,3 +84,8 @@ pub use layer::HypertraceLayer;
 pub use hypertrace_log::Guest;
 #[cfg(feature = "host")]
 pub use hypertrace_log::Host;
+
+// The example of README.md.
+#[cfg(all(doctest, feature = "guest"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

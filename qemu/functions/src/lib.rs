@@ -40,3 +40,8 @@ pub mod write;
 
 pub use error::{Error, Result};
 pub use task::Task;
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -114,6 +114,46 @@ fn each_page_that_code_names_exists() {
     assert!(read > 50, "{read}");
 }
 
+/// Returns the folders of the crates that are published.
+fn published(root: &Path) -> Vec<PathBuf> {
+    let manifests = files(root, &["toml"]).into_iter().filter(|file| file.ends_with("Cargo.toml"));
+    let is_published = |manifest: &PathBuf| {
+        let text = fs::read_to_string(manifest).unwrap();
+        text.starts_with("[package]") && !text.contains("publish = false")
+    };
+    manifests.filter(is_published).map(|file| file.parent().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn each_published_crate_has_what_its_page_in_a_registry_shows() {
+    let root = root();
+    let folders = published(&root);
+    assert!(folders.len() > 15, "{folders:?}");
+    for folder in folders {
+        let read = |name| fs::read_to_string(folder.join(name)).unwrap();
+        for name in ["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-BSD-3-Clause"] {
+            assert_eq!(read(name), fs::read_to_string(root.join(name)).unwrap(), "{folder:?}");
+        }
+        let readme = read("README.md");
+        // The registry has the crate alone, and the page of its documentation not even that.
+        for text in [&readme, &read("CHANGELOG.md")] {
+            assert_eq!(links(text), [""; 0], "links in {folder:?} lead out of its package");
+        }
+        let (example, source) = if folder.join("src/lib.rs").exists() {
+            ("```rust", "src/lib.rs")
+        } else {
+            ("```", "src/main.rs")
+        };
+        assert!(readme.contains(example), "{folder:?}: README.md has no example");
+        let is_compiled = read(source).contains("#[doc = include_str!(\"../README.md\")]");
+        assert_eq!(is_compiled, source == "src/lib.rs", "{folder:?}: the example is not tested");
+        let manifest = read("Cargo.toml");
+        let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")).unwrap();
+        let documentation = format!("documentation = \"https://docs.rs/{name}\n");
+        assert!(manifest.contains(&documentation), "{folder:?}: {documentation}");
+    }
+}
+
 /// Returns the text of Rust sources as one line, with strings that are broken over lines put together.
 fn sources(root: &Path) -> String {
     let sources =

@@ -30,3 +30,8 @@ pub use run::{
     Exits, FILE, MAX_NAMES, Mean, OLDEST_VERSION, Region, Run, SLOWEST, TYPICAL, Typical, VERSION,
 };
 pub use sentence::{Answer, Unit, sentences, signed};
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

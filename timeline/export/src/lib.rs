@@ -33,3 +33,8 @@ pub mod uftrace;
 
 pub use choice::Choice;
 pub use error::{Error, Result};
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -101,3 +101,8 @@ pub use generate::generate;
 pub use names::{MAX_ARGUMENTS, MAX_NAME};
 pub use parser::parse;
 pub use types::{CType, Kind};
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -35,3 +35,8 @@ pub mod session_json;
 pub mod trace_dat;
 pub mod tsc;
 pub mod tsdl;
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -66,3 +66,8 @@ pub use relation::{GuestRecording, HostRecording, relate};
 pub use source::Source;
 pub use state::FILE;
 pub use steal::stolen;
+
+// The example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -2,7 +2,7 @@
 //! with the host of a session.
 //!
 //! ```
-//! use hypertrace_abi::config::HostFacts;
+//! use hypertrace_abi::config::HostInfo;
 //! use hypertrace_abi::layout::Geometry;
 //! use hypertrace_segment::Segment;
 //!
@@ -10,7 +10,7 @@
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("segment");
 //! // The host of a session.
-//! let host = Segment::create(&path, None, &Geometry::default(), &HostFacts::default())?;
+//! let host = Segment::create(&path, None, &Geometry::default(), &HostInfo::default())?;
 //! // A program.
 //! let program = Segment::open(&path)?;
 //! program.local().ring(3);
@@ -62,3 +62,8 @@ pub use lock::LockFile;
 pub use mapping::Mapping;
 #[cfg(feature = "std")]
 pub use token::token;
+
+// The example of README.md.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
