@@ -13,6 +13,8 @@ mod mutants;
 mod notes;
 mod package;
 mod probe;
+#[cfg(test)]
+mod registry;
 mod step;
 mod suite;
 mod tree;
