@@ -5,6 +5,7 @@
 //! Offsets and sizes are in bytes unless a name says words. `docs/abi.md` has
 //! the same as tables, with the reader and writer of each word.
 
+#[doc(hidden)]
 pub mod local;
 /// PCI vendor id (Red Hat, which sets 10f0-10ff aside for experiments).
 pub const PCI_VENDOR: u16 = 0x1af4;
@@ -14,8 +15,10 @@ pub const PCI_DEVICE: u16 = 0x10f0;
 pub const PCI_SUBSYSTEM: u16 = 0x6874;
 /// PCI device id of a function of this vendor whose BAR 2 is a file of the host: ivshmem. The file may
 /// hold a segment.
+#[doc(hidden)]
 pub const IVSHMEM_DEVICE: u16 = 0x1110;
 /// The BAR of ivshmem that is the file.
+#[doc(hidden)]
 pub const IVSHMEM_BAR: usize = 2;
 /// PCI class: memory controller, RAM.
 pub const PCI_CLASS: u16 = 0x0500;
@@ -31,8 +34,10 @@ pub const WORD: u64 = 8;
 
 /// Bytes from one client's 2016 argument slot in BAR 1 to the next, per argument:
 /// the 2016 code steps `u64` pointers by `client * args * 8`.
+#[doc(hidden)]
 pub const LEGACY_SLOT_STRIDE_PER_ARG: u64 = 64;
 /// Greatest number of arguments of a 2016 event.
+#[doc(hidden)]
 pub const MAX_LEGACY_ARGS: u32 = 16;
 
 /// Registers of a client's page in BAR 2.
@@ -48,6 +53,7 @@ pub mod register {
 /// Marks of a store to a register, in the code of a program. An emulator that
 /// translates the code recognises the store by its mark. A mark does not change the
 /// effect of the store.
+#[doc(hidden)]
 pub mod mark {
     /// Displacement of the marked store on x86-64: `mov [reg + DISPLACEMENT], reg`,
     /// 64 bits wide, with a 32-bit displacement that was subtracted from the address
@@ -60,6 +66,7 @@ pub mod mark {
 
 /// Calls (ioctl) of `/dev/hypertrace`, which a Linux guest's kernel module makes. Their argument is the
 /// address of a client's number, a u32.
+#[doc(hidden)]
 pub mod module {
     /// Leases the client for the open description: `_IOWR(0xe7, 0, u32)`.
     pub const LEASE: u32 = 0xc004_e700;
@@ -68,6 +75,7 @@ pub mod module {
 }
 
 /// Page G of a client, written by the guest: indices of words.
+#[doc(hidden)]
 pub mod guest_page {
     /// Ring position after the last published record, in words.
     pub const HEAD: usize = 0;
@@ -94,6 +102,7 @@ pub mod guest_page {
 }
 
 /// Page H of a client, written by the host: indices of words.
+#[doc(hidden)]
 pub mod host_page {
     /// Ring position up to which the host has taken records, in words.
     pub const TAIL: usize = 0;
@@ -115,10 +124,13 @@ pub mod host_page {
 }
 
 /// Words in the header of a slot.
+#[doc(hidden)]
 pub const SLOT_HEADER_WORDS: usize = 4;
 /// Maximum number of payload words of a reference point.
+#[doc(hidden)]
 pub const SLOT_WORDS: usize = 256;
 /// Part of a ring, its last sixteenth, that only reference points may use.
+#[doc(hidden)]
 pub const RESERVED_PART: u64 = 16;
 /// Size of the enable mask in bytes: one byte per value of `hash(name) & 0xfff`.
 pub const MASK_BYTES: u64 = 4096;

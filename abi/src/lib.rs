@@ -8,9 +8,9 @@
 //! Events describe themselves: an [`event`] has a [`schema`] whose hash is its
 //! id, and the text reaches the host once, through the client's schema log.
 //! [`layout`] defines every region and offset, and the [`config`] page describes
-//! them to the guest. [`slot`] serves reference points. [`sink`] is the one trait
-//! between a device and a trace engine. [`clients`] has the host's side of all rings,
-//! and divides the time of a [`drain`] loop between them.
+//! them to the guest. [`sink`] is the one trait between a device and a trace engine.
+//!
+//! Items that this documentation hides are for hypertrace's own crates.
 //!
 //! `no_std`, no allocation except in `clients` (feature `host`), little-endian machines only. Neither side trusts shared
 //! memory: each keeps its own state in private memory, and checks what it reads.
@@ -23,15 +23,19 @@ compile_error!("the hypertrace wire is defined for little-endian machines only")
 #[cfg(feature = "host")]
 extern crate alloc;
 
+#[doc(hidden)]
 pub mod atomic;
+#[doc(hidden)]
 #[cfg(feature = "host")]
 pub mod clients;
 pub mod clock;
 pub mod config;
+#[doc(hidden)]
 pub mod drain;
 pub mod event;
 mod kinds;
 pub mod layout;
+#[doc(hidden)]
 pub mod legacy;
 mod prefetch;
 pub mod record;
@@ -39,6 +43,7 @@ pub mod region;
 pub mod ring;
 pub mod schema;
 pub mod sink;
+#[doc(hidden)]
 pub mod slot;
 pub mod trace_parent;
 

@@ -30,9 +30,11 @@ pub(crate) const fn fnv1a(mut hash: u32, bytes: &[u8]) -> u32 {
 }
 
 /// Start value of FNV-1a.
+#[doc(hidden)]
 pub const FNV_START: u32 = 0x811c_9dc5;
 
 /// Factor of FNV-1a.
+#[doc(hidden)]
 pub const FNV_PRIME: u32 = 0x0100_0193;
 
 /// Turns a hash into an id: ids below [`id::FIRST`] are reserved.

@@ -48,6 +48,7 @@ pub(crate) const BLOCK_HEADER_WORDS: u64 = 2;
 
 /// Returns whether a running counter has gone backwards. A guest can make it wrap,
 /// so half of all differences count as forwards.
+#[doc(hidden)]
 pub fn is_back(from: u64, to: u64) -> bool {
     to.wrapping_sub(from) > u64::MAX / 2
 }
@@ -205,6 +206,7 @@ impl<'m> ClientMemory<'m> {
 }
 
 /// Returns the words of the enable mask in BAR 4.
+#[doc(hidden)]
 pub fn mask_words(rings: &[AtomicU64]) -> Option<&[AtomicU64]> {
     rings.get(..(MASK_BYTES / WORD) as usize)
 }
