@@ -13,7 +13,7 @@
 //! let hypertrace = Hypertrace::start(SessionConfig::new("out"), DeviceConfig::new(2))?;
 //! // The guest runs. A store to a register goes to `hypertrace.chip()`.
 //! let summary = hypertrace.finish()?;
-//! println!("{} events, {} lost", summary.records, summary.lost);
+//! println!("{} events of guests, {} lost", summary.ring_events, summary.lost);
 //! # Ok(())
 //! # }
 //! ```
