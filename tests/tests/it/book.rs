@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use toml::Table;
+
 fn root() -> PathBuf {
     fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap()
 }
@@ -129,6 +131,12 @@ fn each_published_crate_has_what_its_page_in_a_registry_shows() {
     let root = root();
     let folders = published(&root);
     assert!(folders.len() > 15, "{folders:?}");
+    let name = |folder: &PathBuf| {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let manifest: Table = manifest.parse().unwrap();
+        manifest["package"]["name"].as_str().unwrap().to_owned()
+    };
+    let all: BTreeSet<_> = folders.iter().map(name).collect();
     for folder in folders {
         let read = |name| fs::read_to_string(folder.join(name)).unwrap();
         for name in ["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-BSD-3-Clause"] {
@@ -147,10 +155,15 @@ fn each_published_crate_has_what_its_page_in_a_registry_shows() {
         assert!(readme.contains(example), "{folder:?}: README.md has no example");
         let is_compiled = read(source).contains("#[doc = include_str!(\"../README.md\")]");
         assert_eq!(is_compiled, source == "src/lib.rs", "{folder:?}: the example is not tested");
-        let manifest = read("Cargo.toml");
-        let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")).unwrap();
-        let documentation = format!("documentation = \"https://docs.rs/{name}\n");
-        assert!(manifest.contains(&documentation), "{folder:?}: {documentation}");
+        let manifest: Table = read("Cargo.toml").parse().unwrap();
+        let documentation = format!("https://docs.rs/{}", name(&folder));
+        assert_eq!(manifest["package"]["documentation"].as_str(), Some(&*documentation));
+        for kind in ["dependencies", "build-dependencies"] {
+            let names = manifest.get(kind).and_then(|names| names.as_table()).into_iter();
+            for ours in names.flat_map(Table::keys).filter(|name| name.starts_with("hypertrace")) {
+                assert!(all.contains(ours), "{folder:?} depends on {ours}, which is not published");
+            }
+        }
     }
 }
 
