@@ -12,8 +12,8 @@
 //!
 //! Items that this documentation hides are for hypertrace's own crates.
 //!
-//! `no_std`, no allocation except in `clients` (feature `host`), little-endian machines only. Neither side trusts shared
-//! memory: each keeps its own state in private memory, and checks what it reads.
+//! `no_std`, no allocation except in `clients` (feature `host`) and `file` (feature `file`, with `std`), little-endian
+//! machines only. Neither side trusts shared memory: each keeps its own state in private memory, and checks what it reads.
 #![warn(missing_debug_implementations)]
 #![cfg_attr(not(any(test, hypertrace_loom)), no_std)]
 
@@ -22,6 +22,8 @@ compile_error!("the hypertrace wire is defined for little-endian machines only")
 
 #[cfg(feature = "host")]
 extern crate alloc;
+#[cfg(feature = "file")]
+extern crate std;
 
 #[doc(hidden)]
 pub mod atomic;
@@ -33,6 +35,9 @@ pub mod config;
 #[doc(hidden)]
 pub mod drain;
 pub mod event;
+#[doc(hidden)]
+#[cfg(feature = "file")]
+pub mod file;
 mod kinds;
 pub mod layout;
 #[doc(hidden)]

@@ -2,9 +2,8 @@
 
 use crate::Usage;
 use anyhow::{Context, Result};
-use hypertrace_format::folder::{Folder, Share, inode, open_regular, read_at};
+use hypertrace_format::folder::{Folder, Share, check_size, inode, open_regular, read_at};
 use rustix::fs::{CWD, OFlags, fstat};
-use rustix::process::{Resource, getrlimit};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -81,8 +80,8 @@ pub struct WholeFile {
     /// `None`: nothing is left of the file, however the process ends.
     name: Option<Unfinished>,
     prefix: &'static str,
-    /// Bytes that may still be written: a file that grows beyond its limit ends the process by a signal.
-    left: u64,
+    /// Bytes that are written.
+    bytes: u64,
 }
 
 /// Name of a file while it is written, where the file system has only files with names. Dropped, it is removed.
@@ -116,8 +115,7 @@ impl WholeFile {
     }
 
     fn of(file: OwnedFd, name: Option<Unfinished>, prefix: &'static str) -> WholeFile {
-        let left = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
-        WholeFile { file: file.into(), name, prefix, left }
+        WholeFile { file: file.into(), name, prefix, bytes: 0 }
     }
 
     /// Returns whether something is left of it if a signal ends the process.
@@ -144,12 +142,10 @@ impl WholeFile {
 
 impl Write for WholeFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(left) = self.left.checked_sub(bytes.len() as u64) else {
-            let why = "it would grow beyond RLIMIT_FSIZE";
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-        };
-        self.left = left;
+        let grown = self.bytes + bytes.len() as u64;
+        check_size(grown)?;
         self.file.write_all(bytes)?;
+        self.bytes = grown;
         Ok(bytes.len())
     }
 

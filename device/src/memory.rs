@@ -12,11 +12,11 @@
 use crate::state::RestoreError;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::{ConfigPage, RingMode};
+use hypertrace_abi::file::{check_size, memfd};
 use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, PAGE, Region, WORD};
 use hypertrace_abi::ring::ClientMemory;
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{Advice, madvise};
-use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -205,7 +205,9 @@ impl Memory {
     pub fn from_file(geometry: Geometry, file: File) -> Result<Memory, MemoryError> {
         geometry.check()?;
         let bytes = Memory::file_size(&geometry);
-        set_len(&file, bytes).map_err(|source| MemoryError::Create { bytes, source })?;
+        check_size(bytes)
+            .and_then(|()| file.set_len(bytes))
+            .map_err(|source| MemoryError::Create { bytes, source })?;
         Memory::map(geometry, file)
     }
 
@@ -384,29 +386,10 @@ fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
     word.fetch_xor(u64::from_le_bytes(flips), Ordering::Release);
 }
 
-fn memfd(bytes: u64) -> io::Result<File> {
-    let file = memfd_create("hypertrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    let file = File::from(file);
-    set_len(&file, bytes)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(file)
-}
-
-/// Gives a file this length. Beyond RLIMIT_FSIZE the kernel would raise SIGXFSZ as well, which
-/// ends a process by default: that is an error here, which names the limit.
-fn set_len(file: &File, bytes: u64) -> io::Result<()> {
-    match getrlimit(Resource::Fsize).current.filter(|limit| bytes > *limit) {
-        None => file.set_len(bytes),
-        Some(limit) => {
-            let why = format!("the limit is {limit} bytes (RLIMIT_FSIZE, see ulimit -f)");
-            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{SealFlags, fcntl_add_seals};
 
     #[test]
     fn children_have_none_of_the_memory_if_it_is_hidden() {

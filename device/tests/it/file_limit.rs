@@ -17,7 +17,7 @@ fn memory_beyond_the_limit_of_a_file_is_an_error_that_names_it() {
 
         for made in [of_memfd, of_file] {
             let why = made.unwrap_err().source().unwrap().to_string();
-            assert!(why.contains("65536 bytes (RLIMIT_FSIZE"), "{why}");
+            assert!(why.contains("beyond RLIMIT_FSIZE, 65536"), "{why}");
         }
     });
 }

@@ -17,13 +17,15 @@ use rustix::fs::{
     chmod, fchmod, flock, fstat, ftruncate, linkat, mkdirat, openat, renameat, statat,
 };
 use rustix::io::{Errno, pread, pwrite};
-use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+pub use hypertrace_abi::file::check_size;
 
 /// Tries of a system call that signals interrupt. After that the interruption
 /// is an error like any other.
@@ -113,21 +115,6 @@ pub fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
 /// Returns device and inode, which no other file has.
 pub fn inode(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
-}
-
-/// Checks that a file may have this many bytes. Beyond RLIMIT_FSIZE the kernel refuses them with
-/// a SIGXFSZ, which ends a process by default.
-///
-/// # Errors
-/// If it may not: the error names the limit.
-pub fn check_size(bytes: u64) -> io::Result<()> {
-    match getrlimit(Resource::Fsize).current.filter(|limit| bytes > *limit) {
-        None => Ok(()),
-        Some(limit) => {
-            let why = format!("{bytes} bytes are beyond RLIMIT_FSIZE, {limit} (see ulimit -f)");
-            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
-        }
-    }
 }
 
 /// What is in the place of a regular file, such as `a pipe`.

@@ -8,6 +8,7 @@ use crate::lock::{LockFile, own_description};
 use crate::mapping::Mapping;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
 use hypertrace_abi::config::{CONFIG_WORDS, ConfigError, ConfigPage, Features, HostInfo, RingMode};
+use hypertrace_abi::file::{check_size, memfd};
 use hypertrace_abi::layout::local::HOST_LOCK;
 use hypertrace_abi::layout::{
     Geometry, GeometryError, MIN_BAR, PAGE, Region, WORD, guest_page, host_page,
@@ -15,10 +16,9 @@ use hypertrace_abi::layout::{
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::zerocopy::IntoBytes;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
-    fstat, memfd_create, openat, statat, unlinkat,
+    AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, openat, statat, unlinkat,
 };
-use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -521,17 +521,6 @@ fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
     move |source| SegmentError::System { doing, path: path.to_owned(), source }
 }
 
-/// Checks that a file may have this many bytes: beyond RLIMIT_FSIZE the kernel raises SIGXFSZ.
-fn check_size(bytes: u64) -> io::Result<()> {
-    match getrlimit(Resource::Fsize).current.filter(|limit| bytes > *limit) {
-        None => Ok(()),
-        Some(limit) => {
-            let why = format!("{bytes} bytes are beyond RLIMIT_FSIZE, {limit} (see ulimit -f)");
-            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
-        }
-    }
-}
-
 fn reserve(file: &File, size: Option<u64>, geometry: &Geometry) -> io::Result<()> {
     let size = size.unwrap_or_else(|| geometry.window_size());
     check_size(size.max(used(geometry)))?;
@@ -541,15 +530,6 @@ fn reserve(file: &File, size: Option<u64>, geometry: &Geometry) -> io::Result<()
         0 => file.set_len(size.max(used(geometry))),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
-}
-
-fn memfd(bytes: u64) -> io::Result<File> {
-    check_size(bytes)?;
-    let file = memfd_create("hypertrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    let file = File::from(file);
-    file.set_len(bytes)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(file)
 }
 
 #[cfg(test)]
