@@ -19,7 +19,6 @@
 //!
 //! Its types serialize to the JSON of `hypertrace info --json`. Times are in nanoseconds.
 
-use crate::clock::host::uuid_text;
 use crate::clock::{self, ClockMap, Contradicted, FRACTION, Residuals};
 use crate::error::{Error, Result};
 use crate::inputs::ctf::{self, ClockMaps, ComparedTsc, Domain, GuestTsc, KvmWord};
@@ -28,6 +27,7 @@ use crate::recording::Recording;
 use crate::stat::{SessionStat, StreamStat};
 use hypertrace_format::error::Warning;
 use hypertrace_format::origin::Origin;
+use hypertrace_format::uuid;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -341,7 +341,7 @@ impl Session {
             origin: json.origin.clone(),
             trace_parent: json.trace_parent.clone(),
             finished: json.finished,
-            boot_id: counter.boot_id().map(uuid_text),
+            boot_id: counter.boot_id().map(uuid::text),
             frequency: counter.frequency(),
             anchor: Point { raw, unix_ns },
             is_placed: number == 0 || session.is_placed_with(&recording.sessions[0].0),

@@ -23,4 +23,4 @@ pub(crate) use hypertrace_format::folder::{Folder, Share};
 pub(crate) use hypertrace_format::packet::{Domain, PacketHeader};
 pub(crate) use packet_buffer::PacketBuffer;
 pub(crate) use stream::Stream;
-pub(crate) use uuid::{Uuid, random_uuid};
+pub(crate) use uuid::random_uuid;

@@ -2,18 +2,16 @@
 
 //! The clock of a directory's times, and its anchor: where these times are on the host's counter.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
 
+use hypertrace_format::clock::FREQUENCIES;
+use hypertrace_format::uuid;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, file};
 
 /// Name of the file with the anchor.
 pub const FILE: &str = "hypertrace.json";
-
-/// Frequencies that a counter may have, ticks per second.
-pub const FREQUENCIES: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 
 /// Most bytes of the file.
 const MAX: u64 = 4096;
@@ -122,18 +120,13 @@ impl Anchor {
             let found = json.frequency;
             return Err(wrong(format!("expected a frequency of 10^3 to 10^12, found {found}")));
         }
-        if let Some(boot) = json.boot_id.as_deref().filter(|boot| !is_boot_id(boot)) {
+        if let Some(boot) = json.boot_id.as_deref().filter(|boot| uuid::parse(boot).is_none()) {
             let why = format!("expected a boot_id of the form 8-4-4-4-12, found {boot:?}");
             return Err(wrong(why));
         }
         let Json { boot_id, counter, frequency, unix_ns, .. } = json;
         Ok(Some(Anchor { boot_id, counter, frequency, unix_ns }))
     }
-}
-
-fn is_boot_id(text: &str) -> bool {
-    let lengths = text.split('-').map(str::len);
-    lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|c| c == b'-' || c.is_ascii_hexdigit())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::number::{decimal, signed};
 use crate::sources::Sources;
 use crate::{Error, Result};
 use hypertrace_format::pattern::matches;
-use hypertrace_timeline::clock::host::uuid_text;
+use hypertrace_format::uuid;
 use hypertrace_timeline::regions::{EMPTY, Group, NotCounted, Part, Regions, Times};
 use hypertrace_timeline::{
     ClockMaps, EntryRef, EventRef, Lost, Recording, Session, ValueWriter, Warning,
@@ -92,7 +92,7 @@ pub fn regions(
 ) -> Result<()> {
     let start = recording.start_unix_ns();
     let uuid =
-        |(session, _): &(Session, ClockMaps)| uuid_text(u128::from_be_bytes(session.json().uuid));
+        |(session, _): &(Session, ClockMaps)| uuid::text(u128::from_be_bytes(session.json().uuid));
     let uuids = Vec::from_iter(recording.sessions.iter().map(uuid));
     let mut row = "name,by,session,client,id,t_ns,begin_ns,duration_ns".to_owned();
     part_columns(&mut row);

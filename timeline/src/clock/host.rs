@@ -35,7 +35,7 @@ const BITS: u32 = 40;
 
 impl HostCounter {
     /// Makes a counter that had the value `raw` at Unix time `unix_ns`. `boot_id` is the
-    /// number in `/proc/sys/kernel/random/boot_id`, see [`uuid`]; `None` if the recording does
+    /// number in `/proc/sys/kernel/random/boot_id`, see [`uuid`](hypertrace_format::uuid); `None` if the recording does
     /// not have it. A frequency outside of [`FREQUENCIES`] counts as the nearer end.
     pub fn new(boot_id: Option<u128>, raw: u64, unix_ns: i64, frequency: u64) -> HostCounter {
         let frequency = frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
@@ -114,21 +114,6 @@ pub fn share(counters: &mut [HostCounter]) {
     }
 }
 
-/// Parses a number of 8-4-4-4-12 hexadecimal digits.
-pub fn uuid(text: &str) -> Option<u128> {
-    let groups: Vec<&str> = text.split('-').collect();
-    let digits = groups.concat();
-    let is_uuid = groups.iter().map(|g| g.len()).eq([8, 4, 4, 4, 12])
-        && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    u128::from_str_radix(&digits, 16).ok().filter(|_| is_uuid)
-}
-
-/// Formats a number as [`uuid`] parses it.
-pub fn uuid_text(number: u128) -> String {
-    let digits = format!("{number:032x}");
-    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,15 +188,5 @@ mod tests {
         }
         assert_eq!(HostCounter::new(None, 5, i64::MAX, GHZ).raw(i64::MIN), 0);
         assert_eq!(HostCounter::new(None, u64::MAX, 0, GHZ).raw(i64::MAX), u64::MAX);
-    }
-
-    #[test]
-    fn only_uuids_are_parsed() {
-        let text = "36d00ed1-e68a-4dcf-9f57-8bb3a1fed66d";
-        assert_eq!(uuid(text), Some(0x36d0_0ed1_e68a_4dcf_9f57_8bb3_a1fe_d66d));
-        for wrong in ["", "36d00ed1", "36d00ed1-e68a-4dcf-9f57-8bb3a1fed66g", &text.repeat(2)] {
-            assert_eq!(uuid(wrong), None, "{wrong}");
-        }
-        assert_eq!(uuid("+6d00ed1-e68a-4dcf-9f57-8bb3a1fed66d"), None);
     }
 }

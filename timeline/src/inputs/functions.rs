@@ -2,7 +2,7 @@
 
 //! Function traces: entries and exits of a guest's functions, at the host's times.
 
-use crate::clock::host::{self, HostCounter};
+use crate::clock::host::HostCounter;
 use crate::error::{Error, Result};
 use crate::event::{Bound, Encoded, EntryRef, EventKind, EventRef, Fields, Lost};
 use crate::function::{EventNames, Function, FunctionFields, FunctionName};
@@ -12,6 +12,7 @@ use crate::inputs::names::Names;
 use crate::source::Source;
 use hypertrace_abi::ring::Losses;
 use hypertrace_format::error::Warning;
+use hypertrace_format::uuid;
 use hypertrace_functions::clock::Clock;
 use hypertrace_functions::read::{Records, Trace};
 use hypertrace_functions::record::{self, Record};
@@ -61,7 +62,7 @@ impl FunctionTrace {
                        plugin";
             return Err(Error::NotASession { path: path.to_owned(), why: why.into() });
         };
-        let boot = anchor.boot_id.as_deref().and_then(host::uuid);
+        let boot = anchor.boot_id.as_deref().and_then(uuid::parse);
         let counter = HostCounter::new(boot, anchor.counter, anchor.unix_ns, anchor.frequency);
         Ok(FunctionTrace { clock: anchor.clock(), counter, session: None, trace })
     }

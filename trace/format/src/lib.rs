@@ -12,6 +12,7 @@
 //! trace_dat     ids in a trace.dat, the file of a kernel's recording
 //! ring_page     pages of a kernel's ring buffer
 //! clock         one instant on all of the host's clocks
+//! uuid          UUIDs as text
 //! pattern       patterns of event names
 //! error         errors of a directory and of a write
 //! number        numbers in messages
@@ -35,6 +36,7 @@ pub mod session_json;
 pub mod trace_dat;
 pub mod tsc;
 pub mod tsdl;
+pub mod uuid;
 
 // The example of README.md.
 #[cfg(doctest)]

@@ -1,25 +1,9 @@
-//! A trace's UUID: its text, and new ones.
+//! A new trace's UUID.
 
 use hypertrace_abi::clock::ticks;
 use hypertrace_format::folder::retry;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::fmt::{self, Write};
 use std::hash::{BuildHasher, RandomState};
-
-/// A UUID in its usual form, 8-4-4-4-12.
-pub struct Uuid<'a>(pub &'a [u8; 16]);
-
-impl fmt::Display for Uuid<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, byte) in self.0.iter().enumerate() {
-            if matches!(i, 4 | 6 | 8 | 10) {
-                f.write_char('-')?;
-            }
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
-    }
-}
 
 /// Returns a random UUID (version 4).
 pub(crate) fn random_uuid() -> [u8; 16] {

@@ -10,7 +10,7 @@ use crate::ctf::journal::Journal;
 use crate::ctf::metadata::{blocks, tsdl};
 use crate::ctf::packet_buffer::DEFAULT_PACKET_BYTES;
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
-use crate::ctf::{Clocks, Folder, PacketBuffer, Uuid, WriteFailed};
+use crate::ctf::{Clocks, Folder, PacketBuffer, WriteFailed};
 use crate::events::Unattached;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
@@ -18,6 +18,7 @@ use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_format::classes::Line;
 use hypertrace_format::origin::Origin;
 use hypertrace_format::session_json::{FORMAT, SessionJson, VERSION};
+use hypertrace_format::uuid;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::io;
@@ -312,7 +313,7 @@ impl TraceState {
         let json = SessionJson {
             format: FORMAT.into(),
             version: VERSION,
-            uuid: Uuid(&self.trace.uuid).to_string(),
+            uuid: uuid::text(u128::from_be_bytes(self.trace.uuid)),
             completes: self.trace.completes.clone(),
             started_unix_ns: self.clocks.host.first.unix_ns.try_into().unwrap_or(0),
             started_boot_ns: self.clocks.host.boot_ns,

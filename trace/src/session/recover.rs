@@ -14,7 +14,7 @@ use super::error::SessionError;
 use super::handle::Session;
 use super::summary::Summary;
 use crate::ctf::files::{CTF, Description, HIDDEN, Root};
-use crate::ctf::{Clocks, Domain, Folder, PacketHeader, Uuid, WriteFailed, random_uuid};
+use crate::ctf::{Clocks, Domain, Folder, PacketHeader, WriteFailed, random_uuid};
 use crate::drain::source::Next;
 use crate::drain::{Classes, Source, Stats, TraceState};
 use hypertrace_abi::config::RingMode;
@@ -31,6 +31,7 @@ use hypertrace_format::packet::{HEADER_BYTES, MAGIC};
 use hypertrace_format::session_json::{
     EventJson, FILE, FORMAT, RECOVERED, SessionJson, StreamJson, VERSION,
 };
+use hypertrace_format::uuid;
 use rustix::fs::{OFlags, Stat};
 use std::collections::BTreeMap;
 use std::io;
@@ -174,7 +175,7 @@ fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<KilledSession, SessionError> {
     if json.format != FORMAT || json.version != VERSION {
         return Err(wrong("its session.json is of another format"));
     }
-    if json.uuid != Uuid(uuid).to_string() {
+    if json.uuid != uuid::text(u128::from_be_bytes(*uuid)) {
         return Err(wrong("its UUID is another's: it is not the session of these programs"));
     }
     if json.finished {

@@ -6,7 +6,7 @@ use super::fields::{attributes, packet, system};
 use super::intern::valid;
 use super::sequence::{Output, Sequence};
 use crate::Result;
-use hypertrace_timeline::clock::host::uuid_text;
+use hypertrace_format::uuid;
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 
 /// Most bytes of a machine's name, and of an attribute.
@@ -127,7 +127,7 @@ pub(super) fn write_origins(
                 let json = session.json();
                 attribute(
                     &format!("hypertrace.session.{number}.uuid"),
-                    &uuid_text(u128::from_be_bytes(json.uuid)),
+                    &uuid::text(u128::from_be_bytes(json.uuid)),
                 );
                 if let Some(origin) = &json.origin {
                     let key = |what| format!("hypertrace.session.{number}.{what}");

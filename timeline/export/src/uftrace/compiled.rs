@@ -5,11 +5,12 @@
 use super::stack::Stack;
 use super::{Counts, Source, add_modules};
 use crate::{Error, Result};
+use hypertrace_format::uuid;
 use hypertrace_functions::Task;
 use hypertrace_functions::clock::{Anchor, Clock};
 use hypertrace_functions::read::MAX_TASKS;
 use hypertrace_functions::write::{Directory, Records};
-use hypertrace_timeline::clock::host::{HostCounter, uuid_text};
+use hypertrace_timeline::clock::host::HostCounter;
 use hypertrace_timeline::{
     Call, EntryRef, EventKind, EventRef, Lost, Needs, Session, Warning, has_functions, place,
 };
@@ -87,7 +88,7 @@ impl Times {
     /// Makes times that count from a Unix time, by a host's counter.
     fn new(counter: HostCounter, start_unix_ns: i64) -> Times {
         let anchor = Anchor {
-            boot_id: counter.boot_id().map(uuid_text),
+            boot_id: counter.boot_id().map(uuid::text),
             counter: counter.raw(start_unix_ns),
             frequency: counter.frequency(),
             unix_ns: start_unix_ns,

@@ -3,7 +3,6 @@
 //! `session.json` and `classes.jsonl`: read, bounded and checked. Their types are the writer's.
 
 use super::packet::Domain;
-use crate::clock::host;
 use crate::error::{Error, Result};
 use crate::inputs::regular::{Opened, not_regular, open, open_stream, read_at};
 use hypertrace_abi::event::cut;
@@ -17,6 +16,7 @@ pub use hypertrace_format::session_json::{
     ClockJson as Clock, EventJson, FILE, GuestTsc, RECOVERED, StreamJson,
 };
 use hypertrace_format::session_json::{FORMAT, MAX_TSC_SHIFT, SessionJson as Whole, VERSION};
+use hypertrace_format::uuid;
 use serde::de::{Expected, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
@@ -184,7 +184,8 @@ impl SessionJson {
             return Err(wrong("it belongs to another user than the session"));
         }
         let SessionJson { uuid, events, whole, .. } = SessionJson::read_own(path)?;
-        if whole.completes.as_deref().and_then(host::uuid) != Some(u128::from_be_bytes(self.uuid)) {
+        if whole.completes.as_deref().and_then(uuid::parse) != Some(u128::from_be_bytes(self.uuid))
+        {
             return Err(wrong("it was recovered for another session"));
         }
         if !whole.finished {
@@ -340,11 +341,11 @@ impl SessionJson {
             // As the writer does: each event is shown with it.
             stream.name.truncate(cut(&stream.name, MAX_NAME_BYTES).len());
         }
-        let uuid = host::uuid(&whole.uuid).map(u128::to_be_bytes).ok_or_else(|| {
+        let uuid = uuid::parse(&whole.uuid).map(u128::to_be_bytes).ok_or_else(|| {
             wrong(format!("expected a uuid of the form 8-4-4-4-12, found {:?}", whole.uuid))
         })?;
         let boot_id = whole.boot_id.as_deref().map(|text| {
-            host::uuid(text).ok_or_else(|| {
+            uuid::parse(text).ok_or_else(|| {
                 wrong(format!("expected a boot_id of the form 8-4-4-4-12, found {text:?}"))
             })
         });

@@ -5,12 +5,13 @@
 use super::bytes::Bytes;
 use super::shift::{Correction, TimeShift};
 use super::times::Scale;
-use crate::clock::host::{HostCounter, uuid};
+use crate::clock::host::HostCounter;
 use crate::error::Result;
 use crate::inputs::ctf::KvmTsc;
 use hypertrace_abi::event::cut;
 use hypertrace_format::session_json::GuestTsc;
 use hypertrace_format::trace_dat::{MAX_STEALS, MAX_TSCS, id};
+use hypertrace_format::uuid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -188,7 +189,7 @@ impl Options {
                 self.version = cut(&text, MAX_NAME).to_owned();
                 let words = || text.split("; ").filter_map(|word| word.split_once('='));
                 let find = |name| words().find(|(key, _)| *key == name).map(|(_, value)| value);
-                self.boot_id = find("boot_id").and_then(uuid);
+                self.boot_id = find("boot_id").and_then(uuid::parse);
                 self.clock_bound_ns =
                     find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
                 self.counter = find("counter").and_then(readings);
