@@ -38,21 +38,18 @@ mod privilege;
 mod program;
 mod recover;
 mod session;
-mod signals;
 mod state;
 
 pub use cut::end_if_cut;
 pub use host::Host;
 pub use policy::Policy;
 pub use privilege::Privilege;
-pub use program::{
-    Program, ProgramError, allow_open_files, exit_code, pass_signals_on, run, run_command,
-};
+pub use program::{Program, ProgramError, allow_open_files, run, run_command};
 pub use recover::recover;
 pub use session::{Config, Error, Session};
-pub use signals::Signals;
 
 pub use hypertrace_abi::drain::DrainPolicy;
+pub use hypertrace_segment::child::{Signals, exit_code, pass_signals_on};
 pub use hypertrace_segment::{Holder, Segment, SegmentError};
 
 // The example of README.md.

@@ -5,16 +5,15 @@
 
 use crate::privilege::{self, Privilege};
 use crate::session::Session;
-use crate::signals::Signals;
+use hypertrace_segment::child;
 use rustix::fs::Access;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// Why a program cannot be run in a session.
 #[derive(Debug, thiserror::Error)]
@@ -134,22 +133,11 @@ pub fn run(
 /// If it cannot be started.
 pub fn run_command(program: &Program, mut command: Command) -> Result<ExitStatus, ProgramError> {
     let failed = |source| ProgramError::Start { path: program.path.clone(), source };
-    let _signals = pass_signals_on();
     if let Some(limit) = OPEN_FILES.get().copied() {
         // SAFETY: setrlimit(2) may be called between fork and exec.
         unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
     }
-    let mut child = command.spawn().map_err(failed)?;
-    let program = i32::try_from(child.id()).unwrap_or(0);
-    PROGRAM.store(program, Relaxed);
-    let early = EARLY.swap(0, Relaxed);
-    if early != 0 && program > 0 {
-        // SAFETY: as in `pass_on`. The program did not get it from a terminal: it was not there.
-        unsafe { libc::kill(program, early) };
-    }
-    let status = child.wait();
-    PROGRAM.store(0, Relaxed);
-    status.map_err(failed)
+    child::run(&mut command).map_err(failed)
 }
 
 /// The limit of open files before it was raised.
@@ -161,40 +149,4 @@ pub fn allow_open_files() {
     let limit = OPEN_FILES.get_or_init(|| getrlimit(Resource::Nofile));
     // If it cannot be raised, it may still suffice.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..*limit });
-}
-
-/// Returns the code that a shell exits with after a program that ended so.
-pub fn exit_code(status: ExitStatus) -> u8 {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
-}
-
-/// The program that signals go to, 0 if there is none.
-static PROGRAM: AtomicI32 = AtomicI32::new(0);
-
-/// A signal that came before the program was there, 0 if none did.
-static EARLY: AtomicI32 = AtomicI32::new(0);
-
-extern "C" fn pass_on(signal: libc::c_int) {
-    let program = PROGRAM.load(Relaxed);
-    if signal == libc::SIGXFSZ {
-        // A write of this process beyond the limit of a file's size: it fails.
-    } else if program == 0 {
-        EARLY.store(signal, Relaxed);
-    } else if matches!(signal, libc::SIGTERM | libc::SIGHUP) {
-        // SAFETY: kill may be called in a signal handler; a child that has
-        // ended keeps its number until it is waited for.
-        unsafe { libc::kill(program, signal) };
-    }
-}
-
-/// Keeps signals from ending this process, until the result is dropped: they are
-/// the program's of [`run`], also those that come before it is started. For a
-/// process that creates a session before, and has to end it after. SIGXFSZ is caught
-/// too: a write beyond the limit of a file's size (RLIMIT_FSIZE) is an error then. The
-/// program gets the action that was there before, as a handler ends at its exec.
-pub fn pass_signals_on() -> Signals {
-    let signals = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGXFSZ];
-    // SAFETY: the handler calls kill only, which a handler may.
-    unsafe { Signals::catch(&signals, pass_on) }
 }

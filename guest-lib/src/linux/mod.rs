@@ -32,7 +32,6 @@ mod pci;
 mod pin;
 mod process;
 mod refresher;
-mod revoked;
 mod segment;
 mod sys;
 pub(crate) mod thread;

@@ -16,7 +16,7 @@ use super::name::{LeaseName, ProcessName};
 use super::opened::Opened;
 use super::options::{ChannelLocation, Info, Options};
 use super::sys;
-use super::{device, losses, pin, refresher, revoked, segment};
+use super::{device, losses, pin, refresher, segment};
 use crate::channel::Channel;
 use crate::client::Client;
 use crate::counts;
@@ -29,7 +29,7 @@ use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState, Wake};
 use hypertrace_abi::trace_parent::TraceParent;
 use hypertrace_segment::signals::SignalsBlocked;
-use hypertrace_segment::{Bell, LockFile, Mapping, token};
+use hypertrace_segment::{Bell, LockFile, Mapping, bus_error, token};
 use std::fmt::Write;
 use std::fs::File;
 use std::iter::repeat;
@@ -309,7 +309,7 @@ fn start(
         process.place,
         ChannelLocation::Function(_) | ChannelLocation::Uio(_) | ChannelLocation::Ivshmem(_)
     ) {
-        revoked::watch(|address| ours().is_some_and(|process| process.replace(address)));
+        bus_error::watch(|address| ours().is_some_and(|process| process.replace(address)));
     }
     // ORDERING: pairs with the Acquire in `inherited`.
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);

@@ -24,7 +24,8 @@
 //!   and the bells, by which a program rings the host; a [`Bell`] is one client's;
 //! - [`LockFile`] is which process has which client, in a segment or a device;
 //! - [`Mapping`] is a part of a file in memory, [`futex`] sleeps on a word of it;
-//! - [`signals`] keeps a program's signals and this project's work in its process apart.
+//! - [`signals`] keeps a program's signals and this project's work in its process apart, [`bus_error`] is for memory that
+//!   is gone, and [`child`] passes a command's signals on to the program that it runs.
 //!
 //! It serves nobody: the threads of a host are `hypertrace-user`'s.
 //!
@@ -35,6 +36,10 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 #![warn(missing_debug_implementations)]
 
+#[cfg(feature = "std")]
+pub mod bus_error;
+#[cfg(feature = "std")]
+pub mod child;
 #[cfg(feature = "std")]
 mod file;
 #[cfg(feature = "std")]

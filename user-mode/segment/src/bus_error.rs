@@ -1,5 +1,5 @@
-//! A device's memory that the kernel takes away while it is mapped, as when its module takes the function: the next access
-//! is a SIGBUS. The handler puts private memory in its place, so that the program lives on; its events are counted as lost.
+//! Shared memory that is taken away while it is mapped: a segment's file that is cut off, or a device's memory when a kernel's
+//! module takes the function. The next access is a SIGBUS.
 //!
 //! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]
@@ -15,11 +15,11 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// See [`watch`].
 static REPLACE: OnceLock<fn(usize) -> bool> = OnceLock::new();
 
-/// Watches the memory of this process's channel, once and for all channels: `replace` puts private memory where an address
-/// is in it, in a signal handler, and returns whether it is. A program that sets an action of its own later
-/// is not protected.
-pub(super) fn watch(replace: fn(usize) -> bool) {
-    REPLACE.get_or_init(|| replace);
+/// Lets `replace` handle accesses to memory that is gone, once in a process: in a signal handler, it puts other memory at an
+/// address if the memory there is its own, and returns whether it did. Returns whether this is the first call. A program that
+/// sets an action of its own later is not protected.
+pub fn watch(replace: fn(usize) -> bool) -> bool {
+    let is_first = REPLACE.set(replace).is_ok();
     BEFORE.get_or_init(|| {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: all zeros are a `sigaction`. The handler calls nothing that a handler must not.
@@ -31,6 +31,7 @@ pub(super) fn watch(replace: fn(usize) -> bool) {
             before.assume_init()
         }
     });
+    is_first
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -85,7 +86,7 @@ mod tests {
             unsafe { libc::raise(libc::SIGBUS) };
             return;
         }
-        let name = "linux::revoked::tests::a_signal_that_is_sent_has_the_programs_own_action";
+        let name = "bus_error::tests::a_signal_that_is_sent_has_the_programs_own_action";
         let end = |action: libc::sighandler_t| {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args([name, "--exact"]).env(ACTION, action.to_string());

@@ -1,0 +1,111 @@
+//! A program that a command runs to its end: signals that would end the command are the program's meanwhile.
+//!
+//! Unsafe, because of sigaction(2) and kill(2).
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+/// While it lives, a handler gets these signals.
+#[derive(Debug)]
+pub struct Signals {
+    before: Vec<(c_int, libc::sigaction)>,
+}
+
+impl Signals {
+    /// Begins to catch these signals, but for those that are ignored: under nohup,
+    /// or in the background of a shell script, they stay so. A system call that a
+    /// signal interrupts is made again.
+    ///
+    /// # Safety
+    /// `handler` does only what a signal handler may.
+    pub unsafe fn catch(signals: &[c_int], handler: extern "C" fn(c_int)) -> Signals {
+        let mut before = Vec::new();
+        for &signal in signals {
+            // SAFETY: both structures are plain data that live through the calls; the
+            // handler is the caller's promise. A handler, unlike being ignored, ends at
+            // a program's exec.
+            unsafe {
+                let mut old: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, std::ptr::null(), &mut old);
+                if old.sa_sigaction == libc::SIG_IGN {
+                    continue;
+                }
+                let mut new: libc::sigaction = std::mem::zeroed();
+                new.sa_sigaction = handler as libc::sighandler_t;
+                new.sa_flags = libc::SA_RESTART;
+                libc::sigaction(signal, &new, std::ptr::null_mut());
+                before.push((signal, old));
+            }
+        }
+        Signals { before }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for (signal, old) in &self.before {
+            // SAFETY: the action that was there before.
+            unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
+        }
+    }
+}
+
+/// Runs a program to its end. Meanwhile SIGTERM and SIGHUP are passed on to the program, and SIGINT and SIGQUIT, which a
+/// terminal sends to both, are left to it.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
+    let _signals = pass_signals_on();
+    let mut child = command.spawn()?;
+    let program = child.id().cast_signed();
+    PROGRAM.store(program, Relaxed);
+    let early = EARLY.swap(0, Relaxed);
+    if early != 0 {
+        // SAFETY: as in `pass_on`. The program did not get it from a terminal: it was not there.
+        unsafe { libc::kill(program, early) };
+    }
+    let status = child.wait();
+    PROGRAM.store(0, Relaxed);
+    status
+}
+
+/// Returns the code that a shell exits with after a program that ended so.
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// The program that signals go to, 0 if there is none.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+/// A signal that came before the program was there, 0 if none did.
+static EARLY: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn pass_on(signal: libc::c_int) {
+    let program = PROGRAM.load(Relaxed);
+    if signal == libc::SIGXFSZ {
+        // A write of this process beyond the limit of a file's size: it fails.
+    } else if program == 0 {
+        EARLY.store(signal, Relaxed);
+    } else if matches!(signal, libc::SIGTERM | libc::SIGHUP) {
+        // SAFETY: kill may be called in a signal handler; a child that has
+        // ended keeps its number until it is waited for.
+        unsafe { libc::kill(program, signal) };
+    }
+}
+
+/// Keeps signals from ending this process, until the result is dropped: they are
+/// the program's of [`run`], also those that come before it is started. For a
+/// process that creates a session before, and has to end it after. SIGXFSZ is caught
+/// too: a write beyond the limit of a file's size (RLIMIT_FSIZE) is an error then. The
+/// program gets the action that was there before, as a handler ends at its exec.
+pub fn pass_signals_on() -> Signals {
+    let signals = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGXFSZ];
+    // SAFETY: the handler calls kill only, which a handler may.
+    unsafe { Signals::catch(&signals, pass_on) }
+}
