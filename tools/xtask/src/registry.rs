@@ -10,13 +10,14 @@ use kvm_ioctls::Kvm;
 use crate::command::{cargo, target_folder};
 use crate::{root, tree};
 
-/// A folder for the packages, empty but for what cargo has built, which further runs use again.
+/// Makes an empty folder for the packages and what is built of them. What an earlier run has built is no use: cargo takes a
+/// registry's crate of the same version for the same crate.
 fn folder(name: &str) -> PathBuf {
     let folder = target_folder(&root().unwrap()).unwrap().join(name);
-    fs::create_dir_all(&folder).unwrap();
-    for entry in tree::entries(&folder).unwrap().iter().filter(|entry| !entry.ends_with("target")) {
-        if entry.is_dir() { fs::remove_dir_all(entry) } else { fs::remove_file(entry) }.unwrap();
+    if folder.exists() {
+        fs::remove_dir_all(&folder).unwrap();
     }
+    fs::create_dir_all(&folder).unwrap();
     folder
 }
 
