@@ -127,7 +127,7 @@ pub struct HostInfo {
 }
 
 impl HostInfo {
-    /// Returns the information after a change.
+    /// Returns the information as `change` leaves it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut HostInfo)) -> HostInfo {
         change(&mut self);
@@ -140,22 +140,22 @@ pub const CONFIG_WORDS: usize = size_of::<ConfigPage>() / 8;
 
 impl ConfigPage {
     /// Makes the page that describes this geometry.
-    pub fn new(g: &Geometry, facts: &HostInfo) -> ConfigPage {
+    pub fn new(g: &Geometry, host: &HostInfo) -> ConfigPage {
         ConfigPage {
             legacy: legacy::Words::new(g),
             magic: MAGIC,
             version: VERSION,
-            ring_mode: facts.ring_mode as u32,
-            features: facts.features.bits(),
-            session: facts.session,
-            epoch: facts.epoch,
-            guest_frequency: facts.guest_frequency,
-            host_frequency: facts.host_frequency,
-            vcpu_clients: facts.vcpu_clients.into(),
+            ring_mode: host.ring_mode as u32,
+            features: host.features.bits(),
+            session: host.session,
+            epoch: host.epoch,
+            guest_frequency: host.guest_frequency,
+            host_frequency: host.host_frequency,
+            vcpu_clients: host.vcpu_clients.into(),
             schema_size: g.schema_bytes,
             ring_size: g.ring_bytes,
             block_size: g.block_bytes,
-            trace_parent: TraceParent::words(facts.trace_parent.as_ref()),
+            trace_parent: TraceParent::words(host.trace_parent.as_ref()),
         }
     }
 
@@ -315,10 +315,10 @@ mod tests {
         const BEFORE: usize = 0x88 / 8;
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let parent: TraceParent = text.parse().unwrap();
-        let facts = HostInfo { epoch: 3, vcpu_clients: 2, ..HostInfo::default() };
+        let host = HostInfo { epoch: 3, vcpu_clients: 2, ..HostInfo::default() };
         let page = |trace_parent| {
-            let facts = HostInfo { trace_parent, ..facts };
-            ConfigPage::new(&Geometry::default(), &facts)
+            let host = HostInfo { trace_parent, ..host };
+            ConfigPage::new(&Geometry::default(), &host)
         };
         let (without, with) = (page(None), page(Some(parent)));
 

@@ -118,7 +118,7 @@ pub struct PassConfig {
 }
 
 impl PassConfig {
-    /// Returns the configuration after a change.
+    /// Returns the configuration as `change` leaves it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut PassConfig)) -> PassConfig {
         change(&mut self);
@@ -150,7 +150,7 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// Returns the information after a change.
+    /// Returns the information as `change` leaves it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut SessionInfo)) -> SessionInfo {
         change(&mut self);

@@ -77,7 +77,7 @@ impl ChipConfig {
         features
     }
 
-    /// Returns the configuration after a change.
+    /// Returns the configuration as `change` leaves it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut ChipConfig)) -> ChipConfig {
         change(&mut self);
@@ -411,7 +411,7 @@ impl Chip {
     /// the next pass, `None` if there is nothing to do before the next KICK. `is_kicked`: a KICK
     /// or the waker was the cause of this pass.
     ///
-    /// The loop keeps its timer where guests do not kick (`has_doorbells`), where the waker does
+    /// The loop keeps its timer where guests do not kick (`has_doorbells` is false), where the waker does
     /// not [work](DrainWaker::works), and while the sink is not
     /// [quiet](DrainSink::quiet_for). The timer becomes [slower](drain::poll_after) while nobody records anything.
     ///

@@ -76,7 +76,7 @@ impl Chip {
     /// of the snapshot already, and the drain loop must not have begun.
     ///
     /// The geometry is that of the device before, and of the configuration what guests rely on: the ring mode, the
-    /// number of vCPUs' clients, and whether KICK is cheap. Counts go on. A drain loop
+    /// number of vCPUs' clients, and `has_doorbells`. Counts go on. A drain loop
     /// keeps its timer for 10 s. It waits while this runs.
     ///
     /// Call it before a vCPU runs, on any thread that may wait for a disk.

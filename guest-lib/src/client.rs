@@ -300,9 +300,9 @@ impl<'m> Client<'m> {
 
     /// Emits, and waits for a bounded time for room.
     pub(crate) fn emit_waiting(&self, emit: impl Fn() -> Emit) -> Emit {
-        let mut patience = Deadline::new(&self.channel, self.producer.memory().host);
+        let mut deadline = Deadline::new(&self.channel, self.producer.memory().host);
         let mut emitted = Emit::Full;
-        let is_done = patience.wait_for(|| {
+        let is_done = deadline.wait_for(|| {
             emitted = emit();
             if emitted == Emit::Full {
                 self.kick();

@@ -57,7 +57,7 @@ impl Config {
         }
     }
 
-    /// Returns the configuration after a change.
+    /// Returns the configuration as `change` leaves it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Config)) -> Config {
         change(&mut self);

@@ -62,7 +62,7 @@ impl DeviceConfig {
         }
     }
 
-    /// Returns the configuration after a change.
+    /// Returns the configuration as `change` leaves it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut DeviceConfig)) -> DeviceConfig {
         change(&mut self);

@@ -31,7 +31,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the options after a change.
+    /// Returns the options as `change` leaves it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Options {
         change(&mut self);

@@ -281,11 +281,10 @@ pub struct Regions {
     /// Whether there are more regions than are kept: those after them are missing. They are counted by
     /// [`NotCounted::TooMany`], but for those that would be children only.
     pub is_cut: bool,
-    /// Whether there are more than [`MAX_GROUPS`] values: the regions with those after them are in
-    /// groups of other values.
+    /// True if regions have more than [`MAX_GROUPS`] values. Regions with further values are in groups of other values.
     pub has_others: bool,
-    /// Whether there are more than [`MAX_GROUPS`] names: the regions of those after them are in a group
-    /// `other names` of their session.
+    /// True if regions have more than [`MAX_GROUPS`] names. Regions with further names are in the group `other names` of
+    /// their session.
     pub has_other_names: bool,
     /// Number of regions that are left out, by [`LeftOut`].
     pub left_out: [u64; LeftOut::ALL.len()],

@@ -188,7 +188,7 @@ impl SessionConfig {
         state.failures.on_failed = self.on_write_failed.take();
     }
 
-    /// Returns the configuration after a change.
+    /// Returns the configuration as `change` leaves it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut SessionConfig)) -> SessionConfig {
         change(&mut self);

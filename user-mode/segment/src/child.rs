@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 /// While it lives, a handler gets these signals.
 #[derive(Debug)]
@@ -62,19 +62,15 @@ impl Drop for Signals {
 pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     let _signals = pass_signals_on();
     let mut child = command.spawn()?;
-    let program = child.id().cast_signed();
-    PROGRAM.store(program, Relaxed);
-    let early = EARLY.swap(0, Relaxed);
-    if early != 0 {
-        // SAFETY: as in `pass_on`. The program did not get it from a terminal: it was not there.
-        unsafe { libc::kill(program, early) };
-    }
+    PROGRAM.store(child.id().cast_signed(), SeqCst);
+    pass_early();
     let status = child.wait();
-    PROGRAM.store(0, Relaxed);
+    PROGRAM.store(0, SeqCst);
     status
 }
 
-/// Returns the code that a shell exits with after a program that ended so.
+/// Returns the exit code that a shell reports for a program with this status: 128 plus the number of a signal that ended the
+/// program.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
@@ -86,12 +82,26 @@ static PROGRAM: AtomicI32 = AtomicI32::new(0);
 /// A signal that came before the program was there, 0 if none did.
 static EARLY: AtomicI32 = AtomicI32::new(0);
 
+/// Passes on a signal that came before the program was there. The program did not get that signal from a terminal.
+fn pass_early() {
+    let program = PROGRAM.load(SeqCst);
+    if program != 0 {
+        let early = EARLY.swap(0, SeqCst);
+        if early != 0 {
+            // SAFETY: as in `pass_on`.
+            unsafe { libc::kill(program, early) };
+        }
+    }
+}
+
 extern "C" fn pass_on(signal: libc::c_int) {
-    let program = PROGRAM.load(Relaxed);
+    let program = PROGRAM.load(SeqCst);
     if signal == libc::SIGXFSZ {
         // A write of this process beyond the limit of a file's size: it fails.
     } else if program == 0 {
-        EARLY.store(signal, Relaxed);
+        EARLY.store(signal, SeqCst);
+        // Another thread may have started the program meanwhile, and have looked for an early signal before this one.
+        pass_early();
     } else if matches!(signal, libc::SIGTERM | libc::SIGHUP) {
         // SAFETY: kill may be called in a signal handler; a child that has
         // ended keeps its number until it is waited for.

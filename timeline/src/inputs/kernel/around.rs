@@ -156,7 +156,7 @@ struct Around<'a> {
     threads: HashMap<u32, Served<'a>>,
     /// Times between which events of a CPU were lost.
     gaps: Vec<(i64, i64)>,
-    /// Changes of TSC offsets, in order of time, at most one more than [`MAX_OFFSETS`].
+    /// Changes of vCPUs' TSC offsets, sorted by time. The list ends at one entry more than [`MAX_OFFSETS`].
     offsets: Vec<NewOffset>,
     /// Time of the last event.
     end: Option<i64>,

@@ -34,7 +34,10 @@ fn a_disabled_event_is_an_empty_function_that_is_never_on() {
     let source = generated("disable a(int x, const char *type) \"%d %s\"");
     assert!(source.contains("pub fn a(_x: i32, _type: impl AsRef<[u8]>) {}\n"), "{source}");
     assert!(source.contains("\"%d %s\" (trace-events:1), where it is disabled"), "{source}");
-    assert!(source.contains("pub static EVENT: ::hypertrace_trace::generated::DisabledEvent"), "{source}");
+    assert!(
+        source.contains("pub static EVENT: ::hypertrace_trace::generated::DisabledEvent"),
+        "{source}"
+    );
     assert!(!source.contains("distributed_slice"), "{source}");
 }
 
