@@ -17,8 +17,12 @@
 #include <stdint.h>
 #include <string.h>
 #if defined(__cplusplus)
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #endif
 
 /**
@@ -293,6 +297,12 @@ void hypertrace_reference_point(struct hypertrace_site *site,
 bool hypertrace_open(const struct hypertrace_options *options, char *error, size_t size);
 
 /**
+ * Returns the library's version, as in "0.1.0". Programs that load the library at run time compare it: until 1.0,
+ * libraries of two minor versions may have different functions and structures.
+ */
+const char *hypertrace_version(void);
+
+/**
  * Stores the span in whose course the host records this process, by W3C's Trace Context, so that the
  * program's own tracing can continue that trace: the value of a `traceparent` header, 55
  * characters and a zero. Looks for the device if no event has done so.
@@ -369,12 +379,12 @@ void hypertrace_function_modules(void);
 #endif  /* __cplusplus */
 
 /*
- * The macros. They are statements, for C11 and C++17.
+ * The macros. They are statements, and one is a declaration, for C11 and C++11.
  *
  * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. After it follow 0 to 16
  * fields. A field is a variable, whose name becomes the field's name, or a pair (name, value) in
  * parentheses. Values are integers, bool, float and double, char * (a string: its bytes up to the
- * zero, at most 1,024), and other pointers to objects, which are shown in hexadecimal. A variable
+ * zero, at most 1,024), std::string and std::string_view, and other pointers to objects, which are shown in hexadecimal. A variable
  * named like a macro or a keyword needs a pair with another name.
  *
  * The types of the fields are those of the values. The types of a call site never change.
@@ -390,8 +400,7 @@ void hypertrace_function_modules(void);
         HYPERTRACE_SITE_(__VA_ARGS__)                                                              \
         if (HYPERTRACE_IS_ON_(hypertrace_site_, HYPERTRACE_FIRST_(__VA_ARGS__, ~))) {              \
             HYPERTRACE_NOTE_(__VA_ARGS__)                                                          \
-            HYPERTRACE_VALUES_(__VA_ARGS__)                                                        \
-            (void)hypertrace_event(&hypertrace_site_, hypertrace_values_);                         \
+            (void)hypertrace_event(&hypertrace_site_, HYPERTRACE_WORDS_(__VA_ARGS__));             \
         }                                                                                          \
     } while (0)
 
@@ -406,8 +415,7 @@ void hypertrace_function_modules(void);
     do {                                                                                           \
         HYPERTRACE_SITE_(__VA_ARGS__)                                                              \
         HYPERTRACE_NOTE_(__VA_ARGS__)                                                              \
-        HYPERTRACE_VALUES_(__VA_ARGS__)                                                            \
-        hypertrace_commit(&hypertrace_site_, hypertrace_values_, (outcome));                       \
+        hypertrace_commit(&hypertrace_site_, HYPERTRACE_WORDS_(__VA_ARGS__), (outcome));           \
     } while (0)
 
 /*
@@ -420,8 +428,7 @@ void hypertrace_function_modules(void);
     do {                                                                                           \
         HYPERTRACE_SITE_(__VA_ARGS__)                                                              \
         HYPERTRACE_NOTE_(__VA_ARGS__)                                                              \
-        HYPERTRACE_VALUES_(__VA_ARGS__)                                                            \
-        hypertrace_reference_point(&hypertrace_site_, hypertrace_values_, (reply));                \
+        hypertrace_reference_point(&hypertrace_site_, HYPERTRACE_WORDS_(__VA_ARGS__), (reply));    \
     } while (0)
 
 /*
@@ -436,6 +443,25 @@ void hypertrace_function_modules(void);
 #define HYPERTRACE_BEGIN_1_(name, id_, ...)                                                        \
     HYPERTRACE_EVENT(name "_begin", (id, HYPERTRACE_U64_(id_)), __VA_ARGS__)
 #define HYPERTRACE_REGION_END(name, id_) HYPERTRACE_EVENT(name "_end", (id, HYPERTRACE_U64_(id_)))
+
+/*
+ * HYPERTRACE_SCOPE(name, id, field..): a region that ends where the scope does in which this
+ * declaration stands, whatever leaves the scope: its last line, return, break, goto, an exception.
+ * gcc and clang have what it needs. Two of them do not fit into one line.
+ */
+#define HYPERTRACE_SCOPE(name, ...)                                                                \
+    __attribute__((cleanup(hypertrace_scope_end_), unused)) const struct hypertrace_scope_         \
+    HYPERTRACE_JOIN_(hypertrace_scope_at_, __LINE__) = __extension__({                             \
+        const uint64_t hypertrace_id_ = HYPERTRACE_U64_((HYPERTRACE_FIRST_(__VA_ARGS__, ~)));      \
+        HYPERTRACE_CAT_(HYPERTRACE_SCOPE_, HYPERTRACE_HAS_FIELDS_(__VA_ARGS__))                    \
+        (name, __VA_ARGS__);                                                                       \
+        HYPERTRACE_SITE_(name "_end", (id, HYPERTRACE_U64_(0)))                                    \
+        HYPERTRACE_NOTE_(name "_end", (id, ))                                                      \
+        hypertrace_scope_of_(&hypertrace_site_, hypertrace_id_);                                   \
+    })
+#define HYPERTRACE_SCOPE_0_(name, id_) HYPERTRACE_REGION_BEGIN(name, hypertrace_id_)
+#define HYPERTRACE_SCOPE_1_(name, id_, ...)                                                        \
+    HYPERTRACE_REGION_BEGIN(name, hypertrace_id_, __VA_ARGS__)
 
 /*
  * HYPERTRACE_FUNCTIONS: each call of a function that the compiler has instrumented is the events
@@ -524,10 +550,6 @@ __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_func
 #define HYPERTRACE_NOTE_(...)
 #endif
 
-/* A call site's values, in words. */
-#define HYPERTRACE_VALUES_(...)                                                                    \
-    const uint64_t hypertrace_values_[] = {HYPERTRACE_EACH_(HYPERTRACE_VALUE_, __VA_ARGS__) 0};
-
 /*
  * The enable mask: one byte for each hash of a name; 0 means on. The library changes it while
  * the program runs.
@@ -539,27 +561,90 @@ extern
 #endif
     const uint8_t hypertrace_off_[4096];
 
+#if defined(__cplusplus)
+#define HYPERTRACE_CAST_(type, value) reinterpret_cast<type>(value)
+#define HYPERTRACE_BYTE_(value) static_cast<unsigned char>(value)
+#define HYPERTRACE_U64_(value) static_cast<uint64_t>(value)
+#else
+#define HYPERTRACE_CAST_(type, value) ((type)(value))
+#define HYPERTRACE_BYTE_(value) ((unsigned char)(value))
+#define HYPERTRACE_U64_(value) ((uint64_t)(value))
+#endif
+
 #if defined(__GNUC__)
 #define HYPERTRACE_LOAD_(type, from, order) __atomic_load_n(&(from), __ATOMIC_##order)
 #else
 #define HYPERTRACE_LOAD_(type, from, order) (*HYPERTRACE_CAST_(const volatile type *, &(from)))
 #endif
 
-#if defined(__OPTIMIZE__) || defined(__cplusplus)
-#define HYPERTRACE_IS_ON_(site, name)                                                              \
-    (HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[HYPERTRACE_SLOT_(name)], RELAXED) == 0)
-#else
-/* The hash is only known at run time. The library computes it at the first event. */
-#define HYPERTRACE_IS_ON_(site, name)                                                              \
+/* True if the event of a call site is on, or not known yet: the library finds out at the first event. */
+#define HYPERTRACE_SITE_IS_ON_(site)                                                               \
     (HYPERTRACE_LOAD_(uint32_t, (site).state, ACQUIRE) == 0 ||                                     \
      HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[(site).name_hash & 4095], RELAXED) == 0)
+
+#if defined(__OPTIMIZE__)
+#define HYPERTRACE_IS_ON_(site, name)                                                              \
+    (HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[hypertrace_slot_("" name, sizeof("" name) - 1)],    \
+                      RELAXED) == 0)
+#else
+/* The hash of a name is only known at run time. */
+#define HYPERTRACE_IS_ON_(site, name) HYPERTRACE_SITE_IS_ON_(site)
+#endif
+
+/*
+ * FNV-1a, its low 12 bits. Not a loop, so that compilers make a number of it however long the name
+ * is: 64 bytes at most.
+ */
+#define HYPERTRACE_HASH_1_(i)                                                                      \
+    if ((i) < length) {                                                                            \
+        hash = (hash ^ HYPERTRACE_BYTE_(name[i])) * 16777619u;                                     \
+    }
+#define HYPERTRACE_HASH_4_(i)                                                                      \
+    HYPERTRACE_HASH_1_(i)                                                                          \
+    HYPERTRACE_HASH_1_((i) + 1) HYPERTRACE_HASH_1_((i) + 2) HYPERTRACE_HASH_1_((i) + 3)
+#define HYPERTRACE_HASH_16_(i)                                                                     \
+    HYPERTRACE_HASH_4_(i)                                                                          \
+    HYPERTRACE_HASH_4_((i) + 4) HYPERTRACE_HASH_4_((i) + 8) HYPERTRACE_HASH_4_((i) + 12)
+#if defined(__GNUC__)
+__attribute__((always_inline))
+#endif
+HYPERTRACE_UNSEEN_ static inline size_t
+hypertrace_slot_(const char *name, size_t length) {
+    uint32_t hash = 2166136261u;
+    HYPERTRACE_HASH_16_(0)
+    HYPERTRACE_HASH_16_(16)
+    HYPERTRACE_HASH_16_(32)
+    HYPERTRACE_HASH_16_(48)
+    return hash & 4095;
+}
+
+#if defined(__GNUC__)
+/* A region of HYPERTRACE_SCOPE. */
+struct hypertrace_scope_ {
+    struct hypertrace_site *end;
+    uint64_t id;
+};
+
+HYPERTRACE_UNSEEN_ static inline struct hypertrace_scope_
+hypertrace_scope_of_(struct hypertrace_site *end, uint64_t id) {
+    const struct hypertrace_scope_ scope = {end, id};
+    return scope;
+}
+
+HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertrace_scope_ *scope) {
+    if (HYPERTRACE_SITE_IS_ON_(*scope->end)) {
+        (void)hypertrace_event(scope->end, &scope->id);
+    }
+}
 #endif
 
 /* Dispatch on the form of a field: (name, value) or a variable. */
 #define HYPERTRACE_MEMBER_(field) HYPERTRACE_AS_(HYPERTRACE_MEMBER_, field)
-#define HYPERTRACE_MEMBER_BARE_(field) char field;
+#define HYPERTRACE_MEMBER_BARE_(field) HYPERTRACE_MEMBER_OF_(field, field)
 #define HYPERTRACE_MEMBER_PAIR_(field) HYPERTRACE_MEMBER_OF_ field
-#define HYPERTRACE_MEMBER_OF_(name, ...) char name;
+#define HYPERTRACE_MEMBER_OF_(name, ...)                                                           \
+    char name;                                                                                     \
+    HYPERTRACE_CHECK_((__VA_ARGS__))
 
 #define HYPERTRACE_NAME_(field) HYPERTRACE_AS_(HYPERTRACE_NAME_, field)
 #define HYPERTRACE_NAME_BARE_(field) #field ","
@@ -626,77 +711,219 @@ extern
 
 #if defined(__cplusplus)
 
-#define HYPERTRACE_CAST_(type, value) reinterpret_cast<type>(value)
-#define HYPERTRACE_U64_(value) static_cast<uint64_t>(value)
-#define HYPERTRACE_TYPE_(value) (hypertrace_::type_of<decltype(hypertrace_::plain(value))>())
-#define HYPERTRACE_WORD_(value) (hypertrace_::word(hypertrace_::plain(value)))
+/* The types do. */
+#define HYPERTRACE_CHECK_(value)
+#define HYPERTRACE_FIELD_(value) hypertrace_::field<typename std::decay<decltype((value))>::type>
+#define HYPERTRACE_TYPE_(value) (HYPERTRACE_FIELD_(value)::type)
+#define HYPERTRACE_WORD_(value) (hypertrace_::word(HYPERTRACE_FIELD_(value)::of(value)))
 
-/* A constant expression: computed at compile time. */
-#define HYPERTRACE_SLOT_(name)                                                                     \
-    (std::integral_constant<size_t, hypertrace_::slot("" name, sizeof("" name) - 1)>::value)
+/* What the values of a call site make lives to the end of the expression, so until the event is recorded. */
+#define HYPERTRACE_WORDS_(...)                                                                     \
+    (hypertrace_::words<HYPERTRACE_COUNT_(__VA_ARGS__) + 1>{                                       \
+        {HYPERTRACE_EACH_(HYPERTRACE_VALUE_, __VA_ARGS__) 0}}                                      \
+         .all)
 
 namespace hypertrace_ {
 
-/* FNV-1a, its low 12 bits. */
-HYPERTRACE_UNSEEN_ constexpr size_t slot(const char *name, size_t length) {
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < length; i++) {
-        hash = (hash ^ static_cast<unsigned char>(name[i])) * 16777619u;
-    }
-    return hash & 4095;
+template <size_t N> struct words { uint64_t all[N]; };
+
+/* A string without a zero at its end: a copy. Of a longer one the library has to know that it is longer. */
+struct text {
+    char bytes[1026];
+};
+
+HYPERTRACE_UNSEEN_ inline uint64_t word(uint64_t word) { return word; }
+HYPERTRACE_UNSEEN_ inline uint64_t word(const char *text) {
+    return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(text));
 }
+HYPERTRACE_UNSEEN_ inline uint64_t word(const text &copy) { return word(copy.bytes); }
 
-/* By value: an array is a pointer then, and nothing is const. */
-template <typename T> HYPERTRACE_UNSEEN_ constexpr T plain(T it) { return it; }
+template <bool B> using when = typename std::enable_if<B>::type;
 
-template <typename T> HYPERTRACE_UNSEEN_ constexpr bool is_string() {
-    return std::is_same<T, char *>::value || std::is_same<T, const char *>::value;
-}
+template <typename> struct never : std::false_type {};
 
-template <typename T> HYPERTRACE_UNSEEN_ constexpr unsigned char type_of() {
-    if constexpr (std::is_enum<T>::value) {
-        return type_of<typename std::underlying_type<T>::type>();
-    } else if constexpr (std::is_same<T, bool>::value) {
-        return HYPERTRACE_TYPE_BOOL;
-    } else if constexpr (std::is_integral<T>::value) {
-        static_assert(sizeof(T) <= 8, "an integer field has at most 64 bits");
-        return static_cast<unsigned char>(
-            (std::is_signed<T>::value ? HYPERTRACE_TYPE_I8 : HYPERTRACE_TYPE_U8) +
-            (sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3));
-    } else if constexpr (std::is_floating_point<T>::value) {
-        static_assert(sizeof(T) <= sizeof(double), "a long double is no field");
-        return HYPERTRACE_TYPE_F64;
-    } else if constexpr (is_string<T>()) {
-        return HYPERTRACE_TYPE_STR;
-    } else {
-        static_assert(std::is_pointer<T>::value || std::is_null_pointer<T>::value,
-                      "a field is a number, a string or a pointer to an object");
-        return HYPERTRACE_TYPE_X64;
-    }
-}
+/* A field's type, and what has its word. */
+template <typename T, typename = void> struct field {
+    static constexpr unsigned char type = 0;
+    template <typename U> static uint64_t of(const U &) { return 0; }
+    /* Last: what comes after it would be unknown to clang, and a second error. */
+    static_assert(never<T>::value, "hypertrace: a field is a number, a bool, a string or a pointer");
+};
 
-template <typename T> HYPERTRACE_UNSEEN_ inline uint64_t word(T value) {
-    if constexpr (std::is_floating_point<T>::value) {
+template <> struct field<bool> {
+    static constexpr unsigned char type = HYPERTRACE_TYPE_BOOL;
+    HYPERTRACE_UNSEEN_ static uint64_t of(bool value) { return value; }
+};
+
+template <typename T>
+struct field<T, when<std::is_integral<T>::value && sizeof(T) <= sizeof(uint64_t)>> {
+    static constexpr unsigned char type =
+        (std::is_signed<T>::value ? HYPERTRACE_TYPE_I8 : HYPERTRACE_TYPE_U8) +
+        (sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3);
+    /* A signed value is extended by its sign. */
+    HYPERTRACE_UNSEEN_ static uint64_t of(T value) { return static_cast<uint64_t>(value); }
+};
+
+template <typename T> struct field<T, when<std::is_enum<T>::value>> {
+    using number = typename std::underlying_type<T>::type;
+    static constexpr unsigned char type = field<number>::type;
+    HYPERTRACE_UNSEEN_ static uint64_t of(T value) { return static_cast<uint64_t>(value); }
+};
+
+template <typename T>
+struct field<T, when<std::is_floating_point<T>::value && sizeof(T) <= sizeof(double)>> {
+    static constexpr unsigned char type = HYPERTRACE_TYPE_F64;
+    HYPERTRACE_UNSEEN_ static uint64_t of(T value) {
         const double number = static_cast<double>(value);
         uint64_t bits = 0;
         std::memcpy(&bits, &number, sizeof bits);
         return bits;
-    } else if constexpr (std::is_null_pointer<T>::value) {
-        return 0;
-    } else if constexpr (std::is_pointer<T>::value) {
-        return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(value));
-    } else {
-        /* Signed values are extended by their sign. */
-        return static_cast<uint64_t>(value);
     }
+};
+
+template <typename T> struct field<T *> {
+    static constexpr unsigned char type = HYPERTRACE_TYPE_X64;
+    HYPERTRACE_UNSEEN_ static uint64_t of(T *value) {
+        return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(value));
+    }
+};
+
+template <> struct field<std::nullptr_t> {
+    static constexpr unsigned char type = HYPERTRACE_TYPE_X64;
+    HYPERTRACE_UNSEEN_ static uint64_t of(std::nullptr_t) { return 0; }
+};
+
+template <> struct field<const char *> {
+    static constexpr unsigned char type = HYPERTRACE_TYPE_STR;
+    HYPERTRACE_UNSEEN_ static const char *of(const char *value) { return value; }
+};
+template <> struct field<char *> : field<const char *> {};
+
+template <typename T> HYPERTRACE_UNSEEN_ auto terminated(const T &value, int) -> decltype(value.c_str()) {
+    return value.c_str();
+}
+template <typename T> HYPERTRACE_UNSEEN_ text terminated(const T &value, long) {
+    text copy;
+    const size_t room = sizeof copy.bytes - 1;
+    const size_t size = value.size() < room ? value.size() : room;
+    if (size > 0) {
+        std::memcpy(copy.bytes, value.data(), size);
+    }
+    copy.bytes[size] = 0;
+    return copy;
+}
+
+/* std::string, std::string_view, and classes like them. */
+template <typename T>
+struct field<T, when<std::is_same<typename T::traits_type::char_type, char>::value &&
+                     std::is_same<decltype(std::declval<const T &>().data()), const char *>::value>> {
+    static constexpr unsigned char type = HYPERTRACE_TYPE_STR;
+    HYPERTRACE_UNSEEN_ static auto of(const T &value) -> decltype(terminated(value, 0)) {
+        return terminated(value, 0);
+    }
+};
+
+/* The call sites of a region that is an object. Never freed. */
+struct region_sites {
+    struct hypertrace_site begin, end;
+    region_sites *next;
+    size_t length;
+    char names[2][65];
+
+    /* Returns those of a name, or NULL if there is no memory for them at the name's first use. */
+    HYPERTRACE_UNSEEN_ static region_sites *of(const char *name, size_t length, size_t hash);
+};
+
+/* By a hash of the name. A template, so that several sources may define it. */
+template <typename = void> struct all_region_sites {
+    static std::atomic<region_sites *> heads[64];
+};
+template <typename T> std::atomic<region_sites *> all_region_sites<T>::heads[64];
+
+inline region_sites *region_sites::of(const char *name, size_t length, size_t hash) {
+    std::atomic<region_sites *> &head = all_region_sites<>::heads[hash % 64];
+    region_sites *first = head.load(std::memory_order_acquire);
+    for (region_sites *sites = first; sites != nullptr; sites = sites->next) {
+        if (sites->length == length && std::memcmp(sites->names[0], name, length) == 0) {
+            return sites;
+        }
+    }
+    region_sites *sites = static_cast<region_sites *>(std::calloc(1, sizeof(region_sites)));
+    if (sites == nullptr) {
+        return nullptr;
+    }
+    static const unsigned char types[] = {HYPERTRACE_TYPE_U64};
+    sites->length = length;
+    const char *const suffixes[] = {"_begin", "_end"};
+    struct hypertrace_site *const both[] = {&sites->begin, &sites->end};
+    for (size_t i = 0; i < 2; i++) {
+        std::memcpy(sites->names[i], name, length);
+        std::strcpy(sites->names[i] + length, suffixes[i]);
+        both[i]->name = sites->names[i];
+        both[i]->fields = "id,";
+        both[i]->types = types;
+        both[i]->count = 1;
+    }
+    sites->next = first;
+    while (!head.compare_exchange_weak(sites->next, sites, std::memory_order_release,
+                                       std::memory_order_relaxed)) {
+    }
+    return sites;
 }
 
 } // namespace hypertrace_
 
+namespace hypertrace {
+
+/*
+ * A region of interest from here to the end of the object's life: hypertrace::region r("parse", id). The
+ * name is a string literal. At its first use a name takes some memory, which stays.
+ */
+class region {
+  public:
+    template <size_t N>
+    HYPERTRACE_UNSEEN_ region(const char (&name)[N], uint64_t id)
+        : sites(hypertrace_::region_sites::of(name, N - 1, hypertrace_slot_(name, N - 1))), id(id) {
+        static_assert(N <= 59, "hypertrace: a region's name has at most 58 bytes");
+        if (sites != nullptr && HYPERTRACE_SITE_IS_ON_(sites->begin)) {
+            (void)hypertrace_event(&sites->begin, &this->id);
+        }
+    }
+    HYPERTRACE_UNSEEN_ ~region() {
+        if (sites != nullptr && HYPERTRACE_SITE_IS_ON_(sites->end)) {
+            (void)hypertrace_event(&sites->end, &id);
+        }
+    }
+    region(const region &) = delete;
+    region &operator=(const region &) = delete;
+
+  private:
+    hypertrace_::region_sites *const sites;
+    const uint64_t id;
+};
+
+} // namespace hypertrace
+
 #else
 
-#define HYPERTRACE_CAST_(type, value) ((type)(value))
-#define HYPERTRACE_U64_(value) ((uint64_t)(value))
+#if defined(__GNUC__)
+/* Numbers of at most 64 bits, and pointers. GCC's numbers of classes: 1 to 4, 8 and 5. */
+#define HYPERTRACE_IS_FIELD_(value)                                                                \
+    (__builtin_classify_type(value) == 5 ||                                                        \
+     (sizeof(value) <= sizeof(uint64_t) &&                                                         \
+      (__builtin_classify_type(value) <= 4 || __builtin_classify_type(value) == 8)))
+#define HYPERTRACE_CHECK_(value)                                                                   \
+    _Static_assert(HYPERTRACE_IS_FIELD_(value),                                                    \
+                   "hypertrace: a field is a number, a bool, a string or a pointer");
+/* What is no field is one error, not two. */
+#define HYPERTRACE_CHECKED_(value) __builtin_choose_expr(HYPERTRACE_IS_FIELD_(value), (value), 0)
+#else
+#define HYPERTRACE_CHECK_(value)
+#define HYPERTRACE_CHECKED_(value) (value)
+#endif
+
+#define HYPERTRACE_WORDS_(...)                                                                     \
+    ((const uint64_t[]){HYPERTRACE_EACH_(HYPERTRACE_VALUE_, __VA_ARGS__) 0})
 
 #if CHAR_MIN < 0
 #define HYPERTRACE_TYPE_CHAR_ HYPERTRACE_TYPE_I8
@@ -747,37 +974,7 @@ template <typename T> HYPERTRACE_UNSEEN_ inline uint64_t word(T value) {
         unsigned long long: hypertrace_unsigned_,                                                  \
         float: hypertrace_double_,                                                                 \
         double: hypertrace_double_,                                                                \
-        default: hypertrace_pointer_)(value)
-
-#if defined(__OPTIMIZE__)
-/*
- * FNV-1a, its low 12 bits. Not a loop, so that compilers make a number of it however long the name
- * is: 64 bytes at most.
- */
-#define HYPERTRACE_SLOT_(name) (hypertrace_slot_("" name, sizeof("" name) - 1))
-#define HYPERTRACE_HASH_1_(i)                                                                      \
-    if ((i) < length) {                                                                            \
-        hash = (hash ^ (unsigned char)name[i]) * 16777619u;                                        \
-    }
-#define HYPERTRACE_HASH_4_(i)                                                                      \
-    HYPERTRACE_HASH_1_(i)                                                                          \
-    HYPERTRACE_HASH_1_((i) + 1) HYPERTRACE_HASH_1_((i) + 2) HYPERTRACE_HASH_1_((i) + 3)
-#define HYPERTRACE_HASH_16_(i)                                                                     \
-    HYPERTRACE_HASH_4_(i)                                                                          \
-    HYPERTRACE_HASH_4_((i) + 4) HYPERTRACE_HASH_4_((i) + 8) HYPERTRACE_HASH_4_((i) + 12)
-#if defined(__GNUC__)
-__attribute__((always_inline))
-#endif
-HYPERTRACE_UNSEEN_ static inline size_t
-hypertrace_slot_(const char *name, size_t length) {
-    uint32_t hash = 2166136261u;
-    HYPERTRACE_HASH_16_(0)
-    HYPERTRACE_HASH_16_(16)
-    HYPERTRACE_HASH_16_(32)
-    HYPERTRACE_HASH_16_(48)
-    return hash & 4095;
-}
-#endif
+        default: hypertrace_pointer_)(HYPERTRACE_CHECKED_(value))
 
 HYPERTRACE_UNSEEN_ static inline uint64_t hypertrace_signed_(int64_t value) { return (uint64_t)value; }
 HYPERTRACE_UNSEEN_ static inline uint64_t hypertrace_unsigned_(uint64_t value) { return value; }

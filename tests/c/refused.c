@@ -1,6 +1,10 @@
 /* Code that must not compile, selected by WRONG. */
 #include <hypertrace.h>
 
+#if defined(__cplusplus)
+#include <vector>
+#endif
+
 struct pair {
     int a, b;
 };
@@ -23,6 +27,12 @@ void wrong(struct pair pair, struct pair *p, const int a) {
 #elif WRONG == 6
     const char *name = "not a literal";
     HYPERTRACE_EVENT(name, a);
+#elif WRONG == 7
+    HYPERTRACE_SCOPE("no type of field", 1, (pair, pair));
+#elif WRONG == 8
+    HYPERTRACE_EVENT("no type of field", (many, std::vector<int>()));
+#elif WRONG == 9
+    hypertrace::region region("a_name_of_a_region_that_is_one_byte_longer_than_it_can_be_1", 1);
 #endif
     (void)pair, (void)p, (void)a;
 }

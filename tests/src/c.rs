@@ -1,7 +1,7 @@
 //! C and C++ programs: the compilers of this machine, and the C library for them.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use crate::build::{self, cargo, root, succeed, target_folder};
@@ -116,6 +116,11 @@ impl Compiler {
         Compiler { options, ..self.clone() }
     }
 
+    /// Returns whether it compiles C++.
+    pub fn is_cxx(&self) -> bool {
+        self.language == Language::Cxx17
+    }
+
     /// Compiles a program, which must not cause a warning.
     #[track_caller]
     pub fn program(&self, source: &Path, linked: Linked, folder: &Path) -> PathBuf {
@@ -166,25 +171,26 @@ impl Compiler {
         made
     }
 
-    /// Asserts that it refuses this source.
+    /// Asserts that it refuses this source. Returns what it says.
     #[track_caller]
-    pub fn refuses(&self, source: &Path) {
-        let (command, accepted) = self.check(source);
-        assert!(!accepted, "{command:?} compiled it");
+    pub fn refuses(&self, source: &Path) -> String {
+        let (command, Output { status, stderr, .. }) = self.check(source);
+        assert!(!status.success(), "{command:?} compiled it");
+        String::from_utf8_lossy(&stderr).into_owned()
     }
 
     /// Asserts that it accepts this source.
     #[track_caller]
     pub fn accepts(&self, source: &Path) {
-        let (command, accepted) = self.check(source);
-        assert!(accepted, "{command:?} does not compile it");
+        let (command, output) = self.check(source);
+        assert!(output.status.success(), "{command:?} does not compile it");
     }
 
     #[track_caller]
-    fn check(&self, source: &Path) -> (Command, bool) {
+    fn check(&self, source: &Path) -> (Command, Output) {
         let mut command = self.compile(source);
         let output = command.arg("-fsyntax-only").output().expect("a compiler that starts");
-        (command, output.status.success())
+        (command, output)
     }
 
     fn compile(&self, source: &Path) -> Command {

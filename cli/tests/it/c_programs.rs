@@ -372,7 +372,77 @@ fn an_installed_library_is_found_by_pkg_config() {
         run(command.arg("--").args(with_counts(&[&program]))).ok();
         check_events(&place.session(name), &program);
     }
+    let of_tree = |options: &[&str]| {
+        let mut command = Command::new(&pkg_config);
+        command.env("PKG_CONFIG_PATH", build::root().join("guest-lib/capi"));
+        run(command.args(options).arg("hypertrace")).ok()
+    };
+    assert_eq!(of_tree(&["--modversion"]), ask(&["--modversion"]), "hypertrace-uninstalled.pc");
+    let options = of_tree(&["--libs", "--cflags"]);
+    assert!(options.contains("/guest-lib/capi/../../target/release -lhypertrace"), "{options}");
+    assert!(options.contains("/guest-lib/capi/../../guest-lib/include"), "{options}");
     ["pkg-config", "gcc"].iter().for_each(|name| capability::used(name));
+}
+
+#[test]
+fn cmake_finds_an_installed_library_and_a_source_tree() {
+    let tools = ["cmake", "g++"].map(capability::program);
+    let [Some(cmake), Some(_)] = tools else { return };
+    let place = Place::new();
+    let prefix = place.path().join("usr");
+    let mut install = build::cargo();
+    install.args(["xtask", "install-c", "--prefix"]).arg(&prefix);
+    build::succeed(install.env("CARGO_TARGET_DIR", build::target_folder()));
+    let minor = env!("CARGO_PKG_VERSION").rsplit_once('.').unwrap().0;
+    let find = format!("find_package(hypertrace {minor} REQUIRED)");
+    let capi = build::root().join("guest-lib/capi");
+    let folder = format!("add_subdirectory({} hypertrace)", capi.display());
+    let prefix = format!("-DCMAKE_PREFIX_PATH={}", prefix.display());
+    let tree = format!("-Dhypertrace_DIR={}", capi.display());
+    let configured = |name: &str, lines: &str, option: &str| {
+        let project = place.path().join(name);
+        std::fs::create_dir(&project).unwrap();
+        std::fs::copy(c::source("examples/c/events.c"), project.join("events.cc")).unwrap();
+        let text = format!(
+            "cmake_minimum_required(VERSION 3.16)
+             project(events CXX)
+             {lines}
+             foreach(library hypertrace static)
+               add_executable(with_${{library}} events.cc)
+               target_compile_features(with_${{library}} PRIVATE cxx_std_11)
+               target_link_libraries(with_${{library}} hypertrace::${{library}})
+             endforeach()"
+        );
+        std::fs::write(project.join("CMakeLists.txt"), text).unwrap();
+        let mut configure = Command::new(&cmake);
+        configure.arg("-S").arg(&project).arg("-B").arg(project.join("build")).arg(option);
+        let target = format!("-DHYPERTRACE_TARGET_DIR={}", build::target_folder().display());
+        run(configure.arg(target))
+    };
+
+    for (name, lines, option) in
+        [("installed", &find, &prefix), ("tree", &find, &tree), ("folder", &folder, &tree)]
+    {
+        let ran = configured(name, lines, option);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let made = place.path().join(name).join("build");
+        build::succeed(Command::new(&cmake).arg("--build").arg(&made));
+        for library in ["hypertrace", "static"] {
+            let program = made.join(format!("with_{library}"));
+            let session = format!("{name}-{library}");
+            assert_eq!(place.run::<&str, _>(&session, &[], &with_counts(&[&program])), "");
+            check_events(&place.session(&session), &program);
+        }
+    }
+
+    // The next minor version is another interface.
+    let other = "find_package(hypertrace 99.0 REQUIRED)";
+    for (name, option) in [("other-installed", &prefix), ("other-tree", &tree)] {
+        let refused = configured(name, other, option);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("\"99.0\""), "{refused:?}");
+    }
+    capability::used("cmake");
 }
 
 /// A name of the greatest length.
@@ -414,10 +484,10 @@ fn invalid_events_do_not_compile() {
     let place = Place::new();
     let text = std::fs::read_to_string(c::source("tests/c/refused.c")).unwrap();
     for compiler in c::compilers() {
-        for wrong in 1..=6 {
+        for wrong in 1..=7 {
             let source = place.path().join(format!("refused-{wrong}.c"));
             std::fs::write(&source, format!("#define WRONG {wrong}\n{text}")).unwrap();
-            compiler.refuses(&source);
+            let _ = compiler.refuses(&source);
         }
         let source = place.path().join("right.c");
         std::fs::write(&source, format!("#define WRONG 0\n{text}")).unwrap();

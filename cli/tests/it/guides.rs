@@ -81,6 +81,8 @@ fn cargo(programs: &Path) -> String {
         'install --quiet --path cli') exit 0 ;;
         'build --quiet --release -p hypertrace --example lookups')
             cd '{root}'; exec '{cargo}' build {options} -p hypertrace --example lookups ;;
+        'build --quiet --release -p hypertrace-c' | 'build --quiet --locked --release --package hypertrace-c '*)
+            cd '{root}'; exec '{cargo}' build --quiet --locked --release -p hypertrace-c --target-dir '{target}' ;;
         'bench -p hypertrace-benchmark '*) shift 3; cd '{root}'; exec '{cargo}' test {options} --workspace \"$@\" ;;
         'new --quiet program' | 'add --quiet '*) exec '{cargo}' \"$@\" ;;
         'build --quiet') mkdir -p '{target}/guides'; ln -s '{target}/guides' target; exec '{cargo}' build --quiet ;;
@@ -155,6 +157,73 @@ fn the_program_of_the_guide_for_rust_is_traced() {
     let Some(ran) = place.run(&script) else { return };
 
     assert!(ran.stdout.contains("read: 1,000 regions\n"), "{ran:?}");
+}
+
+/// Returns a folder beside a clone of this tree, whose `target` is the one of the tests.
+fn beside_a_clone(place: &Place) -> &'static str {
+    let clone = place.path().join("hypertrace");
+    fs::remove_file(&clone).unwrap();
+    fs::create_dir(&clone).unwrap();
+    for entry in fs::read_dir(build::root()).unwrap().map(Result::unwrap) {
+        if entry.file_name() != "target" {
+            symlink(entry.path(), clone.join(entry.file_name())).unwrap();
+        }
+    }
+    symlink(build::target_folder(), clone.join("target")).unwrap();
+    fs::create_dir(place.path().join("project")).unwrap();
+    "project"
+}
+
+/// Returns a section's blocks as a script: the files that a line before a block names, and the commands.
+fn files_and_commands(name: &str, of: &str) -> String {
+    let page = page(name);
+    let (mut section, mut file, mut inside, mut script) = ("", None, None, String::new());
+    for line in page.lines() {
+        match (line.strip_prefix("```"), inside) {
+            (Some(language), None) => {
+                inside = Some(match (language, file.take()) {
+                    _ if section != of => None,
+                    ("sh", _) => Some(""),
+                    (_, Some(file)) => {
+                        writeln!(script, "cat >{file} <<'END'").unwrap();
+                        Some("END\n")
+                    }
+                    _ => None,
+                });
+            }
+            (Some(_), Some(end)) => {
+                script += end.unwrap_or_default();
+                inside = None;
+            }
+            (None, Some(Some(_))) => writeln!(script, "{line}").unwrap(),
+            (None, Some(None)) => {}
+            (None, None) => {
+                section = line.strip_prefix("## ").unwrap_or(section);
+                let named = line.strip_prefix('`').and_then(|line| line.strip_suffix("`:"));
+                file = named.or(file.filter(|_| line.is_empty()));
+            }
+        }
+    }
+    script
+}
+
+#[test]
+fn the_programs_of_the_guide_for_c_and_cxx_are_traced() {
+    let place = Place::new();
+    let project = beside_a_clone(&place);
+    let run =
+        |section| place.run(&format!("cd {project}\n{}", files_and_commands("docs/c.md", section)));
+    if capability::program("gcc").is_some() {
+        let Some(ran) = run("") else { return };
+        assert!(ran.stdout.contains("\nread_disk: 1,000 regions\n"), "{ran:?}");
+        assert!(ran.stdout.contains(" sectors  ") && ran.stdout.contains(" len=4096"), "{ran:?}");
+        capability::used("gcc");
+    }
+    if ["cmake", "g++"].map(capability::program).iter().all(Option::is_some) {
+        let Some(ran) = run("C++ and CMake") else { return };
+        assert!(ran.stdout.contains("\nparse: 1,000 regions\n"), "{ran:?}");
+        capability::used("cmake");
+    }
 }
 
 #[test]

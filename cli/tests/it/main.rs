@@ -6,6 +6,7 @@ mod background;
 mod bad_input;
 mod c_functions;
 mod c_programs;
+mod c_scopes;
 mod clock;
 mod compare;
 mod compare_exits;

@@ -112,6 +112,13 @@ unsafe fn string<'a>(at: *const c_char) -> Option<&'a OsStr> {
     (!at.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(at) }.to_bytes()))
 }
 
+/// Returns the library's version, as in "0.1.0". Programs that load the library at run time compare it: until 1.0,
+/// libraries of two minor versions may have different functions and structures.
+#[unsafe(no_mangle)]
+pub extern "C" fn hypertrace_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
 /// Stores the span in whose course the host records this process, by W3C's Trace Context, so that the
 /// program's own tracing can continue that trace: the value of a `traceparent` header, 55
 /// characters and a zero. Looks for the device if no event has done so.

@@ -33,8 +33,12 @@ const HEADERS: [Header; 2] = [
 #include <stdint.h>
 #include <string.h>
 #if defined(__cplusplus)
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #endif",
         sources: &["src/site.rs", "src/event.rs", "src/process.rs", "src/functions.rs"],
         top: "top.h",

@@ -1,4 +1,4 @@
-//! Installation of the C library: headers, libraries and the file of pkg-config.
+//! Installation of the C library: headers, libraries and the files of pkg-config and CMake.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,10 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     ensure!(build.status()?.success(), "the C library does not compile");
     let to = options.destdir.join(relative);
     copy(root, &target_folder(root)?.join("release"), &to, prefix)?;
-    println!("installed in {}; ask pkg-config --cflags --libs hypertrace", to.display());
+    println!(
+        "installed in {}; ask pkg-config --cflags --libs hypertrace, or find_package(hypertrace) of CMake",
+        to.display()
+    );
     Ok(())
 }
 
@@ -59,11 +62,18 @@ pub fn copy(root: &Path, built: &Path, to: &Path, prefix: &str) -> Result<()> {
     for header in entries(&root.join("guest-lib/include"))? {
         put(&header, "include")?;
     }
-    let template = put(&root.join("guest-lib/capi/hypertrace.pc.in"), "lib/pkgconfig")?;
-    let text = fs::read_to_string(&template)?;
-    // All crates of the tree have one version.
-    let text = text.replace("@prefix@", prefix).replace("@version@", env!("CARGO_PKG_VERSION"));
-    fs::write(template.with_extension(""), text)?;
-    fs::remove_file(template)?;
+    let capi = root.join("guest-lib/capi");
+    for (name, folder) in [
+        ("hypertrace.pc.in", "lib/pkgconfig"),
+        ("hypertrace-config.cmake", "lib/cmake/hypertrace"),
+        ("hypertrace-config-version.cmake", "lib/cmake/hypertrace"),
+    ] {
+        let file = put(&capi.join(name), folder)?;
+        let text = fs::read_to_string(&file)?;
+        // All crates of the tree have one version.
+        let text = text.replace("@prefix@", prefix).replace("@version@", env!("CARGO_PKG_VERSION"));
+        fs::remove_file(&file)?;
+        fs::write(file.parent().unwrap_or(to).join(name.trim_end_matches(".in")), text)?;
+    }
     Ok(())
 }
