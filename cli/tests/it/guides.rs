@@ -227,6 +227,66 @@ fn the_programs_of_the_guide_for_c_and_cxx_are_traced() {
 }
 
 #[test]
+fn the_program_of_the_guide_for_python_is_traced() {
+    let Some(_) = capability::program("python3") else { return };
+    let place = Place::new();
+    let project = beside_a_clone(&place);
+    // pip would build the package, for which it fetches what builds it: `python::pip_installs_the_folder`.
+    place.write("pip", "[ -e \"$3/pyproject.toml\" ]");
+    let bindings = build::root().join("bindings/python");
+    let script = format!(
+        "cd {project}
+        export PYTHONPATH={} PYTHONDONTWRITEBYTECODE=1
+        {}",
+        bindings.display(),
+        files_and_commands("docs/python.md", "")
+    );
+
+    let Some(ran) = place.run(&script) else { return };
+
+    assert!(ran.stdout.contains("\nrequest: 100 regions\n"), "{ran:?}");
+    assert!(ran.stdout.contains(" fetched ") && ran.stdout.contains(" path=\"/index\""), "{ran:?}");
+    capability::used("python3");
+}
+
+#[test]
+fn the_programs_of_the_guide_for_other_languages_are_traced() {
+    let says = |program: &str, arguments: &[&str]| {
+        let found = capability::on_path(program).and_then(|program| {
+            let output = Command::new(program).args(arguments).output().ok()?;
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        });
+        found.ok_or_else(|| format!("`{program} {}` does not succeed", arguments.join(" ")))
+    };
+    let is_22 = |text: String| {
+        let major = text.split([' ', '.']).nth(1).and_then(|major| major.parse().ok());
+        if major >= Some(22) { Ok(text) } else { Err(format!("older than 22: {text}")) }
+    };
+    let languages = [
+        ("Go", "go", says("go", &["version"])),
+        ("Java", "java-22", says("java", &["--version"]).and_then(is_22)),
+        ("Node", "node-koffi", says("node", &["-e", "require('koffi')"])),
+    ];
+    for (section, name, found) in languages {
+        if let Err(why) = found {
+            capability::missing(name, why);
+            continue;
+        }
+        let place = Place::new();
+        let project = beside_a_clone(&place);
+        let page = "docs/languages.md";
+        let script = files_and_commands(page, "") + &files_and_commands(page, section);
+        let Some(ran) = place.run(&format!("cd {project}\n{script}")) else { return };
+        assert!(
+            ran.stdout.contains("\nload: 1,000 regions\n")
+                || ran.stdout.starts_with("load: 1,000 regions\n"),
+            "{ran:?}"
+        );
+        capability::used(name);
+    }
+}
+
+#[test]
 fn the_marks_of_the_guide_for_scripts_are_recorded() {
     let place = Place::new();
     symlink(static_program("hypertrace-mark"), place.path().join("programs/hypertrace-mark"))

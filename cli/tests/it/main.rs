@@ -52,6 +52,7 @@ mod perfetto_importer;
 mod perfetto_packets;
 mod place;
 mod private;
+mod python;
 mod receive;
 mod record;
 mod record_kills;

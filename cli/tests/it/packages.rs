@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -38,6 +39,20 @@ fn packages(folder: &TempDir) -> Option<PathBuf> {
     let made = folder.path().join("packages");
     let mut package = build::cargo();
     package.args(["xtask", "package", "--output"]).arg(&made).arg("--built").arg(built);
+    match capability::program("python3-setuptools") {
+        Some(python) => {
+            // As `python3`, which it starts by that name. It needs nothing from the network.
+            let (programs, path) = (folder.path().join("programs"), std::env::var("PATH").unwrap());
+            fs::create_dir(&programs).unwrap();
+            let text = format!("#!/bin/sh\nPATH='{path}' exec '{}' \"$@\"\n", python.display());
+            fs::write(programs.join("python3"), text).unwrap();
+            let executable = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(programs.join("python3"), executable).unwrap();
+            package.env("PATH", format!("{}:{path}", programs.display()));
+            package.env("PIP_NO_BUILD_ISOLATION", "0");
+        }
+        None => drop(package.arg("--no-wheel")),
+    }
     succeed(package.env("CARGO_TARGET_DIR", target_folder()));
     Some(made)
 }
@@ -201,6 +216,31 @@ fn archives_run_from_where_they_are_unpacked() {
     record.args(["record", "--quiet", "-o"]).arg(&session).arg(mark);
     run(record.args(["unpacked", "n=8"])).ok();
     assert!(HYPERTRACE.report(&session).iter().any(|line| line.event == "unpacked"));
+}
+
+#[test]
+fn a_python_program_with_the_wheel_alone_is_recorded() {
+    let tools = ["python3", "python3-setuptools"].map(capability::program);
+    let [Some(python), Some(_)] = tools else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(made) = packages(&folder) else { return };
+    let wheel = format!("hypertrace-{}-py3-none-linux_x86_64.whl", env!("CARGO_PKG_VERSION"));
+    let installed = folder.path().join("installed");
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--no-index", "--root-user-action", "ignore"]);
+    succeed(pip.arg("--target").arg(&installed).arg(made.join(wheel)));
+    let session = folder.path().join("session");
+    let mut record = HYPERTRACE.command(["record", "--quiet", "-o"]);
+    record.arg(&session).arg(python);
+    record.args(["-c", "import hypertrace\nwith hypertrace.region('wheeled', n=7): pass"]);
+
+    run(record.env("PYTHONPATH", &installed)).ok();
+
+    assert_eq!(HYPERTRACE.regions(&session, &[]), [("wheeled".to_owned(), 1)]);
+    let licences = files(&installed).into_keys().filter(|file| file.ends_with("METADATA"));
+    let metadata = fs::read_to_string(installed.join(Vec::from_iter(licences)[0].clone())).unwrap();
+    assert!(metadata.contains("License-Expression: Apache-2.0 OR BSD-3-Clause"), "{metadata}");
+    capability::used("python3-setuptools");
 }
 
 #[test]

@@ -55,9 +55,9 @@ enum Job {
     Header,
     /// Count the lines of code of each folder, without comments, blank lines and tests
     Lines,
-    /// Build the C library, and install it with its headers and a file for pkg-config
+    /// Build the C library, and install it with its headers and files for pkg-config and CMake
     InstallC(install::Options),
-    /// Make the packages for users: Debian's, and archives of programs that need no library
+    /// Make the packages for users: Debian's, archives of programs that need no library, a wheel
     Package(package::Options),
     /// Fetch the programs that tests run, without installing them, and print their paths
     Fetch {

@@ -1,4 +1,4 @@
-//! Packages for users: Debian's, and archives of static programs. `packages.toml` has their files.
+//! Packages for users: Debian's, archives of static programs, a wheel for Python. `packages.toml` has the files of the first two.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -27,6 +27,10 @@ pub struct Options {
     /// Make hypertrace-guest for AArch64 too, with compilers that are fetched
     #[arg(long)]
     aarch64: bool,
+
+    /// Make no wheel for Python, which needs python3 with pip
+    #[arg(long)]
+    no_wheel: bool,
 
     /// Take programs and libraries from this folder, and build nothing
     #[arg(long, value_name = "DIR", conflicts_with = "aarch64")]
@@ -86,6 +90,9 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         build(root, programs, |cargo| is_static(cargo, X86))?;
         (target.join(X86).join("release"), target.join("release"))
     };
+    if !options.no_wheel {
+        wheel(root, &libraries, &output)?;
+    }
     install::copy(root, &libraries, &made.path().join("usr"), "/usr")?;
     let hypertrace = || Command::new(programs.join("hypertrace"));
     succeed(hypertrace().arg("man").arg(made.path().join("man")))?;
@@ -205,6 +212,23 @@ fn make(root: &Path, package: &Package, built: &Built, output: &Path) -> Result<
             .arg(stage.path())
             .arg(&file),
     )
+}
+
+/// Makes Python's package with the library in it, for this machine's kind.
+fn wheel(root: &Path, libraries: &Path, output: &Path) -> Result<()> {
+    // pip writes into the folder that it builds.
+    let stage = tempfile::tempdir()?;
+    let source = root.join("bindings/python");
+    for name in ["pyproject.toml", "README.md", "hypertrace"] {
+        copy(&source.join(name), &stage.path().join(name), 0o644)?;
+    }
+    let library = "libhypertrace.so";
+    copy(&libraries.join(library), &stage.path().join("hypertrace").join(library), 0o644)?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    pip.arg("--config-settings=--build-option=--plat-name=linux_x86_64").arg("--wheel-dir");
+    succeed(pip.arg(output).arg(stage.path()))
+        .context("no wheel for Python: --no-wheel leaves it out")
 }
 
 /// Copies a file or the files of a folder. The version is set where a text asks for it.
