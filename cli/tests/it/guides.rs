@@ -216,6 +216,10 @@ fn the_programs_of_the_guide_for_c_and_cxx_are_traced() {
     if capability::program("gcc").is_some() {
         let Some(ran) = run("") else { return };
         assert!(ran.stdout.contains("\nread_disk: 1,000 regions\n"), "{ran:?}");
+        // The same program, function by function.
+        let Some(traced) = run("Function traces") else { return };
+        assert!(traced.stdout.contains("       1000  read_disk\n"), "{traced:?}");
+        assert!(place.path().join("project/U/info").exists(), "{traced:?}");
         assert!(ran.stdout.contains(" sectors  ") && ran.stdout.contains(" len=4096"), "{ran:?}");
         capability::used("gcc");
     }
