@@ -12,7 +12,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SCHEMA = """name STRING, value STRING, number INT, client INT, id DECIMAL(20, 0), t_ns BIGINT, begin_ns BIGINT,
     duration_ns BIGINT, on_cpu_ns BIGINT, guest_ns BIGINT, host_interrupt_ns BIGINT, kernel_ns BIGINT, vmm_ns BIGINT,
     stolen_ns BIGINT, behind_ns BIGINT, runnable_ns BIGINT, halted_ns BIGINT, blocked_ns BIGINT, off_cpu_ns BIGINT,
-    unknown_ns BIGINT, session_uuid STRING"""
+    idle_ns BIGINT, unknown_ns BIGINT, session_uuid STRING"""
 
 
 def statements(name):

@@ -8,6 +8,6 @@ FROM read_csv('csv/host=*/build=*/*.csv*', header = true, auto_detect = false, q
     name: 'VARCHAR', value: 'VARCHAR', number: 'INTEGER', client: 'INTEGER', id: 'UBIGINT',
     t_ns: 'BIGINT', begin_ns: 'BIGINT', duration_ns: 'BIGINT', on_cpu_ns: 'BIGINT', guest_ns: 'BIGINT',
     host_interrupt_ns: 'BIGINT', kernel_ns: 'BIGINT', vmm_ns: 'BIGINT', stolen_ns: 'BIGINT', behind_ns: 'BIGINT',
-    runnable_ns: 'BIGINT', halted_ns: 'BIGINT', blocked_ns: 'BIGINT', off_cpu_ns: 'BIGINT', unknown_ns: 'BIGINT',
-    session_uuid: 'VARCHAR'
+    runnable_ns: 'BIGINT', halted_ns: 'BIGINT', blocked_ns: 'BIGINT', off_cpu_ns: 'BIGINT', idle_ns: 'BIGINT',
+    unknown_ns: 'BIGINT', session_uuid: 'VARCHAR'
   });

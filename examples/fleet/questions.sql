@@ -18,14 +18,14 @@ WITH spread AS (
     covar_pop(stolen_ns, duration_ns) AS stolen, covar_pop(behind_ns, duration_ns) AS behind,
     covar_pop(runnable_ns, duration_ns) AS runnable, covar_pop(halted_ns, duration_ns) AS halted,
     covar_pop(blocked_ns, duration_ns) AS blocked, covar_pop(off_cpu_ns, duration_ns) AS off_cpu,
-    covar_pop(unknown_ns, duration_ns) AS unknown
+    covar_pop(idle_ns, duration_ns) AS idle, covar_pop(unknown_ns, duration_ns) AS unknown
   FROM samples
   GROUP BY name
 )
 SELECT name, part, round(covariance / variance, 4) + 0 AS share
 FROM spread
 UNPIVOT (covariance FOR part IN (on_cpu, guest, host_interrupt, kernel, vmm, stolen, behind, runnable, halted, blocked,
-  off_cpu, unknown))
+  off_cpu, idle, unknown))
 WHERE variance > 0
 ORDER BY name, share DESC, part;
 
@@ -46,11 +46,11 @@ WITH slow AS (
 )
 SELECT name, duration_ns,
   CASE greatest(on_cpu_ns, guest_ns, host_interrupt_ns, kernel_ns, vmm_ns, stolen_ns, behind_ns, runnable_ns, halted_ns,
-    blocked_ns, off_cpu_ns, unknown_ns)
+    blocked_ns, off_cpu_ns, idle_ns, unknown_ns)
     WHEN on_cpu_ns THEN 'on_cpu' WHEN guest_ns THEN 'guest' WHEN kernel_ns THEN 'kernel' WHEN vmm_ns THEN 'vmm'
     WHEN host_interrupt_ns THEN 'host_interrupt' WHEN stolen_ns THEN 'stolen' WHEN behind_ns THEN 'behind'
     WHEN halted_ns THEN 'halted' WHEN runnable_ns THEN 'runnable' WHEN blocked_ns THEN 'blocked' WHEN off_cpu_ns THEN 'off_cpu'
-    ELSE 'unknown' END AS mostly,
+    WHEN idle_ns THEN 'idle' ELSE 'unknown' END AS mostly,
   host, build, session, session_uuid, client, id, t_ns
 FROM slowest
 WHERE place <= 10

@@ -381,6 +381,11 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
     }
     out.push('\n');
     row(out, "duration", columns.iter().map(|(_, b)| (b.duration_ns, None)))?;
+    if columns.iter().any(|(_, b)| b.times.get(Part::Idle) > 0) {
+        let busy = |b: &Breakdown| b.duration_ns.saturating_sub(b.times.get(Part::Idle));
+        let share = |b: &Breakdown| busy(b) as f64 * 100.0 / b.duration_ns.max(1) as f64;
+        row(out, "busy", columns.iter().map(|(_, b)| (busy(b), Some(share(b)))))?;
+    }
     for part in Part::ALL {
         let is_shown = part == Part::Unknown || columns.iter().any(|(_, b)| b.times.get(part) > 0);
         if is_shown {
@@ -500,6 +505,7 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
         (Unknown::Clock, "clock's error"),
         (Unknown::Border, "clock's bound"),
         (Unknown::Vcpu, "vCPU not proven"),
+        (Unknown::Idle, "idle"),
     ];
     for (why, name) in reasons {
         let ns = &unknown[why as usize];

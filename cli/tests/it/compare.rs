@@ -53,12 +53,40 @@ fn made(number: u32, program_ns: f64, hog_ns: f64) -> Run {
     // Runs differ, each in its own way.
     let luck = f64::from(number * 7919 % 13) * 30.0;
     let parse = typical(
-        [50_000.0 + luck + program_ns, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0, 0.0],
+        [
+            50_000.0 + luck + program_ns,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            hog_ns,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+        ],
         0.0,
         hog_ns,
     );
     let request = typical(
-        [80_000.0 + luck + program_ns, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, hog_ns, 0.0, 0.0, 0.0, 0.0],
+        [
+            80_000.0 + luck + program_ns,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            hog_ns,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+        ],
         parse.mean.duration_ns(),
         hog_ns,
     );
@@ -207,7 +235,7 @@ fn made_guest(number: u32, more: f64) -> Run {
     let batch = Typical {
         exits: [("mmio read", read), ("mmio write", write)].into_iter().collect(),
         ..typical(
-            [0.0, 20_000.0 + luck, 0.0, kernel, vmm, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+            [0.0, 20_000.0 + luck, 0.0, kernel, vmm, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
             0.0,
             0.0,
         )
@@ -259,7 +287,21 @@ fn what_moves_from_one_part_to_another_is_not_hidden() {
         let unknown = f64::from(number * 5 % 12) * 300.0;
         let more = f64::from(number % 2) * 2_000.0;
         let mean = typical(
-            [50_000.0 + more - unknown, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, unknown],
+            [
+                50_000.0 + more - unknown,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                unknown,
+            ],
             0.0,
             0.0,
         );

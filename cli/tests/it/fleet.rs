@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// Columns of parts in the samples.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "on_cpu",
     "guest",
     "host_interrupt",
@@ -27,6 +27,7 @@ const PARTS: [&str; 12] = [
     "halted",
     "blocked",
     "off_cpu",
+    "idle",
     "unknown",
 ];
 

@@ -143,8 +143,9 @@ fn a_fork_and_an_exec_get_their_own_clients() {
     }
 }
 
+/// Runs this in a forked child, and waits for its end.
 #[allow(unsafe_code)]
-fn fork(child: impl FnOnce()) {
+pub fn fork(child: impl FnOnce()) {
     // SAFETY: the child calls the library, and ends without returning to the test harness.
     unsafe {
         let id = libc::fork();

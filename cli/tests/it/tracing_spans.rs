@@ -1,11 +1,15 @@
 //! The crates `log` and `tracing` in a program's and in a VMM's trace, as babeltrace2 and the command
 //! read it.
 
+use crate::run::fork;
 use hypertrace_tests::child;
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::pin::Pin;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use hypertrace_log::{Logger, MESSAGE_BYTES};
@@ -16,8 +20,9 @@ use hypertrace_trace::{Session, SessionConfig};
 use hypertrace_tracing::{HypertraceLayer, counts};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tracing::{Dispatch, debug, debug_span, error, info, info_span, warn};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing::{Dispatch, Instrument, debug, debug_span, error, info, info_span, warn};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -122,49 +127,218 @@ fn a_span_is_a_region_with_typed_fields() {
 
     let events = events(dir.path());
 
-    assert_eq!(names(&events), ["http_request_begin", "http_request_end", "http_request_record"]);
+    // The first span of a place in the code says when it was left: it may be entered again.
+    let expected = ["http_request_begin", "poll_end", "http_request_record", "http_request_end"];
+    assert_eq!(names(&events), expected);
     let id = events[0].fields["id"].clone();
     let begin = json!({
-        "id": id, "bytes": 512, "offset": -3, "load": 0.5, "cached": true, "path": "/index",
-        "peer": "[1, 2]", "id_": 9,
+        "id": id, "parent": 0, "bytes": 512, "offset": -3, "load": 0.5, "cached": true,
+        "path": "/index", "peer": "[1, 2]", "id_": 9, "target": module_path!(),
     });
     assert_eq!(Value::Object(events[0].fields.clone()), begin);
-    assert_eq!(Value::Object(events[1].fields.clone()), json!({ "id": id }));
+    assert_eq!(Value::Object(events[1].fields.clone()), json!({ "span": id }));
     assert_eq!(Value::Object(events[2].fields.clone()), json!({ "id": id, "status": 200 }));
+    assert_eq!(Value::Object(events[3].fields.clone()), json!({ "id": id }));
     assert_eq!(regions(dir.path(), &[])["http_request"]["count"], 1);
     let by = run(HYPERTRACE.command(["regions", "--csv", "--by", "path"]).arg(dir.path()));
     assert!(by.stdout.contains("http_request,/index,"), "{by:?}");
 }
 
+/// Polls a future once, which never waits for anything.
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Is pending so many times.
+async fn pending(times: u32) {
+    for turn in 0..times {
+        let mut is_pending = turn < times;
+        std::future::poll_fn(|_| match std::mem::take(&mut is_pending) {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
+        })
+        .await;
+    }
+}
+
 #[test]
-fn each_entry_is_a_region_on_the_thread_that_enters() {
+fn a_future_is_one_region_with_its_polls_on_the_threads_that_poll() {
     let Some(dir) = program(this_test!(), || {
         let dispatch = guest();
-        // As a future that is polled on two threads, and closed on the second.
-        let span =
-            tracing::dispatcher::with_default(&dispatch, || info_span!("polled", task = 7u64));
-        for name in ["first", "second"] {
-            let (dispatch, span) = (dispatch.clone(), span.clone());
-            let poll = move || {
+        let mut future = tracing::dispatcher::with_default(&dispatch, || {
+            Box::pin(pending(3).instrument(info_span!("request", task = 7u64)))
+        });
+        for name in ["first", "second", "first", "second"] {
+            let dispatch = dispatch.clone();
+            let turn = move || {
                 tracing::dispatcher::with_default(&dispatch, || {
-                    (0..10).for_each(|_| span.in_scope(|| ()));
+                    let _ = poll(future.as_mut());
                 });
+                future
             };
-            thread::Builder::new().name(name.into()).spawn(poll).unwrap().join().unwrap();
+            future = thread::Builder::new().name(name.into()).spawn(turn).unwrap().join().unwrap();
         }
+        tracing::dispatcher::with_default(&dispatch, || drop(future));
     }) else {
         return;
     };
 
     let events = events(dir.path());
 
-    assert_eq!(events.len(), 40);
-    assert!(events[..20].iter().all(|event| event.source.ends_with("/first")), "{events:?}");
-    assert!(events[20..].iter().all(|event| event.source.ends_with("/second")), "{events:?}");
-    assert!(events.iter().step_by(2).all(|event| event.fields["task"] == 7), "{events:?}");
-    let polled = &regions(dir.path(), &[])["polled"];
-    assert_eq!(polled["count"], 20);
-    assert!(polled["not_counted"].as_object().unwrap().values().all(|n| *n == 0), "{polled}");
+    let [begin, polls @ .., end] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((&*begin.event, &begin.fields["task"]), ("request_begin", &json!(7)));
+    let id = &begin.fields["id"];
+    assert_eq!(Value::Object(end.fields.clone()), json!({ "id": id, "any_client": true }));
+    assert!(polls.iter().all(|poll| poll.fields["span"] == *id), "{polls:?}");
+    // The last entry is that of the drop.
+    let expected =
+        Vec::from_iter(["poll_end"].into_iter().chain(["poll_begin", "poll_end"].repeat(4)));
+    assert_eq!(polls.iter().map(|poll| &*poll.event).collect::<Vec<_>>(), expected);
+    let threads = polls[..7].iter().map(|poll| poll.source.rsplit('/').next().unwrap());
+    let expected = ["first", "second", "second", "first", "first", "second", "second"];
+    assert_eq!(Vec::from_iter(threads), expected);
+}
+
+#[test]
+fn polls_are_left_out_on_request() {
+    let Some(dir) = program(this_test!(), || {
+        let layer = HypertraceLayer::guest().without_polls();
+        let dispatch = Dispatch::new(tracing_subscriber::registry().with(layer));
+        tracing::dispatcher::with_default(&dispatch, || {
+            let mut future = Box::pin(pending(3).instrument(info_span!("request")));
+            while poll(future.as_mut()).is_pending() {}
+        });
+    }) else {
+        return;
+    };
+
+    assert_eq!(names(&events(dir.path())), ["request_begin", "request_end"]);
+}
+
+#[test]
+fn a_span_that_is_entered_once_costs_two_events_after_the_first_of_its_place() {
+    let Some(dir) = program(this_test!(), || {
+        tracing::dispatcher::with_default(&guest(), || {
+            for _ in 0..3 {
+                info_span!("work").in_scope(|| ());
+            }
+        });
+    }) else {
+        return;
+    };
+
+    let (begin, end) = ("work_begin", "work_end");
+    assert_eq!(names(&events(dir.path())), [begin, "poll_end", end, begin, end, begin, end]);
+}
+
+#[test]
+fn a_nested_entry_is_no_poll() {
+    let Some(dir) = program(this_test!(), || {
+        tracing::dispatcher::with_default(&guest(), || {
+            let span = info_span!("outer");
+            span.in_scope(|| span.in_scope(|| span.in_scope(|| ())));
+        });
+    }) else {
+        return;
+    };
+
+    assert_eq!(names(&events(dir.path())), ["outer_begin", "poll_end", "outer_end"]);
+}
+
+#[test]
+fn a_span_in_two_threads_at_once_is_one_region() {
+    let Some(dir) = program(this_test!(), || {
+        let dispatch = guest();
+        tracing::dispatcher::with_default(&dispatch, || {
+            let span = info_span!("shared");
+            span.in_scope(|| {
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        tracing::dispatcher::with_default(&dispatch, || span.in_scope(|| ()));
+                    });
+                });
+            });
+        });
+    }) else {
+        return;
+    };
+
+    let events = events(dir.path());
+
+    let expected = ["shared_begin", "poll_begin", "poll_end", "poll_end", "shared_end"];
+    assert_eq!(names(&events), expected);
+    assert_eq!(events[4].fields["any_client"], true);
+}
+
+#[test]
+fn parents_and_the_current_span_have_the_numbers_of_spans() {
+    let Some(dir) = program(this_test!(), || {
+        let hidden = filter_fn(|metadata| metadata.name() != "hidden");
+        let layer = HypertraceLayer::guest().with_filter(hidden);
+        let dispatch = Dispatch::new(tracing_subscriber::registry().with(layer));
+        tracing::dispatcher::with_default(&dispatch, || {
+            let outer = info_span!("outer");
+            let entered = outer.enter();
+            info_span!("hidden").in_scope(|| info_span!("inner").in_scope(|| info!("in inner")));
+            info_span!(parent: None, "root").in_scope(|| ());
+            info!(parent: None, "in none");
+            drop(entered);
+            info_span!(parent: &outer, "explicit").in_scope(|| ());
+        });
+    }) else {
+        return;
+    };
+
+    let events = events(dir.path());
+
+    let of = |name: &str, field: &str| {
+        let event = events.iter().find(|event| event.event == name).unwrap();
+        event.fields[field].as_u64().unwrap()
+    };
+    let outer = of("outer_begin", "id");
+    assert_eq!([of("outer_begin", "parent"), of("root_begin", "parent")], [0, 0]);
+    assert_eq!([of("inner_begin", "parent"), of("explicit_begin", "parent")], [outer, outer]);
+    let current = events.iter().filter(|event| event.event == "log_info");
+    let current = Vec::from_iter(current.map(|event| event.fields["span"].as_u64().unwrap()));
+    assert_eq!(current, [of("inner_begin", "id"), 0]);
+    assert!(!events.iter().any(|event| event.event.starts_with("hidden")), "{events:?}");
+}
+
+#[test]
+fn numbers_of_spans_do_not_repeat_in_threads_and_forked_children() {
+    const SPANS: u64 = 20_000;
+    let Some(dir) = program(this_test!(), || {
+        let dispatch = guest();
+        let spans = || {
+            tracing::dispatcher::with_default(&dispatch, || {
+                for _ in 0..SPANS {
+                    hypertrace::with_client(|client| client.wait_for_room(4, 16));
+                    info_span!("work").in_scope(|| ());
+                }
+            });
+        };
+        thread::scope(|scope| [(); 2].map(|()| scope.spawn(spans)).map(|thread| thread.join()));
+        let open = tracing::dispatcher::with_default(&dispatch, || info_span!("open").entered());
+        let open = Cell::new(Some(open));
+        fork(|| {
+            spans();
+            // The parent ends it.
+            drop(open.take());
+        });
+        spans();
+        drop(open.take());
+    }) else {
+        return;
+    };
+
+    let ids = |name: &str| {
+        let events = events(dir.path()).into_iter().filter(|event| event.event == name);
+        Vec::from_iter(events.map(|event| event.fields["id"].as_u64().unwrap()))
+    };
+    let works = ids("work_begin");
+    assert_eq!(works.len() as u64, 4 * SPANS);
+    assert_eq!(BTreeSet::from_iter(works).len() as u64, 4 * SPANS);
+    assert_eq!((ids("open_begin").len(), ids("open_end").len()), (1, 1));
 }
 
 #[test]
@@ -206,12 +380,12 @@ fn events_have_level_target_message_and_typed_fields() {
     let expected = [
         (
             "log_error",
-            json!({"target": "disk", "message": "read of sda failed", "code": -5, "cut": 0}),
+            json!({"target": "disk", "span": 0, "message": "read of sda failed", "code": -5, "cut": 0}),
         ),
-        ("log_warn", json!({"target": module_path!(), "full": true, "cut": 0})),
+        ("log_warn", json!({"target": module_path!(), "span": 0, "full": true, "cut": 0})),
         (
             "log_debug",
-            json!({"target": module_path!(), "text": "t", "value": "Some(1)", "wide": "1", "cut": 0}),
+            json!({"target": module_path!(), "span": 0, "text": "t", "value": "Some(1)", "wide": "1", "cut": 0}),
         ),
         ("log_info", json!({"target": "net", "message": "link up", "cut": 0})),
     ];
@@ -248,7 +422,7 @@ fn long_texts_are_cut_and_say_how_much() {
     assert_eq!(events[1].fields["cut"], 2 * 1024 - a - b);
     assert!(!events[1].fields.contains_key("c") && !events[1].fields.contains_key("last"));
     assert_eq!((len(&events[2], "text"), &events[2].fields["number"]), (64, &json!(1)));
-    assert_eq!((len(&events[4], "message"), &events[4].fields["cut"]), (512, &json!(512)));
+    assert_eq!((len(&events[5], "message"), &events[5].fields["cut"]), (512, &json!(512)));
 }
 
 /// Calls a macro for each of 225 names.
@@ -272,13 +446,13 @@ fn names_past_the_bound_are_in_a_field_and_counted() {
                     info_span!($name, n = 1u64).in_scope(|| ())
                 };
             }
+            info!(queue = 4u64, "first");
+            // 99 spans of four schemas each leave 3 of 400, which a span without its fields has.
             names!(each);
-            // 85 spans of three schemas each have one of 256 left.
-            info!(queue = 4u64, "last");
             info!(queue = 5u64, "late");
         });
         let counts = counts();
-        assert!((counts.without_schema, counts.cut) == (225 - 85 + 1, 0), "{counts:?}");
+        assert!((counts.without_schema, counts.cut) == (225 - 99 + 1, 0), "{counts:?}");
     }) else {
         return;
     };
@@ -286,43 +460,88 @@ fn names_past_the_bound_are_in_a_field_and_counted() {
     let events = events(dir.path());
 
     // None is lost.
-    assert_eq!(events.len(), 2 * 225 + 2);
     let others: Vec<&Line> = events.iter().filter(|event| event.event == "span_begin").collect();
-    assert_eq!(others.len(), 225 - 85);
+    assert_eq!(others.len(), 225 - 100);
     assert_eq!(others.last().unwrap().fields["name"], "o_o");
-    assert_eq!((&*events[450].event, &events[450].fields["queue"]), ("log_info", &json!(4)));
-    assert_eq!(
-        (&*events[451].event, &events[451].fields["message"]),
-        ("log_info", &json!("late queue=5"))
-    );
+    let ends = events.iter().filter(|event| event.event.ends_with("_end"));
+    assert_eq!(ends.filter(|event| event.event != "poll_end").count(), 225);
+    let (first, last) = (events.first().unwrap(), events.last().unwrap());
+    assert_eq!((&*first.event, &first.fields["queue"]), ("log_info", &json!(4)));
+    assert_eq!((&*last.event, &last.fields["message"]), ("log_info", &json!("late queue=5")));
     let regions = regions(dir.path(), &[]);
     assert_eq!(regions["a_a"]["count"], 1);
     assert_eq!(regions["span"]["count"], others.len());
 }
 
 #[test]
-fn more_open_spans_than_places_lose_their_fields_and_are_counted() {
-    const SPANS: usize = 1500;
+fn ten_thousand_spans_of_two_threads_keep_their_fields_and_too_many_are_counted() {
+    const SPANS: u64 = 5_000;
     let Some(dir) = program(this_test!(), || {
-        tracing::dispatcher::with_default(&guest(), || {
-            let spans: Vec<_> = (0..SPANS as u64).map(|n| info_span!("open", n)).collect();
-            for span in &spans {
-                hypertrace::with_client(|client| client.wait_for_room(4, 8));
-                span.in_scope(|| ());
+        let dispatch = guest();
+        let all_are_open = Barrier::new(2);
+        thread::scope(|scope| {
+            for thread in 0..2u64 {
+                let (dispatch, all_are_open) = (&dispatch, &all_are_open);
+                scope.spawn(move || {
+                    tracing::dispatcher::with_default(dispatch, || {
+                        let span = |n| info_span!("open", n = thread * SPANS + n);
+                        let spans = Vec::from_iter((0..SPANS).map(span));
+                        all_are_open.wait();
+                        for span in spans {
+                            hypertrace::with_client(|client| client.wait_for_room(4, 16));
+                            span.in_scope(|| ());
+                        }
+                    });
+                });
             }
         });
-        hypertrace::event!("counted", n = counts().without_fields);
+        assert_eq!(counts().lost_spans, 0);
+        tracing::dispatcher::with_default(&dispatch, || {
+            let span = |_| {
+                hypertrace::with_client(|client| client.wait_for_room(4, 16));
+                info_span!("many")
+            };
+            let spans = Vec::from_iter((0..20_000).map(span));
+            drop(spans);
+        });
+        hypertrace::event!("counted", n = counts().lost_spans);
     }) else {
         return;
     };
 
     let events = events(dir.path());
 
-    let begins: Vec<_> = events.iter().filter(|event| event.event == "open_begin").collect();
-    assert_eq!(begins.len(), SPANS);
-    let without = begins.iter().filter(|event| !event.fields.contains_key("n")).count();
-    assert!((SPANS - 1024..SPANS - 512).contains(&without), "{without}");
-    assert_eq!(events.last().unwrap().fields["n"], without);
+    let begins = events.iter().filter(|event| event.event == "open_begin");
+    let fields = BTreeSet::from_iter(begins.map(|begin| begin.fields["n"].as_u64().unwrap()));
+    assert_eq!(fields, BTreeSet::from_iter(0..2 * SPANS));
+    let lost = Vec::from_iter(events.iter().filter(|event| event.event == "span_lost"));
+    assert!(lost.len() >= 20_000 - 16_384, "{}", lost.len());
+    assert!(lost.iter().all(|event| event.fields["name"] == "many"));
+    assert_eq!(events.last().unwrap().fields["n"], lost.len());
+}
+
+#[test]
+fn of_forty_fields_thirteen_are_recorded_and_the_others_counted() {
+    let Some(dir) = program(this_test!(), || {
+        tracing::dispatcher::with_default(&guest(), || {
+            macro_rules! forty {
+                ($($name:ident)*) => { info_span!("wide", $($name = 1u64),*).in_scope(|| ()) };
+            }
+            forty!(
+                a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 b0 b1 b2 b3 b4 b5 b6 b7 b8 b9
+                c0 c1 c2 c3 c4 c5 c6 c7 c8 c9 d0 d1 d2 d3 d4 d5 d6 d7 d8 d9
+            );
+            assert_eq!(counts().fields, 27);
+        });
+    }) else {
+        return;
+    };
+
+    let events = events(dir.path());
+
+    assert_eq!(events[0].fields.len(), 3 + 13, "{events:?}");
+    assert_eq!((&events[0].fields["b2"], &events[0].fields["parent"]), (&json!(1), &json!(0)));
+    assert_eq!(names(&events), ["wide_begin", "poll_end", "wide_end"]);
 }
 
 #[test]
@@ -352,9 +571,9 @@ fn a_value_that_logs_does_not_recur() {
 
     let events = events(dir.path());
 
-    assert_eq!(names(&events), ["log_info", "outer_begin", "outer_end", "log_info"]);
+    assert_eq!(names(&events), ["log_info", "outer_begin", "poll_end", "outer_end", "log_info"]);
     assert_eq!(events[0].fields["value"], "loud");
-    assert_eq!(events[3].fields["message"], "loud");
+    assert_eq!(events[4].fields["message"], "loud");
 }
 
 /// Takes a lock for one test at a time: the switches of a host's events belong to the whole program.
@@ -399,17 +618,19 @@ fn a_vmms_threads_have_spans_and_events_too() {
 
     let events = events(dir.path());
 
-    assert_eq!(events.len(), 2 * 31);
     for name in ["vmm/io0", "vmm/io1"] {
-        let own: Vec<&Line> = events.iter().filter(|event| event.source == name).collect();
+        let is_own = |event: &&Line| event.source == name && event.event != "poll_end";
+        let own: Vec<&Line> = events.iter().filter(is_own).collect();
+        assert_eq!(own.len(), 31);
         let (last, own) = own.split_last().unwrap();
         for (n, events) in own.chunks(3).enumerate() {
             let [begin, taken, end] = events else { panic!("{events:?}") };
             let id = begin.fields["id"].clone();
-            let expected = json!({"id": id, "n": n, "kind": "read"});
+            let target = module_path!();
+            let expected = json!({"id": id, "parent": 0, "n": n, "kind": "read", "target": target});
             assert_eq!(("request_begin", expected), (&*begin.event, begin.fields.clone().into()));
             let expected =
-                json!({"target": module_path!(), "message": "taken", "left": 10 - n, "cut": 0});
+                json!({"target": target, "span": id, "message": "taken", "left": 10 - n, "cut": 0});
             assert_eq!(("log_info", expected), (&*taken.event, taken.fields.clone().into()));
             assert_eq!(("request_end", &id), (&*end.event, &end.fields["id"]));
         }
@@ -478,5 +699,5 @@ fn the_guests_mask_switches_names_and_levels() {
     let mut events = events(dir.path());
     events.retain(|event| event.event != "asked");
 
-    assert_eq!(names(&events), ["loud_begin", "log_info", "loud_end"]);
+    assert_eq!(names(&events), ["loud_begin", "log_info", "poll_end", "loud_end"]);
 }

@@ -375,8 +375,30 @@ extern "C" fn at_exit() {
     }
 }
 
+/// Number of this process; 0: not asked yet.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the number of this process, without a system call after the first call.
+#[inline(always)]
+pub fn process_id() -> u32 {
+    match PROCESS.load(Relaxed) {
+        0 => note_process(),
+        number => number,
+    }
+}
+
+#[cold]
+fn note_process() -> u32 {
+    // Before the number is kept: a forked child must not find its parent's.
+    hook_forks();
+    let number = std::process::id();
+    PROCESS.store(number, Relaxed);
+    number
+}
+
 /// Begins anew in a forked child, before it does anything else. It must be safe in a signal handler.
 extern "C" fn in_child() {
+    PROCESS.store(0, Relaxed);
     // The parent's thread may have found no client. The child has to open a channel to count its events.
     PAUSED_UNTIL.with(|until| until.store(0, Relaxed));
     process::in_child();
@@ -387,15 +409,22 @@ extern "C" fn in_child() {
 pub(super) fn prepare() -> Result<(), OpenError> {
     static HOOKED: AtomicBool = AtomicBool::new(false);
     make_key()?;
+    hook_forks();
     if !HOOKED.swap(true, Relaxed) {
-        // SAFETY: both functions live as long as the process. If there is no
-        // memory for them, the wiped pages still keep a child from harm.
-        unsafe {
-            libc::pthread_atfork(None, None, Some(in_child));
-            libc::atexit(at_exit);
-        }
+        // SAFETY: the function lives as long as the process.
+        unsafe { libc::atexit(at_exit) };
     }
     Ok(())
+}
+
+/// Has [`in_child`] called in forked children, from the first call on.
+fn hook_forks() {
+    static HOOKED: AtomicBool = AtomicBool::new(false);
+    if !HOOKED.swap(true, Relaxed) {
+        // SAFETY: the function lives as long as the process. If there is no
+        // memory for it, the wiped pages still keep a child from harm.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    }
 }
 
 /// Makes the key whose destructor is called when a thread ends. With `Opening`

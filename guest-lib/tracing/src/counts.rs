@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counts {
     /// Spans and events that found no schema of their own.
     pub without_schema: u64,
-    /// Entries into spans that were recorded without the span's fields, as too many
-    /// spans were open.
-    pub without_fields: u64,
+    /// Spans that were not recorded, as too many spans were open. Each is an event `span_lost`.
+    pub lost_spans: u64,
     /// Fields that did not fit.
     pub fields: u64,
     /// Texts that were cut.
@@ -20,7 +19,7 @@ pub struct Counts {
 }
 
 pub(crate) static WITHOUT_SCHEMA: AtomicU64 = AtomicU64::new(0);
-pub(crate) static WITHOUT_FIELDS: AtomicU64 = AtomicU64::new(0);
+pub(crate) static LOST_SPANS: AtomicU64 = AtomicU64::new(0);
 pub(crate) static FIELDS: AtomicU64 = AtomicU64::new(0);
 pub(crate) static CUT: AtomicU64 = AtomicU64::new(0);
 
@@ -28,7 +27,7 @@ pub(crate) static CUT: AtomicU64 = AtomicU64::new(0);
 pub fn counts() -> Counts {
     Counts {
         without_schema: WITHOUT_SCHEMA.load(Relaxed),
-        without_fields: WITHOUT_FIELDS.load(Relaxed),
+        lost_spans: LOST_SPANS.load(Relaxed),
         fields: FIELDS.load(Relaxed),
         cut: CUT.load(Relaxed),
         nested: hypertrace_log::nested(),

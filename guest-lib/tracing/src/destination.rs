@@ -8,11 +8,13 @@ pub trait Destination: parts::Destination {
     /// Returns the backends that get an event of a span now, as bits, by the event's
     /// slot in the enable mask.
     fn on_span(slot: usize) -> u32;
+    /// Returns the number of the calling process.
+    fn process() -> u32;
     /// Records an event on the calling thread's ring.
     fn emit<S: Site, F: Fields>(site: S, fields: F);
-    /// Records an entry into a span that has no schema of its own, for these backends.
+    /// Records the begin of a span for these backends, which are no rings.
     fn begin(on: u32, id: u64, name: &str);
-    /// Records an exit of one.
+    /// Records the end of a span for these backends, which are no rings.
     fn end(on: u32, id: u64);
 }
 

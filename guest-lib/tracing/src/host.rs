@@ -13,6 +13,11 @@ impl Destination for Host {
     }
 
     #[inline(always)]
+    fn process() -> u32 {
+        hypertrace_trace::generated::process_id()
+    }
+
+    #[inline(always)]
     fn emit<S: Site, F: Fields>(site: S, fields: F) {
         hypertrace_trace::generated::emit(site, fields);
     }

@@ -1,14 +1,27 @@
 //! The layer.
+//!
+//! What is recorded of a span:
+//!
+//! ```text
+//! callback      event
+//! first entry   NAME_begin (the first poll begins, too)
+//! first exit    poll_end, unless the spans of this place in the code close after one entry
+//! later entry   poll_begin
+//! later exit    poll_end
+//! close         NAME_end, with `any_client` unless the span was entered once, on the thread that closes it
+//! ```
 
-use crate::counts::{WITHOUT_FIELDS, WITHOUT_SCHEMA, add};
+use crate::counts::{LOST_SPANS, WITHOUT_SCHEMA, add};
 use crate::destination::{Destination, RING};
 use crate::names::{Callsite, Names, Purpose, Shape};
-use crate::open::{OpenSpans, WORDS};
+use crate::open::{Close, Entry, Open, OpenSpans, WORDS};
 use crate::text::EventText;
-use crate::values::{Limits, Values};
+use crate::values::{BeginWords, Limits, Values};
+use hypertrace_abi::event_type;
+use hypertrace_abi::schema::mask_slot;
 use hypertrace_log::parts::{Formatting, Message};
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Event, Interest, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
@@ -17,16 +30,24 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Words of an event.
 const EVENT_WORDS: usize = 128;
-/// Besides the fields of an event, its record has the target and the bytes cut off.
-const OF_EVENT: Limits = Limits { fields: Shape::FIELDS - 2, text: 512, spare: 1 };
-/// Besides the fields of a span, its record has the span's number.
-const OF_SPAN: Limits = Limits { fields: Shape::FIELDS - 1, text: 64, spare: 0 };
+/// Besides the fields of an event, its record has the target, the current span, and the bytes cut off.
+const OF_EVENT: Limits = Limits { fields: Shape::FIELDS - 3, text: 512, spare: 1 };
+/// Besides the fields of a span, its record has the numbers of the span and of its parent, and the target.
+const OF_SPAN: Limits = Limits { fields: Shape::FIELDS - 3, text: 64, spare: 0 };
+/// Words of a begin without fields.
+const PLAIN: usize = 2;
+/// Number of a span's place in the code that has no schemas.
+const NO_CALLSITE: u16 = u16::MAX;
+/// Bits of a span's number that count the spans of a process. Above them is the number of the process, which
+/// has 22 bits on Linux, so that a double has room for all.
+const COUNT_BITS: u32 = 31;
 
 /// A layer that records into a guest's ring or a VMM's backends.
 pub struct HypertraceLayer<D> {
     _destination: D,
     names: Names,
     open: OpenSpans,
+    has_polls: bool,
 }
 
 #[cfg(feature = "guest")]
@@ -45,6 +66,21 @@ impl HypertraceLayer<crate::Host> {
     }
 }
 
+impl<D> HypertraceLayer<D> {
+    /// Leaves out the polls of spans that are entered several times. This saves two events for each poll, and
+    /// `hypertrace regions` cannot tell a span's busy time from its idle time then.
+    ///
+    /// ```
+    /// # #[cfg(feature = "guest")] {
+    /// let layer = hypertrace_tracing::HypertraceLayer::guest().without_polls();
+    /// # let _ = layer;
+    /// # }
+    /// ```
+    pub fn without_polls(self) -> Self {
+        HypertraceLayer { has_polls: false, ..self }
+    }
+}
+
 impl<D: fmt::Debug> fmt::Debug for HypertraceLayer<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("HypertraceLayer").field(&self._destination).finish()
@@ -53,11 +89,40 @@ impl<D: fmt::Debug> fmt::Debug for HypertraceLayer<D> {
 
 impl<D: Destination> HypertraceLayer<D> {
     fn new(destination: D) -> Self {
-        HypertraceLayer { _destination: destination, names: Names::new(), open: OpenSpans::new() }
+        HypertraceLayer {
+            _destination: destination,
+            names: Names::new(),
+            open: OpenSpans::new(),
+            has_polls: true,
+        }
     }
 
-    /// Writes the words of an entry into a new span. Returns the number of its schema and
-    /// of the words.
+    /// Returns a span that this process made, and its number.
+    #[inline]
+    fn own(&self, id: &Id) -> Option<(&Open, u64)> {
+        let open = self.open.get(id.into_u64())?;
+        let serial = open.serial();
+        // A forked child has copies of its parent's spans, which the parent ends.
+        (serial >> COUNT_BITS == u64::from(D::process())).then_some((open, serial))
+    }
+
+    /// Returns the number of the span that is around a new span or an event; 0: none is.
+    #[inline]
+    fn around<S>(&self, parent: Option<&Id>, is_contextual: bool, ctx: &Context<'_, S>) -> u64
+    where
+        S: Subscriber + for<'l> LookupSpan<'l>,
+    {
+        let serial = |id: &Id| self.open.get(id.into_u64()).map(Open::serial);
+        if !is_contextual {
+            return parent.and_then(serial).unwrap_or(0);
+        }
+        let current = ctx.current_span();
+        let Some(id) = current.id() else { return 0 };
+        // A filter may hide the innermost ones from this layer.
+        serial(id).or_else(|| serial(&ctx.lookup_current()?.id())).unwrap_or(0)
+    }
+
+    /// Writes the fields of a new span. Returns the number of its begin's schema and of the words.
     #[inline]
     fn first_words(
         &self,
@@ -66,65 +131,103 @@ impl<D: Destination> HypertraceLayer<D> {
         values: &mut Values<'_>,
     ) -> (u8, usize) {
         if callsite.metadata.fields().is_empty() || D::on_span(callsite.begin_slot) & RING == 0 {
-            return (0, 1);
+            return (0, PLAIN);
         }
-        let Some(_formatting) = Formatting::begin() else { return (0, 1) };
+        let Some(_formatting) = Formatting::begin() else { return (0, PLAIN) };
         attributes.record(values);
         match self.names.schema(callsite, Purpose::Begin, values.shape()) {
             Some((number, _)) => (number, values.len()),
-            None => (0, 1),
+            None => (0, PLAIN),
         }
     }
 
-    /// Records an entry into a span, or an exit, that is not kept.
-    #[cold]
-    fn not_kept(&self, id: u64, metadata: &'static Metadata<'static>, is_begin: bool) {
-        let found = self.names.find(metadata);
-        if is_begin {
-            add(if found.is_some() { &WITHOUT_FIELDS } else { &WITHOUT_SCHEMA });
-        }
-        match found {
-            Some((_, callsite)) if is_begin => {
-                let on = D::on_span(callsite.begin_slot);
-                if on & RING != 0
-                    && let Some(schema) = callsite.variant(0)
-                {
-                    D::emit(&schema.names, (id,));
-                }
-                Self::begin(on & !RING, id, metadata);
-            }
-            Some((_, callsite)) => Self::end(callsite, id),
-            None if is_begin => Self::begin(D::on_span(span_slot()), id, metadata),
-            None => {
-                let on = D::on_span(span_slot());
-                if on != 0 {
-                    D::end(on, id);
-                }
-            }
-        }
-    }
-
+    /// Records the begin of a span. Returns whether a backend gets it.
     #[inline]
-    fn begin(on: u32, id: u64, metadata: &'static Metadata<'static>) {
-        if on != 0 {
-            D::begin(on, id, metadata.name());
+    fn begin(&self, open: &Open, metadata: Option<&'static Metadata<'static>>) -> bool {
+        let (number, schema, words) = open.get();
+        if let Some(callsite) = self.names.get(number) {
+            let on = D::on_span(callsite.begin_slot);
+            if on & RING != 0
+                && let Some(schema) = callsite.variant(schema)
+            {
+                D::emit(&schema.names, BeginWords(words, &callsite.target));
+            }
+            if on & !RING != 0 {
+                D::begin(on & !RING, open.serial(), callsite.metadata.name());
+            }
+            return on != 0;
         }
+        if let Some(metadata) = metadata {
+            let (on, name) = (D::on_span(const { mask_slot("span_begin") }), metadata.name());
+            let [id, parent] =
+                [0, 1].map(|at| words.0.get(at).map_or(0, |word| word.load(Relaxed)));
+            if on & RING != 0 {
+                let target = metadata.target();
+                let (site, fields) = event_type!("span_begin", id, parent, name, target);
+                D::emit(site, fields);
+            }
+            if on & !RING != 0 {
+                D::begin(on & !RING, id, name);
+            }
+            return on != 0;
+        }
+        false
     }
 
+    /// Records the end of a span.
     #[inline]
-    fn end(callsite: &Callsite, id: u64) {
-        let on = D::on_span(callsite.end_slot);
+    fn end(&self, callsite: Option<&Callsite>, id: u64, is_parted: bool) {
+        let slot = callsite.map_or(const { mask_slot("span_end") }, |callsite| callsite.end_slot);
+        let on = D::on_span(slot);
         if on & RING != 0 {
-            D::emit(&callsite.end, (id,));
+            match (callsite, is_parted) {
+                (Some(callsite), false) => D::emit(&callsite.end, (id,)),
+                (Some(callsite), true) => D::emit(&callsite.parted_end, (id, true)),
+                (None, false) => {
+                    let (site, fields) = event_type!("span_end", id);
+                    D::emit(site, fields);
+                }
+                (None, true) => {
+                    let (site, fields) = event_type!("span_end", id, any_client = true);
+                    D::emit(site, fields);
+                }
+            }
         }
         if on & !RING != 0 {
             D::end(on & !RING, id);
         }
     }
 
+    #[inline]
+    fn poll_begin(&self, span: u64) {
+        if self.has_polls && D::on_span(const { mask_slot("poll_begin") }) & RING != 0 {
+            let (site, fields) = event_type!("poll_begin", span);
+            D::emit(site, fields);
+        }
+    }
+
+    #[inline]
+    fn poll_end(&self, span: u64) {
+        if self.has_polls && D::on_span(const { mask_slot("poll_end") }) & RING != 0 {
+            let (site, fields) = event_type!("poll_end", span);
+            D::emit(site, fields);
+        }
+    }
+
+    /// Counts a span that finds no place, here and in the trace.
+    #[cold]
+    fn lose(&self, metadata: &Metadata<'_>) {
+        add(&LOST_SPANS);
+        if D::on_span(const { mask_slot("span_lost") }) & RING != 0 {
+            let (name, target) = (metadata.name(), metadata.target());
+            let (site, fields) = event_type!("span_lost", name, target);
+            D::emit(site, fields);
+        }
+    }
+
     /// Records an event with its fields. `false`: it has no schema of its own.
     #[inline]
-    fn event(&self, event: &Event<'_>) -> bool {
+    fn event(&self, event: &Event<'_>, span: u64) -> bool {
         let Some((_, callsite)) = self.names.find(event.metadata()) else {
             add(&WITHOUT_SCHEMA);
             return false;
@@ -132,6 +235,7 @@ impl<D: Destination> HypertraceLayer<D> {
         let words = [const { AtomicU64::new(0) }; EVENT_WORDS];
         let mut values = Values::new(&words, OF_EVENT);
         values.text(event.metadata().target());
+        values.word(span);
         event.record(&mut values);
         values.add_cut();
         let schema = self.names.schema(callsite, Purpose::Event, values.shape());
@@ -142,9 +246,11 @@ impl<D: Destination> HypertraceLayer<D> {
     }
 }
 
-/// The slot of the spans that have no schema of their own.
-const fn span_slot() -> usize {
-    const { hypertrace_abi::schema::mask_slot("span_begin") }
+/// Returns the number of a new span of a process.
+fn next_serial(process: u32) -> u64 {
+    static SPANS: AtomicU64 = AtomicU64::new(1);
+    let count = SPANS.fetch_add(1, Relaxed) % (1 << COUNT_BITS);
+    u64::from(process) << COUNT_BITS | count
 }
 
 fn level(level: &Level) -> log::Level {
@@ -168,56 +274,68 @@ where
         Interest::always()
     }
 
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, _: Context<'_, S>) {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, ctx: Context<'_, S>) {
         let id = id.into_u64();
-        // One that finds no schema, or no place, is found again by its entry.
-        if let Some((number, callsite)) = self.names.find(attributes.metadata())
-            && let Some(claim) = self.open.claim(id)
-        {
-            let mut values = Values::new(claim.words(), OF_SPAN);
-            values.word(id);
-            let (schema, words) = self.first_words(callsite, attributes, &mut values);
-            claim.keep(id, number, schema, words);
-        }
+        let Some(claim) = self.open.claim(id) else { return self.lose(attributes.metadata()) };
+        let mut values = Values::new(claim.words(), OF_SPAN);
+        values.word(next_serial(D::process()));
+        values.word(self.around(attributes.parent(), attributes.is_contextual(), &ctx));
+        let Some((number, callsite)) = self.names.find(attributes.metadata()) else {
+            add(&WITHOUT_SCHEMA);
+            return claim.keep(id, NO_CALLSITE, 0, PLAIN);
+        };
+        let (schema, words) = self.first_words(callsite, attributes, &mut values);
+        claim.keep(id, number, schema, words);
     }
 
     fn on_enter(&self, id: &Id, ctx: Context<'_, S>) {
-        let id_word = id.into_u64();
-        let Some(open) = self.open.get(id_word) else {
-            if let Some(metadata) = ctx.metadata(id) {
-                self.not_kept(id_word, metadata, true);
+        let Some((open, serial)) = self.own(id) else { return };
+        match open.enter() {
+            Entry::First => {
+                let is_kept = open.get().0 != NO_CALLSITE;
+                let is_on = self.begin(open, if is_kept { None } else { ctx.metadata(id) });
+                open.is_recorded.store(is_on, Relaxed);
             }
-            return;
-        };
-        let (number, schema, words) = open.get();
-        let Some(callsite) = self.names.get(number) else { return };
-        let on = D::on_span(callsite.begin_slot);
-        if on & RING != 0
-            && let Some(schema) = callsite.variant(schema)
-        {
-            D::emit(&schema.names, words);
+            Entry::Later => {
+                if let Some(callsite) = self.names.get(open.get().0) {
+                    callsite.note_again();
+                }
+                if open.is_recorded.load(Relaxed) {
+                    self.poll_begin(serial);
+                }
+            }
+            Entry::Nested => {}
         }
-        Self::begin(on & !RING, id_word, callsite.metadata);
     }
 
-    fn on_exit(&self, id: &Id, ctx: Context<'_, S>) {
-        let id_word = id.into_u64();
-        if let Some(open) = self.open.get(id_word) {
-            if let Some(callsite) = self.names.get(open.get().0) {
-                Self::end(callsite, id_word);
-            }
-        } else if let Some(metadata) = ctx.metadata(id) {
-            self.not_kept(id_word, metadata, false);
+    fn on_exit(&self, id: &Id, _: Context<'_, S>) {
+        let Some((open, serial)) = self.own(id) else { return };
+        let is_once = || self.names.get(open.get().0).is_some_and(Callsite::is_once);
+        if open.exit() && open.is_recorded.load(Relaxed) && !is_once() {
+            self.poll_end(serial);
         }
     }
 
     fn on_close(&self, id: Id, _: Context<'_, S>) {
+        if let Some((open, serial)) = self.own(&id)
+            && open.is_recorded.load(Relaxed)
+        {
+            let (callsite, close) = (self.names.get(open.get().0), open.close());
+            match close {
+                Close::NeverEntered => {}
+                Close::Plain => {
+                    callsite.into_iter().for_each(Callsite::note_once);
+                    self.end(callsite, serial, false);
+                }
+                Close::Parted => self.end(callsite, serial, true),
+            }
+        }
         self.open.remove(id.into_u64());
     }
 
-    fn on_record(&self, id: &Id, record: &Record<'_>, ctx: Context<'_, S>) {
-        let Some(metadata) = ctx.metadata(id) else { return };
-        let Some((_, callsite)) = self.names.find(metadata) else {
+    fn on_record(&self, id: &Id, record: &Record<'_>, _: Context<'_, S>) {
+        let Some((open, serial)) = self.own(id) else { return };
+        let Some(callsite) = self.names.get(open.get().0) else {
             add(&WITHOUT_SCHEMA);
             return;
         };
@@ -227,7 +345,7 @@ where
         let Some(_formatting) = Formatting::begin() else { return };
         let words = [const { AtomicU64::new(0) }; WORDS];
         let mut values = Values::new(&words, OF_SPAN);
-        values.word(id.into_u64());
+        values.word(serial);
         record.record(&mut values);
         let schema = self.names.schema(callsite, Purpose::Record, values.shape());
         if let Some((_, schema)) = schema {
@@ -235,7 +353,7 @@ where
         }
     }
 
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+    fn on_event(&self, event: &Event<'_>, ctx: Context<'_, S>) {
         let metadata = event.metadata();
         let level = level(metadata.level());
         let on = D::on(level);
@@ -243,7 +361,8 @@ where
             return;
         }
         let Some(_formatting) = Formatting::begin() else { return };
-        let others = if on & RING != 0 && self.event(event) { on & !RING } else { on };
+        let span = || self.around(event.parent(), event.is_contextual(), &ctx);
+        let others = if on & RING != 0 && self.event(event, span()) { on & !RING } else { on };
         if others != 0 {
             D::record(others, level, metadata.target(), &Message::of(EventText(event)));
         }

@@ -15,54 +15,75 @@
 //!
 //! # Spans
 //!
-//! Each *entry* into a span is a region of interest: the events `NAME_begin` on entry
-//! and `NAME_end` on exit, on the thread that enters. So `hypertrace regions` divides
-//! the time of each into its parts. A span that is entered once, such as one of
-//! `#[instrument]` on a function, is one region. An asynchronous span is entered for
-//! each poll, on whichever thread polls, so each poll is a region, and the time between
-//! two polls is in none. A span that is never entered makes no event. One that is
-//! entered again before it is left has a second region with the same id, which
-//! `hypertrace regions` counts as `id_twice`.
+//! A span is a region of interest from its first entry to its close: the events
+//! `NAME_begin` and `NAME_end`. So `hypertrace regions` shows how long it took and
+//! divides that time into its parts. A span that is never entered makes no event.
 //!
-//! `id` is the span's number, so the regions of one span have one id. The fields that
-//! the span was made with are in each `NAME_begin`: `hypertrace regions --by FIELD`
-//! groups by them. Values that are recorded later are an event `NAME_record`.
+//! An asynchronous span ([`Instrument`](https://docs.rs/tracing/latest/tracing/trait.Instrument.html))
+//! is entered for each poll, on whichever thread polls. Its end has the field
+//! `any_client`, and each poll is a region `poll` inside it: `poll_begin` and `poll_end`,
+//! whose field `span` is the span's number. The first poll begins with the span.
+//! `hypertrace regions` shows the span's busy time, which is that of its polls, by its
+//! parts, and its idle time. These are the `time.busy` and `time.idle` of
+//! `tracing_subscriber::fmt`, without the idle time before the first entry. The last entry,
+//! in which the future is dropped, is busy time and no poll.
+//! [`HypertraceLayer::without_polls`] leaves the polls out.
+//!
+//! A worker of an asynchronous runtime has many tasks: the time from one poll of a task to the
+//! next is idle time of its span, whether the task waited for a socket or its worker was
+//! busy with other tasks. Inside one poll all time is the span's, also that of another
+//! future that it polls.
+//!
+//! `NAME_begin` has these fields:
+//!
+//! - `id`, the span's number, which the layer counts: no two spans of a session have one.
+//!   Its upper bits are the number of the process;
+//! - `parent`, the number of the span around it; 0 without one;
+//! - the fields that the span was made with: `hypertrace regions --by FIELD` groups by them;
+//! - `target`. `regions --by target` groups by it, and spans of one name with several
+//!   targets are several rows, `TARGET::NAME`.
+//!
+//! Values that are recorded later are an event `NAME_record`. A span that a forked child has
+//! a copy of is its parent's: the child's entries into it make no event.
 //!
 //! # Events
 //!
 //! An event is `log_error`, `log_warn`, `log_info`, `log_debug` or `log_trace`, by its
-//! level, as a record of `hypertrace-log` is: `target`, the event's fields (`message` is
-//! one of them), `cut`.
+//! level, as a record of `hypertrace-log` is: `target`, `span` (the number of the span
+//! around it, or 0), the event's fields (`message` is one of them), `cut`.
 //!
 //! # Fields
 //!
 //! `u64`, `i64`, `f64`, `bool` and `str` keep their types and are not formatted. Others
 //! (`?x`, `%x`, 128-bit integers, errors) are formatted into a buffer on the stack, as a
 //! text. In names, other characters than letters, digits and `_` become `_`; a field
-//! `id` of a span is `id_`.
+//! `id`, `parent` or `target` of a span gets a `_`, and so does `target`, `span` or `cut` of
+//! an event.
 //!
 //! # Limits
 //!
 //! [`counts()`] has what is beyond these:
 //!
-//! - Schemas: each kind of span or event takes one, a span two, and one more for each
-//!   other set of fields. Past 256, an event has its fields as a text in `message`, and a
+//! - Schemas: each kind of event takes one, a span three, and one more for each
+//!   other set of fields. Past 400, an event has its fields as a text in `message`, and a
 //!   span no fields; a further span is a region `span` with its name in a field `name`.
-//! - Fields: 14 of an event, 15 of a span.
+//! - Fields: 13.
 //! - Texts: 512 bytes, together with numbers 1,024 bytes in an event; 64 bytes and
-//!   240 in a span. An event's `cut` has the number of bytes that did not fit.
-//! - 1,024 spans are kept with their fields. A span that finds no place is a region
-//!   without fields.
+//!   208 in a span; 128 of a span's target. An event's `cut` has the number of bytes that did
+//!   not fit.
+//! - Open spans: some 16,000, of all threads together. A further one is not recorded. It is
+//!   an event `span_lost`, and `hypertrace regions` says how many there are. The layer takes
+//!   1 MiB for the first 4,096, and as much again for each 4,096 more.
 //! - Events and records that a value's `Debug` or `Display` makes are dropped, so nothing
 //!   can recur without end.
 //!
 //! # Switches
 //!
-//! An event or an entry that is off is not formatted, nor are the fields of a span that is
-//! made while it is off: its later entries have none. In a guest, patterns switch names
-//! by the enable mask (`trace-event request_* off`); on a host, `log_*` switch the levels,
-//! and `span_*` all spans. There all are off until they are switched on, and the backends
-//! of text get `log_*` and `span_*` as text.
+//! An event or a span that is off is not formatted. A span whose begin is off at its first
+//! entry makes no other event. In a guest, patterns switch names by the enable mask
+//! (`trace-event request_* off`, `trace-event poll_* off`); on a host, `log_*` switch the
+//! levels, and `span_*` all spans. There all are off until they are switched on, and the
+//! backends of text get `log_*` and `span_*` as text, without polls.
 #![warn(missing_debug_implementations)]
 
 mod counts;

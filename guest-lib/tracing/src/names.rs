@@ -1,11 +1,11 @@
 //! Schemas of places in the code, made when a place is first seen.
 
 use crate::counts::{WITHOUT_SCHEMA, add};
-use hypertrace_abi::event::DynamicEvent;
+use hypertrace_abi::event::{Bytes, DynamicEvent, Field as _, cut};
 use hypertrace_abi::schema::{FieldType, MAX_NAME, mask_slot};
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tracing_core::{Level, Metadata};
 
 /// Places in the table. More than there can be of spans and events with schemas, so that
@@ -15,9 +15,11 @@ const PLACES: usize = 1024;
 const PROBES: usize = 32;
 /// Schemas of all places: a part of what a producer knows at once, as the program's own
 /// events need some.
-const MAX_SCHEMAS: usize = 256;
+const MAX_SCHEMAS: usize = 400;
 /// Schemas of one place: sets of fields that were given.
 const VARIANTS: usize = 6;
+/// Most bytes of a span's target.
+const MAX_TARGET: usize = 128;
 /// Bits of a field's type in a [`Shape`].
 const TYPE_BITS: usize = 4;
 
@@ -60,13 +62,19 @@ pub struct Schema {
 
 impl Schema {
     fn new(metadata: &Metadata<'_>, purpose: Purpose, shape: Shape) -> Schema {
-        let (name, first) = match purpose {
-            Purpose::Begin => (identifier(metadata.name(), "_begin"), "id:u64"),
-            Purpose::Record => (identifier(metadata.name(), "_record"), "id:u64"),
-            Purpose::Event => (level_name(metadata.level()).to_owned(), "target:str"),
+        let of_span = ["id", "parent", "target"];
+        let (name, first, last, own) = match purpose {
+            Purpose::Begin => {
+                (identifier(metadata.name(), "_begin"), "id:u64,parent:u64", ",target:str", of_span)
+            }
+            Purpose::Record => (identifier(metadata.name(), "_record"), "id:u64", "", of_span),
+            Purpose::Event => {
+                let name = level_name(metadata.level()).to_owned();
+                (name, "target:str,span:u64", ",cut:u32", ["target", "span", "cut"])
+            }
         };
         let mut text = format!("{name}({first}");
-        let mut used: BTreeSet<String> = ["id", "target", "cut"].map(str::to_owned).into();
+        let mut used: BTreeSet<String> = own.map(str::to_owned).into();
         for (index, field) in metadata.fields().iter().enumerate().take(Shape::FIELDS) {
             let Some(ty) = shape.get(index) else { continue };
             let mut field = identifier(field.name(), "");
@@ -78,9 +86,7 @@ impl Schema {
             }
             text.push_str(&format!(",{field}:{}", ty.name()));
         }
-        if purpose == Purpose::Event {
-            text.push_str(",cut:u32");
-        }
+        text.push_str(last);
         text.push(')');
         Schema { purpose, shape, names: DynamicEvent::new(text.into()) }
     }
@@ -111,8 +117,14 @@ fn identifier(name: &str, suffix: &str) -> String {
 #[derive(Debug)]
 pub struct Callsite {
     pub metadata: &'static Metadata<'static>,
-    /// Names of the exit of a span.
+    /// Names of the end of a span that was entered once, on the thread that closes it.
     pub end: DynamicEvent<Box<str>>,
+    /// Names of the end of any other span.
+    pub parted_end: DynamicEvent<Box<str>>,
+    /// Words of the target.
+    pub target: Box<[AtomicU64]>,
+    /// How spans of this place are entered: a [`Habit`].
+    habit: AtomicU8,
     pub begin_slot: usize,
     pub end_slot: usize,
     pub record_slot: usize,
@@ -120,8 +132,24 @@ pub struct Callsite {
     variants: [OnceLock<Schema>; VARIANTS],
 }
 
+/// How the spans of a place in the code are entered, as far as they have shown it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Habit {
+    /// No span has closed or was entered again.
+    Unknown,
+    /// Once each.
+    Once,
+    /// Some several times.
+    Again,
+}
+
 impl Callsite {
     fn new(metadata: &'static Metadata<'static>) -> Callsite {
+        let target = Bytes(cut(metadata.target(), MAX_TARGET).as_bytes());
+        let target_words = Box::from_iter((0..target.words()).map(|_| AtomicU64::new(0)));
+        target.put(&target_words);
+        let end = identifier(metadata.name(), "_end");
         let slot = |suffix| mask_slot(&identifier(metadata.name(), suffix));
         let variants = [const { OnceLock::new() }; VARIANTS];
         if metadata.is_span() {
@@ -130,14 +158,38 @@ impl Callsite {
         }
         Callsite {
             metadata,
-            end: DynamicEvent::new(
-                format!("{}(id:u64)", identifier(metadata.name(), "_end")).into(),
-            ),
+            parted_end: DynamicEvent::new(format!("{end}(id:u64,any_client:bool)").into()),
+            end: DynamicEvent::new((end + "(id:u64)").into()),
+            target: target_words,
+            habit: AtomicU8::new(Habit::Unknown as u8),
             begin_slot: slot("_begin"),
             end_slot: slot("_end"),
             record_slot: slot("_record"),
             variants,
         }
+    }
+
+    /// Notes that a span was entered again.
+    #[inline]
+    pub fn note_again(&self) {
+        if self.habit.load(Relaxed) != Habit::Again as u8 {
+            self.habit.store(Habit::Again as u8, Relaxed);
+        }
+    }
+
+    /// Notes that a span was closed after one entry.
+    #[inline]
+    pub fn note_once(&self) {
+        if self.habit.load(Relaxed) == Habit::Unknown as u8 {
+            let (unknown, once) = (Habit::Unknown as u8, Habit::Once as u8);
+            let _ = self.habit.compare_exchange(unknown, once, Relaxed, Relaxed);
+        }
+    }
+
+    /// Returns whether a span that was entered is likely to close without another entry.
+    #[inline]
+    pub fn is_once(&self) -> bool {
+        self.habit.load(Relaxed) == Habit::Once as u8
     }
 
     /// Returns a schema by its number.
@@ -183,8 +235,8 @@ impl Names {
 
     #[cold]
     fn make(&self, first: usize, metadata: &'static Metadata<'static>) -> Option<(u16, &Callsite)> {
-        // Entry without fields, and exit.
-        let schemas = if metadata.is_span() { 2 } else { 0 };
+        // A begin without fields, and two kinds of ends.
+        let schemas = if metadata.is_span() { 3 } else { 0 };
         if !self.reserve(schemas) {
             return None;
         }

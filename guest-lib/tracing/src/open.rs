@@ -1,34 +1,66 @@
-//! Spans that are open, with the words of their entries.
+//! Spans that are open, with the words of their begin.
 
 use crate::values::AtomicWords;
-use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
-/// Number of places.
-const PLACES: usize = 1024;
-/// Places that are looked at for a span.
-const PROBES: usize = 8;
-/// Words of an entry: the span's number and its fields.
-pub const WORDS: usize = 30;
+/// Number of spans of a block. A block takes 1 MiB.
+const PLACES: usize = 4096;
+/// Maximum number of blocks: as many spans as a reader keeps open.
+const BLOCKS: usize = 4;
+/// Places of a block that are looked at for a span. A place in a block that is a quarter full is taken with a
+/// probability of a quarter, so a span finds a free one among these.
+const PROBES: usize = 64;
+/// Words of a begin: the span's number, its parent's, and its fields.
+pub const WORDS: usize = 28;
 /// The number in a place that is being filled. It is not the number of a span.
 const TAKEN: u64 = u64::MAX;
 
-/// A place of a span, which is that span's from its making to its close. Its number is
-/// stored last; a thread that asks for the span has its number after that.
+/// A span, from its making to its close.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Open {
-    /// 0: free.
-    id: AtomicU64,
     /// Number of the place in the code, number of its schema, number of words.
     kind: AtomicU64,
+    /// Thread that is in the span, and how often it has entered. 0: no thread.
+    inside: AtomicU64,
+    /// Thread of the first entry. 0: the span was not entered.
+    first: AtomicU32,
+    /// Whether the span was entered again after its first entry.
+    is_again: AtomicU32,
+    /// Whether its begin was recorded: without that, no other event is.
+    pub is_recorded: AtomicBool,
     words: [AtomicU64; WORDS],
+}
+
+/// Effect of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    First,
+    Later,
+    /// The thread is in the span already.
+    Nested,
+}
+
+/// Effect of a close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    NeverEntered,
+    /// The span was entered once, on the thread that closes it.
+    Plain,
+    /// The span was entered several times, or on another thread.
+    Parted,
 }
 
 impl Open {
     fn new() -> Open {
         Open {
-            id: AtomicU64::new(0),
             kind: AtomicU64::new(0),
+            inside: AtomicU64::new(0),
+            first: AtomicU32::new(0),
+            is_again: AtomicU32::new(0),
+            is_recorded: AtomicBool::new(false),
             words: [const { AtomicU64::new(0) }; WORDS],
         }
     }
@@ -40,17 +72,86 @@ impl Open {
         let len = (kind >> 24) as usize;
         (kind as u16, (kind >> 16) as u8, AtomicWords(&self.words[..len.min(WORDS)]))
     }
+
+    /// Returns the layer's number of the span.
+    #[inline]
+    pub fn serial(&self) -> u64 {
+        self.words[0].load(Relaxed)
+    }
+
+    /// Takes an entry of this thread.
+    #[inline]
+    pub fn enter(&self) -> Entry {
+        let thread = thread();
+        let inside = self.inside.load(Relaxed);
+        if inside == 0 {
+            // Of two threads at once, one stores last: the other one's exits count as those of entries that are not nested.
+            self.inside.store(u64::from(thread) << 32 | 1, Relaxed);
+        } else if inside >> 32 == u64::from(thread) {
+            self.inside.store(inside + 1, Relaxed);
+            return Entry::Nested;
+        }
+        if self.first.load(Relaxed) == 0
+            && self.first.compare_exchange(0, thread, Relaxed, Relaxed).is_ok()
+        {
+            return Entry::First;
+        }
+        if self.is_again.load(Relaxed) == 0 {
+            self.is_again.store(1, Relaxed);
+        }
+        Entry::Later
+    }
+
+    /// Takes an exit of this thread. Returns whether the thread has left the span.
+    #[inline]
+    pub fn exit(&self) -> bool {
+        let inside = self.inside.load(Relaxed);
+        if inside >> 32 != u64::from(thread()) {
+            return true;
+        }
+        let has_left = inside as u32 <= 1;
+        self.inside.store(if has_left { 0 } else { inside - 1 }, Relaxed);
+        has_left
+    }
+
+    /// Returns what a close by this thread is.
+    #[inline]
+    pub fn close(&self) -> Close {
+        match self.first.load(Relaxed) {
+            0 => Close::NeverEntered,
+            first if first == thread() && self.is_again.load(Relaxed) == 0 => Close::Plain,
+            _ => Close::Parted,
+        }
+    }
 }
 
-/// A place that is being filled. It is free again if that does not end.
+/// Returns the number of the calling thread in this process, from 1 on.
+#[inline]
+fn thread() -> u32 {
+    static THREADS: AtomicU32 = AtomicU32::new(0);
+    thread_local! {
+        static THREAD: Cell<u32> = const { Cell::new(0) };
+    }
+    THREAD.with(|thread| {
+        if thread.get() == 0 {
+            thread.set(THREADS.fetch_add(1, Relaxed) + 1);
+        }
+        thread.get()
+    })
+}
+
+/// A place that is being filled. The place is free again if the claim is dropped.
 #[derive(Debug)]
-pub struct Claim<'a>(&'a Open);
+pub struct Claim<'a> {
+    id: &'a AtomicU64,
+    open: &'a Open,
+}
 
 impl<'a> Claim<'a> {
     /// Returns the place's words.
     #[inline]
     pub fn words(&self) -> &'a [AtomicU64] {
-        &self.0.words
+        &self.open.words
     }
 
     /// Keeps a span of so many words, with the numbers of its place in the code and of its
@@ -58,9 +159,13 @@ impl<'a> Claim<'a> {
     #[inline]
     pub fn keep(self, id: u64, callsite: u16, schema: u8, words: usize) {
         let kind = u64::from(callsite) | u64::from(schema) << 16;
-        self.0.kind.store(kind | (words as u64) << 24, Relaxed);
+        self.open.kind.store(kind | (words as u64) << 24, Relaxed);
+        self.open.inside.store(0, Relaxed);
+        self.open.first.store(0, Relaxed);
+        self.open.is_again.store(0, Relaxed);
+        self.open.is_recorded.store(false, Relaxed);
         // ORDERING: pairs with the Acquire in `get`: the words are the span's.
-        self.0.id.store(id, Ordering::Release);
+        self.id.store(id, Ordering::Release);
         std::mem::forget(self);
     }
 }
@@ -68,70 +173,123 @@ impl<'a> Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         // ORDERING: as in `remove`.
-        self.0.id.store(0, Ordering::Release);
+        self.id.store(0, Ordering::Release);
     }
 }
 
-/// The spans that are open.
+/// Places of spans. A span's number in `Registry` is stored last, so a thread that finds the number finds the span.
 #[derive(Debug)]
-pub struct OpenSpans(Box<[Open]>);
+struct Block {
+    /// 0: free.
+    ids: Box<[AtomicU64]>,
+    places: Box<[Open]>,
+}
+
+impl Block {
+    fn new() -> Block {
+        Block {
+            ids: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            places: (0..PLACES).map(|_| Open::new()).collect(),
+        }
+    }
+
+    fn claim(&self, id: u64) -> Option<Claim<'_>> {
+        probes(id).find_map(|at| {
+            // ORDERING: the Acquire pairs with the Release in `remove`: the last span's
+            // thread has read its words.
+            let is_free = self.ids[at].load(Relaxed) == 0
+                && self.ids[at].compare_exchange(0, TAKEN, Ordering::Acquire, Relaxed).is_ok();
+            // Not `then_some`: to drop a claim frees its place.
+            is_free.then(|| Claim { id: &self.ids[at], open: &self.places[at] })
+        })
+    }
+
+    #[inline]
+    fn find(&self, id: u64) -> Option<usize> {
+        // ORDERING: pairs with the Release in `keep`.
+        probes(id).find(|at| self.ids[*at].load(Ordering::Acquire) == id)
+    }
+}
+
+/// The spans that are open. The first block is made at once, each further one when the blocks before it are full.
+#[derive(Debug)]
+pub struct OpenSpans {
+    first: Block,
+    others: [OnceLock<Block>; BLOCKS - 1],
+}
 
 impl OpenSpans {
     pub fn new() -> OpenSpans {
-        OpenSpans((0..PLACES).map(|_| Open::new()).collect())
+        OpenSpans { first: Block::new(), others: [const { OnceLock::new() }; BLOCKS - 1] }
     }
 
     /// Takes a place for a new span. `None`: there is none.
     #[inline]
     pub fn claim(&self, id: u64) -> Option<Claim<'_>> {
-        self.probe(id).find_map(|place| {
-            // ORDERING: the Acquire pairs with the Release in `remove`: the last span's
-            // thread has read its words.
-            let is_free = place.id.load(Relaxed) == 0
-                && place.id.compare_exchange(0, TAKEN, Ordering::Acquire, Relaxed).is_ok();
-            // Not `then_some`: to drop a claim frees its place.
-            is_free.then(|| Claim(place))
-        })
+        self.first.claim(id).or_else(|| self.claim_in_others(id))
+    }
+
+    #[cold]
+    fn claim_in_others(&self, id: u64) -> Option<Claim<'_>> {
+        self.others.iter().find_map(|block| block.get_or_init(Block::new).claim(id))
     }
 
     /// Returns a span that is kept.
     #[inline]
     pub fn get(&self, id: u64) -> Option<&Open> {
-        // ORDERING: pairs with the Release in `keep`.
-        self.probe(id).find(|place| place.id.load(Ordering::Acquire) == id)
+        self.find(id).map(|(block, at)| &block.places[at])
     }
 
     /// Gives a span's place up.
     #[inline]
     pub fn remove(&self, id: u64) {
-        if let Some(place) = self.get(id) {
+        if let Some((block, at)) = self.find(id) {
             // ORDERING: pairs with the Acquire in `claim`.
-            place.id.store(0, Ordering::Release);
+            block.ids[at].store(0, Ordering::Release);
         }
     }
 
     #[inline]
-    fn probe(&self, id: u64) -> impl Iterator<Item = &Open> {
-        // Numbers of `Registry` have a place in its table in the low bits, the number of a
-        // thread in bits 38 to 50, and a generation above. So a new span in the place of an
-        // old one is here, too, in the place of the old one, whose lines are in the cache.
-        let hash = (id as usize).wrapping_add((id >> 38) as usize % (1 << 13) * 67);
-        (0..PROBES).filter_map(move |n| self.0.get((hash + n) % PLACES))
+    fn find(&self, id: u64) -> Option<(&Block, usize)> {
+        let others = self.others.iter().map_while(OnceLock::get);
+        std::iter::once(&self.first).chain(others).find_map(|block| Some((block, block.find(id)?)))
     }
+}
+
+/// Returns the places of a block where a span may be.
+#[inline]
+fn probes(id: u64) -> impl Iterator<Item = usize> {
+    // Numbers of `Registry` have a place in its table in the low bits, the number of a thread in bits 38 to 50, and a
+    // generation above. A new span in the place of an old one is here, too, in the place of the old one, whose lines are
+    // in the cache: the generation is left out.
+    let hash = (id % (1 << 51)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    (0..PROBES).map(move |n| (hash as usize + n) % PLACES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Returns the number that `Registry` gives the span in a place of a thread's table.
+    fn number(thread: u64, place: u64) -> u64 {
+        thread << 38 | (place + 1)
+    }
+
+    fn keep(open: &OpenSpans, id: u64) -> bool {
+        let Some(claim) = open.claim(id) else { return false };
+        claim.words()[0].store(id, Relaxed);
+        claim.keep(id, 1, 2, 1);
+        true
+    }
+
     #[test]
     fn a_span_that_is_closed_makes_room() {
         let open = OpenSpans::new();
         // Far more than there are places, one after the other.
-        for id in 1..10_000 {
-            open.claim(id).unwrap().keep(id, 1, 2, 2);
+        for id in 1..100_000 {
+            assert!(keep(&open, id));
             let (callsite, schema, AtomicWords(words)) = open.get(id).unwrap().get();
-            assert_eq!((callsite, schema, words.len()), (1, 2, 2));
+            assert_eq!((callsite, schema, words.len()), (1, 2, 1));
             open.remove(id);
             assert!(open.get(id).is_none());
         }
@@ -140,26 +298,59 @@ mod tests {
     #[test]
     fn a_place_that_is_not_filled_to_the_end_is_free() {
         let open = OpenSpans::new();
-        for id in 1..10_000 {
+        for id in 1..100_000 {
             drop(open.claim(id).unwrap());
         }
     }
 
     #[test]
-    fn too_many_spans_find_no_place_and_harm_no_other() {
-        let open = OpenSpans::new();
-        let mut kept = Vec::new();
-        for id in 1..3000 {
-            if let Some(claim) = open.claim(id) {
-                claim.words()[0].store(id, Relaxed);
-                claim.keep(id, 0, 0, 1);
-                kept.push(id);
+    fn the_spans_of_any_threads_find_places_in_the_first_block() {
+        for threads in [1, 2, 3, 8, 64, 1024] {
+            let open = OpenSpans::new();
+            let each = 1024 / threads;
+            for id in (0..threads).flat_map(|of| (0..each).map(move |n| number(of, n))) {
+                assert!(keep(&open, id), "{threads} threads");
             }
+            assert!(open.others.iter().all(|block| block.get().is_none()), "{threads} threads");
         }
-        assert_eq!(kept.len(), PLACES);
+    }
+
+    #[test]
+    fn ten_thousand_spans_are_kept_and_too_many_harm_no_other() {
+        let open = OpenSpans::new();
+        let kept = Vec::from_iter((1..40_000).filter(|id| keep(&open, *id)));
+        assert!((10_000..=BLOCKS * PLACES).contains(&kept.len()), "{}", kept.len());
+        assert_eq!(kept[..10_000], Vec::from_iter(1..=10_000));
         for id in kept {
-            let kept = open.get(id).unwrap();
-            assert_eq!(kept.words[0].load(Relaxed), id);
+            assert_eq!(open.get(id).unwrap().serial(), id);
         }
+    }
+
+    #[test]
+    fn a_span_is_plain_until_it_is_entered_again() {
+        let open = Open::new();
+        assert_eq!(open.close(), Close::NeverEntered);
+        assert_eq!((open.enter(), open.enter()), (Entry::First, Entry::Nested));
+        assert_eq!((open.exit(), open.exit(), open.close()), (false, true, Close::Plain));
+        assert_eq!((open.enter(), open.exit(), open.close()), (Entry::Later, true, Close::Parted));
+    }
+
+    #[test]
+    fn a_span_that_another_thread_closes_is_parted() {
+        let open = Open::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (open.enter(), open.exit()));
+        });
+        assert_eq!(open.close(), Close::Parted);
+    }
+
+    #[test]
+    fn two_threads_in_one_span_both_leave_it() {
+        let open = Open::new();
+        open.enter();
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!((open.enter(), open.exit()), (Entry::Later, true)));
+        });
+        assert!(open.exit());
     }
 }

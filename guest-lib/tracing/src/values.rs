@@ -141,6 +141,26 @@ impl Fields for AtomicWords<'_> {
     }
 }
 
+/// The words of a span, and those of its target.
+#[derive(Clone, Copy, Debug)]
+pub struct BeginWords<'a>(pub AtomicWords<'a>, pub &'a [AtomicU64]);
+
+impl Fields for BeginWords<'_> {
+    const TYPES: &'static [FieldType] = &[];
+
+    #[inline(always)]
+    fn words(self) -> usize {
+        self.0.words() + self.1.len()
+    }
+
+    #[inline(always)]
+    fn put(self, out: &[Word]) {
+        let (first, second) = out.split_at(self.0.words());
+        self.0.put(first);
+        AtomicWords(self.1).put(second);
+    }
+}
+
 impl Visit for Values<'_> {
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.scalar(field, FieldType::U64, value);

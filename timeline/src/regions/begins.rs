@@ -2,6 +2,8 @@
 
 //! The events that begin regions: found in a second pass, as regions do not keep them.
 
+use super::groups::cut;
+use super::roles::SPAN;
 use super::{Regions, Sample};
 use crate::event::EventRef;
 use crate::value::ValueRef;
@@ -32,8 +34,8 @@ type Each<'f, E> = &'f mut dyn FnMut(&Region<'_>) -> Result<bool, E>;
 
 /// The regions of sessions in the order of their beginnings, while the events of these sessions come in order of time.
 pub(crate) struct Begins<'a> {
-    /// Numbers of the groups, by session and name.
-    groups: HashMap<(usize, &'a str), u16>,
+    /// Numbers of the groups, by session, name of the events, and target.
+    groups: HashMap<(usize, &'a str, Option<&'a str>), u16>,
     /// The regions that begin later.
     later: Peekable<Box<dyn Iterator<Item = &'a Sample> + 'a>>,
     /// The regions that begin now, the last one first, and how many of a key were handed over.
@@ -45,7 +47,10 @@ impl<'a> Begins<'a> {
     /// Starts before the first region of sessions.
     pub fn of(regions: &'a Regions) -> Begins<'a> {
         let numbered = (0..).zip(&regions.groups);
-        let groups = numbered.map(|(number, group)| ((group.session, &*group.name), number));
+        let groups = numbered.map(|(number, group)| {
+            let target = if group.is_of_polls() { Some(SPAN) } else { group.target.as_deref() };
+            ((group.session, &*group.event, target), number)
+        });
         let later: Box<dyn Iterator<Item = &'a Sample> + 'a> = Box::new(regions.by_begin());
         Begins {
             groups: groups.collect(),
@@ -65,10 +70,19 @@ impl<'a> Begins<'a> {
             return Ok(false);
         }
         let Some(name) = event.name.strip_suffix("_begin") else { return Ok(true) };
-        let Some(group) = self.groups.get(&(event.source.session, name)).copied() else {
+        let field = |wanted: &str| event.fields.iter().find(|(name, _)| ***name == *wanted);
+        // Spans of one name can have several targets.
+        let target = field("parent").and(field("target")).map(|(_, value)| value);
+        let target = match target {
+            Some(ValueRef::Str(target)) => Some(cut(String::from_utf8_lossy(target).into_owned())),
+            _ => field("id").is_none().then(|| SPAN.to_owned()),
+        };
+        let session = event.source.session;
+        let group = self.groups.get(&(session, name, target.as_deref()));
+        let Some(group) = group.or_else(|| self.groups.get(&(session, name, None))).copied() else {
             return Ok(true);
         };
-        let id = event.fields.iter().find(|(name, _)| ***name == *"id");
+        let id = field("id").or_else(|| field(SPAN));
         let id = match id.map(|(_, value)| value) {
             Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
             Some(ValueRef::Signed(id)) => id as u64,
@@ -76,9 +90,11 @@ impl<'a> Begins<'a> {
         };
         let is_of_any = event.fields.iter().any(|(name, _)| &**name == "any_client");
         let client = event.source.client.filter(|_| !is_of_any);
-        let Some((samples, number)) = self.now.get_mut(&(group, client, id)) else {
-            return Ok(true);
-        };
+        let has = |key: &Key| self.now.get(key).is_some_and(|(samples, _)| !samples.is_empty());
+        // Whether a span is of one client, its end says.
+        let any = (group, None, id);
+        let key = if has(&any) { any } else { (group, client, id) };
+        let Some((samples, number)) = self.now.get_mut(&key) else { return Ok(true) };
         let Some(sample) = samples.pop() else { return Ok(true) };
         *number += 1;
         each(&Region { sample, begin: Some(event), number: *number })

@@ -347,11 +347,11 @@ mod tests {
     #[test]
     fn rounded_means_add_up() {
         let all = [
-            Times([1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            Times([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            Times([1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            Times([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
         ];
         let mean = mean(all.iter(), 2);
         assert_eq!(mean.total(), 2);
-        assert_eq!(mean.0, [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(mean.0, [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

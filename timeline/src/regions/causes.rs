@@ -78,11 +78,13 @@ pub enum Unknown {
     Vcpu,
     /// It is within the error of the guest's clock of a border between two parts of the host's. Of a guest's threads only.
     Border,
+    /// No thread was in the span, and what the span waited for is not known. Of paths of spans only.
+    Idle,
 }
 
 impl Unknown {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Unknown; 7] = [
+    pub const ALL: [Unknown; 8] = [
         Unknown::NotRecorded,
         Unknown::Missing,
         Unknown::TooMany,
@@ -90,6 +92,7 @@ impl Unknown {
         Unknown::Clock,
         Unknown::Vcpu,
         Unknown::Border,
+        Unknown::Idle,
     ];
 
     /// Returns its name in JSON: `not_recorded`. It never changes.
@@ -102,6 +105,7 @@ impl Unknown {
             Unknown::Clock => "clock_error",
             Unknown::Vcpu => "vcpu_not_proven",
             Unknown::Border => "clock_bound",
+            Unknown::Idle => "idle",
         }
     }
 

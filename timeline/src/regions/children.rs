@@ -13,7 +13,7 @@
 //! from the last   a, c (in a), d (in c), b (in a)
 //! ```
 
-use super::parts::Times;
+use super::parts::{Part, Times};
 use super::store::{Holder, NO_THREAD, Sample, State, Store};
 use super::summary::Group;
 use serde::Serialize;
@@ -54,9 +54,20 @@ fn owner(sample: &Sample) -> Option<Owner> {
     Some((sample.session, sample.holder, thread))
 }
 
-/// Finds the children of all groups, whose numbers are those of the regions.
-pub(super) fn find(groups: &mut [Group], store: &Store) {
-    let found = of_parents(groups, store, |_| true);
+/// Finds the children of all groups, whose numbers are those of the regions. `spans`: the parted spans' indices, numbers of
+/// polls, and times that are in no poll and not idle.
+pub(super) fn find(groups: &mut [Group], store: &Store, spans: &[(u32, u32, u64)]) {
+    let mut found = of_parents(groups, store, |_| true);
+    for (index, polls, outside) in spans {
+        let sample = store.get(*index);
+        if sample.state.is_counted() && *polls > 0 {
+            let mut times = sample.times;
+            times.0[Part::Idle as usize] = 0;
+            times.0[Part::Unknown as usize] -= outside;
+            let children = &mut found[usize::from(sample.group)];
+            add(children, Some("poll"), (u64::from(*polls), &times), &mut MAX_OF_ALL.clone());
+        }
+    }
     groups.iter_mut().zip(found).for_each(|(group, children)| group.children = children);
 }
 
@@ -80,7 +91,7 @@ pub(super) fn of_parents(
         let parent = around.iter().rfind(|other| other.begin_ns <= sample.begin_ns);
         if let Some(parent) = parent.filter(|p| p.state != State::Inside && is_parent(p)) {
             let name = Some(&*groups[usize::from(sample.group)].name);
-            add(&mut found[usize::from(parent.group)], name, &sample.times, &mut left);
+            add(&mut found[usize::from(parent.group)], name, (1, &sample.times), &mut left);
         }
         around.push(sample);
     }
@@ -93,11 +104,16 @@ pub(super) fn of_parents(
 }
 
 /// Adds a child. `left` is the number of names that there may be more.
-fn add(children: &mut Vec<Child>, name: Option<&str>, times: &Times, left: &mut usize) {
+fn add(
+    children: &mut Vec<Child>,
+    name: Option<&str>,
+    (count, times): (u64, &Times),
+    left: &mut usize,
+) {
     let at = match children.iter().position(|child| child.name.as_deref() == name) {
         Some(at) => at,
         None if name.is_some() && (children.len() >= MAX_NAMES || *left == 0) => {
-            return add(children, None, times, left);
+            return add(children, None, (count, times), left);
         }
         None => {
             *left = left.saturating_sub(1);
@@ -107,7 +123,7 @@ fn add(children: &mut Vec<Child>, name: Option<&str>, times: &Times, left: &mut 
         }
     };
     let child = &mut children[at];
-    child.count += 1;
+    child.count += count;
     child.duration_ns += times.total();
     child.times.0.iter_mut().zip(times.0).for_each(|(sum, time)| *sum += time);
 }

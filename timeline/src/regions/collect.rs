@@ -6,6 +6,7 @@
 mod borders;
 mod kernels;
 mod losses;
+mod spans;
 mod warnings;
 
 use super::account::Mark;
@@ -23,10 +24,11 @@ use super::pairs::Pairs;
 use super::parts::{Divided, Evidence, Interval, Part, Reason, Stream};
 use super::region_path::Path;
 use super::roles::{Role, Roles};
+use super::spans::{Key, Spans};
 use super::steals::Steals;
 use super::store::{Detail, NO_BOUND, State, Store};
 use super::vcpus::{Unplaced, Vcpus, Waiter};
-use super::waited::Spans;
+use super::waited;
 use super::{Options, ProvenVcpu, Regions, Select, Sink, ThreadInterval};
 use crate::error::Result;
 use crate::event::{EntryRef, EventKind, EventRef};
@@ -77,7 +79,12 @@ struct Pass<'a> {
     reasons: Reasons,
     groups: Groups,
     store: Store,
-    waited: Spans,
+    waited: waited::Spans,
+    spans: Spans,
+    /// The span whose poll ends now, and whether the poll's time is the span's.
+    polling: Option<(Key, bool)>,
+    /// Number of the polls of the span that ends now.
+    parting: Option<u64>,
     /// Memory for intervals of a guest's thread that are divided.
     placed: Vec<(Interval, Option<Reason>)>,
     last_halt: LastHalt,
@@ -269,7 +276,10 @@ impl<'a> Pass<'a> {
             hosts,
             reasons: Reasons::new(),
             store: Store::new(),
-            waited: Spans::default(),
+            waited: waited::Spans::default(),
+            spans: Spans::default(),
+            polling: None,
+            parting: None,
             placed: Vec::new(),
             last_halt: LastHalt::default(),
             logged: 0,
@@ -357,11 +367,16 @@ impl<'a> Pass<'a> {
         let on = thread.map(|thread| (host.threads[thread].side, host.threads[thread].tid));
         let thread = thread.filter(|thread| !role.is_of_any && !for_lanes(host, *thread));
         let is_unknown = is_unknown && thread.is_some();
-        if let Some(name) = role.ends {
-            self.end(event, role, name, (thread, on), is_unknown);
+        if role.is_lost_span {
+            self.losses[session].spans += 1;
         }
-        if let Some(name) = role.begins {
-            self.begin(event, role, name, thread, is_unknown);
+        if !self.span_event(event, role, (thread, on), is_unknown) {
+            if let Some(name) = role.ends {
+                self.end(event, role, name, (thread, on), is_unknown);
+            }
+            if let Some(name) = role.begins {
+                self.begin(event, role, name, thread, is_unknown);
+            }
         }
         if !self.has_both && role.begins.or(role.ends).is_some() {
             self.has_both = self.pairs(event, role).is_some_and(|pairs| pairs.has_both());
@@ -485,22 +500,17 @@ impl<'a> Pass<'a> {
 
     /// Divides the regions that the proven intervals of a thread have passed.
     fn divide_passed(&mut self, session: usize, at: usize) {
-        let tally = &mut self.hosts[session].threads[at].tally;
-        while let Some((index, divided)) = tally.next_passed(|index| self.store.times(index)) {
-            let Pass { paths, store, groups, waited, .. } = self;
-            match paths.get_mut(&index) {
-                Some(path) => {
-                    path.own = Some(divided);
-                    divide_known(paths, store, groups, waited, index);
-                }
-                None => divide(store, groups, waited, index, divided),
-            }
+        while let Some((index, divided)) = {
+            let tally = &mut self.hosts[session].threads[at].tally;
+            tally.next_passed(|index| self.store.times(index))
+        } {
+            self.divide_own(index, divided);
         }
     }
 
     /// Divides what is known of a region's path, and the region if that is all.
     fn place_path(&mut self, index: u32) {
-        let Pass { paths, store, groups, waited, hosts, causes, placed, .. } = self;
+        let Pass { paths, store, hosts, causes, placed, .. } = self;
         let Pass { traced, owners, cpus, last_halt: last, .. } = self;
         let clock = |trace: u16| owners[usize::from(trace)].0.guest();
         let session = usize::from(store.get(index).session);
@@ -508,12 +518,12 @@ impl<'a> Pass<'a> {
             let mut beyond = Beyond { session, traced, cpus, clock: &clock, causes, last };
             path.divide(index, vcpus, &mut beyond, placed);
         }
-        divide_known(paths, store, groups, waited, index);
+        self.divide_known(index);
     }
 
     /// Divides what is known of a thread's path, and the regions of which that is all.
     pub fn place_walked(&mut self, session: usize, at: usize) {
-        let Pass { paths, store, groups, waited, hosts, causes, placed, .. } = self;
+        let Pass { hosts, causes, placed, .. } = self;
         let Pass { traced, owners, cpus, last_halt: last, .. } = self;
         let clock = |trace: u16| owners[usize::from(trace)].0.guest();
         let Host { vcpus, threads, .. } = &mut hosts[session];
@@ -525,10 +535,60 @@ impl<'a> Pass<'a> {
             threads[at].walked = None;
         }
         for (index, steps) in ended {
-            if let Some(path) = paths.get_mut(&index) {
+            if let Some(path) = self.paths.get_mut(&index) {
                 path.set_walked(steps);
             }
-            divide_known(paths, store, groups, waited, index);
+            self.divide_known(index);
+        }
+    }
+
+    /// Divides the time of a region by its own thread, or by its polls.
+    fn divide_own(&mut self, index: u32, divided: Divided) {
+        match self.paths.get_mut(&index) {
+            Some(path) => {
+                path.own = Some(divided);
+                self.divide_known(index);
+            }
+            None => self.divide(index, divided),
+        }
+    }
+
+    /// Divides the time of a region with a path, if all of it is known.
+    fn divide_known(&mut self, index: u32) {
+        if let Entry::Occupied(path) = self.paths.entry(index)
+            && path.get().is_known()
+        {
+            let divided = path.remove().finish();
+            self.divide(index, divided);
+        }
+    }
+
+    /// Divides the time of a region into its parts, and that of the span whose last poll it is.
+    fn divide(&mut self, index: u32, divided: Divided) {
+        let sample = self.store.get_mut(index);
+        let divided = if sample.guest_at_most_ns().is_some() {
+            let Divided { times, path, cpu, .. } = divided;
+            Divided { times: unknown(times.total()), path, cpu, ..Divided::default() }
+        } else {
+            divided
+        };
+        (sample.times, sample.cpu) = (divided.times, divided.cpu);
+        let sample = *sample;
+        if sample.state == State::Counted {
+            let times = (sample.begin_ns, sample.end_ns());
+            self.waited.add((sample.session, sample.thread), times, &divided);
+        }
+        let span = self.spans.divided(index, &divided.times, &divided.waits);
+        let detail = Detail::new(index, divided);
+        if sample.state == State::Counted {
+            self.groups.all[usize::from(sample.group)].sums.add(&detail);
+            self.groups.offer(&self.store, &detail);
+        }
+        if sample.state.is_counted() && self.store.wants(index) {
+            self.store.keep(detail);
+        }
+        if let Some((span, divided)) = span {
+            self.divide_own(span, divided);
         }
     }
 
@@ -636,6 +696,9 @@ impl<'a> Pass<'a> {
                 self.never_ended(session, &open);
             }
         }
+        for (session, open) in self.spans.take_open() {
+            self.never_ended(session, &open);
+        }
         self.limit_guests();
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
@@ -661,7 +724,7 @@ impl<'a> Pass<'a> {
         let mut vcpus = Vec::from_iter(self.hosts.iter().enumerate().flat_map(of_host));
         vcpus.sort_unstable();
         let waited = self.waited.sum();
-        let Pass { mut store, groups, hosts, roles, has_both, is_cut, .. } = self;
+        let Pass { mut store, groups, spans, hosts, roles, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
         let logs = |host: Host| host.threads.into_iter().map(Logged::of).collect();
         let threads = hosts.into_iter().map(logs).collect();
@@ -669,7 +732,7 @@ impl<'a> Pass<'a> {
         let (has_others, has_other_names) = (groups.has_others, groups.has_other_names);
         let named = Named { reasons: &reasons, causes: &causes };
         let subtracts_empty = self.options.subtracts_empty;
-        let groups = groups.finish(&mut store, (steals, named), subtracts_empty);
+        let groups = groups.finish(&mut store, &spans.whole, (steals, named), subtracts_empty);
         if matches!(self.options.select, Select::Between(..)) && !has_both {
             warnings.push(
                 "no regions between these events: both must be of the same client, or both of the \
@@ -716,52 +779,6 @@ fn owner(
         Some((*number, thread.name.as_deref().map(str::to_owned)))
     });
     found.map_or((None, None), |(number, name)| (name, Some(number)))
-}
-
-/// Divides the time of a region with a path, if all of it is known.
-fn divide_known(
-    paths: &mut HashMap<u32, Path>,
-    store: &mut Store,
-    groups: &mut Groups,
-    waited: &mut Spans,
-    index: u32,
-) {
-    if let Entry::Occupied(path) = paths.entry(index)
-        && path.get().is_known()
-    {
-        divide(store, groups, waited, index, path.remove().finish());
-    }
-}
-
-/// Divides the time of a region into its parts.
-fn divide(
-    store: &mut Store,
-    groups: &mut Groups,
-    waited: &mut Spans,
-    index: u32,
-    divided: Divided,
-) {
-    let sample = store.get_mut(index);
-    let divided = if sample.guest_at_most_ns().is_some() {
-        let Divided { times, path, cpu, .. } = divided;
-        Divided { times: unknown(times.total()), path, cpu, ..Divided::default() }
-    } else {
-        divided
-    };
-    (sample.times, sample.cpu) = (divided.times, divided.cpu);
-    let sample = *sample;
-    if sample.state == State::Counted {
-        let times = (sample.begin_ns, sample.end_ns());
-        waited.add((sample.session, sample.thread), times, &divided);
-    }
-    let detail = Detail::new(index, divided);
-    if sample.state == State::Counted {
-        groups.all[usize::from(sample.group)].sums.add(&detail);
-        groups.offer(store, &detail);
-    }
-    if sample.state.is_counted() && store.wants(index) {
-        store.keep(detail);
-    }
 }
 
 #[cfg(test)]

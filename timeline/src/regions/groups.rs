@@ -8,7 +8,7 @@ use super::steals::Steals;
 use super::store::{Detail, Holder, Store};
 use super::summary::{ByValue, Group};
 use super::{MAX_GROUPS, children};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Name of the regions whose duration is the cost of a region.
 pub const EMPTY: &str = "empty";
@@ -20,8 +20,14 @@ const OTHERS: &str = "other values";
 /// name.
 const OTHER_NAMES: &str = "other names";
 
-/// Session, number of the name, and value; `None` without values, and for other names and other values.
-type Key = (usize, Option<u32>, Option<String>);
+/// Number of the target of the polls of spans, which have none.
+pub(super) const POLLS: u32 = u32::MAX;
+
+/// Session, numbers of the name and of a span's target, and value; `None` without values, and for other names and other
+/// values.
+type Key = (usize, Option<(u32, u32)>, Option<String>);
+/// Numbers of a name and of a span's target, 0 without one, and the name.
+type Name<'a> = (u32, u32, &'a str);
 
 /// All groups.
 #[derive(Debug)]
@@ -30,6 +36,8 @@ pub(super) struct Groups {
     /// What values are of.
     by: String,
     by_value: HashMap<Key, u32>,
+    /// Numbers of spans' targets, from 1 on, by target.
+    targets: HashMap<String, u32>,
     /// Most groups of names: there is space for the other names of each session.
     most_names: usize,
     /// Most groups of values: there is space for the other values of each name.
@@ -51,6 +59,7 @@ impl Groups {
             all: Vec::new(),
             by: by.to_owned(),
             by_value: HashMap::new(),
+            targets: HashMap::new(),
             most_names,
             most_values: most_names - others,
             has_others: false,
@@ -59,15 +68,24 @@ impl Groups {
         }
     }
 
+    /// Returns the number of a span's target; 0, as without one, if there are too many.
+    pub fn target(&mut self, target: &[u8]) -> u32 {
+        let target = String::from_utf8_lossy(target);
+        if let Some(number) = self.targets.get(&*target) {
+            return *number;
+        }
+        if self.targets.len() == MAX_GROUPS {
+            return 0;
+        }
+        let number = self.targets.len() as u32 + 1;
+        self.targets.insert(cut(target.into_owned()), number);
+        number
+    }
+
     /// Returns the group of a session's regions with this name and value; `None` if there are too many.
-    pub fn find(
-        &mut self,
-        session: usize,
-        name: (u32, &str),
-        value: Option<String>,
-    ) -> Option<u32> {
+    pub fn find(&mut self, session: usize, name: Name<'_>, value: Option<String>) -> Option<u32> {
         let Some(value) = value else { return self.without_value(session, name, false) };
-        let key = (session, Some(name.0), Some(value.clone()));
+        let key = (session, Some((name.0, name.1)), Some(value.clone()));
         if let Some(group) = self.by_value.get(&key) {
             return Some(*group);
         }
@@ -75,21 +93,21 @@ impl Groups {
             self.has_others = true;
             return self.without_value(session, name, true);
         }
-        self.add(key, name.1, Some(value))
+        self.add(key, name.2, Some(value))
     }
 
     /// Returns the group of a session's regions with this name that have no value, or whose values have no group.
     pub fn without_value(
         &mut self,
         session: usize,
-        name: (u32, &str),
+        name: Name<'_>,
         has_values: bool,
     ) -> Option<u32> {
-        let key = (session, Some(name.0), None);
+        let key = (session, Some((name.0, name.1)), None);
         if let Some(group) = self.by_value.get(&key) {
             return Some(*group);
         }
-        self.add(key, name.1, has_values.then(|| OTHERS.into()))
+        self.add(key, name.2, has_values.then(|| OTHERS.into()))
     }
 
     fn add(&mut self, mut key: Key, mut name: &str, mut value: Option<String>) -> Option<u32> {
@@ -109,7 +127,9 @@ impl Groups {
         let group = Group {
             session: key.0,
             name: name.to_owned(),
-            name_number: key.1,
+            event: name.to_owned(),
+            name_number: key.1.map(|(name, _)| name),
+            target_number: key.1.map_or(0, |(_, target)| target),
             is_others: value.is_some() && key.2.is_none(),
             by: value.map(|value| ByValue { key: self.by.clone(), value }),
             number: number as u16,
@@ -134,10 +154,12 @@ impl Groups {
     pub fn finish(
         mut self,
         store: &mut Store,
+        spans: &[(u32, u32, u64)],
         (steals, named): (&Steals, Named<'_>),
         subtracts_empty: bool,
     ) -> Vec<Group> {
         self.by_value = HashMap::new();
+        self.name_targets();
         let mut counts = vec![0; self.all.len()];
         store.iter().for_each(|sample| counts[sample.group as usize] += 1);
         let mut orders: Vec<Vec<u32>> = counts.into_iter().map(Vec::with_capacity).collect();
@@ -154,7 +176,7 @@ impl Groups {
             }
         }
         self.set_empty(store);
-        children::find(&mut self.all, store);
+        children::find(&mut self.all, store, spans);
         self.all.iter_mut().for_each(|group| group.show(subtracts_empty));
         // All regions of such a group were put into others at their ends.
         let has_any = |group: &Group| group.count > 0 || group.not_counted.iter().any(|n| *n > 0);
@@ -171,6 +193,25 @@ impl Groups {
             sample.group = places[sample.group as usize];
         }
         self.all
+    }
+
+    /// Tells the spans of one name and of several targets apart: their names have the target in front.
+    fn name_targets(&mut self) {
+        let names =
+            Vec::from_iter(self.targets.iter().map(|(name, number)| (*number, name.clone())));
+        let names: HashMap<u32, String> = names.into_iter().collect();
+        let mut targets: HashMap<(usize, String), BTreeSet<u32>> = HashMap::new();
+        for group in &mut self.all {
+            group.target = names.get(&group.target_number).cloned();
+            let of_name = targets.entry((group.session, group.event.clone())).or_default();
+            of_name.insert(group.target_number);
+        }
+        for group in &mut self.all {
+            let count = targets.get(&(group.session, group.event.clone())).map_or(0, BTreeSet::len);
+            if let Some(target) = group.target.as_ref().filter(|_| count > 1) {
+                group.name = format!("{target}::{}", group.event);
+            }
+        }
     }
 
     /// Sets the cost of an empty region: the least median of its holders' own ones, if each of them has

@@ -28,6 +28,7 @@
 // collect   one pass over the timeline, with the regions that are open
 // breakdown how the time of regions divides, with names
 // begins    the events that begin regions
+// spans     spans of the crate tracing, and their polls
 // choice    which of the selected regions are shown
 // groups    the groups of regions, by session, name and value
 // followed  the threads that a kernel's filter has
@@ -82,6 +83,7 @@ mod processes;
 mod region_path;
 mod roles;
 mod scheduling;
+mod spans;
 mod steals;
 mod steps;
 mod store;

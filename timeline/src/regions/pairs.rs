@@ -20,6 +20,8 @@ pub(super) struct Open {
     pub id: u64,
     /// Client of its beginning.
     pub client: u32,
+    /// Number of the target of a span.
+    pub target: u32,
     /// Value of its beginning by which it is grouped.
     pub value: Option<String>,
     /// What the filter found in the event that began it.
@@ -107,6 +109,16 @@ impl Pairs {
         Some((self.open.remove(at)?, at))
     }
 
+    /// Returns the number of regions that are open.
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Returns the number of those that began before a time.
+    pub fn begun_before(&self, time: i64) -> usize {
+        self.open.iter().filter(|open| open.begin < time).count()
+    }
+
     /// Returns whether there were an event that begins and one that ends a region.
     pub fn has_both(&self) -> bool {
         self.has_begun && self.has_ended
@@ -157,6 +169,7 @@ mod tests {
             name,
             id,
             client,
+            target: 0,
             value: None,
             answers: None,
             begin,

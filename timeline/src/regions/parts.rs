@@ -34,12 +34,14 @@ pub enum Part {
     Blocked,
     /// Off the CPU: asleep or ready, which is not known.
     OffCpu,
+    /// No thread was in the span: of spans that are entered several times.
+    Idle,
     /// Not proven to be any of the others.
     Unknown,
 }
 
 /// Number of parts.
-pub const PARTS: usize = 12;
+pub const PARTS: usize = 13;
 
 /// Names of the parts: the key in JSON, CSV and OTLP, the key of a time, and the label for people.
 const NAMES: [[&str; 3]; PARTS] = [
@@ -54,6 +56,7 @@ const NAMES: [[&str; 3]; PARTS] = [
     ["halted", "halted_ns", "vCPU halted"],
     ["blocked", "blocked_ns", "blocked"],
     ["off_cpu", "off_cpu_ns", "off-CPU"],
+    ["idle", "idle_ns", "idle"],
     ["unknown", "unknown_ns", "unknown"],
 ];
 
@@ -71,6 +74,7 @@ impl Part {
         Part::Halted,
         Part::Blocked,
         Part::OffCpu,
+        Part::Idle,
         Part::Unknown,
     ];
 

@@ -12,6 +12,11 @@ use hypertrace_abi::record::id;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+/// Fields by which an event begins a span of the crate `tracing`, besides its id.
+const OF_SPAN: [&str; 2] = ["parent", "target"];
+/// Name of the polls of spans, and the field with the span's number.
+const POLL: &str = "poll";
+pub(super) const SPAN: &str = "span";
 /// Field of events whose regions may begin on one client and end on another.
 const ANY_CLIENT: &str = "any_client";
 
@@ -19,7 +24,9 @@ const ANY_CLIENT: &str = "any_client";
 /// them.
 pub fn names(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
     let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
-    let with_id = classes.filter(|class| class.fields.iter().any(|field| &**field == "id"));
+    let with_id = classes.filter(|class| {
+        class.fields.iter().any(|field| &**field == "id") || is_poll(&class.name, &class.fields)
+    });
     let of = |name: &str| {
         let name = name.strip_suffix("_begin").or_else(|| name.strip_suffix("_end"))?;
         Some(name.to_owned())
@@ -27,9 +34,15 @@ pub fn names(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
     with_id.filter_map(|class| of(&class.name)).collect()
 }
 
+/// Returns whether an event begins or ends a poll of a span.
+fn is_poll(name: &str, fields: &[Arc<str>]) -> bool {
+    let name = name.strip_suffix("_begin").or_else(|| name.strip_suffix("_end"));
+    name == Some(POLL) && matches!(fields, [only] if **only == *SPAN)
+}
+
 /// Returns the fields of the events that begin and end the selected regions.
 pub fn fields(sessions: &[(Session, ClockMaps)], options: &Options) -> BTreeSet<String> {
-    let names = selected(sessions, options);
+    let (names, _) = selected(sessions, options);
     let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
     let borders = classes.filter(|class| {
         let role = Role::of(&class.name, &class.fields, 0, &names, options);
@@ -38,14 +51,29 @@ pub fn fields(sessions: &[(Session, ClockMaps)], options: &Options) -> BTreeSet<
     borders.flat_map(|class| &class.fields).map(|field| field.to_string()).collect()
 }
 
-/// Returns the names of the selected regions, sorted.
-fn selected(sessions: &[(Session, ClockMaps)], options: &Options) -> Vec<String> {
-    let names = match &options.select {
+/// Returns the names of the selected regions, sorted, and whether polls are among them only because they are parts of
+/// spans.
+fn selected(sessions: &[(Session, ClockMaps)], options: &Options) -> (Vec<String>, bool) {
+    let mut names: BTreeSet<String> = match &options.select {
         Select::Names(wanted) if wanted.is_empty() => names(sessions),
         Select::Names(wanted) => wanted.iter().cloned().collect(),
-        Select::Between(a, b) => [format!("{a} to {b}")].into(),
+        Select::Between(a, b) => return (vec![format!("{a} to {b}")], false),
     };
-    Vec::from_iter(names)
+    let mut classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+    let has_polls = classes.any(|class| is_poll(&class.name, &class.fields));
+    let is_hidden = has_polls && names.insert(POLL.to_owned());
+    (Vec::from_iter(names), is_hidden)
+}
+
+/// What an event is of a span of the crate `tracing`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OfSpan {
+    /// Its begin, with the field of the target.
+    Begin(u16),
+    /// The begin of a later poll.
+    PollBegin,
+    /// The end of a poll.
+    PollEnd,
 }
 
 /// Meaning of an event for regions, by its name.
@@ -59,6 +87,10 @@ pub(super) struct Role {
     id: Option<u16>,
     /// Field of the value that regions are grouped by.
     pub by: Option<u16>,
+    /// What it is of a span.
+    pub span: Option<OfSpan>,
+    /// Whether it is a span that was not recorded.
+    pub is_lost_span: bool,
     /// Whether the region is not of one client.
     pub is_of_any: bool,
     /// Whether it is the VMM's event before it enters the guest.
@@ -94,9 +126,24 @@ impl Role {
             By::Field(name) => field(name),
             _ => None,
         };
+        let span = match &options.select {
+            Select::Between(..) => None,
+            Select::Names(_) if is_poll(name, fields) => {
+                Some(if begins.is_some() { OfSpan::PollBegin } else { OfSpan::PollEnd })
+            }
+            Select::Names(_)
+                if begins.is_some() && OF_SPAN.iter().all(|of| field(of).is_some()) =>
+            {
+                id.and(field(OF_SPAN[1])).map(OfSpan::Begin)
+            }
+            Select::Names(_) => None,
+        };
+        let id = if is_poll(name, fields) { field(SPAN) } else { id };
+        let is_lost_span = name == "span_lost";
         let is_of_any = field(ANY_CLIENT).is_some();
         let reason = is_exit(name).then(|| field("reason")).flatten();
-        Role { begins, ends, id, by, is_of_any, is_run: is_run(name), reason, event }
+        let is_run = is_run(name);
+        Role { begins, ends, id, by, span, is_lost_span, is_of_any, is_run, reason, event }
     }
 
     /// Returns the id in an event with this role, 0 if it has none.
@@ -117,6 +164,15 @@ impl Role {
         }
     }
 
+    /// Returns the target of the span that an event begins.
+    pub fn target<'e>(self, event: &EventRef<'e>) -> Option<&'e [u8]> {
+        let Some(OfSpan::Begin(field)) = self.span else { return None };
+        match event.fields.iter().nth(field.into())?.1 {
+            ValueRef::Str(target) => Some(target),
+            _ => None,
+        }
+    }
+
     /// Returns the value by which an event's region is grouped.
     pub fn value(self, event: &EventRef<'_>) -> Option<String> {
         let field = self.by.and_then(|field| event.fields.iter().nth(field.into()));
@@ -129,6 +185,8 @@ impl Role {
 pub(super) struct Roles {
     /// Names of the regions.
     names: Vec<String>,
+    /// Whether polls are among them only because they are parts of spans.
+    hides_polls: bool,
     /// By session and the class's id.
     all: Vec<Vec<Role>>,
     /// Kinds and names of kernels' events.
@@ -158,7 +216,7 @@ impl Events {
 impl Roles {
     /// Returns the roles of the events of sessions.
     pub fn of(sessions: &[(Session, ClockMaps)], options: &Options) -> Roles {
-        let names = selected(sessions, options);
+        let (names, hides_polls) = selected(sessions, options);
         let mut events = Events::default();
         let of_session = |(session, _): &(Session, ClockMaps)| {
             let mut roles = Vec::new();
@@ -173,6 +231,7 @@ impl Roles {
         Roles {
             all: sessions.iter().map(of_session).collect(),
             names,
+            hides_polls,
             of_kernels: ByFormat::default(),
             of_cpus: ByFormat::default(),
             events,
@@ -185,6 +244,11 @@ impl Roles {
             class >= id::FIRST && role.begins.is_none() && role.ends.is_none()
         };
         (0..).zip(&self.all[session]).map(is_none).collect()
+    }
+
+    /// Returns whether the regions with a name are not shown.
+    pub fn is_hidden(&self, name: u32) -> bool {
+        self.hides_polls && self.names[name as usize] == POLL
     }
 
     /// Returns the names of the regions.

@@ -69,6 +69,11 @@ impl Steps {
         path.iter().for_each(|step| self.add(step));
     }
 
+    /// Returns the time of all steps.
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
     /// Takes away those of a path that were added.
     pub fn remove_all(&mut self, path: &[PathStep]) {
         for step in path {

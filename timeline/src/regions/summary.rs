@@ -4,6 +4,7 @@
 
 use super::breakdown::{Breakdown, Details, Named, nearest, rank};
 use super::children::Child;
+use super::groups::POLLS;
 use super::histogram::Histogram;
 use super::parts::{Part, Times};
 use super::steals::Steals;
@@ -76,6 +77,14 @@ pub struct Group {
     /// Its number while regions are added.
     #[serde(skip)]
     pub(super) number: u16,
+    /// Name of the events that begin and end its regions, without the suffix.
+    #[serde(skip)]
+    pub(super) event: String,
+    /// Target of its spans, and its number.
+    #[serde(skip)]
+    pub(super) target: Option<String>,
+    #[serde(skip)]
+    pub(super) target_number: u32,
     /// Number of the name; `None` for all other names.
     #[serde(skip)]
     pub(super) name_number: Option<u32>,
@@ -161,6 +170,11 @@ impl Group {
             Part::OnCpu if self.is_by_guest_alone => "on-CPU (guest)",
             _ => part.label(),
         }
+    }
+
+    /// Returns whether its regions are polls of spans of the crate `tracing`: their ids are those of the spans.
+    pub fn is_of_polls(&self) -> bool {
+        self.target_number == POLLS
     }
 
     /// Returns the value that its regions have in common.

@@ -82,6 +82,14 @@ impl Tally {
         number
     }
 
+    /// Begins another region where an open one began. Returns its number.
+    pub fn fork(&mut self, number: u32) -> u32 {
+        let (time, sums) = self.open[number as usize].clone();
+        let forked = self.begin(sums.is_some(), time);
+        self.open[forked as usize].1 = sums;
+        forked
+    }
+
     /// Ends a region, which gets this index in the store. Returns its sums if they are known; if they are not, it
     /// waits for them.
     pub fn end(&mut self, is_known: bool, number: u32, index: u32) -> Option<Divided> {

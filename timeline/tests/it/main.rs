@@ -28,6 +28,7 @@ mod regions_exits;
 mod regions_lies;
 mod regions_missing;
 mod regions_pairs;
+mod regions_spans;
 mod regions_two_kernels;
 mod regions_whom;
 mod session;

@@ -521,7 +521,7 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
     let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
 
     // In the order of `Part::ALL`.
-    assert_eq!(samples, [[4_400, 0, 0, 0, 0, 0, 0, 600, 0, 3_000, 0, 0]]);
+    assert_eq!(samples, [[4_400, 0, 0, 0, 0, 0, 0, 600, 0, 3_000, 0, 0, 0]]);
     // After the kernel's last event, nothing is known.
     assert_eq!(counts(&regions), (1, vec![("kernel_not_recorded", 1)]));
 }
@@ -550,7 +550,7 @@ fn a_programs_wait_for_its_host_in_a_reference_point_is_blocked_time() {
     let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
 
     // In the order of `Part::ALL`.
-    assert_eq!(samples, [[4_900, 0, 0, 0, 0, 0, 0, 100, 0, 3_000, 0, 0]]);
+    assert_eq!(samples, [[4_900, 0, 0, 0, 0, 0, 0, 100, 0, 3_000, 0, 0, 0]]);
 }
 
 #[test]

@@ -482,7 +482,7 @@ fn each_step_of_a_critical_path_has_the_true_part() {
     assert!(bound > 0 && bound * 500 < all, "{bound} of {all}");
     assert_eq!(unknown.iter().sum::<u64>(), 0, "{unknown:?}");
     assert!(longest > 2, "{longest}");
-    let others = BTreeSet::from([Part::OnCpu, Part::OffCpu].map(Part::key));
+    let others = BTreeSet::from([Part::OnCpu, Part::OffCpu, Part::Idle].map(Part::key));
     assert_eq!(parts, &BTreeSet::from(Part::ALL.map(Part::key)) - &others);
 }
 

@@ -191,6 +191,7 @@ fn forget_at_fork() {
     extern "C" fn child() {
         HELD.set(ptr::null());
         DEFAULT.store(ptr::null_mut(), Ordering::Relaxed);
+        PROCESS.store(0, Ordering::Relaxed);
         FORKS.fetch_add(1, Ordering::Relaxed);
         registry::forget_sessions();
     }
@@ -295,6 +296,28 @@ static DEFAULT: AtomicPtr<HostRings> = AtomicPtr::new(ptr::null_mut());
 static UNATTACHED: StdAtomicU64 = StdAtomicU64::new(0);
 /// Number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Number of this process; 0: not asked yet.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the number of this process, without a system call after the first call.
+#[cfg(feature = "events")]
+#[inline(always)]
+pub fn process_id() -> u32 {
+    match PROCESS.load(Ordering::Relaxed) {
+        0 => note_process(),
+        number => number,
+    }
+}
+
+#[cfg(feature = "events")]
+#[cold]
+fn note_process() -> u32 {
+    // Before the number is kept: a forked child must not find its parent's.
+    forget_at_fork();
+    let number = std::process::id();
+    PROCESS.store(number, Ordering::Relaxed);
+    number
+}
 
 /// Returns the number of declared events of threads that are attached to no session while there is
 /// no default one.

@@ -10,7 +10,7 @@ use hypertrace_timeline::regions::{Choice, Options, Region, Regions, Sample};
 use hypertrace_timeline::{
     ClockMaps, Consumer, EntryRef, Error, EventRef, Recording, Session, ValueRef, Warning,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -23,6 +23,10 @@ const MAX_EVENTS: usize = 128;
 const LIKELY: usize = 1 << 10;
 /// Most spans around another one that are known.
 const MAX_OPEN: usize = 1024;
+/// Most spans of the crate `tracing` whose contexts are known, by which others have them as parents: those that began last.
+const MAX_PARENTS: usize = 1 << 16;
+/// Most polls of such spans that are events.
+const MAX_POLLS: usize = 1 << 20;
 
 /// What was written, and what could not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -170,6 +174,11 @@ struct Writer<'a, E> {
     regions: &'a Regions,
     waits: &'a Waits,
     holders: HashMap<Source, Holder>,
+    /// The contexts of spans of the crate `tracing`, by session and number, and the numbers in order of their begins.
+    parents: HashMap<(usize, u64), Context>,
+    begun: VecDeque<(usize, u64)>,
+    /// The polls of such spans: begins and durations.
+    polls: HashMap<(usize, u64), Vec<(i64, u64)>>,
     request: Request,
     counts: Counts,
     send: Send<'a, E>,
@@ -211,6 +220,9 @@ impl<'a, E> Writer<'a, E> {
             regions,
             waits,
             holders: HashMap::new(),
+            parents: HashMap::new(),
+            begun: VecDeque::new(),
+            polls: polls(regions),
             request: Request::default(),
             counts,
             send,
@@ -226,6 +238,10 @@ impl<'a, E> Writer<'a, E> {
         else {
             return Ok(());
         };
+        if group.is_of_polls() {
+            self.poll(session, sample);
+            return Ok(());
+        }
         let nobody = &mut Holder::default();
         let of_event = event.map(source);
         let holder = of_event.and_then(|source| self.holders.get_mut(&source)).unwrap_or(nobody);
@@ -249,11 +265,25 @@ impl<'a, E> Writer<'a, E> {
         // One of any client is in no other, and around none.
         let is_of_one = client == sample.client();
         let around = holder.around(sample).filter(|_| is_of_one);
+        // A span of the crate `tracing` says what is around it, wherever that is polled.
+        let said = event.and_then(said_parent);
+        let is_of_tracing = said.is_some();
+        let said = said.and_then(|parent| self.parents.get(&(session, parent))).copied();
+        let around = said.or(around);
         let parent = own.or(around).or(described.parent);
         let trace_id = parent.map_or(mixed(hash).max(1), |parent| parent.trace_id);
         let flags = parent.map_or(1, |parent| parent.flags);
+        let context = Context { trace_id, span_id, flags };
         if is_of_one {
-            holder.begin(sample, Context { trace_id, span_id, flags });
+            holder.begin(sample, context);
+        }
+        if is_of_tracing {
+            if self.begun.len() == MAX_PARENTS {
+                let first = self.begun.pop_front();
+                first.map(|first| self.parents.remove(&first));
+            }
+            self.begun.push_back((session, sample.id));
+            self.parents.insert((session, sample.id), context);
         }
 
         let (begin, end) = (sample.begin_ns, sample.end_ns());
@@ -283,7 +313,7 @@ impl<'a, E> Writer<'a, E> {
         }
         describe_times(&mut attributes, sample);
         if let Some(event) = event {
-            describe_begin(&mut attributes, event, own.is_some());
+            describe_begin(&mut attributes, event, (own.is_some(), is_of_tracing));
         }
         out.push_str(",\"attributes\":[");
         out.push_str(&attributes.0);
@@ -295,7 +325,9 @@ impl<'a, E> Writer<'a, E> {
             );
         }
         let resource = described.resource(client.is_none(), holder);
-        if let Some((tid, _)) = thread {
+        if let Some(polls) = self.polls.get(&(session, sample.id)).filter(|_| is_of_tracing) {
+            poll_events(&mut out, polls);
+        } else if let Some((tid, _)) = thread {
             self.events(&mut out, self.waits.within(session, tid, (begin, end)));
         }
         out.push('}');
@@ -304,6 +336,16 @@ impl<'a, E> Writer<'a, E> {
         }
         self.request.add(&resource, out);
         Ok(())
+    }
+
+    /// Takes a poll: regions in it are inside its span.
+    fn poll(&mut self, session: usize, poll: &Sample) {
+        if let Some(client) = poll.client()
+            && let Some(context) = self.parents.get(&(session, poll.id)).copied()
+        {
+            let holder = self.holders.entry((session, Some(client), 0)).or_default();
+            holder.begin(poll, context);
+        }
     }
 
     /// Appends the waits of a span as its events; the longest, if there are too many.
@@ -422,16 +464,58 @@ fn describe_times(attributes: &mut Attributes, sample: &Sample) {
 }
 
 /// Adds the fields of the event that begins a region, without what says its id and its context.
-fn describe_begin(attributes: &mut Attributes, event: &EventRef<'_>, has_context: bool) {
+fn describe_begin(
+    attributes: &mut Attributes,
+    event: &EventRef<'_>,
+    (has_context, is_of_tracing): (bool, bool),
+) {
     if let Some(ns) = event.bound_ns() {
         attributes.number("hypertrace.begin_bound_ns", ns);
     }
     for (name, value) in event.fields.iter() {
         let is_context = has_context && &**name == CONTEXT;
-        if !is_context && !["id", "any_client"].contains(&&**name) {
+        let is_parent = is_of_tracing && &**name == "parent";
+        if !is_context && !is_parent && !["id", "any_client"].contains(&&**name) {
             attributes.field(name, &value);
         }
     }
+}
+
+/// Returns the number of the span around the span of the crate `tracing` that an event begins, 0 without one; `None` of another
+/// region.
+fn said_parent(event: &EventRef<'_>) -> Option<u64> {
+    let field = |name: &str| event.fields.iter().find(|(field, _)| ***field == *name);
+    match field("target").and(field("parent"))?.1 {
+        ValueRef::Unsigned(number) => Some(number),
+        _ => None,
+    }
+}
+
+/// Returns the polls of spans, by session and number of the span.
+fn polls(regions: &Regions) -> HashMap<(usize, u64), Vec<(i64, u64)>> {
+    let is_poll = |sample: &&Sample| {
+        regions.groups.get(usize::from(sample.group)).is_some_and(|group| group.is_of_polls())
+    };
+    let mut polls: HashMap<_, Vec<_>> = HashMap::new();
+    for poll in regions.samples().filter(is_poll).take(MAX_POLLS) {
+        let of_span = polls.entry((usize::from(poll.session), poll.id)).or_default();
+        of_span.push((poll.begin_ns, poll.duration_ns()));
+    }
+    polls
+}
+
+/// Appends the polls of a span as its events; the first, if there are too many.
+fn poll_events(out: &mut String, polls: &[(i64, u64)]) {
+    out.push_str(",\"events\":[");
+    for (at, (begin, duration)) in polls.iter().take(MAX_EVENTS).enumerate() {
+        out.push_str(if at > 0 { ",{" } else { "{" });
+        out.push_str("\"name\":\"poll\"");
+        quoted(out, "timeUnixNano", (*begin).max(0));
+        let mut attributes = Attributes::default();
+        attributes.number("duration_ns", *duration);
+        let _ = write!(out, ",\"attributes\":[{}]}}", attributes.0);
+    }
+    let _ = write!(out, "],\"droppedEventsCount\":{}", polls.len().saturating_sub(MAX_EVENTS));
 }
 
 fn source(event: &EventRef<'_>) -> Source {

@@ -27,7 +27,11 @@ const EVENTS: &str = r#"[
     {"id":20,"schema":"request_begin(id:u64,traceparent:str)"},
     {"id":21,"schema":"request_end(id:u64)"},
     {"id":22,"schema":"any_begin(id:u64,any_client:bool)"},
-    {"id":23,"schema":"any_end(id:u64,any_client:bool)"}
+    {"id":23,"schema":"any_end(id:u64,any_client:bool)"},
+    {"id":24,"schema":"span_begin(id:u64,parent:u64,target:str)"},
+    {"id":25,"schema":"span_end(id:u64,any_client:bool)"},
+    {"id":26,"schema":"poll_begin(span:u64)"},
+    {"id":27,"schema":"poll_end(span:u64)"}
 ]"#;
 
 /// The span of who called the session's process, and one of a request.
@@ -220,6 +224,47 @@ fn a_region_of_any_client_is_in_no_other_and_around_none() {
     assert_eq!(tree.collect::<Vec<_>>(), expected);
     assert_eq!((counts.spans, &attributes(&spans[1])["hypertrace.client"]), (3, &&json!("0")));
     assert!(!attributes(&spans[1]).contains_key("any_client"));
+}
+
+#[test]
+fn a_span_of_tracing_is_one_span_in_the_span_that_it_names_with_its_polls_as_events() {
+    let (begin, end, poll_begin, poll_end) = (24, 25, 26, 27);
+    let first = Packet::new(1, 0, 0)
+        .lease(1_000, 7, "a")
+        .event_str(2_000, begin, &[1, 0], b"app")
+        .event_str(2_100, begin, &[2, 1], b"app")
+        .event(2_200, poll_end, &[2])
+        .event(2_300, poll_end, &[1]);
+    let second = Packet::new(1, 1, 0)
+        .lease(1_000, 8, "b")
+        .event(3_000, poll_begin, &[2])
+        .event(3_100, INNER_BEGIN, &[9, 0])
+        .event(3_200, INNER_END, &[9])
+        .event(3_300, poll_end, &[2])
+        .event(3_310, poll_begin, &[2])
+        .event(3_320, poll_end, &[2])
+        .event(3_400, end, &[2, 1])
+        .event(3_500, end, &[1, 1]);
+    let made = Made::of_programs(EVENTS)
+        .stream("guest-000-0000", &[Packet::new(1, 0, 0), first])
+        .stream("guest-001-0000", &[Packet::new(1, 1, 0), second]);
+
+    let (texts, counts) = requests(&made, Choice::default());
+
+    let spans = spans(&texts);
+    let tree = tree(&spans).into_iter().map(|(name, parent, _)| (name, parent));
+    let expected = [("span", ""), ("span", "span"), ("inner", "span")];
+    let expected = expected.map(|(name, parent)| (name.to_owned(), parent.to_owned()));
+    assert_eq!(Vec::from_iter(tree), expected);
+    let traces = BTreeSet::from_iter(spans.iter().map(|span| span["traceId"].as_str().unwrap()));
+    assert_eq!((counts.spans, traces.len()), (3, 1));
+    assert_eq!(spans[2]["parentSpanId"], spans[1]["spanId"]);
+    let events = spans[1]["events"].as_array().unwrap();
+    let polls = events.iter().map(|event| (&event["name"], attributes(event)["duration_ns"]));
+    let (poll, durations) = (json!("poll"), ["100", "300"].map(Value::from));
+    assert_eq!(Vec::from_iter(polls), [(&poll, &durations[0]), (&poll, &durations[1])]);
+    assert_eq!(attributes(&spans[1])["hypertrace.idle_ns"], "890");
+    assert!(!attributes(&spans[1]).contains_key("parent"));
 }
 
 #[test]

@@ -5,18 +5,18 @@
 use super::super::causes::Unknown;
 use super::super::choice::LeftOut;
 use super::super::cpus::{Cpus, all_threads};
-use super::super::groups::{cut, unknown};
+use super::super::groups::{POLLS, cut, unknown};
 use super::super::host::{Host, Side, Thread};
 use super::super::marks::Kinds;
 use super::super::pairs::{Begun, Open, SameId};
 use super::super::parts::Divided;
 use super::super::region_path::Path;
-use super::super::roles::Role;
+use super::super::roles::{OfSpan, Role};
 use super::super::steps::Timed;
 use super::super::store::{Detail, NO_BOUND, NO_CLIENT, NO_THREAD, Sample, State};
 use super::super::walked::Walked;
 use super::super::{By, MAX_REGIONS, NotCounted, Select};
-use super::{Pass, divide};
+use super::Pass;
 use crate::clock::{FRACTION, GuestReading};
 use crate::event::{EventKind, EventRef};
 use crate::filter::{Answers, RegionRef};
@@ -36,6 +36,10 @@ impl Pass<'_> {
     ) {
         let (session, time) = (event.source.session, event.ts_ns);
         let value = self.value(event, role, thread);
+        let target = match role.span {
+            Some(OfSpan::PollBegin) => POLLS,
+            _ => role.target(event).map_or(0, |target| self.groups.target(target)),
+        };
         if role.is_of_any {
             self.cpus.iter_mut().flatten().for_each(Cpus::keep_turns);
         }
@@ -50,6 +54,7 @@ impl Pass<'_> {
             name,
             id: role.id(event),
             client: event.source.client.unwrap_or(NO_CLIENT),
+            target,
             value,
             answers: self.chooser.answers(event),
             begin: time,
@@ -102,20 +107,52 @@ impl Pass<'_> {
         (thread, on): (Option<usize>, Option<(Side, u32)>),
         is_unknown: bool,
     ) {
-        let (session, end, id) = (event.source.session, event.ts_ns, role.id(event));
-        let Some((mut open, depth)) = self.pairs(event, role).and_then(|pairs| pairs.end(name, id))
-        else {
-            if matches!(self.options.select, Select::Names(_)) {
-                let value = self.value(event, role, thread);
-                let region = self.region(name, None, Some(*event));
-                if self.chooser.refuses(end, &region).is_none()
-                    && let Some(group) = self.group(session, name, value)
-                {
-                    self.count_in(group, NotCounted::EndWithoutBegin);
-                }
+        let id = role.id(event);
+        match self.pairs(event, role).and_then(|pairs| pairs.end(name, id)) {
+            Some(found) => self.close(event, role, name, found, (thread, on), is_unknown),
+            None => self.end_without_begin(event, role, name, thread),
+        }
+    }
+
+    /// Counts a region that ends and did not begin.
+    pub fn end_without_begin(
+        &mut self,
+        event: &EventRef<'_>,
+        role: Role,
+        name: u32,
+        thread: Option<usize>,
+    ) {
+        if matches!(self.options.select, Select::Names(_)) {
+            let value = self.value(event, role, thread);
+            let target = if role.span.is_some() { POLLS } else { 0 };
+            let region = self.region(name, None, Some(*event));
+            if self.refuses(name, event.ts_ns, &region).is_none()
+                && let Some(group) = self.group(event.source.session, name, target, value)
+            {
+                self.count_in(group, NotCounted::EndWithoutBegin);
             }
-            return;
-        };
+        }
+    }
+
+    /// Returns why a region that begins at a time is left out, if it is.
+    fn refuses(&self, name: u32, begin: i64, region: &RegionRef<'_>) -> Option<LeftOut> {
+        match self.roles.is_hidden(name) {
+            true => Some(LeftOut::Name),
+            false => self.chooser.refuses(begin, region),
+        }
+    }
+
+    /// Ends a region that was inside so many others.
+    pub fn close(
+        &mut self,
+        event: &EventRef<'_>,
+        role: Role,
+        name: u32,
+        (mut open, depth): (Open, usize),
+        (thread, on): (Option<usize>, Option<(Side, u32)>),
+        is_unknown: bool,
+    ) {
+        let (session, end) = (event.source.session, event.ts_ns);
         // What is known last.
         if role.by.is_some() {
             open.value = self.value(event, role, thread);
@@ -161,9 +198,13 @@ impl Pass<'_> {
         open.is_unknown |= is_unknown;
         let duration_ns = Some(end.saturating_sub(open.begin).max(0) as u64);
         let region = self.region(name, open.answers.as_ref(), Some(*event));
-        let refused = self.chooser.refuses(open.begin, &RegionRef { duration_ns, ..region });
+        let refused = self.refuses(name, open.begin, &RegionRef { duration_ns, ..region });
         let is_exact = self.hosts[session].is_exact(event);
+        let parting = self.parting;
         let path = (refused.is_none() && self.options.has_paths).then(|| match open.thread {
+            _ if parting.is_some() => {
+                self.parted_path(parting.unwrap_or_default(), duration_ns.unwrap_or(0), end)
+            }
             Some((at, number)) if is_exact && self.has_walked(session, at, number) => {
                 self.walk(session, at, end);
                 Path::walked()
@@ -212,7 +253,7 @@ impl Pass<'_> {
         let mut path = Path::new(has_waits, divided);
         let kind = (is_exact, has_waits || divided.is_some());
         let ns = times.1.saturating_sub(times.0).max(0) as u64;
-        if self.walked > MAX_WALKED {
+        if self.has_walked_enough() {
             return Path::unknown(Unknown::TooMany, ns);
         }
         match self.follow(session, on, times, kind, |of| path.push(of)) {
@@ -224,9 +265,14 @@ impl Pass<'_> {
         }
     }
 
+    /// Returns whether no further path of a single region is walked.
+    pub fn has_walked_enough(&self) -> bool {
+        self.walked > MAX_WALKED
+    }
+
     /// Hands over the critical path of a time that ended on a thread. Returns the number of switches and wake-ups on the way, or
     /// why it is not known.
-    fn follow(
+    pub fn follow(
         &mut self,
         session: usize,
         on: Option<(Side, u32)>,
@@ -282,7 +328,7 @@ impl Pass<'_> {
     }
 
     /// Forgets a region of a thread that will not be counted.
-    fn forget(&mut self, session: usize, of: Option<(usize, u32)>) {
+    pub fn forget(&mut self, session: usize, of: Option<(usize, u32)>) {
         let Some((at, number)) = of else { return };
         let thread = &mut self.hosts[session].threads[at];
         thread.tally.forget(number);
@@ -295,8 +341,8 @@ impl Pass<'_> {
     /// Counts a region as one that cannot be measured, if what is known of it fits.
     fn count(&mut self, session: usize, open: &Open, end: Option<&EventRef<'_>>, why: NotCounted) {
         let region = self.region(open.name, open.answers.as_ref(), end.copied());
-        if self.chooser.refuses(open.begin, &region).is_none()
-            && let Some(group) = self.group(session, open.name, open.value.clone())
+        if self.refuses(open.name, open.begin, &region).is_none()
+            && let Some(group) = self.group(session, open.name, open.target, open.value.clone())
         {
             self.count_in(group, why);
         }
@@ -317,17 +363,17 @@ impl Pass<'_> {
     ) {
         let mut group = None;
         if refused.is_none() {
-            group = self.group(session, open.name, open.value.take());
+            group = self.group(session, open.name, open.target, open.value.take());
             let Some(group) = group else { return self.forget(session, open.thread) };
             if self.chooser.skips(&mut self.groups.all[group as usize]) {
                 refused = Some(LeftOut::First);
             }
         }
-        if let Some(why) = refused {
+        if let Some(why) = refused.filter(|_| !self.roles.is_hidden(open.name)) {
             self.chooser.left_out[why as usize] += 1;
         }
         // It is nobody's child.
-        let is_unneeded = refused.is_some() && depth == 0;
+        let is_unneeded = refused.is_some() && depth == 0 && self.polling.is_none();
         let most = self.options.most_regions.unwrap_or(MAX_REGIONS).min(MAX_REGIONS);
         if is_unneeded || self.store.len() >= most {
             self.forget(session, open.thread);
@@ -337,7 +383,7 @@ impl Pass<'_> {
             }
             return;
         }
-        let group = group.or_else(|| self.group_of_children(session, open.name));
+        let group = group.or_else(|| self.group_of_children(session, open.name, open.target));
         let Some(group) = group else { return self.forget(session, open.thread) };
         let host = &mut self.hosts[session];
         let state = match refused {
@@ -380,7 +426,17 @@ impl Pass<'_> {
                 self.store.keep(Detail::new(index, Divided::default()));
             }
         }
+        let is_parted = self.parting.is_some();
+        if let Some((key, counts)) = self.polling {
+            self.spans.add_poll(key, index, counts);
+        }
         let own = match open.thread {
+            None if self.parting.is_some() => {
+                let number = self.parting.take().unwrap_or_default();
+                let parted = self.spans.numbered(number);
+                parted.into_iter().for_each(|of| of.end(end, index, sample.duration_ns()));
+                self.spans.finish(number).map(|(_, divided)| divided)
+            }
             Some((thread, number)) => {
                 let thread = &mut host.threads[thread];
                 let is_known = thread.border(end);
@@ -389,17 +445,16 @@ impl Pass<'_> {
             None => Some(Divided { times: sample.times, ..Divided::default() }),
         };
         let is_walked = path.as_ref().is_some_and(|path| path.is_walked);
+        let host = &mut self.hosts[session];
         match (path, own) {
             (Some(mut path), own) => {
-                path.is_division = open.thread.is_none() && host.is_program;
+                path.is_division = open.thread.is_none() && host.is_program && !is_parted;
                 path.own = own.filter(|_| !path.is_division);
                 host.vcpus.iter_mut().for_each(|vcpus| path.hold(vcpus));
                 self.paths.insert(index, path);
                 self.place_path(index);
             }
-            (None, Some(own)) => {
-                divide(&mut self.store, &mut self.groups, &mut self.waited, index, own);
-            }
+            (None, Some(own)) => self.divide(index, own),
             (None, None) => {}
         }
         if let Some((at, number)) = open.thread {
@@ -429,16 +484,22 @@ impl Pass<'_> {
     }
 
     /// Returns the group of a region; `None` if there are too many.
-    fn group(&mut self, session: usize, name: u32, value: Option<String>) -> Option<u32> {
+    fn group(
+        &mut self,
+        session: usize,
+        name: u32,
+        target: u32,
+        value: Option<String>,
+    ) -> Option<u32> {
         let has_values = self.options.by != By::Nothing;
         let value = value.or_else(|| has_values.then(|| "none".into()));
-        self.groups.find(session, (name, &self.roles.names()[name as usize]), value)
+        self.groups.find(session, (name, target, &self.roles.names()[name as usize]), value)
     }
 
     /// Returns a group with the name of a region that is left out.
-    fn group_of_children(&mut self, session: usize, name: u32) -> Option<u32> {
+    fn group_of_children(&mut self, session: usize, name: u32, target: u32) -> Option<u32> {
         let has_values = self.options.by != By::Nothing;
         let names = self.roles.names();
-        self.groups.without_value(session, (name, &names[name as usize]), has_values)
+        self.groups.without_value(session, (name, target, &names[name as usize]), has_values)
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Losses {
     of_clients: u64,
     /// Events of threads of the VMM, and of threads that had no client.
     others: u64,
+    /// Spans of the crate `tracing` that were not recorded.
+    pub spans: u64,
 }
 
 impl Losses {
@@ -40,15 +42,24 @@ impl Losses {
         let clients = counted(self.clients.len() as u64, "client");
         let others = "threads of the VMM or without a client".into();
         let all = [(self.of_clients, clients), (self.others, others)];
-        all.into_iter().filter(|(events, _)| *events > 0).map(move |(events, whose)| {
-            let (events, were) =
-                (counted(events, "event"), if events == 1 { "was" } else { "were" });
+        let spans = (self.spans > 0).then(|| {
             format!(
-                "{}: {events} of {whose} {were} lost: all numbers are of the regions that \
-                 remained",
-                dir.display()
+                "{}: {} of the crate tracing were not recorded, as too many were open: all numbers are of the others",
+                dir.display(),
+                counted(self.spans, "span")
             )
-        })
+        });
+        let events =
+            all.into_iter().filter(|(events, _)| *events > 0).map(move |(events, whose)| {
+                let (events, were) =
+                    (counted(events, "event"), if events == 1 { "was" } else { "were" });
+                format!(
+                    "{}: {events} of {whose} {were} lost: all numbers are of the regions that \
+                 remained",
+                    dir.display()
+                )
+            });
+        events.chain(spans)
     }
 }
 
@@ -67,6 +78,7 @@ impl Pass<'_> {
         }
         let Some(host) = self.hosts.get_mut(lost.source.session) else { return };
         self.losses[lost.source.session].add(lost);
+        self.spans.losses += 1;
         match lost.source.client {
             Some(client) => {
                 if let Some(client) = host.clients.get_mut(client as usize) {

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The events of spans of the crate `tracing`.
+
+use super::super::NotCounted;
+use super::super::causes::Unknown;
+use super::super::groups::POLLS;
+use super::super::host::Side;
+use super::super::pairs::{Open, Pairs};
+use super::super::parts::Part;
+use super::super::region_path::Path;
+use super::super::roles::{OfSpan, Role};
+use super::super::spans::{Key, Place};
+use super::super::steps::{PathStep, Timed};
+use super::super::store::State;
+use super::Pass;
+use crate::event::EventRef;
+
+/// The thread of an event, if its time is divided, and its number.
+type On = (Option<usize>, Option<(Side, u32)>);
+
+impl Pass<'_> {
+    /// Takes an event that begins or ends a region, which may be one of a span. Returns whether it is one.
+    pub fn span_event(
+        &mut self,
+        event: &EventRef<'_>,
+        role: Role,
+        (thread, on): On,
+        is_unknown: bool,
+    ) -> bool {
+        if role.span.is_none() && self.spans.is_unused() {
+            return false;
+        }
+        let Some(place) = place(event) else { return false };
+        let key = (event.source.session, role.id(event));
+        let left = self.spans.note(place, (role.span == Some(OfSpan::PollEnd)).then_some(key.1));
+        match (role.span, role.begins, role.ends) {
+            (Some(OfSpan::Begin(_)), Some(name), _) => {
+                self.begin(event, role, name, thread, is_unknown);
+                self.spans.begin(key, name, place);
+            }
+            (Some(OfSpan::PollBegin), Some(name), _) => {
+                self.begin(event, role, name, thread, is_unknown);
+                self.begin_poll(event, key, place, on);
+            }
+            (Some(OfSpan::PollEnd), _, Some(name)) => {
+                self.end_poll(event, role, (name, key, place), (thread, on), is_unknown);
+            }
+            (None, None, Some(name)) if self.spans.get(key).is_some_and(|of| of.name == name) => {
+                let is_direct = left == Some(key.1);
+                self.end_span(event, role, (key, place, is_direct), (thread, on), is_unknown);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Takes the begin of a poll, which is a later one of its span.
+    fn begin_poll(
+        &mut self,
+        event: &EventRef<'_>,
+        key: Key,
+        place: Place,
+        on: Option<(Side, u32)>,
+    ) {
+        if self.spans.parted(key).is_none() {
+            let Some(open) = self.take_begun(key) else { return };
+            self.spans.part(key, open);
+        }
+        let (session, time) = (key.0, event.ts_ns);
+        let Some(parted) = self.spans.parted(key) else { return };
+        let idle = parted.enter(place, time);
+        // No thread's time is the whole span's.
+        let thread = parted.open.as_mut().and_then(|open| open.thread.take());
+        self.forget(session, thread);
+        if let Some(idle) = idle.filter(|_| self.options.has_paths) {
+            let steps = self.steps(session, on, idle, self.hosts[session].is_exact(event));
+            // The thread that polls did something else: what the task waited for is not known.
+            let own = steps.first().map(|of| of.thread);
+            if let Some(parted) = self.spans.parted(key) {
+                for Timed { thread, interval, .. } in steps {
+                    let is_other = interval.part == Part::Blocked || Some(thread) != own;
+                    parted.steps.add(&match is_other && interval.part != Part::Unknown {
+                        true => PathStep::new(thread, &interval),
+                        false => PathStep::unknown(Unknown::Idle, interval.length()),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Takes the end of a poll.
+    fn end_poll(
+        &mut self,
+        event: &EventRef<'_>,
+        role: Role,
+        (name, key, place): (u32, Key, Place),
+        (thread, on): On,
+        is_unknown: bool,
+    ) {
+        let session = key.0;
+        let poll = self.pairs_of(place).and_then(|pairs| pairs.end(name, key.1));
+        let (open, depth) = match poll {
+            Some(poll) => poll,
+            None => {
+                let span = self.spans.get(key).filter(|span| span.place == place);
+                if span.is_none_or(|span| span.parted.is_some()) {
+                    return self.end_without_begin(event, role, name, thread);
+                }
+                // The first one began with the span.
+                let Some(open) = self.take_begun(key) else { return };
+                let depth = self.pairs_of(place).map_or(0, |pairs| pairs.len());
+                let threads = &mut self.hosts[session].threads;
+                let thread = open.thread.map(|(at, number)| (at, threads[at].tally.fork(number)));
+                let first = Open {
+                    name,
+                    thread,
+                    answers: None,
+                    value: None,
+                    target: POLLS,
+                    ..open.clone()
+                };
+                self.spans.part(key, open);
+                (first, depth)
+            }
+        };
+        let times = (open.begin, event.ts_ns);
+        if self.options.has_paths {
+            let is_exact = self.hosts[session].is_exact(event);
+            let steps = self.steps(session, on, times, is_exact);
+            if let Some(parted) = self.spans.parted(key) {
+                steps
+                    .iter()
+                    .for_each(|of| parted.steps.add(&PathStep::new(of.thread, &of.interval)));
+            }
+        }
+        let counts = self.spans.parted(key).is_some_and(|of| of.leave(place, event.ts_ns));
+        self.polling = Some((key, counts));
+        self.close(event, role, name, (open, depth), (thread, on), is_unknown);
+        self.polling = None;
+    }
+
+    /// Takes the end of a span. `is_direct`: the thread has just left it, so the last entry was that of a future's drop, or
+    /// the only one.
+    fn end_span(
+        &mut self,
+        event: &EventRef<'_>,
+        role: Role,
+        (key, here, is_direct): (Key, Place, bool),
+        (thread, on): On,
+        is_unknown: bool,
+    ) {
+        let session = key.0;
+        let begun = self.spans.get(key).filter(|span| span.parted.is_none()).map(|span| span.name);
+        if let Some(name) = begun.filter(|_| !role.is_of_any) {
+            self.spans.take(key);
+            return self.end(event, role, name, (thread, on), is_unknown);
+        }
+        if let Some(name) = begun {
+            let Some(open) = self.take_begun(key) else {
+                self.spans.take(key);
+                return self.end_without_begin(event, role, name, thread);
+            };
+            self.spans.part(key, open);
+        }
+        let Some((span, has_lost)) = self.spans.take(key) else { return };
+        let (Some(number), name) = (span.parted, span.name) else { return };
+        let Some(parted) = self.spans.numbered(number) else { return };
+        let Some(mut open) = parted.open.take() else { return };
+        let is_plain = !role.is_of_any && !parted.is_again;
+        let here = Some(here).filter(|_| is_plain || is_direct);
+        if let Some(last) = here.and_then(|place| parted.take_last(place)) {
+            self.take_back(last);
+        }
+        if has_lost {
+            open.wrong.get_or_insert(NotCounted::LostEvents);
+        }
+        if is_plain {
+            self.spans.forget(number);
+            let pairs = self.pairs_of(span.place);
+            let depth = pairs.map_or(0, |pairs| pairs.begun_before(open.begin));
+            self.close(event, role, name, (open, depth), (thread, on), is_unknown);
+            return;
+        }
+        let of = open.thread.take();
+        self.forget(session, of);
+        open.is_unknown = false;
+        let mut role = role;
+        role.is_of_any = true;
+        self.parting = Some(number);
+        self.close(event, role, name, (open, 0), (None, on), false);
+        // It is no region.
+        if self.parting.take().is_some() {
+            self.spans.forget(number);
+        }
+    }
+
+    /// Takes the region of a span out of those that are open where it began.
+    fn take_begun(&mut self, key: Key) -> Option<Open> {
+        let span = self.spans.get(key)?;
+        let (name, place) = (span.name, span.place);
+        self.pairs_of(place)?.end(name, key.1).map(|(open, _)| open)
+    }
+
+    fn pairs_of(&mut self, place: Place) -> Option<&mut Pairs> {
+        match place {
+            Place::Client(session, client) => {
+                self.hosts[session].client(client).map(|client| &mut client.pairs)
+            }
+            Place::Thread(session, tid) => self.hosts[session].vmm(tid),
+        }
+    }
+
+    /// Takes a poll back that is no region of its own. Its time is still the span's.
+    fn take_back(&mut self, index: u32) {
+        let sample = self.store.get_mut(index);
+        let state = std::mem::replace(&mut sample.state, State::Dropped);
+        let group = usize::from(sample.group);
+        if let Some(detail) = self.store.detail(index).filter(|_| state == State::Counted) {
+            self.groups.all[group].sums.remove(detail);
+        }
+    }
+
+    /// Returns the critical path of a thread in a time, from its end back to its begin.
+    fn steps(
+        &mut self,
+        session: usize,
+        on: Option<(Side, u32)>,
+        times: (i64, i64),
+        is_exact: bool,
+    ) -> Vec<Timed> {
+        let mut steps = Vec::new();
+        let host = &self.hosts[session];
+        let is_divided = on.is_some_and(|(side, _)| host.divides(side));
+        let followed = match is_divided || self.has_walked_enough() {
+            true => Err(Unknown::TooMany),
+            false => self.follow(session, on, times, (is_exact, false), |of| steps.push(of)),
+        };
+        match followed {
+            Ok(records) => self.walked += records,
+            Err(why) => steps = vec![Timed::unknown(why, times)],
+        }
+        steps
+    }
+
+    /// Returns the path of a parted span, which is known.
+    pub fn parted_path(&mut self, number: u64, duration: u64, end: i64) -> Path {
+        let mut path = Path::walked();
+        if let Some(parted) = self.spans.numbered(number) {
+            let mut steps = std::mem::take(&mut parted.steps);
+            let left = duration.saturating_sub(steps.total());
+            let idle = left.min(parted.idle_until(end));
+            steps.add(&PathStep::unknown(Unknown::Idle, idle));
+            steps.add(&PathStep::unknown(Unknown::Missing, left - idle));
+            path.set_walked(steps);
+        }
+        path
+    }
+}
+
+/// Returns where an event was recorded.
+fn place(event: &EventRef<'_>) -> Option<Place> {
+    let session = event.source.session;
+    match (event.source.client, event.thread) {
+        (Some(client), _) => Some(Place::Client(session, client)),
+        (None, Some(thread)) => Some(Place::Thread(session, thread.tid)),
+        (None, None) => None,
+    }
+}

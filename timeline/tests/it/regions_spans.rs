@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Spans of the crate `tracing`, made event by event: which are regions of one thread, and how the time of the others divides.
+
+use crate::made_regions::*;
+use hypertrace_test_support::cpus::{ASLEEP, Cpus, READY, Task};
+use hypertrace_test_support::made::{Made, Packet};
+use hypertrace_timeline::regions::*;
+use hypertrace_timeline::{Given, Recording};
+
+const EVENTS: &str = r#"[
+    {"id":16,"schema":"request_begin(id:u64,parent:u64,target:str)","reference_point":false},
+    {"id":17,"schema":"request_end(id:u64)","reference_point":false},
+    {"id":18,"schema":"request_end(id:u64,any_client:bool)","reference_point":false},
+    {"id":19,"schema":"poll_begin(span:u64)","reference_point":false},
+    {"id":20,"schema":"poll_end(span:u64)","reference_point":false},
+    {"id":21,"schema":"span_lost(name:str)","reference_point":false},
+    {"id":22,"schema":"work_begin(id:u64)","reference_point":false},
+    {"id":23,"schema":"work_end(id:u64)","reference_point":false}
+]"#;
+
+/// Events of a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    /// With its target.
+    Begin(&'static str),
+    /// Of a span that was entered once, on the thread that closes it.
+    End,
+    /// Of any other span.
+    PartedEnd,
+    PollBegin,
+    PollEnd,
+    Lost,
+    WorkBegin,
+    WorkEnd,
+}
+
+use Of::*;
+
+const BEGIN: Of = Begin("app");
+/// Threads of the program, by client.
+const THREADS: [Task; 2] = [(200, "a"), (201, "b")];
+
+/// Makes a session of a program with two threads: time, client, event, number of the span. The first client loses some events
+/// after these.
+fn made(events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
+    (0..).zip(THREADS).fold(Made::of_programs(EVENTS), |made, (client, (tid, name))| {
+        let begin = Packet::new(1, client, 0);
+        let token = u64::from(client) + 9;
+        let lease = [token, 50, tid.into(), 0];
+        let packet = begin.clone().with64(80, token).event_str(1, 1, &lease, name.as_bytes());
+        let own = events.iter().filter(|(_, of, ..)| *of == client);
+        let packet = own.fold(packet, |packet, (time, _, event, id)| match event {
+            Begin(target) => packet.event_str(*time, 16, &[*id, 0], target.as_bytes()),
+            End => packet.event(*time, 17, &[*id]),
+            PartedEnd => packet.event(*time, 18, &[*id, 1]),
+            PollBegin => packet.event(*time, 19, &[*id]),
+            PollEnd => packet.event(*time, 20, &[*id]),
+            Lost => packet.event_str(*time, 21, &[], b"request"),
+            WorkBegin => packet.event(*time, 22, &[*id]),
+            WorkEnd => packet.event(*time, 23, &[*id]),
+        });
+        let lost = if client == 0 { lost } else { 0 };
+        let next = Packet::new(1, client, 0).after(&packet).with64(56, lost);
+        made.stream(&format!("guest-{client:03}-0000"), &[begin, packet, next])
+    })
+}
+
+/// Returns by group: name, number of regions, the sums of their time, idle time and unknown time.
+fn sums(regions: &Regions) -> Vec<(&str, u64, [u64; 3])> {
+    let of = |group: &'_ Group| {
+        let times = &group.total.times;
+        [group.total.duration_ns, times.get(Part::Idle), times.get(Part::Unknown)]
+    };
+    regions.groups.iter().map(|group| (&*group.name, group.count, of(group))).collect()
+}
+
+/// A span that thread a begins, and thread b polls and drops.
+const MOVED: [(u64, u32, Of, u64); 7] = [
+    (1_000, 0, BEGIN, 1),
+    (1_100, 0, PollEnd, 1),
+    (1_300, 1, PollBegin, 1),
+    (1_600, 1, PollEnd, 1),
+    (2_000, 1, PollBegin, 1),
+    (2_010, 1, PollEnd, 1),
+    (2_020, 1, PartedEnd, 1),
+];
+
+#[test]
+fn a_span_that_moves_is_one_region_and_the_entry_at_its_drop_is_no_poll() {
+    let regions = all(&made(&MOVED, 0));
+
+    // No kernel says what the threads did in the polls.
+    let request = ("request", 1, [1_020, 200 + 400 + 10, 100 + 300 + 10]);
+    assert_eq!(sums(&regions), [("poll", 2, [400, 0, 400]), request]);
+    let [child] = &regions.groups[1].children[..] else { panic!() };
+    assert_eq!((child.name.as_deref(), child.count, child.duration_ns), (Some("poll"), 2, 410));
+    assert_eq!(regions.groups[1].own.times.get(Part::Idle), 610);
+    let polls = regions.samples().filter(|sample| sample.group == 0);
+    let polls = polls.map(|poll| (poll.id, poll.client(), poll.duration_ns()));
+    assert_eq!(Vec::from_iter(polls), [(1, Some(0), 100), (1, Some(1), 300)]);
+}
+
+#[test]
+fn an_entry_that_is_not_left_directly_before_the_close_is_a_poll() {
+    let mut events = MOVED.to_vec();
+    events.insert(6, (2_015, 1, WorkBegin, 1));
+    events.push((2_030, 1, WorkEnd, 1));
+
+    let regions = all(&made(&events, 0));
+
+    assert_eq!(sums(&regions)[0], ("poll", 3, [410, 0, 410]));
+}
+
+#[test]
+fn a_span_is_divided_by_its_polls_also_if_these_are_not_shown() {
+    let select = Select::Names(vec!["request".into()]);
+    let made = made(&MOVED, 0);
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+
+    let regions = Regions::of(&recording, &Options { select, ..Options::default() }).unwrap();
+
+    assert_eq!(sums(&regions), [("request", 1, [1_020, 610, 410])]);
+    assert_eq!(regions.left_out, [0; LeftOut::ALL.len()]);
+}
+
+#[test]
+fn a_span_of_one_entry_is_an_ordinary_region_whatever_is_known_of_its_exit() {
+    for exit in [&[][..], &[(1_300, 0, PollEnd, 1)]] {
+        let mut events = vec![
+            (900, 0, WorkBegin, 7),
+            (1_000, 0, BEGIN, 1),
+            (1_100, 0, WorkBegin, 2),
+            (1_200, 0, WorkEnd, 2),
+        ];
+        events.extend(exit);
+        events.extend([(1_310, 0, End, 1), (1_400, 0, WorkEnd, 7)]);
+
+        let regions = all(&made(&events, 0));
+
+        let expected = [("request", 1, [310, 0, 310]), ("work", 2, [600, 0, 600])];
+        assert_eq!(sums(&regions), expected, "{exit:?}");
+        let children = |group: usize| {
+            let children = regions.groups[group].children.iter();
+            Vec::from_iter(children.map(|child| (child.name.as_deref().unwrap(), child.count)))
+        };
+        assert_eq!((children(0), children(1)), (vec![("work", 1)], vec![("request", 1)]));
+        assert!(regions.samples().all(|sample| sample.client() == Some(0)));
+    }
+}
+
+#[test]
+fn regions_inside_a_poll_are_its_children() {
+    let mut events = MOVED.to_vec();
+    events.splice(1..1, [(1_010, 0, WorkBegin, 5), (1_020, 0, WorkEnd, 5)]);
+    events.splice(5..5, [(1_400, 1, WorkBegin, 6), (1_500, 1, WorkEnd, 6)]);
+
+    let regions = all(&made(&events, 0));
+
+    let [child] = &regions.groups[0].children[..] else { panic!() };
+    assert_eq!((child.name.as_deref(), child.count, child.duration_ns), (Some("work"), 2, 110));
+}
+
+#[test]
+fn of_two_polls_at_once_the_first_is_the_time_of_the_span() {
+    let events = [
+        (1_000, 0, BEGIN, 1),
+        (1_100, 0, PollEnd, 1),
+        (1_200, 0, PollBegin, 1),
+        (1_300, 1, PollBegin, 1),
+        (1_500, 0, PollEnd, 1),
+        (1_900, 1, PollEnd, 1),
+        (2_000, 0, PartedEnd, 1),
+    ];
+
+    let regions = all(&made(&events, 0));
+
+    let expected = [("poll", 3, [1_000, 0, 1_000]), ("request", 1, [1_000, 200, 800])];
+    assert_eq!(sums(&regions), expected);
+    assert_eq!(regions.groups[1].own.times.get(Part::Unknown), 400);
+}
+
+#[test]
+fn a_first_poll_whose_end_is_not_known_is_neither_busy_nor_idle() {
+    let events = [
+        (1_000, 0, BEGIN, 1),
+        (1_300, 1, PollBegin, 1),
+        (1_600, 1, PollEnd, 1),
+        (2_000, 0, WorkBegin, 5),
+        (2_010, 0, WorkEnd, 5),
+        (2_020, 1, PartedEnd, 1),
+    ];
+
+    let regions = all(&made(&events, 0));
+
+    // The thread left the span directly before its close, as far as its own events tell: no poll is left.
+    assert_eq!(sums(&regions), [("request", 1, [1_020, 420, 600]), ("work", 1, [10, 0, 10])]);
+}
+
+#[test]
+fn a_span_that_is_entered_once_and_closed_on_another_thread_is_one_region() {
+    let regions = all(&made(&[(1_000, 0, BEGIN, 1), (1_500, 1, PartedEnd, 1)], 0));
+
+    assert_eq!(sums(&regions), [("request", 1, [500, 0, 500])]);
+    assert_eq!(counts(&regions), (1, vec![]));
+}
+
+#[test]
+fn a_span_that_is_never_closed_has_no_end() {
+    for polls in [0, 1, 3] {
+        let regions = all(&made(&MOVED[..1 + polls], 0));
+        let group = regions.groups.iter().find(|group| group.name == "request").unwrap();
+        assert_eq!((group.count, group.not_counted[0]), (0, 1), "{polls}");
+    }
+}
+
+#[test]
+fn a_span_over_lost_events_is_not_counted() {
+    let events = [(1_000, 0, BEGIN, 1), (1_100, 0, PollEnd, 1), (90_000, 1, PartedEnd, 1)];
+
+    let regions = all(&made(&events, 3));
+
+    let request = regions.groups.iter().find(|group| group.name == "request").unwrap();
+    assert_eq!(request.count, 0);
+    assert_eq!(request.not_counted[NotCounted::LostEvents as usize], 1);
+}
+
+#[test]
+fn ten_thousand_spans_of_one_thread_are_open_at_once() {
+    let begin =
+        (0..10_000).flat_map(|n| [(1_000 + 2 * n, 0, BEGIN, n), (1_001 + 2 * n, 0, PollEnd, n)]);
+    let end = (0..10_000).map(|n| (50_000 + n, 1, PartedEnd, n));
+
+    let regions = all(&made(&Vec::from_iter(begin.chain(end)), 0));
+
+    assert_eq!(counts(&regions), (20_000, vec![]));
+}
+
+#[test]
+fn spans_of_one_name_and_two_targets_are_two_groups() {
+    let mut events = MOVED.to_vec();
+    let other = Begin("app::other");
+    events.extend([
+        (3_000, 0, other, 2),
+        (3_100, 0, End, 2),
+        (3_200, 0, other, 3),
+        (3_300, 0, End, 3),
+    ]);
+
+    let regions = all(&made(&events, 0));
+
+    let names = regions.groups.iter().map(|group| (&*group.name, group.count));
+    let expected = [("app::other::request", 2), ("app::request", 1), ("poll", 2)];
+    assert_eq!(Vec::from_iter(names), expected);
+}
+
+#[test]
+fn spans_that_were_not_recorded_are_a_warning() {
+    let regions = all(&made(&[(1_000, 0, Lost, 0), (1_001, 1, Lost, 0)], 0));
+
+    let text = regions.warnings.iter().map(|warning| warning.to_string());
+    assert!(text.into_iter().any(|text| text.contains("2 spans of the crate tracing")));
+}
+
+#[test]
+fn busy_time_has_the_parts_of_the_threads_that_poll_and_idle_time_ends_with_their_sleep() {
+    let [a, b] = THREADS;
+    let other = (300, "other");
+    let mut cpus = Cpus::new(2, &THREADS);
+    // Thread a polls first. Then a timer wakes b, which does something else before it polls.
+    cpus.switch(0, READY, a).at(2_000).switch(1, READY, b).at(2_500).switch(
+        1,
+        ASLEEP,
+        (0, "swapper"),
+    );
+    cpus.at(5_000).switch(0, ASLEEP, other);
+    cpus.at(7_000).timer(1, 8, b).at(7_200).switch(1, READY, b);
+    cpus.at(9_000).switch(1, READY, other).at(9_400).switch(1, READY, b);
+    cpus.at(12_000).switch(1, ASLEEP, other);
+    let events = [
+        (3_000, 0, BEGIN, 1),
+        (4_000, 0, PollEnd, 1),
+        (8_000, 1, PollBegin, 1),
+        (10_000, 1, PollEnd, 1),
+        (10_500, 1, PollBegin, 1),
+        (10_600, 1, PollEnd, 1),
+        (10_600, 1, PartedEnd, 1),
+    ];
+    let made = made(&events, 0);
+    made.kernel(&cpus.trace());
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+
+    for has_paths in [false, true] {
+        let regions =
+            Regions::of(&recording, &Options { has_paths, ..Options::default() }).unwrap();
+
+        let request = regions.groups.iter().find(|group| group.name == "request").unwrap();
+        let total = &request.total;
+        let parts = [Part::OnCpu, Part::Runnable, Part::Idle, Part::Unknown];
+        let times = parts.map(|part| total.times.get(part));
+        assert_eq!(times, [1_000 + 1_600 + 100, 400, 4_000 + 500, 0], "{has_paths}");
+        let wait = total.waits.iter().map(|wait| (wait.part, wait.cause.to_string(), wait.ns));
+        assert_eq!(Vec::from_iter(wait), [(Part::Runnable, "other-300".into(), 400)]);
+        let step = |step: &PathStep| {
+            let cause = step.cause.as_ref().map(|cause| cause.to_string());
+            (step.thread.to_string(), step.part, cause, step.ns)
+        };
+        let mut steps = Vec::from_iter(total.path.iter().map(step));
+        steps.sort_by_key(|(_, _, _, ns)| *ns);
+        let timer = ("b-201".into(), Part::Blocked, Some("timer".into()), 3_000);
+        let expected = vec![
+            ("b-201".into(), Part::Runnable, None, 400),
+            ("a-200".into(), Part::OnCpu, None, 1_000),
+            // On the way from the timer to the poll, and before the drop.
+            ("not known".into(), Part::Unknown, Some("not known".into()), 1_500),
+            ("b-201".into(), Part::OnCpu, None, 1_700),
+            timer,
+        ];
+        assert_eq!(steps, if has_paths { expected } else { vec![] });
+    }
+}
