@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
+use std::time::Duration;
 
 use hypertrace_log::{Logger, MESSAGE_BYTES};
 use hypertrace_tests::command::{Hypertrace, Ran, run};
@@ -151,8 +152,8 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 
 /// Is pending so many times.
 async fn pending(times: u32) {
-    for turn in 0..times {
-        let mut is_pending = turn < times;
+    for _ in 0..times {
+        let mut is_pending = true;
         std::future::poll_fn(|_| match std::mem::take(&mut is_pending) {
             true => Poll::Pending,
             false => Poll::Ready(()),
@@ -197,6 +198,37 @@ fn a_future_is_one_region_with_its_polls_on_the_threads_that_poll() {
     let threads = polls[..7].iter().map(|poll| poll.source.rsplit('/').next().unwrap());
     let expected = ["first", "second", "second", "first", "first", "second", "second"];
     assert_eq!(Vec::from_iter(threads), expected);
+}
+
+#[test]
+fn the_regions_of_futures_are_the_futures_with_busy_and_idle_time() {
+    const REQUESTS: usize = 20;
+    const NAP: Duration = Duration::from_millis(2);
+    let Some(dir) = program(this_test!(), || {
+        tracing::dispatcher::with_default(&guest(), || {
+            for _ in 0..REQUESTS {
+                let mut future = Box::pin(pending(2).instrument(info_span!("request")));
+                while poll(future.as_mut()).is_pending() {
+                    thread::sleep(NAP);
+                }
+            }
+            // Cancelled.
+            let mut future = Box::pin(pending(2).instrument(info_span!("request")));
+            let _ = poll(future.as_mut());
+        });
+    }) else {
+        return;
+    };
+
+    let regions = regions(dir.path(), &[]);
+
+    let [request, polls] = ["request", "poll"].map(|name| &regions[name]);
+    assert_eq!((&request["count"], &polls["count"]), (&json!(21), &json!(3 * REQUESTS + 1)));
+    let idle = request["total"]["parts"]["idle_ns"].as_u64().unwrap();
+    assert!(u128::from(idle) >= 2 * NAP.as_nanos() * REQUESTS as u128, "{idle}");
+    let busy = request["total"]["duration_ns"].as_u64().unwrap() - idle;
+    assert!(busy > 0 && request["children"][0]["duration_ns"] == busy, "{request}");
+    assert!(request["not_counted"].as_object().unwrap().values().all(|n| *n == 0), "{request}");
 }
 
 #[test]

@@ -196,16 +196,15 @@ impl Pass<'_> {
             return;
         }
         open.is_unknown |= is_unknown;
-        let duration_ns = Some(end.saturating_sub(open.begin).max(0) as u64);
+        let duration = end.saturating_sub(open.begin).max(0) as u64;
+        let duration_ns = Some(duration);
         let region = self.region(name, open.answers.as_ref(), Some(*event));
         let refused = self.refuses(name, open.begin, &RegionRef { duration_ns, ..region });
         let is_exact = self.hosts[session].is_exact(event);
-        let parting = self.parting;
-        let path = (refused.is_none() && self.options.has_paths).then(|| match open.thread {
-            _ if parting.is_some() => {
-                self.parted_path(parting.unwrap_or_default(), duration_ns.unwrap_or(0), end)
-            }
-            Some((at, number)) if is_exact && self.has_walked(session, at, number) => {
+        let has_path = refused.is_none() && self.options.has_paths;
+        let path = has_path.then(|| match (self.parting, open.thread) {
+            (Some(number), _) => self.parted_path(number, duration, end),
+            (None, Some((at, number))) if is_exact && self.has_walked(session, at, number) => {
                 self.walk(session, at, end);
                 Path::walked()
             }
