@@ -349,7 +349,10 @@ fn numbers_of_spans_do_not_repeat_in_threads_and_forked_children() {
                 }
             });
         };
-        thread::scope(|scope| [(); 2].map(|()| scope.spawn(spans)).map(|thread| thread.join()));
+        thread::scope(|scope| {
+            scope.spawn(spans);
+            scope.spawn(spans);
+        });
         let open = tracing::dispatcher::with_default(&dispatch, || info_span!("open").entered());
         let open = Cell::new(Some(open));
         fork(|| {
