@@ -173,11 +173,20 @@ fn of_two_polls_at_once_the_first_is_the_time_of_the_span() {
         (2_000, 0, PartedEnd, 1),
     ];
 
-    let regions = all(&made(&events, 0));
+    let made = made(&events, 0);
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+    for has_paths in [false, true] {
+        let options = Options { has_paths, ..Options::default() };
 
-    let expected = [("poll", 3, [1_000, 0, 1_000]), ("request", 1, [1_000, 200, 800])];
-    assert_eq!(sums(&regions), expected);
-    assert_eq!(regions.groups[1].own.times.get(Part::Unknown), 400);
+        let regions = Regions::of(&recording, &options).unwrap();
+
+        let expected = [("poll", 3, [1_000, 0, 1_000]), ("request", 1, [1_000, 200, 800])];
+        assert_eq!(sums(&regions), expected);
+        let total = &regions.groups[1].total;
+        assert_eq!(regions.groups[1].own.times.get(Part::Unknown), 400);
+        let steps: u64 = total.path.iter().map(|step| step.ns).sum();
+        assert_eq!(steps, if has_paths { total.duration_ns } else { 0 });
+    }
 }
 
 #[test]

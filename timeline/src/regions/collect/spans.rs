@@ -124,17 +124,17 @@ impl Pass<'_> {
                 (first, depth)
             }
         };
+        let counts = self.spans.parted(key).is_some_and(|of| of.leave(place, event.ts_ns));
         let times = (open.begin, event.ts_ns);
-        if self.options.has_paths {
+        if counts && self.options.has_paths {
             let is_exact = self.hosts[session].is_exact(event);
             let steps = self.steps(session, on, times, is_exact);
             if let Some(parted) = self.spans.parted(key) {
-                steps
-                    .iter()
-                    .for_each(|of| parted.steps.add(&PathStep::new(of.thread, &of.interval)));
+                for of in steps {
+                    parted.steps.add(&PathStep::new(of.thread, &of.interval));
+                }
             }
         }
-        let counts = self.spans.parted(key).is_some_and(|of| of.leave(place, event.ts_ns));
         self.polling = Some((key, counts));
         self.close(event, role, name, (open, depth), (thread, on), is_unknown);
         self.polling = None;
