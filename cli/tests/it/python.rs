@@ -36,7 +36,8 @@ impl Python {
 
     /// As [`Python::in_tree`], with this library.
     fn run(&self, command: &mut Command, library: &Path, script: &str, arguments: &[&str]) -> Ran {
-        command.arg(&self.program).args(["-W", "always"]);
+        // Of a fork, later versions say that the process has a thread: the library's.
+        command.arg(&self.program).args(["-W", "always", "-W", "ignore::DeprecationWarning"]);
         command.arg(build::root().join("tests/python").join(script)).args(arguments);
         command.env("PYTHONPATH", build::root().join("bindings/python"));
         command.env("PYTHONDONTWRITEBYTECODE", "1");
