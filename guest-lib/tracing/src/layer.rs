@@ -20,6 +20,7 @@ use crate::values::{BeginWords, Limits, Values};
 use hypertrace_abi::event_type;
 use hypertrace_abi::schema::mask_slot;
 use hypertrace_log::parts::{Formatting, Message};
+use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tracing_core::span::{Attributes, Id, Record};
@@ -101,9 +102,13 @@ impl<D: Destination> HypertraceLayer<D> {
     #[inline]
     fn own(&self, id: &Id) -> Option<(&Open, u64)> {
         let open = self.open.get(id.into_u64())?;
-        let serial = open.serial();
+        Some((open, Self::own_serial(open)?))
+    }
+
+    #[inline]
+    fn own_serial(open: &Open) -> Option<u64> {
         // A forked child has copies of its parent's spans, which the parent ends.
-        (serial >> COUNT_BITS == u64::from(D::process())).then_some((open, serial))
+        Some(open.serial()).filter(|serial| serial >> COUNT_BITS == u64::from(D::process()))
     }
 
     /// Returns the number of the span that is around a new span or an event; 0: none is.
@@ -247,9 +252,18 @@ impl<D: Destination> HypertraceLayer<D> {
 }
 
 /// Returns the number of a new span of a process.
+#[inline]
 fn next_serial(process: u32) -> u64 {
+    /// Numbers that a thread takes at once.
+    const BLOCK: u64 = 1 << 10;
     static SPANS: AtomicU64 = AtomicU64::new(1);
-    let count = SPANS.fetch_add(1, Relaxed) % (1 << COUNT_BITS);
+    thread_local! {
+        static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+    let next = NEXT.get();
+    let next = if next.is_multiple_of(BLOCK) { SPANS.fetch_add(1, Relaxed) * BLOCK } else { next };
+    NEXT.set(next + 1);
+    let count = next % (1 << COUNT_BITS);
     u64::from(process) << COUNT_BITS | count
 }
 
@@ -317,11 +331,13 @@ where
     }
 
     fn on_close(&self, id: Id, _: Context<'_, S>) {
-        if let Some((open, serial)) = self.own(&id)
-            && open.is_recorded.load(Relaxed)
-        {
-            let (callsite, close) = (self.names.get(open.get().0), open.close());
-            match close {
+        self.open.remove(id.into_u64(), |open| {
+            if !open.is_recorded.load(Relaxed) {
+                return;
+            }
+            let Some(serial) = Self::own_serial(open) else { return };
+            let callsite = self.names.get(open.get().0);
+            match open.close() {
                 Close::NeverEntered => {}
                 Close::Plain => {
                     callsite.into_iter().for_each(Callsite::note_once);
@@ -329,8 +345,7 @@ where
                 }
                 Close::Parted => self.end(callsite, serial, true),
             }
-        }
-        self.open.remove(id.into_u64());
+        });
     }
 
     fn on_record(&self, id: &Id, record: &Record<'_>, _: Context<'_, S>) {

@@ -204,7 +204,7 @@ impl Block {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, id: u64) -> Option<usize> {
         // ORDERING: pairs with the Release in `keep`.
         probes(id).find(|at| self.ids[*at].load(Ordering::Acquire) == id)
@@ -240,10 +240,11 @@ impl OpenSpans {
         self.find(id).map(|(block, at)| &block.places[at])
     }
 
-    /// Gives a span's place up.
+    /// Gives a span's place up, after `close` has seen the span.
     #[inline]
-    pub fn remove(&self, id: u64) {
+    pub fn remove(&self, id: u64, close: impl FnOnce(&Open)) {
         if let Some((block, at)) = self.find(id) {
+            close(&block.places[at]);
             // ORDERING: pairs with the Acquire in `claim`.
             block.ids[at].store(0, Ordering::Release);
         }
@@ -251,8 +252,16 @@ impl OpenSpans {
 
     #[inline]
     fn find(&self, id: u64) -> Option<(&Block, usize)> {
-        let others = self.others.iter().map_while(OnceLock::get);
-        std::iter::once(&self.first).chain(others).find_map(|block| Some((block, block.find(id)?)))
+        match self.first.find(id) {
+            Some(at) => Some((&self.first, at)),
+            None => self.find_in_others(id),
+        }
+    }
+
+    #[cold]
+    fn find_in_others(&self, id: u64) -> Option<(&Block, usize)> {
+        let mut others = self.others.iter().map_while(OnceLock::get);
+        others.find_map(|block| Some((block, block.find(id)?)))
     }
 }
 
@@ -290,7 +299,7 @@ mod tests {
             assert!(keep(&open, id));
             let (callsite, schema, AtomicWords(words)) = open.get(id).unwrap().get();
             assert_eq!((callsite, schema, words.len()), (1, 2, 1));
-            open.remove(id);
+            open.remove(id, |_| ());
             assert!(open.get(id).is_none());
         }
     }
