@@ -197,6 +197,9 @@ impl Groups {
 
     /// Tells the spans of one name and of several targets apart: their names have the target in front.
     fn name_targets(&mut self) {
+        if self.targets.is_empty() {
+            return;
+        }
         let names =
             Vec::from_iter(self.targets.iter().map(|(name, number)| (*number, name.clone())));
         let names: HashMap<u32, String> = names.into_iter().collect();

@@ -121,7 +121,7 @@ use hypertrace_format::number::grouped;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Most regions: their times are kept, 170 bytes each.
+/// Most regions: their times are kept, 190 bytes each.
 pub const MAX_REGIONS: usize = 10_000_000;
 /// Most groups.
 pub const MAX_GROUPS: usize = 10_000;
