@@ -25,29 +25,54 @@ struct Description {
     finished: bool,
 }
 
-/// Returns the directory for a new session: the one that was given, or the default one. A session that is there
-/// becomes `hypertrace.data.old`, in place of the one before it.
+/// Returns the directory for a new session: the one that was given, or the default one. A session that is in the default one
+/// becomes `hypertrace.data.old`, in place of the one before it. A session in a given directory is an error, or is removed if
+/// `overwrites` says so.
 ///
 /// # Errors
-/// If what is in the default place is not a session of this user that has ended.
-pub fn output(given: Option<&Path>) -> Result<PathBuf> {
-    if given.is_none() {
-        // By the place where its note says that it is.
-        kernel::complete(Path::new(DEFAULT));
-        make_room(&here()?)?;
+/// If what is in the directory is not a session of this user that has ended.
+pub fn output(given: Option<&Path>, overwrites: bool) -> Result<PathBuf> {
+    let path = given.unwrap_or(Path::new(DEFAULT));
+    // By the place where its note says that it is.
+    if given.is_none() || overwrites {
+        kernel::complete(path);
     }
-    Ok(given.unwrap_or(Path::new(DEFAULT)).to_owned())
+    match given {
+        None if !overwrites => make_room(&here()?)?,
+        _ => empty(path, overwrites)?,
+    }
+    Ok(path.to_owned())
 }
 
 /// Returns the directory that a recording joins: the one that was given, or the default one if a session is being
-/// recorded there. Otherwise, as [`output`].
+/// recorded there. Otherwise, or if `overwrites` says so, as [`output`].
 ///
 /// # Errors
 /// As [`output`].
-pub fn joined(given: Option<&Path>) -> Result<PathBuf> {
+pub fn joined(given: Option<&Path>, overwrites: bool) -> Result<PathBuf> {
     match given {
+        Some(given) if !overwrites => Ok(given.to_owned()),
         None if matches!(find(&here()?, DEFAULT)?, Some((_, State::Live))) => Ok(DEFAULT.into()),
-        _ => output(given),
+        _ => output(given, overwrites),
+    }
+}
+
+/// Removes the session in a directory, or refuses it. A directory with anything else is refused later, when the new session
+/// takes the directory.
+fn empty(path: &Path, overwrites: bool) -> Result<()> {
+    let Ok((above, name)) = Folder::above(path, Share::Owner) else { return Ok(()) };
+    let Some(name) = name.to_str() else { return Ok(()) };
+    let Ok(Some((folder, state))) = find(&above, name) else { return Ok(()) };
+    let shown = path.display();
+    match state {
+        State::Live => check(state, &shown.to_string()),
+        _ if !overwrites => bail!(Usage(format!(
+            "{shown} has a session: name another directory with -o, or give --overwrite, which removes the session"
+        ))),
+        _ => {
+            let removed = folder.remove_all().and_then(|()| above.remove_empty(name));
+            removed.with_context(|| format!("cannot remove the session in {shown}"))
+        }
     }
 }
 

@@ -39,12 +39,22 @@ const BESIDE: [&str; 2] = ["pid", "all"];
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(override_usage = "hypertrace record [OPTIONS] [--] PROGRAM [ARGS]...\n       \
+                            hypertrace record [OPTIONS] --segment FILE\n       \
                             hypertrace record [OPTIONS] -p PID... | -a")]
 pub struct Args {
     /// Directory for the session: new or empty (default: hypertrace.data; the session that is there
     /// becomes hypertrace.data.old)
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
+
+    /// Remove the session that is in DIR
+    #[arg(long)]
+    overwrite: bool,
+
+    /// After the program's end, record until all processes that can trace have ended, too, or Ctrl-C.
+    /// Processes of other users are seen by root alone
+    #[arg(long, conflicts_with_all = BESIDE)]
+    wait: bool,
 
     /// Record the host kernel's events of the program, too
     #[arg(long, short)]
@@ -88,13 +98,15 @@ pub struct Args {
     ring: u64,
 
     /// Keep the rings in this new file, on tmpfs, so that their events outlive a crash of
-    /// this process and the programs: see `hypertrace recover` (default: in memory)
+    /// this process and the programs: see `hypertrace recover` (default: in memory). Programs
+    /// that something else starts trace with HYPERTRACE_SEGMENT=FILE in their environment; then
+    /// PROGRAM may be left out
     #[arg(long, value_name = "FILE", conflicts_with_all = BESIDE)]
     segment: Option<PathBuf>,
 
     /// Run the program under this emulator of QEMU's user mode, with the
     /// hypertrace plugin: `--qemu qemu-aarch64`
-    #[arg(long, value_name = "BIN", conflicts_with_all = BESIDE)]
+    #[arg(long, value_name = "BIN", conflicts_with_all = BESIDE, requires = "program")]
     qemu: Option<OsString>,
 
     /// Record a function trace, too, in this directory, new or empty. Options of docs/functions.md
@@ -146,6 +158,9 @@ Examples:
                                          keep the rings in a file; after a
                                          crash of record:
   hypertrace recover /dev/shm/s
+  hypertrace record --segment /dev/shm/s
+                                         record services, which are started
+                                         with HYPERTRACE_SEGMENT=/dev/shm/s
 
 Exit code: the program's; 128 plus the signal's number if one ended it; 127 if
 there is no such program, 126 if it cannot be run; with -p or -a 0, also after
@@ -169,13 +184,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         allow_open_files();
     }
     match args.program.first() {
-        Some(name) => program::run(args, &Program::find(name)?),
+        Some(name) => program::run(args, Some(&Program::find(name)?)),
         None if args.all || !args.pid.is_empty() => beside::run(args),
+        None if args.segment.is_some() => program::run(args, None),
         None => {
             // With the usage.
             let mut command = Args::augment_args(clap::Command::new("hypertrace record"));
-            let why =
-                "nothing to record: give a program to run, processes, -p PID, or all threads, -a";
+            let why = "nothing to record: give a program to run, processes, -p PID, all threads, -a, or \
+                       --segment FILE for programs that something else starts";
             command.error(ErrorKind::MissingRequiredArgument, why).exit()
         }
     }

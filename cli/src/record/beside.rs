@@ -18,7 +18,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 
 /// Records the processes, or all threads.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let out = place::joined(args.output.as_deref())?;
+    let out = place::joined(args.output.as_deref(), args.overwrite)?;
     tidy(Some(&out), || record(args, &out)).map(|()| ExitCode::SUCCESS)
 }
 

@@ -1,12 +1,15 @@
-//! `hypertrace record PROGRAM`: traces a program on this host, without a VM.
+//! `hypertrace record PROGRAM`: traces a program on this host, without a VM. Without a program, with `--segment`: programs that
+//! something else starts.
 
 use super::Args;
+use crate::interrupt::Interrupts;
 use crate::kernel;
 use crate::output::{counted, grouped, say};
 use crate::place;
 use crate::recording::{Failure, serve, tidy};
 use crate::{Usage, units};
 use anyhow::{Context, Result, bail};
+use hypertrace_abi::layout::local::ENVIRONMENT;
 use hypertrace_abi::ring::Losses;
 use hypertrace_abi::trace_parent::{self, TraceParent};
 use hypertrace_device::Geometry;
@@ -15,20 +18,22 @@ use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_qemu_emulator::Emulator;
 use hypertrace_trace::Summary;
 use hypertrace_trace::session_json::{Domain, StreamJson};
-use hypertrace_user::{Config, Holder, Program, Session, end_if_cut, exit_code, pass_signals_on};
+use hypertrace_user::{
+    Config, Holder, Program, ProgramError, Session, end_if_cut, exit_code, pass_signals_on,
+};
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 
-/// Runs a program and records it. It is the first of its arguments.
-pub fn run(args: &Args, program: &Program) -> Result<ExitCode> {
+/// Runs a program, the first of its arguments, and records it. `None`: records programs that something else starts.
+pub fn run(args: &Args, program: Option<&Program>) -> Result<ExitCode> {
     let emulator = args.qemu.as_deref().map(emulator_named).transpose()?;
     let functions = args.functions.as_deref();
     let emulator = emulator.map(|emulator| emulator.with_functions(functions));
     let geometry = geometry(args)?;
-    let out = place::output(args.output.as_deref())?;
+    let out = place::output(args.output.as_deref(), args.overwrite)?;
     tidy(Some(&out), || record(args, &out, geometry, program, emulator.as_ref()))
 }
 
@@ -36,12 +41,14 @@ fn record(
     args: &Args,
     out: &Path,
     (geometry, relays): (Geometry, u32),
-    program: &Program,
+    program: Option<&Program>,
     emulator: Option<&Emulator>,
 ) -> Result<ExitCode> {
     let failure = Failure::default();
-    // Lives until the session has ended: a signal must not leave it unfinished.
+    // Both live until the session has ended, because a signal must not leave the session unfinished. The handler that is set
+    // last has the signals.
     let _signals = pass_signals_on();
+    let mut interrupts = program.is_none().then(Interrupts::catch_end);
     let trace = failure.of_session(out, args.share);
     let session = Session::create(Config::new(out).with(|c| {
         c.trace = trace.with(|config| config.trace_parent = trace_parent());
@@ -73,33 +80,24 @@ fn record(
         }
     };
     let monitor = serve(session.trace());
-    let (started, mut command) = match emulator {
-        Some(emulator) => (emulator.qemu(), emulator.command(program)),
-        None => (program, program.command()),
-    };
-    command.args(&args.program[1..]);
-    let untraced = started.privilege();
-    if let Some((file, privilege)) = &untraced {
-        say(format_args!(
-            "{} will not be traced: {privilege}, so it ignores the environment, which names the \
-             session; to trace it, run a copy without these rights",
-            file.display()
-        ));
+    let ran = program.map(|program| run_program(&args.program[1..], &session, program, emulator));
+    if program.is_none() || args.wait && matches!(ran, Some((Ok(_), _))) {
+        interrupts.get_or_insert_with(Interrupts::catch);
+        wait(args, &session, program.is_some());
     }
-    let ran = hypertrace_user::run(&session, started, command);
     drop(monitor);
     // Before the end: what processes trace from then on is lost.
     let left = session.segment().holders();
     let (summary, written) = session.end();
     let kernel = recording.map_or(Ok(()), |recording| kernel::finish(recording, args.quiet));
-    let status = ran?;
-    let code = exit_code(status);
+    let (status, untraced) = ran.map_or((None, false), |(ran, untraced)| (Some(ran), untraced));
+    let code = status.transpose()?.map_or(0, exit_code);
     if !args.quiet {
         say(closing(out, ("--ring", args.ring), args.clients, &summary));
         let has_none = summary.records == 0 && summary.lost == 0;
         if !left.is_empty() {
             say(outlived(&left));
-        } else if untraced.is_none() && has_none {
+        } else if !untraced && has_none {
             say(UNTRACED);
         }
     }
@@ -113,6 +111,59 @@ fn record(
             Ok(ExitCode::from(code))
         }
         Ok(()) => Ok(ExitCode::from(code)),
+    }
+}
+
+/// Runs a program to its end. Returns the program's status, and whether the program was started with rights that keep it from
+/// being traced.
+fn run_program(
+    arguments: &[OsString],
+    session: &Session,
+    program: &Program,
+    emulator: Option<&Emulator>,
+) -> (Result<ExitStatus, ProgramError>, bool) {
+    let (started, mut command) = match emulator {
+        Some(emulator) => (emulator.qemu(), emulator.command(program)),
+        None => (program, program.command()),
+    };
+    command.args(arguments);
+    let untraced = started.privilege();
+    if let Some((file, privilege)) = &untraced {
+        say(format_args!(
+            "{} will not be traced: {privilege}, so it ignores the environment, which names the \
+             session; to trace it, run a copy without these rights",
+            file.display()
+        ));
+    }
+    (hypertrace_user::run(session, started, command), untraced.is_some())
+}
+
+/// Waits until all processes that can trace have ended, with `--wait`, or for a signal.
+fn wait(args: &Args, session: &Session, has_run: bool) {
+    let segment = session.segment();
+    if !args.quiet {
+        let end = if args.wait { "the last process that traces, or Ctrl-C," } else { "Ctrl-C" };
+        if has_run {
+            let left = segment.holders();
+            if !left.is_empty() {
+                say(format_args!(
+                    "the program has ended; {} can still trace: {}; {end} ends the recording",
+                    processes(&left),
+                    named(&left)
+                ));
+            }
+        } else {
+            let out = session.trace().dir().display();
+            say(format_args!(
+                "recording in {out}; {end} ends the recording; start programs with {ENVIRONMENT}={}",
+                Path::new(&segment.location()).display()
+            ));
+        }
+    }
+    if args.wait {
+        segment.wait_for_holders(has_run, || Interrupts::came().is_some());
+    } else {
+        Interrupts::wait();
     }
 }
 
@@ -146,7 +197,12 @@ fn start_kernel(args: &Args, session: &Session) -> Result<Option<Recording>> {
     config.own_only = args.own_only;
     let recording = kernel::start_beside(&config)?;
     if let (false, Some(recording)) = (args.quiet, &recording) {
-        kernel::say_start(recording, session.trace().dir(), "the program's end ends it");
+        let end = if args.wait || args.program.is_empty() {
+            "the end of this recording ends it, too"
+        } else {
+            "the program's end ends it"
+        };
+        kernel::say_start(recording, session.trace().dir(), end);
     }
     Ok(recording)
 }
@@ -163,22 +219,31 @@ const NAMED: usize = 4;
 
 /// Formats which processes can still trace, and what to do about that.
 fn outlived(left: &[Holder]) -> String {
+    let outlive = if left.len() == 1 { "outlives" } else { "outlive" };
+    format!(
+        "{} {outlive} the recording, and events from now on are lost: {}; --wait records until all have \
+         ended, and docs/services.md shows how to record a service",
+        processes(left),
+        named(left)
+    )
+}
+
+fn processes(left: &[Holder]) -> String {
+    let processes = if left.len() == 1 { "process" } else { "processes" };
+    format!("{} {processes}", grouped(left.len() as u64))
+}
+
+/// Formats the names and numbers of some processes.
+fn named(left: &[Holder]) -> String {
     let named = left
         .iter()
         .take(NAMED)
         .map(|Holder { pid, name }| format!("{} ({pid})", String::from_utf8_lossy(name)));
     let named = named.collect::<Vec<_>>().join(", ");
-    let others = match left.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        others => format!(" and {} others", grouped(others as u64)),
-    };
-    let processes = if left.len() == 1 { "process outlives" } else { "processes outlive" };
-    format!(
-        "{} {processes} the program, and events from now on are lost: {named}{others}; to record \
-         a service, let `hypertrace record --segment FILE -o DIR sleep infinity` run, and start the service \
-         with HYPERTRACE_SEGMENT=FILE",
-        grouped(left.len() as u64)
-    )
+    match left.len().saturating_sub(NAMED) {
+        0 => named,
+        others => format!("{named} and {} others", grouped(others as u64)),
+    }
 }
 
 /// Formats the closing line: events recorded and lost, the causes, and the options

@@ -307,6 +307,21 @@ fn the_marks_of_the_guide_for_scripts_are_recorded() {
 }
 
 #[test]
+fn the_commands_of_the_guide_for_services_work() {
+    let place = Place::new();
+    let mark = static_program("hypertrace-mark").display().to_string();
+    place.write("service", &format!("'{mark}' --begin job\n'{mark}' --end job\n"));
+    symlink("programs/service", place.path().join("service")).unwrap();
+    // One segment for each run of this test.
+    let segment = place.path().join("web.ht").display().to_string();
+    let script = commands("docs/services.md").replace("/dev/shm/web.ht", &segment);
+
+    let ran = place.run(&script).unwrap();
+
+    assert!(ran.stdout.contains("job: 1 region\n"), "{ran:?}");
+}
+
+#[test]
 fn the_commands_of_the_guide_for_benchmarks_work() {
     let place = Place::new();
     let guide = page("docs/benchmarking.md");

@@ -1,7 +1,8 @@
 //! `hypertrace record`: programs on this host, traced without a VM.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -351,7 +352,7 @@ fn a_directory_takes_one_run() {
 
     let said = run(&mut run_script(dir.path(), "true")).failed(2);
 
-    assert!(said.contains("not empty"), "{said}");
+    assert!(said.contains("has a session"), "{said}");
     assert_eq!(fs::read(dir.path().join("session.json")).unwrap(), first);
 }
 
@@ -679,8 +680,8 @@ fn events_of_a_process_without_a_client_are_counted() {
 fn processes_that_outlive_the_program_are_said_whether_they_have_traced_or_not() {
     // With the segment's descriptor, without one, and none.
     let cases = [
-        (&[][..], "sleep 60 & sleep 60 &", "2 processes outlive the program"),
-        (&["--segment", "segment"], "sleep 60 &", "1 process outlives the program"),
+        (&[][..], "sleep 60 & sleep 60 &", "2 processes outlive the recording"),
+        (&["--segment", "segment"], "sleep 60 &", "1 process outlives the recording"),
         (&[], "sleep 60 & kill $!; wait", ""),
     ];
     for (options, script, said) in cases {
@@ -703,6 +704,126 @@ fn processes_that_outlive_the_program_are_said_whether_they_have_traced_or_not()
             }
         }
     }
+}
+
+/// Number of events of a process that outlives the program.
+const LATER: u64 = 1000;
+
+/// Traces as a program whose child outlives it, or as that child.
+fn daemon() -> bool {
+    match traced::argument().as_deref() {
+        Some("parent") => {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(std::env::args().skip(1)).env("HYPERTRACE_TEST_PROGRAM", "child");
+            child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            // Nobody waits for it.
+            drop(child.spawn().unwrap());
+            hypertrace::event!("step");
+        }
+        Some(_) => {
+            // Longer than the program lives.
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            (0..LATER).for_each(|n| hypertrace::event!("step", n));
+        }
+        None => return false,
+    }
+    true
+}
+
+#[test]
+fn a_recording_that_waits_has_the_events_of_all_processes_that_outlive_the_program() {
+    if daemon() {
+        return;
+    }
+    for (options, segment) in [(&["--wait"][..], None), (&["--wait", "--segment"], Some("segment"))]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let segment = segment.map(|name| dir.path().join(name).display().to_string());
+        let options = options.iter().copied().chain(segment.as_deref());
+        let session = dir.path().join("S");
+
+        let name = this_test!();
+        run(&mut run_test(&session, &Vec::from_iter(options), name, "parent")).ok();
+
+        let total = HYPERTRACE.info(&session)["total"].clone();
+        assert_eq!((total["events"].as_u64(), total["lost"].as_u64()), (Some(LATER + 1), Some(0)));
+    }
+}
+
+#[test]
+fn a_recording_that_waits_ends_by_a_signal_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+    let mut command = HYPERTRACE.command(["record", "--wait", "-o"]);
+    command.arg(&session).args(["sh", "-c", "exec >/dev/null 2>&1; sleep 60 & exit 3"]);
+    let mut running =
+        Running(with_default_signals(&mut command).stderr(Stdio::piped()).spawn().unwrap());
+    let mut said = BufReader::new(running.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let first = said.next().unwrap();
+    assert!(first.contains("the program has ended; 1 process can still trace: sleep ("), "{first}");
+
+    send("TERM", running.0.id().into());
+
+    let said = Vec::from_iter(said);
+    assert!(said.iter().any(|line| line.contains("1 process outlives the recording")), "{said:?}");
+    assert_eq!(running.0.wait().unwrap().code(), Some(3));
+    assert_eq!(HYPERTRACE.info(&session)["finished"], true);
+}
+
+#[test]
+fn without_a_program_those_that_something_else_starts_are_recorded() {
+    if daemon() {
+        return;
+    }
+    for waits in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (session, segment) = (dir.path().join("S"), dir.path().join("segment"));
+        let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
+        command.arg(&session).arg("--segment").arg(&segment).args(waits.then_some("--wait"));
+        let mut running = Running(with_default_signals(&mut command).spawn().unwrap());
+        wait_until("the segment", || segment.exists());
+        let mut service = Command::new(std::env::current_exe().unwrap());
+        service.args([this_test!(), "--exact", "--nocapture"]).stdout(Stdio::null());
+        service.env("HYPERTRACE_SEGMENT", &segment).env("HYPERTRACE_TEST_PROGRAM", "child");
+
+        run(&mut service).ok();
+
+        if !waits {
+            send("INT", running.0.id().into());
+        }
+        assert_eq!(running.0.wait().unwrap().code(), Some(0));
+        let total = HYPERTRACE.info(&session)["total"].clone();
+        assert_eq!((total["events"].as_u64(), total["lost"].as_u64()), (Some(LATER), Some(0)));
+    }
+}
+
+#[test]
+fn a_session_that_is_there_is_removed_only_if_the_user_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = |options: &[&str]| {
+        let mut command = HYPERTRACE.command(["record", "-q", "-o", "S"]);
+        run(command.args(options).arg("true").current_dir(dir.path()))
+    };
+    let uuid = || HYPERTRACE.info(&dir.path().join("S"))["uuid"].clone();
+    record(&[]).ok();
+    let first = uuid();
+
+    let said = record(&[]).failed(2);
+
+    assert!(said.contains("S has a session") && said.contains("--overwrite"), "{said}");
+    assert_eq!(uuid(), first);
+    record(&["--overwrite"]).ok();
+    assert_ne!(uuid(), first);
+    // What is no session stays.
+    fs::write(dir.path().join("S/session.json"), "{}").unwrap();
+    let said = record(&["--overwrite"]).failed(2);
+    assert!(said.contains("S is not empty"), "{said}");
+    assert!(dir.path().join("S/ctf").exists());
+    // So does what a link names.
+    fs::rename(dir.path().join("S"), dir.path().join("T")).unwrap();
+    symlink("T", dir.path().join("S")).unwrap();
+    assert_ne!(record(&["--overwrite"]).code, Some(0));
+    assert!(dir.path().join("T/ctf").exists());
 }
 
 /// Runs a script in its own process group and sends it SIGINT, as a terminal does, once the file

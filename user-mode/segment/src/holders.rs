@@ -3,10 +3,21 @@
 
 use crate::file::Segment;
 use hypertrace_abi::layout::local::ENVIRONMENT;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{fstat, stat};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsStr;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest time between two looks at processes.
+const PERIOD: Duration = Duration::from_millis(200);
+/// Time without a process that has the segment after which none is expected: a service manager starts a process some time
+/// before the process has its environment.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// A process that has a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +52,25 @@ impl Segment {
         named.collect()
     }
 
+    /// Waits until no process has had the segment for a second, or until `is_over`, which is asked every 200 ms at last.
+    /// `has_begun`: a process has had the segment; else the wait begins when a process has it. Processes are those of
+    /// [`Segment::holders`].
+    pub fn wait_for_holders(&self, has_begun: bool, is_over: impl Fn() -> bool) {
+        let mut last = has_begun.then(Instant::now);
+        while !is_over() && last.is_none_or(|last| last.elapsed() < GRACE) {
+            let mut held = Vec::from_iter(self.holders().into_iter().filter_map(open));
+            if held.is_empty() {
+                thread::sleep(PERIOD);
+                continue;
+            }
+            // Processes that get the segment meanwhile are children of these, or are found in the next round.
+            while !held.is_empty() && !is_over() {
+                held.pop_if(|process| has_ended(process, PERIOD));
+            }
+            last = Some(Instant::now());
+        }
+    }
+
     fn is_in_environment(&self, pid: u32) -> bool {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let location = self.location();
@@ -57,6 +87,19 @@ impl Segment {
             found.is_ok_and(|found| (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino))
         })
     }
+}
+
+/// Opens a process. `None`: the process has ended, or the kernel is older than 5.3.
+fn open(holder: Holder) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(holder.pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Waits until a process has ended, at most this long, or for a signal. Returns whether the process has ended.
+fn has_ended(process: &OwnedFd, time: Duration) -> bool {
+    let time = Timespec::try_from(time).ok();
+    // An interrupted wait is a short one.
+    poll(&mut [PollFd::new(process, PollFlags::IN)], time.as_ref()).is_ok_and(|ended| ended > 0)
 }
 
 /// Returns when a process began, in the kernel's ticks. `None`: it has ended, or is a zombie, which has nothing open.
