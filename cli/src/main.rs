@@ -1,6 +1,7 @@
 //! The command `hypertrace`: records, shows and controls sessions.
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic, see `output`
 
+mod boot;
 mod compare;
 mod ctl;
 mod demo;
@@ -59,6 +60,7 @@ enum Command {
     List(list::Args),
     Regions(regions::Args),
     Compare(compare::Args),
+    Boot(boot::Args),
     Functions(functions::Args),
     Export(export::Args),
     Ctl(ctl::Args),
@@ -103,6 +105,7 @@ fn main() -> ExitCode {
         | Command::List(_)
         | Command::Regions(_)
         | Command::Compare(_)
+        | Command::Boot(_)
         | Command::Export(_)
         | Command::Functions(_)
         | Command::Forward(_) => true,
@@ -127,6 +130,7 @@ fn main() -> ExitCode {
         Command::List(args) => list::run(&args).map(succeeded),
         Command::Regions(args) => regions::run(&args).map(succeeded),
         Command::Compare(args) => compare::run(&args),
+        Command::Boot(args) => boot::run(&args).map(succeeded),
         Command::Functions(args) => functions::run(&args).map(succeeded),
         Command::Export(args) => tidy(args.output.as_deref(), || export::run(&args)).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
@@ -138,7 +142,7 @@ fn main() -> ExitCode {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Record", &["record", "serve", "receive", "forward", "recover", "ctl"]),
-    ("Look", &["report", "regions", "compare", "functions", "info", "list"]),
+    ("Look", &["report", "regions", "compare", "boot", "functions", "info", "list"]),
     ("Hand over", &["export", "completions"]),
 ];
 

@@ -9,6 +9,7 @@ use crate::units;
 use anyhow::Result;
 use clap::Args as _;
 use clap::error::ErrorKind;
+use hypertrace_kernel::DEFAULT_EVENTS;
 use hypertrace_trace::Share;
 use hypertrace_user::{Program, allow_open_files};
 use std::ffi::OsString;
@@ -62,8 +63,9 @@ pub struct Args {
 
     /// Events of the kernel instead of the usual ones, with * and ?. May be given several times
     /// (default: kvm:kvm_entry kvm:kvm_exit kvm:kvm_fpu kvm:kvm_mmio kvm:kvm_pio
-    /// kvm:kvm_userspace_exit sched:sched_switch sched:sched_wakeup sched:sched_wakeup_new). Implies
-    /// --kernel
+    /// kvm:kvm_userspace_exit sched:sched_switch sched:sched_wakeup sched:sched_wakeup_new
+    /// sched:sched_process_exec sched:sched_process_exit sched:sched_process_fork, also by the name
+    /// default). Implies --kernel
     #[arg(long, short, value_name = "SYSTEM:EVENT", value_parser = event)]
     pub event: Vec<String>,
 
@@ -174,6 +176,7 @@ pub fn event(text: &str) -> Result<String, String> {
     };
     match text.split_once(':') {
         Some((system, event)) if is_name(system) && is_name(event) => Ok(text.to_owned()),
+        None if text == DEFAULT_EVENTS => Ok(text.to_owned()),
         _ => Err("an event is SYSTEM:EVENT, such as sched:sched_switch or kvm:*".into()),
     }
 }

@@ -45,6 +45,7 @@
 //! a VMM.
 #![warn(missing_debug_implementations)]
 
+pub mod boot;
 pub mod clock;
 pub mod info;
 pub mod regions;

@@ -23,6 +23,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use summary::Sort;
+pub use text::time;
 
 /// Show how long regions of interest took, and where their time went
 ///
@@ -334,7 +335,7 @@ impl Args {
             keeps_intervals: self.html.is_some(),
             has_paths: self.path,
             subtracts_empty: self.subtract_empty,
-            most_regions: None,
+            ..Options::default()
         };
         let own = match self.name.is_empty() {
             true => options.clone(),

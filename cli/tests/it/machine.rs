@@ -1,5 +1,6 @@
 //! In a machine with a real KVM: entries and exits that KVM's own tracepoints tell, and Linux as a guest of KVM.
 
+mod boot;
 mod bounds;
 mod clock;
 mod demo;

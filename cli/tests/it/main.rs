@@ -4,6 +4,7 @@
 
 mod background;
 mod bad_input;
+mod boot;
 mod c_functions;
 mod c_programs;
 mod c_scopes;

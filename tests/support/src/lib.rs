@@ -7,6 +7,7 @@
 #![allow(missing_docs, clippy::new_without_default, clippy::should_implement_trait)]
 
 pub mod babeltrace2;
+pub mod boots;
 pub mod capability;
 pub mod child;
 pub mod cpus;

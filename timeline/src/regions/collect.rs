@@ -169,7 +169,11 @@ fn read<'a>(
             let own = traces.iter().filter(|trace| trace.session() == Some(number));
             let kernels = own.filter_map(|trace| Side::of(trace).guest()).collect();
             let has_log = options.keeps_intervals || sink.is_some();
-            Host::new(session, maps, &kernels, shown.contains(&number), has_log)
+            let mut host = Host::new(session, maps, &kernels, shown.contains(&number), has_log);
+            for (tid, vcpu) in &options.threads {
+                host.add_lane(*tid, vcpu.is_some());
+            }
+            host
         })
         .collect();
     let mut traced = vec![Vec::new(); traces.len()];

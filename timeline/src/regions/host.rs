@@ -408,6 +408,16 @@ impl Host {
         })
     }
 
+    /// Gives a thread of the host an account for its lane, before all events.
+    pub fn add_lane(&mut self, tid: u32, is_vcpu: bool) {
+        if let Some(at) = self.thread_for_lanes(tid)
+            && self.threads[at].for_lanes
+        {
+            let own = if is_vcpu { Part::Guest } else { Part::OnCpu };
+            self.threads[at].account = Account::new(own, Kinds::default().exactness(self.runs));
+        }
+    }
+
     /// Returns a thread by which regions are divided.
     pub fn dividing(&self, side: Side, tid: u32) -> Option<usize> {
         self.known(side, tid).filter(|thread| !self.threads[*thread].for_lanes)

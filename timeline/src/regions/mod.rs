@@ -144,6 +144,9 @@ pub struct Options {
     pub subtracts_empty: bool,
     /// Maximum number of regions; `None`: [`MAX_REGIONS`].
     pub most_regions: Option<usize>,
+    /// Numbers of threads of the host that have intervals although no region is on them, each with the number of the vCPU that the
+    /// thread runs, if it runs one.
+    pub threads: Vec<(u32, Option<u32>)>,
 }
 
 /// Events that begin and end a region.

@@ -4,6 +4,7 @@
 
 mod ahead;
 mod around;
+mod boot;
 mod clocks;
 mod corrections;
 mod damage;

@@ -15,6 +15,9 @@ const MAX_EVENTS: usize = 1 << 16;
 /// File with the names of all events of this kernel, `SYSTEM:EVENT` each line.
 pub(crate) const AVAILABLE: &str = "available_events";
 
+/// Name among events that stands for those that are recorded if none are named.
+pub const DEFAULT_EVENTS: &str = "default";
+
 /// Events that tell where a region's time went. The first ones are missing in a kernel without KVM,
 /// and some of them in older kernels. Others of KVM are left out because each costs a
 /// quarter of a microsecond: `kvm_emulate_insn` and `vcpu_match_mmio` come with each `kvm_mmio`, a moment
@@ -28,8 +31,14 @@ const KVM_EVENTS: [&str; 7] = [
     "kvm:kvm_userspace_exit",
     "kvm:kvm_write_tsc_offset",
 ];
-const SCHED_EVENTS: [&str; 3] =
-    ["sched:sched_switch", "sched:sched_wakeup", "sched:sched_wakeup_new"];
+const SCHED_EVENTS: [&str; 6] = [
+    "sched:sched_process_exec",
+    "sched:sched_process_exit",
+    "sched:sched_process_fork",
+    "sched:sched_switch",
+    "sched:sched_wakeup",
+    "sched:sched_wakeup_new",
+];
 
 /// Events that tell which thread a CPU has, and what woke it. A kernel without high resolution timers lacks one.
 /// An interrupt's end is recorded, too: a wake-up after it is another one's.
@@ -96,7 +105,8 @@ impl Instance {
         has_all: bool,
     ) -> Result<Vec<String>, Error> {
         self.set_up(buffer_kib)?;
-        if events.is_empty() {
+        let is_default = |event: &&String| *event == DEFAULT_EVENTS;
+        if events.is_empty() || events.iter().any(|event| is_default(&event)) {
             for event in KVM_EVENTS {
                 let _ = self.dir.add("set_event", event);
             }
@@ -108,7 +118,8 @@ impl Instance {
                 self.add_cpus_events();
             }
         }
-        for names in events.iter().map(|event| self.matching(event)) {
+        let named = events.iter().filter(|event| !is_default(event));
+        for names in named.map(|event| self.matching(event)) {
             for event in names? {
                 self.dir.add("set_event", &event).map_err(|source| {
                     match source.raw_os_error() {

@@ -60,6 +60,7 @@ pub use complete::{Counts, Summary};
 pub use error::Error;
 pub use forward::{Forwarded, Forwarding, PIECE, Piece};
 pub use guest::{GuestFiles, GuestRecordings};
+pub use instance::DEFAULT_EVENTS;
 pub use recording::{Config, Recording};
 pub use recover::{Recovered, is_incomplete, recover, sweep};
 pub use relation::{GuestRecording, HostRecording, relate};

@@ -38,8 +38,8 @@ pub struct Config {
     /// The same directory, if the caller has opened it already. By the path, the recorder could open a directory that
     /// another user has put there since.
     pub folder: Option<Folder>,
-    /// Events as `SYSTEM:EVENT`, with `*` and `?`. None: those that tell where time went: KVM's
-    /// entries and exits, `sched:sched_switch` and wake-ups.
+    /// Events as `SYSTEM:EVENT`, with `*` and `?`. None, or [`DEFAULT_EVENTS`](crate::DEFAULT_EVENTS) among them: those that
+    /// tell where time went: KVM's entries and exits, `sched:sched_switch`, wake-ups, and begins and ends of processes.
     pub events: Vec<String>,
     /// Size of each CPU's buffer in the kernel, KiB (default: 8,192, less on machines with more than
     /// 64 CPUs).

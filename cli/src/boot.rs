@@ -1,0 +1,231 @@
+//! `hypertrace boot`: where the boot of a virtual machine takes its time.
+
+mod text;
+
+use crate::Usage;
+use crate::interrupt::Interrupts;
+use crate::kernel;
+use crate::output::{Faults, print, print_json, progress, say};
+use crate::units;
+use anyhow::{Context, Result, bail};
+use hypertrace_format::folder::{Folder, Share};
+use hypertrace_timeline::boot::{Boot, Boots, Mark, Options};
+use hypertrace_timeline::{Form, Given, Recording};
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Directory of boots that nobody named.
+const DEFAULT: &str = "hypertrace.boot";
+/// Bytes of a failed VMM's output that are shown.
+const MAX_OUTPUT: u64 = 2048;
+/// Pause between two looks whether a boot has ended.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// Show where the boot of a virtual machine takes its time
+///
+/// Records boots by the host kernel's events, without a change to VMM or guest, and
+/// prints the stages of the boot:
+///
+///   VMM             from the start of the VMM's program to the first entry of a vCPU
+///   firmware        the guest's first code, if that begins where a PC begins
+///   kernel's image  else: the VMM has started the guest's kernel itself
+///   kernel          the guest runs at the kernel's own addresses
+///   second vCPU     two vCPUs have run the guest's kernel
+///   user space      a vCPU has run at an address of a program
+///   unknown         the kernel lost events, so another stage may have begun
+///
+/// and those of --mark, until the VMM ends. The stages add up to the boot. Of the three
+/// longest, it shows what each thread of the VMM did, what the vCPUs' exits touched, and
+/// the critical path.
+///
+/// It needs root, for the kernel's events (tracefs), and KVM's events kvm_entry and
+/// kvm_exit. docs/boot.md has an example.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(override_usage = "hypertrace boot [OPTIONS] [--] VMM [ARGS]...\n       \
+                            hypertrace boot [OPTIONS] --of DIR... [--with DIR...]")]
+pub struct Args {
+    /// Number of boots
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=99))]
+    boots: u32,
+
+    /// Directory for the recordings, new or empty: boot-01 and so on, with the VMM's output in
+    /// boot-01.console (default: hypertrace.boot)
+    #[arg(long, short, value_name = "DIR")]
+    output: Option<PathBuf>,
+
+    /// A stage of your own, from the first event that fits: '[NAME=]EVENT [where EXPR]', an event of
+    /// the host's kernel, of the VMM or of the guest. May be given several times
+    #[arg(long, value_name = "MARK", value_parser = mark)]
+    mark: Vec<Mark>,
+
+    /// The boot ends where this stage would begin
+    #[arg(long, value_name = "STAGE")]
+    until: Option<String>,
+
+    /// End the VMM by SIGTERM after this time, such as 30s
+    #[arg(long, value_name = "T", value_parser = units::wait)]
+    limit: Option<Duration>,
+
+    /// Show recordings that are there: of `boot`, or of `record --kernel` or -a
+    #[arg(long, value_name = "DIR", num_args = 1.., conflicts_with = "vmm")]
+    of: Vec<PathBuf>,
+
+    /// Compare the recordings of --of with these: which stage is slower, and why
+    #[arg(long = "with", value_name = "DIR", num_args = 1.., requires = "of")]
+    other: Vec<PathBuf>,
+
+    /// Print one JSON object: for each recording, the boots with their stages
+    #[arg(long)]
+    json: bool,
+
+    /// The VMM and its arguments; options end here
+    #[arg(trailing_var_arg = true, value_name = "VMM", required_unless_present = "of")]
+    vmm: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace boot -- qemu-system-x86_64 -accel kvm -M microvm -kernel K ...
+  hypertrace boot -n 5 -o slow -- ./start-vm.sh
+                                    five boots, for a comparison
+  hypertrace boot --of fast/boot-* --with slow/boot-*
+                                    which stage is slower, and why
+  hypertrace boot --mark 'disk=kvm:kvm_mmio where gpa == 0xfeb00000' -- ./vm
+                                    a stage from the first access to a device
+  hypertrace boot --until 'user space' -- ./vm
+
+Exit code: 0 done, 1 failed, 2 wrong usage or no boot in a recording.";
+
+fn mark(text: &str) -> Result<Mark, String> {
+    text.parse::<Mark>().map_err(|why| why.to_string())
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let of = match args.of.is_empty() {
+        true => record_all(args)?,
+        false => args.of.clone(),
+    };
+    let mut faults = Faults::default();
+    let sides = [&of, &args.other].map(|paths| {
+        let read = paths.iter().map(|path| read(args, path, &mut faults));
+        read.collect::<Result<Vec<_>>>()
+    });
+    let [of, other] = sides;
+    let (of, other) = (of?, other?);
+    if args.json {
+        let one = |(path, boots): &(PathBuf, Vec<Boot>)| serde_json::json!({ "path": path, "boots": boots });
+        let all = |side: &[(PathBuf, Vec<Boot>)]| side.iter().map(one).collect::<Vec<_>>();
+        print_json(serde_json::json!({ "of": all(&of), "with": all(&other) }))?;
+    } else if other.is_empty() {
+        print(text::boots(&of))?;
+    } else {
+        print(text::compared(&of, &other))?;
+    }
+    faults.end()
+}
+
+/// Reads the boots of a recording.
+fn read(args: &Args, path: &Path, faults: &mut Faults) -> Result<(PathBuf, Vec<Boot>)> {
+    kernel::complete_to_show(path);
+    let given = Given::new(path);
+    if given.form == Form::Functions {
+        bail!(Usage(format!("{} is a function trace", path.display())));
+    }
+    let recording = Recording::open(&[given])?;
+    let options = {
+        let mut options = Options::default();
+        (options.marks, options.until) = (args.mark.clone(), args.until.clone());
+        options
+    };
+    let Boots { boots, warnings, .. } = Boots::of(&recording, &options)?;
+    let warnings = recording.warnings().chain(warnings).collect::<Vec<_>>();
+    if boots.is_empty() {
+        let why = warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        bail!(Usage(format!("{} has no boot: {why}", path.display())));
+    }
+    faults.say(warnings);
+    Ok((path.to_owned(), boots))
+}
+
+/// Records boots. Returns their directories.
+fn record_all(args: &Args) -> Result<Vec<PathBuf>> {
+    let out = args.output.as_deref().unwrap_or(Path::new(DEFAULT));
+    let folder = Folder::new_or_empty(out, Share::Owner)?;
+    let _interrupts = Interrupts::catch_end();
+    let bar = progress(args.boots.into(), "{bar:40} {pos}/{len} boots, {eta} left")?;
+    let mut recorded = Vec::new();
+    for number in 1..=args.boots {
+        let name = format!("boot-{number:02}");
+        let done = record_one(args, &folder, &name);
+        if done.is_err() {
+            bar.abandon();
+        }
+        done?;
+        bar.inc(1);
+        recorded.push(out.join(name));
+        if Interrupts::came().is_some() {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    Ok(recorded)
+}
+
+/// Records one boot.
+fn record_one(args: &Args, out: &Folder, name: &str) -> Result<()> {
+    let here = out.by_descriptor();
+    let console = here.join(format!("{name}.console"));
+    let file = File::create_new(&console).context("cannot make a file for the VMM's output")?;
+    let mut record = Command::new(std::env::current_exe().context("cannot find this program")?);
+    record.args(["record", "--quiet", "-o"]).arg(here.join(name)).args(["-e", "default"]);
+    if cfg!(target_arch = "x86_64") {
+        record.args(["-e", "kvm:kvm_msr"]);
+    }
+    record.arg("--").args(&args.vmm);
+    record.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
+    let mut child = record.spawn().context("cannot start the recorder")?;
+    let status = wait(&mut child, args.limit)?;
+    let has_kernel = here.join(name).join(hypertrace_kernel::FILE).exists();
+    if !has_kernel {
+        bail!("{} was not recorded: {status}\n{}", args.vmm[0].display(), end_of(file)?.trim_end());
+    }
+    if !status.success() && args.limit.is_none() && Interrupts::came().is_none() {
+        say(format_args!("{name}: the VMM ended with {status}; its output is in {name}.console"));
+    }
+    Ok(())
+}
+
+/// Waits for a recorder, whose VMM a signal or the limit ends.
+fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus> {
+    let started = Instant::now();
+    let mut is_told = false;
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for the recorder")? {
+            return Ok(status);
+        }
+        let is_over = limit.is_some_and(|limit| started.elapsed() > limit);
+        if !is_told && (is_over || Interrupts::came().is_some()) {
+            is_told = true;
+            // The recorder passes the signal on to the VMM.
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
+        }
+        thread::sleep(PERIOD);
+    }
+}
+
+/// Returns the end of a file.
+fn end_of(mut file: File) -> Result<String> {
+    file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(MAX_OUTPUT)))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_OUTPUT).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

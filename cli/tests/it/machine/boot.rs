@@ -1,0 +1,90 @@
+//! Boots of virtual machines, divided into stages: where it is known what made a boot slower.
+
+use super::{FUNCTIONS, HYPERTRACE, json};
+use hypertrace_tests::command::run;
+use hypertrace_tests::linux::Linux;
+use hypertrace_tests::machine::{Machine, line_of};
+use serde_json::Value;
+use std::path::Path;
+
+/// Returns the line that starts a VM of this machine type.
+fn vm(linux: &Linux, folder: &Path, machine: &str) -> String {
+    let options = ["-M", machine, "-cpu", "host"].map(str::to_owned);
+    line_of(&linux.command(folder, &["-accel", "kvm"], &options, &[], "echo booted"))
+}
+
+/// Asserts that the stages of a boot follow one another, and that the exits of vCPUs and the time of their threads fit in.
+#[track_caller]
+fn check(boot: &Value) {
+    let stages = boot["stages"].as_array().unwrap();
+    let time = |stage: &Value, name: &str| -> i128 {
+        // JSON has large integers as texts.
+        let value = &stage[name];
+        value.as_i64().map_or_else(|| value.as_str().unwrap().parse().unwrap(), i128::from)
+    };
+    for pair in stages.windows(2) {
+        assert_eq!(time(&pair[0], "end_ns"), time(&pair[1], "begin_ns"), "{boot}");
+    }
+    for stage in stages {
+        let duration = time(stage, "end_ns") - time(stage, "begin_ns");
+        let path = stage["path"].as_array().unwrap().iter().map(|step| time(step, "ns"));
+        assert_eq!(path.sum::<i128>(), duration, "{stage}");
+        for thread in stage["threads"].as_array().unwrap() {
+            let parts = thread["parts"].as_object().unwrap();
+            let sum = parts.keys().map(|part| time(&thread["parts"], part)).sum::<i128>();
+            assert!(sum <= duration, "{stage}");
+        }
+    }
+    assert_eq!((&boot["has_start"], &boot["has_end"]), (&true.into(), &true.into()), "{boot}");
+    assert!(stages.iter().all(|stage| stage["name"] != "unknown"), "{boot}");
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
+fn a_clock_that_is_not_there_is_named_as_the_cause_of_a_slow_boot() {
+    let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let on = vm(&linux, folder.path(), "microvm,rtc=on");
+    let off = vm(&linux, folder.path(), "microvm,rtc=off");
+    let script = format!(
+        r#"H='{}'
+{FUNCTIONS}
+        boots() {{ name=$1; shift; "$H" boot -n 2 --limit 200s -o $shared/$name -- "$@" || exit 7; }}
+        boots on {on}; boots off {off}"#,
+        HYPERTRACE.0
+    );
+
+    let (ran, shared) = machine.run(&script);
+
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let boots = |side: &str| ["01", "02"].map(|n| format!("{side}/boot-{n}"));
+    let command = |options: &[&str]| {
+        let mut command = HYPERTRACE.command(["boot", "--of"]);
+        command.args(boots("on")).arg("--with").args(boots("off")).args(options);
+        run(command.current_dir(&shared)).ok()
+    };
+    let shown = command(&[]);
+    // Linux asks the clock 20,000 times and more through each of its two ports.
+    for port in ["pio write 0x70", "pio read 0x71"] {
+        assert!(shown.lines().take(4).any(|line| line.contains(port)), "{shown}");
+    }
+    std::fs::write(shared.join("json"), command(&["--json"])).unwrap();
+    let all = json(&shared.join("json"));
+    for side in ["of", "with"] {
+        for recording in all[side].as_array().unwrap() {
+            let [boot] = &recording["boots"].as_array().unwrap()[..] else { panic!("{recording}") };
+            check(boot);
+            let names = boot["stages"].as_array().unwrap().iter();
+            let names = names.map(|stage| stage["name"].as_str().unwrap());
+            let names = Vec::from_iter(names);
+            let expected = ["VMM", "firmware", "kernel", "second vCPU", "user space"];
+            assert_eq!(names, expected, "{boot}");
+            let exits = boot["stages"].as_array().unwrap().iter();
+            let exits = exits.flat_map(|stage| stage["exits"].as_array().unwrap());
+            let clock = exits.filter(|exit| exit["what"] == "pio write 0x70");
+            let clock = clock.map(|exit| exit["count"].as_u64().unwrap()).sum::<u64>();
+            assert_eq!(clock > 15_000, side == "with", "{boot}");
+        }
+    }
+    Linux::used();
+}

@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The marks of boots, and the exits of vCPUs: one pass over the events.
+
+use super::{Boot, Exit, Options, Point, Stage, UNKNOWN};
+use crate::error::Result;
+use crate::event::{EntryRef, EventRef};
+use crate::inputs::needs::Needs;
+use crate::recording::Recording;
+use crate::value::ValueRef;
+use hypertrace_format::error::Warning;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Maximum number of things that the exits of a stage touched. Exits that touched others are counted together.
+const MAX_TOUCHED: usize = 4096;
+/// What exits are called that touched more.
+const OTHERS: &str = "others";
+/// Maximum number of stages of a boot. Later marks begin none.
+const MAX_STAGES: usize = 1000;
+/// Maximum number of processes that ran vCPUs.
+const MAX_BOOTS: usize = 1000;
+
+/// `CLONE_THREAD` of linux/sched.h: the new task is a thread of the process that made it.
+const CLONE_THREAD: i64 = 0x10000;
+/// First address of the upper half, in which Linux is, on x86-64 and AArch64.
+const UPPER_HALF: u64 = 1 << 63;
+/// First address above the part of the memory in which a CPU of x86 begins.
+const REAL_MODE: u64 = 1 << 20;
+/// First address of the 64 KiB below 4 GiB in which a CPU of x86 begins.
+const RESET: std::ops::Range<u64> = 0xffff_0000..0x1_0000_0000;
+/// First address of user space in programs of Linux that are not relocated.
+const USER: u64 = 0x40_0000;
+
+/// Ports of a PC: the first serial one, POST codes, and the keyboard's controller, which resets the machine by a command.
+const SERIAL: i64 = 0x3f8;
+const POST: i64 = 0x80;
+const KEYBOARD: i64 = 0x64;
+const RESET_COMMAND: i64 = 0xfe;
+/// What a guest of Firecracker writes into its boot timer.
+const BOOT_TIMER: i64 = 123;
+
+/// What was found.
+pub(super) struct Found {
+    pub boots: Vec<Boot>,
+    /// By thread, the process that it is of.
+    pub processes: HashMap<u32, u32>,
+    /// By process, the process that made it.
+    pub parents: HashMap<u32, u32>,
+    /// By thread: when it was made, and by which thread.
+    pub makers: HashMap<u32, (i64, u32)>,
+    /// By thread: index of its boot, and the number of the vCPU.
+    pub vcpus: HashMap<u32, (usize, u32)>,
+    /// By boot and stage: the thread whose event ended the stage.
+    pub enders: Vec<Vec<Option<u32>>>,
+    pub warnings: Vec<Warning>,
+}
+
+/// A process, before it has a vCPU.
+#[derive(Default)]
+struct Process {
+    /// When its first program began.
+    exec: Option<i64>,
+    made: Option<i64>,
+    name: Option<String>,
+}
+
+/// What the code that a vCPU ran was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Code {
+    Nothing,
+    Low,
+    Kernel,
+}
+
+/// A vCPU.
+struct Vcpu {
+    boot: usize,
+    code: Code,
+    /// The exit that lasts.
+    exit: Option<Lasting>,
+}
+
+/// An exit that lasts.
+struct Lasting {
+    /// When it began, or when the stage began, if that is later.
+    since: i64,
+    what: String,
+    /// Whether an earlier stage has counted it.
+    is_counted: bool,
+}
+
+/// A boot while it is read.
+struct Open {
+    boot: Boot,
+    enders: Vec<Option<u32>>,
+    seen: HashSet<String>,
+    exits: BTreeMap<String, (u64, u64)>,
+    threads: HashSet<u32>,
+    numbers: HashSet<u32>,
+    /// Number of vCPUs that have run the guest's kernel.
+    in_kernel: usize,
+    last: i64,
+}
+
+struct Pass<'a> {
+    options: &'a Options,
+    processes: HashMap<u32, u32>,
+    parents: HashMap<u32, u32>,
+    makers: HashMap<u32, (i64, u32)>,
+    started: HashMap<u32, Process>,
+    vcpus: HashMap<u32, Vcpu>,
+    numbers: HashMap<u32, (usize, u32)>,
+    /// By process.
+    boots: HashMap<u32, usize>,
+    open: Vec<Open>,
+    /// The CPUs that lost events and have had none since, by trace.
+    lost: HashSet<(usize, u32)>,
+    has_lost: bool,
+    has_entries: bool,
+    has_kvm: bool,
+}
+
+/// Reads everything.
+pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
+    let mut pass = Pass {
+        options,
+        processes: HashMap::new(),
+        parents: HashMap::new(),
+        makers: HashMap::new(),
+        started: HashMap::new(),
+        vcpus: HashMap::new(),
+        numbers: HashMap::new(),
+        boots: HashMap::new(),
+        open: Vec::new(),
+        lost: HashSet::new(),
+        has_lost: false,
+        has_entries: false,
+        has_kvm: false,
+    };
+    let mut needs = Needs::default().without_functions().without_bounds();
+    needs.has_all_threads = true;
+    let mut timeline = recording.timeline(&needs)?;
+    let traces = &recording.traces;
+    while let Some(entry) = timeline.read() {
+        match entry? {
+            EntryRef::Event(event) => {
+                let trace = event.kernel_trace();
+                // Events of all threads come after those of traces.
+                let of = trace.map(|trace| &traces[trace % traces.len()]);
+                match of {
+                    Some(of) if of.is_of_guest() => {}
+                    Some(_) => pass.kernel(&event),
+                    None => pass.mark(&event, None),
+                }
+            }
+            EntryRef::Lost(lost) => {
+                let of_host = |trace: usize| traces.get(trace).is_some_and(|of| !of.is_of_guest());
+                if let (Some(trace), Some(ts), Some(cpu)) =
+                    (lost.kernel_trace(), lost.ts_ns, lost.cpu)
+                    && of_host(trace)
+                {
+                    pass.lose(ts, (trace, cpu));
+                }
+            }
+        }
+    }
+    let warnings = timeline.warnings();
+    Ok(pass.finish(warnings))
+}
+
+/// Returns a field's number.
+fn number(event: &EventRef<'_>, name: &str) -> Option<i64> {
+    let fields = event.fields.kernel()?;
+    fields.number(fields.format.field(name)?)
+}
+
+/// Returns a field as the kernel shows it.
+fn shown(event: &EventRef<'_>, name: &str) -> Option<String> {
+    let fields = event.fields.kernel()?;
+    fields.shown(fields.format.field(name)?)
+}
+
+fn text(event: &EventRef<'_>, name: &str) -> Option<String> {
+    event.fields.iter().find(|(field, _)| ***field == *name).and_then(|(_, value)| match value {
+        ValueRef::Str(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => None,
+    })
+}
+
+impl Pass<'_> {
+    fn kernel(&mut self, event: &EventRef<'_>) {
+        let (Some(thread), ts) = (event.thread, event.ts_ns) else { return };
+        let tid = thread.tid;
+        if let Some(cpu) = thread.cpu
+            && !self.lost.is_empty()
+            && event.kernel_trace().is_some_and(|trace| self.lost.remove(&(trace, cpu)))
+            && self.lost.is_empty()
+        {
+            self.found_again(ts);
+        }
+        let field = |name| number(event, name);
+        match &**event.name {
+            "task:task_newtask" | "sched:sched_process_fork" => self.new_task(event, tid),
+            "sched:sched_process_exec" => {
+                let process = self.process(tid);
+                let started = self.started.entry(process).or_default();
+                started.exec.get_or_insert(ts);
+                let name = text(event, "filename");
+                let name = name.map(|path| path.rsplit('/').next().unwrap_or(&path).to_owned());
+                // The last program that began before the vCPUs is the VMM.
+                started.name = name.or(started.name.take());
+            }
+            "sched:sched_process_exit" => {
+                let process = self.process(tid);
+                if let Some(boot) = self.boots.get(&process).copied() {
+                    self.end_thread(boot, tid, ts);
+                }
+            }
+            "kvm:kvm_entry" => {
+                self.has_entries = true;
+                let vcpu = field("vcpu_id").and_then(|id| u32::try_from(id).ok());
+                self.enter(tid, vcpu, ts);
+                if let Some(rip) = field("rip").or_else(|| field("vcpu_pc")) {
+                    self.runs(tid, rip as u64, ts);
+                }
+            }
+            "kvm:kvm_exit" => {
+                self.has_kvm = true;
+                let reason = shown(event, "exit_reason").or_else(|| shown(event, "ret"));
+                let reason = reason.unwrap_or_else(|| "exit".into()).to_ascii_lowercase();
+                if let Some(rip) = field("guest_rip").or_else(|| field("vcpu_pc")) {
+                    self.runs(tid, rip as u64, ts);
+                }
+                if let Some(vcpu) = self.vcpus.get_mut(&tid) {
+                    vcpu.exit.get_or_insert(Lasting { since: ts, what: reason, is_counted: false });
+                }
+            }
+            "kvm:kvm_pio" => {
+                let (Some(port), Some(write)) = (field("port"), field("rw")) else { return };
+                let side = if write == 0 { "read" } else { "write" };
+                self.touch(tid, format!("pio {side} {port:#x}"));
+                match (port, field("val")) {
+                    (SERIAL, _) if write != 0 => self.point(tid, "first byte on the console", ts),
+                    (POST, _) if write != 0 => self.point(tid, "first POST code", ts),
+                    (KEYBOARD, Some(RESET_COMMAND)) if write != 0 => self.point(tid, "reset", ts),
+                    _ => {}
+                }
+            }
+            "kvm:kvm_mmio" => {
+                let (Some(kind), Some(gpa)) = (field("type"), field("gpa")) else { return };
+                let side = if kind == 2 { "write" } else { "read" };
+                self.touch(tid, format!("mmio {side} {gpa:#x}"));
+                if kind == 2 && field("len") == Some(1) && field("val") == Some(BOOT_TIMER) {
+                    self.point(tid, "Firecracker's boot timer", ts);
+                }
+            }
+            "kvm:kvm_msr" => {
+                let (Some(msr), Some(write)) = (field("ecx"), field("write")) else { return };
+                let side = if write == 0 { "read" } else { "write" };
+                self.touch(tid, format!("msr {side} {msr:#x}"));
+            }
+            name => self.has_kvm |= name.starts_with("kvm:"),
+        }
+        self.mark(event, Some(tid));
+    }
+
+    /// Begins the stages of the user's marks.
+    fn mark(&mut self, event: &EventRef<'_>, tid: Option<u32>) {
+        for mark in &self.options.marks {
+            if !mark.fits(event) {
+                continue;
+            }
+            let own = tid.and_then(|tid| self.boots.get(&self.process(tid)).copied());
+            // An event of a program or of the guest is of no boot in particular.
+            let all = if own.is_none() { 0..self.open.len() } else { 0..0 };
+            for boot in all.chain(own) {
+                self.stage(boot, mark.name(), event.ts_ns, tid);
+            }
+        }
+    }
+
+    /// Returns the process of a thread. One whose beginning was not recorded is a process of its own.
+    fn process(&self, tid: u32) -> u32 {
+        self.processes.get(&tid).copied().unwrap_or(tid)
+    }
+
+    fn new_task(&mut self, event: &EventRef<'_>, by: u32) {
+        let child = number(event, "pid").or_else(|| number(event, "child_pid"));
+        let Some(child) = child.and_then(|pid| u32::try_from(pid).ok()) else { return };
+        let parent = self.process(by);
+        // The last thread of the number: numbers are used again.
+        self.makers.insert(child, (event.ts_ns, by));
+        match number(event, "clone_flags") {
+            Some(flags) if flags & CLONE_THREAD != 0 => {
+                self.processes.insert(child, parent);
+                // Other events may have come first.
+                if let Some(boot) = self.boots.get(&parent) {
+                    self.open[*boot].threads.insert(child);
+                }
+            }
+            Some(_) => {
+                self.processes.insert(child, child);
+                self.parents.insert(child, parent);
+                self.started.entry(child).or_default().made.get_or_insert(event.ts_ns);
+            }
+            // `sched_process_fork` does not say whether it is a thread.
+            None => {}
+        }
+    }
+
+    /// A vCPU enters guest mode.
+    fn enter(&mut self, tid: u32, number: Option<u32>, ts: i64) {
+        if !self.vcpus.contains_key(&tid) {
+            let Some(boot) = self.boot_of(tid, ts) else { return };
+            let open = &mut self.open[boot];
+            let number = number.unwrap_or(open.numbers.len() as u32);
+            open.threads.insert(tid);
+            open.numbers.insert(number);
+            open.boot.vcpus = open.numbers.len();
+            self.numbers.insert(tid, (boot, number));
+            self.vcpus.insert(tid, Vcpu { boot, code: Code::Nothing, exit: None });
+        }
+        let Some(vcpu) = self.vcpus.get_mut(&tid) else { return };
+        let open = &mut self.open[vcpu.boot];
+        open.last = open.last.max(ts);
+        if let Some(exit) = vcpu.exit.take() {
+            open.count(&exit, ts);
+        }
+    }
+
+    /// Returns the boot of a vCPU's thread. The first vCPU begins it.
+    fn boot_of(&mut self, tid: u32, ts: i64) -> Option<usize> {
+        let process = self.process(tid);
+        if let Some(boot) = self.boots.get(&process) {
+            return Some(*boot);
+        }
+        if self.open.len() == MAX_BOOTS {
+            return None;
+        }
+        let started = self.started.get(&process);
+        let begin = started.and_then(|process| process.exec.or(process.made));
+        let name = started.and_then(|process| process.name.clone());
+        let boot = Boot {
+            pid: process,
+            name: name.unwrap_or_default(),
+            has_start: begin.is_some(),
+            has_end: false,
+            vcpus: 0,
+            stages: Vec::new(),
+            points: Vec::new(),
+        };
+        let at = self.open.len();
+        let threads = self.processes.iter().filter(|(_, of)| **of == process).map(|(tid, _)| *tid);
+        self.open.push(Open {
+            boot,
+            enders: Vec::new(),
+            seen: HashSet::new(),
+            exits: BTreeMap::new(),
+            threads: threads.chain([process]).collect(),
+            numbers: HashSet::new(),
+            in_kernel: 0,
+            last: ts,
+        });
+        self.boots.insert(process, at);
+        if let Some(begin) = begin {
+            self.stage(at, "VMM", begin, None);
+        }
+        Some(at)
+    }
+
+    /// A vCPU runs the guest's code at an address.
+    fn runs(&mut self, tid: u32, address: u64, ts: i64) {
+        let Some(vcpu) = self.vcpus.get_mut(&tid) else { return };
+        let (boot, code) = (vcpu.boot, vcpu.code);
+        let is_first = self.open[boot].boot.stages.iter().all(|stage| stage.name == "VMM");
+        let name = match code {
+            Code::Kernel if address >= UPPER_HALF => return,
+            _ if address >= UPPER_HALF => {
+                vcpu.code = Code::Kernel;
+                self.open[boot].in_kernel += 1;
+                match self.open[boot].in_kernel {
+                    1 => "kernel",
+                    2 => "second vCPU",
+                    _ => return,
+                }
+            }
+            // The CPU has had the kernel's own addresses, so a low one is a program's.
+            Code::Kernel if address >= USER => "user space",
+            Code::Nothing if is_first => {
+                vcpu.code = Code::Low;
+                let is_firmware = address < REAL_MODE || RESET.contains(&address);
+                if is_firmware { "firmware" } else { "kernel's image" }
+            }
+            _ => {
+                vcpu.code = if code == Code::Nothing { Code::Low } else { code };
+                return;
+            }
+        };
+        self.stage(boot, name, ts, Some(tid));
+    }
+
+    fn touch(&mut self, tid: u32, what: String) {
+        if let Some(Vcpu { exit: Some(exit), .. }) = self.vcpus.get_mut(&tid) {
+            exit.what = what;
+        }
+    }
+
+    fn point(&mut self, tid: u32, name: &str, ts_ns: i64) {
+        let Some(vcpu) = self.vcpus.get(&tid) else { return };
+        let open = &mut self.open[vcpu.boot];
+        if !open.boot.has_end && open.boot.points.iter().all(|point| point.name != name) {
+            open.boot.points.push(Point { name: name.into(), ts_ns });
+        }
+    }
+
+    /// Begins a stage, if none of the name has begun.
+    fn stage(&mut self, boot: usize, name: &str, ts: i64, by: Option<u32>) {
+        let is_end = self.options.until.as_deref() == Some(name);
+        let open = &mut self.open[boot];
+        if open.boot.has_end || open.seen.len() >= MAX_STAGES || !open.seen.insert(name.into()) {
+            return;
+        }
+        // Exits that last are in both stages, and are counted by the first one.
+        for vcpu in self.vcpus.values_mut().filter(|vcpu| vcpu.boot == boot) {
+            if let Some(exit) = &mut vcpu.exit {
+                open.count(exit, ts);
+                (exit.since, exit.is_counted) = (ts, true);
+            }
+        }
+        if is_end {
+            open.end(ts, by);
+        } else {
+            open.begin(name, ts, by);
+        }
+    }
+
+    fn end_thread(&mut self, boot: usize, tid: u32, ts: i64) {
+        let open = &mut self.open[boot];
+        open.threads.remove(&tid);
+        open.last = open.last.max(ts);
+        if open.threads.is_empty() && !open.boot.has_end {
+            open.end(ts, Some(tid));
+        }
+    }
+
+    /// Notes that events were lost: from now on the stage is not known, until all CPUs have events again.
+    fn lose(&mut self, ts: i64, cpu: (usize, u32)) {
+        self.lost.insert(cpu);
+        self.has_lost = true;
+        for open in &mut self.open {
+            let is_unknown = open.boot.stages.last().is_none_or(Stage::is_unknown);
+            if !open.boot.has_end && !is_unknown {
+                open.begin(
+                    UNKNOWN,
+                    ts.max(open.boot.stages.last().map_or(ts, |last| last.begin_ns)),
+                    None,
+                );
+            }
+        }
+        for vcpu in self.vcpus.values_mut() {
+            vcpu.exit = None;
+        }
+    }
+
+    fn found_again(&mut self, ts: i64) {
+        for open in &mut self.open {
+            let mut before = open.boot.stages.iter().rev().skip_while(|stage| stage.is_unknown());
+            if open.boot.has_end || !open.boot.stages.last().is_some_and(Stage::is_unknown) {
+                continue;
+            }
+            // A mark may have passed meanwhile. Those that come later say where the boot is.
+            let name = before.next().map_or(UNKNOWN, |stage| &stage.name).to_owned();
+            open.begin(&format!("{name} or later"), ts, None);
+        }
+    }
+
+    fn finish(self, mut warnings: Vec<Warning>) -> Found {
+        let Pass {
+            open, processes, parents, makers, numbers, has_entries, has_kvm, has_lost, ..
+        } = self;
+        if open.is_empty() {
+            let why = match (has_entries, has_kvm) {
+                (_, true) => {
+                    "no vCPU entered guest mode: kvm:kvm_entry was not recorded, or this machine's KVM does not trace it"
+                }
+                _ => {
+                    "the recording has no events of KVM: record a VMM that uses KVM, as root, with the events of `hypertrace boot`"
+                }
+            };
+            warnings.push(why.into());
+        }
+        if has_lost {
+            let why = "the kernel lost events: the stages \"unknown\" are the times in which it did; a larger --buffer helps";
+            warnings.push(why.into());
+        }
+        let mut enders = Vec::new();
+        let boots = open.into_iter().map(|mut open| {
+            let last = open.last;
+            open.close(last, None);
+            enders.push(open.enders);
+            open.boot
+        });
+        let boots = Vec::from_iter(boots);
+        Found { boots, processes, parents, makers, vcpus: numbers, enders, warnings }
+    }
+}
+
+impl Open {
+    /// Adds the time of an exit until now.
+    fn count(&mut self, exit: &Lasting, ts: i64) {
+        let is_full = self.exits.len() >= MAX_TOUCHED && !self.exits.contains_key(&exit.what);
+        let what = if is_full { OTHERS } else { &exit.what };
+        let (count, ns) = self.exits.entry(what.to_owned()).or_default();
+        *count += u64::from(!exit.is_counted);
+        *ns = ns.saturating_add(ts.saturating_sub(exit.since).max(0).unsigned_abs());
+    }
+
+    fn begin(&mut self, name: &str, ts: i64, by: Option<u32>) {
+        // Two marks at one time are one: no stage is empty.
+        if self.boot.stages.pop_if(|last| last.begin_ns == ts).is_none() {
+            self.close(ts, by);
+        }
+        let (begin_ns, end_ns) = (ts, ts);
+        let (exits, threads, path) = (Vec::new(), Vec::new(), Vec::new());
+        self.boot.stages.push(Stage { name: name.into(), begin_ns, end_ns, exits, threads, path });
+        self.last = self.last.max(ts);
+    }
+
+    /// Ends the last stage.
+    fn close(&mut self, ts: i64, by: Option<u32>) {
+        let exits = std::mem::take(&mut self.exits);
+        if self.enders.len() == self.boot.stages.len() {
+            return;
+        }
+        let Some(stage) = self.boot.stages.last_mut() else { return };
+        stage.end_ns = ts.max(stage.begin_ns);
+        let exits = exits.into_iter().map(|(what, (count, ns))| Exit { what, count, ns });
+        stage.exits = exits.collect();
+        stage.exits.sort_by_key(|exit| Reverse((exit.ns, exit.count)));
+        self.enders.push(by);
+    }
+
+    fn end(&mut self, ts: i64, by: Option<u32>) {
+        self.close(ts, by);
+        self.boot.has_end = true;
+    }
+}

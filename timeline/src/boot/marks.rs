@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Marks that a user names: the first event that fits.
+
+use crate::event::EventRef;
+use crate::filter::{Filter, FilterError};
+use std::fmt;
+use std::str::FromStr;
+
+/// The first event of a name for which a condition is true. As a text: `[NAME=][first] EVENT [where EXPR]`, with the expressions
+/// of [`Filter`].
+///
+/// ```
+/// use hypertrace_timeline::boot::Mark;
+///
+/// let mark: Mark = "loader=first kvm:kvm_pio where port == 0x80".parse().unwrap();
+/// assert_eq!(mark.name(), "loader");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Mark {
+    name: String,
+    event: String,
+    filter: Option<Filter>,
+}
+
+/// The text of a mark that is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MarkError {
+    /// It names no event.
+    NoEvent,
+    /// A word after the event's name that is not `where`.
+    NotWhere(String),
+    /// The condition is none.
+    Filter(FilterError),
+}
+
+impl Mark {
+    /// Returns the name: of the event, or the one before `=`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the name of the event.
+    pub fn event(&self) -> &str {
+        &self.event
+    }
+
+    /// Returns the condition.
+    pub fn filter(&self) -> Option<&Filter> {
+        self.filter.as_ref()
+    }
+
+    /// Returns whether an event is one of the mark's.
+    pub fn fits(&self, event: &EventRef<'_>) -> bool {
+        **event.name == *self.event && self.filter.as_ref().is_none_or(|filter| filter.fits(event))
+    }
+}
+
+impl FromStr for Mark {
+    type Err = MarkError;
+
+    fn from_str(text: &str) -> Result<Mark, MarkError> {
+        let (event, condition) = match text.split_once(" where ") {
+            Some((event, condition)) => (event, Some(condition)),
+            None => (text, None),
+        };
+        let (name, event) = event.split_once('=').map_or((None, event), |(n, e)| (Some(n), e));
+        let mut words = event.split_whitespace().peekable();
+        let _ = words.next_if_eq(&"first");
+        let event = words.next().ok_or(MarkError::NoEvent)?.to_owned();
+        if let Some(word) = words.next() {
+            return Err(MarkError::NotWhere(word.to_owned()));
+        }
+        let filter = condition.map(str::parse).transpose().map_err(MarkError::Filter)?;
+        let name = name.map(str::trim).filter(|name| !name.is_empty());
+        Ok(Mark { name: name.unwrap_or(&event).to_owned(), event, filter })
+    }
+}
+
+impl fmt::Display for MarkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MarkError::NoEvent => f.write_str("a mark is [NAME=][first] EVENT [where EXPR]"),
+            MarkError::NotWhere(word) => write!(f, "expected `where` in place of {word}"),
+            MarkError::Filter(why) => why.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for MarkError {}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The critical path of a stage, by the intervals of the VMM's threads.
+
+use super::Step;
+use crate::regions::Part;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// Maximum number of threads that woke one another in a chain.
+const MAX_DEPTH: usize = 64;
+
+/// What a thread did for some time.
+#[derive(Debug)]
+pub(super) struct Span {
+    pub from: i64,
+    pub to: i64,
+    pub part: Part,
+    /// The thread that woke it, or that had its CPU.
+    pub waker: Option<u32>,
+    /// What it waited for, as text.
+    pub cause: Option<String>,
+}
+
+/// Times by who had them and what they did.
+type Sums = HashMap<(String, usize), u64>;
+
+/// What is known of threads.
+pub(super) struct Threads<'a> {
+    pub spans: &'a HashMap<u32, Vec<Span>>,
+    /// When a thread was made, and by which thread.
+    pub makers: &'a HashMap<u32, (i64, u32)>,
+    pub name: &'a dyn Fn(u32) -> String,
+}
+
+/// Returns the critical path from one time to another that ends on a thread; `None`: the thread is not known.
+pub(super) fn steps(of: &Threads<'_>, ender: Option<u32>, (from, to): (i64, i64)) -> Vec<Step> {
+    let mut sums = Sums::new();
+    match ender {
+        Some(tid) => follow(of, tid, (from, to), 0, &mut sums),
+        None => add(&mut sums, "not known", Part::Unknown, (from, to)),
+    }
+    let step = |((name, part), ns)| Step { name, part: Part::ALL[part], ns };
+    let mut steps = Vec::from_iter(sums.into_iter().map(step));
+    steps.sort_by(|a, b| (Reverse(a.ns), &a.name).cmp(&(Reverse(b.ns), &b.name)));
+    steps
+}
+
+fn add(sums: &mut Sums, name: &str, part: Part, (from, to): (i64, i64)) {
+    if from < to {
+        *sums.entry((name.to_owned(), part as usize)).or_default() += (to - from).unsigned_abs();
+    }
+}
+
+/// Follows a thread through a time: before the thread was made, the one that made it, and while it was blocked, the one that
+/// woke it.
+fn follow(of: &Threads<'_>, tid: u32, (mut from, to): (i64, i64), depth: usize, sums: &mut Sums) {
+    let own = (of.name)(tid);
+    if let Some((made, maker)) = of.makers.get(&tid).copied()
+        && made > from
+        && depth < MAX_DEPTH
+    {
+        follow(of, maker, (from, made.min(to)), depth + 1, sums);
+        from = made.min(to);
+    }
+    let Some(all) = of.spans.get(&tid) else {
+        return add(sums, &own, Part::Unknown, (from, to));
+    };
+    let mut at = from;
+    for span in &all[all.partition_point(|span| span.to <= from)..] {
+        if span.from >= to {
+            break;
+        }
+        let times = (span.from.max(from), span.to.min(to));
+        add(sums, &own, Part::Unknown, (at, times.0));
+        at = times.1;
+        match (span.part, span.waker) {
+            (Part::Blocked, Some(waker)) if waker != tid && depth < MAX_DEPTH && span.to <= to => {
+                follow(of, waker, times, depth + 1, sums);
+            }
+            (Part::Blocked, _) => {
+                add(sums, span.cause.as_deref().unwrap_or(&own), Part::Blocked, times);
+            }
+            (part, _) => add(sums, &own, part, times),
+        }
+    }
+    add(sums, &own, Part::Unknown, (at, to));
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the threads of VMMs did in each stage: one pass over the intervals of threads.
+
+use super::events::Found;
+use super::path::{Span, Threads, steps};
+use super::{Boot, Thread, Wait};
+use crate::consumer::Consumer;
+use crate::error::{Error, Result};
+use crate::recording::Recording;
+use crate::regions::{Cause, Options, Part, Select, ThreadInterval, Times};
+use hypertrace_format::error::Warning;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+
+/// Maximum number of intervals that critical paths are made of. Beyond that, stages have no path.
+const MAX_SPANS: usize = 1 << 22;
+/// Maximum number of causes that a thread's waits in a stage have; the others are counted together.
+const MAX_CAUSES: usize = 64;
+
+/// A thread in a stage, while intervals are read.
+#[derive(Default)]
+struct Sums {
+    times: Times,
+    waits: HashMap<(usize, String), u64>,
+}
+
+struct Intervals<'a> {
+    found: &'a Found,
+    /// By boot, stage and thread.
+    sums: HashMap<(usize, usize, u32), Sums>,
+    names: HashMap<u32, String>,
+    /// By thread.
+    spans: HashMap<u32, Vec<Span>>,
+    kept: usize,
+}
+
+impl Consumer for Intervals<'_> {
+    type Error = Error;
+
+    fn interval(&mut self, of: &ThreadInterval<'_>) -> Result<()> {
+        if of.is_of_guest {
+            return Ok(());
+        }
+        let Some(boot) = self.found.boot_of(of.tid) else { return Ok(()) };
+        if let Some(name) = of.name {
+            self.names.insert(of.tid, name.to_owned());
+        }
+        let (from, to, part) = (of.interval.from, of.interval.to, of.interval.part);
+        let cause = of.cause.as_ref().map(name);
+        let stages = &self.found.boots[boot].stages;
+        let first = stages.partition_point(|stage| stage.end_ns <= from);
+        for (at, stage) in stages.iter().enumerate().skip(first) {
+            let (from, to) = (from.max(stage.begin_ns), to.min(stage.end_ns));
+            if from >= to {
+                break;
+            }
+            let ns = (to - from).unsigned_abs();
+            let sums = self.sums.entry((boot, at, of.tid)).or_default();
+            sums.times.0[part as usize] += ns;
+            if let Some(cause) = &cause {
+                let key = (part as usize, cause.clone());
+                let is_full = sums.waits.len() >= MAX_CAUSES && !sums.waits.contains_key(&key);
+                let key = if is_full { (part as usize, "others".into()) } else { key };
+                *sums.waits.entry(key).or_default() += ns;
+            }
+        }
+        self.kept += 1;
+        if self.kept <= MAX_SPANS {
+            let waker = match of.cause {
+                Some(Cause::Thread { tid, .. }) => Some(tid),
+                _ => None,
+            };
+            self.spans.entry(of.tid).or_default().push(Span { from, to, part, waker, cause });
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    /// Returns the boot that a thread is of: one of the VMM, or of a process that the VMM made.
+    fn boot_of(&self, tid: u32) -> Option<usize> {
+        let mut process = self.processes.get(&tid).copied().unwrap_or(tid);
+        // Numbers of processes may be used again: no chain is longer than this.
+        for _ in 0..64 {
+            let boot = self.boots.iter().position(|boot| boot.pid == process);
+            if boot.is_some() {
+                return boot;
+            }
+            process = *self.parents.get(&process)?;
+        }
+        None
+    }
+}
+
+/// Returns a cause as text.
+fn name(cause: &Cause) -> String {
+    match cause {
+        Cause::Thread { tid, name: Some(name), .. } => format!("{name}-{tid}"),
+        Cause::Thread { tid, .. } => format!("thread {tid}"),
+        Cause::Idle => "idle CPU".into(),
+        Cause::Timer => "timer".into(),
+        Cause::Interrupt(Some(name)) => format!("interrupt {name}"),
+        Cause::Interrupt(None) => "interrupt".into(),
+        Cause::Softirq(Some(name)) => format!("softirq {name}"),
+        Cause::Softirq(None) => "softirq".into(),
+        Cause::Others => "others".into(),
+        Cause::Unknown(_) => "not known".into(),
+    }
+}
+
+/// Divides the stages of the boots that were found.
+pub(super) fn divide(
+    recording: &Recording,
+    mut found: Found,
+    warnings: &mut Vec<Warning>,
+) -> Result<Vec<Boot>> {
+    let mut all = Intervals {
+        found: &found,
+        sums: HashMap::new(),
+        names: HashMap::new(),
+        spans: HashMap::new(),
+        kept: 0,
+    };
+    let known = found.processes.keys().chain(found.vcpus.keys()).copied();
+    let known = known.chain(found.boots.iter().map(|boot| boot.pid)).collect::<BTreeSet<_>>();
+    let of_boots = known.into_iter().filter(|tid| found.boot_of(*tid).is_some());
+    let vcpu = |tid: u32| found.vcpus.get(&tid).map(|(_, number)| *number);
+    let threads = of_boots.map(|tid| (tid, vcpu(tid))).collect();
+    // No region is wanted.
+    let select = Select::Names(vec![String::new()]);
+    let options = Options { select, threads, ..Options::default() };
+    let regions = recording.regions(&options, &mut all)?;
+    warnings.extend(regions.warnings);
+    let Intervals { sums, names, mut spans, kept, .. } = all;
+    if kept > MAX_SPANS {
+        spans.clear();
+        warnings.push("critical paths are left out, because the boots are too long".into());
+    }
+    let mut boots = std::mem::take(&mut found.boots);
+    let of_host = || recording.traces.iter().filter(|trace| !trace.is_of_guest());
+    let of_kernel =
+        |tid: u32| of_host().find_map(|trace| trace.thread_name(tid)).map(str::to_owned);
+    let thread_name = |tid: u32| {
+        let known = names.get(&tid).cloned().or_else(|| of_kernel(tid));
+        known.unwrap_or_else(|| "thread".into())
+    };
+    let step_name = |tid: u32| format!("{}-{tid}", thread_name(tid));
+    let threads = Threads { spans: &spans, makers: &found.makers, name: &step_name };
+    for ((boot, stage, tid), Sums { times, waits }) in sums {
+        let waits =
+            waits.into_iter().map(|((part, cause), ns)| Wait { part: Part::ALL[part], cause, ns });
+        let mut waits = Vec::from_iter(waits);
+        waits.sort_by(|a, b| (b.ns, &a.cause).cmp(&(a.ns, &b.cause)));
+        let vcpu = found.vcpus.get(&tid).map(|(_, number)| *number);
+        boots[boot].stages[stage].threads.push(Thread {
+            tid,
+            name: thread_name(tid),
+            vcpu,
+            times,
+            waits,
+        });
+    }
+    for (boot, enders) in boots.iter_mut().zip(&found.enders) {
+        if boot.name.is_empty() {
+            boot.name = thread_name(boot.pid);
+        }
+        for (stage, ender) in boot.stages.iter_mut().zip(enders) {
+            let on_cpu = |thread: &Thread| {
+                thread
+                    .times
+                    .iter()
+                    .filter(|(part, _)| part.is_on_cpu())
+                    .map(|(_, ns)| ns)
+                    .sum::<u64>()
+            };
+            stage.threads.sort_by_key(|thread| (Reverse(on_cpu(thread)), thread.tid));
+            if !spans.is_empty() {
+                stage.path = steps(&threads, *ender, (stage.begin_ns, stage.end_ns));
+            }
+        }
+    }
+    Ok(boots)
+}
