@@ -587,6 +587,7 @@ fn readers() -> Vec<Vec<&'static str>> {
             vec![vec!["list", "S"], vec!["list", "F"], vec!["list", "events", "S/kernel.dat"]]
         }
         "regions" => vec![vec!["regions", "S"]],
+        "boot" => vec![vec!["boot", "--of", "S"]],
         "compare" => vec![vec!["compare", "A", "--with", "S"]],
         "functions" => vec![vec!["functions", "F"], vec!["functions", "S"]],
         "export" => vec![vec!["export", "S", "F", "--to", "uftrace", "-o", "U"]],

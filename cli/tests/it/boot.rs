@@ -8,7 +8,8 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 #[test]
 fn the_stages_of_a_boot_are_shown() {
-    let commands = ["boot --of S", "boot --of S --json", "boot --of S S", "boot --of S --with S"];
+    let commands =
+        ["boot --of S", "boot --of S --with S --json", "boot --of S S", "boot --of S --with S"];
 
     golden("boot", HYPERTRACE.transcript(&[booted()], &commands));
 }
@@ -33,7 +34,7 @@ fn a_stage_of_ones_own_and_an_end_are_chosen() {
     let mut command = HYPERTRACE.command(["boot", "--of"]);
     command.arg(made.path()).args(["--mark", "clock=kvm:kvm_pio where port == 0x70"]);
 
-    let shown = run(command.args(["--until", "second vCPU"])).ok();
+    let shown = run(command.args(["--until", "second vCPU"])).stdout;
 
     let stages = shown.lines().skip(2).map_while(|line| line.split_whitespace().next());
     assert_eq!(Vec::from_iter(stages.take(4)), ["VMM", "firmware", "clock", "kernel"], "{shown}");

@@ -116,6 +116,8 @@ struct Pass<'a> {
     open: Vec<Open>,
     /// The CPUs that lost events and have had none since, by trace.
     lost: HashSet<(usize, u32)>,
+    /// When each CPU had its last event, by trace.
+    last: HashMap<(usize, u32), i64>,
     has_lost: bool,
     has_entries: bool,
     has_kvm: bool,
@@ -134,6 +136,7 @@ pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
         boots: HashMap::new(),
         open: Vec::new(),
         lost: HashSet::new(),
+        last: HashMap::new(),
         has_lost: false,
         has_entries: false,
         has_kvm: false,
@@ -192,12 +195,11 @@ impl Pass<'_> {
     fn kernel(&mut self, event: &EventRef<'_>) {
         let (Some(thread), ts) = (event.thread, event.ts_ns) else { return };
         let tid = thread.tid;
-        if let Some(cpu) = thread.cpu
-            && !self.lost.is_empty()
-            && event.kernel_trace().is_some_and(|trace| self.lost.remove(&(trace, cpu)))
-            && self.lost.is_empty()
-        {
-            self.found_again(ts);
+        if let Some(cpu) = event.kernel_trace().zip(thread.cpu) {
+            self.last.insert(cpu, ts);
+            if !self.lost.is_empty() && self.lost.remove(&cpu) && self.lost.is_empty() {
+                self.found_again(ts);
+            }
         }
         let field = |name| number(event, name);
         match &**event.name {
@@ -446,16 +448,16 @@ impl Pass<'_> {
 
     /// Notes that events were lost: from now on the stage is not known, until all CPUs have events again.
     fn lose(&mut self, ts: i64, cpu: (usize, u32)) {
+        // The kernel overwrites the oldest events, and tells it with the next one.
+        let ts = self.last.get(&cpu).map_or(ts, |last| ts.min(*last));
         self.lost.insert(cpu);
         self.has_lost = true;
         for open in &mut self.open {
-            let is_unknown = open.boot.stages.last().is_none_or(Stage::is_unknown);
-            if !open.boot.has_end && !is_unknown {
-                open.begin(
-                    UNKNOWN,
-                    ts.max(open.boot.stages.last().map_or(ts, |last| last.begin_ns)),
-                    None,
-                );
+            let known = open.boot.stages.last().filter(|stage| !stage.is_unknown());
+            if let Some(begin) = known.map(|stage| stage.begin_ns)
+                && !open.boot.has_end
+            {
+                open.begin(UNKNOWN, ts.max(begin), None);
             }
         }
         for vcpu in self.vcpus.values_mut() {

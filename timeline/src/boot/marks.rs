@@ -64,7 +64,8 @@ impl FromStr for Mark {
             Some((event, condition)) => (event, Some(condition)),
             None => (text, None),
         };
-        let (name, event) = event.split_once('=').map_or((None, event), |(n, e)| (Some(n), e));
+        let named = event.split_once('=').filter(|(name, _)| !name.contains(char::is_whitespace));
+        let (name, event) = named.map_or((None, event), |(name, event)| (Some(name), event));
         let mut words = event.split_whitespace().peekable();
         let _ = words.next_if_eq(&"first");
         let event = words.next().ok_or(MarkError::NoEvent)?.to_owned();
@@ -72,7 +73,7 @@ impl FromStr for Mark {
             return Err(MarkError::NotWhere(word.to_owned()));
         }
         let filter = condition.map(str::parse).transpose().map_err(MarkError::Filter)?;
-        let name = name.map(str::trim).filter(|name| !name.is_empty());
+        let name = name.filter(|name| !name.is_empty());
         Ok(Mark { name: name.unwrap_or(&event).to_owned(), event, filter })
     }
 }
