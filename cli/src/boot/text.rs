@@ -19,6 +19,8 @@ const MAX_ROWS: usize = 5;
 /// Share of a count by which it has to differ between two sides, and the least difference: counts of boots repeat to some
 /// percent.
 const CLEAR: (u64, u64) = (10, 100);
+/// Reasons of exits of vCPUs that have nothing to do: on x86, and on AArch64.
+const HALTS: [&str; 2] = ["hlt", "wfx"];
 /// Number of causes of a difference that are named.
 const MAX_CAUSES: usize = 3;
 
@@ -328,7 +330,9 @@ fn verdict(rows: &[(String, &Column, &Column)], [a, b]: [&[&Boot]; 2]) -> String
     let word = if is_slower { "slower" } else { "faster" };
     let in_stage = time(gain(a.min(), b.min()));
     let mut text = format!("boot is {} {word}: {in_stage} of it in \"{name}\"", time(change));
-    causes.sort_by_key(|cause| Reverse((cause.0, cause.1)));
+    // A vCPU that has nothing to do is mostly an effect.
+    causes
+        .sort_by_key(|(ns, count, what)| (HALTS.contains(&what.as_str()), Reverse((*ns, *count))));
     let side = if is_slower { "more" } else { "fewer" };
     let all = causes.iter().take(MAX_CAUSES).map(|(ns, count, what)| {
         format!("{} exits {side} by {what} ({})", grouped(*count), time(*ns))
