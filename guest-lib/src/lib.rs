@@ -132,7 +132,7 @@ pub use hypertrace_abi as abi;
 pub mod this_thread {
     pub use crate::linux::thread::{
         can_retry, commit, emit, emit_leased, hypertrace_as, next_region, on_new_client,
-        process_id, reference_point,
+        process_number, reference_point,
     };
 }
 

@@ -86,7 +86,7 @@ pub mod generated {
     pub use crate::events::line::{Line, c_string};
     pub use crate::events::region::next_region;
     pub use crate::events::registry::{EVENTS, TraceEvent};
-    pub use crate::events::rings::{emit, process_id};
+    pub use crate::events::rings::{emit, process_number};
     pub use crate::events::text::Escaped;
     pub use hypertrace_abi::event::{Bytes, Hex, Site};
     pub use {linkme, probe};

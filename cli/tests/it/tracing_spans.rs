@@ -353,7 +353,9 @@ fn numbers_of_spans_do_not_repeat_in_threads_and_forked_children() {
             scope.spawn(spans);
             scope.spawn(spans);
         });
-        let open = tracing::dispatcher::with_default(&dispatch, || info_span!("open").entered());
+        let open = tracing::dispatcher::with_default(&dispatch, || {
+            info_span!("open", pid = std::process::id()).entered()
+        });
         let open = Cell::new(Some(open));
         fork(|| {
             spans();
@@ -374,6 +376,30 @@ fn numbers_of_spans_do_not_repeat_in_threads_and_forked_children() {
     assert_eq!(works.len() as u64, 4 * SPANS);
     assert_eq!(BTreeSet::from_iter(works).len() as u64, 4 * SPANS);
     assert_eq!((ids("open_begin").len(), ids("open_end").len()), (1, 1));
+    let events = events(dir.path());
+    let open = events.iter().find(|event| event.event == "open_begin").unwrap();
+    let [id, pid] = ["id", "pid"].map(|field| open.fields[field].as_u64().unwrap());
+    // A process in another PID namespace has the same pid.
+    assert_ne!(id >> 31, pid);
+}
+
+#[test]
+fn a_span_that_is_never_entered_makes_no_event() {
+    let Some(dir) = program(this_test!(), || {
+        tracing::dispatcher::with_default(&guest(), || {
+            let never = info_span!("never", status = tracing::field::Empty);
+            never.record("status", 200u64);
+            let work = info_span!("work", any_client = true);
+            work.in_scope(|| ());
+        });
+    }) else {
+        return;
+    };
+
+    let events = events(dir.path());
+
+    assert_eq!(names(&events), ["work_begin", "poll_end", "work_end"]);
+    assert_eq!(events[0].fields["any_client_"], true);
 }
 
 #[test]

@@ -12,9 +12,11 @@ use crate::counts;
 use crate::error::OpenError;
 use crate::legacy::hypertrace_of;
 use crate::os::{coarse_ms, next_region_of_thread};
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::ring::Emit;
 use hypertrace_segment::signals::SignalsBlocked;
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -375,12 +377,15 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Number of this process; 0: not asked yet.
+/// Bits of the number of a process.
+const PROCESS_BITS: u32 = 22;
+/// Random number of this process; 0: not drawn yet.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the number of this process, without a system call after the first call.
+/// Returns a random number of this process, of 22 bits and not 0, without a system call after the first call. A pid is
+/// another process's, too, in another PID namespace or later.
 #[inline(always)]
-pub fn process_id() -> u32 {
+pub fn process_number() -> u32 {
     match PROCESS.load(Relaxed) {
         0 => note_process(),
         number => number,
@@ -391,9 +396,14 @@ pub fn process_id() -> u32 {
 fn note_process() -> u32 {
     // Before the number is kept: a forked child must not find its parent's.
     hook_forks();
-    let number = std::process::id();
-    PROCESS.store(number, Relaxed);
-    number
+    // A forked child has its parent's `RandomState`, too.
+    let random = RandomState::new().hash_one((std::process::id(), ticks()));
+    let number = ((random >> (u64::BITS - PROCESS_BITS)) as u32).max(1);
+    // Another thread may have drawn one meanwhile.
+    match PROCESS.compare_exchange(0, number, Relaxed, Relaxed) {
+        Ok(_) => number,
+        Err(other) => other,
+    }
 }
 
 /// Begins anew in a forked child, before it does anything else. It must be safe in a signal handler.

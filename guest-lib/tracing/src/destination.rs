@@ -8,7 +8,7 @@ pub trait Destination: parts::Destination {
     /// Returns the backends that get an event of a span now, as bits, by the event's
     /// slot in the enable mask.
     fn on_span(slot: usize) -> u32;
-    /// Returns the number of the calling process.
+    /// Returns the random number of the calling process, of 22 bits.
     fn process() -> u32;
     /// Records an event on the calling thread's ring.
     fn emit<S: Site, F: Fields>(site: S, fields: F);

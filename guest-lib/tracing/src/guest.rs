@@ -13,7 +13,7 @@ impl Destination for Guest {
 
     #[inline(always)]
     fn process() -> u32 {
-        this_thread::process_id()
+        this_thread::process_number()
     }
 
     #[inline(always)]

@@ -14,7 +14,7 @@ impl Destination for Host {
 
     #[inline(always)]
     fn process() -> u32 {
-        hypertrace_trace::generated::process_id()
+        hypertrace_trace::generated::process_number()
     }
 
     #[inline(always)]

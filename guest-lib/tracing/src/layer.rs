@@ -40,7 +40,7 @@ const PLAIN: usize = 2;
 /// Number of a span's place in the code that has no schemas.
 const NO_CALLSITE: u16 = u16::MAX;
 /// Bits of a span's number that count the spans of a process. Above them is the number of the process, which
-/// has 22 bits on Linux, so that a double has room for all.
+/// has 22 bits, so that a double has room for all.
 const COUNT_BITS: u32 = 31;
 
 /// A layer that records into a guest's ring or a VMM's backends.
@@ -354,7 +354,8 @@ where
             add(&WITHOUT_SCHEMA);
             return;
         };
-        if D::on_span(callsite.record_slot) & RING == 0 {
+        let is_recorded = open.is_recorded.load(Relaxed);
+        if !is_recorded || D::on_span(callsite.record_slot) & RING == 0 {
             return;
         }
         let Some(_formatting) = Formatting::begin() else { return };

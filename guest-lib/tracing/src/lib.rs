@@ -36,15 +36,16 @@
 //!
 //! `NAME_begin` has these fields:
 //!
-//! - `id`, the span's number, which the layer counts: no two spans of a session have one.
-//!   Its upper bits are the number of the process;
+//! - `id`, the span's number: 31 bits that the layer counts, below 22 bits that each process
+//!   draws at random. Spans of two processes can have one number, if both draw the same bits;
 //! - `parent`, the number of the span around it; 0 without one;
 //! - the fields that the span was made with: `hypertrace regions --by FIELD` groups by them;
 //! - `target`. `regions --by target` groups by it, and spans of one name with several
 //!   targets are several rows, `TARGET::NAME`.
 //!
-//! Values that are recorded later are an event `NAME_record`. A span that a forked child has
-//! a copy of is its parent's: the child's entries into it make no event.
+//! Values that are recorded after the first entry are an event `NAME_record`; those before
+//! it are left out. A span that a forked child has a copy of is its parent's: the child's
+//! entries into it make no event.
 //!
 //! # Events
 //!
@@ -57,8 +58,8 @@
 //! `u64`, `i64`, `f64`, `bool` and `str` keep their types and are not formatted. Others
 //! (`?x`, `%x`, 128-bit integers, errors) are formatted into a buffer on the stack, as a
 //! text. In names, other characters than letters, digits and `_` become `_`; a field
-//! `id`, `parent` or `target` of a span gets a `_`, and so does `target`, `span` or `cut` of
-//! an event.
+//! `id`, `parent`, `target` or `any_client` of a span gets a `_`, and so does `target`,
+//! `span` or `cut` of an event.
 //!
 //! # Limits
 //!
@@ -73,7 +74,9 @@
 //!   not fit.
 //! - Open spans: some 16,000, of all threads together. A further one is not recorded. It is
 //!   an event `span_lost`, and `hypertrace regions` says how many there are. The layer takes
-//!   1 MiB for the first 4,096, and as much again for each 4,096 more.
+//!   1 MiB for the first 4,096 as it is made, and as much again when each 4,096 more are open.
+//! - Locks and allocations: a place in the code, a further set of fields of one, and a further
+//!   MiB are prepared once, at the first need. Other threads that need the same wait meanwhile.
 //! - Events and records that a value's `Debug` or `Display` makes are dropped, so nothing
 //!   can recur without end.
 //!

@@ -20,6 +20,8 @@ const MAX_SCHEMAS: usize = 400;
 const VARIANTS: usize = 6;
 /// Most bytes of a span's target.
 const MAX_TARGET: usize = 128;
+/// Suffix of the event with values that a span gets later: the longest of a span's suffixes.
+const RECORD: &str = "_record";
 /// Bits of a field's type in a [`Shape`].
 const TYPE_BITS: usize = 4;
 
@@ -62,19 +64,20 @@ pub struct Schema {
 
 impl Schema {
     fn new(metadata: &Metadata<'_>, purpose: Purpose, shape: Shape) -> Schema {
-        let of_span = ["id", "parent", "target"];
+        // A reader takes a begin with a field `any_client` for another region's.
+        let of_span = ["id", "parent", "target", "any_client"].as_slice();
         let (name, first, last, own) = match purpose {
             Purpose::Begin => {
-                (identifier(metadata.name(), "_begin"), "id:u64,parent:u64", ",target:str", of_span)
+                (event_name(metadata.name(), "_begin"), "id:u64,parent:u64", ",target:str", of_span)
             }
-            Purpose::Record => (identifier(metadata.name(), "_record"), "id:u64", "", of_span),
+            Purpose::Record => (event_name(metadata.name(), RECORD), "id:u64", "", of_span),
             Purpose::Event => {
                 let name = level_name(metadata.level()).to_owned();
-                (name, "target:str,span:u64", ",cut:u32", ["target", "span", "cut"])
+                (name, "target:str,span:u64", ",cut:u32", ["target", "span", "cut"].as_slice())
             }
         };
         let mut text = format!("{name}({first}");
-        let mut used: BTreeSet<String> = own.map(str::to_owned).into();
+        let mut used: BTreeSet<String> = own.iter().map(|own| (*own).to_owned()).collect();
         for (index, field) in metadata.fields().iter().enumerate().take(Shape::FIELDS) {
             let Some(ty) = shape.get(index) else { continue };
             let mut field = identifier(field.name(), "");
@@ -101,6 +104,13 @@ fn level_name(level: &Level) -> &'static str {
         Level::DEBUG => "log_debug",
         Level::TRACE => "log_trace",
     }
+}
+
+/// Returns the name of an event of a span. Without their suffixes, all events of the span have one name.
+fn event_name(span: &str, suffix: &str) -> String {
+    let mut name = identifier(span, "");
+    name.truncate(MAX_NAME - RECORD.len());
+    name + suffix
 }
 
 /// Returns a name of the characters that a schema can contain.
@@ -149,8 +159,8 @@ impl Callsite {
         let target = Bytes(cut(metadata.target(), MAX_TARGET).as_bytes());
         let target_words = Box::from_iter((0..target.words()).map(|_| AtomicU64::new(0)));
         target.put(&target_words);
-        let end = identifier(metadata.name(), "_end");
-        let slot = |suffix| mask_slot(&identifier(metadata.name(), suffix));
+        let end = event_name(metadata.name(), "_end");
+        let slot = |suffix| mask_slot(&event_name(metadata.name(), suffix));
         let variants = [const { OnceLock::new() }; VARIANTS];
         if metadata.is_span() {
             let plain = Schema::new(metadata, Purpose::Begin, Shape::default());
@@ -164,7 +174,7 @@ impl Callsite {
             habit: AtomicU8::new(Habit::Unknown as u8),
             begin_slot: slot("_begin"),
             end_slot: slot("_end"),
-            record_slot: slot("_record"),
+            record_slot: slot(RECORD),
             variants,
         }
     }
@@ -312,10 +322,21 @@ mod tests {
 
     #[test]
     fn names_become_identifiers() {
-        assert_eq!(identifier("http.request id", "_begin"), "http_request_id_begin");
+        assert_eq!(event_name("http.request id", "_begin"), "http_request_id_begin");
         assert_eq!(identifier("3rd", ""), "_3rd");
-        assert_eq!(identifier("", "_end"), "__end");
+        assert_eq!(event_name("", "_end"), "__end");
         assert_eq!(identifier("\u{fc}ber", ""), "_ber");
-        assert_eq!(identifier(&"x".repeat(100), "_begin").len(), MAX_NAME);
+        assert_eq!(identifier(&"x".repeat(100), "_").len(), MAX_NAME);
+    }
+
+    #[test]
+    fn all_events_of_a_span_with_a_long_name_are_of_one_region() {
+        for length in 50..70 {
+            let span = "x".repeat(length);
+            let region = |suffix| event_name(&span, suffix).strip_suffix(suffix).map(str::to_owned);
+            assert!(event_name(&span, RECORD).len() <= MAX_NAME);
+            assert_eq!(region("_begin"), region("_end"), "{length}");
+            assert_eq!(region("_begin"), region(RECORD), "{length}");
+        }
     }
 }

@@ -296,13 +296,17 @@ static DEFAULT: AtomicPtr<HostRings> = AtomicPtr::new(ptr::null_mut());
 static UNATTACHED: StdAtomicU64 = StdAtomicU64::new(0);
 /// Number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// Number of this process; 0: not asked yet.
+/// Bits of the number of a process.
+#[cfg(feature = "events")]
+const PROCESS_BITS: u32 = 22;
+/// Random number of this process; 0: not drawn yet.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the number of this process, without a system call after the first call.
+/// Returns a random number of this process, of 22 bits and not 0, without a system call after the first call. A pid is
+/// another process's, too, in another PID namespace or later.
 #[cfg(feature = "events")]
 #[inline(always)]
-pub fn process_id() -> u32 {
+pub fn process_number() -> u32 {
     match PROCESS.load(Ordering::Relaxed) {
         0 => note_process(),
         number => number,
@@ -314,9 +318,14 @@ pub fn process_id() -> u32 {
 fn note_process() -> u32 {
     // Before the number is kept: a forked child must not find its parent's.
     forget_at_fork();
-    let number = std::process::id();
-    PROCESS.store(number, Ordering::Relaxed);
-    number
+    // A forked child has its parent's `RandomState`, too.
+    let random = RandomState::new().hash_one((std::process::id(), ticks()));
+    let number = ((random >> (u64::BITS - PROCESS_BITS)) as u32).max(1);
+    // Another thread may have drawn one meanwhile.
+    match PROCESS.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => number,
+        Err(other) => other,
+    }
 }
 
 /// Returns the number of declared events of threads that are attached to no session while there is
