@@ -68,7 +68,10 @@ pub(super) fn find(groups: &mut [Group], store: &Store, spans: &[(u32, u32, u64)
             add(children, Some("poll"), (u64::from(*polls), &times), &mut MAX_OF_ALL.clone());
         }
     }
-    groups.iter_mut().zip(found).for_each(|(group, children)| group.children = children);
+    for (group, mut children) in groups.iter_mut().zip(found) {
+        sort(&mut children);
+        group.children = children;
+    }
 }
 
 /// Returns the children of those regions that are parents, by the number of the parent's group.
@@ -95,12 +98,15 @@ pub(super) fn of_parents(
         }
         around.push(sample);
     }
-    for children in &mut found {
-        children.sort_by_key(|child| {
-            (child.name.is_none(), Reverse(child.duration_ns), child.name.clone())
-        });
-    }
+    found.iter_mut().for_each(|children| sort(children));
     found
+}
+
+/// Sorts children, the longest first.
+fn sort(children: &mut [Child]) {
+    children.sort_by_key(|child| {
+        (child.name.is_none(), Reverse(child.duration_ns), child.name.clone())
+    });
 }
 
 /// Adds a child. `left` is the number of names that there may be more.

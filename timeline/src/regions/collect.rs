@@ -38,6 +38,7 @@ use crate::inputs::names::Names;
 use crate::inputs::needs::Needs;
 use crate::recording::Recording;
 use hypertrace_format::error::Warning;
+use hypertrace_format::number::counted;
 use losses::Losses;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -728,6 +729,16 @@ impl<'a> Pass<'a> {
         let mut vcpus = Vec::from_iter(self.hosts.iter().enumerate().flat_map(of_host));
         vcpus.sort_unstable();
         let waited = self.waited.sum();
+        if self.spans.beyond > 0 {
+            warnings.push(
+                format!(
+                    "{} of the crate tracing began while 65,536 were open: those that were entered several times, or \
+                     closed on another thread, are begins without an end",
+                    counted(self.spans.beyond, "span")
+                )
+                .into(),
+            );
+        }
         let Pass { mut store, groups, spans, hosts, roles, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
         let logs = |host: Host| host.threads.into_iter().map(Logged::of).collect();

@@ -70,7 +70,10 @@ impl Groups {
 
     /// Returns the number of a span's target; 0, as without one, if there are too many.
     pub fn target(&mut self, target: &[u8]) -> u32 {
-        let target = String::from_utf8_lossy(target);
+        let target = match String::from_utf8_lossy(target) {
+            long if long.len() > MAX_VALUE => cut(long.into_owned()).into(),
+            target => target,
+        };
         if let Some(number) = self.targets.get(&*target) {
             return *number;
         }
@@ -78,7 +81,7 @@ impl Groups {
             return 0;
         }
         let number = self.targets.len() as u32 + 1;
-        self.targets.insert(cut(target.into_owned()), number);
+        self.targets.insert(target.into_owned(), number);
         number
     }
 

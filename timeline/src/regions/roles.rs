@@ -12,8 +12,6 @@ use hypertrace_abi::record::id;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Fields by which an event begins a span of the crate `tracing`, besides its id.
-const OF_SPAN: [&str; 2] = ["parent", "target"];
 /// Name of the polls of spans, and the field with the span's number.
 const POLL: &str = "poll";
 pub(super) const SPAN: &str = "span";
@@ -42,7 +40,7 @@ fn is_poll(name: &str, fields: &[Arc<str>]) -> bool {
 
 /// Returns the fields of the events that begin and end the selected regions.
 pub fn fields(sessions: &[(Session, ClockMaps)], options: &Options) -> BTreeSet<String> {
-    let (names, _) = selected(sessions, options);
+    let names = selected(sessions, options);
     let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
     let borders = classes.filter(|class| {
         let role = Role::of(&class.name, &class.fields, 0, &names, options);
@@ -51,18 +49,20 @@ pub fn fields(sessions: &[(Session, ClockMaps)], options: &Options) -> BTreeSet<
     borders.flat_map(|class| &class.fields).map(|field| field.to_string()).collect()
 }
 
-/// Returns the names of the selected regions, sorted, and whether polls are among them only because they are parts of
-/// spans.
-fn selected(sessions: &[(Session, ClockMaps)], options: &Options) -> (Vec<String>, bool) {
-    let mut names: BTreeSet<String> = match &options.select {
+/// Returns whether an event begins a span of the crate `tracing`: whether it has the fields of the layer's begins, in their order.
+fn begins_span(fields: &[Arc<str>]) -> bool {
+    let fields = Vec::from_iter(fields.iter().map(|field| &**field));
+    matches!(fields[..], ["id", "parent", .., "target"]) && !fields.contains(&ANY_CLIENT)
+}
+
+/// Returns the names of the selected regions, sorted.
+fn selected(sessions: &[(Session, ClockMaps)], options: &Options) -> Vec<String> {
+    let names: BTreeSet<String> = match &options.select {
         Select::Names(wanted) if wanted.is_empty() => names(sessions),
         Select::Names(wanted) => wanted.iter().cloned().collect(),
-        Select::Between(a, b) => return (vec![format!("{a} to {b}")], false),
+        Select::Between(a, b) => BTreeSet::from([format!("{a} to {b}")]),
     };
-    let mut classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
-    let has_polls = classes.any(|class| is_poll(&class.name, &class.fields));
-    let is_hidden = has_polls && names.insert(POLL.to_owned());
-    (Vec::from_iter(names), is_hidden)
+    Vec::from_iter(names)
 }
 
 /// What an event is of a span of the crate `tracing`.
@@ -118,7 +118,12 @@ impl Role {
             let at = fields.iter().position(|field| &**field == name)?;
             u16::try_from(at).ok()
         };
+        // A span can have the name of the polls: their number is behind those of the names.
+        let of_poll = |suffix| name.ends_with(suffix).then_some(names.len() as u32);
         let (begins, ends, id) = match &options.select {
+            Select::Names(_) if is_poll(name, fields) => {
+                (of_poll("_begin"), of_poll("_end"), field(SPAN))
+            }
             Select::Names(_) => (number("_begin"), number("_end"), field("id")),
             Select::Between(a, b) => ((name == a).then_some(0), (name == b).then_some(0), None),
         };
@@ -131,14 +136,11 @@ impl Role {
             Select::Names(_) if is_poll(name, fields) => {
                 Some(if begins.is_some() { OfSpan::PollBegin } else { OfSpan::PollEnd })
             }
-            Select::Names(_)
-                if begins.is_some() && OF_SPAN.iter().all(|of| field(of).is_some()) =>
-            {
-                id.and(field(OF_SPAN[1])).map(OfSpan::Begin)
+            Select::Names(_) if begins.is_some() && begins_span(fields) => {
+                field("target").map(OfSpan::Begin)
             }
             Select::Names(_) => None,
         };
-        let id = if is_poll(name, fields) { field(SPAN) } else { id };
         let is_lost_span = name == "span_lost";
         let is_of_any = field(ANY_CLIENT).is_some();
         let reason = is_exit(name).then(|| field("reason")).flatten();
@@ -183,10 +185,10 @@ impl Role {
 /// The roles of all events.
 #[derive(Debug)]
 pub(super) struct Roles {
-    /// Names of the regions.
+    /// Names of the regions: those that are selected, then that of the polls of spans, if there are some.
     names: Vec<String>,
-    /// Whether polls are among them only because they are parts of spans.
-    hides_polls: bool,
+    /// Number of the polls' name, if polls are there only because they are parts of spans.
+    hidden: Option<u32>,
     /// By session and the class's id.
     all: Vec<Vec<Role>>,
     /// Kinds and names of kernels' events.
@@ -216,7 +218,7 @@ impl Events {
 impl Roles {
     /// Returns the roles of the events of sessions.
     pub fn of(sessions: &[(Session, ClockMaps)], options: &Options) -> Roles {
-        let (names, hides_polls) = selected(sessions, options);
+        let mut names = selected(sessions, options);
         let mut events = Events::default();
         let of_session = |(session, _): &(Session, ClockMaps)| {
             let mut roles = Vec::new();
@@ -228,10 +230,17 @@ impl Roles {
             }
             roles
         };
+        let all = sessions.iter().map(of_session).collect();
+        let mut classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+        let has_polls = matches!(options.select, Select::Names(_))
+            && classes.any(|class| is_poll(&class.name, &class.fields));
+        let is_hidden = has_polls && !names.iter().any(|name| name == POLL);
+        let hidden = is_hidden.then_some(names.len() as u32);
+        names.extend(has_polls.then(|| POLL.to_owned()));
         Roles {
-            all: sessions.iter().map(of_session).collect(),
+            all,
             names,
-            hides_polls,
+            hidden,
             of_kernels: ByFormat::default(),
             of_cpus: ByFormat::default(),
             events,
@@ -248,7 +257,7 @@ impl Roles {
 
     /// Returns whether the regions with a name are not shown.
     pub fn is_hidden(&self, name: u32) -> bool {
-        self.hides_polls && self.names[name as usize] == POLL
+        self.hidden == Some(name)
     }
 
     /// Returns the names of the regions.

@@ -17,10 +17,13 @@ use super::causes::{GroupWaits, Wait};
 use super::pairs::Open;
 use super::parts::{Divided, Part, Times, between};
 use super::steps::Steps;
+use super::store::NO_CLIENT;
 use std::collections::HashMap;
 
-/// Most open spans of all sessions together. Further ones are ordinary regions.
+/// Most open spans of all sessions together. Of further ones no polls are known.
 const MAX_SPANS: usize = 1 << 16;
+/// Most threads that are in a span at once. After more, its idle time is not known.
+const MAX_INSIDE: usize = 64;
 
 /// A client of a session, or a thread of its VMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +49,7 @@ pub(super) struct Span {
 }
 
 /// The polls of a span.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Parted {
     /// The whole span.
     pub open: Option<Open>,
@@ -54,6 +57,8 @@ pub(super) struct Parted {
     pub is_again: bool,
     /// Where a thread is in the span.
     inside: Vec<Place>,
+    /// Whether more threads than [`MAX_INSIDE`] were in the span at once.
+    has_more: bool,
     /// The poll whose time counts: of several at once, the first.
     counted: Option<Place>,
     /// When the last poll ended, if no thread is in the span.
@@ -78,22 +83,7 @@ pub(super) struct Parted {
 
 impl Parted {
     fn new(open: Open, place: Place) -> Parted {
-        Parted {
-            open: Some(open),
-            is_again: false,
-            inside: vec![place],
-            counted: Some(place),
-            idle_since: None,
-            idle: 0,
-            polls: 0,
-            left: None,
-            last: None,
-            times: Times::default(),
-            waits: GroupWaits::default(),
-            waiting: 0,
-            ended: None,
-            steps: Steps::default(),
-        }
+        Parted { open: Some(open), inside: vec![place], counted: Some(place), ..Parted::default() }
     }
 
     /// Takes the begin of a later poll. Returns the idle time that ends with it.
@@ -108,7 +98,13 @@ impl Parted {
         if self.inside.is_empty() {
             self.counted = Some(place);
         }
-        self.inside.push(place);
+        // If the place is there, the last poll there has lost its end.
+        if !self.inside.contains(&place) {
+            match self.inside.len() < MAX_INSIDE {
+                true => self.inside.push(place),
+                false => self.has_more = true,
+            }
+        }
         idle
     }
 
@@ -117,7 +113,7 @@ impl Parted {
         let Some(at) = self.inside.iter().position(|inside| *inside == place) else { return false };
         self.inside.swap_remove(at);
         (self.left, self.last) = (Some(place), None);
-        if self.inside.is_empty() {
+        if self.inside.is_empty() && !self.has_more {
             self.idle_since = Some(time);
         }
         let is_counted = self.counted == Some(place);
@@ -169,6 +165,8 @@ pub(super) struct Spans {
     pub whole: Vec<(u32, u32, u64)>,
     /// How often events were lost that may be of a span.
     pub losses: u64,
+    /// Number of spans that began while [`MAX_SPANS`] were open.
+    pub beyond: u64,
 }
 
 impl Spans {
@@ -180,7 +178,24 @@ impl Spans {
     pub fn begin(&mut self, key: Key, name: u32, place: Place) {
         if self.open.len() < MAX_SPANS {
             let losses = self.losses;
-            self.open.entry(key).or_insert(Span { name, place, losses, parted: None });
+            self.open.insert(key, Span { name, place, losses, parted: None });
+        } else {
+            self.beyond += 1;
+        }
+    }
+
+    /// Forgets the span, if it is one and has no polls, of a region that is no longer waited for.
+    pub fn give_up(&mut self, session: usize, open: &Open) {
+        let key = (session, open.id);
+        let is_its = |span: &Span| {
+            let client = match span.place {
+                Place::Client(_, client) => client,
+                Place::Thread(..) => NO_CLIENT,
+            };
+            span.parted.is_none() && (span.name, client) == (open.name, open.client)
+        };
+        if self.open.get(&key).is_some_and(is_its) {
+            self.open.remove(&key);
         }
     }
 
@@ -274,5 +289,21 @@ impl Spans {
         }
         all.sort_by_key(|(session, open)| (*session, open.begin, open.id));
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_more_threads_at_once_than_are_kept_no_idle_time_is_known() {
+        for (threads, idle) in [(MAX_INSIDE as u32, 10), (MAX_INSIDE as u32 + 1, 0)] {
+            let mut parted = Parted::default();
+            (0..threads).for_each(|client| _ = parted.enter(Place::Client(0, client), 10));
+            (0..threads).for_each(|client| _ = parted.leave(Place::Client(0, client), 20));
+
+            assert_eq!((parted.idle_until(30), parted.inside.len()), (idle, 0), "{threads}");
+        }
     }
 }

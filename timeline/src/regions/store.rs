@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! the regions that were found: 152 bytes each, and for as many as fit a limit, their exits.
+//! The regions that were found: 152 bytes each, and for as many as fit a limit, their exits.
 
 use super::causes::Wait;
 use super::parts::{Divided, Exits, REASONS, Reason, Times};

@@ -16,7 +16,9 @@ const EVENTS: &str = r#"[
     {"id":20,"schema":"poll_end(span:u64)","reference_point":false},
     {"id":21,"schema":"span_lost(name:str)","reference_point":false},
     {"id":22,"schema":"work_begin(id:u64)","reference_point":false},
-    {"id":23,"schema":"work_end(id:u64)","reference_point":false}
+    {"id":23,"schema":"work_end(id:u64)","reference_point":false},
+    {"id":24,"schema":"call_begin(id:u64,parent:u64,any_client:bool,target:str)","reference_point":false},
+    {"id":25,"schema":"call_end(id:u64,any_client:bool)","reference_point":false}
 ]"#;
 
 /// Events of a span.
@@ -33,6 +35,8 @@ enum Of {
     Lost,
     WorkBegin,
     WorkEnd,
+    CallBegin,
+    CallEnd,
 }
 
 use Of::*;
@@ -44,7 +48,12 @@ const THREADS: [Task; 2] = [(200, "a"), (201, "b")];
 /// Makes a session of a program with two threads: time, client, event, number of the span. The first client loses some events
 /// after these.
 fn made(events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
-    (0..).zip(THREADS).fold(Made::of_programs(EVENTS), |made, (client, (tid, name))| {
+    made_of(EVENTS, events, lost)
+}
+
+/// The same, with these schemas.
+fn made_of(schemas: &str, events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
+    (0..).zip(THREADS).fold(Made::of_programs(schemas), |made, (client, (tid, name))| {
         let begin = Packet::new(1, client, 0);
         let token = u64::from(client) + 9;
         let lease = [token, 50, tid.into(), 0];
@@ -59,6 +68,8 @@ fn made(events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
             Lost => packet.event_str(*time, 21, &[], b"request"),
             WorkBegin => packet.event(*time, 22, &[*id]),
             WorkEnd => packet.event(*time, 23, &[*id]),
+            CallBegin => packet.event_str(*time, 24, &[*id, 0, 1], b"app"),
+            CallEnd => packet.event(*time, 25, &[*id, 1]),
         });
         let lost = if client == 0 { lost } else { 0 };
         let next = Packet::new(1, client, 0).after(&packet).with64(56, lost);
@@ -261,6 +272,115 @@ fn spans_of_one_name_and_two_targets_are_two_groups() {
     let names = regions.groups.iter().map(|group| (&*group.name, group.count));
     let expected = [("app::other::request", 2), ("app::request", 1), ("poll", 2)];
     assert_eq!(Vec::from_iter(names), expected);
+}
+
+#[test]
+fn spans_of_one_long_target_are_one_group() {
+    let target = Begin("x".repeat(120).leak());
+    let events = [(1_000, target, 1), (1_100, End, 1), (1_200, target, 2), (1_300, End, 2)];
+
+    let regions = all(&made(&events.map(|(time, of, id)| (time, 0, of, id)), 0));
+
+    assert_eq!(sums(&regions), [("request", 2, [200, 0, 200])]);
+}
+
+#[test]
+fn a_region_of_any_client_with_the_fields_of_a_span_is_none() {
+    let regions = all(&made(&[(1_000, 0, CallBegin, 1), (1_500, 1, CallEnd, 1)], 0));
+
+    assert_eq!(sums(&regions), [("call", 1, [500, 0, 500])]);
+    assert_eq!(counts(&regions), (1, vec![]));
+}
+
+#[test]
+fn a_span_with_the_name_of_the_polls_is_told_from_them() {
+    let made = made_of(&EVENTS.replace("request", "poll"), &MOVED, 0);
+
+    let regions = all(&made);
+
+    let expected = [("app::poll", 1, [1_020, 610, 410]), ("poll", 2, [400, 0, 400])];
+    assert_eq!(sums(&regions), expected);
+    assert_eq!(counts(&regions), (3, vec![]));
+}
+
+#[test]
+fn a_poll_that_lost_its_end_leaves_the_thread_in_the_span_once() {
+    let mut events = MOVED[..4].to_vec();
+    events.insert(3, (1_400, 1, PollBegin, 1));
+    events.push((2_020, 1, PartedEnd, 1));
+
+    let regions = all(&made(&events, 0));
+
+    assert_eq!(sums(&regions)[1], ("request", 1, [1_020, 200 + 420, 400]));
+}
+
+#[test]
+fn a_thread_leaves_a_span_also_where_its_poll_is_no_longer_waited_for() {
+    let mut events = MOVED[..3].to_vec();
+    events.extend((0..1_100).map(|id| (1_400, 1, WorkBegin, id)));
+    events.extend([(1_600, 1, PollEnd, 1), (2_020, 1, PartedEnd, 1)]);
+
+    let regions = all(&made(&events, 0));
+
+    let request = regions.groups.iter().find(|group| group.name == "request").unwrap();
+    assert_eq!(request.total.times.get(Part::Idle), 200 + 420);
+}
+
+#[test]
+fn spans_that_never_end_leave_room_for_later_ones() {
+    let mut events = Vec::from_iter((0..70_000).map(|n| (1_000 + n, 0, BEGIN, 100 + n)));
+    events.extend(MOVED.map(|(time, client, of, id)| (100_000 + time, client, of, id)));
+
+    let regions = all(&made(&events, 0));
+
+    assert_eq!(sums(&regions)[1], ("request", 1, [1_020, 610, 410]));
+    assert_eq!(counts(&regions), (3, vec![("begin_without_end", 70_000)]));
+}
+
+#[test]
+fn more_open_spans_than_are_kept_are_a_warning() {
+    let events =
+        (0..65_537).flat_map(|n| [(1_000 + 2 * n, 0, BEGIN, n), (1_001 + 2 * n, 0, PollEnd, n)]);
+
+    let regions = all(&made(&Vec::from_iter(events), 0));
+
+    let mut texts = regions.warnings.iter().map(|warning| warning.to_string());
+    assert!(texts.any(|text| text.starts_with("1 span of the crate tracing began while 65,536")));
+}
+
+#[test]
+fn a_number_that_begins_again_is_a_new_span() {
+    let mut events = MOVED[..2].to_vec();
+    events.extend([
+        (3_000, 1, BEGIN, 1),
+        (3_100, 1, PollEnd, 1),
+        (3_200, 1, PollBegin, 1),
+        (3_300, 1, PollEnd, 1),
+        (3_400, 0, PartedEnd, 1),
+    ]);
+
+    let regions = all(&made(&events, 0));
+
+    let polls = ("poll", 3, [300, 0, 300]);
+    assert_eq!(sums(&regions), [polls, ("request", 1, [400, 200, 200])]);
+    assert_eq!(counts(&regions), (4, vec![("id_twice", 1)]));
+}
+
+#[test]
+fn polls_are_among_the_children_by_their_time() {
+    let mut events = MOVED.to_vec();
+    events.extend([
+        (3_000, 0, BEGIN, 2),
+        (3_010, 0, WorkBegin, 5),
+        (3_020, 0, WorkEnd, 5),
+        (3_100, 0, End, 2),
+    ]);
+
+    let regions = all(&made(&events, 0));
+
+    let children = regions.groups[1].children.iter();
+    let children = children.map(|child| (child.name.as_deref().unwrap(), child.duration_ns));
+    assert_eq!(Vec::from_iter(children), [("poll", 410), ("work", 10)]);
 }
 
 #[test]

@@ -310,6 +310,7 @@ impl Pass<'_> {
 
     /// Takes a region whose end is no longer waited for.
     pub fn never_ended(&mut self, session: usize, open: &Open) {
+        self.spans.give_up(session, open);
         self.forget(session, open.thread);
         self.count(session, open, None, open.wrong.unwrap_or(NotCounted::BeginWithoutEnd));
     }
@@ -338,7 +339,13 @@ impl Pass<'_> {
     }
 
     /// Counts a region as one that cannot be measured, if what is known of it fits.
-    fn count(&mut self, session: usize, open: &Open, end: Option<&EventRef<'_>>, why: NotCounted) {
+    pub fn count(
+        &mut self,
+        session: usize,
+        open: &Open,
+        end: Option<&EventRef<'_>>,
+        why: NotCounted,
+    ) {
         let region = self.region(open.name, open.answers.as_ref(), end.copied());
         if self.refuses(open.name, open.begin, &region).is_none()
             && let Some(group) = self.group(session, open.name, open.target, open.value.clone())

@@ -36,6 +36,7 @@ impl Pass<'_> {
         let left = self.spans.note(place, (role.span == Some(OfSpan::PollEnd)).then_some(key.1));
         match (role.span, role.begins, role.ends) {
             (Some(OfSpan::Begin(_)), Some(name), _) => {
+                self.replace(key, name, place);
                 self.begin(event, role, name, thread, is_unknown);
                 self.spans.begin(key, name, place);
             }
@@ -53,6 +54,24 @@ impl Pass<'_> {
             _ => return false,
         }
         true
+    }
+
+    /// Forgets a span whose number begins again elsewhere, or after polls: its end cannot be told from that of the new one.
+    fn replace(&mut self, key: Key, name: u32, place: Place) {
+        let Some(old) = self.spans.get(key) else { return };
+        // Where the regions of one place have one id, they are found there.
+        if old.parted.is_none() && (old.name, old.place) == (name, place) {
+            return;
+        }
+        let open = match old.parted {
+            Some(number) => self.spans.forget(number).and_then(|parted| parted.open),
+            None => self.take_begun(key),
+        };
+        self.spans.take(key);
+        if let Some(open) = open {
+            self.forget(key.0, open.thread);
+            self.count(key.0, &open, None, NotCounted::IdTwice);
+        }
     }
 
     /// Takes the begin of a poll, which is a later one of its span.
@@ -105,6 +124,9 @@ impl Pass<'_> {
             None => {
                 let span = self.spans.get(key).filter(|span| span.place == place);
                 if span.is_none_or(|span| span.parted.is_some()) {
+                    if let Some(parted) = self.spans.parted(key) {
+                        parted.leave(place, event.ts_ns);
+                    }
                     return self.end_without_begin(event, role, name, thread);
                 }
                 // The first one began with the span.
