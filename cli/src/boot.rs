@@ -8,13 +8,14 @@ use crate::kernel;
 use crate::output::{Faults, print, print_json, progress, say};
 use crate::units;
 use anyhow::{Context, Result, bail};
-use hypertrace_format::folder::{Folder, Share};
+use hypertrace_format::folder::{Folder, Missing, Share};
 use hypertrace_timeline::boot::{Boot, Boots, Mark, Options};
 use hypertrace_timeline::{Form, Given, Recording};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -32,17 +33,17 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// Records boots by the host kernel's events, without a change to VMM or guest, and
 /// prints the stages of the boot:
 ///
-///   VMM             from the start of the VMM's program to the first entry of a vCPU
-///   firmware        the guest's first code, if that begins where a PC begins
-///   kernel's image  else: the VMM has started the guest's kernel itself
+///   VMM             from the start of the VMM's program on
+///   firmware        the first entry of a vCPU, where a PC begins
+///   kernel's image  elsewhere: the VMM has started the guest's kernel itself
 ///   kernel          the guest runs at the kernel's own addresses
 ///   second vCPU     two vCPUs have run the guest's kernel
 ///   user space      a vCPU has run at an address of a program
 ///   unknown         the kernel lost events, so another stage may have begun
 ///
-/// and those of --mark, until the VMM ends. The stages add up to the boot. Of the three
-/// longest, it shows what each thread of the VMM did, what the vCPUs' exits touched, and
-/// the critical path.
+/// and those of --mark, until the VMM ends. The stages add up to the boot. Of the
+/// three longest, it shows what each thread of the VMM did, what the vCPUs' exits
+/// touched, and the critical path.
 ///
 /// It needs root, for the kernel's events (tracefs), and KVM's events kvm_entry and
 /// kvm_exit. docs/boot.md has an example.
@@ -57,7 +58,7 @@ pub struct Args {
     boots: u32,
 
     /// Directory for the recordings, new or empty: boot-01 and so on, with the VMM's output in
-    /// boot-01.console (default: hypertrace.boot)
+    /// console-01 (default: hypertrace.boot)
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
 
@@ -66,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "MARK", value_parser = mark)]
     mark: Vec<Mark>,
 
-    /// The boot ends where this stage would begin
+    /// The boot that is shown ends where this stage would begin. The VMM runs on until it ends
     #[arg(long, value_name = "STAGE")]
     until: Option<String>,
 
@@ -100,7 +101,8 @@ Examples:
                                     which stage is slower, and why
   hypertrace boot --mark 'disk=kvm:kvm_mmio where gpa == 0xfeb00000' -- ./vm
                                     a stage from the first access to a device
-  hypertrace boot --until 'user space' -- ./vm
+  hypertrace boot --limit 60s --until 'user space' -- ./vm
+                                    of a VM that does not end by itself
 
 Exit code: 0 done, 1 failed, 2 wrong usage or no boot in a recording.";
 
@@ -159,17 +161,24 @@ fn read(args: &Args, path: &Path, faults: &mut Faults) -> Result<(PathBuf, Vec<B
 /// Records boots. Returns their directories.
 fn record_all(args: &Args) -> Result<Vec<PathBuf>> {
     let out = args.output.as_deref().unwrap_or(Path::new(DEFAULT));
+    let missing = Missing::look(out);
     let folder = Folder::new_or_empty(out, Share::Owner)?;
     let _interrupts = Interrupts::catch_end();
     let bar = progress(args.boots.into(), "{bar:40} {pos}/{len} boots, {eta} left")?;
     let mut recorded = Vec::new();
     for number in 1..=args.boots {
-        let name = format!("boot-{number:02}");
-        let done = record_one(args, &folder, &name);
-        if done.is_err() {
+        // Apart from `console-*`, so that `boot-*` names the recordings alone.
+        let [name, console] = ["boot", "console"].map(|of| format!("{of}-{number:02}"));
+        let done = record_one(args, &folder, &name, &console);
+        if let Err(why) = done {
             bar.abandon();
+            if recorded.is_empty() {
+                // Nothing was recorded: the next try may have the same directory.
+                let _ = folder.remove(&console);
+                missing.remove();
+            }
+            return Err(why);
         }
-        done?;
         bar.inc(1);
         recorded.push(out.join(name));
         if Interrupts::came().is_some() {
@@ -181,10 +190,10 @@ fn record_all(args: &Args) -> Result<Vec<PathBuf>> {
 }
 
 /// Records one boot.
-fn record_one(args: &Args, out: &Folder, name: &str) -> Result<()> {
+fn record_one(args: &Args, out: &Folder, name: &str, console: &str) -> Result<()> {
     let here = out.by_descriptor();
-    let console = here.join(format!("{name}.console"));
-    let file = File::create_new(&console).context("cannot make a file for the VMM's output")?;
+    let file = File::create_new(here.join(console));
+    let file = file.context("cannot make a file for the VMM's output")?;
     let mut record = Command::new(std::env::current_exe().context("cannot find this program")?);
     record.args(["record", "--quiet", "-o"]).arg(here.join(name)).args(["-e", "default"]);
     if cfg!(target_arch = "x86_64") {
@@ -192,6 +201,7 @@ fn record_one(args: &Args, out: &Folder, name: &str) -> Result<()> {
     }
     record.arg("--").args(&args.vmm);
     record.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
+    record.process_group(0);
     let mut child = record.spawn().context("cannot start the recorder")?;
     let status = wait(&mut child, args.limit)?;
     let has_kernel = here.join(name).join(hypertrace_kernel::FILE).exists();
@@ -199,7 +209,7 @@ fn record_one(args: &Args, out: &Folder, name: &str) -> Result<()> {
         bail!("{} was not recorded: {status}\n{}", args.vmm[0].display(), end_of(file)?.trim_end());
     }
     if !status.success() && args.limit.is_none() && Interrupts::came().is_none() {
-        say(format_args!("{name}: the VMM ended with {status}; its output is in {name}.console"));
+        say(format_args!("{name}: the VMM ended with {status}; {console} has its output"));
     }
     Ok(())
 }
@@ -215,8 +225,8 @@ fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus> {
         let is_over = limit.is_some_and(|limit| started.elapsed() > limit);
         if !is_told && (is_over || Interrupts::came().is_some()) {
             is_told = true;
-            // The recorder passes the signal on to the VMM.
-            let _ = kill_process(Pid::from_child(child), Signal::TERM);
+            // The recorder, and all processes of the VMM that stay in its group.
+            let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
         }
         thread::sleep(PERIOD);
     }

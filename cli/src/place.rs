@@ -14,8 +14,6 @@ use std::path::{Path, PathBuf};
 
 /// The directory of a session that nobody named.
 pub const DEFAULT: &str = "hypertrace.data";
-/// Where the last one goes.
-const OLD: &str = "hypertrace.data.old";
 
 /// What is asked of a `session.json`.
 #[derive(Deserialize)]
@@ -25,21 +23,30 @@ struct Description {
     finished: bool,
 }
 
-/// Returns the directory for a new session: the one that was given, or the default one. A session that is in the default one
-/// becomes `hypertrace.data.old`, in place of the one before it. A session in a given directory is an error, or is removed if
-/// `overwrites` says so.
+/// Returns the directory for a new session: the one that was given, or the default one. A session in the default one, or with
+/// `overwrites` in the given one, is renamed: `.old` is added to its name, in place of the session that had this name.
 ///
 /// # Errors
-/// If what is in the directory is not a session of this user that has ended.
+/// If what is in the directory is not a session of this user that has ended, or if a session is in the given directory.
 pub fn output(given: Option<&Path>, overwrites: bool) -> Result<PathBuf> {
     let path = given.unwrap_or(Path::new(DEFAULT));
-    // By the place where its note says that it is.
+    let above = Folder::above(path, Share::Owner);
+    // Without one, the new session cannot be made, and that says why.
+    let Some((above, name)) =
+        above.ok().and_then(|(above, name)| Some((above, name.into_string().ok()?)))
+    else {
+        return Ok(path.to_owned());
+    };
     if given.is_none() || overwrites {
-        kernel::complete(path);
-    }
-    match given {
-        None if !overwrites => make_room(&here()?)?,
-        _ => empty(path, overwrites)?,
+        // By the place where its note says that it is.
+        let is_recorded = !kernel::complete(path);
+        make_room(&above, &name, is_recorded)?;
+    } else if matches!(find(&above, &name), Ok(Some((_, State::Ended | State::Killed)))) {
+        bail!(Usage(format!(
+            "{} has a session: name another directory with -o, or give --overwrite, which renames the session to \
+             {name}.old",
+            path.display()
+        )));
     }
     Ok(path.to_owned())
 }
@@ -57,25 +64,6 @@ pub fn joined(given: Option<&Path>, overwrites: bool) -> Result<PathBuf> {
     }
 }
 
-/// Removes the session in a directory, or refuses it. A directory with anything else is refused later, when the new session
-/// takes the directory.
-fn empty(path: &Path, overwrites: bool) -> Result<()> {
-    let Ok((above, name)) = Folder::above(path, Share::Owner) else { return Ok(()) };
-    let Some(name) = name.to_str() else { return Ok(()) };
-    let Ok(Some((folder, state))) = find(&above, name) else { return Ok(()) };
-    let shown = path.display();
-    match state {
-        State::Live => check(state, &shown.to_string()),
-        _ if !overwrites => bail!(Usage(format!(
-            "{shown} has a session: name another directory with -o, or give --overwrite, which removes the session"
-        ))),
-        _ => {
-            let removed = folder.remove_all().and_then(|()| above.remove_empty(name));
-            removed.with_context(|| format!("cannot remove the session in {shown}"))
-        }
-    }
-}
-
 fn here() -> Result<Folder> {
     Folder::open(Path::new("."), Share::Owner).context("cannot use this directory")
 }
@@ -89,29 +77,31 @@ enum State {
     Killed,
 }
 
-/// Moves the session in the default place away, and removes the one that was moved before.
-fn make_room(here: &Folder) -> Result<()> {
-    if here.stat_of(DEFAULT).is_err_and(|why| why.kind() == ErrorKind::NotFound) {
+/// Moves the session of this name away, and removes the one that was moved before. `is_recorded`: the kernel's events are still
+/// recorded into it.
+fn make_room(here: &Folder, name: &str, is_recorded: bool) -> Result<()> {
+    if here.stat_of(name).is_err_and(|why| why.kind() == ErrorKind::NotFound) {
         return Ok(());
     }
+    let old_name = format!("{name}.old");
     // Another command may move the last one at any moment: this is not it, as the last one is found after it.
-    let old = find(here, OLD);
-    let Some((folder, last)) = find(here, DEFAULT)? else { return Ok(()) };
-    check(last, DEFAULT)?;
+    let old = find(here, &old_name);
+    let Some((folder, last)) = find(here, name)? else { return Ok(()) };
+    check(if is_recorded { State::Live } else { last }, name)?;
     if let Some((old, state)) = old? {
-        check(state, OLD)?;
-        let removed = old.remove_all().and_then(|()| here.remove_empty(OLD));
-        removed.with_context(|| format!("cannot remove {OLD}"))?;
+        check(state, &old_name)?;
+        let removed = old.remove_all().and_then(|()| here.remove_empty(&*old_name));
+        removed.with_context(|| format!("cannot remove {old_name}"))?;
     }
     // Whatever has got its name meanwhile stays.
-    renameat_with(here, DEFAULT, here, OLD, RenameFlags::NOREPLACE)
-        .with_context(|| format!("cannot rename {DEFAULT} to {OLD}"))?;
+    renameat_with(here, name, here, &*old_name, RenameFlags::NOREPLACE)
+        .with_context(|| format!("cannot rename {name} to {old_name}"))?;
     let id = |stat: Stat| (stat.st_dev, stat.st_ino);
-    if here.stat_of(OLD).map(id)? != folder.stat().map(id)? {
+    if here.stat_of(&*old_name).map(id)? != folder.stat().map(id)? {
         // It is another command's, which has made it since.
-        renameat_with(here, OLD, here, DEFAULT, RenameFlags::NOREPLACE)
-            .with_context(|| format!("cannot rename {OLD} to {DEFAULT}"))?;
-        bail!(Usage(format!("{DEFAULT} was made by another command at this moment: try again")));
+        renameat_with(here, &*old_name, here, name, RenameFlags::NOREPLACE)
+            .with_context(|| format!("cannot rename {old_name} to {name}"))?;
+        bail!(Usage(format!("{name} was made by another command at this moment: try again")));
     }
     Ok(())
 }
@@ -150,7 +140,8 @@ fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
     folder.check_own().map_err(|why| Usage(format!("{why}; name another directory with -o")))?;
     let read = description(&folder);
     let json = read.with_context(|| format!("cannot read {name}/{}", session_json::FILE))?;
-    let Some(json) = json else { bail!(foreign()) };
+    // A description alone may be anybody's.
+    let Some(json) = json.filter(|_| folder.folder("ctf").is_ok()) else { bail!(foreign()) };
     // What its recorder had not written is in a session of its own, once all of it is there.
     let is_recovered = || {
         let recovered = folder.folder(session_json::RECOVERED).and_then(|r| description(&r));

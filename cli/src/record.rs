@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Remove the session that is in DIR
+    /// Rename the session that is in DIR: .old is added to its name, in place of the one before
     #[arg(long)]
     overwrite: bool,
 

@@ -834,15 +834,16 @@ struct region_sites {
     HYPERTRACE_UNSEEN_ static region_sites *of(const char *name, size_t length, size_t hash);
 };
 
-/* By a hash of the name. A template, so that several sources may define it. */
+/* By a hash of the name. A template, so that several sources may define it. No std::atomic: before C++20, its start would be code
+ * of each source. */
 template <typename = void> struct all_region_sites {
-    static std::atomic<region_sites *> heads[64];
+    static region_sites *heads[64];
 };
-template <typename T> std::atomic<region_sites *> all_region_sites<T>::heads[64];
+template <typename T> region_sites *all_region_sites<T>::heads[64];
 
 inline region_sites *region_sites::of(const char *name, size_t length, size_t hash) {
-    std::atomic<region_sites *> &head = all_region_sites<>::heads[hash % 64];
-    region_sites *first = head.load(std::memory_order_acquire);
+    region_sites **head = &all_region_sites<>::heads[hash % 64];
+    region_sites *first = __atomic_load_n(head, __ATOMIC_ACQUIRE);
     for (region_sites *sites = first; sites != nullptr; sites = sites->next) {
         if (sites->length == length && std::memcmp(sites->names[0], name, length) == 0) {
             return sites;
@@ -865,8 +866,8 @@ inline region_sites *region_sites::of(const char *name, size_t length, size_t ha
         both[i]->count = 1;
     }
     sites->next = first;
-    while (!head.compare_exchange_weak(sites->next, sites, std::memory_order_release,
-                                       std::memory_order_relaxed)) {
+    while (!__atomic_compare_exchange_n(head, &sites->next, sites, true, __ATOMIC_RELEASE,
+                                        __ATOMIC_RELAXED)) {
     }
     return sites;
 }

@@ -49,7 +49,7 @@ pub use recover::recover;
 pub use session::{Config, Error, Session};
 
 pub use hypertrace_abi::drain::DrainPolicy;
-pub use hypertrace_segment::child::{Signals, exit_code, pass_signals_on};
+pub use hypertrace_segment::child::{Signals, exit_code, pass_signals_on, was_told_to_end};
 pub use hypertrace_segment::{Holder, Segment, SegmentError};
 
 // The example of README.md.

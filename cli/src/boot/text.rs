@@ -55,7 +55,7 @@ fn one(out: &mut String, path: &Path, boot: &Boot) {
         Escaped(boot.name.as_bytes()),
         boot.pid,
         boot.vcpus,
-        path.display(),
+        Escaped(path.as_os_str().as_encoded_bytes()),
         time(total)
     );
     if !boot.has_start {
@@ -169,6 +169,10 @@ struct Column {
     times: Vec<u64>,
     /// By boot: exits by what they touched, each with its number and nanoseconds.
     exits: Vec<BTreeMap<String, (u64, u64)>>,
+    /// By boot: nanoseconds in which threads waited for a CPU that another thread had, by that thread's name.
+    behind: Vec<BTreeMap<String, u64>>,
+    /// By boot: nanoseconds of what threads did, by the part and the thread.
+    parts: Vec<BTreeMap<String, u64>>,
 }
 
 impl Column {
@@ -198,10 +202,16 @@ impl Column {
     }
 }
 
+/// Returns whether all of a boot is known, so that it can be compared.
+fn is_whole(boot: &&Boot) -> bool {
+    boot.has_start && boot.has_end && !boot.stages.iter().any(Stage::is_unknown)
+}
+
 /// Returns the stages of all boots, in the order in which they begin.
 fn columns(boots: &[&Boot]) -> Vec<(String, Column)> {
     let mut all: Vec<(String, Column)> = Vec::new();
     for boot in boots {
+        let mut seen = BTreeSet::new();
         let mut before = 0;
         for stage in &boot.stages {
             let at = match all.iter().position(|(name, _)| *name == stage.name) {
@@ -212,15 +222,74 @@ fn columns(boots: &[&Boot]) -> Vec<(String, Column)> {
                 }
             };
             before = at + 1;
-            let exits = stage
-                .exits
-                .iter()
-                .map(|Exit { what, count, ns, .. }| (what.clone(), (*count, *ns)));
-            all[at].1.times.push(stage.duration_ns());
-            all[at].1.exits.push(exits.collect());
+            let column = &mut all[at].1;
+            // Losses can divide a stage.
+            if seen.insert(&*stage.name) {
+                column.times.push(0);
+                column.exits.push(BTreeMap::new());
+                column.behind.push(BTreeMap::new());
+                column.parts.push(BTreeMap::new());
+            }
+            let last = column.times.len() - 1;
+            column.times[last] += stage.duration_ns();
+            for Exit { what, count, ns, .. } in &stage.exits {
+                let sum = column.exits[last].entry(what.clone()).or_default();
+                (sum.0, sum.1) = (sum.0 + count, sum.1 + ns);
+            }
+            add(&mut column.behind[last], behind(stage));
+            add(&mut column.parts[last], parts(stage));
         }
     }
     all
+}
+
+fn add(sums: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>) {
+    for (name, ns) in more {
+        *sums.entry(name).or_default() += ns;
+    }
+}
+
+/// Returns how long threads waited for a CPU, by the name of the thread that had the CPU.
+fn behind(stage: &Stage) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    let waits = stage.threads.iter().flat_map(|thread| &thread.waits);
+    for wait in waits.filter(|wait| wait.part == Part::Runnable) {
+        // The number is another one in each boot.
+        let name = wait.cause.rsplit_once('-').map_or(&*wait.cause, |(name, _)| name);
+        *sums.entry(name.to_owned()).or_default() += wait.ns;
+    }
+    sums
+}
+
+/// Returns what threads did, by the part and the thread: vCPUs by their numbers, and the others together.
+fn parts(stage: &Stage) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for thread in &stage.threads {
+        let of = thread.vcpu.map_or("the VMM's other threads".into(), |n| format!("vCPU {n}"));
+        for (part, ns) in thread.times.iter().filter(|(part, _)| part.is_on_cpu()) {
+            *sums.entry(format!("{} of {of}", part.label())).or_default() += ns;
+        }
+    }
+    sums
+}
+
+/// Returns by how much each boot of one side has more of something than each boot of the other: the names, those with the most
+/// first.
+fn clearly_more(
+    few: &[BTreeMap<String, u64>],
+    many: &[BTreeMap<String, u64>],
+) -> Vec<(u64, String)> {
+    let get = |of: &BTreeMap<String, u64>, name: &str| of.get(name).copied().unwrap_or(0);
+    let names = many.iter().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
+    let more = names.into_iter().filter_map(|name| {
+        let most = few.iter().map(|of| get(of, name)).max().unwrap_or(0);
+        let least = many.iter().map(|of| get(of, name)).min().unwrap_or(0);
+        let more = least.checked_sub(most + most * CLEAR.0 / 100).filter(|more| *more > 0)?;
+        Some((more, name.clone()))
+    });
+    let mut more = Vec::from_iter(more);
+    more.sort_by(|a, b| b.cmp(a));
+    more
 }
 
 /// Formats the stages of several boots.
@@ -246,13 +315,25 @@ fn several(out: &mut String, boots: &[&Boot]) {
     }
 }
 
+/// Iterates over the boots of recordings.
+fn flat(side: &[Recorded]) -> impl Iterator<Item = &Boot> {
+    side.iter().flat_map(|(_, boots)| boots)
+}
+
 /// Formats the differences between two sides.
 pub fn compared(of: &[Recorded], other: &[Recorded]) -> String {
-    let flat = |side: &'_ [Recorded]| side.iter().flat_map(|(_, boots)| boots).count();
-    let (a, b) = (
-        Vec::from_iter(of.iter().flat_map(|(_, boots)| boots)),
-        Vec::from_iter(other.iter().flat_map(|(_, boots)| boots)),
-    );
+    let all = |side: &'_ [Recorded]| side.iter().map(|(_, boots)| boots.len()).sum::<usize>();
+    let whole = |side| Vec::from_iter(flat(side).filter(is_whole));
+    let (a, b) = (whole(of), whole(other));
+    let left_out = all(of) + all(other) - a.len() - b.len();
+    let mut out = String::new();
+    if left_out > 0 {
+        let why = "without the VMM's start or end, or with lost events";
+        out += &wrapped(&format!("boots left out, because they are {why}: {left_out}"), "");
+    }
+    if a.is_empty() || b.is_empty() {
+        return out + "no boot of one side is left: nothing is compared\n";
+    }
     let (before, after) = (columns(&a), columns(&b));
     let empty = Column::default();
     let side =
@@ -267,16 +348,21 @@ pub fn compared(of: &[Recorded], other: &[Recorded]) -> String {
         let b = side(&after, &name).map_or(&empty, |at| &after[at].1);
         rows.push((name, a, b));
     }
+    let shown = |column: &Column| match column.times.is_empty() {
+        true => "-".to_owned(),
+        false => time(column.min()),
+    };
     let change = |a: u64, b: u64| {
         if b >= a { format!("+{}", time(b - a)) } else { format!("-{}", time(a - b)) }
     };
-    let mut out = wrapped(&verdict(&rows, [&a, &b]), "");
+    let times = [&a, &b].map(|side| Vec::from_iter(side.iter().map(|boot| boot.duration_ns())));
+    out += &wrapped(&verdict(&rows, [&times[0], &times[1]]), "");
     let _ = writeln!(
         out,
         "\n  {:<22} {:>8} {:>8} {:>9}  {:>9} {:>9}",
         "stage, fastest of",
-        format!("{}", flat(of)),
-        format!("{}", flat(other)),
+        a.len(),
+        b.len(),
         "change",
         "exits",
         ""
@@ -286,8 +372,8 @@ pub fn compared(of: &[Recorded], other: &[Recorded]) -> String {
             out,
             "  {:<22} {:>8} {:>8} {:>9}  {:>9} {:>9}",
             Escaped(name.as_bytes()).to_string(),
-            time(a.min()),
-            time(b.min()),
+            shown(a),
+            shown(b),
             change(a.min(), b.min()),
             grouped(a.counts().0),
             grouped(b.counts().0)
@@ -296,13 +382,12 @@ pub fn compared(of: &[Recorded], other: &[Recorded]) -> String {
     out
 }
 
-/// Returns the sentence that says which side is slower, in which stage, and because of what.
-fn verdict(rows: &[(String, &Column, &Column)], [a, b]: [&[&Boot]; 2]) -> String {
-    let times = |side: &[&Boot]| {
-        let all = || side.iter().map(|boot| boot.duration_ns());
-        (all().min().unwrap_or(0), all().max().unwrap_or(0))
-    };
-    let ((from, a_most), (to, b_most)) = (times(a), times(b));
+/// Returns the sentence that says which side is slower, in which stage, and because of what. `boots`: how long those of each side
+/// took, nanoseconds.
+fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
+    let limits =
+        |ns: &[u64]| (ns.iter().min().copied().unwrap_or(0), ns.iter().max().copied().unwrap_or(0));
+    let [(from, a_most), (to, b_most)] = boots.map(limits);
     let is_slower = to >= from;
     let gain = |a: u64, b: u64| if is_slower { b.saturating_sub(a) } else { a.saturating_sub(b) };
     let stage = rows.iter().max_by_key(|(_, a, b)| gain(a.min(), b.min()));
@@ -318,10 +403,13 @@ fn verdict(rows: &[(String, &Column, &Column)], [a, b]: [&[&Boot]; 2]) -> String
         }
     }
     let (change, spread) = (from.abs_diff(to), (a_most - from).max(b_most - to));
-    if causes.is_empty() && (change <= spread || change <= from / 20) {
+    // Less than a tenth of the change is no cause of it.
+    let matters = |more: &(u64, String)| more.0 >= change / 10;
+    let behind = clearly_more(&few.behind, &many.behind);
+    let behind = Vec::from_iter(behind.into_iter().filter(matters));
+    if change <= spread || change <= from / 20 {
         return format!(
-            "no difference is clear: the fastest boots took {} and {}, boots of one side differ by up to {}, \
-             and no exits are clearly more",
+            "no difference is clear: the fastest boots took {} and {}, and boots of one side differ by up to {}",
             time(from),
             time(to),
             time(spread)
@@ -329,18 +417,74 @@ fn verdict(rows: &[(String, &Column, &Column)], [a, b]: [&[&Boot]; 2]) -> String
     }
     let word = if is_slower { "slower" } else { "faster" };
     let in_stage = time(gain(a.min(), b.min()));
-    let mut text = format!("boot is {} {word}: {in_stage} of it in \"{name}\"", time(change));
     // A vCPU that has nothing to do is mostly an effect.
     causes
         .sort_by_key(|(ns, count, what)| (HALTS.contains(&what.as_str()), Reverse((*ns, *count))));
     let side = if is_slower { "more" } else { "fewer" };
-    let all = causes.iter().take(MAX_CAUSES).map(|(ns, count, what)| {
+    let exits = causes.iter().map(|(ns, count, what)| {
         format!("{} exits {side} by {what} ({})", grouped(*count), time(*ns))
     });
-    text.push_str(", with ");
-    text.push_str(&match causes.is_empty() {
-        true => "about as many exits: compare what its threads did".into(),
-        false => Vec::from_iter(all).join(", "),
+    let less = if is_slower { "more" } else { "less" };
+    let behind = behind.iter().map(|(ns, name)| {
+        format!("{} {less} waiting for a CPU behind {}", time(*ns), Escaped(name.as_bytes()))
     });
-    text
+    let mut named = Vec::from_iter(behind.chain(exits).take(MAX_CAUSES));
+    if named.is_empty() {
+        let parts = clearly_more(&few.parts, &many.parts).into_iter().filter(matters);
+        let parts = parts.map(|(ns, part)| format!("{} {less} {part}", time(ns)));
+        named.extend(parts.take(MAX_CAUSES));
+    }
+    let named = match named.is_empty() {
+        true => "nothing is clearly more in each boot".into(),
+        false => format!("with {}", named.join(", ")),
+    };
+    let few = if boots.iter().any(|side| side.len() < 2) {
+        "; boots vary, so record several of each side (-n)"
+    } else {
+        ""
+    };
+    format!("boot is {} {word}: {in_stage} of it in \"{name}\", {named}{few}", time(change))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a stage of two boots with this time, exits by a port, time behind a thread, and time in guest mode.
+    fn stage(ns: u64, exits: u64, behind: u64, guest: u64) -> Column {
+        fn map<T>(name: &str, value: T) -> BTreeMap<String, T> {
+            BTreeMap::from([(name.to_owned(), value)])
+        }
+        // The second boot is a little slower.
+        let both = [0, 50];
+        Column {
+            times: both.map(|more| ns + more).into(),
+            exits: both.map(|more| map("pio read 0x71", (exits, exits * 10 + more))).into(),
+            behind: both.map(|more| map("hog", behind + more)).into(),
+            parts: both.map(|more| map("guest of vCPU 0", guest + more)).into(),
+        }
+    }
+
+    fn said(a: &Column, b: &Column) -> String {
+        verdict(&[("kernel".into(), a, b)], [&a.times, &b.times])
+    }
+
+    #[test]
+    fn the_verdict_names_what_each_slower_boot_has_more_of() {
+        let normal = stage(10_000, 1_000, 500, 8_000);
+        for (slow, why) in [
+            (stage(50_000, 20_000, 500, 8_000), "with 19,000 exits more by pio read 0x71"),
+            (stage(50_000, 1_000, 40_000, 8_000), "more waiting for a CPU behind hog"),
+            (stage(50_000, 1_000, 500, 48_000), "more guest of vCPU 0"),
+            (stage(50_000, 1_000, 500, 8_000), "nothing is clearly more in each boot"),
+        ] {
+            let text = said(&normal, &slow);
+            let begin = "boot is 40.0us slower: 40.0us of it in \"kernel\", ";
+            assert!(text.starts_with(begin) && text.contains(why), "{text}");
+        }
+        let text = said(&stage(50_000, 20_000, 500, 8_000), &normal);
+        assert!(text.contains("faster: ") && text.contains("19,000 exits fewer by pio"), "{text}");
+        let text = said(&normal, &stage(10_030, 1_010, 510, 8_030));
+        assert!(text.starts_with("no difference is clear"), "{text}");
+    }
 }

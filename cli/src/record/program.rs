@@ -20,6 +20,7 @@ use hypertrace_trace::Summary;
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_user::{
     Config, Holder, Program, ProgramError, Session, end_if_cut, exit_code, pass_signals_on,
+    was_told_to_end,
 };
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -81,7 +82,8 @@ fn record(
     };
     let monitor = serve(session.trace());
     let ran = program.map(|program| run_program(&args.program[1..], &session, program, emulator));
-    if program.is_none() || args.wait && matches!(ran, Some((Ok(_), _))) {
+    let waits = args.wait && !was_told_to_end() && matches!(ran, Some((Ok(_), _)));
+    if program.is_none() || waits {
         interrupts.get_or_insert_with(Interrupts::catch);
         wait(args, &session, program.is_some());
     }

@@ -771,6 +771,22 @@ fn a_recording_that_waits_ends_by_a_signal_too() {
 }
 
 #[test]
+fn a_signal_that_ends_the_program_ends_a_recording_that_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (session, ready) = (dir.path().join("S"), dir.path().join("ready"));
+    let mut command = HYPERTRACE.command(["record", "-q", "--wait", "-o"]);
+    command.arg(&session).args(["sh", "-c", "sleep 60 & touch \"$READY\"; exec sleep 60"]);
+    command.stdout(Stdio::null()).env("READY", &ready);
+    let mut running = Running(with_default_signals(&mut command).spawn().unwrap());
+    wait_until("ready", || ready.exists());
+
+    send("TERM", running.0.id().into());
+
+    assert_eq!(running.0.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(HYPERTRACE.info(&session)["finished"], true);
+}
+
+#[test]
 fn without_a_program_those_that_something_else_starts_are_recorded() {
     if daemon() {
         return;
@@ -814,16 +830,53 @@ fn a_session_that_is_there_is_removed_only_if_the_user_says_so() {
     assert_eq!(uuid(), first);
     record(&["--overwrite"]).ok();
     assert_ne!(uuid(), first);
-    // What is no session stays.
-    fs::write(dir.path().join("S/session.json"), "{}").unwrap();
+    let old = dir.path().join("S.old");
+    assert_eq!(HYPERTRACE.info(&old)["uuid"], first);
+    let second = uuid();
+    // Another one is removed by the next, and none by a recording that cannot begin.
+    let said = record(&["--overwrite", "--segment", "none/segment"]).failed(2);
+    assert!(said.contains("none"), "{said}");
+    assert_eq!(HYPERTRACE.info(&old)["uuid"], second);
+    record(&["--overwrite"]).ok();
+    assert_eq!(HYPERTRACE.info(&old)["uuid"], second);
+    record(&["--overwrite"]).ok();
+    // What is no session stays, whatever it has beside its description.
+    let (session, foreign) = (dir.path().join("S"), dir.path().join("F"));
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("session.json"), r#"{"uuid":"x","finished":true}"#).unwrap();
+    fs::rename(&session, dir.path().join("T")).unwrap();
+    fs::rename(&foreign, &session).unwrap();
     let said = record(&["--overwrite"]).failed(2);
-    assert!(said.contains("S is not empty"), "{said}");
-    assert!(dir.path().join("S/ctf").exists());
+    assert!(said.contains("S is not a session's directory"), "{said}");
+    assert!(session.join("session.json").exists());
     // So does what a link names.
-    fs::rename(dir.path().join("S"), dir.path().join("T")).unwrap();
-    symlink("T", dir.path().join("S")).unwrap();
+    fs::remove_dir_all(&session).unwrap();
+    symlink("T", &session).unwrap();
     assert_ne!(record(&["--overwrite"]).code, Some(0));
     assert!(dir.path().join("T/ctf").exists());
+}
+
+#[test]
+fn a_session_of_a_killed_recorder_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = HYPERTRACE.command(["record", "-q", "-o", "S", "--segment", "segment"]);
+    let mut running = Running(command.current_dir(dir.path()).spawn().unwrap());
+    wait_until("the segment", || dir.path().join("segment").exists());
+    let uuid = || HYPERTRACE.info(&dir.path().join("S"))["uuid"].clone();
+    wait_until("the session", || dir.path().join("S/session.json").exists());
+    let overwrite = || {
+        let mut command = HYPERTRACE.command(["record", "-q", "--overwrite", "-o", "S", "true"]);
+        run(command.current_dir(dir.path())).failed(2)
+    };
+    let first = uuid();
+    assert!(overwrite().contains("being recorded"), "{first}");
+    running.0.kill().unwrap();
+    running.0.wait().unwrap();
+
+    let said = overwrite();
+
+    assert!(said.contains("its recorder was killed"), "{said}");
+    assert_eq!(uuid(), first);
 }
 
 /// Runs a script in its own process group and sends it SIGINT, as a terminal does, once the file

@@ -16,8 +16,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 const MAX_TOUCHED: usize = 4096;
 /// What exits are called that touched more.
 const OTHERS: &str = "others";
-/// Maximum number of stages of a boot. Later marks begin none.
+/// End of the name of a stage after lost events.
+const OR_LATER: &str = " or later";
+/// Maximum number of stages of a boot. Later marks and losses begin none.
 const MAX_STAGES: usize = 1000;
+/// Longest time between two recordings of one event, nanoseconds.
+const SAME: i64 = 100_000;
 /// Maximum number of processes that ran vCPUs.
 const MAX_BOOTS: usize = 1000;
 
@@ -65,6 +69,13 @@ struct Process {
     name: Option<String>,
 }
 
+impl Process {
+    /// Returns whether it was made at a time, or so little before that no process can have ended meanwhile.
+    fn is_made_at(&self, ts: i64) -> bool {
+        self.made.is_some_and(|made| ts - made < SAME)
+    }
+}
+
 /// What the code that a vCPU ran was.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Code {
@@ -98,8 +109,10 @@ struct Open {
     exits: BTreeMap<String, (u64, u64)>,
     threads: HashSet<u32>,
     numbers: HashSet<u32>,
-    /// Number of vCPUs that have run the guest's kernel.
-    in_kernel: usize,
+    /// Threads of vCPUs that have run the guest's kernel.
+    in_kernel: HashSet<u32>,
+    /// The vCPU's thread with the last event of KVM.
+    last_vcpu: Option<u32>,
     last: i64,
 }
 
@@ -116,6 +129,8 @@ struct Pass<'a> {
     open: Vec<Open>,
     /// The CPUs that lost events and have had none since, by trace.
     lost: HashSet<(usize, u32)>,
+    /// Threads that have ended.
+    ended: HashSet<u32>,
     /// When each CPU had its last event, by trace.
     last: HashMap<(usize, u32), i64>,
     has_lost: bool,
@@ -136,6 +151,7 @@ pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
         boots: HashMap::new(),
         open: Vec::new(),
         lost: HashSet::new(),
+        ended: HashSet::new(),
         last: HashMap::new(),
         has_lost: false,
         has_entries: false,
@@ -214,6 +230,7 @@ impl Pass<'_> {
                 started.name = name.or(started.name.take());
             }
             "sched:sched_process_exit" => {
+                self.ended.insert(tid);
                 let process = self.process(tid);
                 if let Some(boot) = self.boots.get(&process).copied() {
                     self.end_thread(boot, tid, ts);
@@ -235,7 +252,11 @@ impl Pass<'_> {
                     self.runs(tid, rip as u64, ts);
                 }
                 if let Some(vcpu) = self.vcpus.get_mut(&tid) {
-                    vcpu.exit.get_or_insert(Lasting { since: ts, what: reason, is_counted: false });
+                    let new = Lasting { since: ts, what: reason, is_counted: false };
+                    // KVM has entered the guest again without an event: how long the last exit took is not known.
+                    if let Some(last) = vcpu.exit.replace(new) {
+                        self.open[vcpu.boot].count(&last, last.since);
+                    }
                 }
             }
             "kvm:kvm_pio" => {
@@ -245,7 +266,10 @@ impl Pass<'_> {
                 match (port, field("val")) {
                     (SERIAL, _) if write != 0 => self.point(tid, "first byte on the console", ts),
                     (POST, _) if write != 0 => self.point(tid, "first POST code", ts),
-                    (KEYBOARD, Some(RESET_COMMAND)) if write != 0 => self.point(tid, "reset", ts),
+                    (KEYBOARD, Some(RESET_COMMAND)) if write != 0 => {
+                        self.point(tid, "reset", ts);
+                        self.reset(tid);
+                    }
                     _ => {}
                 }
             }
@@ -291,8 +315,10 @@ impl Pass<'_> {
         let child = number(event, "pid").or_else(|| number(event, "child_pid"));
         let Some(child) = child.and_then(|pid| u32::try_from(pid).ok()) else { return };
         let parent = self.process(by);
-        // The last thread of the number: numbers are used again.
+        // Numbers are used again: this is a new thread.
         self.makers.insert(child, (event.ts_ns, by));
+        self.vcpus.remove(&child);
+        self.ended.remove(&child);
         match number(event, "clone_flags") {
             Some(flags) if flags & CLONE_THREAD != 0 => {
                 self.processes.insert(child, parent);
@@ -304,7 +330,12 @@ impl Pass<'_> {
             Some(_) => {
                 self.processes.insert(child, child);
                 self.parents.insert(child, parent);
-                self.started.entry(child).or_default().made.get_or_insert(event.ts_ns);
+                // Two buffers have the event.
+                if !self.started.get(&child).is_some_and(|of| of.is_made_at(event.ts_ns)) {
+                    let made = Some(event.ts_ns);
+                    self.started.insert(child, Process { made, ..Process::default() });
+                    self.boots.remove(&child);
+                }
             }
             // `sched_process_fork` does not say whether it is a thread.
             None => {}
@@ -325,7 +356,7 @@ impl Pass<'_> {
         }
         let Some(vcpu) = self.vcpus.get_mut(&tid) else { return };
         let open = &mut self.open[vcpu.boot];
-        open.last = open.last.max(ts);
+        (open.last, open.last_vcpu) = (open.last.max(ts), Some(tid));
         if let Some(exit) = vcpu.exit.take() {
             open.count(&exit, ts);
         }
@@ -353,15 +384,19 @@ impl Pass<'_> {
             points: Vec::new(),
         };
         let at = self.open.len();
-        let threads = self.processes.iter().filter(|(_, of)| **of == process).map(|(tid, _)| *tid);
+        let is_its = |(tid, of): &(&u32, &u32)| **of == process && !self.ended.contains(*tid);
+        let threads = self.processes.iter().filter(is_its).map(|(tid, _)| *tid);
         self.open.push(Open {
             boot,
             enders: Vec::new(),
             seen: HashSet::new(),
             exits: BTreeMap::new(),
-            threads: threads.chain([process]).collect(),
+            threads: threads
+                .chain([process].into_iter().filter(|p| !self.ended.contains(p)))
+                .collect(),
             numbers: HashSet::new(),
-            in_kernel: 0,
+            in_kernel: HashSet::new(),
+            last_vcpu: None,
             last: ts,
         });
         self.boots.insert(process, at);
@@ -376,12 +411,18 @@ impl Pass<'_> {
         let Some(vcpu) = self.vcpus.get_mut(&tid) else { return };
         let (boot, code) = (vcpu.boot, vcpu.code);
         let is_first = self.open[boot].boot.stages.iter().all(|stage| stage.name == "VMM");
+        let is_beginning = address < REAL_MODE || RESET.contains(&address);
+        if code == Code::Kernel && is_beginning {
+            // The CPU was reset, or is in firmware.
+            vcpu.code = Code::Low;
+            return;
+        }
         let name = match code {
             Code::Kernel if address >= UPPER_HALF => return,
             _ if address >= UPPER_HALF => {
                 vcpu.code = Code::Kernel;
-                self.open[boot].in_kernel += 1;
-                match self.open[boot].in_kernel {
+                self.open[boot].in_kernel.insert(tid);
+                match self.open[boot].in_kernel.len() {
                     1 => "kernel",
                     2 => "second vCPU",
                     _ => return,
@@ -391,8 +432,7 @@ impl Pass<'_> {
             Code::Kernel if address >= USER => "user space",
             Code::Nothing if is_first => {
                 vcpu.code = Code::Low;
-                let is_firmware = address < REAL_MODE || RESET.contains(&address);
-                if is_firmware { "firmware" } else { "kernel's image" }
+                if is_beginning { "firmware" } else { "kernel's image" }
             }
             _ => {
                 vcpu.code = if code == Code::Nothing { Code::Low } else { code };
@@ -413,6 +453,14 @@ impl Pass<'_> {
         let open = &mut self.open[vcpu.boot];
         if !open.boot.has_end && open.boot.points.iter().all(|point| point.name != name) {
             open.boot.points.push(Point { name: name.into(), ts_ns });
+        }
+    }
+
+    /// Notes that no vCPU of the boot runs the kernel any more.
+    fn reset(&mut self, tid: u32) {
+        let Some(boot) = self.vcpus.get(&tid).map(|vcpu| vcpu.boot) else { return };
+        for vcpu in self.vcpus.values_mut().filter(|vcpu| vcpu.boot == boot) {
+            vcpu.code = Code::Low;
         }
     }
 
@@ -442,7 +490,8 @@ impl Pass<'_> {
         open.threads.remove(&tid);
         open.last = open.last.max(ts);
         if open.threads.is_empty() && !open.boot.has_end {
-            open.end(ts, Some(tid));
+            // The VMM's own threads wait for this vCPU.
+            open.end(ts, open.last_vcpu.or(Some(tid)));
         }
     }
 
@@ -472,14 +521,24 @@ impl Pass<'_> {
                 continue;
             }
             // A mark may have passed meanwhile. Those that come later say where the boot is.
-            let name = before.next().map_or(UNKNOWN, |stage| &stage.name).to_owned();
-            open.begin(&format!("{name} or later"), ts, None);
+            let name = before.next().map_or(UNKNOWN, |stage| &stage.name);
+            let name = format!("{}{OR_LATER}", name.trim_end_matches(OR_LATER));
+            open.begin(&name, ts, None);
         }
     }
 
     fn finish(self, mut warnings: Vec<Warning>) -> Found {
         let Pass {
-            open, processes, parents, makers, numbers, has_entries, has_kvm, has_lost, ..
+            options,
+            open,
+            processes,
+            parents,
+            makers,
+            numbers,
+            has_entries,
+            has_kvm,
+            has_lost,
+            ..
         } = self;
         if open.is_empty() {
             let why = match (has_entries, has_kvm) {
@@ -493,8 +552,19 @@ impl Pass<'_> {
             warnings.push(why.into());
         }
         if has_lost {
-            let why = "the kernel lost events: the stages \"unknown\" are the times in which it did; a larger --buffer helps";
+            let why = "the kernel lost events: the stages \"unknown\" are the times in which it did; `record --buffer` with more helps";
             warnings.push(why.into());
+        }
+        let seen = |name: &str| open.iter().any(|open| open.seen.contains(name));
+        for mark in options.marks.iter().filter(|mark| !open.is_empty() && !seen(mark.name())) {
+            let why = "no event fits the mark after a vCPU's first entry";
+            warnings.push(format!("{}: {why}", mark.name()).into());
+        }
+        if let Some(until) =
+            options.until.as_deref().filter(|until| !open.is_empty() && !seen(until))
+        {
+            warnings
+                .push(format!("no stage {until:?} begins: boots are shown to their ends").into());
         }
         let mut enders = Vec::new();
         let boots = open.into_iter().map(|mut open| {
@@ -519,6 +589,9 @@ impl Open {
     }
 
     fn begin(&mut self, name: &str, ts: i64, by: Option<u32>) {
+        if self.boot.stages.len() >= MAX_STAGES {
+            return;
+        }
         // Two marks at one time are one: no stage is empty.
         if self.boot.stages.pop_if(|last| last.begin_ns == ts).is_none() {
             self.close(ts, by);

@@ -1,7 +1,7 @@
 //! Boots of virtual machines: stages, exits and threads of made machines.
 
 use hypertrace_test_support::boots::{KERNEL, OTHER, VCPU, VMM, Vm, booted};
-use hypertrace_test_support::cpus::{ASLEEP, Cpus};
+use hypertrace_test_support::cpus::{ASLEEP, Cpus, ENDED};
 use hypertrace_test_support::made::Made;
 use hypertrace_test_support::trace_dat::Counted;
 use hypertrace_timeline::boot::{Boots, Mark, Options};
@@ -198,4 +198,71 @@ fn time_in_which_events_were_lost_is_a_stage_of_its_own() {
     assert!(!boots.boots[0].has_end);
     let said = Vec::from_iter(boots.warnings.iter().map(ToString::to_string));
     assert!(said.iter().any(|line| line.contains("the kernel lost events")), "{said:?}");
+}
+
+#[test]
+fn low_addresses_after_a_reset_are_no_user_space() {
+    let mut vm = Vm::new();
+    vm.enter(10_000, 0, 0, KERNEL).exit(11_000, 0, 0x60, KERNEL);
+    // A reset, and firmware that has moved itself.
+    vm.enter(12_000, 0, 0, 0xfff0).exit(13_000, 0, 0x60, 0x7f00_0000);
+    vm.enter(14_000, 0, 0, 0x7f00_0000).exit(15_000, 0, 0x60, KERNEL);
+    vm.enter(16_000, 0, 0, 0x40_1000).exit(17_000, 0, 0x60, 0x40_1000);
+
+    let boots = boots(&vm.end(20_000), |_| {});
+
+    let expected = [("VMM", 0, 7_000), ("kernel", 7_000, 13_000), ("user space", 13_000, 18_000)];
+    assert_eq!(stages(&boots), expected);
+}
+
+#[test]
+fn a_mark_that_never_comes_and_an_end_that_is_none_are_said() {
+    let boots = boots(&booted(), |options| {
+        options.marks = vec!["disk=kvm:kvm_mmio".parse().unwrap()];
+        options.until = Some("userspace".into());
+    });
+
+    assert_eq!(stages(&boots).len(), 5);
+    let said = Vec::from_iter(boots.warnings.iter().map(ToString::to_string));
+    for part in ["disk: no event fits the mark", "no stage \"userspace\" begins"] {
+        assert!(said.iter().any(|line| line.contains(part)), "{said:?}");
+    }
+}
+
+#[test]
+fn several_losses_give_no_name_twice() {
+    let mut vm = Vm::new();
+    vm.enter(10_000, 0, 0, 0xfff0);
+    for n in 0..300 {
+        vm.write(20_000 + 100 * n, 0, (0, 0x70), 40, 0xe000);
+    }
+    vm.exit(90_000, 0, 0x60, 0xe000);
+    let trace = vm.0.trace_without(|all, cpu, number| {
+        (!all && cpu == 0 && number > 20 && number % 200 == 0).then_some(Counted(true))
+    });
+
+    let boots = boots(&vm.made(trace), |_| {});
+
+    let names = Vec::from_iter(stages(&boots).into_iter().map(|(name, ..)| name));
+    assert!(names.iter().filter(|name| **name == "unknown").count() > 2, "{names:?}");
+    let known = ["VMM", "firmware", "unknown", "firmware or later"];
+    assert!(names.iter().all(|name| known.contains(name)), "{names:?}");
+}
+
+#[test]
+fn a_process_with_the_number_of_an_older_one_is_a_boot_of_its_own() {
+    let mut vm = Vm::new();
+    vm.enter(10_000, 0, 0, KERNEL).exit(11_000, 0, 0x60, KERNEL);
+    vm.0.at(12_000).exit(0, false).switch(0, ENDED, VMM).exit(0, false).switch(0, ENDED, OTHER);
+    vm.0.at(12_500).switch(1, ENDED, VCPU[1]).exit(1, false).switch(1, ENDED, OTHER);
+    vm.0.at(500_000).start(0, false, VMM).switch(0, ASLEEP, VMM).execute(0);
+    vm.0.at(501_000).start(0, true, VCPU[0]).switch(0, ASLEEP, VCPU[0]);
+    vm.enter(510_000, 0, 0, KERNEL).exit(511_000, 0, 0x60, KERNEL);
+    vm.0.at(512_000).exit(0, false).switch(0, ENDED, VMM).exit(0, false).switch(0, ENDED, OTHER);
+    let trace = vm.0.trace();
+
+    let boots = boots(&vm.made(trace), |_| {});
+
+    let found = boots.boots.iter().map(|boot| (boot.pid, boot.has_end, boot.duration_ns()));
+    assert_eq!(Vec::from_iter(found), [(300, true, 9_500), (300, true, 12_000)]);
 }

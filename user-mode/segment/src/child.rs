@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
 /// While it lives, a handler gets these signals.
 #[derive(Debug)]
@@ -82,12 +82,21 @@ static PROGRAM: AtomicI32 = AtomicI32::new(0);
 /// A signal that came before the program was there, 0 if none did.
 static EARLY: AtomicI32 = AtomicI32::new(0);
 
+/// Whether a signal that ends programs was passed on.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether the program of [`run`] was told to end, by a signal to this process.
+pub fn was_told_to_end() -> bool {
+    TOLD.load(SeqCst)
+}
+
 /// Passes on a signal that came before the program was there. The program did not get that signal from a terminal.
 fn pass_early() {
     let program = PROGRAM.load(SeqCst);
     if program != 0 {
         let early = EARLY.swap(0, SeqCst);
         if early != 0 {
+            TOLD.store(true, SeqCst);
             // SAFETY: as in `pass_on`.
             unsafe { libc::kill(program, early) };
         }
@@ -103,6 +112,7 @@ extern "C" fn pass_on(signal: libc::c_int) {
         // Another thread may have started the program meanwhile, and have looked for an early signal before this one.
         pass_early();
     } else if matches!(signal, libc::SIGTERM | libc::SIGHUP) {
+        TOLD.store(true, SeqCst);
         // SAFETY: kill may be called in a signal handler; a child that has
         // ended keeps its number until it is waited for.
         unsafe { libc::kill(program, signal) };

@@ -4,12 +4,14 @@
 use crate::file::Segment;
 use hypertrace_abi::layout::local::ENVIRONMENT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{fstat, stat};
+use rustix::fs::{AtFlags, CWD, StatxFlags, fstat, makedev, statx};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -58,9 +60,12 @@ impl Segment {
     pub fn wait_for_holders(&self, has_begun: bool, is_over: impl Fn() -> bool) {
         let mut last = has_begun.then(Instant::now);
         while !is_over() && last.is_none_or(|last| last.elapsed() < GRACE) {
-            let mut held = Vec::from_iter(self.holders().into_iter().filter_map(open));
+            let holders = self.holders();
+            let has_any = !holders.is_empty();
+            let mut held = Vec::from_iter(holders.into_iter().filter_map(open));
             if held.is_empty() {
                 thread::sleep(PERIOD);
+                last = if has_any { Some(Instant::now()) } else { last };
                 continue;
             }
             // Processes that get the segment meanwhile are children of these, or are found in the next round.
@@ -72,6 +77,12 @@ impl Segment {
     }
 
     fn is_in_environment(&self, pid: u32) -> bool {
+        // Nobody but the owner and root can open the segment: others who name it cannot trace.
+        let owner = fstat(self.file()).map_or(0, |own| own.st_uid);
+        let user = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
+        if !user.is_ok_and(|user| user == owner || user == 0) {
+            return false;
+        }
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let location = self.location();
         environment.split(|byte| *byte == 0).any(|variable| {
@@ -83,8 +94,11 @@ impl Segment {
     fn is_open_in(&self, pid: u32) -> bool {
         let Ok(own) = fstat(self.file()) else { return false };
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        files.map(|entry| stat(entry.path())).any(|found| {
-            found.is_ok_and(|found| (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino))
+        // Without a question to the file's system: one that does not answer would hold this process up.
+        let known = |path: &Path| statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
+        files.filter_map(|entry| known(&entry.path()).ok()).any(|found| {
+            let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+            (device, found.stx_ino) == (own.st_dev, own.st_ino)
         })
     }
 }

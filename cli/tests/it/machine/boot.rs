@@ -5,7 +5,8 @@ use hypertrace_tests::command::run;
 use hypertrace_tests::linux::Linux;
 use hypertrace_tests::machine::{Machine, line_of};
 use serde_json::Value;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Returns the line that starts a VM of this machine type.
 fn vm(linux: &Linux, folder: &Path, machine: &str) -> String {
@@ -39,6 +40,62 @@ fn check(boot: &Value) {
     assert!(stages.iter().all(|stage| stage["name"] != "unknown"), "{boot}");
 }
 
+/// Runs a script that records the boots of two sides by `boots SIDE COMMAND..`. Returns the folder with these, and what
+/// `boot --of .. --with` shows of the sides with these options.
+#[track_caller]
+fn compared(machine: &Machine, script: &str) -> (PathBuf, impl Fn(&[&str]) -> String) {
+    let script = format!(
+        r#"H='{}'
+{FUNCTIONS}
+        boots() {{ name=$1; shift; "$H" boot -n 2 --limit 200s -o $shared/$name -- "$@" || exit 7; }}
+        {script}"#,
+        HYPERTRACE.0
+    );
+    let (ran, shared) = machine.run(&script);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let folder = shared.clone();
+    // As `boot-*` names them in a shell.
+    let boots = move |side: &str| {
+        let all = fs::read_dir(shared.join(side)).unwrap().map(|entry| entry.unwrap().file_name());
+        let all = all.filter(|name| name.to_str().unwrap().starts_with("boot-"));
+        let mut all = Vec::from_iter(all.map(|name| shared.join(side).join(name)));
+        all.sort();
+        assert_eq!(all.len(), 2, "{all:?}");
+        all
+    };
+    let show = move |options: &[&str]| {
+        let mut command = HYPERTRACE.command(["boot", "--of"]);
+        run(command.args(boots("a")).arg("--with").args(boots("b")).args(options)).ok()
+    };
+    (folder, show)
+}
+
+/// Returns the sentence about the difference.
+fn verdict(shown: &str) -> String {
+    let words = Vec::from_iter(shown.split_whitespace()).join(" ");
+    words.split_once(" stage, fastest of").unwrap().0.to_owned()
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
+fn a_program_that_takes_a_vcpus_cpu_is_named_as_the_cause_of_a_slow_boot() {
+    let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let vm = vm(&linux, folder.path(), "microvm,rtc=on");
+    let script = format!(
+        "cp /bin/sh hog; boots a taskset -c 0 {vm}
+        taskset -c 0 ./hog -c 'while :; do :; done' & hog=$!
+        boots b taskset -c 0 {vm}; kill $hog"
+    );
+
+    let (_, show) = compared(machine, &script);
+
+    let verdict = verdict(&show(&[]));
+    assert!(verdict.contains(" slower: "), "{verdict}");
+    assert!(verdict.contains("more waiting for a CPU behind hog"), "{verdict}");
+    Linux::used();
+}
+
 #[test]
 #[ignore = "cargo xtask full --only machine"]
 fn a_clock_that_is_not_there_is_named_as_the_cause_of_a_slow_boot() {
@@ -46,35 +103,18 @@ fn a_clock_that_is_not_there_is_named_as_the_cause_of_a_slow_boot() {
     let folder = tempfile::tempdir().unwrap();
     let on = vm(&linux, folder.path(), "microvm,rtc=on");
     let off = vm(&linux, folder.path(), "microvm,rtc=off");
-    let script = format!(
-        r#"H='{}'
-{FUNCTIONS}
-        boots() {{ name=$1; shift; "$H" boot -n 2 --limit 200s -o $shared/$name -- "$@" || exit 7; }}
-        boots on {on}; boots off {off}"#,
-        HYPERTRACE.0
-    );
 
-    let (ran, shared) = machine.run(&script);
+    let script = format!("boots a {on}; boots b {off}");
+    let (shared, show) = compared(machine, &script);
 
-    assert_eq!(ran.code, 0, "{ran:?}");
-    let boots = |side: &str| ["01", "02"].map(|n| format!("{side}/boot-{n}"));
-    let command = |options: &[&str]| {
-        let mut command = HYPERTRACE.command(["boot", "--of"]);
-        command.args(boots("on")).arg("--with").args(boots("off")).args(options);
-        run(command.current_dir(&shared)).ok()
-    };
-    let shown = command(&[]);
     // Linux asks the clock 20,000 times through each of its two ports.
-    let verdict = Vec::from_iter(shown.split_whitespace()).join(" ");
-    let (verdict, _) = verdict.split_once(" stage, fastest of").unwrap();
-    assert!(
-        verdict.contains(" slower: ") && verdict.contains("of it in \"second vCPU\""),
-        "{shown}"
-    );
+    let verdict = verdict(&show(&[]));
+    assert!(verdict.contains(" slower: "), "{verdict}");
+    assert!(verdict.contains("of it in \"second vCPU\""), "{verdict}");
     for port in ["exits more by pio write 0x70", "exits more by pio read 0x71"] {
-        assert!(verdict.contains(port), "{shown}");
+        assert!(verdict.contains(port), "{verdict}");
     }
-    std::fs::write(shared.join("json"), command(&["--json"])).unwrap();
+    fs::write(shared.join("json"), show(&["--json"])).unwrap();
     let all = json(&shared.join("json"));
     for side in ["of", "with"] {
         for recording in all[side].as_array().unwrap() {
