@@ -454,8 +454,8 @@ struct region_sites {
     HYPERTRACE_UNSEEN_ static region_sites *of(const char *name, size_t length, size_t hash);
 };
 
-/* By a hash of the name. A template, so that several sources may define it. No std::atomic: before C++20, its start would be code
- * of each source. */
+/* By a hash of the name. A template, so that several sources may define it. An array of std::atomic would need code before main in
+ * each source that is older than C++20. */
 template <typename = void> struct all_region_sites {
     static region_sites *heads[64];
 };
@@ -498,7 +498,7 @@ namespace hypertrace {
 
 /*
  * A region of interest from here to the end of the object's life: hypertrace::region r("parse", id). The
- * name is a string literal. At its first use a name takes some memory, which stays.
+ * name is a string literal. The first region of each name allocates memory, which is never freed.
  */
 class region {
   public:

@@ -384,7 +384,7 @@ fn numbers_of_spans_do_not_repeat_in_threads_and_forked_children() {
 }
 
 #[test]
-fn a_span_that_is_never_entered_makes_no_event() {
+fn values_before_the_first_entry_are_recorded_and_a_span_without_one_is_no_region() {
     let Some(dir) = program(this_test!(), || {
         tracing::dispatcher::with_default(&guest(), || {
             let never = info_span!("never", status = tracing::field::Empty);
@@ -398,8 +398,9 @@ fn a_span_that_is_never_entered_makes_no_event() {
 
     let events = events(dir.path());
 
-    assert_eq!(names(&events), ["work_begin", "poll_end", "work_end"]);
-    assert_eq!(events[0].fields["any_client_"], true);
+    assert_eq!(names(&events), ["never_record", "work_begin", "poll_end", "work_end"]);
+    assert_eq!(events[0].fields["status"], 200);
+    assert_eq!(events[1].fields["any_client_"], true);
 }
 
 #[test]

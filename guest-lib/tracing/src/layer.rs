@@ -354,8 +354,9 @@ where
             add(&WITHOUT_SCHEMA);
             return;
         };
-        let is_recorded = open.is_recorded.load(Relaxed);
-        if !is_recorded || D::on_span(callsite.record_slot) & RING == 0 {
+        // Values that come before the first entry belong to a begin that is still to come.
+        let has_begin = open.is_recorded.load(Relaxed) || open.close() == Close::NeverEntered;
+        if !has_begin || D::on_span(callsite.record_slot) & RING == 0 {
             return;
         }
         let Some(_formatting) = Formatting::begin() else { return };

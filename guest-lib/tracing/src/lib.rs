@@ -17,7 +17,7 @@
 //!
 //! A span is a region of interest from its first entry to its close: the events
 //! `NAME_begin` and `NAME_end`. So `hypertrace regions` shows how long it took and
-//! divides that time into its parts. A span that is never entered makes no event.
+//! divides that time into its parts. A span that is never entered is no region.
 //!
 //! An asynchronous span ([`Instrument`](https://docs.rs/tracing/latest/tracing/trait.Instrument.html))
 //! is entered for each poll, on whichever thread polls. Its end has the field
@@ -43,8 +43,8 @@
 //! - `target`. `regions --by target` groups by it, and spans of one name with several
 //!   targets are several rows, `TARGET::NAME`.
 //!
-//! Values that are recorded after the first entry are an event `NAME_record`; those before
-//! it are left out. A span that a forked child has a copy of is its parent's: the child's
+//! Values that are recorded later, also before the first entry, are an event `NAME_record`
+//! with the span's `id`. A span that a forked child has a copy of is its parent's: the child's
 //! entries into it make no event.
 //!
 //! # Events
@@ -82,9 +82,9 @@
 //!
 //! # Switches
 //!
-//! An event or a span that is off is not formatted. A span whose begin is off at its first
-//! entry makes no other event. In a guest, patterns switch names by the enable mask
-//! (`trace-event request_* off`, `trace-event poll_* off`); on a host, `log_*` switch the
+//! The layer formats no event or span that is off. If a span's begin is off at the first
+//! entry, the layer emits no later event of that span. In a guest, the enable mask switches
+//! events by patterns of their names (`trace-event request_* off`, `trace-event poll_* off`); on a host, `log_*` switch the
 //! levels, and `span_*` all spans. There all are off until they are switched on, and the
 //! backends of text get `log_*` and `span_*` as text, without polls.
 #![warn(missing_debug_implementations)]

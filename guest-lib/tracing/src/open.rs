@@ -23,7 +23,8 @@ const TAKEN: u64 = u64::MAX;
 pub struct Open {
     /// Number of the place in the code, number of its schema, number of words.
     kind: AtomicU64,
-    /// Thread that is in the span, and how often it has entered. 0: no thread.
+    /// Number of the thread inside the span, in the upper 32 bits, and the depth of that thread's entries below. 0: no thread is
+    /// inside.
     inside: AtomicU64,
     /// Thread of the first entry. 0: the span was not entered.
     first: AtomicU32,
@@ -125,7 +126,7 @@ impl Open {
     }
 }
 
-/// Returns the number of the calling thread in this process, from 1 on.
+/// Returns the calling thread's number. Threads are numbered from 1, in the order of their first entries into spans.
 #[inline]
 fn thread() -> u32 {
     static THREADS: AtomicU32 = AtomicU32::new(0);

@@ -12,15 +12,15 @@ use hypertrace_format::error::Warning;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Maximum number of things that the exits of a stage touched. Exits that touched others are counted together.
+/// Maximum number of different ports, addresses and MSRs that a stage counts apart. Exits that touched others are counted together.
 const MAX_TOUCHED: usize = 4096;
-/// What exits are called that touched more.
+/// Name under which a stage counts those exits.
 const OTHERS: &str = "others";
 /// End of the name of a stage after lost events.
 const OR_LATER: &str = " or later";
 /// Maximum number of stages of a boot. Later marks and losses begin none.
 const MAX_STAGES: usize = 1000;
-/// Longest time between two recordings of one event, nanoseconds.
+/// Maximum time between the records of one event in the kernel's two buffers, nanoseconds.
 const SAME: i64 = 100_000;
 /// Maximum number of processes that ran vCPUs.
 const MAX_BOOTS: usize = 1000;
@@ -41,21 +41,21 @@ const SERIAL: i64 = 0x3f8;
 const POST: i64 = 0x80;
 const KEYBOARD: i64 = 0x64;
 const RESET_COMMAND: i64 = 0xfe;
-/// What a guest of Firecracker writes into its boot timer.
+/// Value that a guest writes into Firecracker's boot timer at the end of its boot.
 const BOOT_TIMER: i64 = 123;
 
-/// What was found.
+/// Result of the pass.
 pub(super) struct Found {
     pub boots: Vec<Boot>,
-    /// By thread, the process that it is of.
+    /// Process of each thread.
     pub processes: HashMap<u32, u32>,
-    /// By process, the process that made it.
+    /// Parent of each process.
     pub parents: HashMap<u32, u32>,
-    /// By thread: when it was made, and by which thread.
+    /// Time at which each thread was created, and the thread that created it.
     pub makers: HashMap<u32, (i64, u32)>,
-    /// By thread: index of its boot, and the number of the vCPU.
+    /// Index of the boot and number of the vCPU, for each thread that runs a vCPU.
     pub vcpus: HashMap<u32, (usize, u32)>,
-    /// By boot and stage: the thread whose event ended the stage.
+    /// Thread whose event ended the stage, for each stage of each boot.
     pub enders: Vec<Vec<Option<u32>>>,
     pub warnings: Vec<Warning>,
 }
@@ -63,23 +63,24 @@ pub(super) struct Found {
 /// A process, before it has a vCPU.
 #[derive(Default)]
 struct Process {
-    /// When its first program began.
+    /// Time of the process's first exec.
     exec: Option<i64>,
     made: Option<i64>,
     name: Option<String>,
 }
 
 impl Process {
-    /// Returns whether it was made at a time, or so little before that no process can have ended meanwhile.
+    /// Returns whether the process was created at a time, or so little before that the number cannot be another process's.
     fn is_made_at(&self, ts: i64) -> bool {
         self.made.is_some_and(|made| ts - made < SAME)
     }
 }
 
-/// What the code that a vCPU ran was.
+/// Code that a vCPU has run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Code {
     Nothing,
+    /// Code below the kernel's addresses, and nothing else since the last reset.
     Low,
     Kernel,
 }
@@ -88,13 +89,13 @@ enum Code {
 struct Vcpu {
     boot: usize,
     code: Code,
-    /// The exit that lasts.
+    /// Exit that has not ended yet.
     exit: Option<Lasting>,
 }
 
-/// An exit that lasts.
+/// An exit that has not ended yet.
 struct Lasting {
-    /// When it began, or when the stage began, if that is later.
+    /// Begin of the exit, or of the stage, whichever is later.
     since: i64,
     what: String,
     /// Whether an earlier stage has counted it.

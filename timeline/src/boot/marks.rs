@@ -40,16 +40,6 @@ impl Mark {
         &self.name
     }
 
-    /// Returns the name of the event.
-    pub fn event(&self) -> &str {
-        &self.event
-    }
-
-    /// Returns the condition.
-    pub fn filter(&self) -> Option<&Filter> {
-        self.filter.as_ref()
-    }
-
     /// Returns whether an event is one of the mark's.
     pub fn fits(&self, event: &EventRef<'_>) -> bool {
         **event.name == *self.event && self.filter.as_ref().is_none_or(|filter| filter.fits(event))

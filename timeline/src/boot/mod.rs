@@ -34,16 +34,16 @@ use crate::regions::{Part, Times};
 use hypertrace_format::error::Warning;
 use serde::Serialize;
 
-/// Name of the stage of which events were lost, so that another stage may have begun in it.
+/// Name of a stage in which the kernel lost events, so that other stages may have begun meanwhile.
 pub const UNKNOWN: &str = "unknown";
 
-/// What is a boot.
+/// Marks that begin the stages of a boot, and the mark that ends the boot.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Marks besides the standard ones. Each begins a stage of its name.
+    /// Marks besides the standard ones. Each mark begins a stage with the mark's name.
     pub marks: Vec<Mark>,
-    /// The mark at whose beginning a boot has ended: the name of a stage. `None`: the VMM's end.
+    /// Name of the stage at whose begin the boot ends. `None`: the boot ends with the VMM.
     pub until: Option<String>,
 }
 
@@ -100,7 +100,7 @@ pub struct Stage {
     /// The exits of vCPUs, by what they touched: those with the most time first. An exit that lasts into a later stage has time in
     /// both, and is counted in the first.
     pub exits: Vec<Exit>,
-    /// What each thread of the VMM's processes did in it: the one with the most time on a CPU first.
+    /// Time of each thread of the VMM's processes in the stage. The thread with the most time on a CPU comes first.
     pub threads: Vec<Thread>,
     /// The critical path: while the thread whose event ended the stage was blocked, what the thread did that woke it, and so on.
     /// The longest step first. Steps add up to the duration.
@@ -111,11 +111,11 @@ pub struct Stage {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Exit {
-    /// What was touched, as `pio write 0x70`, `mmio read 0xfee00020`, `msr write 0x10`; else KVM's reason, as `hlt`.
+    /// Port, address or MSR that the exits touched, as `pio write 0x70`, `mmio read 0xfee00020`, `msr write 0x10`; else KVM's reason, as `hlt`.
     pub what: String,
     /// Number of exits.
     pub count: u64,
-    /// Time until the vCPU was in guest mode again, nanoseconds: that of KVM, of the VMM, and waits.
+    /// Time from the exits to the vCPU's next entries into guest mode, nanoseconds: work of KVM and the VMM, and waits.
     pub ns: u64,
 }
 
@@ -129,10 +129,10 @@ pub struct Thread {
     pub name: String,
     /// Number of the vCPU that it ran.
     pub vcpu: Option<u32>,
-    /// What it did: time in each part, nanoseconds.
+    /// Time of the thread in each part, nanoseconds.
     #[serde(rename = "parts")]
     pub times: Times,
-    /// What it waited for: the longest first.
+    /// Waits of the thread by cause, the longest first.
     pub waits: Vec<Wait>,
 }
 
@@ -161,7 +161,7 @@ pub struct Step {
 }
 
 impl Boots {
-    /// Finds the boots of a recording with the host's kernel.
+    /// Finds the boots in a recording that has the host kernel's events.
     ///
     /// # Errors
     /// If a stream or a trace is damaged.

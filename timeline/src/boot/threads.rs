@@ -47,7 +47,7 @@ impl Consumer for Intervals<'_> {
             self.names.insert(of.tid, name.to_owned());
         }
         let (from, to, part) = (of.interval.from, of.interval.to, of.interval.part);
-        let cause = of.cause.as_ref().map(name);
+        let cause = of.cause.as_ref().map(ToString::to_string);
         let stages = &self.found.boots[boot].stages;
         let first = stages.partition_point(|stage| stage.end_ns <= from);
         for (at, stage) in stages.iter().enumerate().skip(first) {
@@ -90,22 +90,6 @@ impl Found {
             process = *self.parents.get(&process)?;
         }
         None
-    }
-}
-
-/// Returns a cause as text.
-fn name(cause: &Cause) -> String {
-    match cause {
-        Cause::Thread { tid, name: Some(name), .. } => format!("{name}-{tid}"),
-        Cause::Thread { tid, .. } => format!("thread {tid}"),
-        Cause::Idle => "idle CPU".into(),
-        Cause::Timer => "timer".into(),
-        Cause::Interrupt(Some(name)) => format!("interrupt {name}"),
-        Cause::Interrupt(None) => "interrupt".into(),
-        Cause::Softirq(Some(name)) => format!("softirq {name}"),
-        Cause::Softirq(None) => "softirq".into(),
-        Cause::Others => "others".into(),
-        Cause::Unknown(_) => "not known".into(),
     }
 }
 

@@ -187,7 +187,7 @@ impl Role {
 pub(super) struct Roles {
     /// Names of the regions: those that are selected, then that of the polls of spans, if there are some.
     names: Vec<String>,
-    /// Number of the polls' name, if polls are there only because they are parts of spans.
+    /// Number of the polls' name, if the user did not select polls, so that they only divide their spans.
     hidden: Option<u32>,
     /// By session and the class's id.
     all: Vec<Vec<Role>>,

@@ -243,7 +243,7 @@ impl Spans {
         }
     }
 
-    /// Takes a poll that is a region, before its time is divided.
+    /// Counts a poll as a region inside its span. The poll's time is divided later.
     pub fn add_poll(&mut self, key: Key, index: u32, counts: bool) {
         let Some(number) = self.open.get(&key).and_then(|span| span.parted) else { return };
         let Some(parted) = self.parted.get_mut(&number) else { return };

@@ -33,7 +33,6 @@ const HEADERS: [Header; 2] = [
 #include <stdint.h>
 #include <string.h>
 #if defined(__cplusplus)
-#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>

@@ -59,7 +59,7 @@ impl Pass<'_> {
     /// Forgets a span whose number begins again elsewhere, or after polls: its end cannot be told from that of the new one.
     fn replace(&mut self, key: Key, name: u32, place: Place) {
         let Some(old) = self.spans.get(key) else { return };
-        // Where the regions of one place have one id, they are found there.
+        // `Pairs` counts a second begin with the same name and id at the same place.
         if old.parted.is_none() && (old.name, old.place) == (name, place) {
             return;
         }
