@@ -150,7 +150,8 @@ enum Cpu {
     On,
     Out(Why),
     Woken,
-    /// It was switched out, and had an event of its own since: a switch is missing.
+    /// It was switched out, and had an event of its own since, or it was on a CPU, and had an event on another CPU: a switch is
+    /// missing.
     Unclear,
 }
 
@@ -162,6 +163,8 @@ pub struct Account {
     exactness: Exactness,
     mode: Option<Mode>,
     cpu: Cpu,
+    /// Number of the CPU of the thread's last event in the kernel's trace.
+    seen_on: Option<u16>,
     /// Time of the last mark of any kind; `None` before the first one.
     last: Option<i64>,
     /// The event of the next mark.
@@ -209,6 +212,7 @@ impl Account {
             exactness,
             mode: None,
             cpu: Cpu::On,
+            seen_on: None,
             last: None,
             by: None,
             causes: Vec::new(),
@@ -253,6 +257,7 @@ impl Account {
 
     /// Takes the next mark.
     pub fn mark(&mut self, time: i64, mark: Mark) {
+        self.see(mark);
         if self.cpu == Cpu::On && matches!(mark, Mark::Interrupt | Mark::Other) {
             return self.other(time);
         }
@@ -267,6 +272,19 @@ impl Account {
         if (mark, self.own, self.mode) == (Mark::In, Part::OnCpu, None) {
             // A program's thread has one mode.
             (self.mode, self.begun) = (Some(Mode::Guest), time);
+        }
+    }
+
+    /// Notes the CPU of a mark. A thread that is on a CPU, and has an event on another CPU, was switched away and back in between,
+    /// and the kernel's trace has neither switch.
+    fn see(&mut self, mark: Mark) {
+        // The event of a wake-up is on the CPU of the waker.
+        let Some(cpu) = self.by.and_then(Evidence::cpu).filter(|_| mark != Mark::Wakeup) else {
+            return;
+        };
+        let before = self.seen_on.replace(cpu);
+        if self.cpu == Cpu::On && mark != Mark::In && before.is_some_and(|before| before != cpu) {
+            self.cpu = Cpu::Unclear;
         }
     }
 
@@ -379,6 +397,7 @@ impl Account {
         self.prove(Part::Unknown);
         self.push((last, time), Some(Part::Unknown));
         (self.mode, self.cpu, self.is_new, self.reason) = (None, Cpu::On, false, 0);
+        self.seen_on = None;
     }
 
     /// Ends the account: what is not known until now never will be.

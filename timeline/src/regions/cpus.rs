@@ -344,10 +344,12 @@ impl Cpus {
                 (cpu.timer, cpu.handler) = (None, Some(causes.number(Found::Interrupt(name))));
             }
             CpuEvent::HandlerEnd => cpu.handler = None,
+            // A CPU runs one softirq after the other, so a timer of the softirq before has ended, too.
             CpuEvent::SoftirqBegin { vec } => {
-                cpu.softirq = tid(vec).and_then(|n| n.try_into().ok())
+                let vec = tid(vec).and_then(|n| n.try_into().ok());
+                (cpu.timer, cpu.softirq) = (None, vec);
             }
-            CpuEvent::SoftirqEnd => cpu.softirq = None,
+            CpuEvent::SoftirqEnd => (cpu.timer, cpu.softirq) = (None, None),
             CpuEvent::Waking { tid: field } => {
                 let by = cpu.waker(context, named(running, b""), causes);
                 let Some(woken) = tid(field) else { return };

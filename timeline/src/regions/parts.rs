@@ -292,6 +292,16 @@ pub struct Evidence {
     pub event: u32,
 }
 
+impl Evidence {
+    /// Returns the CPU whose kernel recorded the event; `None` for an event of a client or of a VMM's thread.
+    pub(super) fn cpu(self) -> Option<u16> {
+        match self.stream {
+            Stream::Kernel { cpu, .. } => Some(cpu),
+            Stream::Client(_) | Stream::Thread(_) => None,
+        }
+    }
+}
+
 /// A stream of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
@@ -316,10 +326,7 @@ impl Interval {
 
     /// Returns the CPU of the kernel's event that ended it.
     pub(super) fn cpu(&self) -> Option<u16> {
-        match self.ended_by?.stream {
-            Stream::Kernel { cpu, .. } => Some(cpu),
-            Stream::Client(_) | Stream::Thread(_) => None,
-        }
+        self.ended_by?.cpu()
     }
 
     /// Returns what of it is within a time.

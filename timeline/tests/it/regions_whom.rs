@@ -720,6 +720,50 @@ fn a_lane_without_the_other_threads_events_says_nothing_of_a_cpu() {
     assert_eq!(turns.len(), 6);
 }
 
+#[test]
+fn a_timer_whose_end_is_missing_ends_before_the_next_softirq() {
+    let mut machine = begun(1);
+    machine.at(1_500).switch(0, ASLEEP, HOG).at(2_000).timer(0, SOFT, PIG);
+    machine.at(2_100).softirq(0, 3, OWN).at(2_200).switch(0, READY, OWN);
+    end(&mut machine);
+    let made = machine.session();
+    let end_of_timer =
+        |(_, id, ..): &(u64, u32, u32, Vec<u8>)| *id as u16 == trace_dat::HRTIMER_EXPIRE_EXIT_ID;
+    let missing = machine.all[0].iter().position(end_of_timer).unwrap();
+    let lost = |all: bool, _, n| (all && n == missing).then_some(Counted(false));
+    made.kernel(&machine.trace_without(lost));
+
+    let waits = waits(&all(&made).groups[0]);
+    assert!(waits.contains(&blocked("softirq NET_RX", 605)), "{waits:?}");
+}
+
+#[test]
+fn a_thread_that_moves_between_cpus_without_its_switches_is_on_neither() {
+    let mut machine = begun(2);
+    machine.at(2_000).switch(0, READY, HOG).at(3_000).switch(1, READY, OWN);
+    machine.at(3_500).timer(1, HARD, PIG);
+    end(&mut machine);
+    let made = machine.session();
+    let is_missing = |(time, ..): &(u64, u32, u32, Vec<u8>)| {
+        [2_000, 3_000].map(|at| HOST_BASE + at).contains(time)
+    };
+    let lost = |all: bool, cpu: usize, n: usize| {
+        (!all && is_missing(&machine.asked[cpu][n])).then_some(Counted(false))
+    };
+    made.kernel(&machine.trace_without(lost));
+
+    let regions = with_lanes(&made);
+
+    // The timer shows the thread on the second CPU, and nobody knows since when. The begin of the region, no event of the
+    // kernel, ends the first time.
+    let own = |from, to, cpu| (from, to, cpu, "own".to_owned());
+    assert_eq!(
+        turns(&regions, 1_100).unwrap(),
+        [own(1_000, 1_100, None), own(3_500, 3_605, Some(1))]
+    );
+    assert_eq!(regions.groups[0].total.times.get(Part::Unknown), 2_400);
+}
+
 /// A machine that runs at random, with the truth about its program's waits in each region: part, cause and time.
 struct Simulated {
     machine: Cpus,
