@@ -2,22 +2,22 @@
 
 //! The layout of the device: PCI identity, BARs, register offsets, client pages.
 //!
-//! Offsets and sizes are in bytes unless a name says words. `docs/abi.md` has
-//! the same as tables, with the reader and writer of each word.
+//! Offsets and sizes are in bytes unless a name says words. `docs/abi.md` lists the same layout and says who
+//! writes each word.
 
 #[doc(hidden)]
 pub mod local;
-/// PCI vendor id (Red Hat, which sets 10f0-10ff aside for experiments).
+/// PCI vendor id of Red Hat, which reserves the device ids 10f0 to 10ff for experiments.
 pub const PCI_VENDOR: u16 = 0x1af4;
-/// Default PCI device id. A guest also checks the config page's magic word.
+/// Default PCI device id. A VMM may use another id, so a guest also checks the magic word of the config page.
 pub const PCI_DEVICE: u16 = 0x10f0;
-/// PCI subsystem id: "ht".
+/// PCI subsystem id: "ht" in ASCII.
 pub const PCI_SUBSYSTEM: u16 = 0x6874;
-/// PCI device id of a function of this vendor whose BAR 2 is a file of the host: ivshmem. The file may
-/// hold a segment.
+/// PCI device id of ivshmem, a function of the same vendor whose BAR 2 is a file of the host. The file may
+/// contain a segment.
 #[doc(hidden)]
 pub const IVSHMEM_DEVICE: u16 = 0x1110;
-/// The BAR of ivshmem that is the file.
+/// Index of the ivshmem BAR that maps the file.
 #[doc(hidden)]
 pub const IVSHMEM_BAR: usize = 2;
 /// PCI class: memory controller, RAM.
@@ -27,97 +27,96 @@ pub const PCI_REVISION: u8 = 3;
 
 /// Unit of mapping: the size of register pages and client pages.
 pub const PAGE: u64 = 4096;
-/// Minimum size of a BAR: hosts with 64 KiB pages can map each one by itself.
+/// Minimum size of a BAR in bytes, so that a host with 64 KiB pages can map each BAR by itself.
 pub const MIN_BAR: u64 = 64 * 1024;
-/// Bytes of a 64-bit word, the unit of rings and logs.
+/// Size in bytes of a 64-bit word, the unit of rings and logs.
 pub const WORD: u64 = 8;
 
-/// Bytes from one client's 2016 argument slot in BAR 1 to the next, per argument:
-/// the 2016 code steps `u64` pointers by `client * args * 8`.
+/// Distance in bytes, per argument, from one client's 2016 argument slot in BAR 1 to the next. The factor is
+/// 64 because the 2016 code advances `u64` pointers by `client * args * 8`.
 #[doc(hidden)]
 pub const LEGACY_SLOT_STRIDE_PER_ARG: u64 = 64;
-/// Greatest number of arguments of a 2016 event.
+/// Maximum number of arguments of a 2016 event.
 #[doc(hidden)]
 pub const MAX_LEGACY_ARGS: u32 = 16;
 
-/// Registers of a client's page in BAR 2.
+/// Offsets of the registers in a client's page of BAR 2.
 pub mod register {
-    /// Register for reference points: the value is the slot's `seq`.
+    /// Register that makes a reference point. The low half of the stored value is the slot's `seq`.
     pub const EMIT: u64 = 0x00;
-    /// Register for the token of a new holder, nonzero.
+    /// Register to which a new holder stores its token, which is nonzero.
     pub const LEASE: u64 = 0x08;
-    /// End of the registers. The rest of the page reads as zero and ignores stores.
+    /// End of the registers. The rest of the page reads as zero; the device ignores and counts stores there.
     pub const END: u64 = 0x10;
 }
 
-/// Marks of a store to a register, in the code of a program. An emulator that
-/// translates the code recognises the store by its mark. A mark does not change the
-/// effect of the store.
+/// Marks in a program's code that identify a store to a register. An emulator that translates the code
+/// recognises the store by its mark. A mark does not change the effect of the store.
 #[doc(hidden)]
 pub mod mark {
-    /// Displacement of the marked store on x86-64: `mov [reg + DISPLACEMENT], reg`,
-    /// 64 bits wide, with a 32-bit displacement that was subtracted from the address
-    /// before. The bytes are "prTh".
+    /// Displacement of the marked store on x86-64: `mov [reg + DISPLACEMENT], reg`, 64 bits wide. The program
+    /// subtracts the displacement from the address before the store. The bytes of the displacement are
+    /// "prTh".
     pub const DISPLACEMENT: i32 = 0x6854_7270;
-    /// Operand of the instruction before the marked 64-bit `str` on AArch64:
-    /// `movz xzr, #IMMEDIATE`. It has no effect, and compilers do not emit it. "ht".
+    /// Operand of the instruction `movz xzr, #IMMEDIATE` that precedes the marked 64-bit `str` on AArch64.
+    /// The instruction has no effect, and compilers do not emit it. The operand is "ht" in ASCII.
     pub const IMMEDIATE: u16 = 0x6874;
 }
 
-/// Calls (ioctl) of `/dev/hypertrace`, which a Linux guest's kernel module makes. Their argument is the
-/// address of a client's number, a u32.
+/// Numbers of the ioctls of `/dev/hypertrace`, the device file that the kernel module creates in a Linux
+/// guest. The argument of each ioctl is the address of a client number (u32).
 #[doc(hidden)]
 pub mod module {
-    /// Leases the client for the open description: `_IOWR(0xe7, 0, u32)`.
+    /// Ioctl that leases the client to the open file description: `_IOWR(0xe7, 0, u32)`.
     pub const LEASE: u32 = 0xc004_e700;
-    /// Gives it back: `_IOW(0xe7, 1, u32)`.
+    /// Ioctl that gives the client back: `_IOW(0xe7, 1, u32)`.
     pub const RELEASE: u32 = 0x4004_e701;
 }
 
-/// Page G of a client, written by the guest: indices of words.
+/// Indices of words in page G of a client, which the guest writes.
 #[doc(hidden)]
 pub mod guest_page {
     /// Ring position after the last published record, in words.
     pub const HEAD: usize = 0;
-    /// The guest's [`Counter`](crate::clock::Counter), stored with each lease.
+    /// The guest's [`Counter`](crate::clock::Counter). Each new holder stores it.
     pub const COUNTER: usize = 1;
     /// Running total of events dropped because the ring was full.
     pub const LOST_FULL: usize = 8;
     /// Running total of events dropped because they interrupted another emit.
     pub const LOST_BUSY: usize = 9;
-    /// Running total of events of threads without a client. A process adds them to
-    /// the total of a client that it holds, so this one has those of all its holders.
+    /// Running total of events that threads without a client dropped. A process adds its number to the total
+    /// of a client that it holds, so the total of a client runs over all its holders.
     pub const LOST_UNATTACHED: usize = 10;
     /// Running total of words written to the schema log.
     pub const SCHEMA_LEN: usize = 16;
-    /// In a segment: nonzero while the client sleeps on the reply's u32 `seq`, a
-    /// shared futex.
+    /// Flag, used in a segment only: nonzero while the client sleeps on the reply's u32 `seq`, a shared
+    /// futex.
     pub const SLEEPS: usize = 24;
     /// The slot of a reference point: four header words, then up to 256 payload words.
     pub const SLOT: usize = 0x400 / 8;
-    /// The slot's header word with the number of its payload words, u16. In a segment
-    /// the upper half is the `seq` of the point that the host is asked to serve. 0
-    /// there means that an emulator's plugin serves the point, even before its reply.
+    /// The slot's header word that contains the number of payload words (u16). In a segment, the upper half
+    /// of this word is the `seq` of the point that the client asks the host to serve. While the upper half is
+    /// 0, the host does not serve the point, because an emulator's plugin may be serving it.
     pub const SLOT_LEN: usize = SLOT + 3;
 }
 
-/// Page H of a client, written by the host: indices of words.
+/// Indices of words in page H of a client, which the host writes.
 #[doc(hidden)]
 pub mod host_page {
     /// Ring position up to which the host has taken records, in words.
     pub const TAIL: usize = 0;
     /// Position up to which the host has stored the schema log on disk, in words.
     pub const SCHEMA_SEEN: usize = 1;
-    /// Nonzero while the host cannot write the records of this ring. A client then
+    /// Flag: nonzero while the host cannot write the records of this ring. While the flag is set, a client
     /// does not wait for room in a full ring.
     pub const WRITE_FAILED: usize = 2;
-    /// The token that was last stored to LEASE, if stores trap.
+    /// Token that was last stored to LEASE, if stores trap.
     pub const LEASE: usize = 8;
-    /// Version of the enable mask; changes with each change of the mask.
+    /// Version of the enable mask. The host changes the version whenever it changes the mask.
     pub const MASK_VERSION: usize = 9;
-    /// Reply: u32 seq, u32 status; stored last.
+    /// Reply: u32 seq, u32 status. The host stores this word last.
     pub const REPLY: usize = 16;
-    /// Reply: the host's raw counter at entry.
+    /// Reply: the host's raw counter when the store to EMIT arrived.
     pub const REPLY_HOST_TIME: usize = 17;
     /// Reply: the clock epoch.
     pub const REPLY_EPOCH: usize = 18;
@@ -129,24 +128,24 @@ pub const SLOT_HEADER_WORDS: usize = 4;
 /// Maximum number of payload words of a reference point.
 #[doc(hidden)]
 pub const SLOT_WORDS: usize = 256;
-/// Part of a ring, its last sixteenth, that only reference points may use.
+/// Divisor of a ring's size: only reference points may use the last sixteenth of a ring.
 #[doc(hidden)]
 pub const RESERVED_PART: u64 = 16;
 /// Size of the enable mask in bytes: one byte per value of `hash(name) & 0xfff`.
 pub const MASK_BYTES: u64 = 4096;
 
-/// The host's choice of sizes. Every offset follows from them.
+/// Sizes that the host chooses. Every offset follows from these sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Number of clients, 1 to 1,024.
     pub clients: u32,
     /// Number of arguments of a 2016 event, 1 to 16.
     pub legacy_args: u32,
-    /// Size of one client's ring: a power of two.
+    /// Size of one client's ring in bytes, a power of two.
     pub ring_bytes: u64,
-    /// Size of one block of a ring: a power of two, at most 1/16 of the ring.
+    /// Size of one block of a ring in bytes, a power of two, at most 1/16 of the ring.
     pub block_bytes: u64,
-    /// Size of one client's schema log: a power of two.
+    /// Size of one client's schema log in bytes, a power of two.
     pub schema_bytes: u64,
 }
 
@@ -174,20 +173,21 @@ impl Default for Geometry {
     }
 }
 
-/// Clients for threads of programs, in a geometry [for vCPUs](Geometry::for_vcpus).
+/// Number of clients for threads of programs, in a geometry [for vCPUs](Geometry::for_vcpus).
 const LEASED: u32 = 16;
 
 impl Geometry {
-    /// Returns the same with as many clients as a VM of `vcpus` vCPUs needs: one for each, and 16 that
-    /// threads of its programs lease. Set [`clients`](Geometry::clients) afterwards if more threads trace
-    /// at the same time.
+    /// Returns this geometry with the number of clients that a VM of `vcpus` vCPUs needs: one client for each
+    /// vCPU, and 16 clients that threads of guest programs lease. Set [`clients`](Geometry::clients)
+    /// afterwards if more than 16 threads trace at the same time.
     #[must_use]
     pub const fn for_vcpus(self, vcpus: u32) -> Geometry {
         Geometry { clients: vcpus.saturating_add(LEASED), ..self }
     }
 
-    /// Returns the sizes for `clients` threads of programs that come and go. Each thread begins a block, so the blocks
-    /// are smaller than a vCPU's: 1/256 of a ring, but from 4 KiB to 64 KiB. A ring of at least 64 KiB has 16 blocks then.
+    /// Returns the sizes for `clients` threads of programs that come and go. Each new thread begins a block,
+    /// so blocks are smaller than in a geometry for vCPUs: 1/256 of a ring, but at least 4 KiB and at most 64
+    /// KiB. A ring needs at least 64 KiB, because a ring has at least 16 blocks.
     #[must_use]
     pub fn for_programs(clients: u32, ring_bytes: u64) -> Geometry {
         let block_bytes = (ring_bytes / 256).clamp(1 << 12, 1 << 16);
@@ -197,7 +197,7 @@ impl Geometry {
     /// Checks every bound that the offsets below rely on.
     ///
     /// # Errors
-    /// The first bound that is violated.
+    /// Returns the first bound that is violated.
     pub fn check(&self) -> Result<(), GeometryError> {
         let fail = |why| Err(GeometryError(why));
         if self.clients == 0 || self.clients > 1024 {
@@ -224,7 +224,8 @@ impl Geometry {
         Ok(())
     }
 
-    /// Returns the size of one client's area in BAR 4: pages G and H, schema log, ring.
+    /// Returns the size of one client's area in BAR 4, which contains the pages G and H, the schema log and
+    /// the ring.
     pub const fn client_stride(&self) -> u64 {
         2 * PAGE + self.schema_bytes + self.ring_bytes
     }
@@ -249,8 +250,9 @@ impl Geometry {
         (self.clients as u64 * self.legacy_slot_stride()).next_multiple_of(PAGE)
     }
 
-    /// Returns the offset of KICK in BAR 2: a store there requests a drain of all rings. It has a page of its own,
-    /// which a kernel can map for each program. Below it are the 2016 registers, a u64 at `client * 8`.
+    /// Returns the offset of the register KICK in BAR 2. A store to KICK requests a drain of all rings. KICK
+    /// has a page of its own, which a kernel can map for each program. Below this page are the 2016
+    /// registers, a u64 at `client * 8`.
     pub const fn kick_offset(&self) -> u64 {
         (self.clients as u64 * WORD).next_multiple_of(PAGE)
     }
@@ -265,8 +267,8 @@ impl Geometry {
         self.control_pages_offset() + self.clients as u64 * PAGE
     }
 
-    /// Returns the size of a region as a BAR, which is also its size in the MMIO
-    /// window: a power of two, at least [`MIN_BAR`].
+    /// Returns the size of a region, both as a BAR and in the MMIO window: a power of two, at least
+    /// [`MIN_BAR`].
     pub const fn bar_size(&self, region: Region) -> u64 {
         let used = match region {
             Region::Config => PAGE,
@@ -298,13 +300,13 @@ impl Geometry {
 /// The four regions of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Region {
-    /// BAR 0: read-only.
+    /// BAR 0: the config page, read-only.
     Config,
-    /// BAR 1: RAM, the 2016 argument slots.
+    /// BAR 1: RAM with the 2016 argument slots.
     Data,
-    /// BAR 2: registers; accesses trap.
+    /// BAR 2: registers. Accesses trap.
     Control,
-    /// BAR 4 (and 5, for the upper half of the address): RAM, the mask and the rings.
+    /// BAR 4 (and 5, for the upper half of the address): RAM with the enable mask and the rings.
     Rings,
 }
 
@@ -312,7 +314,7 @@ impl Region {
     /// All regions, in the order of the window.
     pub const ALL: [Region; 4] = [Region::Config, Region::Data, Region::Control, Region::Rings];
 
-    /// Returns the number of the region's BAR.
+    /// Returns the index of the region's BAR.
     pub const fn bar(self) -> usize {
         match self {
             Region::Config => 0,

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The hypertrace wire: the layout that a guest and a host share, and the parts of
-//! the host's side that every host needs.
+//! The hypertrace wire: the memory layout that a guest and a host share, and the host code that every host
+//! needs.
 //!
-//! A guest *client* (a vCPU or a thread) writes [`record`]s into its own ring
-//! with a [`ring::Producer`]; the host takes them with a [`ring::Consumer`].
-//! Events describe themselves: an [`event`] has a [`schema`] whose hash is its
-//! id, and the text reaches the host once, through the client's schema log.
-//! [`layout`] defines every region and offset, and the [`config`] page describes
-//! them to the guest. [`sink`] is the one trait between a device and a trace engine.
+//! A guest *client* (a vCPU or a thread) writes [`record`]s into its own ring with a [`ring::Producer`]; the
+//! host reads the records with a [`ring::Consumer`]. Events describe themselves: each [`event`] has a
+//! [`schema`], and the hash of the schema text is the event's id. A client sends each schema text to the host
+//! once per lease, through its schema log. [`layout`] defines every region and offset. The [`config`] page
+//! tells the guest the sizes from which all offsets follow. [`sink`] is the one trait between a device and a
+//! trace engine.
 //!
-//! Items that this documentation hides are for hypertrace's own crates.
+//! Items that are hidden from this documentation are for hypertrace's own crates.
 //!
-//! `no_std`, no allocation except in `clients` (feature `host`) and `file` (feature `file`, with `std`), little-endian
-//! machines only. Neither side trusts shared memory: each keeps its own state in private memory, and checks what it reads.
+//! The crate is `no_std` and supports little-endian machines only. Only `clients` (feature `host`) allocates,
+//! and `file` (feature `file`, which needs `std`). Neither side trusts shared memory: each side keeps its
+//! state in private memory and checks everything that it reads from shared memory.
 #![warn(missing_debug_implementations)]
 #![cfg_attr(not(any(test, hypertrace_loom)), no_std)]
 

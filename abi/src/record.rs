@@ -1,32 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A record: a timestamp, an id, payload words. The format is the same in a ring and
-//! on disk.
+//! A record: a timestamp, an id and payload words. Records have the same format in a ring and on disk.
 
 use bitflags::bitflags;
 
-/// Words in the header of a record.
+/// Number of words in the header of a record.
 pub const HEADER_WORDS: usize = 2;
-/// Maximum number of payload words; a small block may allow fewer.
+/// Maximum number of payload words of a record. A small block may allow fewer.
 pub const MAX_WORDS: usize = 4096;
 
 /// Reserved ids, below [`id::FIRST`].
 pub mod id {
     /// A pad: the rest of the block is empty.
     pub const PAD: u32 = 0;
-    /// A new holder of this client, with its description.
+    /// A lease: the record describes a new holder of this client.
     pub const LEASE: u32 = 1;
-    /// An event of the 2016 interface, or `hypertrace()` over shared memory.
+    /// An event of the 2016 interface, or a call of `hypertrace()` over shared memory.
     pub const HYPERTRACE: u32 = 2;
-    /// Written by the host: the raw value of an impossible guest timestamp.
+    /// The raw value of an impossible guest timestamp. Only the host writes this record.
     pub const TIME_FAULT: u32 = 4;
-    /// Written by the host: a record without a matching schema.
+    /// A record of the guest that has no matching schema. Only the host writes this record.
     pub const UNTYPED: u32 = 5;
-    /// The first id that a schema can have.
+    /// Lowest id that a schema can have.
     pub const FIRST: u32 = 16;
 }
 
-/// Schema texts of the reserved ids, which no schema log contains.
+/// Schema texts of the reserved ids. No schema log contains these texts.
 pub const RESERVED: [(u32, &str); 4] = [
     (id::LEASE, "lease(token:x64,pid:u32,tid:u32,clock:u32,name:str)"),
     (id::HYPERTRACE, "hypertrace(client:u32,args:[u64])"),
@@ -38,20 +37,19 @@ bitflags! {
     /// Flags of a record.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Flags: u16 {
-        /// A reference point, written by the host's thread that served it, or a commit,
-        /// written by the guest.
+        /// A reference point, written by the host thread that served the point, or a commit, written by the
+        /// guest.
         const REFERENCE_POINT = 1;
-        /// Set by the host: a reference point that came while the declared event
-        /// `guest_hypertrace` was on.
+        /// A reference point that arrived while the declared event `guest_hypertrace` was on. Only the host
+        /// sets this flag.
         const GUEST_HYPERTRACE = 4;
     }
 }
 
-/// Words before a reference point's own payload in a host ring: client, cpu, seq,
-/// guest time.
+/// Number of words before a reference point's own payload in a host ring: client, cpu, seq, guest time.
 pub const REFERENCE_PREFIX_WORDS: usize = 4;
 
-/// The clock of a producer's timestamps, announced in its lease record.
+/// The clock of a producer's timestamps. The producer announces its clock in the lease record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ClockKind {
@@ -61,7 +59,7 @@ pub enum ClockKind {
     MonotonicRaw = 1,
 }
 
-/// The contents of a record's two header words.
+/// Contents of a record's two header words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Time in raw ticks of the producer's clock.
@@ -70,7 +68,7 @@ pub struct Header {
     pub id: u32,
     /// Number of payload words.
     pub words: u16,
-    /// See [`Flags`]; unknown bits are preserved.
+    /// Bits of [`Flags`]. Unknown bits are preserved.
     pub flags: u16,
 }
 

@@ -2,68 +2,67 @@
 
 //! A segment: the MMIO window as a file that programs share with a host.
 //!
-//! The regions have the offsets that [`Geometry`](super::Geometry) gives them in
-//! the window, the config page lacks the feature `TRAPS`, and the control region is
-//! plain memory. The words defined here replace the traps: a client that has stored
-//! to its registers rings its bell, and wakes the host if the host sleeps.
+//! The regions have the offsets that [`Geometry`](super::Geometry) gives them in the window, the config page
+//! lacks the feature `TRAPS`, and the control region is plain memory. The words defined here replace the
+//! traps: after a store to its registers, a client rings its bell, and wakes the host if the host sleeps.
 
-/// Environment variable with the path of the segment.
+/// Environment variable that contains the path of the segment.
 pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 
 /// Offset of page L in the config region. The host writes it, except for [`WATCH`],
 /// [`LOST_UNATTACHED`] and [`BOOT`].
 pub const PAGE_L: u64 = 0x1000;
-/// Offset of the bells in the config region. Each client has a byte. Its holder adds 1
-/// to make the host look at the client's registers, by an atomic add to the u64 that
-/// the byte is in: all sides access these words whole. A byte that wraps carries into
-/// the next one, whose client the host then looks at in vain.
+/// Offset of the bells in the config region. Each client has a byte. The client's holder adds 1 to this byte
+/// to make the host look at the client's registers. The addition is an atomic add to the u64 that contains
+/// the byte, because all sides access these words whole. When a byte wraps, it carries into the next byte,
+/// and the host looks at one more client needlessly.
 pub const BELLS: u64 = 0x2000;
 
-/// u32 in page L, a shared futex: what the host polls, one of [`watch`].
+/// u32 in page L, a shared futex: one of the values in [`watch`], which say what the host polls.
 pub const WATCH: u64 = 0;
-/// u64 in page L: a counter that the host increments in every pass of its loop, at
-/// least every [`BEAT_MS`].
+/// u64 in page L: a counter that the host increments in every pass of its loop, at least once every
+/// [`BEAT_MS`] milliseconds.
 pub const BEAT: u64 = 64;
 /// u32 in page L: a [`State`].
 pub const STATE: u64 = 128;
 /// u32 in page L: the host's process id.
 pub const HOST_PID: u64 = 132;
-/// u64 in page L: the host's raw counter when the segment was made.
+/// u64 in page L: the value of the host's raw counter when the segment was made.
 pub const BEGAN: u64 = 136;
-/// u64 in page L: running total of events of threads without a client, in processes
-/// that hold no client. Many processes add to it atomically.
+/// u64 in page L: running total of events that were dropped by threads without a client, in processes that
+/// hold no client. Many processes add to the total, atomically.
 pub const LOST_UNATTACHED: u64 = 192;
-/// u64 in page L, written by guests where host and guest run under different kernels: a number of the guest's boot, nonzero.
-/// Before a process of another boot uses the segment, it stores its own here and waits until
-/// [`BOOT_SEEN`] is the same.
+/// u64 in page L, written by guests if host and guest run under different kernels: the number of the guest's
+/// boot, nonzero. Before a process of a new boot uses the segment, the process stores its boot's number here
+/// and waits until [`BOOT_SEEN`] has the same number.
 pub const BOOT: u64 = 256;
-/// u64 in page L: the number of the boot whose records the host takes now.
+/// u64 in page L: the number of the boot whose records the host takes.
 pub const BOOT_SEEN: u64 = 320;
 /// u64 in page L: [`ConfigPage::end_mark`](crate::config::ConfigPage::end_mark) once the host has ended and
-/// taken all that it ever will. No other value means anything, so that a stray store ends nobody's tracing.
+/// has taken the last records. Programs ignore all other values, so that a stray store does not end their
+/// tracing.
 pub const END: u64 = 384;
-/// Offset in page L of a set of [`TRIGGERS_BYTES`] bytes: bit `hash(name) % 4096` is
-/// set if the host itself must handle points of this name. Others may be recorded
-/// on its behalf.
+/// Offset in page L of a set of [`TRIGGERS_BYTES`] bytes: bit `hash(name) % 4096` is set if the host itself
+/// must handle points of this name. An emulator's plugin may record all other points on the host's behalf.
 pub const TRIGGERS: u64 = 0x200;
-/// Size of the set at [`TRIGGERS`].
+/// Size in bytes of the set at [`TRIGGERS`].
 pub const TRIGGERS_BYTES: u64 = 512;
-/// Longest time between two increments of [`BEAT`], in milliseconds.
+/// Maximum time between two increments of [`BEAT`], in milliseconds.
 pub const BEAT_MS: u64 = 50;
 
-/// Byte of the file that a host locks (open file description lock) while
-/// it serves. A client locks the byte with its own number.
+/// Offset in the file of the byte that a host locks (open file description lock) while it serves. The process
+/// that holds client *n* locks byte *n*.
 pub const HOST_LOCK: u64 = 1 << 16;
 
 /// Values of [`WATCH`]: what the host polls.
 pub mod watch {
     /// All bells.
     pub const BELLS: u32 = 0;
-    /// Nothing: the host sleeps on this word. Before a client wakes it, the client
-    /// stores [`BELLS`], so that a host that is about to sleep does not.
+    /// Nothing: the host sleeps on this word. Before a client wakes the host, the client stores [`BELLS`]
+    /// here, so that a host that is about to sleep does not sleep.
     pub const ASLEEP: u32 = 1;
-    /// All bells, and with `CLIENT` + *n* the slot of client *n*: that client
-    /// does not have to ring for a reference point.
+    /// All bells and the slot of client *n*, if the value is `CLIENT` + *n*. That client need not ring its
+    /// bell for a reference point.
     pub const CLIENT: u32 = 2;
 }
 
@@ -75,6 +74,6 @@ pub enum State {
     New = 0,
     /// The host serves.
     Serving = 1,
-    /// The host is ending: it answers no point, and takes what is in the rings for the last time.
+    /// The host is ending: the host answers no points, and takes the records in the rings for the last time.
     Ended = 2,
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The consumer: a host's access to a ring that its guest may change at any time.
+//! The consumer: the host's access to a ring that the guest may change at any time.
 //!
-//! Every word is loaded once, and checked before it is used. The cursor runs ahead
-//! of the committed position: tail advances only when the records are safe
-//! ([`Consumer::commit`]), and a failed write leaves them in the ring
-//! ([`Consumer::rollback`]).
+//! The consumer loads every word once, and checks the word before it uses it. The cursor runs ahead of the
+//! committed position: tail advances only when the records are safe ([`Consumer::commit`]), and a failed
+//! write leaves the records in the ring ([`Consumer::rollback`]).
 
 use super::counts::{FAULT_KINDS, Fault, LOSSES, Losses};
 use super::progress::{ConsumerState, Cursor};
@@ -102,19 +101,19 @@ pub struct Pulled {
     pub end: u64,
     /// Number of records taken.
     pub records: u64,
-    /// Sequence number of the first record taken; without one, of the next record. Assumed where none is known
-    /// before the next block.
+    /// Sequence number of the first record taken, or of the next record if no record was taken. Only a lower
+    /// bound if no sequence number is known before the next block.
     pub sequence: u64,
     /// Lease token of all records taken.
     pub token: u64,
-    /// There may be more now: the visitor stopped, another holder's records follow, the
-    /// producer has overwritten the next records, or the pull reached its limit of words.
-    /// The caller reads schemas, then pulls again.
+    /// Whether there may be more records now: the visitor stopped, another holder's records follow, the
+    /// producer has overwritten the next records, or the pull reached its limit of words. If so, the caller
+    /// reads schemas and then pulls again.
     pub more: bool,
 }
 
-/// Words of the ring after which one [`Consumer::pull`] ends, at the next block.
-/// Records that the visitor drops, and blocks without records, cost time too.
+/// Number of words after which one [`Consumer::pull`] ends, at the next block. The limit is in words, not
+/// records, because records that the visitor drops and blocks without records cost time, too.
 const PULL_WORDS: u64 = 1 << 15;
 
 /// The host's side of one client.
@@ -124,31 +123,31 @@ pub struct Consumer<'a> {
     state: &'a mut ConsumerState,
     /// Position at which [`Consumer::pull`] ends.
     head: u64,
-    /// Position in the schema log before which the texts of all records below `head` are.
+    /// End of the schema log, in words. The texts of all records below `head` are before this position.
     schemas: u64,
     /// Upper limit of `head`.
     limit: Option<u64>,
-    /// The client has no time now: the ring counts as empty.
+    /// Whether the ring counts as empty, because the client has no share of time now.
     is_paused: bool,
 }
 
 impl<'a> Consumer<'a> {
     /// Combines private state and shared memory, and loads the ends of the ring and of the schema log.
     pub fn new(memory: ClientMemory<'a>, state: &'a mut ConsumerState) -> Self {
-        // Head first: then the log has the texts of all records below it.
+        // Head is loaded first, so that the log contains the texts of all records below head.
         let head = load_head(&memory);
         let schemas = schema_log::written(&memory);
         Consumer { memory, state, head, schemas, limit: None, is_paused: false }
     }
 
-    /// Ends the ring at `limit`, an earlier head, from now on.
+    /// Makes the ring end at `limit` from now on. `limit` is an earlier head.
     pub fn up_to(&mut self, limit: u64) {
         self.limit = Some(limit);
         self.head = self.limited(self.head);
     }
 
-    /// Makes the ring count as empty from now on. The schema log, which others' rings may need, and
-    /// [`Consumer::losses`] still work.
+    /// Makes the ring count as empty from now on. [`Consumer::losses`] still works, and so does the schema
+    /// log, which the records of other rings may need.
     pub fn pause(&mut self) {
         self.is_paused = true;
     }
@@ -158,19 +157,19 @@ impl<'a> Consumer<'a> {
         self.is_paused
     }
 
-    /// Returns whether the schema log has texts that were not read.
+    /// Returns whether the schema log has unread texts.
     pub fn has_schemas(&self) -> bool {
         let written = self.memory.guest[guest_page::SCHEMA_LEN].load(Relaxed);
         written != self.state.schema_cursor
     }
 
-    /// Returns whether there is something to take: records up to the limit, or texts.
+    /// Returns whether the client has something to take: records up to the limit, or texts.
     pub fn has_more(&self) -> bool {
         let head = self.limited(self.memory.guest[guest_page::HEAD].load(Relaxed));
         head != self.state.cursor.position || self.has_schemas()
     }
 
-    /// Returns the guest's counter, as its last holder tells it.
+    /// Returns the guest's counter, as the last holder describes it.
     pub fn counter(&self) -> Counter {
         Counter::from_word(self.memory.guest[guest_page::COUNTER].load(Relaxed))
     }
@@ -180,8 +179,9 @@ impl<'a> Consumer<'a> {
         self.head
     }
 
-    /// Starts again at the oldest record that a ring in overwrite mode still has, of those since the
-    /// consumer's first place. All records before it count as overwritten once more.
+    /// Starts again at the consumer's first place, or at the oldest record that a ring in overwrite mode
+    /// still has after this place. All records between the first place and this record count as overwritten
+    /// once more.
     pub fn rewind(&mut self) {
         let faults = self.state.committed.faults;
         let start = Cursor { faults, ..self.state.origin };
@@ -205,9 +205,8 @@ impl<'a> Consumer<'a> {
         self.memory.max_record_words() as usize - HEADER_WORDS
     }
 
-    /// Counts a fault that the caller found in a schema. Faults in records
-    /// are counted by the visitor of [`Consumer::pull`]. [`Consumer::rollback`] takes
-    /// those back, because the next pull finds them again.
+    /// Counts a fault that the caller found in a schema. The visitor of [`Consumer::pull`] counts faults in
+    /// records. [`Consumer::rollback`] takes faults in records back, because the next pull finds them again.
     pub fn fault(&mut self, fault: Fault) {
         count(&mut self.state.cursor, fault);
         count(&mut self.state.committed, fault);
@@ -231,12 +230,12 @@ impl<'a> Consumer<'a> {
         Losses { full, busy, unattached, overwritten: self.state.cursor.overwritten }
     }
 
-    /// Takes records, in order, up to the end that [`Consumer::new`] found. So a producer cannot
-    /// keep it busy, and after the `None` of [`Consumer::next_schema`] the schema of every record
-    /// has been read. Ends earlier if `visit` stops
-    /// or another holder's records follow. `stage` needs [`Consumer::stage_words`] words.
+    /// Takes records, in order, up to the end that [`Consumer::new`] found. A producer therefore cannot keep
+    /// the consumer busy, and once [`Consumer::next_schema`] has returned `None`, the caller has read the
+    /// schema of every record. The pull ends earlier if `visit` stops, if another holder's records follow, or
+    /// at its limit of words. `stage` needs [`Consumer::stage_words`] words.
     ///
-    /// Gives no room back to the producer: [`Consumer::commit`] does.
+    /// Does not give room back to the producer; [`Consumer::commit`] does.
     ///
     /// # Panics
     /// If `stage` is too short.
@@ -272,9 +271,9 @@ impl<'a> Consumer<'a> {
             pulled.begin = cursor.position;
         }
         let begin = cursor.position;
-        // Bound: less than the capacity is between the cursor and `head` now,
-        // whatever the guest's head says. Each turn but the last takes at least
-        // a word of it, and nothing moves the cursor past `head`.
+        // Bound: at most the capacity is between the cursor and `head` now, whatever the guest's head says.
+        // Each turn but the last moves the cursor by at least a word, and nothing moves the cursor past
+        // `head`.
         while is_ahead(head, cursor.position) && !pulled.more {
             if cursor.position.wrapping_sub(begin) >= PULL_WORDS {
                 pulled.more = true;
@@ -299,35 +298,34 @@ impl<'a> Consumer<'a> {
                     fence(Ordering::Acquire);
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
                     if is_ahead(oldest(&memory, now), cursor.position) {
-                        // Overwritten while it was copied. The cursor moves
-                        // past it, so that every pull makes progress.
+                        // The producer overwrote this part while it was copied. The cursor moves past the
+                        // part, so that every pull makes progress.
                         pulled.more = skip_overwritten(&memory, cursor, head, now);
                         break;
                     }
                     Payload::Staged(stage)
                 }
             };
-            // The only call of `visit`, so that it is inlined.
+            // Only `walk` calls `visit`, and only here, so that the compiler inlines `visit`.
             walk(&memory, cursor, &mut pulled, source, end, &mut visit);
         }
         pulled.end = cursor.position;
         pulled
     }
 
-    /// Commits the pulled records: gives their room back to the producer.
+    /// Commits the pulled records, which gives their room back to the producer.
     pub fn commit(&mut self) {
         self.state.committed = self.state.cursor;
         self.publish_tail();
     }
 
-    /// Returns to the last commit: the next pull takes the same records again.
+    /// Returns to the last commit, so that the next pull takes the same records again.
     pub fn rollback(&mut self) {
         self.state.cursor = self.state.committed;
     }
 
-    /// Counts all remaining events as lost and gives their room back: for the end, if
-    /// they cannot be written. A lease record is no event. `stage` as for
-    /// [`Consumer::pull`].
+    /// Counts all remaining events as lost and gives their room back. A host that ends calls this if it
+    /// cannot write the events. Lease records do not count as events. `stage` is as for [`Consumer::pull`].
     ///
     /// # Panics
     /// If `stage` is too short.
@@ -347,8 +345,8 @@ impl<'a> Consumer<'a> {
         self.commit();
     }
 
-    /// Writes tail to page H if it is not there. A guest can overwrite the page, and
-    /// a later holder would then wait for room in vain.
+    /// Writes tail to page H if the page has another value. A guest can overwrite the page, and a later
+    /// holder would then wait for room in vain.
     pub fn publish_tail(&mut self) {
         let tail = &self.memory.host[host_page::TAIL];
         if tail.load(Relaxed) != self.state.committed.position {
@@ -358,8 +356,8 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Informs the producer whether its records can be written. While they cannot, the
-    /// producer does not wait for room.
+    /// Tells the producer whether the host fails to write its records. While the host fails, the producer
+    /// does not wait for room.
     pub fn set_write_failed(&mut self, failed: bool) {
         let word = &self.memory.host[host_page::WRITE_FAILED];
         if word.load(Relaxed) != u64::from(failed) {
@@ -367,23 +365,22 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Returns an upper bound on the calls of [`Consumer::pull`] that empty the ring:
-    /// each change of holder ends a call, and begins a block.
+    /// Returns an upper bound on the number of calls of [`Consumer::pull`] that empty the ring. Each change
+    /// of the holder ends a call and begins a block.
     pub fn most_leases(&self) -> u64 {
         self.memory.capacity() / self.memory.block_words() + 1
     }
 
-    /// Returns the number of words that ring and schema log hold together: an honest
-    /// client has no more to take at a time.
+    /// Returns the number of words that the ring and the schema log hold together. An honest client never has
+    /// more to take at one time.
     pub fn most_words(&self) -> u64 {
         self.memory.capacity() + self.memory.schema.len() as u64
     }
 
-    /// Copies the next text of the schema log, once. [`Consumer::commit_schemas`] gives
-    /// its room back to the producer. `None` means that the caller has read the text of
-    /// every record that [`Consumer::pull`] takes. Texts that the producer
-    /// adds meanwhile are for the next consumer. Do not pull
-    /// before. The texts may be read by several consumers, one after the other.
+    /// Copies the next text of the schema log, once. [`Consumer::commit_schemas`] gives the text's room back
+    /// to the producer. `None` means that the caller has read the text of every record that
+    /// [`Consumer::pull`] takes; do not pull before. Texts that the producer adds meanwhile are for the next
+    /// consumer. Several consumers, one after the other, may read the texts.
     pub fn next_schema(&mut self) -> Option<super::LoggedSchema> {
         match self.next_schema_beside(|_| None)? {
             Logged::Text(text) => Some(text),
@@ -391,8 +388,8 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Reads the next text like [`Consumer::next_schema`], but compares a text that is
-    /// `known` under its id in place, without a copy.
+    /// Reads the next text like [`Consumer::next_schema`], but does not copy a text that equals the one that
+    /// `known` returns for its id.
     pub fn next_schema_beside<'k>(
         &mut self,
         known: impl FnOnce(u32) -> Option<&'k str>,
@@ -410,13 +407,13 @@ impl<'a> Consumer<'a> {
         None
     }
 
-    /// Returns the number of words of the schema log that were read or skipped since
+    /// Returns the number of words of the schema log that were read or skipped since the last
     /// [`Consumer::commit_schemas`].
     pub fn taken_schema_words(&self) -> u64 {
         self.state.schema_cursor.wrapping_sub(self.state.schema_seen)
     }
 
-    /// Gives the room of the texts that were read back to the producer: they are on disk.
+    /// Gives the room of all texts that were read back to the producer. The texts must be on disk.
     pub fn commit_schemas(&mut self) {
         self.state.schema_seen = self.state.schema_cursor;
         let seen = &self.memory.host[host_page::SCHEMA_SEEN];
@@ -433,7 +430,7 @@ fn load_head(memory: &ClientMemory<'_>) -> u64 {
     memory.guest[guest_page::HEAD].load(Ordering::Acquire)
 }
 
-/// Returns whether position `a` is farther than `b`.
+/// Returns whether position `a` is after position `b`.
 fn is_ahead(a: u64, b: u64) -> bool {
     a.wrapping_sub(b) as i64 > 0
 }
@@ -449,29 +446,28 @@ fn block_part(memory: &ClientMemory<'_>, position: u64, head: u64) -> u64 {
     position.wrapping_add(to_head.min(to_end))
 }
 
-/// Returns the oldest position that a producer at `head` cannot be overwriting. It may
-/// be writing to head's block or, after a pad, to the next one.
+/// Returns the oldest position that a producer at `head` cannot be overwriting. The producer may be writing
+/// to head's block or, after a pad, to the next block.
 fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
     memory.block_start(head).wrapping_add(2 * memory.block_words()).wrapping_sub(memory.capacity())
 }
 
-/// Moves the cursor to the oldest position that a producer at `now` has not
-/// begun to overwrite. Returns `false` if there is none before `head`: then the
-/// cursor is at the beginning of `head`'s block, where a later pull finds the
-/// losses. Never moves the cursor past `head`, whatever `now` is.
+/// Moves the cursor to the oldest position that a producer whose head is `now` has not begun to overwrite. If
+/// no such position is before `head`, moves the cursor to the beginning of `head`'s block, where a later pull
+/// counts the losses, and returns `false`. Never moves the cursor past `head`, whatever `now` is.
 fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64, now: u64) -> bool {
     let oldest = oldest(memory, now);
     let is_there = is_ahead(head, oldest);
     let to = if is_there { oldest } else { memory.block_start(head) };
-    // Until the ring was full for the first time, the oldest position is below zero.
+    // Until the ring is full for the first time, the oldest position is below zero.
     if is_ahead(to, cursor.position) {
         cursor.position = to;
     }
     is_there
 }
 
-/// Reads a block's header at `cursor`. Returns `false` if the block is of another
-/// holder than the records that were taken: the pull ends before it.
+/// Enters the block at `cursor`, whose header is `sequence` and `token`. Returns `false` if the block belongs
+/// to another holder than the records that were taken: the pull then ends before the block.
 #[inline(never)]
 fn enter_block(cursor: &mut Cursor, pulled: &mut Pulled, sequence: u64, token: u64) -> bool {
     if token != cursor.token && pulled.records > 0 {
@@ -500,7 +496,7 @@ fn enter_block(cursor: &mut Cursor, pulled: &mut Pulled, sequence: u64, token: u
     true
 }
 
-/// Visits the records of a part of a block, which ends at `end`.
+/// Visits the records in a part of a block. The part ends at `end`.
 #[inline(always)]
 fn walk(
     memory: &ClientMemory<'_>,
@@ -512,7 +508,7 @@ fn walk(
 ) {
     let base = cursor.position;
     let len = source.len();
-    // The rest of a header, within which an earlier head was: no record begins there.
+    // Number of header words left, if an earlier head was within the header. No record begins in these words.
     let header = BLOCK_HEADER_WORDS.saturating_sub(base - memory.block_start(base));
     let mut at = header as usize;
     if header == BLOCK_HEADER_WORDS {
@@ -531,7 +527,7 @@ fn walk(
     // Bound: `len` is at most a block, and each turn increases `at`.
     while at < len {
         if at + HEADER_WORDS > len {
-            // A single word at a block's end is a pad; before that end it is a fault.
+            // A single word is a pad at the end of a block, and a fault elsewhere.
             if end != memory.block_start(end) {
                 count(cursor, Fault::Length);
             }
@@ -540,7 +536,7 @@ fn walk(
         }
         let header = Header::from_words(source.load(at), source.load(at + 1));
         if header.id == id::PAD {
-            // The rest of the block is empty, so head must be after it.
+            // A pad fills the rest of the block, so an honest head is not within the block.
             if end != memory.block_start(end) {
                 count(cursor, Fault::Length);
             }
@@ -550,7 +546,7 @@ fn walk(
         let words = usize::from(header.words);
         let next = at + HEADER_WORDS + words;
         if next > len {
-            // The next block's sequence number shows how many records are skipped.
+            // The sequence number of the next block tells how many records this skips.
             count(cursor, Fault::Length);
             at = len;
             break;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A host's counts for one producer: faults and lost events.
+//! The host's counts for one producer: faults and lost events.
 
 use crate::kinds;
 use crate::layout::guest_page;
 
-/// Words of page G with running totals of lost events.
+/// Words of page G that contain the running totals of lost events.
 pub(super) const LOSSES: [usize; 3] =
     [guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::LOST_UNATTACHED];
 
 kinds! {
-    /// A fault of a producer, with its name in reports. Each is counted; none stops the host.
+    /// A fault of a producer, with its name in reports. The host counts each fault; no fault stops the host.
     #[repr(usize)]
     #[non_exhaustive]
     pub enum Fault {
-        /// Head went backwards, or is farther ahead than the ring is large.
+        /// Head went backwards, or is ahead by more than the size of the ring.
         Head => "head",
         /// A record crosses the end of its block or passes head.
         Length => "length",
@@ -22,13 +22,13 @@ kinds! {
         Sequence => "sequence",
         /// A block has no lease token.
         Token => "token",
-        /// A running total of lost events went backwards or jumped.
+        /// A running total of lost events went backwards, or grew by an impossible number.
         Losses => "losses",
         /// The schema log's end or the length of an entry is impossible.
         SchemaLog => "schema_log",
         /// A schema text cannot be parsed.
         SchemaText => "schema_text",
-        /// A schema text has another hash than its id, or the id of another text.
+        /// The hash of a schema text is not its id, or another text has the same id.
         SchemaHash => "schema_hash",
         /// There are more schemas than the host keeps.
         SchemaTable => "schema_table",
@@ -55,9 +55,8 @@ pub struct Losses {
     pub busy: u64,
     /// Dropped by threads without a client, in a process that held this client.
     pub unattached: u64,
-    /// Written, but lost before the host took them: overwritten, skipped after an
-    /// unreadable record, or left in the ring at the end because the host could not
-    /// write them.
+    /// Written by the producer, but lost before the host took them: overwritten, skipped after an unreadable
+    /// record, or left in the ring at the end because the host could not write them.
     pub overwritten: u64,
 }
 
@@ -68,7 +67,8 @@ impl Losses {
         [busy, unattached, overwritten].into_iter().fold(full, u64::saturating_add)
     }
 
-    /// Returns the sums by cause of these and those of another ring, or of an earlier life of this one.
+    /// Returns the sum, for each cause, of these losses and `other`: those of another ring, or of an earlier
+    /// life of the same ring.
     pub fn plus(&self, other: &Losses) -> Losses {
         Losses {
             full: self.full.saturating_add(other.full),
@@ -79,7 +79,7 @@ impl Losses {
     }
 }
 
-/// A running total that the guest writes. The host counts its growth.
+/// A running total that the guest writes. The host counts by how much the total grows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Total {
     last: u64,
@@ -87,7 +87,7 @@ pub struct Total {
 }
 
 impl Total {
-    /// More events than any producer can drop between two looks.
+    /// A number of events that no producer can drop between two looks.
     const MAX: u64 = 1 << 48;
 
     /// Returns a total whose growth since `last` counts.
@@ -95,12 +95,13 @@ impl Total {
         Total { last, counted: 0 }
     }
 
-    /// Returns the guest's word at the last look.
+    /// Returns the value of the guest's word at the last look.
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// Continues with a total that did not grow out of the last one.
+    /// Replaces the last value by `word` without counting the difference: the new total did not grow out of
+    /// the old one.
     pub fn replace(&mut self, word: u64) {
         self.last = word;
     }
@@ -110,8 +111,8 @@ impl Total {
         self.counted
     }
 
-    /// Counts the growth since the last look. Returns `false`, and counts nothing, if the
-    /// word cannot be a running total.
+    /// Counts the growth of the guest's word since the last look. Returns `false`, and counts nothing, if the
+    /// growth is impossible.
     pub fn look(&mut self, word: u64) -> bool {
         let growth = word.wrapping_sub(self.last);
         self.last = word;

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The ring: one producer, one consumer, 64-bit counters of words.
+//! The ring: one producer, one consumer, and positions that are 64-bit counters of words.
 //!
-//! A ring has a power-of-two size and at least 16 blocks. A record never crosses
-//! the end of a block: a pad record (id 0) fills the rest, except for a single
-//! word, which is skipped without one. A block begins with two words: the
-//! sequence number of its first record, and the lease token of its writer.
+//! A ring has a power-of-two size and at least 16 blocks. A record never crosses the end of a block: a pad
+//! record (id 0) fills the rest of the block. If only one word is left, both sides skip the word without a
+//! pad. A block begins with two words: the sequence number of its first record, and the lease token of its
+//! writer.
 //!
 //! ```text
 //! block | seq | token | record | record | ... | pad ~~~~~ | block | seq | ...
 //! ```
 //!
-//! *discard*: a producer that finds no room drops the event and counts it.
-//! *overwrite*: a producer overwrites the oldest records. The consumer loads head
-//! again after it has copied, and drops what may have been overwritten meanwhile.
+//! *discard*: a producer that finds no room drops the event and counts the loss. *overwrite*: a producer
+//! overwrites the oldest records. After the consumer has copied records, it loads head again and drops the
+//! records that the producer may have overwritten meanwhile.
 //!
-//! Neither side trusts the other. A producer that reads a wrong tail harms only its
-//! own events. A consumer bounds everything that it reads and counts impossible
-//! values ([`Fault`]).
+//! Neither side trusts the other. A wrong tail harms only the events of the producer that reads it. A
+//! consumer checks everything that it reads against a bound, and counts impossible values ([`Fault`]).
 
 mod consumer;
 mod counts;
@@ -43,11 +42,11 @@ use crate::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::config::RingMode;
 use crate::layout::{Geometry, MASK_BYTES, PAGE, RESERVED_PART, WORD, guest_page, host_page};
 
-/// Words in the header of a block.
+/// Number of words in the header of a block.
 pub(crate) const BLOCK_HEADER_WORDS: u64 = 2;
 
-/// Returns whether a running counter has gone backwards. A guest can make it wrap,
-/// so half of all differences count as forwards.
+/// Returns whether a running counter has gone backwards. A guest can make the counter wrap, so half of all
+/// differences count as forwards.
 #[doc(hidden)]
 pub fn is_back(from: u64, to: u64) -> bool {
     to.wrapping_sub(from) > u64::MAX / 2
@@ -60,19 +59,18 @@ pub struct ClientMemory<'m> {
     pub guest: &'m [AtomicU64],
     /// Page H: written by the host.
     pub host: &'m [AtomicU64],
-    /// The schema log; its length is a power of two.
+    /// The schema log. Its length in words is a power of two.
     pub schema: &'m [AtomicU64],
-    /// The ring's data; its length is a power of two.
+    /// The ring's data. Its length in words is a power of two.
     pub ring: &'m [AtomicU64],
     block_words: u64,
     mode: RingMode,
 }
 
 impl<'m> ClientMemory<'m> {
-    /// Splits a client's area (`Geometry::client_stride` bytes) into its parts.
-    /// Returns `None` if the area has another size. The geometry must have passed
-    /// [`Geometry::check`]; it is not checked here, because a device calls this for
-    /// every reference point.
+    /// Makes a client's memory from its area, which has `Geometry::client_stride` bytes. Returns `None` if
+    /// the area has another size. The geometry must have passed [`Geometry::check`]. This function does not
+    /// repeat the check, because a device calls this function for every reference point.
     #[inline]
     pub fn new(area: &'m [AtomicU64], geometry: &Geometry, mode: RingMode) -> Option<Self> {
         debug_assert_eq!(geometry.check(), Ok(()));
@@ -94,7 +92,7 @@ impl<'m> ClientMemory<'m> {
     }
 
     /// Returns the memory of a client, given all of BAR 4.
-    // A device calls this for each reference point, and needs little of the result.
+    // Inlined, because a device calls this function for each reference point and needs little of the result.
     #[inline]
     pub fn of_rings(
         rings: &'m [AtomicU64],
@@ -110,8 +108,8 @@ impl<'m> ClientMemory<'m> {
         ClientMemory::new(rings.get(start..end)?, geometry, mode)
     }
 
-    /// Makes a client's memory with sizes smaller than the wire allows, so that a
-    /// model checker or a property test soon reaches every edge.
+    /// Makes a client's memory whose sizes are smaller than the wire allows, so that a model checker or a
+    /// property test soon reaches every edge case.
     #[doc(hidden)]
     pub fn for_test(
         guest: &'m [AtomicU64],
@@ -133,17 +131,18 @@ impl<'m> ClientMemory<'m> {
             && [h::TAIL, h::SCHEMA_SEEN].iter().all(|word| self.host[*word].load(Relaxed) == 0)
     }
 
-    /// Returns the part of the ring that a machine needs in a snapshot: the index of the part's first word, and the
-    /// number of words, at most the capacity. All other words may be zero in the restored machine.
+    /// Returns the part of the ring that a snapshot of the machine needs: the index of the part's first word,
+    /// and its number of words, at most the capacity. All other words may be zero in the restored machine.
     ///
-    /// A ring that overwrites is needed as a whole. Of one that discards, the part is
+    /// A snapshot needs the whole of a ring in overwrite mode. In discard mode, the part contains
     ///
-    /// - the records between tail and head: the host has not taken them;
-    /// - the block that contains head - 1: the next holder counts its records;
-    /// - the room of the next record, in head's block or at the beginning of the next one: a vCPU that was stopped in
-    ///   the middle of an emit has stored a part of the record there.
+    /// - the records between tail and head, because the host has not taken these records;
+    /// - the block that contains head - 1, because the next holder counts the records in this block;
+    /// - the room of the next record, in head's block or at the beginning of the next block, because a vCPU
+    ///   that was stopped in the middle of an emit has stored a part of the record there.
     ///
-    /// Without a plausible tail, no record counts as not taken: a guest cannot make a snapshot of empty rings large.
+    /// If tail is not plausible, all records count as taken, so that a guest cannot make a snapshot of empty
+    /// rings large.
     pub fn live(&self) -> (u64, u64) {
         let capacity = self.capacity();
         if self.mode == RingMode::Overwrite {
@@ -196,8 +195,8 @@ impl<'m> ClientMemory<'m> {
         &self.ring[(position & (self.capacity() - 1)) as usize]
     }
 
-    /// Returns `words` words from `position` on. They do not cross the ring's end if
-    /// they do not cross a block's.
+    /// Returns `words` words from `position` on. Words that do not cross the end of a block do not cross the
+    /// end of the ring either.
     #[inline(always)]
     fn span(&self, position: u64, words: u64) -> &'m [AtomicU64] {
         let start = (position & (self.capacity() - 1)) as usize;

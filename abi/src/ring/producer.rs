@@ -2,10 +2,9 @@
 
 //! The producer: the guest's side of a ring.
 //!
-//! The hot path loads private memory only: a load from a BAR that is mapped
-//! uncached costs hundreds of nanoseconds. Private state is in atomics with
-//! relaxed loads and stores, because a signal handler or an interrupt may emit
-//! in the middle of an emit on the same thread.
+//! The hot path loads private memory only: a load from a BAR that is mapped uncached costs hundreds of
+//! nanoseconds. The private state consists of atomics that are loaded and stored with relaxed ordering,
+//! because a signal handler or an interrupt may emit on the same thread in the middle of another emit.
 
 use super::fence::store_fence;
 use super::lease::{Lease, walk};
@@ -19,24 +18,27 @@ use crate::layout::{guest_page, host_page};
 use crate::prefetch::prefetch_for_store;
 use crate::record::{Flags, HEADER_WORDS, Header};
 
-/// Highest plausible head: at a word per nanosecond a ring gets there in 36 years.
+/// Highest plausible head, in words. A producer that writes a word per nanosecond reaches this head after 36
+/// years.
 const MAX_HEAD: u64 = 1 << 60;
 
-/// Outcome of an emit. Callers need not handle it: each dropped event is counted, and
-/// the count reaches the host.
+/// Outcome of an emit. Callers need not handle the outcome: the producer counts each dropped event, and the
+/// count reaches the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
     /// The record is published.
     Recorded,
-    /// The ring was full: counted in `lost_full`.
+    /// The event was dropped because the ring was full, and counted in `lost_full`.
     Full,
-    /// The emit interrupted another one: counted in `lost_busy`.
+    /// The event was dropped because its emit interrupted another emit, and counted in `lost_busy`.
     Busy,
-    /// This producer has no lease. Not counted: lease and emit again.
+    /// The event was dropped because this producer has no lease. The event is not counted: the caller leases
+    /// a client and emits the event again.
     Unleased,
 }
 
-/// A record to emit: `(site, fields)` is an event, [`NewRecord::of_id`] one with a given id.
+/// A record to emit. `(site, fields)` converts to the record of an event; [`NewRecord::of_id`] makes a record
+/// with a given id.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRecord<S, F> {
     site: S,
@@ -47,7 +49,7 @@ pub struct NewRecord<S, F> {
 }
 
 impl<F: Fields> NewRecord<Id, F> {
-    /// Makes a record with an id whose text the host knows, or that has none.
+    /// Makes a record with an id that has no schema text, or whose text the host knows already.
     #[inline(always)]
     pub fn of_id(id: u32, fields: F) -> Self {
         (Id(id), fields).into()
@@ -55,8 +57,8 @@ impl<F: Fields> NewRecord<Id, F> {
 }
 
 impl<S: Site, F: Fields> NewRecord<S, F> {
-    /// Returns the same with flags. A reference point may use the part of the ring that is reserved for
-    /// reference points.
+    /// Returns this record with `flags`. With the flag REFERENCE_POINT, the record may use the part of the
+    /// ring that is reserved for reference points.
     #[inline(always)]
     #[must_use]
     pub fn with_flags(self, flags: Flags) -> Self {
@@ -76,7 +78,7 @@ impl<S: Site, F: Fields> From<(S, F)> for NewRecord<S, F> {
     }
 }
 
-/// Writes a record.
+/// Writes a record to its words in the ring.
 #[inline(always)]
 fn write<S: Site, F: Fields>(record: &[AtomicU64], now: u64, new: NewRecord<S, F>) {
     let NewRecord { site, fields, flags, .. } = new;
@@ -100,19 +102,19 @@ pub(super) fn give_up(state: &ProducerState) {
     state.busy.store(0, Relaxed);
 }
 
-/// A way to wake the thread that empties a ring.
+/// A way to wake the ring's reader: the thread that drains the ring.
 pub trait Wake: Sync + core::fmt::Debug {
-    /// Wakes it: a block is opened in a ring that is at least a quarter full, or an emit follows
-    /// a pause. Called in the middle of an emit, at most once a block or a pause, also if the
-    /// event is dropped. It must not block, and must not emit.
+    /// Wakes the reader. The producer calls this method when it opens a block in a ring that is at least a
+    /// quarter full, and when an emit follows a pause: in the middle of an emit, at most once per block or
+    /// pause, even if the event is dropped. The method must not block and must not emit.
     fn wake(&self);
 }
 
-/// Pause between two emits of which no producer knows: longer than any.
+/// A pause that is longer than any pause between two emits, for producers without a waker.
 const ENDLESS: u64 = i64::MAX as u64;
 
-/// The guest's side of one client's ring. It belongs to one thread, like its state, and
-/// is the state's only producer.
+/// The guest's side of one client's ring. A producer and its state belong to one thread, and a state has only
+/// one producer.
 ///
 /// ```compile_fail,E0277
 /// # use hypertrace_abi::ring::Producer;
@@ -130,32 +132,33 @@ const ENDLESS: u64 = i64::MAX as u64;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Producer<'m> {
-    // What each emit needs is at the front, in one cache line.
+    // The fields that each emit needs are at the front, in one cache line.
     pub(super) state: &'m ProducerState,
     ring: &'m [AtomicU64],
-    /// Makes an index in the ring of a position.
+    /// Mask that converts a position to an index in the ring.
     mask: u32,
-    /// The word of page G that publishes records.
+    /// Head in page G: the word that publishes records.
     published: &'m AtomicU64,
-    /// Longest time between two emits, in ticks, after which the reader need not be woken.
+    /// Longest time between two emits, in ticks, after which the second emit need not wake the reader.
     pause: u64,
     pub(super) memory: ClientMemory<'m>,
     pub(super) lease: Lease,
-    /// Whether stores need fences to stay in order: the mapping is not write-back.
+    /// Whether stores need fences to stay in order, because the mapping is not write-back.
     pub(super) fenced: bool,
-    /// Clock in place of the one that emits are called with.
+    /// Clock that replaces the `clock` argument of each emit.
     pub(super) system_clock: Option<fn() -> u64>,
     pub(super) wake: Option<&'m dyn Wake>,
-    /// Events of threads without a client, in processes that have no other place for their count.
+    /// Number of events that the process's threads without a client have dropped. The producer moves this
+    /// number to its own totals.
     pub(super) unattached: Option<&'m AtomicU64>,
 }
 
 impl<'m> Producer<'m> {
-    /// Takes over the client from its last holder, if there was one. Reads the end of its
-    /// ring (no other load from shared memory is outside of a slow path), continues
-    /// its sequence and its totals, and announces the lease.
+    /// Takes over the client from its last holder, if there was one. Reads the end of the client's ring,
+    /// continues its sequence numbers and totals, and announces the lease. Apart from this function, only
+    /// slow paths load from shared memory.
     ///
-    /// `fenced`: the mapping is not write-back, or not known to be.
+    /// `fenced` says that the mapping is not write-back, or not known to be write-back.
     pub fn lease(
         memory: ClientMemory<'m>,
         state: &'m ProducerState,
@@ -165,8 +168,8 @@ impl<'m> Producer<'m> {
         let guest = memory.guest;
         let published = guest[guest_page::HEAD].load(Ordering::Acquire);
         let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
-        // The last holder may have left nonsense. Then this client starts at zero and
-        // publishes that now: the host counts a fault and follows.
+        // If the last holder has left an impossible head, then this client starts at zero and publishes zero
+        // at once. The host counts a fault and follows.
         let is_plausible = published <= MAX_HEAD
             && tail <= published
             && (memory.mode() == RingMode::Overwrite || published - tail <= memory.capacity());
@@ -175,7 +178,8 @@ impl<'m> Producer<'m> {
         if !is_plausible {
             guest[guest_page::HEAD].store(head, Ordering::Release);
         }
-        // The host reads it after the head of the first record.
+        // Relaxed is enough, because the host loads this word after it has loaded the head of the first
+        // record.
         let counter = Counter { reason: lease.reason, ..Counter::own() };
         guest[guest_page::COUNTER].store(counter.to_word(), Relaxed);
         state.head.store(head, Relaxed);
@@ -190,7 +194,7 @@ impl<'m> Producer<'m> {
         state.unpublished.store(0, Relaxed);
         state.asked.store(0, Relaxed);
         state.last.store(lease.words[0], Relaxed);
-        // A jump may have left it taken.
+        // A `longjmp` out of a publication of the totals leaves `publishing` at 1.
         state.publishing.store(0, Relaxed);
         state.schema_len.store(guest[guest_page::SCHEMA_LEN].load(Relaxed), Relaxed);
         state.known_len.store(0, Relaxed);
@@ -217,15 +221,15 @@ impl<'m> Producer<'m> {
         producer
     }
 
-    /// Returns the producer with a waker for the ring's reader. It wakes the reader before an
-    /// emit that is more than `pause` ticks after the last one, and when a ring that discards
-    /// is a quarter full.
+    /// Returns the producer with a waker for the ring's reader. The producer wakes the reader in an emit that
+    /// follows the last one after more than `pause` ticks, and when it opens a block in a ring in discard
+    /// mode that is a quarter full.
     pub fn waking(self, wake: &'m dyn Wake, pause: u64) -> Self {
         Producer { wake: Some(wake), pause: pause.min(ENDLESS), ..self }
     }
 
-    /// Returns the producer with a clock that is a call, and would cost the hot path more than itself: each emit is
-    /// a slow one, and reads it.
+    /// Returns the producer with a clock that is a function call, which each emit reads on the slow path. On
+    /// the hot path, the call would make all other code slower, too.
     pub fn with_system_clock(self, clock: fn() -> u64) -> Self {
         self.state.limit.store(0, Relaxed);
         Producer { system_clock: Some(clock), ..self }
@@ -241,9 +245,9 @@ impl<'m> Producer<'m> {
         self.state
     }
 
-    /// Emits a record with the time of `clock`, nonzero. The clock is read again if a
-    /// signal handler has emitted since, so a client's timestamps never go backwards.
-    /// Never allocates, blocks or formats.
+    /// Emits a record with the time of `clock`, which is nonzero. If a signal handler has emitted after the
+    /// clock was read, this function reads the clock again, so a client's timestamps never go backwards. The
+    /// function never allocates, blocks or formats.
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(
         &self,
@@ -253,8 +257,8 @@ impl<'m> Producer<'m> {
         self.emit_new(record.into(), clock)
     }
 
-    /// Emits a record as [`Producer::emit`] does, but does not count a full ring: the caller tries again, or
-    /// calls [`Producer::count_full`].
+    /// Emits a record as [`Producer::emit`] does, but does not count an event that finds no room: the caller
+    /// tries again, or calls [`Producer::count_full`].
     #[inline(always)]
     pub fn try_emit<S: Site, F: Fields>(
         &self,
@@ -290,24 +294,24 @@ impl<'m> Producer<'m> {
             if self.is_rare(now) || head + words > state.limit.load(Relaxed) {
                 break 'rare;
             }
-            // Of 32 bits: the sum cannot wrap, so one bound is checked.
+            // `start` has 32 bits, so `start + words` cannot wrap, and the compiler checks only one bound.
             let start = (head as u32 & self.mask) as usize;
             let Some(record) = self.ring.get(start..start + words as usize) else {
                 break 'rare;
             };
-            // The host's CPU has the line, as it has read the record that is overwritten.
+            // The line ahead may be in the cache of the host's CPU, which has read the old records there.
             prefetch_for_store(self.ring, start);
             write(record, now, new);
             self.publish(state, head + words, false);
             leave(state, now);
             return Emit::Recorded;
         }
-        // The last thing that the hot path does: it saves no registers. The parts of the record are arguments: as a
-        // whole it would be in memory, on the hot path too.
+        // The slow path is a tail call, so that the hot path saves no registers. The record is passed in
+        // parts, because a record that is passed as a whole would be kept in memory, also on the hot path.
         self.emit_slowly(fields, now, site, flags, is_counted, clock)
     }
 
-    /// Finishes an emit that has begun and has something rare to do first.
+    /// Finishes an emit that has to do something rare before it writes the record.
     #[cold]
     #[inline(never)]
     fn emit_slowly<S: Site, F: Fields>(
@@ -332,11 +336,11 @@ impl<'m> Producer<'m> {
         Emit::Recorded
     }
 
-    /// Begins an emit and returns its timestamp, nonzero. Until [`Producer::leave`], all
-    /// other emits of this client fail. Calls `wake` if the emit follows a pause.
+    /// Begins an emit and returns its timestamp, which is nonzero. Until [`leave`] or [`give_up`], all other
+    /// emits of this client fail. Calls `wake` if the emit follows a pause.
     ///
     /// # Errors
-    /// [`Emit::Busy`], counted, if this interrupts another emit.
+    /// Returns [`Emit::Busy`], which is counted, if this emit interrupts another emit.
     #[inline(always)]
     pub(super) fn enter(
         &self,
@@ -357,37 +361,38 @@ impl<'m> Producer<'m> {
         Ok(now)
     }
 
-    /// Returns whether an emit at `now` was overtaken by a signal handler's, or follows a pause.
+    /// Returns whether a signal handler's emit has overtaken an emit at `now`, or the emit follows a pause.
     #[inline(always)]
     fn is_rare(&self, now: u64) -> bool {
-        // One comparison for both: below zero, the difference is above any pause.
+        // One comparison covers both cases: a negative difference wraps to a value above any pause.
         now.wrapping_sub(self.state.last.load(Relaxed)) > self.pause
     }
 
-    /// Begins an emit that a signal handler's has overtaken, or that follows a pause. Returns
-    /// its timestamp.
+    /// Begins an emit that a signal handler's emit has overtaken, or that follows a pause. Returns its
+    /// timestamp.
     #[cold]
     #[inline(never)]
     fn enter_rarely(&self, mut now: u64, clock: impl Fn() -> u64, wake: Option<&dyn Wake>) -> u64 {
         let state = self.state;
         if self.system_clock.is_some() || now < state.last.load(Relaxed) {
-            // Or the handler has emitted between the clock and `busy`.
+            // A signal handler may have emitted after this emit read the clock and before it set `busy`.
             now = self.system_clock.map_or_else(clock, |clock| clock());
             state.busy.store(now, Relaxed);
         }
-        // Still below: the clock was set back, by a restore perhaps, and how long ago is not known.
+        // If `now` is still below `last`, the clock was set back, for example by a restore. The length of the
+        // pause is then unknown, so the reader is woken.
         if now.wrapping_sub(state.last.load(Relaxed)) > self.pause
             && let Some(wake) = wake
         {
-            // The reader may have stopped looking. If this event is dropped, the next one does not
-            // follow the same pause.
+            // The reader may rest, so the emit wakes it. `last` is set first: if this event is dropped, the
+            // next emit must not wake the reader for the same pause.
             state.last.store(now, Relaxed);
             wake.wake();
         }
         now
     }
 
-    /// Publishes the head, behind which all words are stored.
+    /// Publishes the head, after all words below it were stored.
     #[inline(always)]
     fn publish_head(&self, head: u64, fenced: bool) {
         if fenced {
@@ -409,20 +414,20 @@ impl<'m> Producer<'m> {
         state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Counts an event that interrupted another emit, which may be at any point.
+    /// Counts an event whose emit interrupted another emit at any point.
     #[cold]
     #[inline(never)]
     fn interrupted(&self) -> Emit {
         self.state.count(&self.state.lost_busy);
-        // A client that was revoked may be another process's.
+        // After a revocation, the client may belong to another process.
         if self.state.is_leased() {
             self.publish_losses();
         }
         Emit::Busy
     }
 
-    /// Prepares the ring on the slow path: announces a schema, opens blocks, reads tail,
-    /// publishes losses. Returns the position at which the record of `now` may be written.
+    /// Prepares the ring on the slow path: announces a schema, publishes losses, reads tail and opens blocks.
+    /// Returns the position at which the caller may write the record.
     #[cold]
     #[inline(never)]
     fn make_room(
@@ -449,20 +454,20 @@ impl<'m> Producer<'m> {
         let commit = flags.contains(Flags::REFERENCE_POINT);
         let room = self.announce(now, commit).and_then(|()| self.find_room(words, false, commit));
         if room.is_none() {
-            // End the emit before the count: an interrupted count must not look like
-            // an interrupted emit.
+            // The emit ends before the event is counted, because an interrupted count must not look like an
+            // interrupted emit.
             give_up(state);
             compiler_fence(Ordering::SeqCst);
             if is_counted {
-                // At once: the program may end before the next event.
+                // The count is published at once, because the program may end before the next event.
                 self.count_full();
             }
         }
         room.ok_or(Emit::Full)
     }
 
-    /// Announces the lease if that has not happened, and publishes losses, at `now`.
-    /// Called outside of any emit.
+    /// Announces the lease at `now` if the lease record is not in the ring yet, and publishes losses. Call
+    /// this outside of any emit.
     pub fn refresh(&self, now: u64) {
         let state = self.state;
         if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(|| now, None).is_err()
@@ -470,13 +475,13 @@ impl<'m> Producer<'m> {
             return;
         }
         self.publish_losses();
-        // If the ring is full, the next one tries again.
+        // If the ring is full, the next emit or refresh tries again.
         let _ = self.announce(now, false);
         give_up(state);
     }
 
-    /// Gives up the client: the thread ends. If a jump has left an emit, its event counts
-    /// as lost unless it was published or the host has answered it. Publishes the totals.
+    /// Gives up the client when the thread ends, and publishes the totals. If a `longjmp` has left an emit,
+    /// the event counts as lost unless its record was published or the host has answered its reference point.
     pub fn release(&self) {
         let state = self.state;
         if let Some(since) = state.interrupted_since() {
