@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The host's side of all clients of a device or a segment: what was read of each, and the turns in
-//! which that is done.
+//! The host's side of all clients of a device or a segment: how far each client was read, and how the clients
+//! take turns.
 //!
-//! A pass gives each client that has something a share of time, in ticks of the
-//! raw counter. Bytes or packets would be no measure, because a client chooses what
-//! they cost. An account holds the time that was spent on each client. A client gets at
-//! most a share more than the waiting client with the least. A step cannot be divided,
-//! so a client whose step took longer than its share waits until the others have had as
-//! much. Short steps come first, so that a client with little to take does not wait for
-//! all those with much. Time that no other client needs goes to any client that has more.
+//! A pass gives each client that has something to take a share of time, in ticks of the raw counter. Bytes or
+//! packets would not be a fair measure, because a client chooses what they cost. Each client has an account
+//! of the time that was spent on it. A client gets at most one share more than the waiting client on which
+//! the least time was spent. A step cannot be divided, so a client whose step took longer than its share
+//! waits until the others have had as much time. Short steps come first, so that a client with little to take
+//! does not wait for all clients with much to take. Time that no other client needs goes to any client that
+//! has more to take.
 
 use crate::ring::{Consumer, ConsumerState};
 use crate::sink::{DrainSink, Drained};
@@ -19,21 +19,22 @@ use core::ops::Range;
 
 /// Access to the rings of a device or a segment.
 pub trait Rings {
-    /// Returns a consumer of the client's ring for one step. `None`: there is nothing to take.
+    /// Returns a consumer of the client's ring for one step, or `None` if there is nothing to take.
     fn ring<'c>(&'c mut self, client: u32, state: &'c mut ConsumerState) -> Option<Consumer<'c>>;
 }
 
 /// The host's side of all clients.
 #[derive(Debug)]
 pub struct Clients {
-    /// How far each client was read, by number.
+    /// Progress of each client's consumer, by client number.
     pub states: Box<[ConsumerState]>,
     groups: Box<[Group]>,
 }
 
 impl Clients {
-    /// Makes `all` clients, of memory that is zero. The first `relays` of them relay others' points, and share the
-    /// loop's time with each other: they come after the rest, whose schemas the points may need.
+    /// Makes the state of `all` clients whose memory is zero. The first `relays` clients relay the points of
+    /// other clients. The relays form a group of their own, which shares the loop's time and comes after the
+    /// other clients, because the relayed points may need their schemas.
     pub fn new(relays: u32, all: u32) -> Clients {
         let groups = [relays..all, 0..relays].into_iter().filter(|group| !group.is_empty());
         Clients {
@@ -42,11 +43,12 @@ impl Clients {
         }
     }
 
-    /// Gives each client a turn: a `share` of ticks if it has so much, or only a look whether there is something.
-    /// Returns whether some client has more.
+    /// Gives each client a turn. A client whose account allows it gets a `share` of ticks; for any other
+    /// client, the loop only looks whether there is something to take. Returns whether any client has more to
+    /// take.
     ///
-    /// A group's round ends after 16 shares and a step. Clients that it did not reach come first
-    /// in the next one. `now` reads the raw counter.
+    /// The round of a group ends after 16 shares and one step. Clients that the round did not reach come
+    /// first in the next round. `now` reads the raw counter.
     pub fn round(
         &mut self,
         sink: &mut (impl DrainSink + ?Sized),
@@ -72,18 +74,18 @@ impl Clients {
         more
     }
 
-    /// Lets the sink take everything that the clients have now. Ends when the sink stops, and
-    /// at the latest when it has taken as much as rings and schema logs hold.
+    /// Lets the sink take everything that the clients have now. For each client, this ends when the sink
+    /// stops, and at the latest when the sink has taken twice as much as the ring and the schema log hold.
     pub fn drain_rest(&mut self, sink: &mut (impl DrainSink + ?Sized), rings: &mut impl Rings) {
         self.each(rings, |client, consumer| drain_rest(sink, client, consumer));
     }
 
-    /// Counts the records that are left in the rings as lost: for the end, after the last pass, if the
-    /// sink could not take them.
+    /// Counts the records that are left in the rings as lost. A host that ends calls this after the last
+    /// pass, if the sink could not take these records.
     pub fn discard_unread(&mut self, sink: &mut (impl DrainSink + ?Sized), rings: &mut impl Rings) {
         self.each(rings, |client, consumer| {
             consumer.discard_unread(&mut vec![0; consumer.stage_words()]);
-            // Nothing is left to take: the sink reads the losses.
+            // The rings are empty now, so this call only lets the sink read the losses.
             sink.drain(client, consumer);
         });
     }
@@ -97,29 +99,31 @@ impl Clients {
     }
 }
 
-/// Maximum lead of one client over the others, in shares. If the loop lost its CPU in
-/// the middle of a step, that must not count against the client for long. Also the
-/// length of one round.
+/// Maximum time in shares by which a client's account can be ahead of the others, so that a client does not
+/// wait for long if the loop lost its CPU in the middle of the client's step. Also the maximum length of one
+/// round.
 const MAX_SHARES: u64 = 16;
 
-/// Account of the time that was spent on one client.
+/// Account of the time spent on one client.
 #[derive(Debug)]
 struct Account {
     client: u32,
-    /// Time spent on the client in ticks, on the scale of all accounts.
+    /// Time spent on the client, in ticks on a scale that all accounts share.
     spent: u64,
-    /// Expected ticks of a step: those of the last one, or most of an earlier longer one.
+    /// Expected ticks of a step: the ticks of the last step, or 7/8 of the previous expectation if this is
+    /// more.
     step: u64,
-    /// Whether there was more to take at its last turn.
+    /// Whether the client had more to take after its last turn.
     waits: bool,
 }
 
-/// Lets the sink take everything that a client has now. Ends when the sink stops, and
-/// at the latest when it has taken as much as ring and schema log hold.
+/// Lets the sink take everything that a client has now. Ends when the sink stops, and at the latest when the
+/// sink has taken twice as much as the ring and the schema log hold.
 pub fn drain_rest(sink: &mut (impl DrainSink + ?Sized), client: u32, consumer: &mut Consumer<'_>) {
     consumer.up_to(consumer.head());
-    // Bound: no client has more, whatever it claims. In an overwritten ring the first
-    // step skips the records that are gone, and counts as much as a whole ring.
+    // Bound: no client has more than `most` words, whatever it claims. The factor is 2 because, in a ring
+    // that was overwritten, the first step skips the records that are gone, and counts as much as a whole
+    // ring.
     let most = consumer.most_words();
     let mut room = 2 * most;
     while room > 0 {
@@ -135,11 +139,11 @@ pub fn drain_rest(sink: &mut (impl DrainSink + ?Sized), client: u32, consumer: &
 #[derive(Debug)]
 struct Group {
     clients: Range<u32>,
-    /// In the order of the last round.
+    /// Accounts of the clients, in the order of the last round.
     accounts: Box<[Account]>,
-    /// Least time that was spent on a waiting client.
+    /// Least time that was spent on any waiting client.
     floor: u64,
-    /// Time at which the last round ended.
+    /// Value of the raw counter at which the last round ended.
     ended: u64,
 }
 
@@ -150,8 +154,9 @@ impl Group {
         Group { clients, accounts, floor: 0, ended: 0 }
     }
 
-    /// Calls `step` for each client: as often as its `share` of ticks allows, with `true`, or once with `false`,
-    /// so that it only looks whether there is something. Returns whether some client has more.
+    /// Calls `step` for each client. With `true`, `step` takes records, as often as the client's `share` of
+    /// ticks allows. With `false`, `step` is called once and only looks whether there is something to take.
+    /// Returns whether any client has more to take.
     fn round(
         &mut self,
         share: u64,
@@ -163,12 +168,12 @@ impl Group {
         let most = share.saturating_mul(MAX_SHARES);
         self.floor = match accounts.iter().filter(|a| a.waits).map(|a| a.spent).min() {
             Some(least) => self.floor.max(least),
-            // No client waited: the idle time counts as spent on each of them.
+            // No client waited, so the idle time counts as spent on each client.
             None => self.floor.saturating_add(begin.saturating_sub(self.ended)),
         };
         let until = self.floor.saturating_add(share);
-        // The time at which the next step would end. Sorted before accounts are raised to
-        // the floor, so that a client that spends less than its share stays before others.
+        // The key is the time at which the client's next step would end. The accounts are sorted before they
+        // are raised to the floor, so that a client that spends less than its share stays before the others.
         accounts.sort_unstable_by_key(|a| (a.spent.saturating_add(a.step), a.client));
         let (mut last, mut more) = (begin, false);
         for account in accounts {

@@ -1,68 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The drain loop: its times, and a pass of it.
+//! The drain loop: its periods and limits, and one pass.
 
 use crate::sink::{DrainSink, EventSink, PassConfig, with_drain};
 #[cfg(feature = "host")]
 use alloc::boxed::Box;
 use core::time::Duration;
 
-/// Longest pause between two events of a client after which it need not wake a drain loop that
-/// waits for a KICK.
+/// Longest pause between two events of a client after which the client need not wake a drain loop that waits
+/// for a KICK.
 pub const PAUSE: Duration = Duration::from_millis(10);
 
-/// Time without a record after which a drain loop may stop its timer and wait for a KICK. Longer
-/// than [`PAUSE`]: a client that has not paused was seen by then.
+/// Time without a record after which a drain loop may stop its timer and wait for a KICK. Longer than
+/// [`PAUSE`], so that a client whose pauses are too short for a KICK keeps the timer running.
 pub const REST: Duration = Duration::from_millis(50);
 
-/// Least time between the begin of a pass and that of the next one by a KICK: guests may kick as often as they like.
-/// A ring of 1 MiB takes longer than this to be filled.
+/// Minimum time from the beginning of a pass to the beginning of a pass that a KICK causes, because guests
+/// may kick as often as they like. A guest needs more time than this to fill a ring of 1 MiB.
 pub const KICK_SPACING: Duration = Duration::from_micros(200);
 
-/// Period and budget of the passes of a drain loop.
+/// Period and budget of a drain loop's passes.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainPolicy {
     /// Time between passes without a KICK.
     pub period: Duration,
-    /// Drain time of one client in one pass while others have something too.
+    /// Time to drain one client in one pass, while other clients have something to drain, too.
     pub budget: Duration,
 }
 
 impl Default for DrainPolicy {
     fn default() -> Self {
-        // A ring of 1 MiB holds 32,768 short records: at a million a second
-        // it is full after 32 ms.
-        // 250 us are a few packets. A pass over 16 clients that all have more
-        // than that takes 4 ms.
+        // A ring of 1 MiB holds 32,768 short records, so a million records per second fill the ring in 32 ms.
+        // In 250 us a sink takes a few packets. A pass over 16 clients that all use up their budget takes 4
+        // ms.
         DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) }
     }
 }
 
-/// Longest time between passes of a loop that nobody wakes. A point that waits for such a pass is answered within 20 ms.
+/// Longest time between two passes of a loop that nobody wakes. A reference point that waits for such a pass
+/// is answered within 20 ms.
 pub const LONGEST_POLL: Duration = Duration::from_millis(16);
 
-/// Passes that a loop which nobody wakes makes in as long a time as nothing was found.
+/// Divisor of the idle time: a loop that nobody wakes and that has been idle for a time waits for 1/16 of
+/// this time.
 #[cfg(feature = "host")]
 const POLLS: u32 = 16;
 
-/// Finds out for how long the rings of a drain loop have been idle.
+/// Measures for how long the rings of a drain loop have been idle.
 #[cfg(feature = "host")]
 #[derive(Debug)]
 pub struct IdleDetector {
-    /// Heads of the rings at the last pass.
+    /// Heads of the rings in the last pass.
     heads: Box<[u64]>,
-    /// When a pass found something last.
+    /// Time of the last pass that found something.
     since: Duration,
 }
 
 #[cfg(feature = "host")]
 impl IdleDetector {
-    /// Makes a detector for this number of rings. `now` is the caller's time: all calls must use the same clock.
+    /// Makes a detector for `rings` rings. `now` is the time on a clock of the caller; all calls must use the
+    /// same clock.
     pub fn new(rings: usize, now: Duration) -> IdleDetector {
         IdleDetector { heads: (0..rings).map(|_| 0).collect(), since: now }
     }
 
-    /// Notes the heads of the rings. Returns whether none has moved since the last pass.
+    /// Notes the heads of the rings. Returns whether all heads have stayed where they were in the last pass.
     pub fn have_heads_stayed(&mut self, heads: impl Iterator<Item = u64>) -> bool {
         let mut stayed = true;
         for (last, head) in self.heads.iter_mut().zip(heads) {
@@ -71,7 +73,8 @@ impl IdleDetector {
         stayed
     }
 
-    /// Notes a pass at `now` that found something, or nothing (`is_quiet`). Returns for how long passes have found nothing.
+    /// Notes a pass at `now` that found something, or nothing (`is_quiet`). Returns for how long no pass has
+    /// found anything.
     pub fn idle_for(&mut self, is_quiet: bool, now: Duration) -> Duration {
         if !is_quiet {
             self.since = now;
@@ -80,22 +83,24 @@ impl IdleDetector {
     }
 }
 
-/// Returns the time until the next pass of a loop that nobody wakes, and whose rings have been idle for so long.
+/// Returns the time until the next pass of a loop that nobody wakes and whose rings have been idle for the
+/// time `idle`.
 ///
-/// It grows with that time from `period` on, so that a client which pauses for a moment finds the loop as it was. It is at most
-/// [`LONGEST_POLL`], and half of the time in which a million short records a second fill a ring of `ring_bytes`.
+/// The result grows with `idle` and begins at `period`, so that a short pause of a client does not slow the
+/// loop. Unless `period` is longer, the result is at most [`LONGEST_POLL`], and at most half of the time in
+/// which a million short records per second fill a ring of `ring_bytes` bytes.
 #[cfg(feature = "host")]
 pub fn poll_after(idle: Duration, period: Duration, ring_bytes: u64) -> Duration {
     let half_full = Duration::from_micros(ring_bytes / 2 / SHORT_RECORD);
     (idle / POLLS).min(half_full).min(LONGEST_POLL).max(period)
 }
 
-/// Bytes of a record with two words of fields.
+/// Size in bytes of a record with two payload words.
 #[cfg(feature = "host")]
 const SHORT_RECORD: u64 = 32;
 
-/// Runs one pass of a drain loop: calls `drain` with the sink's drain side and its settings, between its
-/// `begin_pass` and `end_pass`. Returns the result of `drain`.
+/// Runs one pass of a drain loop. Calls `drain` with the drain side of the sink and the sink's settings,
+/// between `begin_pass` and `end_pass`. Returns the result of `drain`.
 pub fn pass<R>(
     sink: &(impl EventSink + ?Sized),
     drain: impl FnOnce(&mut dyn DrainSink, PassConfig) -> R,

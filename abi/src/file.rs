@@ -9,11 +9,11 @@ use std::format;
 use std::fs::File;
 use std::io;
 
-/// Checks that a file may have this many bytes. Beyond RLIMIT_FSIZE the kernel refuses them with
-/// a SIGXFSZ, which ends a process by default.
+/// Checks that a file may have this many bytes. Beyond RLIMIT_FSIZE, the kernel sends a SIGXFSZ, which by
+/// default ends the process.
 ///
 /// # Errors
-/// If the file may not: the error names the limit.
+/// If the file may not have this many bytes. The error names the limit.
 pub fn check_size(bytes: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current.filter(|limit| bytes > *limit) {
         None => Ok(()),
@@ -24,8 +24,8 @@ pub fn check_size(bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Makes a file in memory, sealed against a change of its size and against further seals: nothing that another process
-/// does with the descriptor can take the pages away, or keep a later process from mapping them.
+/// Makes a file in memory, sealed against a change of its size and against further seals: no process that has
+/// the descriptor can take the pages away, or keep a later process from mapping them.
 ///
 /// # Errors
 /// If the file may not have this many bytes, or the process has no descriptors left.

@@ -2,7 +2,7 @@
 
 //! Enums whose values have names.
 
-/// Declares an enum with a name for each of its values.
+/// Declares an enum and a name for each of its values.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! kinds {

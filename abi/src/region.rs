@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The guard of a region of interest, for the macros of guests and of the host.
+//! The guard of a region of interest, for the macros of guests and the host.
 
-/// A region that is open; it ends where this is dropped.
+/// An open region. The drop of this guard ends the region.
 #[must_use = "the region ends where this is dropped"]
 pub struct Region<F: FnMut()> {
     end: F,
@@ -27,9 +27,9 @@ impl<F: FnMut()> Drop for Region<F> {
     }
 }
 
-/// Sorts the arguments of a `region!` after the name, and calls a macro with what they mean:
-/// `[said ID FIXED NAME; FIELDS]` with the id that the program says, or `[counted FIXED NAME; FIELDS]`.
-/// `id = ID` and a variable `id` are the id if they are first. All else is a field.
+/// Parses the arguments of `region!` after the name, and calls a macro with the result: `[said ID FIXED NAME;
+/// FIELDS]` if the program gives the id, or else `[counted FIXED NAME; FIELDS]`. If the first argument is `id
+/// = ID` or a variable `id`, then this argument is the id. All other arguments are fields.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! region_args {

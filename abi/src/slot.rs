@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Reference points on the host's side: reading the slot, once, and replying.
+//! Reference points on the host's side: the host reads the slot, once, and replies.
 
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 use crate::config::RingMode;
@@ -12,24 +12,24 @@ use crate::sink::{ReferencePoint, Status};
 /// A store to EMIT.
 #[derive(Clone, Copy, Debug)]
 pub struct Emitted {
-    /// Client whose register was stored to.
+    /// Client to whose register the guest stored.
     pub client: u32,
-    /// Number of the slot: the low half of the stored value.
+    /// Sequence number of the point: the low half of the stored value.
     pub seq: u32,
     /// The host's raw counter when the store arrived.
     pub host_time: u64,
 }
 
-/// Contents of a reply, except for its number and time.
+/// Contents of a reply, except for its sequence number and time.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyBody {
-    /// Outcome for the reference point.
+    /// Outcome of the reference point.
     pub status: Status,
     /// Clock epoch.
     pub epoch: u64,
 }
 
-/// Clock epoch, which each reply has, and version of the enable mask.
+/// Clock epoch, which each reply contains, and version of the enable mask.
 #[derive(Debug, Default)]
 pub struct Versions {
     /// Clock epoch.
@@ -39,16 +39,16 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Begins another generation by a call of the sink with the least epoch that it can have. `begin` returns
-    /// its epoch.
+    /// Begins another generation. Calls `begin`, which calls the sink, with the lowest epoch that the
+    /// generation can have. `begin` returns the generation's epoch.
     pub fn begin_generation(&self, begin: impl FnOnce(u32) -> u32) {
         let least = u32::try_from(self.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
         self.epoch.store(begin(least).into(), Relaxed);
     }
 
-    /// Replaces the enable mask in BAR 4, one byte per slot: 0 is on, 1 is off. Then
-    /// shows its new version to every client, which copies the mask. One caller at a
-    /// time.
+    /// Replaces the enable mask in BAR 4, one byte per slot: 0 is on, 1 is off. Then stores the mask's new
+    /// version in every client's page H; clients that see it copy the mask. Only one thread may call this at
+    /// a time.
     pub fn set_mask(
         &self,
         rings: &[AtomicU64],
@@ -63,8 +63,7 @@ impl Versions {
         }
         for client in 0..geometry.clients {
             if let Some(memory) = ClientMemory::of_rings(rings, client, geometry, mode) {
-                // ORDERING: pairs with the Acquire load of a guest that then
-                // copies the mask.
+                // ORDERING: pairs with the Acquire load of a guest, which then copies the mask.
                 memory.host[host_page::MASK_VERSION].store(version, Ordering::Release);
             }
         }
@@ -75,17 +74,17 @@ impl Versions {
 /// Why a slot is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadSlot {
-    /// The slot's number is not the value that was stored to EMIT.
+    /// The slot's `seq` is not the value that was stored to EMIT.
     Sequence,
-    /// The slot claims more words than it has.
+    /// The slot claims more payload words than a slot has.
     Words,
-    /// The id is a reserved one.
+    /// The event id is reserved.
     Id,
 }
 
-/// Asks the host to serve the point in the slot of a segment. `cpu` is the CPU that
-/// made the point, `seq` the slot's number, nonzero. An awake host waits for the last
-/// store only, which is to the slot's own cache line.
+/// Asks the host to serve the point in the client's slot of a segment. `cpu` is the CPU that made the point,
+/// and `seq` is the slot's number, which is nonzero. A host that is awake polls only the word of the last
+/// store, which is in the cache line of the slot's header.
 #[inline(always)]
 pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
     let [.., who, _, len] = &memory.guest[guest_page::SLOT..=guest_page::SLOT_LEN] else {
@@ -97,8 +96,8 @@ pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
     len.store(words | u64::from(seq) << 32, Ordering::Release);
 }
 
-/// Returns the number of the point that the client asks the host to serve, until
-/// there is a reply to it.
+/// Returns the `seq` of the point that the client asks the host to serve, or `None` if the host has replied
+/// to this point.
 #[inline(always)]
 pub fn asked(memory: &ClientMemory<'_>) -> Option<u32> {
     // ORDERING: pairs with the Release in `ask`.
@@ -108,11 +107,11 @@ pub fn asked(memory: &ClientMemory<'_>) -> Option<u32> {
     (seq != 0 && seq != answered).then_some(seq)
 }
 
-/// Copies the header of the emitted slot in page G, once. Returns a point without
-/// words, and the slot's words that are still to be copied.
+/// Copies the header of the emitted slot in page G, once. Returns a point without words, and the words of the
+/// slot, which the caller copies.
 ///
 /// # Errors
-/// The check that the header fails.
+/// Returns the check that the header fails.
 #[inline(always)]
 pub fn read<'m>(
     page: &'m [AtomicU64],
@@ -155,11 +154,10 @@ pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: ReplyBody) {
     page[host_page::REPLY].store(status, Ordering::Release);
 }
 
-/// Serves a reference point on the thread that sees the store: copies the slot
-/// once, calls `record` with it, and replies. Takes no lock, allocates nothing.
+/// Serves a reference point on the thread that sees the store: copies the slot once, calls `record` with the
+/// copy, and replies. Takes no lock and allocates nothing.
 ///
-/// `record` also gets malformed slots: it counts them and answers
-/// [`Status::Invalid`].
+/// For a malformed slot, `record` gets an error, which it counts and answers with [`Status::Invalid`].
 #[inline]
 pub fn serve(
     memory: &ClientMemory<'_>,
@@ -167,7 +165,8 @@ pub fn serve(
     versions: &Versions,
     record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Status,
 ) {
-    // Most events are short, and zeroing 2 KiB costs as much as all the rest.
+    // Short events get a small copy, because most events are short, and zeroing 2 KiB costs as much as all
+    // the rest.
     let status = match read(memory.guest, &emitted) {
         Err(bad) => record(Err(bad)),
         Ok((point, words)) if words.len() <= 16 => copied::<16>(memory, point, words, record),
@@ -185,9 +184,9 @@ fn copied<const N: usize>(
 ) -> Status {
     let mut words = [0; N];
     copy(&mut words, slot);
-    // ORDERING: pairs with the Release fence in `Producer::slot`. If the guest did not
-    // wait and has begun to write the next point, the number below has changed, so the
-    // words are never a mixture of two points.
+    // ORDERING: pairs with the Release fence in `Producer::slot`. If the guest did not wait and has begun to
+    // write the next point, then the `seq` loaded below has changed, so the words are never a mixture of two
+    // points.
     fence(Ordering::Acquire);
     if memory.guest[guest_page::SLOT].load(Relaxed) as u32 != point.seq {
         return record(Err(BadSlot::Sequence));
@@ -195,7 +194,7 @@ fn copied<const N: usize>(
     record(Ok(&ReferencePoint { words: &words[..slot.len()], ..point }))
 }
 
-/// Copies a guest's words, each with one load.
+/// Copies a guest's words. Loads each word once.
 #[inline]
 pub fn copy(to: &mut [u64], from: &[AtomicU64]) {
     for (to, from) in to.iter_mut().zip(from) {

@@ -95,7 +95,8 @@ impl<'a> Payload<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pulled {
-    /// Ring position before the pull, in words.
+    /// Ring position at which the pull began, in words. The pull begins after records that are overwritten
+    /// already.
     pub begin: u64,
     /// Ring position after the last record taken.
     pub end: u64,

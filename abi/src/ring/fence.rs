@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The fence between what a producer stores and what publishes it.
+//! The fence between a producer's stores and the store that publishes them.
 
 use crate::atomic::{Ordering, fence};
 
-/// Orders all earlier stores, write-combining ones too, before later ones.
+/// Orders all earlier stores before all later stores, including stores to write-combining memory.
 #[inline(always)]
 pub(super) fn store_fence() {
     #[cfg(test)]
@@ -16,7 +16,7 @@ pub(super) fn store_fence() {
 
 #[cfg(test)]
 thread_local! {
-    /// A test's function that notes this thread's memory at a fence.
+    /// Function of a test that copies the memory of this thread at each fence.
     pub(super) static AT_FENCE: std::cell::RefCell<Option<Box<dyn FnMut()>>> =
         const { std::cell::RefCell::new(None) };
 }

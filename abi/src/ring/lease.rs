@@ -8,14 +8,14 @@ use crate::clock::Reason;
 use crate::event::{Fields, Hex, cut};
 use crate::record::{ClockKind, HEADER_WORDS, Header, id};
 
-/// Description of a new holder, for its lease record.
+/// Description of a new holder, which its lease record contains.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseInfo<'a> {
     /// Process id, 0 for firmware.
     pub pid: u32,
     /// Thread id, or vCPU index.
     pub tid: u32,
-    /// Name for reports, cut to [`MAX_NAME_BYTES`].
+    /// Name for reports, cut to [`MAX_NAME_BYTES`] bytes.
     pub name: &'a str,
 }
 
@@ -23,7 +23,7 @@ pub struct LeaseInfo<'a> {
 pub const MAX_NAME_BYTES: usize = 64;
 const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + MAX_NAME_BYTES).div_ceil(8);
 
-/// A lease record, prepared until it is written to the ring.
+/// A lease record that is ready to be written to the ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     pub(super) words: [u64; LEASE_WORDS],
@@ -32,8 +32,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Makes the record of a lease. `token` is nonzero and random, `clock` that of the records' timestamps, `now` the
-    /// lease's time.
+    /// Makes the record of a lease. `token` is nonzero and random, `clock` is the clock of the records'
+    /// timestamps, and `now` is the time of the lease.
     pub fn new(token: u64, clock: ClockKind, now: u64, info: &LeaseInfo<'_>) -> Lease {
         let name = cut(info.name, MAX_NAME_BYTES);
         let fields = (Hex(token), info.pid, info.tid, clock as u32, name);
@@ -46,21 +46,20 @@ impl Lease {
         Lease { words, len: (HEADER_WORDS + payload) as u64, reason: Reason::Unknown }
     }
 
-    /// Tells why the holder has its clock.
+    /// Returns the lease with the reason why the holder uses its clock.
     #[must_use]
     pub fn because(self, reason: Reason) -> Lease {
         Lease { reason, ..self }
     }
 }
 
-/// Reads the block that ends at `head` or contains it. Returns the sequence number of
-/// the next record, and the last record's timestamp. Both are hints: others can write
-/// to the block.
+/// Reads the block that ends at `head` or contains `head`. Returns the sequence number of the next record and
+/// the timestamp of the last record. Both values are hints, because others can write to the block.
 pub(super) fn walk(memory: &ClientMemory<'_>, head: u64) -> (u64, Option<u64>) {
     if head == 0 {
         return (0, None);
     }
-    // If `head` is a block's start, the block before it has the last record.
+    // If a block starts at `head`, then the block before `head` contains the last record.
     let start = memory.block_start(head - 1);
     let len = head - start;
     let load = |at| memory.word(start + at).load(Relaxed);

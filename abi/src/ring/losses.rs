@@ -2,7 +2,8 @@
 
 //! Counting lost events, and publishing the counts as running totals in page G.
 //!
-//! The client's owner alone stores there. A signal handler on its thread may interrupt it in the middle of that.
+//! Only the client's owner stores to page G. A signal handler on the owner's thread may interrupt the
+//! publication.
 
 use super::producer::Producer;
 use super::state::ProducerState;
@@ -12,22 +13,23 @@ use crate::layout::guest_page;
 impl ProducerState {
     /// Counts an event in one of the totals.
     pub(super) fn count(&self, total: &AtomicU64) {
-        // A handler may interrupt this, so a load and a store would lose counts.
+        // An atomic add, because a signal handler may interrupt the count: a load and a store would lose the
+        // handler's counts.
         total.fetch_add(1, Relaxed);
         self.unpublished.store(1, Relaxed);
     }
 }
 
 impl<'m> Producer<'m> {
-    /// Returns the producer of a process that counts there the events of its threads without a client. The
-    /// producer takes them into its own totals when it publishes these.
+    /// Returns the producer with `events`, the number of events that threads without a client have dropped in
+    /// this process. When the producer publishes its totals, it moves this number to them.
     pub fn with_unattached(mut self, events: &'m AtomicU64) -> Self {
         self.unattached = Some(events);
         self
     }
 
-    /// Publishes the running totals of dropped events. In the middle of another such call on the same thread it
-    /// leaves that to the outer one, so that the published totals never go backwards.
+    /// Publishes the running totals of dropped events. A call that interrupts another call on the same thread
+    /// leaves the publication to the outer call, so that the published totals never go backwards.
     pub(super) fn publish_losses(&self) {
         let state = self.state;
         if let Some(events) = self.unattached
@@ -39,7 +41,7 @@ impl<'m> Producer<'m> {
         while state.unpublished.load(Relaxed) != 0 && state.publishing.load(Relaxed) == 0 {
             state.publishing.store(1, Relaxed);
             compiler_fence(Ordering::SeqCst);
-            // Before the totals are read: a later count sets it again.
+            // The flag is cleared before the totals are read, so that a later count sets the flag again.
             state.unpublished.store(0, Relaxed);
             compiler_fence(Ordering::SeqCst);
             for (word, total) in [
@@ -48,7 +50,8 @@ impl<'m> Producer<'m> {
                 (guest_page::LOST_UNATTACHED, &state.lost_unattached),
             ] {
                 let (published, total) = (&self.memory.guest[word], total.load(Relaxed));
-                // The host's CPU may have the line.
+                // A total that has not changed is not stored, because the cache line may be on the host's
+                // CPU.
                 if published.load(Relaxed) != total {
                     published.store(total, Relaxed);
                 }
@@ -59,7 +62,7 @@ impl<'m> Producer<'m> {
         }
     }
 
-    /// Counts events that interrupted what this client's owner did in the library outside of any emit, as those that
+    /// Counts events that interrupted the client's owner in the library outside of any emit, like events that
     /// interrupt an emit.
     pub fn count_busy(&self, events: u64) {
         self.state.lost_busy.fetch_add(events, Relaxed);
@@ -69,7 +72,7 @@ impl<'m> Producer<'m> {
 
     /// Publishes the totals and ends the lease.
     pub(super) fn publish_last(&self) {
-        // A jump may have left it taken.
+        // A `longjmp` out of a publication leaves `publishing` at 1.
         self.state.publishing.store(0, Relaxed);
         self.state.unpublished.store(1, Relaxed);
         self.publish_losses();

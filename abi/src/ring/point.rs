@@ -10,15 +10,15 @@ use crate::event::{Fields, Site};
 use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page};
 
 impl Producer<'_> {
-    /// Writes the slot for this event, then calls `fire` with its timestamp and the
-    /// slot's number; `fire` stores the number to EMIT. No other event of this client is
-    /// between the timestamp and the end of `fire`. The event's schema and all earlier
-    /// records of the client are visible by then.
+    /// Writes the slot for this event, then calls `fire` with the event's timestamp and the slot's number.
+    /// `fire` stores the number to EMIT. No other event of this client happens between the timestamp and the
+    /// end of `fire`. The event's schema and all earlier records of the client are visible when `fire` is
+    /// called.
     ///
     /// # Errors
-    /// [`Emit::Busy`] (counted), [`Emit::Unleased`], or [`Emit::Full`]
-    /// (counted) if the event is larger than a slot.
-    // Callers hand over closures: without this, they are called through memory.
+    /// Returns [`Emit::Busy`] (counted) if this interrupts another emit, [`Emit::Unleased`] without a lease,
+    /// or [`Emit::Full`] (counted) if the event is larger than a slot.
+    // Always inlined, because the closures of the caller would otherwise be called through memory.
     #[inline(always)]
     pub fn slot<S: Site, F: Fields, R>(
         &self,
@@ -29,7 +29,7 @@ impl Producer<'_> {
         fields: F,
         fire: impl FnOnce(u64, u32) -> R,
     ) -> Result<R, Emit> {
-        // The store to EMIT wakes the reader.
+        // No waker is passed, because the store to EMIT wakes the reader.
         let now = self.enter(clock, None)?;
         if !self.state.is_leased() {
             give_up(self.state);
@@ -46,10 +46,12 @@ impl Producer<'_> {
             self.count_full();
             return Err(Emit::Full);
         }
-        // Inside the emit: no point of a signal handler can get the same number.
+        // The number is taken inside the emit, so that no reference point of a signal handler can get the
+        // same number.
         let seq = seq();
         let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
-        // First the word that a host may still poll for the point before.
+        // This store comes first, because it clears the request for the previous point, which a host may
+        // still poll.
         slot[3].store(payload as u64, Relaxed);
         slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
         // ORDERING: pairs with the Acquire fence in `slot::serve`: a host that
@@ -64,7 +66,7 @@ impl Producer<'_> {
         if self.fenced || !cfg!(target_arch = "x86_64") {
             store_fence();
         }
-        // Shows whether the host has served the point, if a jump leaves the emit here.
+        // If a `longjmp` leaves the emit here, `asked` tells `release` which reply to look for.
         self.state.asked.store(1 << 32 | u64::from(seq), Relaxed);
         compiler_fence(Ordering::SeqCst);
         let fired = fire(now, seq);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A consumer's progress: what it keeps from one pass to the next, and what another consumer needs
-//! to continue in its place.
+//! A consumer's progress: the state that a consumer keeps from one pass to the next, and the position from
+//! which another consumer can continue.
 
 use super::counts::{FAULT_KINDS, LOSSES, Total};
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
@@ -9,20 +9,20 @@ use crate::atomic::Ordering::Relaxed;
 use crate::layout::{guest_page, host_page};
 use crate::record::HEADER_WORDS;
 
-/// A position in the ring, with the counts and the lease on the way to it.
+/// A position in the ring, with the counts so far and the lease at this position.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor {
     pub(super) position: u64,
-    /// Sequence number of the next record; `None` after a resynchronisation.
+    /// Sequence number of the next record. `None` after a resynchronisation, until the next block begins.
     pub(super) sequence: Option<u64>,
-    /// A number in its place, until a block says it: never less than the one before.
+    /// Lower bound of the sequence number, used while `sequence` is `None`. Never decreases.
     pub(super) assumed: u64,
     pub(super) token: u64,
     pub(super) overwritten: u64,
     pub(super) faults: [u64; FAULT_KINDS],
 }
 
-/// A host's private state for one client.
+/// The host's private state for one client.
 #[derive(Clone, Debug)]
 pub struct ConsumerState {
     pub(super) committed: Cursor,
@@ -50,23 +50,26 @@ impl Default for ConsumerState {
 }
 
 impl ConsumerState {
-    /// Returns the place at which the consumer is, for another one to [continue](Self::continue_at).
+    /// Returns the position up to which the consumer has committed, from which another consumer can
+    /// [continue](Self::continue_at).
     pub fn place(&self) -> RingPosition {
         let Cursor { position, sequence, token, .. } = self.committed;
-        // After something unreadable, a block may say any number.
+        // A guest can put any number in the header of a block, so an impossible sequence number counts as
+        // unknown.
         let sequence =
             sequence.filter(|sequence| *sequence <= RingPosition::most_sequence(position));
         let lost = self.lost.map(|total| total.last());
         RingPosition { position, sequence, token, lost, schemas: self.schema_seen }
     }
 
-    /// Makes the state of a consumer of a ring that another host may have served: it begins where that one
-    /// ended, as page H says, and reads the texts that the schema log still has.
+    /// Makes the state of a consumer for a ring that another host may have served. The consumer begins at the
+    /// tail that the other host has left in page H, and reads the texts that are still in the schema log.
     pub fn found(memory: &ClientMemory<'_>) -> ConsumerState {
         let host = |word: usize| memory.host[word].load(Relaxed);
         let guest = |word: usize| memory.guest[word].load(Relaxed);
         let position = host(host_page::TAIL);
-        // Before the block ends, nothing says its holder again.
+        // Only the header of a block names the holder, so a consumer that begins within a block takes the
+        // token from this header.
         let block = memory.block_start(position);
         let token = match position == block {
             true => 0,
@@ -78,9 +81,9 @@ impl ConsumerState {
         ConsumerState::continue_at(&RingPosition { position, sequence: None, token, lost, schemas })
     }
 
-    /// Makes the state of a consumer that continues where another one was, for another sink: its
-    /// counts of lost events and of faults begin at 0, and it never [rewinds](super::Consumer::rewind) to
-    /// before this place.
+    /// Makes the state of a consumer that continues at `place` for another sink. The consumer's counts of
+    /// lost events and faults begin at 0, and the consumer never [rewinds](super::Consumer::rewind) to a
+    /// position before `place`.
     pub fn continue_at(place: &RingPosition) -> ConsumerState {
         let RingPosition { position, sequence, token, lost, schemas } = *place;
         let at = Cursor { position, sequence, token, ..Cursor::default() };
@@ -95,14 +98,14 @@ impl ConsumerState {
     }
 }
 
-/// The place in a ring and its schema log up to which a consumer has taken everything.
+/// The positions in a ring and its schema log up to which a consumer has taken everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPosition {
     /// Position in the ring, in words.
     pub position: u64,
-    /// Number of the next record, if it is known.
+    /// Sequence number of the next record, if known.
     pub sequence: Option<u64>,
-    /// Token of the holder, 0 if there was none.
+    /// Token of the holder, 0 if there is no holder.
     pub token: u64,
     /// The running totals of lost events: full, busy, unattached.
     pub lost: [u64; 3],
@@ -111,8 +114,8 @@ pub struct RingPosition {
 }
 
 impl RingPosition {
-    /// Returns the greatest number that a record at this position can have: each record before
-    /// it has two words at least.
+    /// Returns the greatest sequence number that a record at this position can have, because each record
+    /// before this position has at least two words.
     pub const fn most_sequence(position: u64) -> u64 {
         position / HEADER_WORDS as u64
     }

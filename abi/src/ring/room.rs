@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Room for the producer's next record: blocks, pads, and the lease record.
+//! Room for the producer's next record. This opens blocks, and writes pads and the lease record.
 
 use super::producer::Producer;
 use super::{BLOCK_HEADER_WORDS, host_page};
@@ -9,26 +9,29 @@ use crate::config::RingMode;
 use crate::record::{HEADER_WORDS, Header, id};
 
 impl Producer<'_> {
-    /// Writes the lease record at `now` if that has not happened. `None` if there is no room.
+    /// Writes the lease record with the time `now` if the record is not in the ring yet. Returns `None` if
+    /// there is no room.
     pub(super) fn announce(&self, now: u64, commit: bool) -> Option<()> {
         let (state, lease) = (self.state, &self.lease);
         if state.fresh.load(Relaxed) == 0 {
             return Some(());
         }
-        // A block has the token of one lease.
+        // The lease record opens a block, because a block belongs to one lease.
         let at = self.find_room(lease.len, true, commit)?;
         let record = self.memory.span(at, lease.len);
         for (to, &from) in record.iter().zip(&lease.words) {
             to.store(from, Relaxed);
         }
-        // A lease that found a full ring is announced later, perhaps in another epoch.
+        // The time is `now`, because a lease that found a full ring is announced later, perhaps in another
+        // clock epoch.
         record[0].store(now, Relaxed);
         state.fresh.store(0, Relaxed);
         self.publish(state, at + lease.len, self.fenced);
         Some(())
     }
 
-    /// Finds the position for a record of `words` words, which may have to open a block.
+    /// Returns the position for a record of `words` words, and opens a block for the record if `opens` is set
+    /// or the current block has no room.
     pub(super) fn find_room(&self, words: u64, opens: bool, commit: bool) -> Option<u64> {
         let (state, memory) = (self.state, &self.memory);
         let head = state.head.load(Relaxed);
@@ -40,7 +43,7 @@ impl Producer<'_> {
                 // ORDERING: pairs with the Release in `Consumer::commit`: the
                 // host has read the words that are overwritten now.
                 let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
-                // A tail beyond the end is the host's mistake: the ring counts as full.
+                // If tail is beyond the end, the host has made a mistake, and the ring counts as full.
                 let used = end.checked_sub(tail)?;
                 if used > memory.capacity() - if commit { 0 } else { memory.reserve() } {
                     return None;
@@ -69,14 +72,14 @@ impl Producer<'_> {
         }
         let limit = (memory.block_start(at) + memory.block_words()).min(limit);
         state.room.store(limit, Relaxed);
-        // Each emit that needs fences, or a system clock, is a slow one.
+        // An emit that needs fences or a system clock always takes the slow path.
         let is_slow = self.fenced || self.system_clock.is_some();
         state.limit.store(if is_slow { 0 } else { limit }, Relaxed);
         Some(at)
     }
 
-    /// Returns the positions of a record of `words` words after `head`: its begin,
-    /// or that of the block which it opens, and its end. `None` if it is too long for any
+    /// Returns the beginning and the end of a record of `words` words after `head`. If the record opens a
+    /// block, the beginning is the start of this block. Returns `None` if the record is too long for any
     /// block.
     fn place(&self, head: u64, words: u64, opens: bool) -> Option<(u64, u64)> {
         let memory = &self.memory;
@@ -92,7 +95,7 @@ impl Producer<'_> {
         Some((start, start + BLOCK_HEADER_WORDS + words))
     }
 
-    /// Fills the words from `from` to the block's end `to`. A single word needs no pad.
+    /// Fills the words from `from` to the end of the block at `to`. A single word needs no pad.
     fn pad(&self, from: u64, to: u64) {
         if to - from >= HEADER_WORDS as u64 {
             let words = (to - from) as usize - HEADER_WORDS;
@@ -102,9 +105,9 @@ impl Producer<'_> {
         }
     }
 
-    /// Returns whether the next `records` records find room if each has at most `words`
-    /// words, its header included; in overwrite mode all do. Loads from shared memory, so
-    /// not for the hot path.
+    /// Returns whether the next `records` records find room if each record has at most `words` words, header
+    /// included. In overwrite mode, all records find room. Not for the hot path, because this function loads
+    /// from shared memory.
     pub fn has_room(&self, records: u64, words: u64) -> bool {
         let memory = &self.memory;
         let words = words.max(HEADER_WORDS as u64);
@@ -124,12 +127,12 @@ impl Producer<'_> {
             || end.checked_sub(tail).is_some_and(|used| used <= most)
     }
 
-    /// Returns an upper bound of the ring's end after `records` more records of at most
-    /// `words` words, if the last record before them ends at `end`.
+    /// Returns an upper bound of the position after `records` more records of at most `words` words each, if
+    /// the last record before them ends at `end`.
     fn end_of(&self, records: u64, words: u64, end: u64) -> u64 {
         let block = self.memory.block_words();
         let block_end = self.memory.block_start(end - 1) + block;
-        // A block that is left for the next one holds no fewer records, whatever their sizes.
+        // Every block holds at least as many records as it would hold if each record had `words` words.
         let fit = (block_end - end) / words;
         let Some(last) = records.checked_sub(fit + 1) else { return end + records * words };
         let each = (block - BLOCK_HEADER_WORDS) / words;

@@ -3,9 +3,9 @@
 //! The schema log: a ring of schema texts, and a producer's table of the texts
 //! that it has written.
 //!
-//! An entry is a word (u32 id, u32 length of the text in bytes), then the text,
-//! zero-padded to words. Counters are in words. An entry is never overwritten
-//! before the host has read it: a producer that finds no room writes no entry.
+//! An entry is a word (u32 id, u32 length of the text in bytes), then the text, zero-padded to words.
+//! Positions are in words. A producer never overwrites an entry that the host has not read: a producer that
+//! finds no room writes no entry.
 
 use super::ClientMemory;
 use super::fence::store_fence;
@@ -16,8 +16,8 @@ use crate::layout::{guest_page, host_page};
 use crate::schema::MAX_TEXT;
 use core::fmt;
 
-/// A text copied out of a schema log. It is not checked: the caller parses it, and
-/// compares its hash with `id`.
+/// A text copied out of a schema log. Nothing has checked the text yet: the caller parses the text, and
+/// compares the text's hash with `id`.
 #[derive(Clone, Copy)]
 pub struct SchemaText {
     /// Id of the text, by the producer's account.
@@ -35,14 +35,15 @@ impl fmt::Debug for SchemaText {
 }
 
 impl SchemaText {
-    /// The text's bytes.
+    /// Returns the text's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// Appends a text to the log, once per lease. If the log is full, or the host knows no more
-/// texts, the event is recorded without it, and the host reports it as untyped.
+/// Appends a text to the log, once per lease. If the log is full or the producer has already written the
+/// maximum number of texts, the producer records the event without its text, and the host reports the event
+/// as untyped.
 pub(super) fn announce(
     memory: &ClientMemory<'_>,
     state: &ProducerState,
@@ -61,7 +62,7 @@ pub(super) fn announce(
     }
 }
 
-/// Appends a text. Returns the log's new end, or `None` if there is no room now.
+/// Appends a text to the log. Returns the log's new end, or `None` if there is no room now.
 fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text, fenced: bool) -> Option<u64> {
     let capacity = memory.schema.len() as u64;
     let len = text.size();
@@ -74,7 +75,8 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text, fenced: bool
     }
     let at = |i: u64| &memory.schema[(written.wrapping_add(i) & (capacity - 1)) as usize];
     at(0).store(u64::from(text.id()) | (len as u64) << 32, Ordering::Relaxed);
-    // The text may wrap around the log's end, and its pieces around words, so it is made whole first.
+    // The pieces are joined first, because the text may wrap around the log's end, and a piece may end within
+    // a word.
     let mut bytes = [0; MAX_WORDS * 8];
     let mut end = 0;
     text.pieces(&mut |piece| {
@@ -98,7 +100,7 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text, fenced: bool
 pub enum Logged {
     /// A text that the caller knows already.
     Known,
-    /// Another text.
+    /// A text that the caller does not know.
     Text(SchemaText),
 }
 
@@ -108,9 +110,9 @@ pub(super) fn written(memory: &ClientMemory<'_>) -> u64 {
     memory.guest[guest_page::SCHEMA_LEN].load(Ordering::Acquire)
 }
 
-/// Reads the entry at `seen` of a log that ends at `written`, farther. Copies the text,
-/// once, unless it equals the text that is known under its id. Returns the entry and the
-/// position after it, or `None` if the log's end or the entry's length is impossible.
+/// Reads the entry at `seen` of a log that ends at `written`, which is after `seen`. Copies the text once,
+/// unless the text equals the text that is known under its id. Returns the entry and the position after it,
+/// or `None` if the log's end or the entry's length is impossible.
 pub(super) fn read<'k>(
     memory: &ClientMemory<'_>,
     seen: u64,
@@ -132,12 +134,12 @@ pub(super) fn read<'k>(
         return None;
     }
     let next = seen.wrapping_add(1 + words as u64);
-    // A guest can change the text during the comparison. The text is then copied as
-    // another one, or taken for the known one, which the guest had written before.
+    // A guest can change the text during the comparison. This function then copies the changed text, or takes
+    // it for the known text, which the guest has written before.
     if let Some(text) = known(head as u32)
         && text.len() == len
         && text.as_bytes().chunks(8).zip(1..).all(|(bytes, i)| {
-            // The last word's padding is ignored.
+            // The comparison ignores the padding of the last word.
             at(i).to_le_bytes()[..bytes.len()] == *bytes
         })
     {

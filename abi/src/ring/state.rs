@@ -7,18 +7,17 @@ use crate::schema::MAX_SCHEMAS;
 use core::cell::Cell;
 use core::marker::PhantomData;
 
-/// Maximum number of known ids. A model checker visits every slot in every execution, so
-/// it gets a small table.
+/// Maximum number of known ids. The table is small for the model checker, which visits every slot in every
+/// execution.
 pub(super) const MAX_KNOWN: u64 = if cfg!(hypertrace_loom) { 4 } else { MAX_SCHEMAS as u64 };
-/// Slots in the table of known ids. At most half of them are used, so a search ends soon.
+/// Number of slots in the table of known ids. At most half of the slots are used, so a search ends soon.
 const KNOWN: usize = 2 * MAX_KNOWN as usize;
 
-/// The private state of a producer. All zeros means "no lease": a fork with
-/// MADV_WIPEONFORK leaves zeros to the child, which therefore never writes as its
-/// parent.
+/// The private state of a producer. All zeros mean "no lease". A fork with MADV_WIPEONFORK zeroes the state
+/// in the child, so the child never writes as its parent.
 ///
-/// A state belongs to one thread, like the producer that refers to it: producers on two
-/// threads would overwrite each other's records.
+/// A state and the producer that refers to it belong to one thread, because producers on two threads would
+/// overwrite each other's records.
 ///
 /// ```compile_fail,E0277
 /// # use hypertrace_abi::ring::ProducerState;
@@ -30,19 +29,20 @@ const KNOWN: usize = 2 * MAX_KNOWN as usize;
 /// ```
 ///
 /// A program whose other threads [revoke](ProducerState::revoke) leases or look at
-/// [counts](ProducerState::attempted) wraps it in a `Sync` type of its own, and argues why.
+/// [counts](ProducerState::attempted) wraps the state in a `Sync` type of its own, and has to argue why this
+/// is sound.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProducerState {
-    /// Timestamp of the emit in progress, 0 if none.
+    /// Timestamp of the emit in progress, 0 if there is none.
     pub(super) busy: AtomicU64,
     /// Timestamp of the last emit.
     pub(super) last: AtomicU64,
     /// Ring position of the next record, in words.
     pub(super) head: AtomicU64,
-    /// Position up to which records are written without any other check.
+    /// Ring position up to which the hot path writes records without any other check.
     pub(super) limit: AtomicU64,
-    /// Position up to which there is room.
+    /// Ring position up to which there is room in the current block.
     pub(super) room: AtomicU64,
     /// Number of records written, over all holders.
     pub(super) sequence: AtomicU64,
@@ -55,14 +55,14 @@ pub struct ProducerState {
     pub(super) lost_unattached: AtomicU64,
     /// 1 if a total has changed since it was published.
     pub(super) unpublished: AtomicU64,
-    /// 1 while the owner publishes the totals. It remains if a jump leaves that.
+    /// 1 while the owner publishes the totals, and after a `longjmp` out of the publication.
     pub(super) publishing: AtomicU64,
-    /// 1 << 32 + seq of the reference point in progress, 0 if none.
+    /// `1 << 32 | seq` of the reference point in progress, 0 if there is none.
     pub(super) asked: AtomicU64,
     pub(super) schema_len: AtomicU64,
     pub(super) known_len: AtomicU64,
     pub(super) known: [AtomicU32; KNOWN],
-    /// Not `Sync`.
+    /// Makes the type not `Sync`.
     pub(super) one_thread: PhantomData<Cell<()>>,
 }
 
@@ -110,41 +110,40 @@ impl ProducerState {
         zero_state!(AtomicU64::new(0), core::array::from_fn(|_| AtomicU32::new(0)))
     }
 
-    /// Returns a slot of the table of known ids in which `id` may be: the first, the second,
-    /// and so on. Ids with the same first slot seldom have the same second one.
+    /// Returns slot `number` of the slots that may contain `id` in the table of known ids. Ids with the same
+    /// first slot seldom have the same second slot.
     #[inline(always)]
     fn slot(&self, id: u32, number: u32) -> &AtomicU32 {
-        // The step is odd, so it leads to each of the slots, whose number is a power of two.
+        // The step is odd and the number of slots is a power of two, so the steps reach every slot.
         let at = id.wrapping_add(number * (id >> 16 | 1));
         &self.known[at as usize % KNOWN]
     }
 
-    /// Returns whether the id is in one of its first two slots: almost all known ones are.
+    /// Returns whether the id is in one of its first two slots. Almost all known ids are.
     #[inline(always)]
     pub(super) fn knows(&self, id: u32) -> bool {
         self.slot(id, 0).load(Relaxed) == id || self.slot(id, 1).load(Relaxed) == id
     }
 
-    /// Returns the slot for an id that is not known, or `None` if it is known.
+    /// Returns the slot for an unknown id, or `None` if the id is known.
     pub(super) fn free_slot(&self, id: u32) -> Option<&AtomicU32> {
         let slots = (0..KNOWN as u32).map(|number| self.slot(id, number));
         let mut taken = slots.skip_while(|slot| ![0, id].contains(&slot.load(Relaxed)));
         taken.next().filter(|slot| slot.load(Relaxed) == 0)
     }
 
-    /// Returns the timestamp of an emit that was interrupted, if there is one.
+    /// Returns the timestamp of an emit that has begun and not ended, if there is one.
     pub fn interrupted_since(&self) -> Option<u64> {
         Some(self.busy.load(Relaxed)).filter(|since| *since != 0)
     }
 
-    /// Ends the lease with this token, on behalf of another thread that has found that
-    /// the client belongs to somebody else now. The producer's next slow path, at most a
-    /// block later, returns [`Emit::Unleased`](super::Emit::Unleased). Returns `false` if
-    /// the lease is another one by now.
+    /// Ends the lease with this token. Another thread calls this method when it has found that the client
+    /// belongs to somebody else now. The producer's next slow path, at most a block later, returns
+    /// [`Emit::Unleased`](super::Emit::Unleased). Returns `false` if the producer holds another lease by now.
     pub fn revoke(&self, token: u64) -> bool {
         let revoked = self.token.compare_exchange(token, 0, Relaxed, Relaxed).is_ok();
         if revoked {
-            // A hint only: the producer may overwrite it with its own limit.
+            // This store is only a hint, because the producer may overwrite it with its own limit.
             self.limit.store(0, Relaxed);
         }
         revoked
@@ -160,7 +159,8 @@ impl ProducerState {
         self.token.load(Relaxed)
     }
 
-    /// Returns how many records it has written, and how many events it has dropped, over all holders. For any thread.
+    /// Returns the number of records that were written plus the number of events that were dropped, over all
+    /// holders of the client. Any thread may call this.
     pub fn attempted(&self) -> u64 {
         let counts = [&self.sequence, &self.lost_full, &self.lost_busy];
         counts.iter().fold(0, |sum, count| sum.wrapping_add(count.load(Relaxed)))
