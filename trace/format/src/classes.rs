@@ -1,7 +1,9 @@
-//! `classes.jsonl`: the event classes of a session, and clocks that came after `session.json` was last written.
+//! `classes.jsonl`: the event classes of a session, and the clocks that joined after `session.json` was last
+//! written.
 //!
-//! A JSON object a line, only ever appended, and always before the first packet that needs it. The last line may be
-//! cut: by a kill, or because it is being written. Nothing is checked here but the types.
+//! Each line is a JSON object. The writer only ever appends lines, and appends each one before the first
+//! packet that needs it. The last line may be cut by a kill, or because the writer is in the middle of it.
+//! Only the types are checked here.
 
 use crate::session_json::{ClockJson, EventJson};
 use serde::{Deserialize, Serialize};
@@ -15,7 +17,7 @@ pub const FILE: &str = "classes.jsonl";
 pub enum Line {
     /// An event class.
     Event(EventJson),
-    /// A clock, as it was first described.
+    /// A clock, as the session first described it.
     Clock(ClockJson),
 }
 
@@ -23,7 +25,7 @@ impl Line {
     /// Appends the line to a text.
     ///
     /// # Errors
-    /// If it cannot be encoded.
+    /// If the line cannot be encoded.
     pub fn append_to(&self, text: &mut Vec<u8>) -> serde_json::Result<()> {
         serde_json::to_writer(&mut *text, self)?;
         text.push(b'\n');
@@ -31,7 +33,7 @@ impl Line {
     }
 }
 
-/// Iterates over the lines that have an end, each with the offset of its first byte.
+/// Iterates over the complete lines, each with the offset of its first byte.
 pub fn lines(text: &[u8]) -> impl Iterator<Item = (usize, serde_json::Result<Line>)> {
     let mut at = 0;
     text[..whole(text)].split_inclusive(|byte| *byte == b'\n').map(move |line| {
@@ -41,7 +43,7 @@ pub fn lines(text: &[u8]) -> impl Iterator<Item = (usize, serde_json::Result<Lin
     })
 }
 
-/// Returns the bytes of the lines that have an end.
+/// Returns the number of bytes in the complete lines.
 pub fn whole(text: &[u8]) -> usize {
     text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1)
 }

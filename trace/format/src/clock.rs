@@ -1,35 +1,36 @@
-//! The host's counter beside its system's clocks: one instant on all of them, and the counter's rate.
+//! The host's raw counter and the system's clocks: all of them at one instant, and the counter's rate.
 
 use hypertrace_abi::clock::ticks;
 use rustix::time::{ClockId, clock_gettime};
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
-/// Frequencies that a counter may have, ticks per second.
+/// Possible frequencies of a counter in ticks per second.
 pub const FREQUENCIES: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 
-/// Nanoseconds of a second.
+/// Number of nanoseconds in a second.
 pub const NS: i128 = 1_000_000_000;
 
-/// Shortest time for which the rate is measured: two readings of the clocks are some 100 ns apart, so it is within 200 parts in
-/// a million then.
+/// Minimum time for a measurement of the rate, in nanoseconds. Two readings of the clocks are some 100 ns
+/// apart, so the rate is then exact within 200 parts in a million.
 const LEAST_NS: i128 = 500_000;
 
-/// Time after which the rate is measured well enough, within some parts in a million.
+/// Time in nanoseconds after which the measured rate is good enough: exact within some parts in a million.
 const ENOUGH_NS: i128 = 20_000_000;
 
-/// Readings of the clocks, of which the best one is taken: another thread may get the CPU between two of them.
+/// Number of readings of the clocks, of which the best one counts: another thread may get the CPU between two
+/// reads of one reading.
 const READINGS: u32 = 32;
 
-/// Returns the identity of this boot of the machine; `None` if `/proc` does not have it.
+/// Returns the identity of this boot of the machine, or `None` if `/proc` does not have it.
 pub fn boot_id() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(text.trim_end().to_owned())
 }
 
-/// Returns the counter's ticks per second: the CPU's word, or else a measurement since the process's first call. In the first
-/// half of a millisecond after that one, the call takes the rest of it; the later the call, the closer is the measurement, and after
-/// 20 ms it is always the same.
+/// Returns the counter's ticks per second: what the CPU says, or else a measurement since the process's first
+/// call. A call within half a millisecond of the first one waits for the rest of that time. Later calls
+/// measure more closely, and after 20 ms all calls return the same number.
 pub fn frequency() -> u64 {
     static FREQUENCY: OnceLock<u64> = OnceLock::new();
     static FIRST: OnceLock<Anchor> = OnceLock::new();
@@ -45,7 +46,8 @@ pub fn frequency() -> u64 {
     if ns >= ENOUGH_NS { *FREQUENCY.get_or_init(|| measured) } else { measured }
 }
 
-/// Measures the counter's ticks per second since an instant, half a millisecond ago at least. Returns them, and since how long.
+/// Measures the counter's ticks per second since `first`, which is made to be at least half a millisecond
+/// ago. Returns the frequency and the measured time in nanoseconds.
 fn measured(first: &Anchor) -> (u64, i128) {
     loop {
         let now = Anchor::now();
@@ -59,20 +61,21 @@ fn measured(first: &Anchor) -> (u64, i128) {
 /// One instant on all of the host's clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Anchor {
-    /// The raw counter.
+    /// Value of the raw counter.
     pub raw: u64,
-    /// CLOCK_REALTIME, nanoseconds.
+    /// CLOCK_REALTIME in nanoseconds.
     pub unix_ns: i128,
-    /// CLOCK_MONOTONIC_RAW, nanoseconds.
+    /// CLOCK_MONOTONIC_RAW in nanoseconds.
     pub monotonic_ns: i128,
 }
 
 impl Anchor {
-    /// Reads the clocks between two reads of the counter. Returns the try with the shortest time between the two reads.
+    /// Reads the clocks between two reads of the counter, several times. Returns the try with the shortest
+    /// time between its two reads.
     pub fn now() -> Anchor {
         let sample = || {
             let before = ticks();
-            // A time before 1970 is taken as 1970.
+            // A time before 1970 counts as 1970.
             let unix_ns = read(ClockId::Realtime).max(0);
             let monotonic_ns = read(ClockId::MonotonicRaw);
             let width = ticks().saturating_sub(before);
@@ -82,8 +85,8 @@ impl Anchor {
         (0..READINGS).map(|_| sample()).fold(sample(), shorter).1
     }
 
-    /// Returns the counter's ticks per second of CLOCK_MONOTONIC_RAW from here to a later instant. `None` if no counter
-    /// has this frequency.
+    /// Returns the counter's ticks per second of CLOCK_MONOTONIC_RAW from this instant to a later one, or
+    /// `None` if no counter can have this frequency.
     pub fn frequency_until(&self, later: &Anchor) -> Option<u64> {
         let ns = later.monotonic_ns - self.monotonic_ns;
         let ticks = i128::from(later.raw.checked_sub(self.raw)?);
@@ -92,7 +95,7 @@ impl Anchor {
     }
 }
 
-/// Reads a clock of the system, nanoseconds.
+/// Reads a clock of the system in nanoseconds.
 pub fn read(clock: ClockId) -> i128 {
     let time = clock_gettime(clock);
     i128::from(time.tv_sec) * NS + i128::from(time.tv_nsec)
@@ -112,7 +115,7 @@ mod tests {
             unix_ns: first.unix_ns + real_ns,
             monotonic_ns: first.monotonic_ns + 10_000_000_000,
         };
-        // Steady, slewed by 500 ppm, set back an hour.
+        // These are a steady clock, one slewed by 500 ppm, and one set back an hour.
         for real in [10_000_000_000, 10_005_000_000, -3_590_000_000_000] {
             assert_eq!(first.frequency_until(&after(real)), Some(2_600_000_000));
         }
@@ -135,7 +138,8 @@ mod tests {
         });
 
         let (least, most) = (frequencies.iter().min().unwrap(), frequencies.iter().max().unwrap());
-        // A reader takes recordings whose rates differ by more than 1,000 ppm as those of different machines.
+        // A reader takes two recordings for those of different machines if their rates differ by more than
+        // 1,000 ppm.
         assert!(most - least < least / 2_000, "{frequencies:?}");
     }
 

@@ -6,14 +6,14 @@ use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-/// Error: a file of the session could not be written. Packets committed before
-/// are intact, and the same call may be made again.
+/// Error of writing a file of the session. Packets that were committed before are intact, and the same call
+/// may be made again.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}", path.display())]
 pub struct WriteFailed {
     /// The action that failed.
     pub action: &'static str,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// The system's error.
     #[source]
@@ -30,41 +30,41 @@ impl WriteFailed {
     }
 }
 
-/// An error that knows whether the request or the input is at fault, and not the machine.
+/// An error that can tell whether the request or the input is at fault, and not the machine.
 pub trait BadInput: std::error::Error {
-    /// Returns whether another input, path or option would help.
+    /// Returns true if another input, path or option would help.
     fn is_bad_input(&self) -> bool;
 }
 
-/// Error: a directory cannot be a session's, or another result's.
+/// Error of a directory that cannot hold a session or another result.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// The directory is a file or the like.
     #[error("{} is not a directory; give a new or an empty one", .0.display())]
     NotADirectory(PathBuf),
-    /// There is something in the directory already; nothing was touched.
+    /// The directory is not empty. Nothing was touched.
     #[error("{} is not empty; give a new or an empty directory, or remove what is in it", .0.display())]
     NotEmpty(PathBuf),
-    /// It belongs to another user, who could exchange and read its files.
+    /// The directory belongs to another user, who could exchange and read its files.
     #[error(
         "{} belongs to user {owner}, not to user {user} who runs this; give a directory of your \
          own, or a new one",
         path.display()
     )]
     NotOwned {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// Its owner.
+        /// Owner of the directory.
         owner: u32,
         /// The user of this process.
         user: u32,
     },
-    /// It cannot be made or read.
+    /// The directory cannot be made or read.
     #[error("cannot use the directory {}; give one that can be written", path.display())]
     Unusable {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },

@@ -1,13 +1,12 @@
 //! A directory of a session or of another result, held by its descriptor.
 //!
-//! Every file of such a directory is made, opened, renamed and removed relative to
-//! its descriptor, and no link is followed on the way: a directory that is
-//! renamed or replaced meanwhile, or a link that is planted in it, sends
-//! no write and no removal elsewhere. A file is always a new one that gets its name by rename.
-//! Modes are set, not left to the umask. A path is resolved once, when the directory is
-//! opened: code that needs a path later takes [`Folder::by_descriptor`].
+//! Every file of such a directory is made, opened, renamed and removed relative to the directory's
+//! descriptor, and no link is followed on the way. If someone renames or replaces the directory meanwhile, or
+//! plants a link in it, no write and no removal goes elsewhere. A file is always a new one that gets its name
+//! by rename. Modes are set, not left to the umask. A path is resolved once, when the directory is opened:
+//! code that needs a path later takes [`Folder::by_descriptor`].
 //!
-//! System calls are rustix's, as std repeats an interrupted one without bound.
+//! System calls are rustix's, because std repeats an interrupted call without bound.
 
 use crate::error::{DirectoryError, WriteFailed};
 use rustix::fs::unlinkat;
@@ -27,26 +26,25 @@ use std::sync::Arc;
 
 pub use hypertrace_abi::file::check_size;
 
-/// Tries of a system call that signals interrupt. After that the interruption
-/// is an error like any other.
+/// Maximum number of tries of a system call that is interrupted. After the last try, the interruption is an
+/// error like any other.
 pub const MAX_TRIES: u32 = 100;
 
-/// Entries that a folder is asked for at most; a trace has fewer files.
+/// Maximum number of entries that are read from a folder; a trace has fewer files.
 const MAX_NAMES: usize = 1 << 20;
 
-/// The users that may read a session, besides its owner. A session holds what
-/// guests and programs traced, which may be anything; only the owner can
-/// write to it. The control socket and a segment's file are the owner's alone,
-/// always.
+/// Users that may read a session, besides its owner. A session holds what guests and programs traced, which
+/// may be anything. Only the owner can write to a session. The control socket and a segment's file are always
+/// the owner's alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Share {
-    /// None: directories of mode 0700, files of mode 0600.
+    /// No other users: directories of mode 0700, files of mode 0600.
     #[default]
     Owner,
-    /// The directory's group: 0750, 0640.
+    /// The directory's group: modes 0750 and 0640.
     Group,
-    /// All: 0755, 0644.
+    /// All users: modes 0755 and 0644.
     All,
 }
 
@@ -66,7 +64,7 @@ impl Share {
     }
 }
 
-/// Calls until it is not interrupted, at most a hundred times.
+/// Calls `call` until it is not interrupted, at most a hundred times.
 pub fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     let mut tries = 1;
     loop {
@@ -77,8 +75,7 @@ pub fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T
     }
 }
 
-/// Writes all of it; what remains of a short write is tried again, so that the
-/// reason shows.
+/// Writes all bytes. After a short write, the rest is tried again, so that the system gives the reason.
 pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match retry(|| pwrite(&file, bytes, at))? {
@@ -92,7 +89,7 @@ pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut at: u64) -> io::Result<()
     Ok(())
 }
 
-/// Reads as much as there is, up to the buffer's length.
+/// Reads as many bytes as there are, up to the buffer's length.
 pub fn read_at(file: impl AsFd, bytes: &mut [u8], mut at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -107,17 +104,17 @@ pub fn read_at(file: impl AsFd, bytes: &mut [u8], mut at: u64) -> io::Result<usi
     Ok(filled)
 }
 
-/// Gives a file this length.
+/// Sets the length of a file.
 pub fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
     retry(|| ftruncate(&file, len))
 }
 
-/// Returns device and inode, which no other file has.
+/// Returns the device and the inode, which together no other file has.
 pub fn inode(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// What is in the place of a regular file, such as `a pipe`.
+/// Kind of what is in the place of a regular file, such as `a pipe`.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("it is {0}, not a regular file")]
 pub struct NotRegular(pub &'static str);
@@ -135,7 +132,7 @@ impl NotRegular {
         Err(NotRegular(found).into())
     }
 
-    /// Returns what is in the place of a regular file, if that is why it cannot be opened.
+    /// Returns what is in the place of a regular file, if that is why the file cannot be opened.
     pub fn of(why: &io::Error) -> Option<NotRegular> {
         why.get_ref()?.downcast_ref().copied()
     }
@@ -147,7 +144,8 @@ impl From<NotRegular> for io::Error {
     }
 }
 
-/// Returns whether a path is at fault that cannot be read, and not the system: whether another path would help.
+/// Returns true if a file could not be read because of its path, and not of the system: another path would
+/// help.
 pub fn is_bad_path(why: &io::Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied};
     let leads_nowhere =
@@ -157,19 +155,19 @@ pub fn is_bad_path(why: &io::Error) -> bool {
         || matches!(why.kind(), NotFound | NotADirectory | IsADirectory | PermissionDenied)
 }
 
-/// Opens a regular file, by its path from a directory. A pipe would block until there is a writer, opening a
-/// device may have an effect, and a link leads out of the session.
+/// Opens a regular file by its path from a directory. Other files are refused: a pipe would block until there
+/// is a writer, opening a device may have an effect, and a link leads out of the session.
 ///
 /// # Errors
-/// If it cannot be opened. The error holds [`NotRegular`] if something else has its name.
+/// If the file cannot be opened. The error holds [`NotRegular`] if something else has the file's name.
 pub fn open_regular(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
-    // Before the open, which for a device may have an effect.
+    // The check comes before the open, because opening a device may have an effect.
     NotRegular::check(&statat(at, path, AtFlags::SYMLINK_NOFOLLOW)?)?;
     opened(at, path, flags)
 }
 
-/// Opens a regular file that a user gives by name, as [`open_regular`] does. The name may be that of a link, as the user
-/// decides where the name leads.
+/// Opens a regular file that a user gives by name, as [`open_regular`] does. The name may be that of a link,
+/// because the user decides where the name leads.
 ///
 /// # Errors
 /// As [`open_regular`].
@@ -178,7 +176,7 @@ pub fn open_given(path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
     checked(openat_retried(CWD, path, flags)?)
 }
 
-/// Opens a regular file as [`open_regular`] does, but something else may be opened first.
+/// Opens a regular file as [`open_regular`] does, but may open something else before it checks.
 fn opened(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
     let file = openat_retried(at, path, flags | OFlags::NOFOLLOW).map_err(|why| {
         match why.raw_os_error() {
@@ -201,16 +199,16 @@ fn checked(file: OwnedFd) -> io::Result<(OwnedFd, Stat)> {
     Ok((file, stat))
 }
 
-/// Checks that a file or directory is this user's. `path` is for the message.
+/// Checks that a file or directory belongs to this user. `path` is for the message.
 ///
 /// # Errors
-/// If it is another user's.
+/// If the file or directory is another user's.
 pub fn check_owner(stat: &Stat, path: &Path) -> Result<(), DirectoryError> {
     let (path, owner, user) = (path.to_owned(), stat.st_uid, geteuid().as_raw());
     if owner == user { Ok(()) } else { Err(DirectoryError::NotOwned { path, owner, user }) }
 }
 
-/// Returns the path of an open file by which it can be linked, or have its mode set.
+/// Returns a path of an open file, by which the file can be linked or have its mode set.
 fn in_proc(file: &impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
 }
@@ -219,22 +217,22 @@ fn in_proc(file: &impl AsFd) -> PathBuf {
 #[derive(Clone, Debug)]
 pub struct Folder {
     fd: Arc<OwnedFd>,
-    /// Where it was when it was opened: for messages only.
+    /// Path of the directory when it was opened. For messages only.
     path: PathBuf,
     share: Share,
 }
 
 impl Folder {
-    /// Opens a directory that is there.
+    /// Opens an existing directory.
     pub fn open(path: &Path, share: Share) -> io::Result<Folder> {
         Folder::open_at(CWD, path.as_os_str(), path.to_owned(), OFlags::empty(), share)
     }
 
-    /// Opens a directory that is there, `None` if there is none. It, and a link to it if it is one, must be this
-    /// user's: in another's, that user could exchange and read what is written.
+    /// Opens an existing directory. Returns `None` if nothing has the path. The directory, and a link to it,
+    /// must belong to this user, because another owner could exchange and read what is written.
     ///
     /// # Errors
-    /// If it is another user's, is no directory, or cannot be opened.
+    /// If the directory is another user's, is no directory, or cannot be opened.
     pub fn open_own(path: &Path, share: Share) -> Result<Option<Folder>, DirectoryError> {
         let unusable = DirectoryError::unusable(path);
         let found = match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
@@ -242,7 +240,7 @@ impl Folder {
             found => found.map_err(|why| unusable(why.into()))?,
         };
         check_owner(&found, path)?;
-        // Another user may put a link in the directory's place meanwhile.
+        // Without NOFOLLOW, another user could put a link in the directory's place meanwhile.
         let flags = match FileType::from_raw_mode(found.st_mode) {
             FileType::Symlink => OFlags::empty(),
             _ => OFlags::NOFOLLOW,
@@ -255,10 +253,10 @@ impl Folder {
         folder.check_own().map(|()| Some(folder))
     }
 
-    /// Checks that it is a directory of this user.
+    /// Checks that the folder is a directory of this user.
     ///
     /// # Errors
-    /// If it is not.
+    /// If the folder is no directory, or is another user's.
     pub fn check_own(&self) -> Result<(), DirectoryError> {
         let stat = self.stat().map_err(DirectoryError::unusable(&self.path))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -267,7 +265,7 @@ impl Folder {
         check_owner(&stat, &self.path)
     }
 
-    /// Makes a folder of an open directory, whose path is for messages.
+    /// Makes a folder of an open directory, whose path is for messages only.
     pub fn of(fd: OwnedFd, path: &Path, share: Share) -> Folder {
         Folder { fd: Arc::new(fd), path: path.to_owned(), share }
     }
@@ -284,7 +282,7 @@ impl Folder {
         Ok(Folder { fd: Arc::new(fd), path, share })
     }
 
-    /// Makes a directory in this one.
+    /// Creates a directory in this one.
     pub fn create(&self, name: impl AsRef<OsStr>) -> io::Result<Folder> {
         let name = name.as_ref();
         mkdirat(&self.fd, name, Share::Owner.folder_mode())?;
@@ -293,11 +291,13 @@ impl Folder {
         })
     }
 
-    /// Opens a directory that was just made, and gives it its mode. A user who may write to the directory above can have
-    /// put another one in its place, also one of this user that has files and that others must not read.
+    /// Opens a directory that was just made, and sets its mode. A user who may write to the directory above
+    /// can have put another directory in its place, even one of this user that holds files and that others
+    /// must not read.
     fn take_made(&self, name: &OsStr) -> io::Result<Folder> {
         let flags = OFlags::NOFOLLOW | OFlags::PATH;
-        // The umask may have left the user no right to read the directory: such a descriptor needs none.
+        // The umask may have left the user no right to read the directory. A PATH descriptor needs no such
+        // right.
         let made = Folder::open_at(self.fd.as_fd(), name, self.path.join(name), flags, self.share)?;
         made.check_own().map_err(io::Error::other)?;
         let opened = made.folder(".").or_else(|why| {
@@ -312,16 +312,16 @@ impl Folder {
         Ok(opened)
     }
 
-    /// Opens the directory above a path, for what is made there. Returns it with the path's last name. Its owner may be
-    /// any user.
+    /// Opens the directory above a path, in which the caller will make something, and returns it with the
+    /// path's last name. The directory above may belong to any user.
     ///
     /// # Errors
-    /// If there is no such directory, or the path has no last name, as `..`.
+    /// If there is no directory above, or the path has no last name, such as `..`.
     pub fn above(path: &Path, share: Share) -> io::Result<(Folder, OsString)> {
         let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
         let above = path.parent().filter(|above| !above.as_os_str().is_empty());
         let above = above.unwrap_or(Path::new("."));
-        // The directory may be one that this user cannot list.
+        // A PATH descriptor is enough, because this user may be unable to list the directory.
         let opened = Folder::open_at(CWD, above.as_os_str(), above.to_owned(), OFlags::PATH, share);
         let folder = opened.map_err(|why| match why.kind() {
             io::ErrorKind::NotFound => {
@@ -333,14 +333,14 @@ impl Folder {
         Ok((folder, name))
     }
 
-    /// Makes a directory by its path. The one above it must be there.
+    /// Creates a directory by its path. The directory above must exist.
     pub fn create_path(path: &Path, share: Share) -> io::Result<Folder> {
         let (above, name) = Folder::above(path, share)?;
         Ok(above.create(name)?.moved(path.to_owned()))
     }
 
-    /// Makes a directory by its path, or takes an empty one of this user. Afterwards only this user can write to it,
-    /// so nobody else can exchange what is made in it.
+    /// Creates a directory by its path, or takes an empty one of this user. Afterwards only this user can
+    /// write to the directory, so nobody else can exchange the files in it.
     ///
     /// # Errors
     /// If the directory is another user's, is not empty, or cannot be made.
@@ -349,7 +349,7 @@ impl Folder {
         let folder = match opened()? {
             Some(folder) => folder,
             None => match Folder::create_path(path, share) {
-                // Another process has made it in between.
+                // Another process has made the directory in between.
                 Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
                     opened()?.ok_or_else(|| DirectoryError::NotEmpty(path.to_owned()))?
                 }
@@ -360,10 +360,10 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Takes a directory of this user that is empty, and gives it its mode.
+    /// Takes an empty directory of this user, and sets its mode.
     ///
     /// # Errors
-    /// If it is another user's, or is not empty.
+    /// If the directory is another user's, or is not empty.
     pub fn take_empty(&self) -> Result<(), DirectoryError> {
         let check = || match self.names(1).map_err(DirectoryError::unusable(&self.path))?.is_empty()
         {
@@ -373,7 +373,7 @@ impl Folder {
         self.check_own()?;
         check()?;
         self.set_mode().map_err(DirectoryError::unusable(&self.path))?;
-        // Others could write to it up to now.
+        // Other users could write to the directory until its mode was set.
         check()
     }
 
@@ -384,23 +384,23 @@ impl Folder {
         Folder::open_at(self.fd.as_fd(), name, path, OFlags::NOFOLLOW, self.share)
     }
 
-    /// Returns a path that leads to this directory while this value lives, also from child processes, whatever has
-    /// its own path by now.
+    /// Returns a path that leads to this directory while this value lives, also from child processes. The
+    /// path stays right if the directory is renamed or replaced.
     pub fn by_descriptor(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
     }
 
-    /// Returns its path when it was opened.
+    /// Returns the path of the directory when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Notes its new path, for messages, after it was renamed.
+    /// Changes the path for messages, after the directory was renamed.
     pub fn moved(self, path: PathBuf) -> Folder {
         Folder { path, ..self }
     }
 
-    /// Returns the same directory, where new files have other modes.
+    /// Returns the same directory with other modes for new files.
     pub fn shared(self, share: Share) -> Folder {
         Folder { share, ..self }
     }
@@ -415,30 +415,30 @@ impl Folder {
         Ok(fstat(&self.fd)?)
     }
 
-    /// Gives it the mode of a session's directory.
+    /// Sets the mode of a session's directory.
     pub fn set_mode(&self) -> io::Result<()> {
         retry(|| fchmod(&self.fd, self.share.folder_mode()))
     }
 
-    /// Locks it against an exclusive lock, until its descriptor is closed: readers see by that that a process writes the
-    /// session. A file system without locks has none.
+    /// Locks the directory against an exclusive lock until the descriptor is closed. Readers can tell by this
+    /// lock that a process writes the session. On a file system without locks, does nothing.
     pub fn lock(&self) {
         let _ = retry(|| flock(&self.fd, FlockOperation::NonBlockingLockShared));
     }
 
-    /// Locks it against every other lock, until its descriptor is closed. Returns `false` if it is locked. A file system
-    /// without locks has none.
+    /// Locks the directory against every other lock until the descriptor is closed. Returns `false` if the
+    /// directory is locked already. On a file system without locks, returns `true`.
     pub fn lock_alone(&self) -> bool {
         let locked = retry(|| flock(&self.fd, FlockOperation::NonBlockingLockExclusive));
         !locked.is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Returns whether a process has [locked](Folder::lock) it.
+    /// Returns true if a process has [locked](Folder::lock) the directory.
     ///
     /// # Errors
-    /// If its file system does not say.
+    /// If the directory's file system does not tell.
     pub fn is_locked(&self) -> io::Result<bool> {
-        // A separate open file description: its close releases the lock.
+        // A separate open file description, so that closing it releases the test's lock.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = retry(|| openat(&self.fd, ".", flags, Mode::empty()))?;
         match retry(|| flock(&folder, FlockOperation::NonBlockingLockExclusive)) {
@@ -447,10 +447,10 @@ impl Folder {
         }
     }
 
-    /// Returns the names in it, `.` and `..` excluded; not more than `most`.
+    /// Returns at most `most` names in the directory, without `.` and `..`.
     pub fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
-        // Through a descriptor of its own, with its own position.
+        // `Dir` reads by a descriptor of its own, which has its own position.
         for entry in retry(|| Dir::read_from(&self.fd))? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
@@ -464,19 +464,19 @@ impl Folder {
         Ok(names)
     }
 
-    /// Returns all names in it.
+    /// Returns all names in the directory.
     pub fn all_names(&self) -> io::Result<Vec<OsString>> {
         self.names(MAX_NAMES)
     }
 
-    /// Makes a file; one of this name, which an earlier try left, is removed.
+    /// Creates a file. Removes a file of the same name, which an earlier try left.
     pub fn new_file(&self, name: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
         let name = name.as_ref();
         let _ = self.remove(name);
         self.only_file(name)
     }
 
-    /// Makes a file. One of this name is an error.
+    /// Creates a file. An existing name is an error.
     pub fn only_file(&self, name: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
         let name = name.as_ref();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -486,19 +486,20 @@ impl Folder {
         Ok(file)
     }
 
-    /// Opens a regular file. A pipe or a device that has the name is an error
-    /// at once, not a wait for its other side.
+    /// Opens a regular file. If a pipe or a device has the name, the call fails at once and does not wait for
+    /// the other side.
     pub fn file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
-        // Without a look at it before, which is a system call more for threads that may make few.
+        // Nothing is checked before the open, because that takes one more system call and some threads may
+        // make few.
         opened(self.fd.as_fd(), name.as_ref().as_ref(), flags)
     }
 
-    /// Returns device and inode of what has this name.
+    /// Returns the metadata of a name, such as device and inode, without following a link.
     pub fn stat_of(&self, name: impl AsRef<OsStr>) -> io::Result<Stat> {
         Ok(statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Makes a file without a name, if it can get one [later](Folder::link).
+    /// Creates a file without a name. Returns `None` if the file could not get a name [later](Folder::link).
     pub fn unnamed_file(&self) -> Option<OwnedFd> {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = openat(&self.fd, ".", flags, self.share.file_mode()).ok()?;
@@ -506,16 +507,16 @@ impl Folder {
         in_proc(&file).exists().then_some(file)
     }
 
-    /// Gives a file that has no name one in this directory. What has the name already is an error.
+    /// Gives a file without a name a name in this directory. An existing name is an error.
     pub fn link(&self, file: impl AsFd, name: impl AsRef<OsStr>) -> io::Result<()> {
         let file = in_proc(&file);
         retry(|| linkat(CWD, &file, &self.fd, name.as_ref(), AtFlags::SYMLINK_FOLLOW))
     }
 
-    /// Makes a file or a directory under a name that nothing has: `make` is called until the name is new.
+    /// Makes a file or a directory under a free name: calls `make` with new names until one is free.
     ///
     /// # Errors
-    /// That of `make`.
+    /// The error of `make`.
     pub fn with_free_name<T>(
         prefix: &str,
         mut make: impl FnMut(&str) -> io::Result<T>,
@@ -532,12 +533,13 @@ impl Folder {
         }
     }
 
-    /// Renames what is in it; what has the new name is replaced.
+    /// Renames an entry of this directory. Replaces what has the new name.
     pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         retry(|| renameat(&self.fd, from.as_ref(), &self.fd, to.as_ref()))
     }
 
-    /// Moves a file of this directory to another one of the same file system. What has the name there is an error.
+    /// Moves a file of this directory to another directory on the same file system. If the name exists there,
+    /// that is an error.
     pub fn move_new(
         &self,
         from: impl AsRef<OsStr>,
@@ -546,7 +548,7 @@ impl Folder {
     ) -> io::Result<()> {
         let (from, to, flags) = (from.as_ref(), to.as_ref(), RenameFlags::NOREPLACE);
         match renameat_with(&self.fd, from, &folder.fd, to, flags) {
-            // A file system without the flag, as NFS.
+            // Some file systems, such as NFS, do not know the flag.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 retry(|| linkat(&self.fd, from, &folder.fd, to, AtFlags::empty()))?;
                 self.remove(from)
@@ -561,7 +563,7 @@ impl Folder {
         retry(|| unlinkat(&self.fd, name, AtFlags::empty()))
     }
 
-    /// Removes a file if it is this one, by device and inode. It stays if it cannot be removed.
+    /// Removes a file if its device and inode are `own`. If the removal fails, the file stays.
     pub fn remove_own(&self, name: impl AsRef<OsStr>, own: (u64, u64)) {
         let name = name.as_ref();
         if self.stat_of(name).is_ok_and(|found| inode(&found) == own) {
@@ -569,7 +571,7 @@ impl Folder {
         }
     }
 
-    /// Removes a directory and the files in it.
+    /// Removes a directory and the files in it, but no subdirectory.
     pub fn remove_folder(&self, name: &str) -> io::Result<()> {
         let folder = self.folder(name)?;
         for file in folder.all_names()? {
@@ -578,10 +580,10 @@ impl Folder {
         self.remove_empty(name)
     }
 
-    /// Removes what is in it. No link is followed on the way.
+    /// Removes all entries of this directory. No link is followed on the way.
     ///
     /// # Errors
-    /// If that fails: a part may be removed.
+    /// If an entry cannot be removed. Others may be gone by then.
     pub fn remove_all(&self) -> io::Result<()> {
         self.all_names()?.iter().try_for_each(|name| self.remove_tree(name))
     }
@@ -589,7 +591,7 @@ impl Folder {
     /// Removes a file or a link, or a directory with all that is in it. No link is followed on the way.
     ///
     /// # Errors
-    /// If that fails: a part may be removed.
+    /// If an entry cannot be removed. Others may be gone by then.
     pub fn remove_tree(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
         if FileType::from_raw_mode(self.stat_of(name)?.st_mode) != FileType::Directory {
@@ -599,18 +601,18 @@ impl Folder {
         self.remove_empty(name)
     }
 
-    /// Removes a folder that is empty.
+    /// Removes an empty directory.
     ///
     /// # Errors
-    /// If that fails.
+    /// If the directory cannot be removed.
     pub fn remove_empty(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         retry(|| unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR))
     }
 
-    /// Replaces a file by rename, so that a reader sees the old or the new one. Returns the new one.
+    /// Replaces a file by rename, so that a reader sees the old or the new one. Returns the new file.
     ///
     /// # Errors
-    /// If it cannot be written: the old one stays.
+    /// If the new file cannot be written. The old one stays.
     pub fn replace(&self, name: &str, text: &[u8]) -> Result<OwnedFd, WriteFailed> {
         let hidden = format!(".{name}.new");
         let write = || {
@@ -626,12 +628,12 @@ impl Folder {
     }
 }
 
-/// The entry that a process makes for a directory, to take it back.
+/// A path that did not exist, so that its user can remove a directory made there.
 #[derive(Debug)]
 pub struct Missing(Option<(Folder, OsString)>);
 
 impl Missing {
-    /// Notes that nothing has this path yet, if so.
+    /// Notes whether the path does not exist yet.
     pub fn look(path: &Path) -> Missing {
         let above = Folder::above(path, Share::Owner).ok();
         Missing(above.filter(|(above, name)| {
@@ -639,7 +641,7 @@ impl Missing {
         }))
     }
 
-    /// Removes a directory that has been made since and is empty.
+    /// Removes a directory that was made at the path since then, if it is empty.
     pub fn remove(&self) {
         let _ = self.0.as_ref().map(|(above, name)| above.remove_empty(name));
     }

@@ -1,13 +1,13 @@
 //! What the writers and the readers of a session's files must agree on.
 //!
 //! ```text
-//! folder        a session's directory, and its files: opened, made, replaced
+//! folder        a session's directory and its files: opening, making and replacing
 //! packet        the header of a packet of events
 //! session_json  the session's description
-//! origin        in it, the process and the machine that recorded
-//! classes       its event classes, a line each
-//! tsdl          parts of the text that describes them to readers of CTF
-//! tsc           in it, the TSCs of guests
+//! origin        the process and the machine that recorded a session, in session.json
+//! classes       the event classes of a session, one per line
+//! tsdl          parts of the metadata, which describes a trace to readers of CTF
+//! tsc           the TSCs of guests, in session.json
 //! limits        bounds of a session
 //! trace_dat     ids in a trace.dat, the file of a kernel's recording
 //! ring_page     pages of a kernel's ring buffer
@@ -18,8 +18,8 @@
 //! number        numbers in messages
 //! ```
 //!
-//! `docs/session.md` describes the files. A session's reader checks what it reads: here are the
-//! types. Only a page of the kernel's ring buffer is parsed here.
+//! `docs/session.md` describes the files. This crate has the types, and a session's reader checks the values.
+//! The exception is [`ring_page`], which also parses and checks pages of a kernel's ring buffer.
 #![warn(missing_debug_implementations)]
 
 pub mod classes;

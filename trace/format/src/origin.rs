@@ -4,27 +4,27 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
 
-/// Most bytes of a command line, and of another text.
+/// Maximum sizes in bytes, of a command line and of any other text.
 const MAX: (u64, u64) = (4096, 256);
 
-/// The process and the machine that recorded a session, in their own words: escape them.
+/// The process and the machine that recorded a session. The process chose these texts: escape them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Origin {
     /// Version of the library that writes the session.
     pub version: String,
-    /// Command line of the process, its words separated by spaces: the first 4,096 bytes.
+    /// Command line of the process, cut to 4,096 bytes. Spaces separate its words.
     pub command: String,
     /// Name of the machine.
     pub host: String,
-    /// Release of its kernel.
+    /// Release of the machine's kernel.
     pub kernel: String,
-    /// Architecture of the process, as in Rust's targets.
+    /// Architecture of the process, named as in Rust's targets.
     pub machine: String,
 }
 
 impl Origin {
-    /// Returns that of this process. What `/proc` does not have is empty.
+    /// Returns the origin of this process. Texts that `/proc` does not have are empty.
     pub fn here() -> Origin {
         let of_kernel = |name: &str| text(&format!("/proc/sys/kernel/{name}"), MAX.1);
         Origin {
@@ -37,10 +37,10 @@ impl Origin {
     }
 }
 
-/// Reads the beginning of a file.
+/// Reads the first `most` bytes of a file.
 fn text(path: &str, most: u64) -> String {
     let mut bytes = Vec::new();
-    // A part is better than nothing.
+    // A part of the text is better than none.
     let _ = File::open(path).map(|file| file.take(most).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_owned()
 }

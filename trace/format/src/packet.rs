@@ -1,14 +1,14 @@
-//! One packet of a stream file: its 128 bytes of header and context.
+//! One packet of a stream file: its header and context, 128 bytes together.
 //!
-//! Layout: `docs/session.md`. Little endian, as the machine is.
+//! `docs/session.md` describes the layout. Numbers are little endian, as on the machine.
 
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// CTF's magic number for a packet.
 pub const MAGIC: u32 = 0xc1fc_1fc1;
-/// Bytes of a packet's header and context, and the unit of packet sizes: a
-/// header never crosses a page, so that no kill leaves half of one.
+/// Size of a packet's header and context in bytes, and the unit of packet sizes. With this unit, a header
+/// never crosses a page, so no kill leaves half a header.
 pub const HEADER_BYTES: usize = 128;
 /// The producer of a stream.
 #[derive(
@@ -25,7 +25,7 @@ pub enum Domain {
 }
 
 impl Domain {
-    /// Returns its name in `session.json`.
+    /// Returns the domain's name in `session.json`.
     pub const fn name(self) -> &'static str {
         match self {
             Domain::Host => "host",
@@ -40,35 +40,36 @@ impl Domain {
 pub struct PacketHeader {
     /// [`MAGIC`].
     pub magic: u32,
-    /// The session's.
+    /// UUID of the session.
     pub uuid: [u8; 16],
-    /// Stream class, which is the clock's number.
+    /// Number of the stream class and of its clock.
     pub stream_id: u32,
-    /// Ticks of the class's clock: the first event, or the last before it.
+    /// Time of the first event, in ticks of the class's clock. In a packet without events, the time of the
+    /// last event before.
     pub timestamp_begin: u64,
-    /// The last event's.
+    /// Time of the last event, in the same ticks.
     pub timestamp_end: u64,
-    /// Bits up to the last event's last byte.
+    /// Size in bits, up to the last byte of the last event.
     pub content_size: u64,
-    /// Bits up to the next packet.
+    /// Size in bits, up to the next packet.
     pub packet_size: u64,
-    /// Running total of this stream's lost events.
+    /// Number of lost events so far: of this file in a written packet, of the stream before that.
     pub events_discarded: u64,
     /// Ring position of the first word that the packet covers.
     pub ring_begin: u64,
     /// Ring position after the last word that the packet covers.
     pub ring_end: u64,
-    /// The holder's token, 0 if there is none.
+    /// Token of the holder, or 0 if there is none.
     pub lease_token: u64,
-    /// Client, or number of the host ring.
+    /// Number of the client, or of the host ring.
     pub client: u32,
     /// Clock epoch.
     pub epoch: u32,
-    /// Running total of events that passed the mask and were not wanted.
+    /// Number of this stream's events so far that passed the mask but were not wanted.
     pub events_filtered: u64,
-    /// Running total of this stream's guest faults.
+    /// Number of this stream's guest faults so far.
     pub faults: u64,
-    /// Number of the packet's first ring record; of the next one if empty.
+    /// Sequence number of the packet's first ring record. In an empty packet, of the next record.
     pub sequence: u64,
     /// Zero.
     pub reserved: u32,
@@ -79,7 +80,7 @@ pub struct PacketHeader {
 const _: () = assert!(size_of::<PacketHeader>() == HEADER_BYTES);
 
 impl PacketHeader {
-    /// Returns a header with nothing counted yet.
+    /// Returns the header of an empty packet, whose counts are all zero.
     pub fn new(uuid: [u8; 16], stream_id: u32, domain: Domain, client: u32, epoch: u32) -> Self {
         PacketHeader {
             magic: MAGIC,
@@ -94,8 +95,7 @@ impl PacketHeader {
         }
     }
 
-    /// Returns the empty packet that follows this one: counters carried, no time passed, no ring
-    /// covered.
+    /// Returns the empty packet after this one: it has the same counts, and covers no time and no ring word.
     pub fn following(&self, next_sequence: u64, bytes: u64) -> Self {
         PacketHeader {
             timestamp_begin: self.timestamp_end,

@@ -1,9 +1,9 @@
-//! Patterns of event names: `*` is any run of characters, `?` is one.
+//! Patterns of event names: `*` stands for any run of characters, `?` for any one character.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes of a pattern.
+/// Maximum size of a pattern in bytes.
 pub const MAX_PATTERN: usize = 256;
 
 /// A pattern of event names.
@@ -16,27 +16,27 @@ pub struct Pattern(String);
 pub struct BadPattern(pub String);
 
 impl Pattern {
-    /// Returns whether it fits one name only.
+    /// Returns true if the pattern can match one name only.
     pub fn is_exact(&self) -> bool {
         !self.0.contains(['*', '?'])
     }
 
-    /// Returns its text.
+    /// Returns the pattern's text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Returns whether a name fits.
+    /// Returns true if the pattern matches a name.
     pub fn matches(&self, name: &str) -> bool {
         matches(&self.0, name)
     }
 }
 
-/// Returns whether a whole name fits a text in which `*` is any text and `?` any byte.
+/// Returns true if `pattern` matches the whole name. `*` stands for any text, `?` for any one byte.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
-    // Where to continue when the text after the last star does not fit.
+    // Where matching continues if the text after the last star does not fit.
     let mut star = None;
     while n < name.len() {
         if pattern.get(p) == Some(&b'*') {

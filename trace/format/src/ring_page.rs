@@ -1,8 +1,8 @@
 //! Pages of a kernel's ring buffer, as `trace_pipe_raw` gives them.
 //!
-//! A page is: u64 time, u64 length of the data with flags, data. The data is a sequence
-//! of records: u32 with the type in the lower 5 bits and the time since the record
-//! before in the upper 27, then as the type says:
+//! A page is: u64 time, u64 length of the data with flags, data. The data is a sequence of records. A record
+//! begins with a u32: the type in the lower 5 bits, and the ticks since the record before in the upper 27.
+//! The type says what follows:
 //!
 //! ```text
 //! 1..=28  an event of 4 x type bytes
@@ -12,56 +12,57 @@
 //! 31      u32 n: the time is n x 2^27 + the lower 27 bits
 //! ```
 //!
-//! `events/header_page` and `events/header_event` of tracefs say the same.
+//! `events/header_page` and `events/header_event` of tracefs describe the same layout.
 
 use std::ops::Range;
 
-/// Bytes before the data.
+/// Size of a page's header, before the data, in bytes.
 pub const HEADER: usize = 16;
-/// Flag of the length: events were overwritten before this page. The kernel adds it as a negative
-/// `int`, so that all bits above it are set, too.
+/// Flag of the length: events were overwritten before this page. The kernel adds this flag as a negative
+/// `int`, which also sets all bits above it.
 pub const MISSED: u64 = 1 << 31;
 const ABOVE: u64 = u64::MAX << 32;
-/// Flag of the length: after the data is a u64, the number of those events.
+/// Flag of the length: a u64 after the data holds the number of the overwritten events.
 pub const MISSED_STORED: u64 = 1 << 30;
-/// Bits of the length.
+/// Mask of the length without flags.
 const LENGTH: u64 = (1 << 27) - 1;
-/// Bits of a record's time.
+/// Number of bits of a record's time.
 const TIME_BITS: u32 = 27;
-/// Absolute times have 59 bits; those above are the ones of the time before.
+/// Number of bits of an absolute time. The bits above are those of the time before.
 const ABSOLUTE_BITS: u32 = 59;
 
-/// Returns a number of 4 or 8 bytes.
+/// Returns a little-endian number of 4 or 8 bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Returns the length of a page's data, with its flags. `None`: the page is too short.
+/// Returns the length of a page's data with its flags, or `None` if the page is too short.
 pub fn length(page: &[u8]) -> Option<u64> {
     page.get(8..HEADER).map(number)
 }
 
-/// Returns the bytes that a page with this length has with a meaning.
+/// Returns how many bytes of a page with this length have a meaning.
 fn bytes(length: u64) -> usize {
     let stored = if length & MISSED_STORED == 0 { 0 } else { 8 };
     HEADER + (length & LENGTH) as usize + stored
 }
 
-/// Returns how many bytes of a page have a meaning: the header, the data and a number of lost events after it.
+/// Returns how many bytes of a page have a meaning: the header, the data, and a number of lost events after
+/// the data.
 pub fn used(page: &[u8]) -> usize {
     bytes(length(page).unwrap_or(0)).min(page.len())
 }
 
-/// Returns whether a page says that it has as many bytes as there are.
+/// Returns true if a page has exactly as many bytes as its length says.
 pub fn is_whole(page: &[u8]) -> bool {
     length(page).is_some_and(|length| bytes(length) == page.len())
 }
 
-/// Returns the number of events of a page.
+/// Returns the number of events in a page.
 ///
 /// # Errors
-/// If it is a hole in a file, without a time and events, or a length does not fit the page: the offset
-/// of the record in the page.
+/// If the page is a hole in a file, without a time and events, or if a length does not fit the page. The
+/// error is the record's offset in the page.
 pub fn count(bytes: &[u8]) -> Result<u64, usize> {
     let (mut page, _) = Page::open(bytes).map_err(|wrong| wrong.at)?;
     let mut events = 0;
@@ -74,7 +75,7 @@ pub fn count(bytes: &[u8]) -> Result<u64, usize> {
 /// Place of a wrong value within a page.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Its offset in the page, in bytes.
+    /// Offset in the page in bytes.
     pub at: usize,
     /// What should be there.
     pub expected: String,
@@ -87,18 +88,18 @@ pub struct Wrong {
 pub struct Page {
     /// Time of the record that was read last, in ticks.
     pub time: u64,
-    /// Place of the next record.
+    /// Offset of the next record.
     at: usize,
-    /// End of the data.
+    /// Offset of the end of the data.
     end: usize,
 }
 
 impl Page {
-    /// Reads the header. Returns the number of the events that were overwritten before the
-    /// page too, 0 if it is not known, or `None` if there are none.
+    /// Reads the header. Also returns the number of events that were overwritten before the page: 0 if that
+    /// number is not known, `None` if there are no such events.
     ///
     /// # Errors
-    /// If the page is shorter than it says, or is a hole in a file, without a time and events.
+    /// If the page is shorter than its length says, or is a hole in a file, without a time and events.
     pub fn open(bytes: &[u8]) -> Result<(Page, Option<u64>), Wrong> {
         let (Some(time), Some(length)) = (bytes.get(..8), bytes.get(8..HEADER)) else {
             let expected = format!("the {HEADER} bytes of a page's header");
@@ -121,12 +122,12 @@ impl Page {
         Ok((Page { time, at: HEADER, end }, missed))
     }
 
-    /// Returns the place of the next event's data; `None` at the page's end.
+    /// Returns the place of the next event's data, or `None` at the page's end.
     ///
     /// # Errors
-    /// If a record does not fit the page. Then the position stays before it.
+    /// If a record does not fit the page. The position then stays before that record.
     pub fn next(&mut self, bytes: &[u8]) -> Result<Option<Range<usize>>, Wrong> {
-        // Each turn takes 4 bytes at least.
+        // Each iteration moves on by at least 4 bytes.
         while self.at < self.end {
             let word =
                 |at: usize| Some(number(bytes.get(at..at + 4).filter(|_| at + 4 <= self.end)?));
@@ -146,7 +147,7 @@ impl Page {
                 1..=28 => (at + 4, kind as usize * 4),
                 30 | 31 => (at + 4, 4),
                 _ => match array {
-                    // The number counts itself.
+                    // The length counts its own 4 bytes.
                     Some(n) if n >= 4 => (at + 8, (n as usize - 4).next_multiple_of(4)),
                     found => {
                         let found = found.map_or("the end of the page".into(), |n| n.to_string());
@@ -177,7 +178,7 @@ impl Page {
     }
 }
 
-/// Completes an absolute time with the upper bits of the time before it.
+/// Completes an absolute time with the upper bits of the time before.
 fn absolute(before: u64, time: u64) -> u64 {
     let upper = before >> ABSOLUTE_BITS << ABSOLUTE_BITS;
     let time = time & ((1 << ABSOLUTE_BITS) - 1) | upper;
@@ -188,7 +189,7 @@ fn absolute(before: u64, time: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Makes a page of these words at time 1,000, with flags in its length.
+    /// Makes a page of these words at time 1,000, with flags in the page's length.
     fn page(words: &[u32], flags: u64) -> Vec<u8> {
         let mut bytes = 1_000u64.to_le_bytes().to_vec();
         bytes.extend(((words.len() as u64 * 4) | flags).to_le_bytes());
@@ -295,7 +296,7 @@ mod tests {
         lossy[8..16].copy_from_slice(&word.to_ne_bytes());
         assert_eq!(used(&lossy), 36);
         assert!(is_whole(&lossy[..36]) && !is_whole(&lossy[..28]));
-        // The kernel stores none where it has no room.
+        // The kernel stores no number where the page has no room for it.
         assert_eq!(used(&lossy[..30]), 30);
     }
 

@@ -1,8 +1,8 @@
-//! `session.json`: what a session is, for its writer here and for readers.
+//! `session.json`: the description of a session, for its writer here and for readers.
 //!
-//! CTF has no place for several of these facts: schemas by their text, exact
-//! clock bases, losses by cause. The file is replaced by rename, once a second at most.
-//! The event classes are in [`classes.jsonl`](crate::classes). Nothing is checked here but the types.
+//! The file holds facts for which CTF has no place: schemas by their text, exact clock bases, losses by
+//! cause. The writer replaces the file by rename, once a second at most. [`classes.jsonl`](crate::classes)
+//! has the event classes. Only the types are checked here.
 
 use crate::origin::Origin;
 pub use crate::packet::Domain;
@@ -13,9 +13,11 @@ use std::collections::BTreeMap;
 
 /// The file's name in a session's directory.
 pub const FILE: &str = "session.json";
-/// The folder in it of what was recovered after its process was killed: a session of its own.
+/// Name of a folder in a session's directory. The folder is a session of its own, recovered after the process
+/// of the outer one was killed.
 pub const RECOVERED: &str = "recovered";
-/// The folder in it of a recording of the host's kernel that has not ended.
+/// Name of a folder in a session's directory. The folder holds a recording of the host's kernel that has not
+/// ended.
 pub const KERNEL_FOLDER: &str = ".kernel";
 /// Value of `format`.
 pub const FORMAT: &str = "hypertrace-session";
@@ -29,79 +31,84 @@ pub struct SessionJson {
     pub format: String,
     /// [`VERSION`].
     pub version: u32,
-    /// The trace's UUID, as in the metadata.
+    /// UUID of the trace, as in the metadata.
     pub uuid: String,
-    /// The UUID of the session of a killed process that this one completes, whose directory it is in.
+    /// UUID of the killed session that this session completes, and in whose directory this session is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completes: Option<String>,
-    /// When the session was created, Unix time.
+    /// Unix time at which the session was created, in nanoseconds.
     pub started_unix_ns: i64,
-    /// CLOCK_BOOTTIME at that instant, nanoseconds. `None` from versions that did not read it, and in what was recovered.
+    /// CLOCK_BOOTTIME at that instant, in nanoseconds. `None` in a recovered session, and from versions that
+    /// did not read this clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_boot_ns: Option<i64>,
-    /// The process and the machine that recorded it. `None` for one that opens no file, as it writes a journal.
+    /// The process and the machine that recorded the session. `None` if the process opens no file, because it
+    /// writes a journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// The span in whose course it was recorded, as in a `traceparent` header of W3C's Trace Context.
+    /// The span in whose course the session was recorded, as in a `traceparent` header of W3C's Trace
+    /// Context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_parent: Option<String>,
-    /// The host's boot whose raw counter the host's clock is, as in
-    /// `/proc/sys/kernel/random/boot_id`. `None` if that could not be read, and from versions
-    /// that did not write it.
+    /// Boot of the host to which the raw counter of the host's clock belongs, as in
+    /// `/proc/sys/kernel/random/boot_id`. `None` if that file could not be read, and from versions that did
+    /// not write the boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
-    /// Whether the guests are programs of the host itself: there is no VMM.
+    /// True if the guests are programs of the host itself, without a VMM.
     #[serde(default)]
     pub programs: bool,
-    /// Whether a process beside the VMM recorded it, as `hypertrace serve` does: it does not know the vCPUs' threads.
+    /// True if a process beside the VMM recorded the session, as `hypertrace serve` does. Such a process does
+    /// not know the vCPUs' threads.
     #[serde(default, skip_serializing_if = "is_false")]
     pub served: bool,
-    /// Clocks; the index is the id.
+    /// Clocks. A clock's index is its id.
     pub clocks: Vec<ClockJson>,
-    /// TSCs of guests, as the VMM said.
+    /// TSCs of guests, as the VMM gave them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guest_tscs: Vec<GuestTscJson>,
-    /// Streams: one per client of the guest, one per host ring.
+    /// Streams: one for each client of the guest and for each host ring.
     #[serde(default)]
     pub streams: Vec<StreamJson>,
-    /// Lost events that belong to no stream: of processes that had no client, and of
-    /// threads of the VMM that found no host ring.
+    /// Number of lost events that belong to no stream: of processes that had no client, and of threads of the
+    /// VMM that found no host ring.
     #[serde(default)]
     pub lost_unattached: u64,
     /// Counters of the device, as the VMM gives them.
     #[serde(default)]
     pub device: BTreeMap<String, u64>,
-    /// Whether the session was ended by its owner.
+    /// True if the owner of the session ended it.
     pub finished: bool,
 }
 
 /// A linear map from raw ticks to Unix time, and the stream class that uses it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockJson {
-    /// Clock and stream class.
+    /// Number of the clock, and of the stream class that uses it.
     pub id: u32,
-    /// The producer.
+    /// Domain of the producers that stamp with this clock.
     pub domain: Domain,
-    /// `tsc`, `cntvct` (AArch64), `counter` (another one, or unknown) or `monotonic_raw`.
+    /// Kind of the counter: `tsc`, `cntvct` (AArch64), `monotonic_raw`, or `counter` (another one, or
+    /// unknown).
     pub kind: String,
     /// Clock epoch.
     pub epoch: u32,
-    /// Ticks per second.
+    /// Frequency of the clock in ticks per second.
     pub frequency: u64,
     /// Raw ticks at tick 0 of the streams.
     pub base: u64,
-    /// Unix time at the base, nanoseconds.
+    /// Unix time at the base, in nanoseconds.
     pub offset_ns: i64,
-    /// Ticks per second of the host's raw counter.
+    /// Frequency of the host's raw counter in ticks per second.
     pub host_frequency: u64,
-    /// Whether only the guest's word, or nothing, speaks for the frequency.
+    /// True if only the guest's word, or nothing, speaks for the frequency.
     #[serde(default, skip_serializing_if = "is_false")]
     pub assumed: bool,
-    /// Whether its records were in the rings before the host served them, or before the machine was
+    /// True if the clock's records were in the rings before the host served them, or before the machine was
     /// restored: nothing relates their times to the host's.
     #[serde(default, skip_serializing_if = "is_false")]
     pub found: bool,
-    /// Why its first client stamps with this clock, as the guest says: a name of the ABI.
+    /// Why the clock's first client stamps with this clock: a name of the ABI, as the guest gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -110,14 +117,14 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// An event class, besides the reserved ones.
+/// An event class that is not a reserved one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventJson {
     /// Dense id, as in the packets.
     pub id: u32,
-    /// Canonical schema text.
+    /// The class's schema, as canonical text.
     pub schema: String,
-    /// Whether client, cpu, seq and guest time come before the fields.
+    /// True if client, cpu, seq and guest time come before the fields.
     #[serde(default)]
     pub reference_point: bool,
 }
@@ -125,36 +132,36 @@ pub struct EventJson {
 /// Description of one stream, with its counts of events and losses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamJson {
-    /// The producer.
+    /// Domain of the stream's producer.
     pub domain: Domain,
-    /// Client, or number of the host ring.
+    /// Number of the client, or of the host ring.
     pub client: u32,
-    /// The clock of its last packet.
+    /// Number of the clock of the stream's last packet.
     #[serde(default)]
     pub clock: u32,
-    /// Its last holder's name; as the guest says, so escape it.
+    /// Name of the stream's last holder. A guest chooses its name, so escape it.
     #[serde(default)]
     pub name: String,
-    /// Ring events: declared ones, 2016 ones, untyped ones.
+    /// Number of ring events: declared ones, 2016 ones, untyped ones.
     #[serde(default)]
     pub events: u64,
-    /// Reference points of this client, in all streams.
+    /// Number of this client's reference points, in all streams.
     #[serde(default)]
     pub reference_points: u64,
-    /// Lost because the ring was full.
+    /// Number of events lost because the ring was full.
     #[serde(default)]
     pub lost_full: u64,
-    /// Lost inside an interrupted emit.
+    /// Number of events lost inside an interrupted emit.
     #[serde(default)]
     pub lost_busy: u64,
-    /// Lost by threads that had no client, in processes that had this one.
+    /// Number of events lost by threads that had no client, in processes that had this one.
     #[serde(default)]
     pub lost_unattached: u64,
-    /// Overwritten before they were read (flight recorder), not readable, or left in the ring at the end because
-    /// the disk was full.
+    /// Number of events that were overwritten before they were read (flight recorder), were not readable, or
+    /// were left in the ring at the end because the disk was full.
     #[serde(default)]
     pub lost_overwritten: u64,
-    /// Passed the mask and not wanted.
+    /// Number of events that passed the mask but were not wanted.
     #[serde(default)]
     pub filtered: u64,
     /// Guest faults by kind.
@@ -163,7 +170,7 @@ pub struct StreamJson {
 }
 
 impl StreamJson {
-    /// Returns the lost events, all causes.
+    /// Returns the number of lost events, from all causes.
     pub fn lost(&self) -> u64 {
         self.causes().total()
     }
@@ -193,7 +200,7 @@ impl StreamJson {
         }
     }
 
-    /// Returns the lost events by their causes.
+    /// Returns the numbers of lost events by cause.
     pub fn causes(&self) -> Losses {
         Losses {
             full: self.lost_full,
@@ -208,7 +215,7 @@ impl SessionJson {
     /// Returns the file's text.
     ///
     /// # Errors
-    /// If it cannot be encoded.
+    /// If the session cannot be encoded.
     pub fn text(&self) -> serde_json::Result<Vec<u8>> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
@@ -247,7 +254,7 @@ mod tests {
             domain: Domain::Guest,
             client: u32::MAX,
             clock: u32::MAX,
-            // Its every byte takes six.
+            // Each byte of this name takes six bytes in JSON.
             name: "\x01".repeat(MAX_NAME_BYTES),
             events: u64::MAX,
             reference_points: u64::MAX,

@@ -1,21 +1,22 @@
-//! What the writer and the reader of `kernel.dat` share: a trace.dat of trace-cmd, which
-//! trace-cmd.dat.v7(5) describes.
+//! What the writer and the reader of `kernel.dat` share. The file is a trace.dat of trace-cmd, as described
+//! in trace-cmd.dat.v7(5).
 
-/// The first bytes, without the version.
+/// The file's first bytes, before its version.
 pub const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";
 
-/// Most times of a recording in which a hypervisor took time, of all counters together: more than there are CPUs.
+/// Maximum number of intervals in which a hypervisor took CPU time, in a recording and for all counters
+/// together. There are fewer CPUs than this.
 pub const MAX_STEALS: usize = 1 << 15;
 
-/// Most TSCs of VMs that a recording of a host's kernel lists.
+/// Maximum number of VMs' TSCs that a recording of a host's kernel lists.
 pub const MAX_TSCS: usize = 1 << 12;
 
-/// Most of them of one VM: of a VM with more, none is listed.
+/// Maximum number of listed TSCs of one VM. If a VM has more, none of its TSCs is listed.
 pub const MAX_TSCS_OF_VM: usize = 1 << 8;
 
-/// Ids of sections, of the options that have their offsets, and of options alone.
+/// Ids of sections, of the options that hold the offsets of sections, and of options without a section.
 pub mod id {
-    /// The options; among them, the end.
+    /// The options, and the end among them.
     pub const OPTIONS: u16 = 0;
     /// Microseconds from the trace's clock to Unix time, as a text.
     pub const DATE: u16 = 1;
@@ -25,7 +26,7 @@ pub mod id {
     pub const BUFFER: u16 = 3;
     /// The clock.
     pub const TRACECLOCK: u16 = 4;
-    /// The system, as uname(2) has it.
+    /// The system, as uname(2) describes it.
     pub const UNAME: u16 = 5;
     /// Pairs of events that `trace-cmd report` combines.
     pub const HOOK: u16 = 6;
@@ -33,9 +34,9 @@ pub mod id {
     pub const OFFSET: u16 = 7;
     /// Number of CPUs.
     pub const CPUCOUNT: u16 = 8;
-    /// The program that wrote it.
+    /// The program that wrote the file.
     pub const VERSION: u16 = 9;
-    /// Places of libraries in the memory of traced processes.
+    /// Addresses of libraries in traced processes.
     pub const PROCMAPS: u16 = 10;
     /// Identity of the trace.
     pub const TRACEID: u16 = 11;
@@ -55,10 +56,10 @@ pub mod id {
     pub const EVENT_FORMATS: u16 = 18;
     /// Addresses of the kernel's functions.
     pub const KALLSYMS: u16 = 19;
-    /// Texts that events name by address.
+    /// Texts that events refer to by address.
     pub const PRINTK: u16 = 20;
     /// Names of threads.
     pub const CMDLINES: u16 = 21;
-    /// A tracer's text, as latency tracers write it, in place of a buffer's pages.
+    /// Text of a latency tracer, in place of a buffer's pages.
     pub const BUFFER_TEXT: u16 = 22;
 }

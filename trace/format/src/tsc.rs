@@ -1,39 +1,39 @@
-//! The TSCs of guests, as their VMM says that the hypervisor computes them.
+//! The TSCs of guests, as their VMM describes what the hypervisor computes.
 
 use serde::{Deserialize, Serialize};
 
-/// Most fraction bits of a ratio between two TSCs: VMX has 48, SVM 32.
+/// Maximum number of fraction bits of a ratio between two TSCs: VMX has 48, SVM 32.
 pub const MAX_TSC_SHIFT: u32 = 48;
 
 /// The TSC of a vCPU, or of all vCPUs of a VM: `(host * multiplier >> shift) + offset`, modulo 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GuestTsc {
-    /// Ticks: with KVM, KVM_VCPU_TSC_OFFSET as a signed number.
+    /// Offset in ticks. With KVM, KVM_VCPU_TSC_OFFSET as a signed number.
     pub offset: i64,
-    /// Guest ticks for each host tick, with `shift` fraction bits; not 0.
+    /// Guest ticks for each host tick, with `shift` fraction bits. Not 0.
     pub multiplier: u64,
-    /// Fraction bits of `multiplier`, at most [`MAX_TSC_SHIFT`].
+    /// Number of fraction bits of `multiplier`, at most [`MAX_TSC_SHIFT`].
     pub shift: u32,
 }
 
 impl GuestTsc {
-    /// Returns the TSC that has the rate of the host's.
+    /// Returns a TSC that runs at the rate of the host's.
     pub const fn unscaled(offset: i64) -> GuestTsc {
         GuestTsc { offset, multiplier: 1, shift: 0 }
     }
 
-    /// Returns whether there can be such a TSC.
+    /// Returns true if such a TSC is possible.
     pub const fn is_possible(&self) -> bool {
         self.multiplier > 0 && self.shift <= MAX_TSC_SHIFT
     }
 }
 
-/// A VMM's word on the TSC in one epoch.
+/// What a VMM says about a TSC in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestTscJson {
     /// Clock epoch.
     pub epoch: u32,
-    /// The client that reads it; `None`: all that have no entry of their own.
+    /// The client that reads this TSC, or `None` for all clients that have no entry of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u32>,
     /// The TSC.

@@ -6,10 +6,10 @@ use std::fmt::{self, Display, Write};
 
 const NS: i128 = 1_000_000_000;
 
-/// Most characters of a text.
+/// Maximum number of characters in a quoted text.
 const MAX_TEXT: usize = 512;
 
-/// Returns a text as one of TSDL: other characters than those of printed ASCII are question marks.
+/// Quotes a text for TSDL. Characters other than printable ASCII become question marks.
 pub fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars().take(MAX_TEXT) {
@@ -22,15 +22,16 @@ pub fn quoted(text: &str) -> String {
     out + "\""
 }
 
-/// Returns the name, with an underscore and, if need be, a number after it so that it is unique. Readers take an underscore
-/// off its front, and refuse a name that is then an earlier one: `ahead` are the names of the fields that follow.
+/// Returns the name, with an underscore and, if need be, a number after it, so that the name is unique.
+/// Readers take one underscore off a name's front, and refuse the name if it then equals an earlier one.
+/// `ahead` has the names of the fields that follow.
 pub fn free_name<T>(name: String, taken: &mut BTreeSet<String>, ahead: &[(String, T)]) -> String {
     let shown = |name: &str| name.strip_prefix('_').unwrap_or(name).to_owned();
     let is_free =
         |name: &str| !taken.contains(name) && ahead.iter().all(|(next, _)| *next != shown(name));
     let (mut free, mut number) = (name.clone(), 1);
     while !is_free(&free) {
-        // More underscores would make names of nothing else as long as there are names.
+        // With underscores alone, a name would become as long as there are names.
         free = if number == 1 { format!("{name}_") } else { format!("{name}_{number}") };
         number += 1;
     }
@@ -38,7 +39,7 @@ pub fn free_name<T>(name: String, taken: &mut BTreeSet<String>, ahead: &[(String
     free
 }
 
-/// Writes what recorded the trace, and the span in whose course that was.
+/// Writes the origin of the trace, and the span in whose course the trace was recorded.
 ///
 /// # Errors
 /// If the output cannot be written.
@@ -49,7 +50,7 @@ pub fn write_environment(
 ) -> fmt::Result {
     writeln!(out, "\nenv {{\n\ttracer_name = \"hypertrace\";\n\ttracer_major = 2;")?;
     if let Some(Origin { command, host, kernel, machine, .. }) = origin {
-        // Names that LTTng has too.
+        // LTTng uses the same names.
         let fields = [("hostname", host), ("kernel_release", kernel), ("architecture", machine)];
         for (name, text) in fields.into_iter().chain([("command", command)]) {
             writeln!(out, "\t{name} = {};", quoted(text))?;
@@ -61,7 +62,8 @@ pub fn write_environment(
     writeln!(out, "}};")
 }
 
-/// Writes a clock whose tick 0 is at a Unix time, nanoseconds. Clocks that differ must differ in their UUID.
+/// Writes a clock whose tick 0 is at the Unix time `offset_ns`, in nanoseconds. Different clocks must have
+/// different UUIDs.
 ///
 /// # Errors
 /// If the output cannot be written.
@@ -72,7 +74,7 @@ pub fn write_clock(
     frequency: u64,
     offset_ns: i128,
 ) -> fmt::Result {
-    // Only the seconds may be negative: readers refuse a negative offset.
+    // Only the seconds may be negative, because readers refuse a negative offset.
     let seconds = offset_ns.div_euclid(NS);
     let ticks = offset_ns.rem_euclid(NS) * i128::from(frequency) / NS;
     writeln!(out, "\nclock {{\n\tname = \"{name}\";")?;
