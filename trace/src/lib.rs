@@ -1,5 +1,5 @@
-//! The host side of hypertrace: a [`Session`] takes what guests and the VMM
-//! trace, and writes it as a trace that any CTF 1.8 reader opens.
+//! The host side of hypertrace: a [`Session`] records the events of guests and of the VMM as a trace that any
+//! CTF 1.8 reader opens.
 //!
 //! ```no_run
 //! use hypertrace_trace::abi::event_type;
@@ -9,34 +9,32 @@
 //! let session = Session::create(SessionConfig::new("out"))?;
 //! session.attach("vcpu0");
 //! session.emit(event_type!("vcpu_exit", reason = 6u32, length = 4u64));
-//! // A device gets a clone as its `EventSink`: it hands in reference points
-//! // and, from a thread of its own, rings to drain.
+//! // A device gets a clone as its `EventSink`. The device hands over reference
+//! // points and, from a thread of its own, rings to drain.
 //! let summary = session.finish()?;
 //! println!("{} records, {} lost", summary.records, summary.lost);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`Session`] implements [`EventSink`](abi::sink::EventSink), the only interface
-//! that a device uses. It writes [`session_json`] and a CTF trace, whose files
-//! survive a kill at any instant. The VMM's own events are in [`event`] and
-//! [`backend`], [`region!`] marks its regions of interest, [`control`] and
-//! [`monitor`] switch both while it runs, and [`trigger`] lets guests' reference
-//! points do so. Declared events are the feature `events`, a default: without it, the
-//! program needs no registry made by the linker, and has neither `backend` nor `region!`.
+//! [`Session`] implements [`EventSink`](abi::sink::EventSink), the only interface that a device uses, and
+//! writes [`session_json`] and a CTF trace, whose files survive a kill at any instant. [`event`] and
+//! [`backend`] are for the VMM's own events, and [`region!`] marks the VMM's regions of interest. [`control`]
+//! and [`monitor`] switch events and backends while the VMM runs; with a [`trigger`], a guest's reference
+//! points switch them. Declared events need the feature `events`, which is on by default. Without `events`,
+//! the program needs no registry made by the linker, and this crate has neither `backend` nor `region!`.
 //!
-//! Data from guests is never trusted: lengths, ids and timestamps are checked
-//! before they are written. Records that do not pass are written as `untyped`
-//! or `time_fault` events and counted by kind. Write errors are counted and
-//! reported once; the records stay in the rings, where producers count the
-//! events that find no room. All buffers and tables are bounded: a packet
-//! buffer, host rings, and the limits in [`limits`].
+//! Data from guests is never trusted: a session checks lengths, ids and timestamps before it writes them.
+//! Records that fail a check are written as `untyped` or `time_fault` events and counted by kind. Write
+//! errors are counted and reported once; the unwritten records stay in the rings, where producers count the
+//! events that find no room. All buffers and tables are bounded: by the sizes of the packet buffer and of the
+//! host rings, and by [`limits`].
 //!
-//! In a process that can open no file, a session is written to a descriptor as a
-//! [journal](Destination::Journal), of which [`receive`] makes the files in another one.
+//! A process that can open no files writes its session to a descriptor as a [journal](Destination::Journal),
+//! and [`receive`] makes the session's files in another process.
 //!
-//! It does not decide which events are wanted, does not sync to disk, and does
-//! not read traces: `hypertrace-timeline` does.
+//! This crate does not decide which events are wanted, does not sync files to disk, and does not read traces:
+//! `hypertrace-timeline` reads them.
 
 pub mod control;
 #[doc(hidden)]
@@ -71,14 +69,14 @@ pub use session::{
 // Generated code names this crate.
 extern crate self as hypertrace_trace;
 
-/// Declared events: those of `trace-events` files, of all crates of a program.
+/// Declared events: the events in the `trace-events` files of all crates of a program.
 pub mod event {
     #[cfg(feature = "events")]
     pub use crate::events::registry::EVENTS;
     pub use crate::events::registry::{Clash, TraceEvent, clashes, trace_events_all};
 }
 
-/// Items that generated code uses, and that `hypertrace-tracing` does.
+/// Items for generated code and for `hypertrace-tracing`.
 #[cfg(feature = "events")]
 #[doc(hidden)]
 pub mod generated {

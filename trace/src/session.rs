@@ -1,7 +1,7 @@
-//! Sessions: a directory that fills with what guests and the VMM do.
+//! Sessions. A session is a directory that receives the events of guests and of the VMM.
 //!
-//! [`Session`] is the handle, [`Engine`](engine::Engine) the drain loop's side of it,
-//! [`recover`] makes one of what a killed process left.
+//! [`Session`] is the handle, [`Engine`](engine::Engine) is the drain loop's side of a session, and
+//! [`recover`] makes a session of the records that a killed process left in its rings.
 
 pub(crate) mod config;
 mod create;

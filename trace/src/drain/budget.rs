@@ -1,10 +1,9 @@
-//! The budget of descriptions: how many bytes of `classes.jsonl` and of the
-//! metadata guests and the host can cause, and how often files are replaced.
+//! The budget of descriptions: how many bytes of `classes.jsonl` and of the metadata guests and the host can
+//! cause, and how often files are replaced.
 //!
-//! Each new text of a guest is appended to these files. Without a bound, one client could
-//! fill the disk with them, and leave no room for the
-//! events of others. So the guests share a pool, every client has a reserve that
-//! no other can use up, and the host has a pool of its own.
+//! Each new text of a guest is appended to these files. Without a bound, one client could fill the disk with
+//! its texts, and leave no room for the events of others. So the guests share a pool, every client has a
+//! reserve that no other client can use up, and the host has a pool of its own.
 
 use hypertrace_format::limits::{ACCOUNT_BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES};
 
@@ -16,16 +15,16 @@ pub(crate) enum Account {
     /// A source that a guest or a program fills, by the number of its
     /// [`Stats`](super::stats::Stats).
     Source(usize),
-    /// A session that a killed process left: it was paid for there.
+    /// A session that a killed process left, which has already paid for its descriptions.
     Recovered,
 }
 
-/// Bytes that are left.
+/// Number of bytes left in each account.
 #[derive(Debug)]
 pub(crate) struct Budget {
     host: usize,
     guests: usize,
-    /// By source.
+    /// Reserve of each source.
     reserves: Vec<usize>,
 }
 
@@ -36,8 +35,8 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Draws these bytes from the payer's budget, from its reserve last.
-    /// `false`: there are not as many, and nothing was drawn.
+    /// Draws these bytes from the payer's budget, from its reserve last. Returns `false` and draws nothing if
+    /// too few bytes are left.
     pub fn charge(&mut self, payer: Account, bytes: usize) -> bool {
         let draw = |from: &mut usize| from.checked_sub(bytes).map(|left| *from = left).is_some();
         match payer {
@@ -58,15 +57,16 @@ impl Budget {
     }
 }
 
-/// When files are replaced: `session.json` for its accounts, once a second or less often, and then the metadata for the
-/// maps of its clocks, each time after twice as long.
+/// The times at which files are replaced: `session.json` for its accounts, once a second or less often; and
+/// with it the metadata for the maps of its clocks, each time after twice as long.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// When the last accounts were written, host's raw counter.
+    /// The host's raw counter when the accounts were last written.
     accounts_at: u64,
-    /// Bytes that this took.
+    /// Number of bytes that the last accounts took.
     pub bytes: u64,
-    /// When the maps were written last, and the seconds until they may be written again.
+    /// The host's raw counter when the maps were last written, and the seconds until they may be written
+    /// again.
     maps_at: u64,
     maps_seconds: u64,
 }
@@ -76,8 +76,8 @@ impl Pace {
         Pace { accounts_at: now, bytes: 0, maps_at: now, maps_seconds: 1 }
     }
 
-    /// Returns whether the accounts are due, and notes that they are written now: once a
-    /// second, or as often as [`ACCOUNT_BYTES_PER_SECOND`] allows. `frequency`: ticks per second.
+    /// Returns true if the accounts are due, and then notes that they are written now. Accounts are due once
+    /// a second, or as often as [`ACCOUNT_BYTES_PER_SECOND`] allows. `frequency` is in ticks per second.
     pub fn begins_accounts(&mut self, now: u64, frequency: u64) -> bool {
         let is_due = self.ticks_to_accounts(now, frequency) == 0;
         if is_due {
@@ -93,7 +93,7 @@ impl Pace {
         due.saturating_add(1).saturating_sub(now)
     }
 
-    /// Returns whether maps that have changed are due, and notes that they are written now.
+    /// Returns true if changed maps are due, and then notes that they are written now.
     pub fn begins_maps(&mut self, now: u64, frequency: u64) -> bool {
         let wait = frequency.saturating_mul(self.maps_seconds);
         let is_due = now.saturating_sub(self.maps_at) >= wait;
@@ -103,7 +103,7 @@ impl Pace {
         is_due
     }
 
-    /// Notes that there is a new clock, whose map is soon a better one.
+    /// Notes a new clock. Its first map is rough, so a better one may soon be written.
     pub fn clock_added(&mut self, now: u64) {
         (self.maps_at, self.maps_seconds) = (now, 1);
     }

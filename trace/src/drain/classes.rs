@@ -1,12 +1,10 @@
-//! Event classes: from guests' ids to the session's dense ids, and the ids of each source.
+//! Event classes: maps the ids of each source to the session's dense ids.
 //!
-//! A guest's id is a hash that may be false, but a reader of the trace relies
-//! on declared ids and correct lengths. So ids are looked up per client,
-//! against texts whose hash was computed here, and each (text, reference point
-//! or not) gets one dense id for the whole session. All tables are bounded,
-//! because guests fill them: each class and each declaration is paid for with
-//! the bytes that describe it on disk, out of a [`Budget`]. What is new is appended to the files before the next
-//! packet.
+//! A guest's id is a hash that may be false, but a reader of the trace relies on declared ids and correct
+//! lengths. So ids are looked up per client, among texts whose hash was computed here, and each pair (text,
+//! reference point or not) gets one dense id for the whole session. All tables are bounded, because guests
+//! fill them: a [`Budget`] pays for each class and each declaration with the bytes that describe it on disk.
+//! New classes and declarations are appended to the files before the next packet.
 
 use super::budget::{Account, Budget};
 use super::wanted::Wanted;
@@ -22,7 +20,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A class that a record can be of.
+/// The class of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassRef {
     pub dense: u32,
@@ -32,7 +30,7 @@ pub(crate) struct ClassRef {
 #[derive(Debug)]
 struct Class {
     text: Arc<str>,
-    /// For the metadata.
+    /// Body of the class in the metadata.
     body: Box<str>,
     shape: Shape,
     reference_point: bool,
@@ -45,21 +43,21 @@ pub(crate) struct Classes {
     list: Vec<Class>,
     by_text: [HashMap<Arc<str>, u32>; 2],
     reserved: [Option<(Shape, Box<str>)>; id::FIRST as usize],
-    /// Number of those that an earlier session has.
+    /// Number of classes that an earlier session had.
     earlier: usize,
-    /// Number of those that `classes.jsonl` has.
+    /// Number of classes that `classes.jsonl` has.
     listed: usize,
-    /// Per clock, the classes that its stream class has.
+    /// For each clock, the classes in its stream class.
     declared: Vec<BitSet>,
-    /// Those of them, by clock and dense id, that the metadata does not have yet.
+    /// The declared classes that the metadata does not have yet, by clock and dense id.
     undescribed: Vec<(u32, u32)>,
     /// Bytes of description that guests and the host may still add.
     budget: Budget,
-    /// Which of the guests' are wanted.
+    /// Rules for which of the guests' events are wanted.
     pub wanted: Wanted,
 }
 
-/// Dense ids, a bit for each.
+/// A set of dense ids, with a bit for each.
 #[derive(Clone, Debug, Default)]
 struct BitSet(Vec<u64>);
 
@@ -76,7 +74,7 @@ impl BitSet {
         self.0[word] |= 1 << (dense % 64);
     }
 
-    /// Returns its members, in order.
+    /// Returns the members in order.
     fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().zip((0..).step_by(64)).flat_map(|(word, first)| {
             let mut left = *word;
@@ -89,7 +87,7 @@ impl BitSet {
     }
 }
 
-/// Bytes of a declaration, besides the class's body: its frame in the metadata.
+/// Size of a declaration without the class's body, in bytes: its frame in the metadata.
 const DECLARATION_BYTES: usize = 64;
 
 impl Classes {
@@ -99,8 +97,7 @@ impl Classes {
             if let Ok(schema) = Schema::parse(text) {
                 let body = class_body(&schema, false).into();
                 classes.reserved[id as usize] = Some((schema.shape(), body));
-                // A reference point can be of these too, whatever else the
-                // tables are filled with later.
+                // A reference point can also be of these classes, whatever fills the tables later.
                 if matches!(id, id::HYPERTRACE | id::UNTYPED)
                     && let Some(class) = classes.intern(Account::Host, &schema, true)
                 {
@@ -130,8 +127,8 @@ impl Classes {
         Some(ClassRef { dense, shape })
     }
 
-    /// Returns the class of a text; a new one if it has none. `None`: the
-    /// payer's budget has no room for it.
+    /// Returns the class of a text, a new one if there was none. Returns `None` if the payer's budget has no
+    /// room for it.
     fn intern(
         &mut self,
         payer: Account,
@@ -156,7 +153,8 @@ impl Classes {
         Some(ClassRef { dense, shape })
     }
 
-    /// Returns the classes of a session that a killed process left, by the same numbers. `None`: they do not come out the same.
+    /// Returns the classes of a session that a killed process left, by the same numbers, or `None` if the
+    /// numbers differ.
     pub fn recovered(events: &[EventJson]) -> Option<Classes> {
         let mut classes = Classes::new();
         for event in events {
@@ -173,7 +171,7 @@ impl Classes {
         Some(classes)
     }
 
-    /// Returns the meanings of all ids, for the clients of a killed process: an id is the hash of a text.
+    /// Returns the meanings of all ids, for the clients of a killed process. An id is the hash of a text.
     pub fn by_id(&self) -> RecoveredClasses {
         let mut all = RecoveredClasses::new();
         for (class, dense) in self.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point)
@@ -198,7 +196,7 @@ impl Classes {
         self.text(dense)?.split_once('(').map(|(name, _)| name)
     }
 
-    /// Notes that a guest has this class.
+    /// Notes that a guest has events of this class.
     pub fn see(&mut self, dense: u32) {
         if let Some(name) = self.name(dense).map(str::to_owned) {
             self.wanted.see(&name);
@@ -210,8 +208,8 @@ impl Classes {
         self.name(dense).is_none_or(|name| self.wanted.is_wanted(name))
     }
 
-    /// Sees to it that the stream class of a clock has this event class, before the next packet
-    /// is written. `false`: the payer's budget has no room for it.
+    /// Adds this event class to the stream class of a clock, so that the files have it before the next
+    /// packet. Returns `false` if the payer's budget has no room for the declaration.
     pub fn declare(&mut self, payer: Account, clock: u32, dense: u32) -> bool {
         let Some(class) = dense.checked_sub(id::FIRST) else { return true };
         let at = clock as usize;
@@ -219,7 +217,7 @@ impl Classes {
             return true;
         }
         let body = self.list.get(class as usize).map_or(0, |class| class.body.len());
-        // The first declaration of an earlier session's class was paid for there.
+        // The earlier session paid for the first declaration of its classes.
         let was_paid = (class as usize) < self.earlier
             && !self.declared.iter().any(|declared| declared.has(dense));
         let payer = if was_paid { Account::Recovered } else { payer };
@@ -234,7 +232,7 @@ impl Classes {
         true
     }
 
-    /// Returns whether the files on disk have everything.
+    /// Returns true if the files on disk have all classes and declarations.
     #[inline]
     pub fn is_described(&self) -> bool {
         self.listed == self.list.len() && self.undescribed.is_empty()
@@ -249,27 +247,28 @@ impl Classes {
         })
     }
 
-    /// Notes that `classes.jsonl` has all, or is empty.
+    /// Notes that `classes.jsonl` has all classes, or, if `all` is false, none.
     pub fn listed(&mut self, all: bool) {
         self.listed = if all { self.list.len() } else { 0 };
     }
 
-    /// Notes that the metadata has everything.
+    /// Notes that the metadata has all declarations.
     pub fn described(&mut self) {
         self.undescribed.clear();
     }
 
-    /// Returns all event classes of the metadata: reserved ones in every stream class, others where
-    /// they were declared.
+    /// Returns all event classes of the metadata: reserved ones in every stream class, and others where they
+    /// were declared.
     pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
-        // Not all classes for each clock: of both there can be many.
+        // Not a test of every class for every clock, because there can be many of both.
         let declared = (0..clocks).zip(&self.declared);
         let declared =
             declared.flat_map(|(clock, set)| set.iter().map(move |dense| (clock, dense)));
         self.reserved_entries(0..clocks).chain(self.entries_of(declared))
     }
 
-    /// Returns those that the metadata does not have: reserved ones in the stream classes of these clocks, and others.
+    /// Returns the event classes that the metadata does not have: the reserved ones of these clocks' stream
+    /// classes, and new declarations.
     pub fn new_entries(&self, clocks: Range<u32>) -> impl Iterator<Item = ClassEntry<'_>> {
         self.reserved_entries(clocks).chain(self.entries_of(self.undescribed.iter().copied()))
     }
@@ -300,28 +299,29 @@ enum Known {
         plain: ClassRef,
         reference: Option<ClassRef>,
     },
-    /// Two texts, one hash: a record may be of either.
+    /// Two texts have the same hash, so a record may be of either.
     Ambiguous,
 }
 
-/// Meanings of the ids of all clients of a killed process. `None`: two texts have the id.
+/// Meanings of the ids of all clients of a killed process. `None` if two texts have the id.
 pub(crate) type RecoveredClasses = HashMap<u32, Option<ClassRef>>;
 
 /// Meanings of the ids of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     known: HashMap<u32, Known>,
-    /// For ids that the client's own texts do not have.
+    /// Meanings for ids that the client's own texts do not have.
     earlier: Arc<RecoveredClasses>,
 }
 
 impl Table {
-    /// Returns a table of a client whose texts a killed process may have read: they are among these.
+    /// Returns a table of a client whose texts a killed process may have read. Those texts are among
+    /// `earlier`.
     pub fn recovered(earlier: Arc<RecoveredClasses>) -> Table {
         Table { known: HashMap::new(), earlier }
     }
 
-    /// Takes in a text of the client's schema log. `Some` if it is new.
+    /// Adds a text of the client's schema log. Returns its class if the text is new.
     pub fn learn(
         &mut self,
         payer: Account,
@@ -336,7 +336,7 @@ impl Table {
         self.learn_text(payer, classes, text)
     }
 
-    /// Takes in a text that the client has. `Some` if it is new.
+    /// Adds a text of the client. Returns its class if the text is new.
     pub fn learn_text(
         &mut self,
         payer: Account,
@@ -366,7 +366,7 @@ impl Table {
         }
     }
 
-    /// Returns all texts, in the order of their classes.
+    /// Returns all texts of the client, in the order of their classes.
     pub fn texts<'c>(&self, classes: &'c Classes) -> Vec<&'c str> {
         let plain = |known: &Known| match known {
             Known::Schema { plain, .. } => Some(plain.dense),
@@ -405,7 +405,7 @@ impl Table {
             Some(Known::Schema { reference: Some(reference), .. }) => Ok(*reference),
             Some(Known::Schema { plain, reference }) => {
                 let text = classes.arc(plain.dense).ok_or(Fault::UnknownId)?;
-                // It was parsed when it came.
+                // The text was parsed when it came.
                 let schema = Schema::parse(&text).map_err(|_| Fault::SchemaText)?;
                 let class = classes.intern(payer, &schema, true).ok_or(Fault::SchemaTable)?;
                 *reference = Some(class);
@@ -416,26 +416,26 @@ impl Table {
     }
 }
 
-/// Slots of the cache of known ids.
+/// Number of slots in the cache of known ids.
 pub(crate) const CACHE: usize = 128;
 
 /// Class of an id, for the hot path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cached {
-    /// The whole second header word of a plain record of this id, if all of
-    /// them have the same length; else 0, which is a pad's.
+    /// The second header word of every plain record of this id, if all of them have the same length;
+    /// otherwise 0, which is a pad's.
     pub meta: u64,
-    /// The same with the dense id.
+    /// The same header word with the dense id.
     pub out: u64,
     pub id: u32,
     pub class: Option<ClassRef>,
-    /// Known, and not wanted.
+    /// True if the id is known and its events are not wanted.
     pub filtered: bool,
 }
 
 impl Cached {
     pub fn new(id: u32, class: ClassRef, wanted: bool) -> Cached {
-        // Unwanted events are not for the hot path.
+        // The hot path cannot drop unwanted events.
         let words = class.shape.fixed_words().filter(|_| wanted);
         Cached {
             meta: words.map_or(0, |words| Header::meta(id, words, 0)),
@@ -450,7 +450,7 @@ impl Cached {
 /// The classes of a source's ids.
 #[derive(Debug)]
 pub(crate) struct Texts {
-    /// The budget that its new names are paid from.
+    /// The account that pays for the source's new names.
     pub payer: Account,
     pub table: Table,
     pub cache: Box<[Cached; CACHE]>,
@@ -471,7 +471,7 @@ impl Texts {
     ) -> Result<(), Fault> {
         let learned = self.table.learn(self.payer, classes, logged);
         if matches!(learned, Err(Fault::SchemaHash)) {
-            // The cache may have what the id meant so far.
+            // The cache may still hold the id's old meaning.
             self.cache[logged.id as usize % CACHE] = Cached::default();
         }
         if let Some(class) = learned?
@@ -482,8 +482,8 @@ impl Texts {
         Ok(())
     }
 
-    /// Adds a text that the client had sent to another session. The metadata gets its class
-    /// when a record is of it.
+    /// Adds a text that the client had sent to another session. The metadata gets the text's class at the
+    /// first record of that class.
     pub fn adopt(&mut self, classes: &mut Classes, text: &str) -> Result<(), Fault> {
         if let Some(class) = self.table.learn_text(self.payer, classes, text)? {
             classes.see(class.dense);
@@ -491,7 +491,7 @@ impl Texts {
         Ok(())
     }
 
-    /// Empties the cache, after what its ids mean has changed.
+    /// Empties the cache, after its ids have changed their meanings.
     pub fn forget(&mut self) {
         *self.cache = [Cached::default(); CACHE];
     }

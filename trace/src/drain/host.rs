@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-/// Records of a ring that are shown.
+/// Maximum number of a ring's records that are shown.
 const SHOWN: usize = 16;
 
 /// The drain loop's side of a host ring.
@@ -20,11 +20,11 @@ const SHOWN: usize = 16;
 pub(crate) struct HostConsumer {
     pub ring: Arc<HostRing>,
     state: ConsumerState,
-    /// How far the ring went when a pass began: the consumer sees no more.
+    /// The ring's head when the pass began. The consumer reads no further.
     noted: u64,
-    /// It had gone further since the pass before.
+    /// True if the head had moved since the pass before.
     has_moved: bool,
-    /// When that was.
+    /// The host's raw counter when the head was noted.
     noted_at: u64,
 }
 
@@ -39,7 +39,7 @@ impl HostConsumer {
         }
     }
 
-    /// Notes how far the ring goes now.
+    /// Notes the present head of the ring.
     pub fn note_head(&mut self) {
         let head = self.ring.head();
         self.has_moved = head != self.noted;
@@ -47,33 +47,33 @@ impl HostConsumer {
         self.noted_at = ticks();
     }
 
-    /// Returns whether nothing was recorded since the pass before the one that noted the head, and nothing is being recorded.
+    /// Returns true if nothing was recorded since the pass before the one that noted the head, and nothing is
+    /// being recorded.
     pub fn is_quiet(&self) -> bool {
-        // In this order: the emit that ends in between has moved the head.
+        // The order matters: an emit that ends between two of these checks has moved the head.
         !self.has_moved && !self.ring.is_busy() && self.ring.head() == self.noted
     }
 
-    /// Gives places and numbers of lost declared events, up to position `end`
-    /// of the ring.
+    /// Calls `gap` with the places and numbers of lost declared events, up to position `end` of the ring.
     pub fn gaps(&self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
-        // Losses at the noted head came after all that was taken.
+        // Losses at the noted head came after all records that were taken.
         self.ring.gaps.take(end, |time, lost| gap(time.min(self.noted_at), lost));
     }
 
-    /// Gives all that are left in the same way, at the session's end.
+    /// Calls `gap` in the same way with all losses that are left, at the session's end.
     pub fn last_gaps(&self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
         self.gaps(end, gap);
         gap(self.noted_at, self.ring.gaps.take_all());
     }
 
-    /// Returns a consumer of the ring as far as was noted.
+    /// Returns a consumer of the ring up to the noted head.
     pub fn consumer(&mut self) -> Option<Consumer<'_>> {
         let mut consumer = Consumer::new(self.ring.memory()?, &mut self.state);
         consumer.up_to(self.noted);
         Some(consumer)
     }
 
-    /// Formats its level and the newest records that wait in it. Takes nothing.
+    /// Formats how full the ring is, and the newest records that wait in it. Takes no record out.
     pub fn describe(
         &self,
         text: &mut String,

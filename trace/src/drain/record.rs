@@ -1,8 +1,7 @@
-//! Packing one record of a ring: copied once into the packet, with every check.
+//! Packs one record of a ring: copies it once into the packet, with every check.
 //!
-//! A reader of the trace stops or aborts at an undeclared id, a length that
-//! does not fit, or a timestamp that goes backwards. None of these passes here,
-//! whatever the producer writes and whenever.
+//! A reader of the trace stops or aborts at an undeclared id, a length that does not fit, or a timestamp that
+//! goes backwards. The packer lets none of these pass, whatever the producer writes and whenever.
 
 use super::budget::Account;
 use super::classes::{CACHE, Cached, ClassRef, Classes, Table};
@@ -14,8 +13,8 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, id};
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, Payload, Record};
 
-/// Words that a record may take in a packet besides its payload: a
-/// `time_fault` of three before it, its header, `untyped`'s two.
+/// Maximum number of words that a record takes in a packet besides its payload: a `time_fault` of three words
+/// before it, its header, and two words of `untyped`.
 const MAX_EXTRA: usize = 3 + HEADER_WORDS + 2;
 
 /// Parts that a [`Packer`] needs beyond the hot path.
@@ -23,15 +22,15 @@ pub(crate) struct Context<'a> {
     pub domain: Domain,
     pub clock: u32,
     pub lease: OpenLease,
-    /// The guests' schema logs were not read before: a reference point whose text is not known is left
-    /// to the next pass.
+    /// True if the guests' schema logs were not read before. A reference point whose text is not known then
+    /// waits for the next pass.
     pub points_wait: bool,
-    /// The budget of this ring's new names.
+    /// The account that pays for this ring's new names.
     pub payer: Account,
     pub table: &'a mut Table,
     pub classes: &'a mut Classes,
     pub clocks: &'a mut Clocks,
-    /// For reference points in host rings.
+    /// The guests' sources, for reference points in host rings.
     pub guests: Option<&'a mut Guests>,
     pub stats: &'a mut Vec<Stats>,
 }
@@ -39,7 +38,7 @@ pub(crate) struct Context<'a> {
 /// Packs records into one packet.
 pub(crate) struct Packer<'a> {
     packet: &'a mut PacketBuffer,
-    /// Raw ticks at the clock's tick 0. Other times are in ticks of the clock.
+    /// Raw ticks at tick 0 of the clock. All other times here are in ticks of the clock.
     base: u64,
     limit: u64,
     cache: &'a mut [Cached; CACHE],
@@ -50,20 +49,20 @@ pub(crate) struct Packer<'a> {
 /// Result of packing records into a packet.
 #[derive(Debug, Default)]
 pub(crate) struct Packed {
-    /// The last timestamp, in ticks of the clock.
+    /// The last written timestamp, in ticks of the clock.
     pub last: u64,
-    /// The producer wrote another, which is not possible.
+    /// True if that timestamp replaces an impossible one.
     pub clamped: bool,
-    /// All but plain events.
+    /// Counts of everything but plain events.
     pub others: Recorded,
-    /// Not wanted, so not in the packet.
+    /// Number of unwanted events, which the packet does not have.
     pub filtered: u64,
-    /// The holder's name, if there was a lease record.
+    /// Name of the holder, if there was a lease record.
     pub name: Option<String>,
 }
 
 impl<'a> Packer<'a> {
-    /// `packet` is empty; timestamps begin at `last`.
+    /// Returns a packer into `packet`, which is empty. Timestamps begin at `last`.
     pub fn new(
         packet: &'a mut PacketBuffer,
         cache: &'a mut [Cached; CACHE],
@@ -81,7 +80,7 @@ impl<'a> Packer<'a> {
     #[inline(always)]
     pub fn visit(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
         let Header { timestamp, id, words, flags } = record.header;
-        // What is before tick 0 is beyond the limit.
+        // A time before tick 0 wraps, and is then beyond the limit.
         let timestamp = timestamp.wrapping_sub(self.base);
         let known = &self.cache[id as usize % CACHE];
         if known.meta != Header::meta(id, words, flags)
@@ -95,7 +94,7 @@ impl<'a> Packer<'a> {
         };
         out[0] = timestamp;
         out[1] = known.out;
-        // Lengths that the compiler knows need no loop.
+        // A copy of constant length needs no loop.
         match record.payload.len() {
             1 => record.payload.copy_to(&mut out[HEADER_WORDS..]),
             2 => record.payload.copy_to(&mut out[HEADER_WORDS..]),
@@ -106,7 +105,7 @@ impl<'a> Packer<'a> {
         Flow::Taken
     }
 
-    /// Takes a record that is not a plain event of known, fixed length and good time.
+    /// Takes a record that is not a plain event with a known, fixed length and a good time.
     #[inline(never)]
     fn visit_other(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
         let header = record.header;
@@ -125,7 +124,7 @@ impl<'a> Packer<'a> {
             return Flow::Stop;
         }
         let timestamp = self.time(header.timestamp, faults);
-        // Built in the packet's free words; an event of it once it is taken.
+        // The event is built in the packet's free words, and becomes part of the packet when it is complete.
         let out = self.packet.free();
         let body = HEADER_WORDS;
         record.payload.copy_to(&mut out[body..body + len]);
@@ -153,7 +152,7 @@ impl<'a> Packer<'a> {
                 (class.dense, len, pad)
             }
             Err(dense) => {
-                // Its words are kept, after its id and its length.
+                // An untyped record keeps its words, after its id and its length.
                 let from = if dense == id::UNTYPED { body } else { own };
                 out.copy_within(from..body + len, from + 2);
                 out[from] = header.id.into();
@@ -180,13 +179,13 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Returns the timestamp to write: never before the last one, never beyond now. The original
-    /// is kept in an event of its own.
+    /// Returns the timestamp to write, which is never before the last one and never beyond now. If that is
+    /// not the original, a `time_fault` event keeps the original.
     fn time(&mut self, raw: u64, faults: &mut [u64; FAULT_KINDS]) -> u64 {
         let last = self.packed.last;
         let own = raw.checked_sub(self.base).filter(|own| *own >= last);
         if own > Some(self.limit) {
-            // The record may be younger than the last look at the clock.
+            // The record may be younger than the last reading of the clock.
             let Context { clocks, clock, lease, .. } = &self.context;
             let limit = clocks.limit(*clock, lease.first, ticks()).saturating_sub(self.base);
             self.limit = self.limit.max(limit);
@@ -210,10 +209,10 @@ impl<'a> Packer<'a> {
     }
 }
 
-/// A record's class, which it fits.
+/// The class of a record, which fits it.
 struct Checked {
     class: ClassRef,
-    /// Bytes of padding after a last string.
+    /// Number of padding bytes after a last string.
     pad: usize,
     wanted: bool,
 }
@@ -249,7 +248,7 @@ impl Context<'_> {
         self.domain == Domain::Host || self.classes.is_wanted(class.dense)
     }
 
-    /// Returns whether a point's schema is known.
+    /// Returns true if the schema of a point is known.
     fn knows_point(&mut self, header: &Header, client: u64) -> bool {
         let client = u32::try_from(client).unwrap_or(u32::MAX);
         let source = self.guests.as_mut().and_then(|guests| guests.source(client, self.stats));
@@ -257,9 +256,8 @@ impl Context<'_> {
             || source.is_some_and(|source| source.texts.table.plain(header.id).is_some())
     }
 
-    /// Checks a guest's reference point in a host ring, and returns its class, or the class of
-    /// untyped points if it has none. Counts are the client's; they wait for the packet to be
-    /// committed.
+    /// Checks a guest's reference point in a host ring, and returns its class, or the class of untyped points
+    /// if the point has none. The counts go to the client, once the packet is committed.
     fn point_class(
         &mut self,
         header: &Header,
@@ -280,7 +278,7 @@ impl Context<'_> {
         }
         let class = match header.id {
             id::HYPERTRACE => self.classes.reserved_reference(header.id).ok_or(Fault::UnknownId),
-            // No other reserved id is in the table.
+            // The table has no other reserved id.
             _ => source.texts.table.reference(source.texts.payer, self.classes, header.id),
         };
         let checked = class.and_then(|class| {
@@ -308,12 +306,12 @@ impl Context<'_> {
     }
 
     fn untyped_point(&self) -> u32 {
-        // It was declared for the clock of host rings before any guest came.
+        // This class was declared for the clock of host rings before any guest came.
         self.classes.reserved_reference(id::UNTYPED).map_or(id::UNTYPED, |class| class.dense)
     }
 }
 
-/// Bounds the guest's clock by a reference point: the guest's time came before.
+/// Bounds the guest's clock by a reference point: the guest took its time before the host took its own.
 fn learn_time(clocks: &mut Clocks, source: &mut Source, guest_time: u64, host_time: u64) {
     let kind = (hypertrace_abi::record::ClockKind::Tsc, source.counter);
     let found = || clocks.for_guest(source.stats, None, kind, guest_time, host_time);

@@ -1,5 +1,5 @@
-//! A flight recorder: rings overwrite their oldest records, and what they hold
-//! is written as a session of its own on request: a snapshot.
+//! A flight recorder: rings overwrite their oldest records, and on request their contents are written as a
+//! session of their own, a snapshot.
 
 use crate::ctf::{Folder, WriteFailed};
 use std::collections::VecDeque;
@@ -7,47 +7,47 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bounds of the snapshots that guests take, by triggers on their reference points.
-/// Each can be as large as all rings together. Refused ones are counted
+/// Limits on the snapshots that guests take by triggers on their reference points. A snapshot can be as large
+/// as all rings together. Refused snapshots are counted
 /// ([`Summary::snapshots_refused`](crate::Summary::snapshots_refused)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotLimit {
-    /// In all.
+    /// Maximum number of snapshots in the whole session.
     pub most: u32,
-    /// The least time from one to the next.
+    /// Minimum time from one snapshot to the next.
     pub interval: Duration,
 }
 
 impl Default for SnapshotLimit {
-    /// 16 in all, one a second.
+    /// Returns a limit of 16 snapshots in all, and one a second.
     fn default() -> Self {
         SnapshotLimit { most: 16, interval: Duration::from_secs(1) }
     }
 }
 
-/// Snapshots whose outcome is kept, for those that asked.
+/// Number of snapshots whose outcome is kept for the callers that asked.
 const KEPT: usize = 64;
 
 /// Error of taking a snapshot.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The session writes all the time.
+    /// The session is no flight recorder: it writes its trace all the time.
     #[error(
         "this session is no flight recorder: the VMM makes one with \
          SessionConfig {{ output: Output::Snapshots, .. }}"
     )]
     NotARecorder,
-    /// The drain loop has not come.
+    /// The drain loop has made no pass.
     #[error("the rings were not drained for 10 s: is the drain loop running?")]
     NotDrained,
-    /// The session ended before.
+    /// The session ended before the snapshot.
     #[error("the session has ended")]
     Ended,
-    /// It could not be written. The written part is whole.
+    /// The snapshot could not be written. Its written part is valid.
     #[error(transparent)]
     Write(Arc<WriteFailed>),
-    /// A guest has taken as many as it may, for now or at all.
+    /// A guest has taken as many snapshots as it may, for now or at all.
     #[error("a guest's trigger has taken its share of snapshots (SessionConfig::guests_snapshots)")]
     Refused,
 }
@@ -61,28 +61,28 @@ pub(crate) enum Asker {
     Guest,
 }
 
-/// Outcome of a snapshot: its directory.
+/// Outcome of a snapshot: its directory, or an error.
 pub(crate) type Outcome = Result<PathBuf, SnapshotError>;
 
 /// Snapshots that were asked for, and their outcomes.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    /// Where they go.
+    /// Directory of the snapshots.
     root: Folder,
-    /// The last one that was begun.
+    /// Number of the last snapshot that was begun.
     begun: u64,
-    /// The last one that was asked for.
+    /// Number of the last snapshot that was asked for.
     asked: u64,
-    /// One is being written.
+    /// True while a snapshot is being written.
     pub taking: bool,
-    /// A write of it that failed.
+    /// The first failed write of that snapshot.
     pub failed: Option<WriteFailed>,
     outcomes: VecDeque<(u64, Outcome)>,
     limit: SnapshotLimit,
-    /// Snapshots that guests' triggers began, and when the last one was asked for.
+    /// Number of snapshots that guests' triggers asked for, and when they asked for the last one.
     triggered: u32,
     triggered_at: Option<Instant>,
-    /// Snapshots that were refused to guests' triggers.
+    /// Number of snapshots that guests' triggers were refused.
     pub refused: u64,
 }
 
@@ -102,11 +102,11 @@ impl Recorder {
         }
     }
 
-    /// Asks for a snapshot, and returns its number. All that ask before it
-    /// begins get the same.
+    /// Asks for a snapshot, and returns its number. All callers that ask before the snapshot begins get the
+    /// same number.
     ///
     /// # Errors
-    /// If it is a guest that asks, beyond its limit.
+    /// If a guest asks beyond its limit.
     pub fn ask(&mut self, asker: Asker) -> Result<u64, SnapshotError> {
         if asker == Asker::Guest && self.asked <= self.begun {
             let now = Instant::now();
@@ -123,7 +123,7 @@ impl Recorder {
         Ok(self.asked)
     }
 
-    /// Begins what was asked for: makes its directory.
+    /// Begins the snapshot that was asked for, if any: makes its directory.
     pub fn begin(&mut self) -> Option<Result<Folder, WriteFailed>> {
         if self.taking || self.asked <= self.begun {
             return None;
@@ -135,7 +135,7 @@ impl Recorder {
         Some(made.map_err(WriteFailed::on("create", &self.dir(self.begun))))
     }
 
-    /// Ends the snapshot: it is written, or cannot be.
+    /// Ends the snapshot, which is written or has failed.
     pub fn end(&mut self) {
         self.taking = false;
         let outcome = match self.failed.take() {
@@ -148,12 +148,12 @@ impl Recorder {
         }
     }
 
-    /// Returns whether a snapshot is being written, or was asked for.
+    /// Returns true if a snapshot is being written, or was asked for.
     pub fn is_busy(&self) -> bool {
         self.taking || self.asked > self.begun
     }
 
-    /// Returns what became of this snapshot; `None` if it is not written yet.
+    /// Returns the outcome of this snapshot, or `None` if it is not written yet.
     pub fn outcome(&self, number: u64) -> Option<Outcome> {
         let (_, outcome) = self.outcomes.iter().find(|(ended, _)| *ended == number)?;
         Some(outcome.clone())
@@ -168,7 +168,7 @@ fn name(number: u64) -> String {
     format!("snapshot-{number:04}")
 }
 
-/// For people.
+/// Formats a human-readable status.
 impl std::fmt::Display for Recorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Recorder { begun, refused, .. } = self;

@@ -1,4 +1,4 @@
-//! A source: one ring's way into its stream, and who holds the ring.
+//! A source: moves one ring's records into the ring's stream, and knows who holds the ring.
 
 use super::budget::Account;
 use super::classes::{ClassRef, Classes, RecoveredClasses, Table, Texts};
@@ -13,45 +13,45 @@ use hypertrace_abi::sink::KnownClient;
 use hypertrace_format::limits::{MAX_CLIENTS, MAX_GENERATIONS};
 use std::sync::Arc;
 
-/// One ring's way into its stream.
+/// State of moving one ring's records into the ring's stream.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub domain: Domain,
     pub number: u32,
-    /// Index of its [`Stats`](super::stats::Stats).
+    /// Index of the source's [`Stats`](super::stats::Stats).
     pub stats: usize,
     pub texts: Texts,
     pub clock: Option<u32>,
-    /// The guest's counter, as it says.
+    /// Counter with which the guest stamps, as the guest says.
     pub counter: Counter,
     pub lease: Option<OpenLease>,
-    /// The holder whose lease record is not in the ring any more: of a flight recorder, or of a guest
-    /// that was restored.
+    /// The holder, if its lease record is no longer in the ring: of a flight recorder, or of a guest that was
+    /// restored.
     pub holder: Option<Holder>,
     pub next: Next,
     pub file: StreamFile,
-    /// Token of the holder whose lease record a killed process has taken.
+    /// Token of the holder whose lease record a killed process has already taken.
     pub earlier: Option<u64>,
     pub pending: PendingPoints,
-    /// Where the snapshot that is being taken ends in this ring.
+    /// Ring position at which the current snapshot ends.
     pub until: Option<u64>,
-    /// The last drain left something that the next one may take.
+    /// True if the last drain left something that the next one may take.
     pub has_rest: bool,
-    /// The guest was restored.
+    /// True if the guest was restored.
     pub is_restored: bool,
-    /// The next record is the first after a restore. It may have been under way at the snapshot: its timestamp
-    /// is then of the clock before, and says nothing about the records after it.
+    /// True if the next record is the first after a restore. Its emit may have been under way when the guest
+    /// was saved: its timestamp is then of the clock before, and says nothing about the records after it.
     pub is_first_after_restore: bool,
 }
 
 /// Place of the next record of a ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Next {
-    /// The timestamp that it must not be before, in ticks of the source's clock.
+    /// Minimum timestamp of the next record, in ticks of the source's clock.
     pub timestamp: u64,
-    /// Its number.
+    /// Sequence number of the next record.
     pub sequence: u64,
-    /// The ring's position after the last record that was taken.
+    /// Ring position after the last record that was taken.
     pub position: u64,
 }
 
@@ -59,13 +59,14 @@ pub(crate) struct Next {
 #[derive(Debug, Default)]
 pub(crate) struct StreamFile {
     pub stream: Option<Stream>,
-    /// The next packet begins a new file.
+    /// True if the next packet begins a new file.
     pub is_next_new: bool,
-    /// The ring began anew since the last packet: its positions and numbers do not follow the last.
+    /// True if the ring began anew since the last packet: its positions and numbers do not follow the last
+    /// ones.
     pub begins_anew: bool,
-    /// Files begun in this epoch, see [`MAX_RESTARTS`](crate::limits::MAX_RESTARTS).
+    /// Number of files begun in this epoch, see [`MAX_RESTARTS`](crate::limits::MAX_RESTARTS).
     pub restarts: u32,
-    /// When a packet was committed last, host's raw counter.
+    /// The host's raw counter when a packet was last committed.
     pub committed_at: u64,
 }
 
@@ -91,19 +92,18 @@ impl Source {
         }
     }
 
-    /// Begins with another trace, from the ring's beginning; what is known of
-    /// schemas stays.
+    /// Begins with another trace, from the ring's beginning. The source keeps its schemas.
     pub fn restart(&mut self) {
         (self.lease, self.until) = (None, None);
         (self.next, self.file) = (Next::default(), StreamFile::default());
         self.pending = PendingPoints::default();
         self.has_rest = false;
         self.is_first_after_restore = self.is_restored;
-        // The classes in the cache are not described there.
+        // The other trace does not describe the classes in the cache yet.
         self.texts.forget();
     }
 
-    /// Begins another generation, this many after the first, whose ring begins anew.
+    /// Begins generation `number`, counted from the first, with an empty ring.
     pub fn begin_generation(&mut self, number: u32) {
         (self.lease, self.clock, self.holder) = (None, None, None);
         (self.is_restored, self.is_first_after_restore) = (false, false);
@@ -116,15 +116,15 @@ impl Source {
         }
     }
 
-    /// Continues with a holder whose lease record another session has.
+    /// Continues with a holder whose lease record is in another session.
     pub fn restore(&mut self, holder: Holder) {
         self.holder = Some(holder);
         (self.is_restored, self.is_first_after_restore) = (true, true);
     }
 
-    /// Returns where the last packet ended: position, next sequence number, and faults. Not where the last record ended:
-    /// those that are not wanted are in no packet, and a ring can go back meanwhile. Before the first packet, it is
-    /// where a recovery begins.
+    /// Returns where the last packet ended: position, next sequence number, and faults. The last record may
+    /// have ended elsewhere: unwanted records are in no packet, and a ring can go back meanwhile. Before the
+    /// first packet, returns where a recovery begins.
     pub fn end(&self) -> (u64, u64, u64) {
         match self.file.stream.as_ref().map(Stream::last) {
             Some(last) if self.file.begins_anew => (0, 0, last.faults),
@@ -133,7 +133,7 @@ impl Source {
         }
     }
 
-    /// Returns the part of its files' names before their number.
+    /// Returns the part of the source's file names before their number.
     pub fn prefix(&self) -> String {
         format!("{}-{:03}", self.domain.name(), self.number)
     }
@@ -144,11 +144,11 @@ impl Source {
 pub(crate) struct OpenLease {
     pub token: u64,
     pub epoch: u32,
-    /// Its first timestamp.
+    /// The first timestamp of the lease.
     pub first: u64,
 }
 
-/// The holder, from its lease record.
+/// A ring's holder, as its lease record describes it.
 #[derive(Debug)]
 pub(crate) struct Holder {
     pub token: u64,
@@ -163,7 +163,7 @@ impl Holder {
         Holder { token: known.token, clock: known.clock, name }
     }
 
-    /// Reads the payload of a lease record; `None` if it is malformed.
+    /// Reads the payload of a lease record. Returns `None` if the payload is malformed.
     pub fn parse(classes: &Classes, payload: &[u64]) -> Option<Holder> {
         let class = classes.reserved(id::LEASE)?;
         class.shape.check(payload)?;
@@ -185,7 +185,7 @@ pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
     let Value::Str(bytes) = class.shape.values(payload).last()? else {
         return None;
     };
-    // Three more: a letter that is cut in two here is cut off below.
+    // Three bytes more are read, so that a letter cut in two here is cut off below.
     let most = bytes.len().min(MAX_NAME_BYTES + 3);
     let mut name = String::from_utf8_lossy(&bytes[..most]).into_owned();
     let mut end = name.len().min(MAX_NAME_BYTES);
@@ -201,13 +201,13 @@ pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
 pub(crate) struct Guests {
     sources: Vec<Option<Box<Source>>>,
     number: u64,
-    /// Texts that a killed process may have read of any client.
+    /// Texts of any client that a killed process may have read.
     pub earlier: Arc<RecoveredClasses>,
 }
 
 impl Guests {
-    /// Returns the source of a client; a new one if it has none. `None` if there is no
-    /// such client.
+    /// Returns the source of a client, a new one if there was none. Returns `None` if no client has this
+    /// number.
     pub fn source(&mut self, client: u32, stats: &mut Vec<Stats>) -> Option<&mut Source> {
         if client >= MAX_CLIENTS {
             return None;

@@ -1,5 +1,5 @@
-//! State that all sources of a session share: classes, clocks, the packet buffer, accounts,
-//! and the files that describe the rest.
+//! State that all sources of a session share: classes, clocks, the packet buffer, accounts, and the files
+//! that describe the trace.
 
 use super::budget::Pace;
 use super::classes::Classes;
@@ -28,20 +28,19 @@ use std::time::Duration;
 /// Destination and files of the trace.
 #[derive(Debug)]
 pub(crate) struct TraceFiles {
-    /// The session's directory or journal; of a flight recorder, the last snapshot's directory.
+    /// The session's directory or journal. In a flight recorder, the directory of the last snapshot.
     pub destination: Root,
     pub uuid: [u8; 16],
-    /// The UUID of the session whose recovery it is.
+    /// UUID of the killed session that this session completes.
     pub completes: Option<String>,
-    /// The process and the machine.
+    /// The process and the machine that record.
     pub origin: Option<Origin>,
-    /// The caller's span.
+    /// The span of the caller.
     pub trace_parent: Option<TraceParent>,
     /// As in [`SessionConfig`](crate::SessionConfig).
     pub served: bool,
-    /// The trace's files, in [`HIDDEN`] while the session is created. If there are
-    /// none, packets are built and checked, and not written. A flight recorder has
-    /// some only while it takes a snapshot.
+    /// The trace's files, in [`HIDDEN`] while the session is created. If this is `None`, packets are built
+    /// and checked but not written. A flight recorder has files only while it takes a snapshot.
     pub files: Option<Files>,
     /// As in [`SessionConfig`](crate::SessionConfig).
     pub open_files: usize,
@@ -49,7 +48,7 @@ pub(crate) struct TraceFiles {
 }
 
 impl TraceFiles {
-    /// Returns whether there is a trace.
+    /// Returns true if there is a trace.
     pub fn is_open(&self) -> bool {
         self.files.is_some()
     }
@@ -58,12 +57,12 @@ impl TraceFiles {
         self.files.as_mut().and_then(Files::as_journal)
     }
 
-    /// Returns whether a journal's reader has to take something before all is written.
+    /// Returns true if bytes still wait for a journal's reader.
     pub fn has_waiting(&self) -> bool {
         self.files.as_ref().is_some_and(Files::has_waiting)
     }
 
-    /// Waits for a journal's reader from now on, as the session ends.
+    /// From now on, waits for a journal's reader, because the session ends.
     pub fn block_until_drained(&mut self) {
         if let Some(journal) = self.journal() {
             journal.block_until_drained();
@@ -89,36 +88,38 @@ impl TraceFiles {
     }
 }
 
-/// Words of guests' schema logs that a pass reads for whichever client has them, 256 KiB, and again as many, of which
-/// each client has the same part whatever the others have. A guest makes a log full with one store, so that reading must
-/// not take longer than the clients' records do. Of up to 16 full logs, a pass leaves nothing unread.
+/// Number of words of the guests' schema logs (256 KiB) that a pass reads for whichever client has them. A
+/// pass may read as many again, of which each client has an equal part, whatever the others have. A guest
+/// makes a log full with one store, so reading logs must not take longer than reading the clients' records.
+/// If up to 16 logs are full, a pass reads all of them.
 pub(crate) const LOG_WORDS: u64 = 1 << 15;
 
 /// State that all sources of a session share.
 pub(crate) struct TraceState {
     pub trace: TraceFiles,
     pub buffer: PacketBuffer,
-    /// For rings in overwrite mode: a block.
+    /// Buffer of one block, for rings in overwrite mode.
     pub stage: Vec<u64>,
     pub classes: Classes,
     pub clocks: Clocks,
-    /// The guests' schema logs were not read since the host rings were noted: a point of which nothing is
-    /// known is left to the next pass.
+    /// True if the guests' schema logs were not read since the host rings were noted. A point of an unknown
+    /// schema then waits for the next pass.
     pub is_partial: bool,
-    /// Words of guests' schema logs that this pass may still read, besides each client's part.
+    /// Number of words of the guests' schema logs that this pass may still read, besides each client's part.
     pub log_words: u64,
-    /// That part, of the sources below this number: those that come during the pass have none.
+    /// Each client's part in words, and the number of sources when the pass began: sources that come during
+    /// the pass have no part.
     pub log_part: (u64, usize),
     pub stats: Vec<Stats>,
-    /// Counters that the device keeps itself, by name.
+    /// Counters of the device, by name.
     pub device: BTreeMap<String, u64>,
     pub unattached: Arc<Unattached>,
-    /// Something was recorded that the last accounts do not have.
+    /// True if something was recorded that the last accounts do not have.
     pub is_ahead: bool,
     pub failures: Failures,
-    /// Generations of guests after the first.
+    /// Number of guest generations after the first.
     pub generations: u32,
-    /// How often `session.json` and the metadata are replaced.
+    /// Times at which `session.json` and the metadata are replaced.
     pub pace: Pace,
 }
 
@@ -175,7 +176,7 @@ impl TraceState {
         begun.inspect_err(|_| self.trace.files = None)
     }
 
-    /// Appends the classes and clocks that are new to `classes.jsonl` and the metadata, as the next packet may
+    /// Appends the new classes and clocks to `classes.jsonl` and the metadata, because the next packet may
     /// need them.
     #[inline]
     pub fn sync(&mut self) -> Result<(), WriteFailed> {
@@ -207,7 +208,7 @@ impl TraceState {
         Ok(())
     }
 
-    /// Returns the lines that `classes.jsonl` does not have.
+    /// Returns the lines that `classes.jsonl` does not have yet.
     fn lines(&self) -> Result<Vec<u8>, WriteFailed> {
         let clocks = self.clocks.to_json(self.clocks.listed..self.clocks.len());
         let classes = self.classes.unlisted().map(Line::Event);
@@ -224,7 +225,7 @@ impl TraceState {
         WriteFailed { action: "encode", path, source: why.into() }
     }
 
-    /// Makes room for what this consumer's pull puts aside.
+    /// Makes the stage as large as this consumer's pull needs.
     pub fn fit_stage(&mut self, consumer: &Consumer<'_>) {
         let words = consumer.stage_words();
         if self.stage.len() < words {
@@ -232,17 +233,17 @@ impl TraceState {
         }
     }
 
-    /// Writes what waits for a journal's reader.
+    /// Writes the bytes that wait for a journal's reader.
     pub fn flush(&mut self) {
         let written = self.trace.on_journal("write", Journal::flush);
         self.failures.note(JOURNAL, written);
     }
 
-    /// Replaces `session.json` for its accounts, and the metadata where a map of a
-    /// clock has changed, if they are due.
+    /// Replaces `session.json` for its accounts, and the metadata if the map of a clock has changed, as far
+    /// as they are due.
     pub fn write_accounts(&mut self, now: u64) {
         let frequency = self.clocks.host.frequency;
-        // A failed write is tried again when the accounts are due again.
+        // After a failed write, the next try is when the accounts are due again.
         if !self.pace.begins_accounts(now, frequency) {
             return;
         }
@@ -261,7 +262,8 @@ impl TraceState {
         }
     }
 
-    /// Returns the time until the accounts are due if something was recorded that they do not have: at least a moment.
+    /// Returns the time until the accounts are due, at least 1 ms, if something was recorded that the last
+    /// accounts do not have.
     pub fn accounts_due_in(&self, now: u64) -> Duration {
         if !self.is_ahead || !self.trace.is_open() {
             return Duration::MAX;
@@ -271,7 +273,7 @@ impl TraceState {
         Duration::from_secs_f64(seconds).max(Duration::from_millis(1))
     }
 
-    /// Replaces `session.json`, and the metadata where a map of a clock has changed, as the session ends.
+    /// Replaces `session.json`, and the metadata if the map of a clock has changed, at the session's end.
     pub fn write_end(&mut self) -> Result<(), WriteFailed> {
         self.write_json(true)?;
         if self.clocks.changed {
@@ -283,7 +285,7 @@ impl TraceState {
     /// Replaces `classes.jsonl`.
     fn write_classes(&mut self) -> Result<(), WriteFailed> {
         self.classes.listed(false);
-        // The clocks of the beginning are in session.json.
+        // `session.json` has the clocks of the beginning.
         self.clocks.listed = self.clocks.len();
         let lines = self.lines()?;
         if let Some(files) = &mut self.trace.files {

@@ -1,4 +1,4 @@
-//! Accounts: recorded and lost events and faults of each source, and writes that failed.
+//! Accounts: recorded events, lost events and faults of each source, and failed writes.
 
 use crate::ctf::{Domain, WriteFailed};
 use crate::events::Escaped;
@@ -8,7 +8,7 @@ use hypertrace_format::session_json::StreamJson;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Recorded events by kind. Every CTF event is of one of these.
+/// Numbers of recorded events by kind. Every CTF event is of one of these kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded {
     pub events: u64,
@@ -30,17 +30,18 @@ impl Recorded {
     }
 }
 
-/// A stream's ledger: the events that its producer emitted and no packet has.
+/// A stream's ledger: numbers of events that the stream's producer emitted and no packet has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ledger {
-    /// Lost, by cause: in this generation of its ring, and in those before, which the ring's own totals do not have.
+    /// Numbers of lost events by cause: in this generation of the ring, and in earlier generations, which the
+    /// ring's own totals do not have.
     lost: [Losses; 2],
-    /// Filtered: no rule wanted them.
+    /// Number of events that no rule wanted.
     pub filtered: u64,
 }
 
 impl Ledger {
-    /// Returns the lost events of all generations, by cause: none more than a count may say.
+    /// Returns the lost events of all generations by cause, each number cut to the maximum of a count.
     pub fn causes(&self) -> Losses {
         let Losses { full, busy, unattached, overwritten } = self.lost[0].plus(&self.lost[1]);
         let [full, busy, unattached, overwritten] =
@@ -48,7 +49,7 @@ impl Ledger {
         Losses { full, busy, unattached, overwritten }
     }
 
-    /// Returns their number.
+    /// Returns the number of lost events of all causes.
     pub fn lost(&self) -> u64 {
         self.causes().total().min(MAX_LOST)
     }
@@ -61,15 +62,15 @@ pub(crate) struct Stats {
     pub number: u32,
     pub clock: u32,
     pub name: String,
-    /// In this source's own stream.
+    /// Counts of this source's own stream.
     pub counts: Recorded,
-    /// Of this client, in streams of host rings.
+    /// Number of this client's reference points in streams of host rings.
     pub reference_points: u64,
     pub ledger: Ledger,
     pub faults: [u64; FAULT_KINDS],
-    /// Faults of earlier generations, which the ring's own counts do not have.
+    /// Numbers of faults in earlier generations, which the ring's own counts do not have.
     before: [u64; FAULT_KINDS],
-    /// Faults of this client's reference points.
+    /// Numbers of faults in this client's reference points.
     pub point_faults: [u64; FAULT_KINDS],
 }
 
@@ -78,7 +79,7 @@ impl Stats {
         Stats { domain, number, ..Stats::default() }
     }
 
-    /// Begins again for another trace: nothing is recorded there yet.
+    /// Begins again for another trace, in which nothing is recorded yet.
     pub fn restart(&mut self) {
         let new = Stats::new(self.domain, self.number);
         *self = Stats { clock: self.clock, name: std::mem::take(&mut self.name), ..new };
@@ -91,14 +92,14 @@ impl Stats {
         self.before = self.faults;
     }
 
-    /// Counts a fault that is not of the ring of this generation.
+    /// Counts a fault that this generation's ring does not count.
     pub fn fault(&mut self, fault: Fault) {
         for faults in [&mut self.before, &mut self.faults] {
             faults[fault as usize] = faults[fault as usize].saturating_add(1);
         }
     }
 
-    /// Notes the counts of the ring of this generation.
+    /// Notes the counts of this generation's ring.
     pub fn note(&mut self, lost: &Losses, faults: &[u64; FAULT_KINDS]) {
         self.ledger.lost[0] = *lost;
         self.faults = self.before;
@@ -107,7 +108,7 @@ impl Stats {
         }
     }
 
-    /// Returns whether there is such a stream. Rings that no thread claimed are none.
+    /// Returns true if the stream exists. A ring that no thread claimed has no stream.
     pub fn is_used(&self) -> bool {
         self.domain == Domain::Guest || self.counts.records() > 0 || self.ledger.lost() > 0
     }
@@ -135,7 +136,7 @@ impl Stats {
             clock: self.clock,
             name: self.name.clone(),
             events: self.counts.events,
-            // A host ring's are its clients'.
+            // The points in a host ring count for their clients.
             reference_points: match self.domain {
                 Domain::Host => 0,
                 Domain::Guest => self.counts.reference_points + self.reference_points,
@@ -150,7 +151,7 @@ impl Stats {
     }
 }
 
-/// For people.
+/// Formats a human-readable status.
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Escaped(self.name.as_bytes());
@@ -174,24 +175,24 @@ pub(crate) struct PendingPoints {
     pub faults: [u64; FAULT_KINDS],
 }
 
-/// Called once when writing begins to fail, and again after all of it has worked in
-/// between. Called in the middle of a drain, so it must not call the session.
+/// Callback for failed writes: called when writing begins to fail, and again only after every failed writer
+/// has worked in between. The callback runs in the middle of a drain, so it must not call the session.
 pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
 
-/// For [`Failures::failed`]: `session.json` and the metadata, once a second.
+/// Writer number of `session.json` and the metadata, for [`Failures::failed`].
 pub(crate) const SESSION_FILES: usize = usize::MAX;
-/// The same: the simple backend's file.
+/// Writer number of the simple backend's file.
 pub(crate) const SIMPLE: usize = usize::MAX - 1;
-/// The same: what waits for a journal's reader.
+/// Writer number of the bytes that wait for a journal's reader.
 pub(crate) const JOURNAL: usize = usize::MAX - 2;
 
-/// Writes that failed.
+/// Counts and reports failed writes.
 #[derive(Default)]
 pub(crate) struct Failures {
     pub count: u64,
     pub on_failed: Option<OnWriteFailed>,
-    /// Writers whose last write failed: sources by the index of their
-    /// [`Stats`], [`SESSION_FILES`], [`SIMPLE`] and [`JOURNAL`].
+    /// Writers whose last write failed: sources by the index of their [`Stats`], and [`SESSION_FILES`],
+    /// [`SIMPLE`] and [`JOURNAL`].
     failing: BTreeSet<usize>,
 }
 
@@ -216,12 +217,12 @@ impl Failures {
         self.failing.insert(whose);
     }
 
-    /// Returns whether some write is to be tried again.
+    /// Returns true if a failed write is still to be tried again.
     pub fn is_failing(&self) -> bool {
         !self.failing.is_empty()
     }
 
-    /// Notes that a write of `whose` worked: its next failure is reported again.
+    /// Notes that a write of `whose` worked, so that its next failure is reported again.
     #[inline]
     pub fn worked(&mut self, whose: usize) {
         if !self.failing.is_empty() {

@@ -1,9 +1,9 @@
-//! One ring's turn in a pass: its schema log, its records, the packet on disk, and then the ring's room. In that order, so
-//! that whatever is on disk is declared, and nothing is given back to a
-//! producer that is not on disk.
+//! One ring's turn in a pass: reads the ring's schema log and its records, writes the packet to disk, and
+//! gives the ring's room back. In this order, everything on disk is declared, and a producer gets room back
+//! only for what is on disk.
 //!
-//! A record's way is [`Turn::drain`], `pull`, `pull_packet`, then [`record`](super::record) for each record, `commit`, `write`, and
-//! [`Stream::append`].
+//! A record passes through [`Turn::drain`], `pull`, `pull_packet`, [`record`](super::record) for each record,
+//! `commit`, `write`, and [`Stream::append`].
 
 use super::budget::Account;
 use super::record::{Context, Packed, Packer};
@@ -16,14 +16,14 @@ use hypertrace_abi::ring::{Consumer, Fault, Flow, Logged, Pulled, is_back};
 use hypertrace_abi::sink::Drained;
 use hypertrace_format::limits::MAX_RESTARTS;
 
-/// Tries to find a ring's holder unchanged between two looks.
+/// Maximum number of tries to find a ring's holder unchanged between two looks.
 const MAX_TRIES: usize = 3;
 
 /// One ring's turn in a pass.
 pub(crate) struct Turn<'t, 'c> {
     pub state: &'t mut TraceState,
     pub source: &'t mut Source,
-    /// Of a ring with guests' reference points.
+    /// The guests' sources, if the ring has guests' reference points.
     pub guests: Option<&'t mut Guests>,
     pub consumer: &'t mut Consumer<'c>,
 }
@@ -32,18 +32,17 @@ pub(crate) struct Turn<'t, 'c> {
 struct First {
     token: u64,
     timestamp: u64,
-    /// If it is a lease record.
+    /// The clock that the lease record names, if the record is one.
     kind: Option<ClockKind>,
 }
 
 impl Turn<'_, '_> {
-    /// Takes at most one packet out of a ring, commits it, and gives its room
-    /// back.
+    /// Takes at most one packet out of a ring, commits it, and gives its room in the ring back.
     pub fn drain(&mut self) -> Result<Drained, WriteFailed> {
         let end = self.source.next.position;
         let drained = match self.learn() {
             Ok(true) if !self.consumer.is_paused() => self.pull(),
-            // The records need the texts that were not read, or the client has no time.
+            // The records need texts that were not read, or the client has used up its time.
             Ok(is_read) => {
                 self.note();
                 Ok(Drained { words: 0, more: !is_read || self.source.until.is_some() })
@@ -53,37 +52,37 @@ impl Turn<'_, '_> {
         self.consumer.set_write_failed(drained.is_err());
         if drained.is_err() {
             self.consumer.rollback();
-            // The records stay in the ring. The events that the producer dropped
-            // meanwhile are counted all the same.
+            // The records stay in the ring, but the events that the producer dropped meanwhile are counted
+            // all the same.
             self.note();
         }
         self.source.has_rest = false;
         let mut drained = drained?;
         if self.source.until.is_some() {
-            // A ring that goes back while a snapshot is taken would never be empty.
+            // During a snapshot, a ring that goes back would never be empty.
             drained.more &= !is_back(end, self.source.next.position);
         }
         self.source.has_rest = drained.more;
         Ok(drained)
     }
 
-    /// Reads the schema log to its end, or as far as this pass may read it. The client gets the log's room back once the
-    /// texts are on disk. Returns `false` if texts are left that the records may need.
+    /// Reads the schema log to its end, or as far as this pass may read it. The client gets the log's room
+    /// back once the texts are on disk. Returns `false` if the log still has texts that the records may need.
     pub fn learn(&mut self) -> Result<bool, WriteFailed> {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let consumer = &mut *self.consumer;
-        // A part of its own, whatever the others have, and what is left for all.
+        // The client's own part, whatever the others have; the shared rest comes on top.
         let (part, known) = state.log_part;
-        // Each call reads a text at least: some callers go on until nothing is left.
+        // Each call reads at least one text, because some callers go on until nothing is left.
         let own = if source.stats < known { part.max(1) } else { 1 };
         let most = match source.texts.payer {
-            // The host's own are not the guests' to delay.
+            // Guests cannot delay the host's own texts.
             Account::Host => u64::MAX,
             _ => own.saturating_add(state.log_words),
         };
         let before = consumer.taken_schema_words();
         let mut is_read = false;
-        // Bound: the end of the log that the consumer found.
+        // The end of the log that the consumer found bounds this loop.
         while !is_read && consumer.taken_schema_words() - before < most {
             match consumer.next_schema_beside(|id| source.texts.table.text(&state.classes, id)) {
                 Some(Logged::Known) => {}
@@ -97,7 +96,8 @@ impl Turn<'_, '_> {
             }
         }
         let taken = consumer.taken_schema_words();
-        // Also without a text, where what was not readable is skipped: the next holder needs its room.
+        // Also committed if the log had no readable text, because the next holder needs the room of the
+        // skipped one.
         if taken > 0 {
             state.log_words = state.log_words.saturating_sub((taken - before).saturating_sub(own));
             state.sync()?;
@@ -106,14 +106,14 @@ impl Turn<'_, '_> {
         Ok(is_read)
     }
 
-    /// Notes the holder of a flight recorder's ring, and takes nothing.
+    /// Notes the holder of a flight recorder's ring, and takes no record.
     pub fn note_holders(&mut self) {
         self.state.fit_stage(self.consumer);
         self.state.buffer.clear();
         let TraceState { buffer, stage, classes, .. } = &mut *self.state;
         let scratch = buffer.free();
         let source = &mut *self.source;
-        // Bound: the leases that fit the ring.
+        // The number of leases that fit the ring bounds this loop.
         for _ in 0..self.consumer.most_leases() {
             let pulled = self.consumer.pull(stage, |_, record| {
                 let len = record.payload.len();
@@ -146,7 +146,7 @@ impl Turn<'_, '_> {
                         _ => self.commit(&pulled, packed, now),
                     }?;
                     if self.source.is_first_after_restore && pulled.records > 0 {
-                        // The next record decides anew on the clock, but it says nothing of its kind.
+                        // The next record decides anew on the clock, but does not name the clock's kind.
                         let (state, source) = (&*self.state, &mut *self.source);
                         let clock = state.clocks.kind(clock);
                         let name = state.stats[source.stats].name.clone();
@@ -155,7 +155,7 @@ impl Turn<'_, '_> {
                     }
                     return Ok(drained);
                 }
-                // Another holder's: what was taken was taken by the wrong rules.
+                // The ring has another holder, so the records were taken by the wrong rules.
                 self.forget_pending();
                 self.consumer.rollback();
             }
@@ -165,12 +165,12 @@ impl Turn<'_, '_> {
             self.consumer.rollback();
             self.open_lease(&next, now);
         }
-        // A producer that changes its holder between any two looks.
+        // The producer changes its holder between any two looks.
         self.consumer.rollback();
         Ok(Drained::default())
     }
 
-    // Apart from its caller, so that the loop over the records has the registers.
+    // Separate from its caller, so that the loop over the records has all registers.
     #[inline(never)]
     fn pull_packet(&mut self, lease: OpenLease, clock: u32, now: u64) -> (Pulled, Packed) {
         let (state, source) = (&mut *self.state, &mut *self.source);
@@ -207,9 +207,8 @@ impl Turn<'_, '_> {
         (pulled, packer.packed)
     }
 
-    /// Looks at the first record; the caller rolls back. It is looked at again when it
-    /// is taken; a guest that changes it in between has a clock that does not
-    /// fit, and is clamped.
+    /// Looks at the first record; the caller rolls back. When that record is taken, it is checked again: if a
+    /// guest changes it in between, its time does not fit the clock and is clamped.
     fn peek(&mut self) -> Option<First> {
         self.state.buffer.clear();
         let scratch = self.state.buffer.free();
@@ -228,15 +227,14 @@ impl Turn<'_, '_> {
         found.map(|(timestamp, kind)| First { token: pulled.token, timestamp, kind })
     }
 
-    /// Opens a lease: finds its clock. Its first
-    /// packet begins a new file if the one that is open is of another stream class, or
-    /// already further in time.
+    /// Opens a lease: finds its clock. The lease's first packet begins a new file if the open file is of
+    /// another stream class, or already further in time.
     fn open_lease(&mut self, next: &First, now: u64) {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let last = source.file.stream.as_ref().map(Stream::last);
         let file = last.map(|last| (last.stream_id, last.timestamp_end));
         if source.lease.is_some_and(|lease| lease.epoch != state.clocks.epoch()) {
-            // That was the VMM's doing: what the guest has spent was the last epoch's.
+            // The VMM began this epoch. Files that the guest has spent count for the last epoch.
             source.file.restarts = 0;
         }
         let spent = source.file.restarts >= MAX_RESTARTS;
@@ -249,7 +247,7 @@ impl Turn<'_, '_> {
         }
         let clock = match (source.domain, file) {
             (Domain::Host, _) => HOST_CLOCK,
-            // Another generation may have another clock, as long as the session may have more.
+            // A new generation may get another clock, as long as the session may have more clocks.
             (Domain::Guest, Some((clock, _))) if spent && !source.file.begins_anew => clock,
             (Domain::Guest, None) if source.earlier == Some(next.token) => {
                 source.clock.unwrap_or(HOST_CLOCK)
@@ -273,13 +271,12 @@ impl Turn<'_, '_> {
         source.lease = Some(OpenLease { token: next.token, epoch: state.clocks.epoch(), first });
     }
 
-    /// Ends a look that found no records. Counters may have changed: they are
-    /// written once a second, because a packet for each change would be too
-    /// expensive.
+    /// Ends a look that found no records. Changed counters are written once a second, because a packet for
+    /// each change would be too expensive.
     fn commit_nothing(&mut self, pulled: &Pulled, now: u64) -> Result<Drained, WriteFailed> {
         self.note();
         self.consumer.commit();
-        // Before a generation's first packet they would count as those of the last one.
+        // Before the first packet of a generation, the counters would count as those of the last generation.
         let file = &self.source.file;
         let is_due = now.saturating_sub(file.committed_at) > self.state.clocks.host.frequency;
         if is_due && !file.begins_anew {
@@ -288,7 +285,7 @@ impl Turn<'_, '_> {
         Ok(Drained { words: 0, more: pulled.more })
     }
 
-    /// Writes the packet in the buffer, gives its records' room back, and counts them.
+    /// Writes the packet in the buffer, gives the room of its records back, and counts them.
     fn commit(
         &mut self,
         pulled: &Pulled,
@@ -296,7 +293,7 @@ impl Turn<'_, '_> {
         now: u64,
     ) -> Result<Drained, WriteFailed> {
         if self.state.buffer.is_empty() {
-            // Only records that were not wanted: a later packet says how many.
+            // No record was wanted. A later packet has their number.
             self.note();
         } else {
             if let Err(failed) = self.write(pulled, &packed) {
@@ -337,7 +334,7 @@ impl Turn<'_, '_> {
         if !packed.clamped {
             let host = state.clocks.host;
             if let Some(clock) = source.clock.and_then(|clock| state.clocks.guest_mut(clock)) {
-                // Taken by now, so written before.
+                // The packet was drained before now, so its records were written before now.
                 let last = clock.base + packed.last;
                 clock.bound(&host, source.stats, (last, ticks()), false);
             }
@@ -357,9 +354,8 @@ impl Turn<'_, '_> {
             || next < pulled.sequence;
         let is_of_this = !self.source.file.begins_anew;
         if back && is_of_this && faults == self.state.stats[self.source.stats].faults() {
-            // A guest can bring its counters to wrap, and after something
-            // unreadable a block may say any number. Readers take a step back
-            // for damage unless a fault explains it.
+            // A guest can make its counters wrap, and after unreadable data a block may say any number.
+            // Readers take a step back for damage unless a fault explains it.
             self.consumer.fault(Fault::Sequence);
             self.note();
         }
@@ -390,14 +386,14 @@ impl Turn<'_, '_> {
         Ok(())
     }
 
-    /// Forgets the counts of points in a packet that is not committed.
+    /// Drops the counts of points in a packet that is not committed.
     fn forget_pending(&mut self) {
         for guest in self.guests.iter_mut().flat_map(|guests| guests.iter_mut()) {
             guest.pending = Default::default();
         }
     }
 
-    /// Brings the source's counters up to date.
+    /// Updates the source's counts from the ring.
     pub fn note(&mut self) {
         let stats = &mut self.state.stats[self.source.stats];
         stats.note(&self.consumer.losses(), &self.consumer.faults());
@@ -428,7 +424,7 @@ fn stream<'l>(
         Some(stream) => {
             if file.is_next_new {
                 stream.next_file(files, &baseline)?;
-                // A reset is not the guest's doing.
+                // If the ring began anew, the VMM caused the new file, not the guest.
                 file.restarts += u32::from(!file.begins_anew);
                 file.is_next_new = false;
             }
@@ -452,7 +448,7 @@ pub(crate) fn write_counters(
     let (Some(stream), Some(files)) = (&mut source.file.stream, &mut state.trace.files) else {
         return Ok(());
     };
-    // Its position in the ring stays: records that are not wanted are in no packet.
+    // The position in the ring stays, because unwanted records are in no packet.
     let last = *stream.last();
     let header = PacketHeader {
         events_discarded: stats.ledger.lost(),

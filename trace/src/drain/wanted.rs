@@ -1,26 +1,24 @@
-//! Which guest events are wanted: rules by pattern, and the enable mask that
-//! follows from them.
+//! Decides which guest events are wanted: by rules with patterns, from which the enable mask follows.
 //!
-//! A guest's names arrive with their schemas. A slot of the mask is off only
-//! if a name that was seen, or that a rule says exactly, hashes there, and all
-//! such names are off; so what is unknown stays on, unless it shares a slot
-//! with a name that is off. A slot of a name that is not remembered stays on. An event
-//! that passes the mask and is not wanted is filtered at the drain.
+//! A guest's names arrive with their schemas. A slot of the mask is off only if a seen name, or a name that a
+//! rule gives exactly, hashes to the slot, and all such names are off. So unknown names stay on, unless they
+//! share a slot with a name that is off. The slot of a name that is not remembered stays on. An event that
+//! passes the mask and is not wanted is filtered at the drain.
 
 use crate::events::Pattern;
 use hypertrace_abi::layout::MASK_BYTES;
 use hypertrace_abi::schema::mask_slot;
 use std::collections::BTreeMap;
 
-/// Names that are remembered; a guest can bring any number.
+/// Maximum number of remembered names; a guest can bring any number.
 pub const MAX_NAMES: usize = 4096;
-/// Rules that are remembered; a repeated rule replaces itself.
+/// Maximum number of remembered rules; a repeated rule replaces itself.
 pub const MAX_RULES: usize = 1024;
 
-/// The enable mask: a byte per slot, 0 is on.
+/// The enable mask: a byte for each slot, of which 0 means on.
 pub type Mask = [u8; MASK_BYTES as usize];
 
-/// More rules than are kept.
+/// Error of a rule beyond the maximum number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_RULES} rules: say \"trace-event * on\" to begin anew")]
 pub struct TooManyRules;
@@ -28,13 +26,13 @@ pub struct TooManyRules;
 /// Rules and names of guest events.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// The last that fits a name decides.
+    /// Rules in order: the last rule that matches a name decides.
     rules: Vec<(Pattern, bool)>,
-    /// Seen names.
+    /// Seen names, and whether they are wanted.
     seen: BTreeMap<String, bool>,
-    /// Slots of seen names that are not remembered: other names must not switch them off.
+    /// Slots of seen names that are not remembered. Other names must not switch these slots off.
     forgotten: [bool; MASK_BYTES as usize],
-    /// The mask does not follow from the rest yet.
+    /// True if the rules or names have changed since the mask was made.
     changed: bool,
 }
 
@@ -55,7 +53,7 @@ impl Wanted {
         self.rules.iter().rev().find(|(rule, _)| rule.matches(name)).is_none_or(|(_, on)| *on)
     }
 
-    /// Notes a name. Returns whether it is wanted.
+    /// Notes a name, and returns whether its events are wanted.
     pub fn see(&mut self, name: &str) -> bool {
         if let Some(wanted) = self.seen.get(name) {
             return *wanted;
@@ -66,20 +64,20 @@ impl Wanted {
         } else if std::mem::replace(&mut self.forgotten[mask_slot(name)], true) {
             return wanted;
         }
-        // One more name that is on does not change a mask that is all on.
+        // A further name that is on does not change a mask that is all on.
         self.changed |= !self.rules.is_empty();
         wanted
     }
 
-    /// Adds a rule. Gives the number of seen names that it is about.
+    /// Adds a rule, and returns the number of seen names that match it.
     ///
     /// # Errors
-    /// If there are too many.
+    /// If there are too many rules.
     pub fn set(&mut self, rule: &Pattern, on: bool) -> Result<usize, TooManyRules> {
         // Rules that this one hides need not be kept.
         let hidden = |old: &Pattern| *old == *rule || rule.as_str() == "*";
         self.rules.retain(|(old, _)| !hidden(old));
-        // All on, with nothing before it, is how it begins.
+        // `* on` is the initial state, so it needs no rule.
         if !(on && rule.as_str() == "*") {
             if self.rules.len() >= MAX_RULES {
                 return Err(TooManyRules);
@@ -95,13 +93,13 @@ impl Wanted {
         Ok(about)
     }
 
-    /// Returns the seen names and whether they are wanted.
+    /// Iterates over the seen names, each with whether it is wanted.
     pub fn names(&self) -> impl Iterator<Item = (&str, bool)> {
         self.seen.iter().map(|(name, on)| (&**name, *on))
     }
 
-    /// Returns the mask at the next call of [`Wanted::changed_mask`] whether it has changed or not: another
-    /// device may have another one.
+    /// Makes the next call of [`Wanted::changed_mask`] return the mask even if it has not changed, because
+    /// another device may have another mask.
     pub fn publish(&mut self) {
         self.changed = true;
     }
@@ -114,7 +112,7 @@ impl Wanted {
         let exact = self.rules.iter().filter(|(rule, _)| rule.is_exact());
         let exact: Vec<_> = exact.map(|(rule, _)| rule.as_str()).collect();
         let named = exact.into_iter().map(|name| (name, self.is_wanted(name)));
-        // Per slot: is a name known there, is one of them wanted.
+        // For each slot: whether a name is known in it, and whether such a name is wanted.
         let mut slots = [(false, false); MASK_BYTES as usize];
         for (name, on) in self.names().chain(named) {
             let slot = &mut slots[mask_slot(name)];
@@ -177,7 +175,7 @@ mod tests {
         assert!(off(&wanted.changed_mask().unwrap()).is_empty());
         assert!(!wanted.is_wanted("disk_read"));
         wanted.set(&pattern("*"), false).unwrap();
-        // The exact rule is hidden now, but the name that was seen is not.
+        // The exact rule is hidden now, but the seen name remains.
         assert_eq!(off(&wanted.changed_mask().unwrap()), [mask_slot(&other)]);
     }
 

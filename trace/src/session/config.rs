@@ -21,85 +21,84 @@ use std::path::{Path, PathBuf};
 /// ```
 #[non_exhaustive]
 pub struct SessionConfig {
-    /// Where the session is written to.
+    /// Destination of the session's files.
     pub destination: Destination,
     /// The host's boot, from `/proc/sys/kernel/random/boot_id`, if the VMM knows it. Otherwise that file is
     /// read, unless the session is written to a journal.
     pub boot_id: Option<String>,
-    /// The span in whose course the session is recorded, by W3C's Trace Context. Guests can ask for it,
-    /// and exported spans are its children.
+    /// The span in whose course the session is recorded, by W3C's Trace Context. Guests can ask for this
+    /// span, and exported spans become its children.
     pub trace_parent: Option<TraceParent>,
-    /// Bytes of a stream's file, sparse; at least a packet and two headers.
+    /// Size of a stream's file in bytes: at least a packet and two headers. The file is sparse.
     pub file_bytes: u64,
-    /// Bytes of the largest packet: the drain's only buffer for records.
+    /// Maximum size of a packet in bytes, and so of the drain's only buffer for records.
     pub packet_bytes: usize,
-    /// Stream files that are open at the same time, at least one: there is one
-    /// for each client and each thread that traces, and a VMM has other uses for
-    /// its descriptors. The one that was written least recently is closed when
-    /// another is needed.
+    /// Maximum number of stream files that are open at the same time, at least one. Each client and each
+    /// thread that traces has a stream file, and a VMM has other uses for its descriptors. When the session
+    /// needs another file, it closes the one that was written least recently.
     pub open_files: usize,
-    /// The users that may read what is written.
+    /// Users that may read the session's files.
     pub share: Share,
-    /// Host rings: threads of the VMM that can trace at the same time, vCPUs' among them, at most
-    /// [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS). [`for_vcpus`](SessionConfig::for_vcpus) sets it.
+    /// Number of host rings, at most [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS): as many threads of
+    /// the VMM, vCPU threads included, can trace at the same time. [`for_vcpus`](SessionConfig::for_vcpus)
+    /// sets the number.
     pub host_rings: usize,
-    /// Bytes of a host ring, a power of two from 64 KiB.
+    /// Size of a host ring in bytes: a power of two, at least 64 KiB.
     pub host_ring_bytes: u64,
-    /// Ticks per second of the host's raw counter, if the VMM knows them: what KVM_GET_TSC_KHZ
-    /// gives for a vCPU whose TSC is not scaled, times 1,000. Without them, the first session of a
-    /// process measures for half a millisecond, and again while it runs.
+    /// Frequency of the host's raw counter in ticks per second, if the VMM knows it: 1,000 times what
+    /// KVM_GET_TSC_KHZ gives for a vCPU whose TSC is not scaled. If the frequency is `None` and the CPU does
+    /// not tell it, the first session of a process measures for half a millisecond, and again while it runs.
     pub host_frequency: Option<u64>,
-    /// Ticks per second of the guests' TSC, where it is not the host's.
+    /// Frequency of the guests' TSC in ticks per second, if it differs from the host's.
     pub guest_frequency: Option<u64>,
-    /// The clock epoch that begins.
+    /// Number of the session's first clock epoch.
     pub epoch: u32,
-    /// Host's raw counter when it began, if that was before the session: a
-    /// lease cannot span more time than has passed since.
+    /// The host's raw counter when that first epoch began, if the epoch began before the session: no lease
+    /// can span more time than has passed since then.
     pub epoch_began: Option<u64>,
-    /// Clients below this number relay reference points of others: their rings
-    /// are as host rings. For user mode.
+    /// Number of clients that relay reference points of others: clients 0 to `relays - 1`, whose rings are
+    /// treated as host rings. For user mode.
     #[doc(hidden)]
     pub relays: u32,
-    /// Guests stamp with the host's own counter: programs on this host. For user mode.
+    /// True if the guests are programs on this host and stamp with the host's own counter. For user mode.
     #[doc(hidden)]
     pub same_counter: bool,
-    /// The process is not the VMM, and knows no vCPU's thread. For `hypertrace serve`.
+    /// True if the process is not the VMM, and so knows no vCPU's thread. For `hypertrace serve`.
     #[doc(hidden)]
     pub served: bool,
-    /// Events to switch on at the start, of guests and declared ones, as by [`Session::set_events`](crate::Session::set_events).
-    /// Guests' events are all on at first, declared ones off. Not for a session that is
-    /// [recovered](crate::Session::recover).
+    /// Patterns of the guests' and the declared events that the session switches on at its start, as
+    /// [`Session::set_events`](crate::Session::set_events) does. Without patterns, all events of guests are
+    /// on and all declared events are off. Ignored when a session is [recovered](crate::Session::recover).
     pub events: Vec<Pattern>,
-    /// Called on the drain loop's thread when writing begins to fail, once
-    /// until it works again.
+    /// Callback for failed writes. The drain loop's thread calls it when writing begins to fail, and again
+    /// only after writing has worked in between.
     pub on_write_failed: Option<OnWriteFailed>,
     /// Contents of the directory, beside the control socket.
     pub output: Output,
-    /// How many snapshots guests may take, by triggers.
+    /// Limit on the snapshots that guests may take by triggers.
     pub guests_snapshots: SnapshotLimit,
 }
 
-/// Where a session is written to. Not a journal for [`Output::Snapshots`] and [`Output::Nothing`]; a session is
-/// [recovered](crate::Session::recover) by its path.
+/// Where a session is written to. A journal cannot take [`Output::Snapshots`] and [`Output::Nothing`], and a
+/// session is [recovered](crate::Session::recover) by its path.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Destination {
-    /// A directory, which is empty or does not exist, in one that exists.
+    /// Path of an empty directory, or of a new one in a directory that exists.
     Path(PathBuf),
-    /// An open directory, which is empty and this user's, for a process that can no longer find it by its path: opened before it
-    /// entered its jail, or handed to it. The path is for messages, and for
-    /// that of a [snapshot](crate::Session::snapshot). [`Session::serve`](crate::Session::serve) needs
-    /// `/proc` then.
+    /// Descriptor of an empty directory of this user, for a process that can no longer find the directory by
+    /// its path: the process opened the directory before it entered its jail, or was handed the descriptor.
+    /// The path is for messages, and for the path of a [snapshot](crate::Session::snapshot). With a
+    /// descriptor, [`Session::serve`](crate::Session::serve) needs `/proc`.
     Fd(OwnedFd, PathBuf),
-    /// A stream socket that gets a journal, which `hypertrace receive` makes a session of. The
-    /// session opens no file then, and never waits for the reader while it runs; it must be the socket's
-    /// only writer. The path is for messages. Without [`Session::serve`](crate::Session::serve) and without
-    /// a file for simpletrace.
+    /// Stream socket that gets a journal, of which `hypertrace receive` makes a session. The session must be
+    /// the socket's only writer, opens no file, and never waits for the reader while it runs. The path is for
+    /// messages. A journal excludes [`Session::serve`](crate::Session::serve) and a file for simpletrace.
     Journal(OwnedFd, PathBuf),
 }
 
 impl Destination {
-    /// Returns the path, which is only for messages where there is a descriptor.
+    /// Returns the path. If the destination has a descriptor, the session does not open the path.
     pub fn path(&self) -> &Path {
         match self {
             Destination::Path(path) | Destination::Fd(_, path) | Destination::Journal(_, path) => {
@@ -112,24 +111,25 @@ impl Destination {
 /// Contents of a session's directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
-    /// The trace, all the time.
+    /// The trace of the whole session.
     #[default]
     Trace,
-    /// [Snapshots](crate::Session::snapshot), each a session in a directory of its
-    /// own: a flight recorder. Rings overwrite their oldest records; a
-    /// device's are to be of the same [mode](crate::Session::ring_mode).
+    /// [Snapshots](crate::Session::snapshot), each a session in a directory of its own: the session is a
+    /// flight recorder. Rings overwrite their oldest records, and a device's rings must have the same
+    /// [mode](crate::Session::ring_mode).
     Snapshots,
-    /// Nothing: what the rings hold goes to the other backends only.
+    /// Nothing: the events go to the other backends only.
     Nothing,
 }
 
-/// Host rings for threads of a VMM that run no vCPU, in a configuration [for vCPUs](SessionConfig::for_vcpus).
+/// Number of host rings for threads of a VMM that run no vCPU, in a configuration [for
+/// vCPUs](SessionConfig::for_vcpus).
 const OTHER_THREADS: usize = 8;
 
 impl SessionConfig {
-    /// Defaults: files of 64 MiB, packets of 64 KiB, host rings of 256 KiB for 8
-    /// vCPUs, at most 64 open files and no more than a quarter of RLIMIT_NOFILE,
-    /// readable for the owner alone, guests whose TSC counts as the host's.
+    /// Returns the defaults: files of 64 MiB, packets of 64 KiB, host rings of 256 KiB for 8 vCPUs, at most
+    /// 64 open files and no more than a quarter of RLIMIT_NOFILE, files that only the owner can read, and
+    /// guests whose TSC has the host's frequency.
     pub fn new(dir: impl Into<PathBuf>) -> SessionConfig {
         SessionConfig {
             destination: Destination::Path(dir.into()),
@@ -155,8 +155,9 @@ impl SessionConfig {
         }
     }
 
-    /// Returns the same with as many host rings as a VMM of `vcpus` vCPUs needs: one for each, and 8 for its
-    /// other threads that trace. Set [`host_rings`](SessionConfig::host_rings) afterwards if there are more of them.
+    /// Returns the configuration with as many host rings as a VMM of `vcpus` vCPUs needs: one for each vCPU,
+    /// and 8 for other threads that trace. If more than 8 other threads trace, set
+    /// [`host_rings`](SessionConfig::host_rings) afterwards.
     #[must_use]
     pub fn for_vcpus(self, vcpus: u32) -> SessionConfig {
         SessionConfig { host_rings: vcpus as usize + OTHER_THREADS, ..self }
@@ -196,8 +197,7 @@ impl SessionConfig {
     }
 }
 
-/// Returns how many stream files are open at a time by default: a
-/// quarter of what the process may have, at most 64.
+/// Returns the default of [`SessionConfig::open_files`]: a quarter of RLIMIT_NOFILE, at most 64.
 pub(crate) fn default_open_files() -> usize {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     most.map_or(64, |most| (most / 4).clamp(1, 64) as usize)

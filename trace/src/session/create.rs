@@ -24,11 +24,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex};
 
 impl Session {
-    /// Creates the directory's files, or begins the journal. Nothing that exists is overwritten.
+    /// Creates a session: the files in its directory, or the beginning of its journal. Overwrites nothing
+    /// that exists.
     ///
     /// # Errors
-    /// If there is something in the directory, or it cannot be written; if the session cannot be written to
-    /// a journal.
+    /// If the directory is not empty or cannot be written, or if the session cannot be written to a journal.
     pub fn create(mut config: SessionConfig) -> Result<Session, SessionError> {
         let path = config.destination.path().to_owned();
         let (fd, journal) =
@@ -85,7 +85,8 @@ impl Session {
         match (destination, journal, config.output) {
             (_, Some(journal), _) => state.begin_files(Files::journal(journal), uuid)?,
             (Root::Directory(dir), _, Output::Trace) => state.begin_trace(dir, uuid)?,
-            // A trace is for later, or never. Until the session's end, its folder keeps other sessions away.
+            // A flight recorder writes traces later, and `Output::Nothing` never does. Until the session's
+            // end, the hidden folder for a trace keeps other sessions away.
             (Root::Directory(dir), ..) => {
                 claim = Some(dir.clone());
                 recorder = is_recorder.then(|| Recorder::new(dir, config.guests_snapshots));
@@ -121,8 +122,8 @@ impl Session {
         if ring_mode == RingMode::Overwrite {
             let weak = Arc::downgrade(&parts);
             let snapshot = move |_: &Fired| {
-                // One that cannot be written is reported as every failed write is;
-                // one that was waited for in vain comes with the next pass.
+                // A snapshot that cannot be written is reported like every failed write. After a timeout, the
+                // next pass writes the snapshot.
                 let _ = weak.upgrade().map(|parts| Session { parts }.snapshot_for(Asker::Guest));
             };
             parts.triggers.register(trigger::SNAPSHOT, Arc::new(snapshot));

@@ -28,20 +28,20 @@ pub(crate) struct Engine {
     pub guests: Guests,
     pub simple: SimpleFile,
     hosts: Vec<(HostConsumer, Source)>,
-    /// Clients that relay others' points.
+    /// Clients that relay the points of others.
     relays: Vec<Source>,
-    /// If it is a flight recorder.
+    /// `Some` if the session is a flight recorder.
     pub recorder: Option<Recorder>,
-    /// What a killed process left, if this is its recovery.
+    /// The killed session, if this session is its recovery.
     found: Option<KilledSession>,
-    /// The first packet that could not be written, for a recovery, which ends there.
+    /// The first failed write of a session that is no flight recorder. A recovery ends with this error.
     pub failed: Option<WriteFailed>,
     pub finished: bool,
 }
 
 impl Engine {
-    /// Returns the engine of a session. Clients below `relays` relay others' points:
-    /// their rings are as host rings in all but their place.
+    /// Returns the engine of a session. Clients below `relays` relay the points of others: the engine treats
+    /// their rings as host rings, except that they lie in the device.
     pub fn new(
         mut state: TraceState,
         rings: &HostRings,
@@ -64,7 +64,7 @@ impl Engine {
                 (HostConsumer::new(Arc::clone(ring)), source(number, Some(Account::Host)))
             })
             .collect();
-        // One number is that of threads which found no ring.
+        // The number after the host rings stands for threads that found no ring.
         let first = hosts.len() as u32 + 1;
         let relays = first..first + relays.min(MAX_CLIENTS);
         let relays = relays.map(|number| source(number, None)).collect();
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Begins where a killed process left off.
+    /// Continues where a killed process stopped.
     pub fn recover(&mut self, found: KilledSession) {
         self.guests.earlier = Arc::new(self.state.classes.by_id());
         for number in found.guests() {
@@ -97,7 +97,7 @@ impl Engine {
         self.found = Some(found);
     }
 
-    /// Returns where a client's ring was committed by the process that was killed.
+    /// Returns how far the killed process had committed a client's ring.
     pub fn committed(&self, client: u32) -> Option<Committed> {
         let found = self.found.as_ref()?;
         Some(match self.relays.get(client as usize) {
@@ -130,13 +130,13 @@ impl Engine {
         let whose = source.stats;
         let result = run(recorder.as_ref(), simple, Turn { state, source, guests, consumer });
         if result.is_ok() && !consumer.is_paused() && !consumer.has_more() {
-            // Records that could not be written may have been discarded.
+            // The ring is empty, so its failure is over, even if its unwritten records were discarded.
             self.state.failures.worked(whose);
         }
         self.account(whose, result)
     }
 
-    /// Notes how far host rings go; begins the snapshot that was asked for.
+    /// Notes the heads of the host rings, and begins the snapshot that was asked for.
     pub fn begin_pass(&mut self) {
         self.state.is_partial = false;
         let part = LOG_WORDS / self.guests.number().max(1);
@@ -159,18 +159,18 @@ impl Engine {
         }
     }
 
-    /// Notes how far the host rings go now.
+    /// Notes the present heads of the host rings.
     fn note_heads(&mut self) {
         for (consumer, _) in &mut self.hosts {
             consumer.note_head();
         }
     }
 
-    /// Makes a pass over the host rings alone. It may be in the middle of the
-    /// drain loop's pass; the rest of that pass is then like this one.
+    /// Makes a pass over the host rings alone. If the drain loop is in the middle of its own pass, the rest
+    /// of that pass is partial, too.
     pub fn pass(&mut self) {
         if self.recorder.is_some() {
-            // It would end a snapshot that the guests' rings are still missing in.
+            // A partial pass would end a snapshot that still misses the guests' rings.
             return;
         }
         self.state.is_partial = true;
@@ -178,7 +178,7 @@ impl Engine {
         self.end_pass();
     }
 
-    /// Drains host rings as far as was noted, and keeps the books.
+    /// Drains the host rings up to the noted heads, and writes the accounts.
     pub fn end_pass(&mut self) {
         if self.finished {
             return;
@@ -186,7 +186,7 @@ impl Engine {
         for i in 0..self.hosts.len() {
             let whose = self.hosts[i].1.stats;
             let mut drained = Drained { words: 1, more: true };
-            // Bound: the heads that were noted.
+            // The noted heads bound this loop.
             while drained.more && drained.words > 0 {
                 let result = self.drain_host(i);
                 drained = self.account(whose, result);
@@ -201,8 +201,8 @@ impl Engine {
         self.state.flush();
     }
 
-    /// Returns for how long the next passes have nothing to do unless a ring gets something: until the accounts are due. Zero
-    /// if the last one had something to do.
+    /// Returns for how long the next passes have nothing to do unless a ring gets a record: until the
+    /// accounts are due. Returns zero if the last pass had something to do.
     pub fn quiet_for(&self) -> Duration {
         let Engine { state, hosts, recorder, relays, .. } = self;
         let sources =
@@ -219,8 +219,8 @@ impl Engine {
         }
     }
 
-    /// Begins another generation of guests, of whose clients this much is known, or of records that were
-    /// found in the rings by this time. Returns its epoch.
+    /// Begins another generation of guests, and returns its epoch. `known` is what is known of the clients.
+    /// If the rings already held records, `found` is the raw time since which the machine may have run.
     pub fn begin_generation(
         &mut self,
         least: u32,
@@ -230,8 +230,8 @@ impl Engine {
         let Engine { state, guests, .. } = self;
         let now = ticks();
         for source in guests.iter_mut() {
-            // With the last epoch, so that a recovery knows which losses are of this generation. On a full disk,
-            // a later packet has them.
+            // The counters are written in the last epoch, so that a recovery knows which losses belong to
+            // this generation. If the disk is full, a later packet has these counters.
             let _ = write_counters(state, source, now);
         }
         let epoch = least.max(state.clocks.epoch().saturating_add(1));
@@ -245,7 +245,7 @@ impl Engine {
             let Some(source) = guests.source(known.client, &mut state.stats) else { continue };
             let stats = &mut state.stats[source.stats];
             for (number, text) in known.texts.iter().enumerate() {
-                // A client has no more: the others are not even read.
+                // A client has no more texts than this, so the others are not even read.
                 let adopted = match number < MAX_CLIENT_SCHEMAS {
                     true => source.texts.adopt(&mut state.classes, text),
                     false => Err(Fault::SchemaTable),
@@ -274,7 +274,7 @@ impl Engine {
         }
     }
 
-    /// Calls `tell` with what is known of each guest's client.
+    /// Calls `each` with what is known of each client of the guests.
     pub fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         let Engine { state, guests, .. } = self;
         for source in guests.iter_mut() {
@@ -291,7 +291,7 @@ impl Engine {
         }
     }
 
-    /// Switches guest events by pattern; gives the names seen that it is about.
+    /// Switches guest events by pattern, and returns the number of seen names that match it.
     pub fn set_guest_events(&mut self, pattern: &Pattern, on: bool) -> Result<usize, TooManyRules> {
         let about = self.state.classes.wanted.set(pattern, on)?;
         self.guests.iter_mut().for_each(|source| source.texts.forget());
@@ -342,7 +342,7 @@ impl Engine {
         }
     }
 
-    /// Counts a failed write. A snapshot ends there: the rings stay in use.
+    /// Counts a failed write. A failed write ends a snapshot, but the rings stay in use.
     fn failed(&mut self, whose: usize, failed: WriteFailed) {
         self.state.failures.failed(whose, &failed);
         let first = match &mut self.recorder {
@@ -352,7 +352,7 @@ impl Engine {
         first.get_or_insert(failed);
     }
 
-    /// Completes the snapshot, unless some ring has more to take.
+    /// Completes the snapshot, unless a ring has more to take.
     fn end_snapshot(&mut self) {
         let mut unfinished = false;
         self.for_each_source(|_, source| unfinished |= source.has_rest);
@@ -394,17 +394,17 @@ impl Engine {
         self.for_each_source(|state, source| {
             if let (Some(stream), Some(files)) = (source.file.stream.take(), &mut state.trace.files)
             {
-                // A file that cannot be cut is whole with its filler.
+                // A file that cannot be cut is still valid, because its filler covers the rest.
                 let _ = stream.close(files);
             }
         });
     }
 
-    /// Ends the session: writes the rest of the host rings, the last counters, the last maps. May
-    /// be called again when it failed.
+    /// Ends the session: writes the rest of the host rings, the last counters and the last maps. May be
+    /// called again after a failure.
     pub fn finish(&mut self) -> Result<(), WriteFailed> {
         if self.recorder.is_some() {
-            // The rings' contents go with them.
+            // The contents of a flight recorder's rings are dropped.
             self.finished = true;
             return Ok(());
         }
@@ -423,8 +423,8 @@ impl Engine {
         self.state.trace.end()
     }
 
-    /// Ends a session that cannot be finished: the rest of the host rings
-    /// counts as lost, and that is written as far as it can be.
+    /// Ends a session that cannot be finished: the rest of the host rings counts as lost, and these losses
+    /// are written as far as possible.
     pub fn give_up(&mut self) {
         let Engine { state, hosts, .. } = self;
         for (host, source) in hosts {
@@ -434,7 +434,7 @@ impl Engine {
                 Turn { state, source, guests: None, consumer: &mut consumer }.note();
             }
         }
-        // Each source by itself: the files of some may have room.
+        // A failure of one source does not stop the others, because their files may have room.
         let now = ticks();
         self.for_each_source(|state, source| {
             let _ = write_counters(state, source, now);
@@ -451,7 +451,7 @@ impl Engine {
         self.state.trace.block_until_drained();
     }
 
-    /// Closes all files of events: nothing more is taken.
+    /// Closes all files of events. Nothing is recorded afterwards.
     fn close(&mut self) {
         self.finished = true;
         self.note_gaps(HostConsumer::last_gaps);
@@ -461,26 +461,26 @@ impl Engine {
 
     fn finish_streams(&mut self) -> Result<(), WriteFailed> {
         for i in 0..self.hosts.len() {
-            // Bound: the heads that were noted.
+            // The noted heads bound this loop.
             while let Drained { more: true, words: 1.. } = self.drain_host(i)? {}
         }
         self.write_all_counters()
     }
 
-    /// Notes in the simple backend's file which declared events the host rings lost.
+    /// Notes the declared events that the host rings lost, in the simple backend's file.
     fn note_gaps(&mut self, gaps: impl Fn(&HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
         let Engine { state, simple, hosts, .. } = self;
         for (consumer, source) in hosts.iter() {
             let end = source.next.position;
             gaps(consumer, end, &mut |time, more| simple.lost(source.number, time, more));
         }
-        // The threads without a ring are one more source.
+        // The threads without a ring count as one more source.
         simple.lost(hosts.len() as u32, ticks(), state.unattached.take_declared());
     }
 }
 
-/// Runs one ring's turn in a pass: takes a packet out of it. Of a flight recorder's
-/// ring, learns its schemas, and takes a packet if a snapshot is being taken.
+/// Runs one ring's turn in a pass, which takes a packet out of the ring. In a flight recorder, a turn only
+/// learns the ring's schemas, unless a snapshot is being taken.
 fn run(
     recorder: Option<&Recorder>,
     simple: &mut SimpleFile,
@@ -502,7 +502,7 @@ fn run(
         Some(until) => until,
         None => {
             turn.consumer.rewind();
-            // A producer cannot keep the snapshot busy.
+            // The end is noted once, so that a producer cannot keep the snapshot busy.
             turn.consumer.head()
         }
     };

@@ -14,24 +14,24 @@ pub enum SessionError {
     /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The session cannot be written to a journal, or not to this descriptor.
+    /// The session cannot be written to a journal, or this descriptor cannot take a journal.
     #[error("cannot write the session to a journal")]
     Journal(#[source] io::Error),
-    /// A file in it cannot be written.
+    /// A file of the session cannot be written.
     #[error(transparent)]
     Write(#[from] WriteFailed),
-    /// It cannot be recovered.
+    /// The session cannot be recovered.
     #[error("cannot recover {}: {why}", path.display())]
     NotRecoverable {
-        /// Which.
+        /// Path of the session, or of its file at fault.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// More patterns of events than are kept.
+    /// There are more patterns of events than a session keeps.
     #[error("cannot switch events on")]
     Events(#[from] TooManyRules),
-    /// Sizes that no host ring can have.
+    /// No host ring can have the configured sizes.
     #[error("cannot make host rings")]
     HostRings(#[from] GeometryError),
 }

@@ -29,14 +29,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a snapshot is waited for.
+/// Maximum time that a caller waits for a snapshot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The parts of a session, which its clones share.
+/// The state of a session, which all its clones share.
 pub(super) struct SessionParts {
     pub uuid: [u8; 16],
     pub destination: Root,
-    /// Directory without a trace of its own, whose empty folder for one is removed at the end.
+    /// Directory of a session without a trace of its own. The empty folder for a trace in it is removed at
+    /// the end.
     pub claim: Option<Folder>,
     pub host_frequency: u64,
     pub guest_frequency: u64,
@@ -46,13 +47,14 @@ pub(super) struct SessionParts {
     pub ended: AtomicBool,
     pub engine: Mutex<Engine>,
     pub ring_mode: RingMode,
-    /// Notified when a snapshot is written, or the session has ended.
+    /// Notified when a snapshot is written, or when the session has ended.
     pub snapshot: Condvar,
 }
 
 impl SessionParts {
     fn end(&self) {
-        // A fork's copy, and one that was left to a child, end nothing of the other process.
+        // `are_here` is false in a forked process's copy and in a session that was left to a child, because
+        // neither may end the session of the other process.
         if !self.ended.swap(true, Ordering::Relaxed) && self.rings.are_here() {
             registry::session_ended();
             if let Some(dir) = &self.claim {
@@ -68,13 +70,13 @@ impl Drop for SessionParts {
     }
 }
 
-/// Numbers of names that a pattern matches.
+/// Numbers of event names that a pattern matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Matched {
-    /// Declared events of this program.
+    /// Number of declared events of this program.
     pub declared: usize,
-    /// Names of the guest's events so far.
+    /// Number of names of guest events that were seen so far.
     pub guest: usize,
 }
 
@@ -86,7 +88,7 @@ pub struct Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the engine, whose lock the drain loop may hold.
+        // The engine is left out, because the drain loop may hold its lock.
         f.debug_struct("Session")
             .field("dir", &self.dir())
             .field("ring_mode", &self.ring_mode())
@@ -96,14 +98,14 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Returns where a client's ring was committed by the killed process whose session is being
-    /// [recovered](Session::recover). `None`: there was none.
+    /// Returns how far the killed process had committed a client's ring, if this session is being
+    /// [recovered](Session::recover); otherwise `None`.
     pub fn committed(&self, client: u32) -> Option<Committed> {
         self.engine().committed(client)
     }
 
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        // A panic while the lock is held loses at worst one packet's counts.
+        // A poisoned lock is taken anyway, because a panic under it loses at worst one packet's counts.
         self.parts.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,8 +119,9 @@ impl Session {
         self.parts.host_frequency
     }
 
-    /// Returns the ticks per second of the guests' TSC, for the config page: what
-    /// [`SessionConfig::guest_frequency`](crate::SessionConfig::guest_frequency) says, else the host's.
+    /// Returns the ticks per second of the guests' TSC, for the config page:
+    /// [`SessionConfig::guest_frequency`](crate::SessionConfig::guest_frequency) if it is set, otherwise the
+    /// host's frequency.
     pub fn guest_frequency(&self) -> u64 {
         self.parts.guest_frequency
     }
@@ -128,13 +131,12 @@ impl Session {
         self.parts.ring_mode
     }
 
-    /// Writes the recorder's contents as a session, and waits until that is done.
-    /// Returns its directory, `snapshot-NNNN`. Overwritten events count as lost
-    /// there. Not to be called on the drain
-    /// loop's thread, which writes it.
+    /// Writes the contents of a flight recorder as a session, and waits until that session is complete.
+    /// Returns its directory, `snapshot-NNNN`. Overwritten events count as lost in the snapshot. The drain
+    /// loop's thread writes the snapshot, so that thread must not call this.
     ///
     /// # Errors
-    /// If this is no flight recorder, the rings are not drained, or it cannot be written.
+    /// If this session is no flight recorder, its rings are not drained, or the snapshot cannot be written.
     pub fn snapshot(&self) -> Result<PathBuf, SnapshotError> {
         self.snapshot_for(Asker::Owner)
     }
@@ -167,7 +169,8 @@ impl Session {
         }
     }
 
-    /// Returns the session's directory; of one in a journal, the name that its configuration has for messages.
+    /// Returns the session's directory. For a journal, returns the path that the configuration has for
+    /// messages.
     pub fn dir(&self) -> &Path {
         self.parts.destination.path()
     }
@@ -177,7 +180,7 @@ impl Session {
         self.parts.rings.wake();
     }
 
-    /// Returns the session's directory, which is open: its path may lead elsewhere by now.
+    /// Returns the session's directory as it was opened, wherever its path leads by now.
     ///
     /// # Errors
     /// If the session is written to a journal.
@@ -185,25 +188,26 @@ impl Session {
         self.parts.destination.folder()
     }
 
-    /// Makes the session the calling process's, for a process that was forked after [`Session::create`] and that
-    /// drains and ends it from now on. No thread has attached yet. The process that forked [leaves](Session::leave) it.
+    /// Makes the session the calling process's own. For a process that was forked after [`Session::create`],
+    /// and that drains and ends the session from now on. No thread may have attached yet, and the process
+    /// that forked must [leave](Session::leave) the session.
     pub fn adopt(&self) {
         if self.parts.rings.adopt() {
             registry::session_began();
         }
     }
 
-    /// Leaves the session to a process that was forked: here, no thread attaches any more, and nothing is recorded or
-    /// ended. The caller drops its copies.
+    /// Leaves the session to a forked process: in this process, threads no longer attach, and nothing is
+    /// recorded or ended. The caller drops its copies.
     pub fn leave(&self) {
         if self.parts.rings.leave() {
             registry::session_ended();
         }
     }
 
-    /// Returns the descriptors that the session holds, for a process that closes all others: its directories and
-    /// files, or its journal's socket. Its files that are opened later are in these directories. Those of triggers and of other
-    /// backends are not among them: add triggers after the fork.
+    /// Returns the descriptors that the session holds, for a process that closes all others: its directories
+    /// and files, or its journal's socket. Files that the session opens later are in these directories.
+    /// Descriptors of triggers and of other backends are missing, so add triggers after the fork.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let mut all = Vec::new();
         let mut add = |fd: BorrowedFd<'_>| all.push(fd.as_raw_fd());
@@ -215,35 +219,34 @@ impl Session {
         all
     }
 
-    /// Claims a host ring for the calling thread under a name: declared events
-    /// of this thread are this session's from now on. A thread gives its ring back
-    /// when it ends.
+    /// Claims a host ring for the calling thread under a name: from now on, the declared events of this
+    /// thread belong to this session. A thread gives its ring back when it ends.
     ///
-    /// Returns `false` if all rings are taken, or in the middle of an emit of this
-    /// thread (in a field's `put`, or what [`wake_by`](Self::wake_by) calls).
+    /// Returns `false` if all rings are taken, or if this thread is in the middle of an emit (in a field's
+    /// `put`, or in the function of [`wake_by`](Self::wake_by)).
     pub fn attach(&self, name: &str) -> bool {
         self.parts.rings.attach(name)
     }
 
-    /// Makes this the session of all threads that are attached to none, from
-    /// their first event on. The session's memory stays until the process ends.
+    /// Makes this the session of every thread that is attached to none, from the thread's first event on. The
+    /// session's memory stays until the process ends.
     pub fn install(&self) {
         self.parts.rings.install();
     }
 
-    /// Registers `wake`, which is called when a thread's ring fills, so that
-    /// the drain loop makes a pass before the next tick of its timer:
-    /// `session.wake_by(move || kick.trigger())`. It must not block. Returns
-    /// `false` if a function is registered already.
+    /// Registers `wake`, which is called when a thread's ring fills, so that the drain loop makes a pass
+    /// before the next tick of its timer: `session.wake_by(move || kick.trigger())`. `wake` must not block.
+    /// Returns `false` if a function is registered already.
     pub fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) -> bool {
         self.parts.rings.wake_by(Box::new(wake))
     }
 
-    /// Starts a thread that drains the VMM's own rings: every `period` while there are events, at the first event after a
-    /// pause, and when a ring fills. It is for a VMM without a device, whose drain loop does it otherwise.
+    /// Starts a thread that drains the VMM's own rings: every `period` while there are events, at the first
+    /// event after a pause, and when a ring fills. Only a VMM without a device needs this, because a device's
+    /// drain loop drains these rings too.
     ///
     /// # Errors
-    /// If there can be no more threads.
+    /// If the thread cannot be started.
     pub fn start_writer(&self, period: Duration) -> io::Result<Writer> {
         let session = self.clone();
         let (writer, thread) = Writer::start(period, move || {
@@ -254,17 +257,16 @@ impl Session {
         Ok(writer)
     }
 
-    /// Records an event that no `trace-events` file declares, on the calling
-    /// thread's ring: `session.emit(event_type!("tick", n))`, see
-    /// [`event_type!`](crate::abi::event_type). Never waits. An event that finds no room
-    /// is counted.
+    /// Records an event that no `trace-events` file declares on the calling thread's ring:
+    /// `session.emit(event_type!("tick", n))`, see [`event_type!`](crate::abi::event_type). Never waits: an
+    /// event that finds no room is counted.
     #[inline]
     pub fn emit<S: Site, F: Fields>(&self, (site, fields): (S, F)) -> Emit {
         self.parts.rings.emit(site, fields)
     }
 
-    /// Returns whether the calling thread's ring takes this many records of `words` words now. For
-    /// hypertrace-bench, which waits instead of losing.
+    /// Returns whether the calling thread's ring has room for `records` records of `words` words now. For
+    /// hypertrace-bench, which waits instead of losing events.
     #[doc(hidden)]
     pub fn has_room(&self, records: u64, words: u64) -> bool {
         let has_room = |producer: &Producer<'_>| producer.has_room(records, words);
@@ -278,26 +280,26 @@ impl Session {
     /// If the guest has too many rules.
     pub fn set_events(&self, pattern: &Pattern, on: bool) -> Result<Matched, TooManyRules> {
         let guest = self.engine().set_guest_events(pattern, on)?;
-        // The guest sees it after the next pass.
+        // The guest sees the change after the next pass.
         self.wake();
         Ok(Matched { declared: set_declared(pattern, on), guest })
     }
 
-    /// Adds a [trigger](crate::trigger); gives its number.
+    /// Adds a [trigger](crate::trigger), and returns its number.
     ///
     /// # Errors
-    /// If it is not one, or names something that is not there.
+    /// If `rule` is no trigger, or names something that does not exist.
     pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
         let number = self.parts.triggers.add(rule)?;
-        // A relay may take points in the host's place until the next pass.
+        // Until the next pass, a relay may take points that the host must see for this trigger.
         self.wake();
         Ok(number)
     }
 
-    /// Removes a trigger. A point that a vCPU's thread is handling now may still fire it.
+    /// Removes a trigger. A point that a vCPU's thread is handling now may still fire the trigger.
     ///
     /// # Errors
-    /// If there is none of this number.
+    /// If no trigger has this number.
     pub fn remove_trigger(&self, number: u32) -> Result<(), TriggerError> {
         self.parts.triggers.remove(number)
     }
@@ -307,30 +309,31 @@ impl Session {
         self.parts.triggers.list()
     }
 
-    /// Registers a callback that triggers can `call`, before the rules that name it.
+    /// Registers a callback that triggers can `call`. Register it before adding the rules that name it.
     pub fn register_callback(&self, name: &str, callback: Callback) {
         self.parts.triggers.register(name, callback);
     }
 
     /// Begins a new clock epoch, for a guest whose clock jumps while its rings continue. (A reset or a
-    /// restore of the device begins one by itself.) Drain first: what is
-    /// drained later counts as the new epoch's. Each has a budget of its own of clocks and files
-    /// that guests may begin ([`limits`](crate::limits)), so a guest must not be able to begin
-    /// epochs at will: bound how often it may reset itself.
+    /// restore of the device begins an epoch without this call.) Drain first, because records that are
+    /// drained later count as the new epoch's. Each epoch has its own budget of clocks and files that guests
+    /// may begin ([`limits`](crate::limits)), so a guest must not be able to begin epochs at will: bound how
+    /// often a guest may reset itself.
     pub fn begin_epoch(&self, epoch: u32) {
         self.engine().state.clocks.begin_epoch(epoch, None);
     }
 
     /// Sets the TSC that the hypervisor makes for a guest out of the host's, in this clock epoch: for
-    /// `client`, or with `None` for all clients without one of their own. `None` for `tsc` takes it back. The
-    /// timeline then maps the clients' clocks by it where no reference point contradicts it.
+    /// `client`, or, if that is `None`, for all clients without a TSC of their own. A `tsc` of `None` takes
+    /// an earlier setting back. The timeline maps the clients' clocks by this TSC where no reference point
+    /// contradicts it.
     ///
-    /// Call it before the vCPUs run, and after each reset and restore of the device and each
-    /// [`begin_epoch`](Self::begin_epoch): an epoch begins without. It waits for the drain loop, so not on
-    /// a vCPU's thread.
+    /// Call this before the vCPUs run, and after each reset and restore of the device and each
+    /// [`begin_epoch`](Self::begin_epoch), because a new epoch has no TSC set. The call waits for the drain
+    /// loop, so do not make it on a vCPU's thread.
     ///
-    /// Returns `false` if it is [impossible](GuestTsc::is_possible), or if there are
-    /// [`MAX_GUEST_TSCS`](crate::limits::MAX_GUEST_TSCS) already. Nothing changes then.
+    /// Returns `false` and changes nothing if `tsc` is [impossible](GuestTsc::is_possible), or if there are
+    /// [`MAX_GUEST_TSCS`](crate::limits::MAX_GUEST_TSCS) already.
     pub fn set_guest_tsc(&self, client: Option<u32>, tsc: Option<GuestTsc>) -> bool {
         let clocks = &mut self.engine().state.clocks;
         let epoch = clocks.epoch();
@@ -352,21 +355,19 @@ impl Session {
         Summary::of(&engine.state, refused)
     }
 
-    /// Ends a session in which nothing was recorded as if it had not been
-    /// created, for a caller that cannot use it after all. A journal that was begun stays, without an end.
+    /// Ends a session in which nothing was recorded and removes its files, for a caller that cannot use the
+    /// session after all. A journal that was begun stays, without an end.
     pub fn abandon(self) {
         self.parts.end();
         self.engine().finished = true;
         self.parts.destination.clear();
     }
 
-    /// Ends it: drains the host rings, writes the last maps and counters, cuts
-    /// the files to their length. Drain the guests first. Clones, a device's
-    /// for one, take and record nothing from now on.
+    /// Ends the session: drains the host rings, writes the last maps and counters, and cuts the files to
+    /// their length. Drain the guests first. Clones, such as a device's, record nothing from now on.
     ///
     /// # Errors
-    /// If something cannot be written. Committed packets are intact, and a
-    /// clone may try again.
+    /// If something cannot be written. Committed packets are intact then, and a clone may try again.
     pub fn finish(self) -> Result<Summary, SessionError> {
         self.parts.end();
         let mut engine = self.engine();
@@ -375,9 +376,8 @@ impl Session {
         Ok(self.summary_of(&engine))
     }
 
-    /// Ends it as [`Session::finish`] does, also where it cannot be written to
-    /// its end: missing events are counted as lost in the summary, and in
-    /// the files as far as they have room for that.
+    /// Ends the session as [`Session::finish`] does, even if it cannot be written to its end: events that
+    /// could not be written count as lost in the summary, and in the files as far as these have room.
     pub fn end(self) -> (Summary, Result<(), SessionError>) {
         self.parts.end();
         let mut engine = self.engine();
@@ -390,8 +390,9 @@ impl Session {
     }
 }
 
-/// Claims a host ring of the [installed](Session::install) session for the calling thread, as [`Session::attach`]
-/// does: for a thread that has no session at hand. Returns `false` if no session is installed, too.
+/// Claims a host ring of the [installed](Session::install) session for the calling thread, as
+/// [`Session::attach`] does: for a thread that has no session at hand. Also returns `false` if no session is
+/// installed.
 pub fn attach(name: &str) -> bool {
     rings::attach(name)
 }

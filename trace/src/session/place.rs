@@ -1,4 +1,4 @@
-//! The directory of a session: made, or seen to be this user's.
+//! Prepares the directory of a session.
 
 use super::error::SessionError;
 use crate::ctf::files::HIDDEN;
@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Makes the directory, or takes `fd`, and sees that it is one of this user and empty; and
-/// makes the folder for the trace, hidden still, so that of two sessions only one finds it so.
+/// Makes the directory, or takes `fd`, and checks that the directory is empty and this user's. Then makes the
+/// hidden folder for the trace: of two sessions in the same directory, only one can make this folder.
 pub(crate) fn prepare(
     dir: &Path,
     fd: Option<OwnedFd>,
@@ -29,7 +29,7 @@ pub(crate) fn prepare(
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(not_empty().into()),
         made => made.map_err(&failed)?,
     };
-    // Another may have been here, and be further.
+    // Another session may have made and already renamed the folder.
     if folder.names(2).map_err(&failed)?.len() > 1 {
         let _ = folder.remove_folder(HIDDEN);
         return Err(not_empty().into());

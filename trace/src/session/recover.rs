@@ -1,11 +1,12 @@
-//! Recovery: what the rings of a killed process still hold becomes a session of its own, in `recovered/` of the
-//! session that the process left.
+//! Recovery: the records that the rings of a killed process still hold become a session of their own, in
+//! `recovered/` of the session that the process left.
 //!
-//! Nothing of that session is written again. Its packets are the truth about how far each ring was committed, and which
-//! losses were counted. The new one has its clocks and its event classes, by the same numbers, so that readers take both as one.
+//! The killed session is not changed. Its packets are the truth about how far each ring was committed and
+//! which losses were counted. The new session has the clocks and the event classes of the killed one, by the
+//! same numbers, so that readers take both as one session.
 //!
-//! The files may come from anywhere: each number is checked before it is used, and
-//! an impossible one is an error with file and byte.
+//! The files may come from anywhere, so recovery checks each number before it uses it. An impossible number
+//! is an error that names the file and, where it can, the byte.
 
 use super::config::{Destination, SessionConfig};
 use super::create::host_rings;
@@ -43,33 +44,33 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Name of the new session until it is complete.
 const INCOMPLETE: &str = ".recovered";
 
-/// Number of times that the lock of a session is asked for, and the pause between two: a process that another thread
-/// forks holds the lock of a recovery that has ended, until it executes its program.
+/// Number of tries to lock a session, and the pause between two of them. A process that another thread forks
+/// keeps the lock of a recovery that has ended, until that process executes its program.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Where a client's ring was committed by the process that was killed.
+/// How far a client's ring was committed by the process that was killed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
     /// Ring position after the last committed word.
     pub position: u64,
-    /// Number of the next record.
+    /// Sequence number of the next record.
     pub sequence: u64,
-    /// The token of the last holder, 0 if there was none.
+    /// Token of the last holder, or 0 if there was none.
     pub token: u64,
-    /// Losses of the ring's last generation that were counted. The sum is exact; the causes are as they were up to a
-    /// second before.
+    /// Counted losses in the ring's last generation. Their sum is exact; their causes may be up to a second
+    /// old.
     pub lost: Losses,
 }
 
 impl Session {
-    /// Makes the session `recovered/` in the directory of a session that a killed process left, with this UUID. `take`
-    /// drains the rings into it, from where the process had [committed](Session::committed) them. It has its name once
-    /// it is complete.
+    /// Makes the session `recovered/` in the directory of a session with this UUID, which a killed process
+    /// left. `take` drains the rings into the new session, from where the process had
+    /// [committed](Session::committed) them. The new session gets its name once it is complete.
     ///
     /// # Errors
-    /// If there is no such session, it was ended, another recovery of it is running, or there is a `recovered/`
-    /// already; if the new one cannot be written: nothing of it is left then.
+    /// If there is no such session, if it was ended, if another recovery of it is running, if `recovered/`
+    /// exists already, or if the new session cannot be written. Nothing is left of the new session then.
     pub fn recover(
         config: SessionConfig,
         uuid: [u8; 16],
@@ -81,7 +82,7 @@ impl Session {
         };
         let not_found = || DirectoryError::unusable(path)(io::ErrorKind::NotFound.into());
         let dir = Folder::open_own(path, config.share)?.ok_or_else(not_found)?;
-        // Another one would remove what this one makes.
+        // A second recovery would remove the files that this one makes.
         let lock = |tries: u32| {
             if tries > 0 {
                 thread::sleep(LOCK_PAUSE);
@@ -97,7 +98,7 @@ impl Session {
             let why = "it exists: the session was recovered before. To do that again, move it away";
             return Err(SessionError::not_recoverable(&target, why));
         }
-        // A killed recovery has taken nothing out of the rings.
+        // A killed recovery has taken nothing out of the rings, so its incomplete session can go.
         remove(&dir);
         let made = dir.create(INCOMPLETE).map_err(WriteFailed::on("create", &target));
         let recovered = made.map_err(SessionError::from).and_then(|folder| {
@@ -139,33 +140,33 @@ impl Session {
     }
 }
 
-/// Removes a new session that is not complete.
+/// Removes an incomplete new session.
 fn remove(dir: &Folder) {
     if let Ok(folder) = dir.folder(INCOMPLETE) {
         let _ = folder.remove_all().and_then(|()| dir.remove_empty(INCOMPLETE));
     }
 }
 
-/// One stream, as its files have it.
+/// One stream, as its files describe it.
 #[derive(Debug)]
 struct FoundStream {
-    /// The last packet of its last file.
+    /// The last packet of the stream's last file.
     last: PacketHeader,
-    /// Lost events in all of its files, by epoch.
+    /// Number of lost events in all files of the stream, by epoch.
     lost: BTreeMap<u32, u64>,
 }
 
-/// A session as it was left.
+/// A session as a killed process left it.
 #[derive(Debug)]
 pub(crate) struct KilledSession {
     json: SessionJson,
     events: Vec<EventJson>,
     streams: BTreeMap<(u32, u32), FoundStream>,
-    /// The last one of any packet.
+    /// The latest epoch of any packet.
     epoch: u32,
 }
 
-/// Looks at a directory with a session of this UUID that was not ended.
+/// Looks at a directory, which must hold a session of this UUID that was not ended.
 fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<KilledSession, SessionError> {
     let path = dir.path();
     let wrong = |why: &str| SessionError::not_recoverable(path, why);
@@ -198,7 +199,7 @@ fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<KilledSession, SessionError> {
     let ctf = dir.folder(CTF).map_err(&failed)?;
     let mut found = KilledSession { json, events, streams: BTreeMap::new(), epoch: 0 };
     for name in ctf.all_names().map_err(&failed)? {
-        // Those with a leading dot were being made.
+        // Files whose names have a leading dot were still being made.
         if name == Description::Metadata.name() || name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
@@ -209,7 +210,7 @@ fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<KilledSession, SessionError> {
     Ok(found)
 }
 
-/// Reads a description, of so many bytes at most.
+/// Reads a description, which may have at most `most` bytes.
 fn read(dir: &Folder, name: &str, most: u64) -> Result<Vec<u8>, SessionError> {
     let wrong = |why: String| SessionError::not_recoverable(dir.path(), why);
     let (file, stat) = match dir.file(name, OFlags::RDONLY) {
@@ -230,7 +231,7 @@ fn read(dir: &Folder, name: &str, most: u64) -> Result<Vec<u8>, SessionError> {
     Ok(text)
 }
 
-/// Checks the numbers that are used of it.
+/// Checks the numbers of a description that recovery uses.
 fn check(json: &SessionJson, events: &[EventJson]) -> Result<(), String> {
     for (clock, id) in json.clocks.iter().zip(0..) {
         let domain = if id == 0 { Domain::Host } else { Domain::Guest };
@@ -259,8 +260,8 @@ fn check(json: &SessionJson, events: &[EventJson]) -> Result<(), String> {
 }
 
 impl KilledSession {
-    /// Reads the packets' headers of a file. Each step moves on by a packet that has its magic number, so a file of
-    /// holes ends at once. The error names the damaged byte.
+    /// Reads the packets' headers of a file. Each step moves on by a packet that has a magic number, so
+    /// reading a file of holes ends at once. An error names the damaged byte.
     fn scan(&mut self, (file, stat): (OwnedFd, Stat), uuid: &[u8; 16]) -> Result<(), String> {
         let len = u64::try_from(stat.st_size).unwrap_or(0);
         let (mut before, mut lost) = (None, BTreeMap::new());
@@ -286,7 +287,7 @@ impl KilledSession {
             let sum = stream.lost.entry(epoch).or_default();
             *sum = sum.saturating_add(more).min(MAX_LOST);
         }
-        // As readers order them.
+        // Readers order packets in the same way.
         let place = |p: &PacketHeader| (p.epoch, p.faults, p.ring_end, p.sequence);
         if place(&last) >= place(&stream.last) {
             stream.last = last;
@@ -294,7 +295,7 @@ impl KilledSession {
         Ok(())
     }
 
-    /// Checks a packet's header against the one before and against the `rest` of the file.
+    /// Checks a packet's header against the header before it and against `rest`, the bytes left in the file.
     fn check(
         &self,
         header: &PacketHeader,
@@ -347,7 +348,7 @@ impl KilledSession {
         std::mem::take(&mut self.json.lost_unattached)
     }
 
-    /// Begins a source where its stream ended.
+    /// Begins a source where its stream in the killed session ended.
     pub fn begin(&self, source: &mut Source, stats: &mut Stats) {
         let Some(FoundStream { last, .. }) = self.stream(source.domain, source.number) else {
             return;
@@ -370,10 +371,10 @@ impl KilledSession {
         self.json.streams.iter().find(|said| (said.domain, said.client) == (domain, number))
     }
 
-    /// Returns where a ring was committed.
+    /// Returns how far a ring was committed.
     pub fn committed(&self, domain: Domain, number: u32) -> Committed {
         let said = self.said(domain, number).map(StreamJson::causes).unwrap_or_default();
-        // Without a file, nothing else says what was counted.
+        // Without a stream file, nothing but `session.json` says what was counted.
         let Some(FoundStream { last, lost }) = self.stream(domain, number) else {
             return Committed { lost: said, ..Committed::default() };
         };
@@ -390,7 +391,7 @@ impl KilledSession {
     }
 }
 
-/// Returns whether there can be such a stream.
+/// Returns whether a stream of this domain and number is possible.
 pub(crate) fn is_stream(domain: u32, number: u32) -> bool {
     let guest = domain == Domain::Guest as u32 && number < MAX_CLIENTS;
     guest || domain == Domain::Host as u32 && number < MAX_HOST_STREAMS

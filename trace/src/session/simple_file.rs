@@ -1,4 +1,4 @@
-//! The simple backend's file, which gets the packets that the host rings' turns have taken.
+//! The simple backend's file, which gets the packets that were taken out of the host rings.
 
 use crate::ctf::{Domain, Folder, HOST_CLOCK, HostClock, WriteFailed};
 use crate::drain::stats::{Failures, SIMPLE};
@@ -9,10 +9,10 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a pipe's reader may do nothing when the simple backend switches to
-/// another file: nothing is drained meanwhile.
+/// Maximum time that a pipe's reader may do nothing when the simple backend switches to another file.
+/// Meanwhile, the session drains nothing.
 const SWITCH_PATIENCE: Duration = Duration::from_millis(100);
-/// The same at the session's end.
+/// The same limit at the session's end.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The simple backend's file, if there is one.
@@ -22,7 +22,7 @@ pub(crate) struct SimpleFile {
 }
 
 impl SimpleFile {
-    /// Writes to this file from now on.
+    /// Switches to the file at `path`.
     pub fn set(
         &mut self,
         path: &Path,
@@ -33,7 +33,7 @@ impl SimpleFile {
         let now = ticks();
         let same = self.file.as_mut().and_then(|old| Some((old.is(path)?, old)));
         if let Some((false, pipe)) = same {
-            // There is no going back to its begin.
+            // A pipe cannot be written from its beginning again, so the old pipe stays in use.
             pipe.set(true, now);
             return Ok(());
         }
@@ -57,7 +57,8 @@ impl SimpleFile {
         }
     }
 
-    /// Takes the events of the packet that a source's turn has committed, if it was one of a host ring.
+    /// Records the events of the packet that a source's turn has committed, if the source's domain is the
+    /// host.
     pub fn take(&mut self, source: &Source, state: &TraceState) {
         if source.domain == Domain::Host
             && let Some(file) = &mut self.file
@@ -68,14 +69,14 @@ impl SimpleFile {
         }
     }
 
-    /// Writes what a pass has brought.
+    /// Writes the records that a pass has brought.
     pub fn end_pass(&mut self, clock: &HostClock, failures: &mut Failures) {
         if let Some(file) = &mut self.file {
             failures.note(SIMPLE, file.pass(clock, ticks()));
         }
     }
 
-    /// Notes declared events that a source lost, the last of them at `time`.
+    /// Notes the number of declared events that a source lost, the last of them at `time`.
     pub fn lost(&mut self, source: u32, time: u64, lost: u64) {
         if let Some(file) = &mut self.file {
             file.lost(source, time, lost);

@@ -15,7 +15,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Ring words of the largest reference point.
+/// Size of the largest reference point in a ring, in words.
 const MAX_POINT_WORDS: u64 = (HEADER_WORDS + REFERENCE_PREFIX_WORDS + SLOT_WORDS) as u64;
 
 impl EventSink for Session {
@@ -35,7 +35,7 @@ impl EventSink for Session {
             return Status::Failed;
         }
         let ReferencePoint { client, seq, cpu, guest_time, .. } = *point;
-        // Zero is a ring's word for "no emit under way".
+        // The time is never zero, because a ring stores zero for "no emit under way".
         let now = point.host_time.max(1);
         let prefix = [client.into(), cpu.into(), seq.into(), guest_time];
         let declared = own::is_wanted();
@@ -95,16 +95,17 @@ impl DrainSink for Draining<'_> {
     fn begin_pass(&mut self) -> PassConfig {
         let Draining { parts, engine } = self;
         parts.triggers.pass(|pattern, on| {
-            // The guest has too many rules: the mask stays unchanged.
+            // If the guest has too many rules, the mask stays unchanged.
             let _ = engine.set_guest_events(pattern, on);
         });
         let mask = engine.state.classes.wanted.changed_mask();
-        // Before the rings are looked at: a thread that fills one later wakes again.
+        // `woken` comes before the rings are read, so that a thread that fills its ring later wakes the loop
+        // again.
         parts.rings.woken();
         engine.begin_pass();
-        // For a trigger that is added later, another pass begins.
+        // A trigger that is added later begins another pass.
         let points = match own::is_wanted() {
-            // Each point is an event of the host's own, of any name.
+            // Each point, of any name, is also an event of the host's own.
             true => NameSet::ALL,
             false => parts.triggers.names(),
         };

@@ -11,38 +11,37 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Events in the trace: as many as `babeltrace2 DIR/ctf` counts. The sum of the
-    /// next five.
+    /// Number of events in the trace, as `babeltrace2 DIR/ctf` counts them: the sum of the next five fields.
     pub records: u64,
-    /// Events out of guests' rings.
+    /// Number of events from guests' rings.
     pub ring_events: u64,
-    /// Reference points.
+    /// Number of reference points.
     pub reference_points: u64,
-    /// The VMM's own events.
+    /// Number of the VMM's own events.
     pub host_events: u64,
-    /// Lease records, of guests' rings and of host rings.
+    /// Number of lease records, of guests' rings and of host rings.
     pub leases: u64,
-    /// Timestamps that could not be, with the original kept.
+    /// Number of impossible timestamps. The trace keeps each original.
     pub time_faults: u64,
-    /// Lost events, all causes, of guests and of the VMM.
+    /// Number of lost events of guests and of the VMM, from all causes.
     pub lost: u64,
-    /// Of these, events of threads that found no client, or of the VMM's that found no
-    /// host ring.
+    /// Part of `lost`: events of guest threads that found no client, or of VMM threads that found no host
+    /// ring.
     pub lost_unattached: u64,
-    /// Events that passed the mask and were not wanted.
+    /// Number of events that passed the mask but were not wanted.
     pub filtered: u64,
     /// Guest faults by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Writes that failed; each was tried again.
+    /// Number of failed writes. Each of them was tried again.
     pub write_failures: u64,
-    /// Snapshots that were refused to guests' triggers.
+    /// Number of snapshots that guests' triggers were refused.
     pub snapshots_refused: u64,
-    /// Per stream.
+    /// Counts of each stream.
     pub streams: Vec<StreamJson>,
 }
 
 impl Summary {
-    /// Sums up a session's accounts. `refused`: snapshots that were refused to guests' triggers.
+    /// Sums up a session's counts. `refused` is the number of snapshots that guests' triggers were refused.
     pub(super) fn of(state: &TraceState, refused: u64) -> Summary {
         let unattached = state.unattached.events();
         let mut summary = Summary {
