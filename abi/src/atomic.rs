@@ -2,10 +2,10 @@
 
 //! The atomics of the ring, from `core` or, under `--cfg hypertrace_loom`, from loom.
 //!
-//! Shared memory is a slice of [`AtomicU64`]: one writer per word, plain loads
-//! and stores only. A locked instruction on a page that is mapped uncached
-//! locks the bus, so the ring does no read-modify-write. The words of a segment
-//! are plain memory, where it is allowed.
+//! Shared memory is a slice of [`AtomicU64`]. Each word has one writer, and both sides use plain loads and
+//! stores only: the ring does no read-modify-write, because a locked instruction on an uncached page locks
+//! the bus. Only words of a segment, which are plain memory, may be read, modified and written in one
+//! operation.
 
 #[cfg(not(hypertrace_loom))]
 pub use core::{
@@ -19,6 +19,6 @@ pub use loom::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
-/// Does nothing: loom has no signals, so there is no interruption to model.
+/// Does nothing, because loom has no signals, so there is no interruption to model.
 #[cfg(hypertrace_loom)]
 pub fn compiler_fence(_: Ordering) {}

@@ -3,8 +3,8 @@
 //! The raw counter, the source of all timestamps.
 #![allow(unsafe_code)]
 
-/// Reads the counter: the TSC on x86-64, the virtual counter on AArch64, `time` on
-/// RISC-V. Not ordered against surrounding memory accesses.
+/// Reads the raw counter: the TSC on x86-64, the virtual counter on AArch64, `time` on RISC-V. The read is
+/// not ordered against surrounding memory accesses.
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -31,9 +31,8 @@ pub fn ticks() -> u64 {
     compile_error!("hypertrace needs a raw counter: x86-64, AArch64 or riscv64")
 }
 
-/// Reads the counter after all earlier loads have completed. If one of them saw a
-/// store of another thread, the result is later than any time that thread read
-/// before the store.
+/// Reads the raw counter after all earlier loads have completed. If an earlier load saw a store of another
+/// thread, then the result is later than any time that the other thread read before this store.
 #[inline(always)]
 pub fn ticks_after_loads() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -48,25 +47,25 @@ pub fn ticks_after_loads() -> u64 {
         core::arch::asm!("dmb ishld", "isb", options(nostack));
     }
     #[cfg(target_arch = "riscv64")]
-    // SAFETY: orders earlier loads before later device input, as which a fence takes
-    // the read of a CSR (the unprivileged specification, "CSR Access Ordering").
+    // SAFETY: orders earlier loads before later device input. For a fence, the read of a CSR counts as device
+    // input (the unprivileged specification, "CSR Access Ordering").
     unsafe {
         core::arch::asm!("fence r, i", options(nostack));
     }
     ticks()
 }
 
-/// Returns whether QEMU emulates the CPU: then its counter is one clock on all CPUs, whatever a kernel
-/// that compares them has found, as each CPU is a thread that can stop at any time.
+/// Returns whether QEMU emulates the CPU. If so, the counters of all CPUs are one clock. A kernel that
+/// compares the counters may find otherwise, because each emulated CPU is a thread that can stop at any time.
 #[must_use]
 pub fn is_emulated() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::__cpuid;
-        /// In ECX of leaf 1: a hypervisor has the leaves from [`HYPERVISOR`] on.
+        /// Bit in ECX of leaf 1: a hypervisor provides the leaves from [`HYPERVISOR`] on.
         const HAS_HYPERVISOR: u32 = 1 << 31;
         const HYPERVISOR: u32 = 0x4000_0000;
-        // SAFETY: every x86-64 CPU has CPUID, and leaf 1. Rust before 1.94 calls it unsafe.
+        // SAFETY: every x86-64 CPU has CPUID and leaf 1. Before Rust 1.94, `__cpuid` is an unsafe function.
         #[allow(unused_unsafe)]
         let cpuid = |leaf| unsafe { __cpuid(leaf) };
         let is_guest = cpuid(1).ecx & HAS_HYPERVISOR != 0;
@@ -78,8 +77,8 @@ pub fn is_emulated() -> bool {
     false
 }
 
-/// Returns the counter's ticks per second if the CPU reports them, as AArch64 does. On RISC-V they
-/// are the `timebase-frequency` of the machine's description, which the VMM writes.
+/// Returns the raw counter's ticks per second if the CPU reports them, as AArch64 does. On RISC-V, the VMM
+/// writes the ticks per second into the devicetree, as `timebase-frequency`.
 pub fn frequency() -> Option<u64> {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: reads CNTFRQ_EL0, which every OS lets user code read.
@@ -92,40 +91,43 @@ pub fn frequency() -> Option<u64> {
     None
 }
 
-/// A machine's raw counter, as a guest tells it to the host: a claim, which the host does not rely on.
+/// A description of a machine's raw counter, which a guest gives to the host. The host does not rely on this
+/// description.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Which counter it is.
+    /// The kind of the counter.
     pub kind: CounterKind,
-    /// Ticks per second; 0 if they are unknown.
+    /// Ticks per second, 0 if unknown.
     pub frequency: u64,
-    /// Why the guest stamps with its clock, which may be another one than the counter.
+    /// The reason why the guest uses its clock for timestamps. The clock may be this counter or another
+    /// clock.
     pub reason: Reason,
 }
 
-/// Why a guest stamps with the counter, or with CLOCK_MONOTONIC_RAW.
+/// The reason why a guest uses the raw counter or CLOCK_MONOTONIC_RAW for timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// Unknown, as from firmware, and from guests that do not tell it.
+    /// Unknown: firmware and some guests do not tell the reason.
     #[default]
     Unknown = 0,
     /// An option or the environment names the clock.
     Named = 1,
-    /// The guest's kernel keeps the counter as a clock.
+    /// The guest's kernel uses the counter as a clock.
     Kept = 2,
-    /// An emulator's CPUs have one counter.
+    /// All CPUs of an emulator share one counter.
     Emulated = 3,
-    /// The guest's kernel has dropped the counter, but the counters of all CPUs agree.
+    /// The guest's kernel no longer uses the counter, but the counters of all CPUs agree.
     Agreeing = 4,
     /// The counters of the CPUs differ.
     Differing = 5,
-    /// Nothing shows that the counter is one clock: its rate may vary, or the guest's kernel has dropped the counter.
+    /// Nothing shows that the counters are one clock: the rate of the counter may vary, or the guest's kernel
+    /// no longer uses the counter.
     Doubtful = 6,
 }
 
 impl Reason {
-    /// All that are known, with their names in `session.json`.
+    /// All reasons except the unknown one, with their names in `session.json`.
     pub const NAMES: [(Reason, &str); 6] = [
         (Reason::Named, "named"),
         (Reason::Kept, "kept"),
@@ -135,12 +137,12 @@ impl Reason {
         (Reason::Doubtful, "doubtful"),
     ];
 
-    /// Returns the name in `session.json`; `None` if the reason is unknown.
+    /// Returns the reason's name in `session.json`, or `None` if the reason is unknown.
     pub fn name(self) -> Option<&'static str> {
         Reason::NAMES.iter().find(|(reason, _)| *reason == self).map(|(_, name)| *name)
     }
 
-    /// Returns the reason of this name in `session.json`.
+    /// Returns the reason that has this name in `session.json`, or [`Reason::Unknown`].
     pub fn named(name: &str) -> Reason {
         let named = Reason::NAMES.iter().find(|(_, known)| *known == name);
         named.map(|(reason, _)| *reason).unwrap_or_default()
@@ -151,7 +153,7 @@ impl Reason {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CounterKind {
-    /// Another one, or unknown, as from guests that do not tell it.
+    /// Another counter, or a counter that the guest does not tell.
     #[default]
     Other = 0,
     /// The TSC of x86-64.
@@ -161,13 +163,13 @@ pub enum CounterKind {
 }
 
 impl Counter {
-    /// Frequencies that a host believes to be those of a guest's counter, ticks per second.
+    /// Frequencies that the host accepts for a guest's counter, in ticks per second.
     pub const FREQUENCIES: core::ops::RangeInclusive<u64> = 1_000_000..=10_000_000_000;
 
-    /// Position of the kind in the word of page G.
+    /// Bit position of the kind in the word of page G.
     pub const KIND_SHIFT: u32 = 56;
 
-    /// Position of the reason in the word of page G, after the ticks per second.
+    /// Bit position of the reason in the word of page G. The ticks per second are below this bit.
     pub const REASON_SHIFT: u32 = 48;
 
     /// Returns the counter of this machine.
@@ -182,7 +184,7 @@ impl Counter {
         Counter { kind, frequency: frequency().unwrap_or(0), reason: Reason::Unknown }
     }
 
-    /// Returns the word of page G that tells it.
+    /// Returns the word of page G that describes the counter.
     pub(crate) const fn to_word(self) -> u64 {
         let frequency = self.frequency & ((1 << Counter::REASON_SHIFT) - 1);
         frequency
@@ -190,7 +192,7 @@ impl Counter {
             | (self.kind as u64) << Counter::KIND_SHIFT
     }
 
-    /// Returns the counter that a word of page G tells. What cannot be is unknown.
+    /// Returns the counter that a word of page G describes. Impossible values count as unknown.
     pub(crate) fn from_word(word: u64) -> Counter {
         let kind = match word >> Counter::KIND_SHIFT {
             1 => CounterKind::Tsc,
@@ -206,8 +208,7 @@ impl Counter {
     }
 }
 
-/// Converts a time to ticks of a counter. A counter of unknown frequency (0) counts
-/// as one of 1 GHz.
+/// Converts a time to ticks of a counter. A counter of unknown frequency (0) is taken for a counter of 1 GHz.
 pub fn in_ticks(time: core::time::Duration, frequency: u64) -> u64 {
     let frequency = if frequency == 0 { 1_000_000_000 } else { frequency };
     let ticks = time.as_nanos() * u128::from(frequency) / 1_000_000_000;

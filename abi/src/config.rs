@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The config page, which describes the device's layout to a guest.
+//! The config page, which tells a guest the layout of the device.
 
 use crate::layout::{Geometry, GeometryError, PCI_REVISION};
 use crate::legacy;
@@ -9,7 +9,7 @@ use bitflags::bitflags;
 
 /// "HYPTRACE", read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HYPTRACE");
-/// Version of this interface, in [`ConfigPage::version`].
+/// Version of this interface, which [`ConfigPage::version`] contains.
 pub const VERSION: u32 = 3;
 const _: () = assert!(PCI_REVISION as u32 == VERSION);
 
@@ -19,11 +19,11 @@ bitflags! {
     pub struct Features: u64 {
         /// A store to KICK does not exit to the VMM.
         const KICK = 1;
-        /// Stores to registers trap. Without it all regions are shared memory, and a client
-        /// asks for a reference point by its slot and a bell.
+        /// Stores to registers trap. Without this feature, all regions are shared memory, and a client asks
+        /// for a reference point by its slot and its bell.
         const TRAPS = 4;
-        /// The two sides have kernels of their own, so neither can wake the other: both sleep for a
-        /// short time and look again. A segment that is the memory of a VM's PCI function.
+        /// The segment is the memory of a VM's PCI function. Guest and host have different kernels, so
+        /// neither side can wake the other: each side sleeps for a short time and looks again.
         const REMOTE = 16;
     }
 }
@@ -39,7 +39,7 @@ pub enum RingMode {
     Overwrite = 1,
 }
 
-/// Contents of BAR 0. Where everything is follows from the sizes: see [`Geometry`].
+/// Contents of BAR 0. All offsets in the device follow from the sizes in this page: see [`Geometry`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ConfigPage {
@@ -57,31 +57,31 @@ pub struct ConfigPage {
     pub session: [u8; 16],
     /// 0x50: the clock epoch when the guest was started.
     pub epoch: u64,
-    /// 0x58: ticks per second of the guest's TSC, 0 if not known.
+    /// 0x58: ticks per second of the guest's raw counter, 0 if unknown.
     pub guest_frequency: u64,
-    /// 0x60: ticks per second of the host's raw counter, 0 if not known.
+    /// 0x60: ticks per second of the host's raw counter, 0 if unknown.
     pub host_frequency: u64,
-    /// 0x68: clients [0, n) belong to vCPUs, the rest are leased.
+    /// 0x68: number n of clients that belong to vCPUs: clients [0, n). Programs lease the rest.
     pub vcpu_clients: u64,
-    /// 0x70: size of a client's schema log, bytes; it follows pages G and H.
+    /// 0x70: size of a client's schema log in bytes. The log follows pages G and H.
     pub schema_size: u64,
-    /// 0x78: size of a client's ring, bytes; it follows its schema log.
+    /// 0x78: size of a client's ring in bytes. The ring follows the schema log.
     pub ring_size: u64,
-    /// 0x80: size of a ring's block, bytes.
+    /// 0x80: size of a ring's block in bytes.
     pub block_size: u64,
-    /// 0x88: the caller's span, zeros if there is none: see [`ConfigPage::trace_parent`].
+    /// 0x88: the caller's span, zeros if there is no such span: see [`ConfigPage::trace_parent`].
     pub trace_parent: [u64; TraceParent::WORDS],
 }
 
-/// Why this library cannot use a config page.
+/// The reason why this library cannot use a config page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The magic word is this and not [`MAGIC`].
+    /// The magic word is this value instead of [`MAGIC`].
     Magic(u64),
-    /// The page is of this other version of the interface.
+    /// The page has this version of the interface instead of [`VERSION`].
     Version(u32),
-    /// The ring mode is this unknown number.
+    /// The ring mode is this number, which is unknown.
     RingMode(u32),
     /// A size is out of bounds.
     Geometry(GeometryError),
@@ -104,7 +104,7 @@ impl core::fmt::Display for ConfigError {
 
 impl core::error::Error for ConfigError {}
 
-/// The host's choices other than sizes.
+/// Choices of the host, other than sizes.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct HostInfo {
@@ -116,13 +116,13 @@ pub struct HostInfo {
     pub session: [u8; 16],
     /// The clock epoch when the guest was started.
     pub epoch: u64,
-    /// Ticks per second of the guest's TSC, 0 if not known.
+    /// Ticks per second of the guest's raw counter, 0 if unknown.
     pub guest_frequency: u64,
-    /// Ticks per second of the host's raw counter, 0 if not known.
+    /// Ticks per second of the host's raw counter, 0 if unknown.
     pub host_frequency: u64,
     /// Number of clients that belong to vCPUs: clients [0, n).
     pub vcpu_clients: u32,
-    /// The span in whose course the session is recorded.
+    /// The caller's span, during which the session is recorded.
     pub trace_parent: Option<TraceParent>,
 }
 
@@ -159,7 +159,7 @@ impl ConfigPage {
         }
     }
 
-    /// Returns the page's words, as they are in memory.
+    /// Returns the page's words, in the order of memory.
     pub fn words(&self) -> [u64; CONFIG_WORDS] {
         let pair = zerocopy::transmute!([self.version, self.ring_mode]);
         let [session, session_end]: [u64; 2] = zerocopy::transmute!(self.session);
@@ -191,7 +191,7 @@ impl ConfigPage {
         ]
     }
 
-    /// Returns the page with these words.
+    /// Returns the page that consists of these words.
     pub fn from_words(words: &[u64; CONFIG_WORDS]) -> ConfigPage {
         let [max_clients, client_args, client_data_size, control_size, data_size, magic, pair, ..] =
             *words;
@@ -226,15 +226,15 @@ impl ConfigPage {
         }
     }
 
-    /// Returns the span in whose course the session is recorded, if the host says one.
+    /// Returns the caller's span, during which the session is recorded, if the host gives a span.
     pub fn trace_parent(&self) -> Option<TraceParent> {
         TraceParent::from_words(self.trace_parent)
     }
 
-    /// Returns the geometry that the page describes, after a check of each size.
+    /// Checks each size, and returns the geometry that the page describes.
     ///
     /// # Errors
-    /// The first field that is wrong.
+    /// Returns an error for the first field that is wrong.
     pub fn geometry(&self) -> Result<Geometry, ConfigError> {
         if self.magic != MAGIC {
             return Err(ConfigError::Magic(self.magic));
@@ -257,7 +257,7 @@ impl ConfigPage {
     /// Returns the behaviour of a full ring.
     ///
     /// # Errors
-    /// [`ConfigError::RingMode`] with an unknown number.
+    /// Returns [`ConfigError::RingMode`] if the number is unknown.
     pub fn ring_mode(&self) -> Result<RingMode, ConfigError> {
         match self.ring_mode {
             0 => Ok(RingMode::Discard),
@@ -271,7 +271,8 @@ impl ConfigPage {
         Features::from_bits_truncate(self.features)
     }
 
-    /// Returns the number by which the host of a segment shows that it has ended: of the session's UUID, nonzero.
+    /// Returns the number by which the host of a segment shows that it has ended. The number is nonzero and
+    /// comes from the session's UUID.
     pub fn end_mark(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.session;
         u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Typed events: the way from Rust values to a schema and to payload words.
+//! Typed events: conversion from Rust values to a schema and payload words.
 //!
-//! [`event_type!`](crate::event_type) makes a [`Site`] of a call site's event name
-//! and field names. The types of the values, a tuple that implements [`Fields`],
-//! are inferred. Both together are an [`Event`], whose id is a compile-time constant.
+//! [`event_type!`](crate::event_type) makes a [`Site`] from the event name and field names at a call site.
+//! The compiler infers the types of the values, which are a tuple that implements [`Fields`]. [`Site`] and
+//! [`Fields`] together are an [`Event`], whose id is a compile-time constant.
 
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::schema::{self, FieldType};
 use core::marker::PhantomData;
 
-/// Maximum length of a string field, in bytes; the rest is cut off at a character.
+/// Maximum length of a string field in bytes. Longer strings are cut at a character boundary.
 pub const MAX_STR: usize = 1024;
-/// Maximum length of a slice field, in words; the rest is cut off.
+/// Maximum length of a slice field in words. Longer slices are cut.
 pub const MAX_SLICE: usize = 128;
 
-/// A value that can be a field.
+/// A value that can be a field of an event.
 pub trait Field: Copy {
-    /// Type in the schema.
+    /// Type of the field in the schema.
     const TYPE: FieldType;
     /// Returns the number of words that [`Field::put`] writes.
     fn words(self) -> usize;
@@ -73,7 +73,7 @@ impl<T> Field for *const T {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hex(pub u64);
 
-/// Cuts a string to at most `most` bytes, at a character.
+/// Cuts a string to at most `most` bytes, at a character boundary.
 pub fn cut(s: &str, most: usize) -> &str {
     if s.len() <= most {
         return s;
@@ -96,7 +96,7 @@ impl Field for &str {
     }
 }
 
-/// A string that may not be UTF-8: the producer does not check it.
+/// A string that may not be UTF-8. The producer does not check the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes<'a>(pub &'a [u8]);
 
@@ -121,7 +121,7 @@ impl Field for Bytes<'_> {
     }
 }
 
-/// Returns a word of at most eight bytes.
+/// Returns a little-endian word that contains `bytes`, which are at most eight bytes.
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -179,19 +179,19 @@ macro_rules! tuples {
 
 tuples!(A B C D E F G H I J K L M N O P);
 
-/// The names of a call site.
+/// The names of the event and of its fields at a call site.
 ///
-/// [`event_type!`](crate::event_type) makes one of names that the compiler knows;
-/// that one needs the two constants only. A site whose names are known only at run
-/// time, as in a C program, leaves them empty and implements all methods. Its
-/// [`Fields`], such as [`Words`], do not know their types at compile time either.
+/// [`event_type!`](crate::event_type) makes a site from names that the compiler knows. Such a site needs only
+/// the two constants. A site whose names are known only at run time, as in a C program, leaves the constants
+/// empty and implements all methods. The [`Fields`] of such a site, for example [`Words`], have no types at
+/// compile time either.
 pub trait Site: Copy {
     /// Name of the event.
     const NAME: &'static str;
     /// Names of the fields.
     const FIELDS: &'static [&'static str];
 
-    /// Returns the id of the event with these fields.
+    /// Returns the id of the event with fields of these types.
     #[inline(always)]
     fn id<F: Fields>(self) -> u32 {
         Event::<Self, F>::ID
@@ -203,8 +203,8 @@ pub trait Site: Copy {
         const { schema::name_hash(Self::NAME) }
     }
 
-    /// Returns the schema text, which a producer needs only on its slow path. `None` if the host need not
-    /// know one.
+    /// Returns the schema text, which a producer needs only on its slow path. Returns `None` if the producer
+    /// need not send a text to the host.
     #[inline(always)]
     fn text<'t, F: Fields>(self) -> Option<&'t dyn Text>
     where
@@ -214,10 +214,10 @@ pub trait Site: Copy {
     }
 }
 
-/// A schema text in pieces, so that nothing needs to be concatenated at
-/// compile time or allocated at run time.
+/// A schema text in pieces, so that the text need not be concatenated at compile time or allocated at run
+/// time.
 pub trait Text {
-    /// Returns the event's id: the hash of the pieces.
+    /// Returns the event's id, the hash of the whole text.
     fn id(&self) -> u32;
     /// Calls `piece` with the pieces of the canonical text, in order.
     fn pieces(&self, piece: &mut dyn FnMut(&[u8]));
@@ -229,7 +229,7 @@ pub trait Text {
     }
 }
 
-/// An event: a site's names with its values' types.
+/// An event: the names of a site with the types of its values.
 #[derive(Debug)]
 pub struct Event<S, F>(PhantomData<(S, F)>);
 
@@ -265,7 +265,7 @@ impl<S: Site, F: Fields> Event<S, F> {
         SchemaText { id: Self::ID, name: S::NAME, fields: S::FIELDS, types: F::TYPES };
 }
 
-/// The schema text of names and types that are known at compile time.
+/// A schema text whose names and types are known at compile time.
 #[derive(Clone, Copy, Debug)]
 pub struct SchemaText {
     /// Id of the event.
@@ -295,7 +295,7 @@ impl Text for SchemaText {
     }
 }
 
-/// The names and types of an event that are known only at run time, as a schema text.
+/// An event whose names and types are known only at run time, from a schema text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DynamicEvent<T> {
     id: u32,
@@ -304,7 +304,7 @@ pub struct DynamicEvent<T> {
 }
 
 impl<T: AsRef<str>> DynamicEvent<T> {
-    /// Takes a canonical schema text: `NAME(FIELD:TYPE,..)`.
+    /// Makes an event from a canonical schema text: `NAME(FIELD:TYPE,..)`.
     pub fn new(text: T) -> DynamicEvent<T> {
         let whole = text.as_ref();
         let name = whole.split_once('(').map_or(whole, |(name, _)| name);
@@ -328,7 +328,7 @@ impl<T: AsRef<str>> Text for DynamicEvent<T> {
 }
 
 impl<T: AsRef<str>> Site for &DynamicEvent<T> {
-    // Known at run time only.
+    // The names are known at run time only.
     const NAME: &'static str = "";
     const FIELDS: &'static [&'static str] = &[];
 
@@ -351,7 +351,7 @@ impl<T: AsRef<str>> Site for &DynamicEvent<T> {
     }
 }
 
-/// The id of a record without a text: a reserved one, or one that the host knows already.
+/// Id of a record whose producer sends no schema text: a reserved id, or an id that the host knows already.
 #[derive(Clone, Copy, Debug)]
 pub struct Id(pub u32);
 
@@ -375,8 +375,7 @@ impl Site for Id {
     }
 }
 
-/// Scalar fields that are words already. The [`Site`] knows their types, at run
-/// time.
+/// Scalar fields that are words already. The [`Site`] knows the types of the fields at run time.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a>(pub &'a [u64]);
 
@@ -388,7 +387,8 @@ impl Fields for Words<'_> {
     }
     #[inline(always)]
     fn put(self, out: &[AtomicU64]) {
-        // Most events are short, and the setup of a loop of unknown length is slow.
+        // Short events are unrolled, because most events are short, and the setup of a loop of unknown length
+        // is slow.
         match (out, self.0) {
             ([p], &[a]) => p.store(a, Relaxed),
             ([p, q], &[a, b]) => {
@@ -409,7 +409,7 @@ impl Fields for Words<'_> {
     }
 }
 
-/// Words that are in two places.
+/// Words in two places, one after the other.
 impl Fields for [Words<'_>; 2] {
     const TYPES: &'static [FieldType] = &[];
     #[inline(always)]
@@ -424,21 +424,22 @@ impl Fields for [Words<'_>; 2] {
     }
 }
 
-/// Names of an event's call site as a note of the program's file, which commands list without running the
-/// program. Linkers that remove what nothing refers to keep notes, and `strip` does.
+/// The names at an event's call site, as an ELF note in the program's file. Commands can list the notes
+/// without running the program. Linkers that remove unreferenced sections keep notes, and `strip` keeps
+/// notes, too.
 #[doc(hidden)]
 #[derive(Debug)]
 #[repr(C, align(4))]
 pub struct Note<const N: usize> {
-    /// Bytes of the owner and of the text, and the note's type.
+    /// Size of the owner and size of the text in bytes, and type of the note.
     head: [u32; 3],
     owner: [u8; 12],
-    /// `NAME(FIELD,..)`, and zeros.
+    /// `NAME(FIELD,..)`, padded with zeros.
     text: [u8; N],
 }
 
 impl<const N: usize> Note<N> {
-    /// Makes one; `N` is its [`note_size`].
+    /// Makes a note. `N` must be the result of [`note_size`].
     pub const fn new(name: &str, fields: &[&str]) -> Note<N> {
         let mut text = [0; N];
         let mut at = copied(&mut text, 0, name);
@@ -454,12 +455,12 @@ impl<const N: usize> Note<N> {
         if fields.is_empty() {
             text[at] = b')';
         }
-        // The owner's size has its first zero.
+        // The size of the owner includes the first zero.
         Note { head: [11, N as u32, 1], owner: *b"hypertrace\0\0", text }
     }
 }
 
-/// Returns the bytes of a note's text: whole words of 32 bits.
+/// Returns the size in bytes of a note's text, rounded up to a multiple of 4.
 #[doc(hidden)]
 pub const fn note_size(name: &str, fields: &[&str]) -> usize {
     let mut size = name.len() + 2;
@@ -471,7 +472,7 @@ pub const fn note_size(name: &str, fields: &[&str]) -> usize {
     size.next_multiple_of(4)
 }
 
-/// Copies a text into an array. Returns the place after it.
+/// Copies a text into an array at index `at`. Returns the index after the text.
 const fn copied<const N: usize>(to: &mut [u8; N], at: usize, text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut i = 0;
@@ -482,9 +483,9 @@ const fn copied<const N: usize>(to: &mut [u8; N], at: usize, text: &str) -> usiz
     at + i
 }
 
-/// Names a call site and pairs it with its values. Expands to
-/// `(site, (value, ...))`, for functions that are generic over [`Site`] and
-/// [`Fields`]. `name = value` is a field; `name` alone is a variable of that name.
+/// Makes a site and pairs it with the values at the call site. Expands to `(site, (value, ...))`, for
+/// functions that are generic over [`Site`] and [`Fields`]. `name = value` is a field; `name` alone is a
+/// variable of that name.
 ///
 /// `event_type!("disk_read", lba, len = sectors * 512)`.
 #[macro_export]
@@ -496,7 +497,7 @@ macro_rules! event_type {
             const NAME: &'static str = $name;
             const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
         }
-        // Other systems' programs are laid out by linker scripts of their own.
+        // Only on Linux, because programs for other systems have linker scripts of their own.
         #[cfg(target_os = "linux")]
         const _: () = {
             use $crate::event::{Note, Site, note_size};

@@ -2,9 +2,10 @@
 
 //! The interface of 2016, which a device still serves to old guests.
 //!
-//! Such a guest reads five [words](Words) at the start of the config page. It stores the arguments of an event
-//! to its slot in BAR 1, except for the first one, and then the first one to its register at `client * 8` in BAR 2.
-//! Newer guests use nothing of this but the number of clients.
+//! An old guest reads five [words](Words) at the start of the config page. To record an event, the guest
+//! stores all arguments but the first to the client's slot in BAR 1, and then the first argument to the
+//! client's register at `client * 8` in BAR 2. Of all this, newer guests use only the number of clients and
+//! the number of arguments.
 
 use crate::layout::{Geometry, WORD};
 
@@ -18,9 +19,9 @@ pub struct Words {
     pub client_args: u64,
     /// 0x10: 8 * client_args.
     pub client_data_size: u64,
-    /// 0x18: bytes of registers at the start of BAR 2.
+    /// 0x18: size in bytes of the 2016 registers at the start of BAR 2.
     pub control_size: u64,
-    /// 0x20: bytes of argument slots in BAR 1.
+    /// 0x20: size in bytes of the argument slots in BAR 1.
     pub data_size: u64,
 }
 
@@ -37,7 +38,7 @@ impl Words {
     }
 }
 
-/// Returns the words of BAR 1 that hold the arguments of a client's event, except for the first one.
+/// Returns the words of BAR 1 that contain all arguments of a client's event but the first.
 pub fn slot<'d, T>(data: &'d [T], client: u32, g: &Geometry) -> Option<&'d [T]> {
     let first = u64::from(client) * g.legacy_slot_stride() / WORD;
     data.get(usize::try_from(first).ok()?..)?.get(..g.legacy_args as usize - 1)

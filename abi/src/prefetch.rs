@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Prefetching of a cache line that is about to be written.
+//! Prefetching of a cache line for a later store.
 #![allow(unsafe_code)]
 
 use crate::atomic::AtomicU64;
 
-/// Distance in words to the cache line that is prefetched. At the pace of an emit the
-/// line arrives before it is needed; a quarter of this is too little.
+/// Distance in words to the cache line that is prefetched. At this distance, the line arrives before the emit
+/// that needs it. A quarter of this distance is too short.
 const AHEAD: usize = 128;
 
-/// Prefetches the cache line of a word that is [`AHEAD`] of this one, for a store, where the CPU can. The
-/// address need not be mapped.
+/// Prefetches the cache line [`AHEAD`] words after word `at` for a store, if the CPU can. The address need
+/// not be mapped.
 #[inline(always)]
 pub(crate) fn prefetch_for_store(words: &[AtomicU64], at: usize) {
-    // In assembly: without the target feature of this instruction the compiler emits a
-    // prefetch for loads, which leaves the line shared. CPUs without the instruction
-    // execute it as a no-op.
+    // In assembly, because without the target feature of this instruction the compiler emits a prefetch for
+    // loads, which leaves the line shared. CPUs that do not support the instruction execute a no-op.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: affects nothing but the caches, and never faults.
     unsafe {

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Schemas: the description of an event, and the check of a payload against it.
+//! Schemas: a schema describes an event, and a payload can be checked against the schema.
 //!
-//! Canonical text: `name(field:type,field:type)`, no spaces. The event's id is
-//! the text's hash, so an id means the same shape in every thread, process and
-//! boot.
+//! The canonical text of a schema is `name(field:type,field:type)`, without spaces. The hash of the text is
+//! the event's id, so an id means the same schema in every thread, process and boot.
 
 use crate::kinds;
 use crate::record::id;
 
-/// Maximum length of an event's or a field's name, in bytes.
+/// Maximum length in bytes of the name of an event or a field.
 pub const MAX_NAME: usize = 64;
 /// Maximum number of fields of an event.
 pub const MAX_FIELDS: usize = 16;
 /// Maximum length of a schema text, in bytes.
 pub const MAX_TEXT: usize = MAX_NAME + 2 + MAX_FIELDS * (MAX_NAME + 1 + 5 + 1);
-/// Maximum number of schemas of a client: a host knows no more, and a producer describes no more.
+/// Maximum number of schemas of a client, which both the host and the producer respect.
 pub const MAX_SCHEMAS: usize = 1024;
 
-/// Continues an FNV-1a hash of 32 bits. The algorithm is small enough for constant
-/// evaluation in a compiler, a C macro or firmware.
+/// Continues a 32-bit FNV-1a hash. The algorithm is small enough for const evaluation, C macros and firmware.
 pub(crate) const fn fnv1a(mut hash: u32, bytes: &[u8]) -> u32 {
     let mut i = 0;
     while i < bytes.len() {
@@ -37,7 +35,7 @@ pub const FNV_START: u32 = 0x811c_9dc5;
 #[doc(hidden)]
 pub const FNV_PRIME: u32 = 0x0100_0193;
 
-/// Turns a hash into an id: ids below [`id::FIRST`] are reserved.
+/// Converts a hash to an id. Ids below [`id::FIRST`] are reserved.
 pub(crate) const fn id_of_hash(hash: u32) -> u32 {
     if hash < id::FIRST { hash | 0x8000_0000 } else { hash }
 }
@@ -47,24 +45,24 @@ pub const fn id_of(text: &str) -> u32 {
     id_of_hash(fnv1a(FNV_START, text.as_bytes()))
 }
 
-/// Returns the hash of an event's name; its low 12 bits are the enable mask's slot.
+/// Returns the hash of an event's name. The low 12 bits of the hash are the name's slot in the enable mask.
 pub const fn name_hash(name: &str) -> u32 {
     fnv1a(FNV_START, name.as_bytes())
 }
 
-/// Returns the enable mask's slot of a name.
+/// Returns the slot of a name in the enable mask.
 pub const fn mask_slot(name: &str) -> usize {
     mask_slot_of(name_hash(name))
 }
 
-/// Returns the enable mask's slot of a name with this hash.
+/// Returns the slot in the enable mask of a name with this hash.
 pub const fn mask_slot_of(name_hash: u32) -> usize {
     (name_hash & 0xfff) as usize
 }
 
 kinds! {
-    /// Encoding of a field, with its name in a schema text. The order is that of `docs/abi.md`.
-    /// A scalar takes one 64-bit word, extended by its sign or by zeros.
+    /// Encoding of a field, with the name of the encoding in a schema text, in the order of `docs/abi.md`. A
+    /// scalar takes one 64-bit word and is sign-extended or zero-extended.
     #[allow(missing_docs)]
     pub enum FieldType {
         U8 => "u8",
@@ -81,15 +79,15 @@ kinds! {
         Bool => "bool",
         /// A u64 that reports show in hexadecimal: addresses, masks.
         X64 => "x64",
-        /// u32 length, then that many bytes of UTF-8, zero-padded to a word.
+        /// u32 length, then as many bytes of UTF-8, zero-padded to a word.
         Str => "str",
-        /// A count word, then that many words.
+        /// A word with the count, then as many words.
         Words => "[u64]",
     }
 }
 
 impl FieldType {
-    /// Returns whether every value takes exactly one word.
+    /// Returns whether every value of this type takes exactly one word.
     pub(crate) const fn is_scalar(self) -> bool {
         !matches!(self, FieldType::Str | FieldType::Words)
     }
@@ -99,8 +97,8 @@ impl FieldType {
     }
 }
 
-/// Returns whether a schema can contain a name: `[A-Za-z_][A-Za-z0-9_]*`, 1 to
-/// [`MAX_NAME`] bytes.
+/// Returns whether a schema can contain this name. A name is `[A-Za-z_][A-Za-z0-9_]*`, 1 to [`MAX_NAME`]
+/// bytes.
 pub const fn is_name(name: &str) -> bool {
     let bytes = name.as_bytes();
     if bytes.is_empty() || bytes.len() > MAX_NAME || bytes[0].is_ascii_digit() {
@@ -125,7 +123,7 @@ pub struct FieldDesc<'a> {
     pub ty: FieldType,
 }
 
-/// The types of a schema's fields: the part of a schema that checks need.
+/// The types of a schema's fields, which are all that a check needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     types: [FieldType; MAX_FIELDS],
@@ -138,13 +136,14 @@ impl Shape {
         &self.types[..usize::from(self.len)]
     }
 
-    /// Returns the length of every payload in words, if all fields are scalars.
+    /// Returns the length in words that every payload has if all fields are scalars, or else `None`.
     pub fn fixed_words(&self) -> Option<u16> {
         self.types().iter().all(|t| t.is_scalar()).then_some(self.len.into())
     }
 
-    /// Checks that the payload is exactly as long as its fields require. Returns
-    /// the number of padding bytes after a last string (0 to 7), or `None`.
+    /// Checks that the payload is exactly as long as its fields require. Returns the number of padding bytes
+    /// (0 to 7) after a string in the last field, 0 if the last field is not a string, or `None` if the check
+    /// fails.
     pub fn check(&self, payload: &[u64]) -> Option<usize> {
         let mut fields = Values { types: self.types(), rest: payload };
         let mut pad = 0;
@@ -157,8 +156,8 @@ impl Shape {
         fields.rest.is_empty().then_some(pad)
     }
 
-    /// Iterates over the values of a payload, in order. Ends early if the payload is
-    /// too short: call [`Shape::check`] before.
+    /// Iterates over the values of a payload, in order. Call [`Shape::check`] first: the iterator ends early
+    /// if the payload is too short.
     pub fn values<'a>(&'a self, payload: &'a [u64]) -> Values<'a> {
         Values { types: self.types(), rest: payload }
     }
@@ -173,12 +172,12 @@ pub enum Value<'a> {
     Float(f64),
     Bool(bool),
     Hex(u64),
-    /// Bytes as the producer wrote them; not necessarily UTF-8.
+    /// Bytes as the producer wrote them, not necessarily UTF-8.
     Str(&'a [u8]),
     Words(&'a [u64]),
 }
 
-/// Iterator over the values of a payload; see [`Shape::values`].
+/// Iterator over the values of a payload. [`Shape::values`] makes it.
 #[derive(Clone, Debug)]
 pub struct Values<'a> {
     types: &'a [FieldType],
@@ -227,9 +226,9 @@ pub enum SchemaError {
     TooLong,
     /// The text is not `name(...)`.
     Form,
-    /// [`is_name`] refuses an event's or field's name.
+    /// [`is_name`] refuses the name of the event or of a field.
     Name,
-    /// A type does not exist.
+    /// The type of a field does not exist.
     Type,
     /// There are more than [`MAX_FIELDS`] fields.
     TooManyFields,
@@ -262,10 +261,10 @@ pub struct Schema<'a> {
 }
 
 impl<'a> Schema<'a> {
-    /// Parses a canonical text; nothing else is accepted.
+    /// Parses a canonical text. Refuses any other text.
     ///
     /// # Errors
-    /// The rule that the text breaks.
+    /// Returns the rule that the text breaks.
     pub fn parse(text: &'a str) -> Result<Schema<'a>, SchemaError> {
         if text.len() > MAX_TEXT {
             return Err(SchemaError::TooLong);

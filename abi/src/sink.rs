@@ -2,8 +2,8 @@
 
 //! The interface between a device and a trace engine.
 //!
-//! The device knows the guest's memory but no schema; the sink knows schemas
-//! and files but no guest. The VMM connects them.
+//! The device knows the guest's memory but no schemas. The sink knows schemas and files but no guest. The VMM
+//! connects the two.
 
 use crate::config::RingMode;
 use crate::layout::local::TRIGGERS_BYTES;
@@ -13,7 +13,7 @@ use crate::ring::Consumer;
 use crate::trace_parent::TraceParent;
 use core::time::Duration;
 
-/// Outcome of a reference point; also the status word of the reply.
+/// Outcome of a reference point, which is also the status in the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
@@ -21,62 +21,61 @@ pub enum Status {
     Recorded = 0,
     /// No trace wanted the point.
     Filtered = 1,
-    /// The host had no room: counted.
+    /// The host had no room for the point, and counted it.
     Failed = 2,
-    /// The slot is malformed: counted.
+    /// The slot is malformed. The host counted the point.
     Invalid = 3,
-    /// The point exceeds the client's rate limit: counted.
+    /// The point exceeds the client's rate limit. The host counted the point.
     Limited = 4,
 }
 
 /// A reference point, copied once out of guest memory.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferencePoint<'a> {
-    /// Client whose register was stored to; below the device's number of clients.
+    /// Client to whose register the guest stored. Always below the device's number of clients.
     pub client: u32,
-    /// The guest's number for the point.
+    /// Sequence number of the point, chosen by the guest.
     pub seq: u32,
-    /// Event id, by the guest's account; [`crate::record::id::HYPERTRACE`] for an
-    /// event of the 2016 interface.
+    /// Event id, as the guest claims. [`crate::record::id::HYPERTRACE`] for an event of the 2016 interface.
     pub id: u32,
-    /// Hash of the event's name, by the guest's account.
+    /// Hash of the event's name, as the guest claims.
     pub name_hash: u32,
-    /// The guest CPU, by the guest's account.
+    /// Number of the guest CPU, as the guest claims.
     pub cpu: u32,
-    /// The guest's clock before the store, by the guest's account; 0 from 2016.
+    /// Time of the guest's clock before the store, as the guest claims. 0 for an event of the 2016 interface.
     pub guest_time: u64,
     /// The host's raw counter when the store arrived.
     pub host_time: u64,
-    /// Payload, in the encoding of the id's schema.
+    /// Payload words, encoded as the schema of the id says.
     pub words: &'a [u64],
 }
 
 /// Result of one call of [`DrainSink::drain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Number of ring words taken and committed.
+    /// Number of ring words that the sink took and committed.
     pub words: u64,
-    /// Whether there is more to take now.
+    /// Whether the client has more to take now.
     pub more: bool,
 }
 
-/// Facts about a client from records and texts that a sink has taken: the guest sends them once.
+/// Facts about a client that a sink has read from records and texts. The guest sends these facts only once.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownClient<'a> {
-    /// The client.
+    /// Number of the client.
     pub client: u32,
-    /// Token of its holder, 0 if there was none.
+    /// Token of the client's holder, 0 if there was no holder.
     pub token: u64,
     /// Clock of the holder's timestamps.
     pub clock: ClockKind,
-    /// Name of the holder, by the guest's account.
+    /// Name of the holder, as the guest claims.
     pub name: &'a str,
     /// Schema texts of the client's events.
     pub texts: &'a [&'a str],
 }
 
-/// A set of event names, as a bit for each `hash % 4096`, as in page L of a segment.
-/// Names with the same bit are in the set together.
+/// A set of event names, with a bit for each value of `hash % 4096`, as in page L of a segment. Names with
+/// the same bit are all in the set or all not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameSet(pub [u64; NAME_SET_WORDS]);
 
@@ -90,14 +89,15 @@ impl NameSet {
     /// The set of all names.
     pub const ALL: NameSet = NameSet([u64::MAX; NAME_SET_WORDS]);
 
-    /// Returns the place of a name, given its hash: the index of a word, and a mask of its bit.
+    /// Returns the place of the name with this hash: the index of a word, and a mask for the bit in this
+    /// word.
     #[inline(always)]
     pub const fn place(name_hash: u32) -> (usize, u64) {
         let bit = name_hash as usize % (NAME_SET_WORDS * 64);
         (bit / 64, 1 << (bit % 64))
     }
 
-    /// Adds a name, given its hash.
+    /// Adds the name with this hash.
     pub fn set(&mut self, name_hash: u32) {
         let (word, bit) = NameSet::place(name_hash);
         self.0[word] |= bit;
@@ -108,12 +108,13 @@ impl NameSet {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PassConfig {
-    /// The guest's enable mask, a byte per slot, 0 is on, if it may have changed since the last pass. The sink
-    /// gives it in the first pass of each [generation](DrainSink::begin_generation), because the device's mask is all on
-    /// until then.
+    /// The guests' enable mask, one byte per slot (0 is on), if the mask may have changed since the last
+    /// pass. In the first pass of each [generation](DrainSink::begin_generation), the sink always gives the
+    /// mask, because the device turns all names on when a generation begins.
     pub mask: Option<[u8; MASK_BYTES as usize]>,
-    /// Names of the reference points that may have an effect in the host: [`EventSink::reference_point`]
-    /// must be called for those. Others may be recorded on the host's behalf, in a relay's ring.
+    /// Names of the reference points that may have an effect in the host, for which
+    /// [`EventSink::reference_point`] must be called. A relay may record all other points in its ring, on the
+    /// host's behalf.
     pub points: NameSet,
 }
 
@@ -127,13 +128,13 @@ impl PassConfig {
 }
 
 impl Default for PassConfig {
-    /// Leaves the mask as it is. Every point may have an effect.
+    /// Returns settings that leave the mask as it is, and let every point have an effect.
     fn default() -> PassConfig {
         PassConfig { mask: None, points: NameSet::ALL }
     }
 }
 
-/// Facts about a trace that a device tells its guests.
+/// Facts about a trace session that a device tells its guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionInfo {
@@ -141,11 +142,11 @@ pub struct SessionInfo {
     pub session: [u8; 16],
     /// Behaviour of a full ring.
     pub ring_mode: RingMode,
-    /// Ticks per second of the guests' TSC, 0 if not known.
+    /// Ticks per second of the guests' TSC, 0 if unknown.
     pub guest_frequency: u64,
-    /// Ticks per second of the host's raw counter, 0 if not known.
+    /// Ticks per second of the host's raw counter, 0 if unknown.
     pub host_frequency: u64,
-    /// The span in whose course the session is recorded.
+    /// The caller's span, during which the session is recorded.
     pub trace_parent: Option<TraceParent>,
 }
 
@@ -160,27 +161,28 @@ impl SessionInfo {
 
 /// The trace engine, as a device sees it.
 ///
-/// A sink around another one forwards every method.
+/// A sink that wraps another sink forwards every method.
 pub trait EventSink: Send + Sync {
-    /// Returns the facts for the config page. They stay the same.
+    /// Returns the facts for the config page. Every call returns the same facts.
     fn session_info(&self) -> SessionInfo;
 
-    /// Records the point or counts it, on the vCPU's thread. Takes no lock, allocates
-    /// nothing, waits for nothing.
+    /// Records the point or counts it, on the vCPU's thread. Takes no lock, allocates nothing and never
+    /// waits.
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status;
 
-    /// Returns whether the calling thread could record any reference point now. A host that
-    /// can let a point wait drains first if not.
+    /// Returns whether the calling thread has room to record any reference point now. If not, a host that can
+    /// let a point wait drains first.
     fn has_room_for_point(&self) -> bool {
         true
     }
 
-    /// Gives the drain loop's side of the sink to `work`, once, and to nothing else meanwhile: for a whole pass,
-    /// or for calls between two. Reference points do not wait for it.
+    /// Calls `work` once with the drain loop's side of the sink, and gives this side to nobody else
+    /// meanwhile. `work` is a whole pass, or calls between two passes. Reference points do not wait for
+    /// `work`.
     fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink));
 }
 
-/// Someone beside the device has the sink too.
+/// A sink that the device shares with others.
 #[cfg(feature = "host")]
 impl<S: EventSink + ?Sized> EventSink for alloc::sync::Arc<S> {
     fn session_info(&self) -> SessionInfo {
@@ -213,64 +215,65 @@ pub fn with_drain<R>(
     result.expect("the sink calls it")
 }
 
-/// The side of a sink that the drain loop's thread uses. The defaults are those of a sink that keeps nothing.
+/// The side of a sink that the drain loop's thread uses. The default methods suit a sink that keeps nothing.
 pub trait DrainSink {
-    /// Begins a pass over all clients. Everything that a vCPU
-    /// thread recorded before this call has its schema in some client's log, so the sink
-    /// notes the ends of its own rings. Returns what guests have to know from now on.
+    /// Begins a pass over all clients. The schema of everything that a vCPU's thread recorded before this
+    /// call is in the schema log of some client, so the sink notes the ends of its own rings here. Returns
+    /// the settings for guests from now on.
     fn begin_pass(&mut self) -> PassConfig {
         PassConfig::default()
     }
 
-    /// Begins another generation of guests, after a reset or a restore, with another clock: positions in
-    /// rings and sequence numbers do not follow those before, and consumers count losses and faults from 0.
-    /// After a reset all rings are empty and nothing is known. After a restore, guests continue with
-    /// what is `known` of their clients, and do not send that again. It is as untrusted as what guests send.
+    /// Begins another generation of guests with another clock, after a reset or a restore. Ring positions and
+    /// sequence numbers do not continue those of the last generation, and consumers count losses and faults
+    /// from 0. After a reset, all rings are empty and `known` is empty. After a restore, guests do not send
+    /// the facts in `known` again. These facts are as untrusted as data that guests send.
     ///
-    /// Returns the generation's clock epoch, at least `epoch`. Everything before was drained or
-    /// discarded. Called in no pass.
+    /// Returns the generation's clock epoch, at least `epoch`. The caller has drained or discarded all
+    /// earlier records, and never calls this during a pass.
     fn begin_generation(&mut self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         let _ = known;
         epoch
     }
 
     /// Begins a [generation](DrainSink::begin_generation) of events that were in the rings before this host
-    /// served them, or before their machine was restored: nothing relates their times to the host's. A sink
-    /// that does not say so gives them the clock of what the host sees meanwhile. The machine may have run since the
-    /// host's raw counter was `since`: records of the generation that follows may be as old.
+    /// served the rings, or before the machine was restored. Nothing relates the times of these events to the
+    /// host's time. The default method ignores this, and gives the events the clock of the generation. The
+    /// machine may have run since the host's raw counter was `since`, so records of the next generation may
+    /// be as old as this.
     fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>], since: u64) -> u32 {
         let _ = since;
         self.begin_generation(epoch, known)
     }
 
-    /// Calls `each` with the facts about each client, for a snapshot of the device. Tokens are the
-    /// device's to fill in. Called in no pass.
+    /// Calls `each` with the facts about each client, for a snapshot of the device. The device fills in the
+    /// tokens. Never called during a pass.
     fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         let _ = each;
     }
 
-    /// Announces the last passes: no producer runs any more, so
-    /// the passes from now on take everything that is left. The sink need not protect
-    /// clients from each other in them.
+    /// Announces the last passes. No producer runs any more, so the passes from now on take everything that
+    /// is left, and the sink need not protect clients from each other.
     fn last_pass(&mut self) {}
 
-    /// Takes the number of further events that were lost in processes which hold no
-    /// client, and so have no ring to report them in.
+    /// Takes the number of events that have been lost since the last call in processes without a client,
+    /// which have no ring in which to report them.
     fn unattached(&mut self, more: u64) {
         let _ = more;
     }
 
-    /// Takes at most one packet of records out of the client's ring, commits it, and
-    /// advances the ring's tail.
+    /// Takes at most one packet of records out of the client's ring, commits the packet, and advances the
+    /// ring's tail.
     fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained;
 
-    /// Ends the pass: the sink drains its own rings up to the
-    /// noted ends.
+    /// Ends the pass. The sink drains its own rings up to the ends that it noted at the beginning of the
+    /// pass.
     fn end_pass(&mut self) {}
 
-    /// Returns for how long the sink needs no other pass unless the drain loop is woken: its own rings are empty, the last
-    /// pass found nothing there, and a thread that records there after a [pause](crate::drain::PAUSE) wakes the loop.
-    /// Called after a pass. If zero, the loop keeps its timer; [`Duration::MAX`] is for ever.
+    /// Returns for how long the sink needs no pass unless somebody wakes the drain loop. If the result is not
+    /// zero, the sink's own rings are empty, the last pass found nothing in them, and a thread that records
+    /// in them after a [pause](crate::drain::PAUSE) wakes the loop. If the result is zero, the loop keeps its
+    /// timer. [`Duration::MAX`] means for ever. Called after a pass.
     fn quiet_for(&mut self) -> Duration {
         Duration::ZERO
     }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The caller's span, by W3C's Trace Context: <https://www.w3.org/TR/trace-context/#traceparent-header>.
+//! The caller's span, as defined by the W3C Trace Context:
+//! <https://www.w3.org/TR/trace-context/#traceparent-header>.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// The environment variable by which a program gets its caller's span.
+/// Environment variable in which a program receives its caller's span.
 pub const ENVIRONMENT: &str = "TRACEPARENT";
 
-/// The span in whose course a session is recorded, as in a `traceparent` header of version 00.
+/// The caller's span, during which a session is recorded, as in a `traceparent` header of version 00.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     trace_id: [u8; 16],
@@ -17,17 +18,17 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// Bytes of its text.
+    /// Length of the span's text in bytes.
     pub const TEXT_BYTES: usize = 55;
-    /// Words of it in a config page.
+    /// Number of words that the span takes in a config page.
     pub const WORDS: usize = 4;
 
-    /// Returns the trace's number, not all zero.
+    /// Returns the trace's id, which is nonzero.
     pub fn trace_id(&self) -> [u8; 16] {
         self.trace_id
     }
 
-    /// Returns the span's number, not all zero.
+    /// Returns the span's id, which is nonzero.
     pub fn span_id(&self) -> [u8; 8] {
         self.span_id
     }
@@ -37,7 +38,7 @@ impl TraceParent {
         self.flags
     }
 
-    /// Returns the words of a config page that say so.
+    /// Returns the words that represent a span in a config page.
     pub fn words(parent: Option<&TraceParent>) -> [u64; TraceParent::WORDS] {
         parent.map_or([0; TraceParent::WORDS], |TraceParent { trace_id, span_id, flags }| {
             let [high, low] = zerocopy::transmute!(*trace_id);
@@ -45,7 +46,7 @@ impl TraceParent {
         })
     }
 
-    /// Returns what these words of a config page say. `None` where an id is zero.
+    /// Returns the span that these words of a config page represent, or `None` if an id is zero.
     pub fn from_words(words: [u64; TraceParent::WORDS]) -> Option<TraceParent> {
         let [high, low, span, flags] = words;
         let has_ids = high | low != 0 && span != 0;
@@ -57,21 +58,21 @@ impl TraceParent {
     }
 }
 
-/// Error: a text is no `traceparent` of version 00.
+/// The reason why a text is not a `traceparent` of version 00.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceParentError {
-    /// It has another length.
+    /// The text has this length in bytes instead of [`TraceParent::TEXT_BYTES`].
     Length(usize),
-    /// It is of another version.
+    /// The version is not 00.
     Version,
-    /// A dash is missing at this byte.
+    /// The byte at this index is not a dash.
     Dash(usize),
-    /// The byte at this place is no lower-case hexadecimal digit.
+    /// The byte at this index is not a lower-case hexadecimal digit.
     Digit(usize),
-    /// The trace's number is zero.
+    /// The trace's id is zero.
     TraceId,
-    /// The span's number is zero.
+    /// The span's id is zero.
     SpanId,
 }
 
@@ -119,7 +120,7 @@ impl FromStr for TraceParent {
     }
 }
 
-/// Reads the `N` bytes whose digits begin at `at`.
+/// Reads `N` bytes from the digits that begin at index `at`.
 fn number<const N: usize>(text: &[u8], at: usize) -> Result<[u8; N], TraceParentError> {
     let digit = |at: usize| match text[at] {
         digit @ b'0'..=b'9' => Ok(digit - b'0'),

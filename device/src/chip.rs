@@ -24,25 +24,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// A way to wake the drain loop, for a KICK that came by a trap.
+/// A way for the chip to wake the drain loop after a store that trapped.
 pub trait DrainWaker: Send + Sync {
-    /// Wakes the drain loop. Runs on a vCPU's thread and must not block.
+    /// Wakes the drain loop. The chip calls this on a vCPU's thread, so this must not block.
     fn wake(&self);
 
-    /// Returns whether [`DrainWaker::wake`] does something. If not, the loop keeps its timer.
+    /// Returns whether [`DrainWaker::wake`] wakes the loop. If not, the loop keeps its timer.
     fn works(&self) -> bool {
         true
     }
 }
 
-/// `move || kick.wake()`, or what the VMM has instead.
+/// A closure, for example `move || kick.wake()`.
 impl<F: Fn() + Send + Sync> DrainWaker for F {
     fn wake(&self) {
         self();
     }
 }
 
-/// Wakes nothing: for a drain loop that runs by a timer alone.
+/// A waker that wakes nothing, for a drain loop that only uses a timer.
 impl DrainWaker for () {
     fn wake(&self) {}
 
@@ -51,21 +51,21 @@ impl DrainWaker for () {
     }
 }
 
-/// Ticks per second that no host's counter reaches.
+/// A frequency in ticks per second that no host's counter reaches.
 const FASTEST_COUNTER: u64 = 10_000_000_000;
 
-/// The VMM's choices.
+/// Choices of the VMM.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ChipConfig {
-    /// Number of clients that belong to vCPUs: clients [0, n). The rest are leased. A
-    /// number above the geometry's clients means all of them.
+    /// Number n of clients that belong to vCPUs: clients [0, n). Programs lease the rest. A number above the
+    /// geometry's number of clients means all clients.
     pub vcpu_clients: u32,
-    /// Whether KICK is an ioeventfd.
+    /// Whether the VMM arms KICK as an ioeventfd.
     pub has_doorbells: bool,
-    /// Reference points per second that one client may make, 0 for no limit.
-    /// They may come in bursts of up to one second's number. If the sink does not know the host's
-    /// frequency, the limit is stricter than this.
+    /// Number of reference points that one client may make per second, 0 for no limit. A burst may have the
+    /// number of one second. If the sink does not know the frequency of the host's counter, the actual limit
+    /// is stricter.
     pub reference_points_per_second: u32,
 }
 
@@ -85,31 +85,32 @@ impl ChipConfig {
     }
 }
 
-/// The 2016 register of a client, as an offset after those of its page.
+/// Offset of a client's 2016 register, after the registers in the client's page.
 const LEGACY: u64 = register::END;
-/// KICK of the whole device, after it in the first client's.
+/// Offset of KICK among the registers of the first client, after the 2016 register. The device has only one
+/// KICK.
 const KICK: u64 = LEGACY + WORD;
 const _: () = assert!(KICK / WORD + 1 == REGISTERS as u64);
 
-/// A client's registers. Aligned so that two vCPUs share no cache line.
+/// A client's registers. The alignment keeps the registers of two vCPUs out of one cache line.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Registers {
-    /// Values of registers between stores, by offset.
+    /// Shadow word of each register, by offset. Partial stores accumulate here.
     pub(crate) shadows: [AtomicU64; REGISTERS],
-    /// Time at which the next reference point is due, in host ticks (rate limit).
+    /// Time at which the next reference point is due for the rate limit, in host ticks.
     due: AtomicU64,
-    /// Whether a guest has stored to one of these registers since the device was made or reset.
+    /// Whether a guest has stored to any of these registers since the device was made or reset.
     pub(crate) is_used: AtomicBool,
 }
 
-/// The device, which records in an [`EventSink`].
+/// The device, which records events in an [`EventSink`].
 pub struct Chip {
     // Fixed configuration.
     pub(crate) config: ConfigPage,
     pub(crate) geometry: Geometry,
     pub(crate) ring_mode: RingMode,
-    /// Host ticks that each reference point uses up of its client's rate, 0 for no limit.
+    /// Minimum average interval between two reference points of a client in host ticks, 0 for no limit.
     rate_interval: u64,
     /// Host ticks per second, for the rate limit.
     rate_second: u64,
@@ -118,14 +119,14 @@ pub struct Chip {
     pub(crate) sink: Box<dyn EventSink>,
     waker: Box<dyn DrainWaker>,
     // Volatile state.
-    /// Each reset changes the epoch of the guest's clocks.
+    /// Clock epoch and mask version. Each reset changes the epoch.
     pub(crate) versions: Versions,
     pub(crate) registers: Box<[Registers]>,
-    /// The drain loop's; vCPU threads never lock it.
+    /// State of the drain loop for all clients. vCPU threads never lock this mutex.
     pub(crate) clients: Mutex<Clients>,
-    /// The drain loop's decision to rest.
+    /// State from which the drain loop decides whether to rest. vCPU threads never lock this mutex.
     pub(crate) rest: Mutex<RestDecision>,
-    /// The drain loop waits for a KICK, or will.
+    /// Whether the drain loop waits for a KICK, or will wait within a period.
     rests: AtomicBool,
     counts: Counts,
 }
@@ -150,8 +151,8 @@ impl Chip {
     ) -> Self {
         let geometry = *memory.geometry();
         let session = sink.session_info();
-        // An unknown counter is taken for a faster one than any. The limit is then too
-        // strict, which shows; too loose a limit would not.
+        // If the frequency is unknown, assume one that is too high. The limit is then too strict, which a
+        // user notices; a user would not notice a limit that is too loose.
         let second = match session.host_frequency {
             0 => FASTEST_COUNTER,
             frequency => frequency,
@@ -187,7 +188,7 @@ impl Chip {
         }
     }
 
-    /// Returns the sizes.
+    /// Returns the sizes of the device's parts.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -197,17 +198,17 @@ impl Chip {
         &self.memory
     }
 
-    /// Returns the config page. A reset changes its epoch.
+    /// Returns the config page. A reset changes the page's epoch.
     pub fn config_page(&self) -> ConfigPage {
         ConfigPage { epoch: self.versions.epoch.load(Relaxed), ..self.config }
     }
 
-    /// Returns the config page's bytes, for a VMM that copies them into memory of its own.
+    /// Returns the bytes of the config page, for a VMM that copies the page into memory of its own.
     pub fn config_bytes(&self) -> Vec<u8> {
         self.config_page().words().as_bytes().to_vec()
     }
 
-    /// Returns the current count.
+    /// Returns the current value of a counter.
     pub fn count(&self, counter: Counter) -> u64 {
         self.counts.get(counter)
     }
@@ -216,13 +217,13 @@ impl Chip {
         &self.counts
     }
 
-    /// Performs a guest's load, from any thread. Fills every byte, with zeros where
-    /// there is nothing to read.
+    /// Performs a guest's load, on any thread. Fills every byte of `data`, with zeros where there is nothing
+    /// to read.
     pub fn read(&self, region: Region, offset: u64, data: &mut [u8]) {
         data.fill(0);
         let done = match region {
             Region::Config => {
-                // After the page, the rest of the region reads as zero.
+                // The region reads as zero after the config page.
                 let page = self.config_page().words();
                 if let Some(page) =
                     usize::try_from(offset).ok().and_then(|offset| page.as_bytes().get(offset..))
@@ -243,9 +244,10 @@ impl Chip {
         }
     }
 
-    /// Performs a guest's store, from any thread.
+    /// Performs a guest's store, on any thread.
     pub fn write(&self, region: Region, offset: u64, data: &[u8]) {
-        // First of all: everything that the guest did before the store has an earlier time.
+        // The clock is read first, so that everything that the guest did before the store has an earlier
+        // time.
         let now = clock::ticks();
         let done = match region {
             Region::Config => false,
@@ -260,7 +262,7 @@ impl Chip {
         }
     }
 
-    /// Counts an access to memory that was done here. Returns `done`.
+    /// Counts an access to shared memory that trapped, if it was `done`. Returns `done`.
     fn trapped(&self, done: bool) -> bool {
         if done {
             self.counts.add(Counter::MemoryTrapped);
@@ -283,7 +285,7 @@ impl Chip {
         (client < self.geometry.clients.into()).then_some((client as u32, register))
     }
 
-    /// Returns the value of a register between stores.
+    /// Returns the shadow word of a register.
     fn shadow(&self, client: u32, register: u64) -> &AtomicU64 {
         &self.registers[client as usize].shadows[(register / WORD) as usize]
     }
@@ -305,11 +307,11 @@ impl Chip {
             return self.counts.add(Counter::Unassigned);
         };
         self.registers[client as usize].is_used.store(true, Relaxed);
-        // Two vCPUs that store to one register mix their bytes, as on a bus.
+        // Not atomic: two vCPUs that store to one register may mix their bytes, as on a bus.
         let word = self.shadow(client, register);
         let at = (offset % WORD) as usize;
         let bytes = match data.try_into() {
-            // The usual case. A copy of unknown length would be a call.
+            // The usual case has a path of its own, because a copy of unknown length is a function call.
             Ok(whole) => whole,
             Err(_) => {
                 let mut bytes = word.load(Relaxed).to_le_bytes();
@@ -326,12 +328,12 @@ impl Chip {
 
     fn fire(&self, now: u64, client: u32, register: u64, value: u64) {
         self.act(now, client, register, value);
-        // After the record that the loop shall find.
+        // The drain loop is woken after the record is stored, so that the loop finds the record.
         compiler_fence(Ordering::SeqCst);
         self.wake_drain();
     }
 
-    /// Wakes a drain loop that rests.
+    /// Wakes the drain loop if it rests.
     #[inline]
     pub(crate) fn wake_drain(&self) {
         if self.rests.load(Relaxed) && self.rests.swap(false, Relaxed) {
@@ -358,7 +360,8 @@ impl Chip {
         }
     }
 
-    /// Serves a reference point: the slot in page G is the event, `value` its number.
+    /// Serves a reference point. The slot in page G contains the event, and the low half of `value` is the
+    /// slot's `seq`.
     fn emit(&self, now: u64, client: u32, value: u64) {
         let Some(memory) = self.client_memory(client) else {
             return;
@@ -389,8 +392,9 @@ impl Chip {
         status
     }
 
-    /// Applies the generic cell rate algorithm: each point delays `due` by one
-    /// interval; more than a second ahead of now is too much.
+    /// Returns whether a point is within the rate limit, by the generic cell rate algorithm: each point
+    /// delays `due` by one interval, and a point is refused if `due` would be more than a second ahead of
+    /// now.
     fn is_due(&self, point: &ReferencePoint<'_>) -> bool {
         let due = &self.registers[point.client as usize].due;
         let now = point.host_time;
@@ -407,16 +411,17 @@ impl Chip {
         ClientMemory::of_rings(self.memory.rings(), client, &self.geometry, self.ring_mode)
     }
 
-    /// Drains as [`Chip::drain_pass`] does, for a drain loop that rests: returns the time until
-    /// the next pass, `None` if there is nothing to do before the next KICK. `is_kicked`: a KICK
-    /// or the waker was the cause of this pass.
+    /// Drains as [`Chip::drain_pass`] does, for a drain loop that can rest. Returns the time until the next
+    /// pass, or `None` if the loop waits for the next KICK. `is_kicked` says that a KICK or the waker caused
+    /// this pass.
     ///
-    /// The loop keeps its timer where guests do not kick (`has_doorbells` is false), where the waker does
-    /// not [work](DrainWaker::works), and while the sink is not
-    /// [quiet](DrainSink::quiet_for). The timer becomes [slower](drain::poll_after) while nobody records anything.
+    /// The loop keeps its timer if guests do not kick (`has_doorbells` is false) or if the waker does not
+    /// [work](DrainWaker::works). The timer then becomes [slower](drain::poll_after) while nobody records
+    /// anything. The loop also keeps its timer while the sink is not [quiet](DrainSink::quiet_for).
     ///
-    /// A loop that waits for an eventfd reads it before each call: one that stays readable wakes the loop at once.
-    /// Guests may kick as often as they like: no call by a KICK within 200 us of the last call bounds what that costs.
+    /// A loop that waits for an eventfd reads the eventfd before each call, because an eventfd that stays
+    /// readable wakes the loop at once. Guests may kick as often as they like, so the loop bounds their cost:
+    /// a KICK causes no call within 200 us of the last call.
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain(&self, policy: &DrainPolicy, is_kicked: bool) -> Option<Duration> {
@@ -447,30 +452,29 @@ impl Chip {
         memory.map_or(0, |memory| memory.guest[guest_page::HEAD].load(Relaxed))
     }
 
-    /// Drains every client for a share of time: one pass of the drain loop.
-    /// Returns `true` if some client has more.
+    /// Drains every client for a share of time, which is one pass of the drain loop. Returns `true` if any
+    /// client has more to take.
     ///
-    /// `budget` is the share of one client. A step cannot be divided, so a client may
-    /// exceed its share; it then waits in later passes until the others have had as much.
-    /// Time that no other client needs goes to any client that has more. So each client
-    /// gets its part of the thread, whatever the others do. A pass lasts at most 16
-    /// shares, a step and a look at every client.
+    /// `budget` is the share of one client. A step cannot be divided, so a client may exceed its share. Such
+    /// a client waits in later passes until the others have had as much time. Time that no other client needs
+    /// goes to any client that has more to take. Each client therefore gets its part of the thread's time,
+    /// whatever the others do. A pass lasts at most 16 shares, one step, and a look at every client.
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_pass(&self, budget: Duration) -> bool {
         self.drain_pass_by(clock::in_ticks(budget, self.config.host_frequency), &clock::ticks)
     }
 
-    /// Drains like [`Chip::drain_pass`], with a counter of the caller's and the budget in
-    /// its ticks.
+    /// Drains like [`Chip::drain_pass`], with the counter `now` and a budget of `share` ticks of this
+    /// counter.
     #[doc(hidden)]
     pub fn drain_pass_by(&self, share: u64, now: &dyn Fn() -> u64) -> bool {
         let clients = &mut *lock(&self.clients);
         self.pass(|sink, rings| clients.round(sink, rings, share, now))
     }
 
-    /// Drains everything that is in the rings now, however long it takes: for the end.
-    /// Records that a client adds meanwhile do not delay that.
+    /// Drains everything that is in the rings now, however long this takes. A drain loop that ends calls
+    /// this. Records that clients add meanwhile do not delay the end.
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_all(&self) {
@@ -478,9 +482,9 @@ impl Chip {
         self.pass(|sink, rings| clients.drain_rest(sink, rings));
     }
 
-    /// Ends the drain loop of a VMM: drains what is left, and counts what cannot be written as
-    /// lost. [`DrainThread`](crate::DrainThread) does so when it is dropped; a loop of the VMM's
-    /// own calls this, after the last vCPU has stopped and before the session ends.
+    /// Ends draining: drains the records that are left, and counts records that cannot be written as lost. A
+    /// dropped [`DrainThread`](crate::DrainThread) calls this. A VMM with a drain loop of its own calls this
+    /// after the last vCPU has stopped and before the session ends.
     pub fn end_drain(&self) {
         with_drain(&*self.sink, |sink| sink.last_pass());
         self.drain_all();
@@ -488,12 +492,13 @@ impl Chip {
         self.discard_unread();
     }
 
-    /// Resets the device, as a reset of the machine does: registers, argument slots and rings are zero.
-    /// The next guest leases its clients anew, and its clock is another one. The session continues: what
-    /// the rings hold is drained before, or counted as lost, totals continue, and the sink begins another
+    /// Resets the device, as a reset of the machine does: registers, argument slots and rings become zero.
+    /// The next guest leases its clients anew and has another clock. The session continues: the device first
+    /// drains the rings or counts their records as lost, totals continue, and the sink begins another
     /// [generation](DrainSink::begin_generation).
     ///
-    /// A panic of the sink meanwhile is [counted](Counter::DrainPanicked), and the device is reset.
+    /// If the sink panics meanwhile, the device [counts](Counter::DrainPanicked) the panic and finishes the
+    /// reset.
     ///
     /// Call it while no vCPU runs, on any thread that may wait for a disk.
     pub fn reset(&self) {
@@ -512,7 +517,7 @@ impl Chip {
         self.memory.set_config(self.config_page().words().as_bytes());
     }
 
-    /// Counts a reset that a machine asks for, if a client is leased.
+    /// Counts a reset that the machine asks for while a client is leased.
     #[cfg(feature = "vfio-user")]
     pub(crate) fn count_reset(&self) {
         let lease = |client| Some(self.client_memory(client)?.host[host_page::LEASE].load(Relaxed));
@@ -521,7 +526,7 @@ impl Chip {
         }
     }
 
-    /// Drains the rings. Records that the sink cannot take count as lost.
+    /// Drains the rings. Records that the sink cannot take are counted as lost.
     pub(crate) fn empty_rings(&self, clients: &mut Clients) {
         let _ = self.guarded(|| {
             self.pass(|sink, rings| clients.drain_rest(sink, rings));
@@ -529,9 +534,9 @@ impl Chip {
         });
     }
 
-    /// Calls the sink. `None`: it has panicked, which is counted.
+    /// Makes a call to the sink. If the sink panics, counts the panic and returns `None`.
     pub(crate) fn guarded<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
-        // The locks stay in use: at worst the counts of a packet are lost.
+        // The locks can be used after a panic: at worst the counts of one packet are lost.
         let done = catch_unwind(AssertUnwindSafe(call));
         done.inspect_err(|_| self.counts.add(Counter::DrainPanicked)).ok()
     }
@@ -545,15 +550,15 @@ impl Chip {
         })
     }
 
-    /// Counts what is still in the rings as lost, because the sink could not take it. For
-    /// the end: after the last pass, when no vCPU runs any more.
+    /// Counts the records that are still in the rings as lost, because the sink could not take them. Call
+    /// this at the end: after the last pass, when no vCPU runs any more.
     pub fn discard_unread(&self) {
         let clients = &mut *lock(&self.clients);
         with_drain(&*self.sink, |sink| clients.discard_unread(sink, &mut &*self));
     }
 
-    /// Replaces the enable mask, one byte per slot: 0 is on, 1 is off. Guests
-    /// copy it when they see the new version. Only the drain loop and a restore call it.
+    /// Replaces the enable mask, one byte per slot: 0 is on, 1 is off. Guests copy the mask when they see its
+    /// new version. Only the drain loop and a restore call this.
     pub(crate) fn set_mask(&self, mask: &[u8; MASK_BYTES as usize]) {
         self.versions.set_mask(self.memory.rings(), &self.geometry, self.ring_mode, mask);
     }
@@ -565,7 +570,7 @@ impl Rings for &Chip {
     }
 }
 
-/// Locks a mutex, poisoned or not: after a panic in a sink no data is half-written.
+/// Locks a mutex, poisoned or not, because a panic in a sink leaves no data half-written.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -574,7 +579,7 @@ fn in_bounds(offset: u64, len: usize, size: u64) -> bool {
     offset.checked_add(len as u64).is_some_and(|end| end <= size)
 }
 
-/// Returns whether registers allow such an access: aligned, of 1, 2, 4 or 8 bytes.
+/// Returns whether an access suits a register: it must be aligned and have 1, 2, 4 or 8 bytes.
 fn is_register_access(offset: u64, len: usize) -> bool {
     matches!(len, 1 | 2 | 4 | 8) && offset.is_multiple_of(len as u64)
 }
