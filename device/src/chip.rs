@@ -26,7 +26,7 @@ use zerocopy::IntoBytes;
 
 /// A way for the chip to wake the drain loop after a store that trapped.
 pub trait DrainWaker: Send + Sync {
-    /// Wakes the drain loop. The chip calls this on a vCPU's thread, so this must not block.
+    /// Wakes the drain loop. Must not block, because the chip calls this on vCPU threads.
     fn wake(&self);
 
     /// Returns whether [`DrainWaker::wake`] wakes the loop. If not, the loop keeps its timer.
@@ -126,7 +126,7 @@ pub struct Chip {
     pub(crate) clients: Mutex<Clients>,
     /// State from which the drain loop decides whether to rest. vCPU threads never lock this mutex.
     pub(crate) rest: Mutex<RestDecision>,
-    /// Whether the drain loop waits for a KICK, or will wait within a period.
+    /// Whether the drain loop waits for a KICK, or may do so after its next pass.
     rests: AtomicBool,
     counts: Counts,
 }

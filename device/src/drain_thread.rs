@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The drain loop on a thread of its own, for a VMM whose event loop shall not run it.
+//! The drain loop on a thread of its own, for a VMM whose event loop does not run the drain loop.
 
 use crate::chip::{Chip, DrainWaker};
 use crate::counter::Counter;
@@ -13,11 +13,12 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// A thread that drains a chip's rings on KICK, and on a timer while there are records, made by [`Chip::drain_thread`]. When
-/// dropped, it drains the rest and ends. Drop it when no vCPU runs any more.
+/// A thread that drains a chip's rings on KICK, and on a timer while there are records.
+/// [`Chip::drain_thread`] starts the thread. Drop this when no vCPU runs any more: the drop waits until the
+/// thread has drained the remaining records and ended.
 ///
-/// A sink that panics ends it, which is [counted](crate::Counter::DrainPanicked). The VM runs on, and
-/// events that find no room are lost and counted.
+/// If the sink panics, the chip [counts](crate::Counter::DrainPanicked) the panic and the thread ends. The VM
+/// runs on, and events that find no room are lost and counted.
 #[derive(Debug)]
 pub struct DrainThread {
     stop: Arc<AtomicBool>,
@@ -27,12 +28,12 @@ pub struct DrainThread {
 
 impl Chip {
     /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Chip::doorbell)
-    /// KICK, and what the chip's waker writes to. The thread calls `before` first: there the VMM
-    /// installs the thread's seccomp filter. The thread makes the system calls `ppoll` and
-    /// `read`, and those of the sink and of its own end: `hypertrace_vmm::syscalls` has the list.
+    /// KICK, and the eventfd to which the chip's waker writes. The thread first calls `before`, in which the
+    /// VMM can install the thread's seccomp filter. The thread makes the system calls `ppoll` and `read`, and
+    /// the system calls of the sink and of its own end: `hypertrace_vmm::syscalls` lists them.
     ///
     /// # Errors
-    /// If the host can make no thread or descriptor, or `before` fails.
+    /// If the host cannot make a thread, or `before` fails.
     pub fn drain_thread(
         self: &Arc<Self>,
         kick: &Kick,
@@ -46,7 +47,7 @@ impl Chip {
         let run = move || {
             let before = before();
             let failed = before.is_err();
-            // The receiver waits for it.
+            // Cannot fail, because the receiver waits for the result.
             let _ = began.send(before);
             if !failed {
                 let drain = Loop { chip: Arc::clone(&chip), kick, policy, stop: stopped };
@@ -54,7 +55,7 @@ impl Chip {
             }
         };
         let thread = thread::Builder::new().name("ht-drain".into()).spawn(run)?;
-        // Without an answer, `before` has panicked.
+        // If no result arrives, `before` has panicked.
         let before = begins.recv().unwrap_or_else(|gone| Err(io::Error::other(gone)));
         let thread = DrainThread { stop, kick: ours, thread: Some(thread) };
         before.map(|()| thread)
@@ -73,7 +74,7 @@ impl Loop {
         let mut wait = Some(self.policy.period);
         let mut next = Instant::now();
         while !self.stop.load(Relaxed) {
-            // A signal ends the wait early, which does no harm.
+            // A signal may end the wait early, which does no harm.
             let timeout = wait.and_then(|wait| Timespec::try_from(wait).ok());
             let woken = poll(&mut [PollFd::new(&self.kick, PollFlags::IN)], timeout.as_ref());
             let is_kicked = matches!(woken, Ok(1));
@@ -81,7 +82,7 @@ impl Loop {
                 let early = next.saturating_duration_since(Instant::now());
                 if !early.is_zero() && !self.stop.load(Relaxed) {
                     self.chip.counts().add(Counter::KickLimited);
-                    // By a futex: a filter has that anyway.
+                    // `park_timeout` waits on a futex, which every seccomp filter allows anyway.
                     thread::park_timeout(early);
                 }
                 self.kick.clear();
@@ -94,7 +95,7 @@ impl Loop {
 }
 
 impl DrainThread {
-    /// Drains the rest and ends the thread, as a drop does.
+    /// Drains the remaining records and ends the thread, as a drop does.
     pub fn finish(self) {}
 }
 
@@ -103,7 +104,7 @@ impl Drop for DrainThread {
         self.stop.store(true, Relaxed);
         self.kick.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic of the sink is counted, and was reported on stderr.
+            // Ignored, because a panic of the sink has been counted and reported on stderr.
             let _ = thread.join();
         }
     }

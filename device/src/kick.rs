@@ -8,8 +8,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The eventfd that the drain loop waits for. The guest signals it by a store to KICK, if the VMM has
-/// [armed](crate::Chip::doorbell) it as an ioeventfd, and the chip signals it as its waker. Clones are the same descriptor.
+/// The eventfd that the drain loop waits for. The guest signals this eventfd by a store to KICK, if the VMM
+/// has [armed](crate::Chip::doorbell) the eventfd as an ioeventfd. The chip signals this eventfd if it is the
+/// chip's waker. All clones use the same descriptor.
 ///
 /// ```
 /// use hypertrace_device::{DrainWaker, Kick};
@@ -25,7 +26,7 @@ use std::sync::Arc;
 pub struct Kick(Arc<OwnedFd>);
 
 impl Kick {
-    /// Makes an eventfd, which does not block and is closed when the process executes another program.
+    /// Makes an eventfd with EFD_NONBLOCK and EFD_CLOEXEC.
     ///
     /// # Errors
     /// If the process has no descriptors left.
@@ -33,21 +34,22 @@ impl Kick {
         Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?.into())
     }
 
-    /// Makes it not readable: a loop of the VMM's own calls this before each [`Chip::drain`](crate::Chip::drain).
+    /// Makes the eventfd not readable. A VMM with a drain loop of its own calls this before each
+    /// [`Chip::drain`](crate::Chip::drain).
     pub fn clear(&self) {
-        // Fails only if it is not readable.
+        // The read fails only if the eventfd is not readable.
         let _ = rustix::io::read(self, &mut [0; 8]);
     }
 }
 
 impl DrainWaker for Kick {
     fn wake(&self) {
-        // Fails only if the counter is full: then the descriptor is readable anyway.
+        // The write fails only if the counter is full, and the eventfd is readable then.
         let _ = rustix::io::write(self, &1u64.to_ne_bytes());
     }
 }
 
-/// An eventfd of the VMM's, with EFD_NONBLOCK.
+/// An eventfd of the VMM, which must have EFD_NONBLOCK.
 impl From<OwnedFd> for Kick {
     fn from(eventfd: OwnedFd) -> Kick {
         Kick(Arc::new(eventfd))

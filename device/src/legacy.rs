@@ -10,12 +10,12 @@ use hypertrace_abi::sink::ReferencePoint;
 use hypertrace_abi::slot;
 
 impl Chip {
-    /// Serves an event: `value` is the first argument, the client's slot in BAR 1 has the rest.
+    /// Serves an event. `value` is the first argument, and the client's slot in BAR 1 contains the others.
     pub(crate) fn emit_legacy(&self, now: u64, client: u32, value: u64) {
         let Some(slot) = legacy::slot(self.memory.data(), client, &self.geometry) else {
             return;
         };
-        // The fields of the reserved schema: client, count, arguments.
+        // Fields of the reserved schema: client, count, arguments.
         let mut words = [0; 2 + MAX_LEGACY_ARGS as usize];
         words[0] = client.into();
         words[1] = 1 + slot.len() as u64;

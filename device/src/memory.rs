@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The regions that are memory: argument slots and rings, which guest and host share, and the config
+//! The regions that are memory: the argument slots and the rings, which guest and host share, and the config
 //! page, which only the host writes.
 //!
-//! The host sees them as slices of atomic words and accesses them in no other way:
-//! the ring needs whole words with an ordering, and accesses of several sizes that
-//! race are undefined in Rust's memory model. The cast to such a slice is unsafe: vm-memory offers one atomic at a time, and the drain
-//! copies thousands. So is `madvise`.
+//! The host accesses these regions only as slices of atomic words, because the ring needs whole words with an
+//! ordering, and racing accesses of different sizes are undefined in Rust's memory model. The cast to such a
+//! slice is unsafe code: vm-memory offers one atomic at a time, but the drain copies thousands of words. The
+//! call of `madvise` is unsafe, too.
 #![allow(unsafe_code)]
 
 use crate::state::RestoreError;
@@ -26,17 +26,17 @@ use thiserror::Error;
 use vm_memory::mmap::MmapRegionError;
 use vm_memory::{FileOffset, MmapRegion};
 
-/// Why shared memory is not available.
+/// The reason why shared memory is not available.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// A size is out of bounds.
+    /// A size in the geometry is out of bounds.
     #[error("geometry: {0}")]
     Geometry(#[from] GeometryError),
     /// The host could not create or size the memory file.
     #[error("create a memory file of {bytes} bytes")]
     Create {
-        /// Size of the file.
+        /// Size of the file in bytes.
         bytes: u64,
         /// Cause.
         #[source]
@@ -47,9 +47,9 @@ pub enum MemoryError {
     Map {
         /// The region.
         region: Region,
-        /// Offset of the region in the file.
+        /// Offset of the region in the file, in bytes.
         offset: u64,
-        /// Size of the region.
+        /// Size of the region in bytes.
         bytes: u64,
         /// Cause.
         #[source]
@@ -57,7 +57,7 @@ pub enum MemoryError {
     },
 }
 
-/// One region, mapped into the host and ready to be mapped into a guest.
+/// A region that is mapped into this process, and that can be mapped into a guest.
 #[derive(Debug)]
 pub struct SharedRegion {
     mapping: MmapRegion,
@@ -88,7 +88,7 @@ impl SharedRegion {
         self.mapping.size() as u64
     }
 
-    /// Returns the file that the region is in, for another process to map.
+    /// Returns the file that contains the region, for another process to map.
     pub fn file(&self) -> &Arc<File> {
         &self.file
     }
@@ -98,8 +98,8 @@ impl SharedRegion {
         self.file_offset
     }
 
-    /// Fills `data` from `offset` on, for a guest's load that trapped. Returns `false`,
-    /// and reads nothing, if that is not within the region.
+    /// Fills `data` from `offset` on, for a guest's load that trapped. Returns `false` and reads nothing if
+    /// the load is not within the region.
     pub(crate) fn load(&self, offset: u64, data: &mut [u8]) -> bool {
         self.parts(offset, data.len(), |word, part, bytes| {
             // ORDERING: pairs with the Release stores of `store_bytes` and of the host, for
@@ -109,16 +109,16 @@ impl SharedRegion {
         })
     }
 
-    /// Stores `data` at `offset`, for a guest's store that trapped. Returns `false`, and
-    /// stores nothing, if that is not within the region.
+    /// Stores `data` at `offset`, for a guest's store that trapped. Returns `false` and stores nothing if the
+    /// store is not within the region.
     pub(crate) fn store(&self, offset: u64, data: &[u8]) -> bool {
         self.parts(offset, data.len(), |word, part, bytes| {
             store_bytes(word, part, &data[bytes]);
         })
     }
 
-    /// Calls `f` for each word that `len` bytes at `offset` touch, with the range of
-    /// bytes in the word and the range in the access.
+    /// Calls `f` for each word that an access of `len` bytes at `offset` touches, with the range of bytes in
+    /// the word and the range of bytes in the access.
     fn parts(
         &self,
         offset: u64,
@@ -128,7 +128,7 @@ impl SharedRegion {
         let Some(end) = offset.checked_add(len as u64).filter(|end| *end <= self.size()) else {
             return false;
         };
-        // Bound: the access is within the region, and each turn covers at least a byte.
+        // Bound: the access is within the region, and each turn handles at least one byte.
         let mut at = offset;
         while at < end {
             let first = (at % WORD) as usize;
@@ -140,7 +140,7 @@ impl SharedRegion {
         true
     }
 
-    /// Returns the region as words, also for a guest on threads of this process.
+    /// Returns the region as words. A guest that runs on threads of this process can use these words, too.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, lives as long as `self`, and is readable and
         // writable over its whole size. This process accesses it only through slices like
@@ -156,25 +156,25 @@ impl SharedRegion {
     }
 }
 
-/// Pages of a device's memory that follow each other, in a snapshot.
+/// Consecutive pages of a device's memory, in a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Pages {
-    /// Offset in the memory's file.
+    /// Offset of the first page in the memory's file, in bytes.
     pub offset: u64,
-    /// Contents, as little-endian words.
+    /// Contents of the pages, as little-endian words.
     pub words: Vec<u64>,
 }
 
 impl Pages {
-    /// Returns the offset after the last one.
+    /// Returns the offset after the last page.
     fn end(&self) -> u64 {
         self.offset.saturating_add((self.words.len() as u64).saturating_mul(WORD))
     }
 }
 
-/// Argument slots (BAR 1), rings (BAR 4) and the config page (BAR 0), in one file.
+/// The argument slots (BAR 1), the rings (BAR 4) and the config page (BAR 0), in one file.
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) geometry: Geometry,
@@ -184,12 +184,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes memory in a memfd, sealed against a change of its size and against further seals:
-    /// nothing that another process does with the descriptor can take the pages away, or keep
-    /// a later process from mapping them.
+    /// Makes memory in a memfd, sealed against a change of its size and against further seals: no process
+    /// that has the descriptor can take the pages away, or keep a later process from mapping them.
     ///
     /// # Errors
-    /// If the geometry is invalid, or the host has no memory.
+    /// If the geometry is invalid, or the host cannot make or map the file.
     pub fn anonymous(geometry: Geometry) -> Result<Memory, MemoryError> {
         geometry.check()?;
         let bytes = Memory::file_size(&geometry);
@@ -197,8 +196,8 @@ impl Memory {
         Memory::map(geometry, file)
     }
 
-    /// Makes memory in a file of the caller's, which gets the size that it needs. The
-    /// caller ensures that nobody truncates it.
+    /// Makes memory in a file of the caller. This sets the size of the file. The caller must ensure that
+    /// nobody truncates the file.
     ///
     /// # Errors
     /// If the geometry is invalid, or the file cannot be sized or mapped.
@@ -224,19 +223,19 @@ impl Memory {
         })
     }
 
-    /// Returns the size of the file: these three BARs.
+    /// Returns the size in bytes of the file, which contains BARs 0, 1 and 4.
     pub fn file_size(geometry: &Geometry) -> u64 {
         let regions = [Region::Data, Region::Rings, Region::Config];
         regions.iter().map(|region| geometry.bar_size(*region)).sum()
     }
 
-    /// Returns the sizes.
+    /// Returns the sizes of the device's parts.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// Returns a region that is memory; `None` for the control region, whose accesses trap. Guests
-    /// may only read the config region.
+    /// Returns a region that is memory, or `None` for the control region, whose accesses trap. Guests may
+    /// only read the config region.
     pub fn region(&self, region: Region) -> Option<&SharedRegion> {
         match region {
             Region::Config => Some(&self.config),
@@ -246,26 +245,29 @@ impl Memory {
         }
     }
 
-    /// Keeps processes that this one forks from now on from having these mappings: a device of the VMM that is jailed in a
-    /// process of its own could write to the memory, the config page too. Such a process must close the memory's
-    /// file, and must not use or drop its copy of this. Not for a process that forks the one that drains.
+    /// Hides these mappings from processes that this process forks from now on. Otherwise, another device of
+    /// the VMM that is jailed in a forked process could write to the memory, including the config page. A
+    /// forked process must close the memory's file, and must not use or drop its copy of this value. Do not
+    /// call this if the forked process is to drain the rings.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn hide_from_children(&self) -> io::Result<()> {
         for region in [&self.config, &self.data, &self.rings] {
             let (start, len) = (region.mapping.as_ptr().cast(), region.mapping.size());
-            // SAFETY: the range is a mapping of `self`, which stays as it is in this process.
+            // SAFETY: the range is a mapping of `self`, and this advice does not change the mapping in this
+            // process.
             unsafe { madvise(start, len, Advice::LinuxDontFork)? };
         }
         Ok(())
     }
 
-    /// Returns the pages that a restored machine needs and that are not zero, for a snapshot of the machine beside
-    /// [`Chip::state`](crate::Chip::state), which empties the rings before. Of a ring these are the pages of its
-    /// [live part](ClientMemory::live), so a ring that discards adds at most two blocks to a snapshot.
+    /// Returns the pages that a restored machine needs and that are not zero, for a snapshot of the machine.
+    /// Call [`Chip::state`](crate::Chip::state) first, which drains the rings. Of each ring, the result
+    /// contains the pages of the [live part](ClientMemory::live), so a drained ring in discard mode adds at
+    /// most two blocks to a snapshot.
     ///
-    /// Call it while no vCPU runs.
+    /// Call this while no vCPU runs.
     ///
     /// # Errors
     /// If the memory cannot be read.
@@ -273,7 +275,7 @@ impl Memory {
         let mut saved: Vec<Pages> = Vec::new();
         let mut chunk = vec![0; MIN_BAR as usize];
         let is_needed = self.needed_pages();
-        // The size of a chunk divides every region.
+        // The size of every region is a multiple of the size of a chunk.
         for begin in (0..Memory::file_size(&self.geometry)).step_by(MIN_BAR as usize) {
             self.file().read_exact_at(&mut chunk, begin)?;
             for (page, at) in chunk.chunks(PAGE as usize).zip((begin..).step_by(PAGE as usize)) {
@@ -290,11 +292,12 @@ impl Memory {
         Ok(saved)
     }
 
-    /// Replaces the contents of all regions by those that [`Memory::save`] returned, before
-    /// the device has guests.
+    /// Replaces the contents of all regions by the pages that [`Memory::save`] returned. Call this before the
+    /// device has guests.
     ///
     /// # Errors
-    /// If a page is not in this memory: then nothing was done. If the host has no memory: then the contents are unknown.
+    /// If a page is beyond this memory: the memory is unchanged then. Also if the host cannot write the
+    /// pages: the contents are unknown then.
     pub fn load(&self, saved: &[Pages]) -> Result<(), RestoreError> {
         let most = Memory::file_size(&self.geometry);
         if let Some(found) = saved.iter().map(Pages::end).find(|end| *end > most) {
@@ -309,8 +312,9 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns a function that tells whether a restored machine needs the page at an offset of the file: a page in
-    /// the used part of a region and, if the page is in a ring, in the ring's live part.
+    /// Returns a function that tells whether a restored machine needs the page at an offset of the file. The
+    /// machine needs a page in the used part of a region; of a ring, it needs only the pages of the live
+    /// part.
     fn needed_pages(&self) -> impl Fn(u64) -> bool {
         let geometry = self.geometry;
         let words = std::array::from_fn(|at| self.config.words()[at].load(Relaxed));
@@ -332,7 +336,7 @@ impl Memory {
                     (at / geometry.client_stride(), at % geometry.client_stride());
                 let ring = geometry.client_stride() - geometry.ring_bytes;
                 let (first, bytes) = live[client as usize];
-                // The part may continue at the ring's begin.
+                // The live part may wrap around to the beginning of the ring.
                 let is_live = |at: u64| at.wrapping_sub(first) & (geometry.ring_bytes - 1) < bytes;
                 in_area.checked_sub(ring).is_none_or(is_live)
             }),
@@ -343,11 +347,11 @@ impl Memory {
         &self.data.file
     }
 
-    /// Makes argument slots and rings zero, and gives their memory back to the host.
+    /// Zeroes the argument slots and the rings, and gives their memory back to the host.
     pub(crate) fn clear(&self) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         for region in [&self.data, &self.rings] {
-            // A file system may not have that for a file of the caller's.
+            // The file system of a caller's file may not support holes.
             if fallocate(&region.file, flags, region.file_offset, region.size()).is_err() {
                 region.words().iter().for_each(|word| word.store(0, Relaxed));
             }
@@ -368,9 +372,9 @@ impl Memory {
     }
 }
 
-/// Stores bytes to a word or a part of it. The other bytes keep what other CPUs store
-/// to them at the same time. If another CPU stores to the same part of the word, that part
-/// becomes a mixture: the guest races with itself.
+/// Stores bytes to a word or a part of it. The other bytes of the word keep the values that other CPUs store
+/// at the same time. If another CPU stores to the same bytes, these bytes may become a mixture of both
+/// stores: the guest races with itself.
 fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
     // ORDERING: pairs with the host's Acquire loads: the guest's earlier stores, which
     // trapped as well, are complete.
@@ -382,7 +386,8 @@ fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
     for ((flip, old), new) in flips[part.clone()].iter_mut().zip(&old[part]).zip(data) {
         *flip = old ^ new;
     }
-    // ORDERING: as above. An exchange could fail as often as the guest likes; this cannot.
+    // ORDERING: as above. A compare-and-exchange could fail as often as the guest likes; an exclusive-or
+    // cannot fail.
     word.fetch_xor(u64::from_le_bytes(flips), Ordering::Release);
 }
 

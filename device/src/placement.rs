@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory to map and doorbells to arm, so that a region works without exits.
+//! Memory that a VMM maps and doorbells that it arms, so that guests use a region without exits.
 //!
-//! Plain data, so that a VMM makes the calls with its own types and error handling.
+//! These are plain data, so that a VMM makes the calls with its own types and error handling.
 
 use crate::chip::Chip;
 use hypertrace_abi::config::Features;
@@ -10,7 +10,8 @@ use hypertrace_abi::layout::Region;
 use std::fs::File;
 use std::sync::Arc;
 
-/// A region that a VMM maps into the guest's physical memory. [`Chip::mapping`] makes it, so it is the device's memory.
+/// A region that a VMM maps into the guest's physical memory. Only [`Chip::mapping`] makes mappings, so a
+/// mapping is always memory of the device.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Mapping<'a> {
@@ -18,22 +19,22 @@ pub struct Mapping<'a> {
     pub region: Region,
     /// Guest-physical address of the region.
     pub gpa: u64,
-    /// Bytes, whole pages.
+    /// Size of the region in bytes, a multiple of the page size.
     pub size: u64,
-    /// Its address in this process, as long as the chip lives: `userspace_addr` of
-    /// KVM_SET_USER_MEMORY_REGION.
+    /// Address of the region in this process, for `userspace_addr` of KVM_SET_USER_MEMORY_REGION. Valid as
+    /// long as the chip lives.
     pub host_address: u64,
-    /// The file that it is in, for another process to map.
+    /// The file that contains the region, for another process to map.
     pub file: &'a Arc<File>,
-    /// Offset in the file.
+    /// Offset of the region in the file, in bytes.
     pub file_offset: u64,
-    /// The guest may not store there: KVM_MEM_READONLY. Without it in the kernel, leave the region
-    /// unmapped: it then traps.
+    /// Whether the guest must not store to the region: KVM_MEM_READONLY. If the kernel does not support this
+    /// flag, leave the region unmapped, so that its accesses trap.
     pub is_read_only: bool,
 }
 
 impl Chip {
-    /// Returns the memory to map where a region is at `gpa`; `None` for the control region.
+    /// Returns the memory to map for a region at `gpa`, or `None` for the control region.
     pub fn mapping(&self, region: Region, gpa: u64) -> Option<Mapping<'_>> {
         let shared = self.memory().region(region)?;
         Some(Mapping {
@@ -47,12 +48,12 @@ impl Chip {
         })
     }
 
-    /// Returns the guest-physical address of KICK where a region is at `gpa`, for an ioeventfd of any
-    /// length (8, or 0 for any) without a datamatch: one for all clients. `None` for a region without
-    /// it, and if the chip's configuration says that KICK is not cheap.
+    /// Returns the guest-physical address of KICK if the control region is at `gpa`. The VMM arms one
+    /// ioeventfd there for all clients, without a datamatch, of length 8, or 0 for stores of any length.
+    /// Returns `None` for any other region, and if the chip's configuration has no doorbells.
     pub fn doorbell(&self, region: Region, gpa: u64) -> Option<u64> {
         let works = self.config.features().contains(Features::KICK);
-        // An address that no BAR can have wraps, and is refused by KVM.
+        // An address that no BAR can have may wrap here. KVM refuses such an address.
         (region == Region::Control && works).then(|| gpa.wrapping_add(self.geometry.kick_offset()))
     }
 }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The decision of a drain loop to wait for a KICK, without a timer.
+//! The drain loop's decision to wait for a KICK without a timer.
 
 use hypertrace_abi::drain::{IdleDetector, REST};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// State of the decision. The drain loop's thread owns it.
+/// State from which the drain loop decides whether to rest.
 #[derive(Debug)]
 pub(crate) struct RestDecision {
     idle: IdleDetector,
-    /// Begin of all times here.
+    /// Instant from which all times in this state are measured.
     begun: Instant,
-    /// When the guest was restored. Each of its clients may have kicked before the snapshot for a record
-    /// after it.
+    /// Time at which the guest was restored. Each of its clients may have kicked before the snapshot for a
+    /// record that it publishes after the restore.
     restored: Option<Duration>,
 }
 
-/// Time in which the clients of a restored guest are expected to continue.
+/// Time within which the clients of a restored guest are expected to continue.
 const RESTORED: Duration = Duration::from_secs(10);
 
 impl RestDecision {
@@ -29,19 +29,20 @@ impl RestDecision {
         }
     }
 
-    /// Returns the time.
+    /// Returns the time since `begun`.
     pub fn now(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Notes that the guest with these heads was restored at `now`. The loop does not rest for 10 s.
+    /// Notes that a guest with these heads was restored at `now`. The loop does not rest within the next 10
+    /// s.
     pub fn restore(&mut self, heads: impl Iterator<Item = u64>, now: Duration) {
         self.have_heads_stayed(heads);
         self.restored = Some(now);
     }
 
-    /// Returns whether the loop may rest with regard to the guest, after a pass at `now` that found its heads
-    /// as they were (`stayed`) and that it caused or not (`is_kicked`).
+    /// Returns whether the guest allows the loop to rest after a pass at `now`. `stayed` says that the pass
+    /// found all heads where they were, `is_kicked` that the guest caused the pass.
     pub fn is_guest_quiet(&mut self, stayed: bool, is_kicked: bool, now: Duration) -> bool {
         let is_quiet = stayed && !is_kicked;
         let is_awaited = |restored: &Duration| now.saturating_sub(*restored) < RESTORED;
@@ -49,22 +50,24 @@ impl RestDecision {
         is_quiet && self.restored.is_none()
     }
 
-    /// Notes the heads of the clients' rings. Returns whether none has moved since the last pass.
+    /// Notes the heads of the clients' rings. Returns whether all heads have stayed where they were in the
+    /// last pass.
     pub fn have_heads_stayed(&mut self, heads: impl Iterator<Item = u64>) -> bool {
         self.idle.have_heads_stayed(heads)
     }
 
-    /// Notes a pass at `now` that found something, or nothing (`is_quiet`). Returns for how long passes have found nothing.
+    /// Notes a pass at `now` that found something, or nothing (`is_quiet`). Returns for how long no pass has
+    /// found anything.
     pub fn idle_for(&mut self, is_quiet: bool, now: Duration) -> Duration {
         self.idle.idle_for(is_quiet, now)
     }
 }
 
-/// Returns whether a loop whose rings have been idle for so long may wait for a KICK. `rests` shows it to the vCPUs' threads,
-/// which clear it when they wake the loop.
+/// Returns whether a loop whose rings have been idle for the time `idle` may wait for a KICK. `rests` tells
+/// the vCPU threads that the loop rests. A vCPU thread that wakes the loop clears `rests`.
 ///
-/// `rests` is set one period before the loop looks at the rings for the last time. So that look finds every event that a vCPU's
-/// thread stored before the thread saw `rests`.
+/// This function sets `rests` at least one period before the loop's last look at the rings, so that look
+/// finds every event that a vCPU thread stored before it saw `rests`.
 pub(crate) fn begins(idle: Duration, rests: &AtomicBool) -> bool {
     if idle < REST {
         rests.store(false, Relaxed);

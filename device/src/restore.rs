@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A chip's way into a snapshot of its machine, and back.
+//! Saving a chip in a snapshot of its machine, and restoring it.
 
 use crate::chip::{Chip, lock};
 use crate::memory::Pages;
@@ -14,11 +14,11 @@ use hypertrace_abi::sink::{KnownClient, with_drain};
 use std::collections::HashMap;
 
 impl Chip {
-    /// Drains the rings and returns the device's state, for a snapshot of the machine together with
-    /// its memory: guest RAM and the [shared regions](Chip::memory). Records that the sink cannot
-    /// take count as lost, so none is in two sessions. The device may continue afterwards.
+    /// Drains the rings and returns the device's state, for a snapshot of the machine. The snapshot must also
+    /// contain guest RAM and the [shared regions](Chip::memory). Records that the sink cannot take count as
+    /// lost, so no record is in two sessions. The device may continue afterwards.
     ///
-    /// Call it while no vCPU runs, on any thread that may wait for a disk.
+    /// Call this while no vCPU runs, on any thread that may wait for a disk.
     pub fn state(&self) -> ChipState {
         let of_loop = &mut *lock(&self.clients);
         self.empty_rings(of_loop);
@@ -44,7 +44,7 @@ impl Chip {
             clients: clients.collect(),
         };
         let ChipState { texts, clients, .. } = &mut state;
-        // Clients have mostly the same texts.
+        // Each text is saved once, because most clients have the same texts.
         let mut indices = HashMap::new();
         with_drain(&*self.sink, |sink| {
             sink.known_clients(&mut |known| {
@@ -66,24 +66,25 @@ impl Chip {
         state
     }
 
-    /// Continues where the device of a snapshot was, on this device, which has no guest yet. The guests
-    /// need not know: the sink gets the schemas that it needs from the state, and
-    /// begins another [generation](hypertrace_abi::sink::DrainSink::begin_generation), so events after an older snapshot
-    /// that happen again are of another one. Clients whose memory is zero begin as after a
+    /// Restores the state of a snapshot in this device, which has no guest yet. The guests continue without
+    /// noticing: the sink gets the schemas that it needs from the state. The sink also begins another
+    /// [generation](hypertrace_abi::sink::DrainSink::begin_generation), so that events which happen once more
+    /// after an older snapshot belong to another generation. Clients whose memory is zero begin as after a
     /// [reset](Chip::reset).
     ///
-    /// `memory` is what [`Memory::save`](crate::Memory::save) returned. With `None`, the device's memory has the contents
-    /// of the snapshot already, and the drain loop must not have begun.
+    /// `memory` is the result of [`Memory::save`](crate::Memory::save). `None` means that the device's memory
+    /// has the contents of the snapshot already; the drain loop must not have begun then.
     ///
-    /// The geometry is that of the device before, and of the configuration what guests rely on: the ring mode, the
-    /// number of vCPUs' clients, and `has_doorbells`. Counts go on. A drain loop
-    /// keeps its timer for 10 s. It waits while this runs.
+    /// This device must have the geometry of the saved device, and the same settings on which guests rely:
+    /// the ring mode, the number of clients of vCPUs, and `has_doorbells`. The device's counters continue.
+    /// The drain loop waits while this runs, and then keeps its timer for 10 s.
     ///
-    /// Call it before a vCPU runs, on any thread that may wait for a disk.
+    /// Call this before any vCPU runs, on any thread that may wait for a disk.
     ///
     /// # Errors
-    /// If the state is of another device, or says what no device's state can, or if this device has recorded
-    /// something: then nothing was done. If the host has no memory for the pages, the device is as after a reset.
+    /// If the state belongs to another device or is impossible, or if this device has already recorded
+    /// something. The device is unchanged then. Also if the host has no memory for the pages: the device has
+    /// been reset then.
     pub fn restore(&self, state: &ChipState, memory: Option<&[Pages]>) -> Result<(), RestoreError> {
         let vcpus = self.config.vcpu_clients as u32;
         state.check(&self.geometry, vcpus, self.config.features(), self.ring_mode)?;
@@ -100,7 +101,8 @@ impl Chip {
             }
         }
         let clients = &mut *guard;
-        // Guests see whether they change, no more. So the greatest ones begin again, where there is room for as many.
+        // Guests only notice that these numbers change, so numbers near the maximum are reduced, which leaves
+        // room for more changes.
         self.versions.epoch.store(u64::from(state.epoch) % (1 << 31), Relaxed);
         self.versions.mask.store(state.mask_version % (1 << 63), Relaxed);
         let texts = state.clients.iter().map(|client| {
@@ -128,7 +130,7 @@ impl Chip {
         for ((client, saved), own) in (0..).zip(&state.clients).zip(&mut clients.states) {
             if let Some(memory) = self.client_memory(client).filter(|memory| !memory.is_fresh()) {
                 *own = ConsumerState::continue_at(&saved.place());
-                // A guest may have overwritten what it waits for.
+                // Published again, because a guest may have overwritten the words for which it waits.
                 let mut consumer = Consumer::new(memory, own);
                 consumer.publish_tail();
                 consumer.commit_schemas();
@@ -139,14 +141,16 @@ impl Chip {
         let now = rest.now();
         rest.restore(heads, now);
         self.memory.set_config(&self.config_bytes());
-        // The memory has the mask of the device before. The sink's next pass brings its own.
+        // The memory contains the mask of the saved device. All names are turned on until the sink's next
+        // pass sets the sink's mask.
         self.set_mask(&[0; MASK_BYTES as usize]);
-        // It may wait for a KICK already, and these guests may not kick.
+        // The drain loop may wait for a KICK already, and these guests may not kick soon.
         self.wake_drain();
         Ok(())
     }
 
-    /// Checks that nothing was recorded. `is_memory_ours`: the memory has contents of this device alone.
+    /// Checks that this device has recorded nothing. `is_memory_ours` says that the memory does not have the
+    /// contents of a snapshot yet.
     fn check_unused(&self, clients: &Clients, is_memory_ours: bool) -> Result<(), RestoreError> {
         let is_used = |client: &u32| {
             let number = *client as usize;

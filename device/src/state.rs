@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The state of a device, as plain data for a snapshot of its machine.
+//! The state of a device as plain data, for a snapshot of the machine.
 //!
-//! A state is as untrusted as a guest. Numbers that contradict the device, or that no device has, are
-//! refused by name; those that contradict the guest's memory are counted as the guest's faults.
+//! A state is as untrusted as a guest. A restore refuses numbers that contradict the device or that no device
+//! has, and its error names the number. Numbers that contradict the guest's memory are counted as faults of
+//! the guest.
 
 use hypertrace_abi::config::{Features, RingMode};
 use hypertrace_abi::layout::{Geometry, WORD, register};
@@ -15,35 +16,35 @@ use thiserror::Error;
 /// Version of [`ChipState`] and [`PciState`].
 pub(crate) const STATE_VERSION: u32 = 2;
 
-/// Number of registers of a client that have a value between stores: those of its page, the 2016 one and KICK.
+/// Number of shadow words of a client: for the registers in its page, for its 2016 register, and for KICK.
 pub(crate) const REGISTERS: usize = (register::END / WORD + 2) as usize;
 
 /// Number of dwords of a PCI header of type 0.
 pub(crate) const HEADER: usize = 16;
 
-/// Why a state cannot be restored.
+/// The reason why a state cannot be restored.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// The state has another version.
+    /// The state has an unknown version.
     #[error("the device's state has version {found}, expected {expected}")]
     Version {
-        /// The only known version.
+        /// The only version that this device knows.
         expected: u32,
         /// The state's.
         found: u32,
     },
-    /// The state is of a device of another size or configuration.
+    /// The state belongs to a device of another size or configuration.
     #[error("the state is of a device whose {what} is {found}, expected {expected}")]
     Differs {
-        /// The size or setting.
+        /// Name of the size or setting.
         what: &'static str,
-        /// Value of the memory, or of the configuration.
+        /// Value in this device.
         expected: u64,
         /// The state's.
         found: u64,
     },
-    /// A number of the device's state is impossible.
+    /// A number in the device's state is impossible.
     #[error("the state's {what} is {found}, expected at most {most}")]
     Exceeds {
         /// The number.
@@ -53,7 +54,7 @@ pub enum RestoreError {
         /// The state's.
         found: u64,
     },
-    /// A number of a client's state is impossible.
+    /// A number in a client's state is impossible.
     #[error("the state's {what} of client {client} is {found}, expected at most {most}")]
     Client {
         /// The client.
@@ -71,13 +72,13 @@ pub enum RestoreError {
         /// The client that has recorded something.
         client: u32,
     },
-    /// The host cannot write the device's memory. The device is as after a reset.
+    /// The host cannot write to the device's memory. The device has been reset.
     #[error("cannot write the device's memory: {0}")]
     Memory(std::io::ErrorKind),
-    /// Bits of PCI config space that no guest can change.
+    /// Bits of PCI config space that no guest can change differ.
     #[error("config space at {offset:#x} has the fixed bits {found:#x}, expected {expected:#x}")]
     Fixed {
-        /// Offset of the dword.
+        /// Offset of the dword in bytes.
         offset: u64,
         /// The function's.
         expected: u32,
@@ -86,7 +87,7 @@ pub enum RestoreError {
     },
 }
 
-/// State of a [`Chip`](crate::Chip) whose rings are empty: see [`Chip::state`](crate::Chip::state).
+/// State of a [`Chip`](crate::Chip) whose rings have been drained: see [`Chip::state`](crate::Chip::state).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
@@ -104,7 +105,7 @@ pub struct ChipState {
     pub legacy_args: u32,
     /// Behaviour of a full ring, as in the config page.
     pub ring_mode: u32,
-    /// Features, as in the config page: guests have read them.
+    /// Features, as in the config page. Guests have read these features and rely on them.
     pub features: u64,
     /// Number of clients that belong to vCPUs.
     pub vcpu_clients: u32,
@@ -112,13 +113,13 @@ pub struct ChipState {
     pub epoch: u32,
     /// Version of the enable mask that guests saw last.
     pub mask_version: u64,
-    /// Schema texts, for [`ClientState::texts`].
+    /// Schema texts of all clients, to which [`ClientState::texts`] refers.
     pub texts: Vec<String>,
-    /// All clients, by number.
+    /// State of each client, by client number.
     pub clients: Vec<ClientState>,
 }
 
-/// State of a [`PciFunction`](crate::PciFunction): config space.
+/// State of a [`PciFunction`](crate::PciFunction), which is its config space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
@@ -126,7 +127,8 @@ pub struct ChipState {
 pub struct PciState {
     /// The version of this form.
     pub version: u32,
-    /// The header's dwords: COMMAND, BARs and the interrupt line are the guest's, the rest is fixed.
+    /// Dwords of the header. The guest sets COMMAND, the BARs and the interrupt line; all other bits are
+    /// fixed.
     pub header: [u32; HEADER],
 }
 
@@ -136,28 +138,28 @@ pub struct PciState {
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct ClientState {
-    /// Values of registers between stores.
+    /// Shadow words of the client's registers.
     pub registers: [u64; REGISTERS],
-    /// Position in the ring up to which all records were taken, in words.
+    /// Position in the ring up to which the host has taken all records, in words.
     pub position: u64,
-    /// Number of the next record, if it is known.
+    /// Sequence number of the next record, if known.
     pub sequence: Option<u64>,
-    /// Token of the holder, 0 if there was none.
+    /// Token of the holder, 0 if there is no holder.
     pub token: u64,
-    /// The guest's running totals of lost events when they were last seen: full, busy, unattached.
+    /// The guest's running totals of lost events when the host last looked: full, busy, unattached.
     pub lost: [u64; 3],
     /// Position in the schema log up to which the host has all texts on disk, in words.
     pub schemas: u64,
     /// Clock of the holder's timestamps, as in its lease record.
     pub clock: u32,
-    /// Name of the holder, by the guest's account.
+    /// Name of the holder, as the guest claims.
     pub name: String,
-    /// Texts that the guest has sent: indices in [`ChipState::texts`].
+    /// Texts that the client has sent, as indices in [`ChipState::texts`].
     pub texts: Vec<u32>,
 }
 
 impl ClientState {
-    /// Returns the place in ring and schema log.
+    /// Returns the client's position in the ring and the schema log.
     pub(crate) fn place(&self) -> RingPosition {
         let ClientState { position, sequence, token, lost, schemas, .. } = *self;
         RingPosition { position, sequence, token, lost, schemas }
@@ -174,14 +176,14 @@ impl ClientState {
         most("name's length", self.name.len() as u64, MAX_NAME_BYTES as u64)?;
         let texts = texts as u64;
         most("number of texts", self.texts.len() as u64, texts)?;
-        // With no texts there is no index either.
+        // If there are no texts, the check above has refused every index.
         let last = texts.saturating_sub(1);
         self.texts.iter().try_for_each(|text| most("index of a text", (*text).into(), last))
     }
 }
 
 impl ChipState {
-    /// Checks the state against the device that it shall be restored in.
+    /// Checks the state against the device in which the state is to be restored.
     pub(crate) fn check(
         &self,
         geometry: &Geometry,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The MMIO window, for VMMs without PCI: all regions without gaps.
+//! The MMIO window, for VMMs without PCI: all regions one after the other, without gaps.
 
 use crate::chip::Chip;
 use hypertrace_abi::layout::Region;
@@ -18,13 +18,13 @@ impl Window {
         Window { chip }
     }
 
-    /// Returns the size of the range. Data, config and rings can be mapped; control must
-    /// trap.
+    /// Returns the size of the range in bytes. A VMM can map the regions config, data and rings. Accesses to
+    /// control must trap.
     pub fn size(&self) -> u64 {
         self.chip.geometry().window_size()
     }
 
-    /// Returns the region at an offset into the window, and the offset in it.
+    /// Returns the region at an offset into the window, and the offset within this region.
     pub fn find(&self, offset: u64) -> Option<(Region, u64)> {
         let geometry = self.chip.geometry();
         Region::ALL.into_iter().find_map(|region| {
@@ -33,7 +33,7 @@ impl Window {
         })
     }
 
-    /// Performs a guest's load. Fills every byte.
+    /// Performs a guest's load. Fills every byte of `data`.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         match self.find(offset) {
             Some((region, offset)) => self.chip.read(region, offset, data),
