@@ -1,4 +1,4 @@
-//! A channel: the device's regions, mapped, and what its config page says.
+//! A channel: the device's mapped regions, and the facts of its config page.
 //!
 //! Unsafe, because regions are addresses that the caller passes.
 #![allow(unsafe_code)]
@@ -22,9 +22,9 @@ use hypertrace_segment::LocalPages;
 pub struct Channel<'m> {
     pub(crate) rings: &'m [AtomicU64],
     pub(crate) data: &'m [AtomicU64],
-    /// Not over bare rings.
+    /// Clients' registers. `None` for bare rings.
     pub(crate) control: Option<Control>,
-    /// Of a segment.
+    /// Host of a segment. `None` for a device and for bare rings.
     pub(crate) local: Option<LocalHost>,
     pub(crate) geometry: Geometry,
     pub(crate) mode: RingMode,
@@ -34,9 +34,9 @@ pub struct Channel<'m> {
     trace_parent: Option<TraceParent>,
     pub(crate) fenced: bool,
     pub(crate) clock: Clock,
-    /// Why it stamps with this clock.
+    /// Reason for the choice of `clock`.
     pub(crate) reason: Reason,
-    /// A kernel module lends clients: all that they share is read-only or out of reach.
+    /// True if a kernel module lends the clients. What all clients share is then read-only or out of reach.
     pub(crate) is_lent: bool,
 }
 
@@ -45,19 +45,19 @@ impl Channel<'static> {
     /// segment that is mapped there.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no device or segment.
     ///
     /// # Safety
-    /// The window is mapped at `base`, writable, and never unmapped; it really is that
-    /// of a hypertrace device or a segment, or at least a readable page.
+    /// The window of a hypertrace device or of a segment is mapped at `base`, writable, and never unmapped;
+    /// or at least a readable page is mapped there.
     pub unsafe fn at_window(base: *mut u8) -> Result<Self, OpenError> {
         // SAFETY: the caller's promise; the config region is at the window's start.
         unsafe { Channel::in_window(&read_config(base), base) }
     }
 
-    /// Makes a channel of a window or segment at `base` by this copy of its
-    /// config page. The page itself is not read again: a program that can write
-    /// it may have changed it since the copy was checked.
+    /// Makes a channel of a window or segment at `base` from this copy of its config page. The page itself is
+    /// not read again, because a program that can write the page may have changed it since the copy was
+    /// checked.
     ///
     /// # Safety
     /// All regions that `page` describes are mapped at `base`, writable, and never
@@ -88,10 +88,10 @@ impl Channel<'static> {
     /// these addresses.
     ///
     /// # Errors
-    /// If it is not a hypertrace device.
+    /// If the function is not a hypertrace device.
     ///
     /// # Safety
-    /// The BARs are mapped there, writable but for BAR 0, and never unmapped.
+    /// The BARs are mapped at these addresses, all but BAR 0 writable, and never unmapped.
     pub unsafe fn at_bars(
         bar0: *mut u8,
         bar1: *mut u8,
@@ -103,7 +103,7 @@ impl Channel<'static> {
     }
 
     /// # Safety
-    /// The regions that `page` describes are mapped there, and never unmapped.
+    /// The regions that `page` describes are mapped at these addresses, and never unmapped.
     pub(crate) unsafe fn at_regions(
         page: &ConfigPage,
         data: *mut u8,
@@ -122,11 +122,11 @@ impl Channel<'static> {
 }
 
 impl<'m> Channel<'m> {
-    /// Makes a channel of bare rings, whose host only drains them: reference points
-    /// are commits there, and have no reply.
+    /// Makes a channel of bare rings, whose host only drains the rings. On such a channel, a reference point
+    /// is a commit, and the host answers nothing.
     ///
     /// # Errors
-    /// If the page is not one, or the memory is too short for it.
+    /// If `page` is not a valid config page, or `rings` is shorter than `page` says.
     pub fn local(page: &ConfigPage, rings: &'m [AtomicU64]) -> Result<Self, OpenError> {
         Channel::new(page, &[], rings, None)
     }
@@ -160,23 +160,24 @@ impl<'m> Channel<'m> {
         })
     }
 
-    /// Sets whether the mapping of the rings is not write-back (or not known
-    /// to be), so that stores need fences to stay in order.
+    /// Sets whether stores need fences to stay in order, because the mapping of the rings is not write-back,
+    /// or not known to be.
     pub fn with_fences(self, fenced: bool) -> Self {
         Channel { fenced, ..self }
     }
 
-    /// Stamps with this clock.
+    /// Sets the clock that stamps the channel's events.
     pub fn with_clock(self, clock: Clock) -> Self {
         self.with_clock_because(clock, Reason::Named)
     }
 
-    /// Stamps with this clock, and tells the host why.
+    /// Sets the clock that stamps the channel's events, and the reason for it, which each lease tells the
+    /// host.
     pub(crate) fn with_clock_because(self, clock: Clock, reason: Reason) -> Self {
         Channel { clock, reason, ..self }
     }
 
-    /// Uses only what a kernel module lends of it.
+    /// Restricts the channel to what a kernel module lends.
     #[cfg(feature = "std")]
     pub(crate) fn lent(self) -> Self {
         Channel { is_lent: true, ..self }
@@ -187,7 +188,7 @@ impl<'m> Channel<'m> {
         self.geometry.clients
     }
 
-    /// Returns the clients that may be leased; those below belong to vCPUs.
+    /// Returns the clients that may be leased. Clients with lower numbers belong to vCPUs.
     pub fn leasable(&self) -> core::ops::Range<u32> {
         self.vcpu_clients..self.geometry.clients
     }
@@ -202,7 +203,7 @@ impl<'m> Channel<'m> {
         self.traps() && self.features.contains(Features::KICK)
     }
 
-    /// Returns the ticks of the longest pause after which an event need not wake the host.
+    /// Returns the longest pause between two events, in ticks, after which the second need not wake the host.
     pub(crate) fn pause(&self) -> u64 {
         let frequency = match self.clock.kind() {
             ClockKind::Tsc => self.guest_frequency,
@@ -216,7 +217,7 @@ impl<'m> Channel<'m> {
         self.guest_frequency
     }
 
-    /// Returns the span in whose course the host records, if it says one.
+    /// Returns the span during which the host records, if the host names one.
     pub fn trace_parent(&self) -> Option<TraceParent> {
         self.trace_parent
     }
@@ -233,7 +234,7 @@ impl<'m> Channel<'m> {
     }
 }
 
-/// Copies the config page, each word once. This copy is checked and then used.
+/// Copies the config page, and loads each word once. The caller checks and uses the copy alone.
 ///
 /// # Safety
 /// A readable page is mapped at `at`.

@@ -17,26 +17,25 @@ use hypertrace_abi::sink::Status;
 #[cfg(feature = "std")]
 use hypertrace_segment::Bell;
 
-/// The host's answer to a reference point. The host took its time between
-/// `before` and `after`.
+/// The host's answer to a reference point. The host read its clock between `before` and `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reply {
-    /// The host's verdict.
+    /// Outcome of the reference point.
     pub status: Status,
-    /// This client's clock before the store.
+    /// Reading of this client's clock before the store to the host.
     pub before: u64,
-    /// The host's raw counter, in its own ticks. 0 where no host answers, or the host did not
-    /// answer ([`Status::Failed`]).
+    /// Reading of the host's raw counter, in the host's own ticks. 0 if the host did not answer
+    /// ([`Status::Failed`]), and over bare rings.
     pub host_time: u64,
-    /// This client's clock after the store.
+    /// Reading of this client's clock after the store.
     pub after: u64,
-    /// The host's clock epoch: it changes when time jumps (restore, migration).
+    /// Epoch of the host's clock: a number that changes when time jumps (restore, migration).
     pub epoch: u64,
 }
 
-/// One vCPU's or thread's own ring and registers. It stays on the thread that
-/// leased it: two threads would write over each other's records.
+/// One vCPU's or thread's own ring and registers. A client stays on the thread that leased it, because two
+/// threads would overwrite each other's records.
 ///
 /// ```compile_fail,E0277
 /// fn share(client: &hypertrace::Client<'_>) {
@@ -48,26 +47,25 @@ pub struct Reply {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Client<'m> {
-    // What each emit needs is at its front, in one cache line.
+    // `producer` comes first, so that what each emit reads is in one cache line.
     producer: Producer<'m>,
     channel: Channel<'m>,
     index: u32,
-    /// `None`: this thread's, asked for each time.
+    /// CPU of reference points. `None`: the CPU that the thread runs on at each point.
     cpu: Option<u32>,
     seq: AtomicU32,
-    /// Number of regions whose ids it has counted, where its thread does not count them.
+    /// Number of regions whose ids the client has counted. With the feature `std`, the thread counts them.
     regions: AtomicU64,
 }
 
 impl<'m> Client<'m> {
-    /// Leases client `index` of the channel. It must have no other holder meanwhile:
-    /// events would be lost, though the host would not be harmed.
+    /// Leases client `index` of the channel. The client must have no other holder meanwhile: events would be
+    /// lost, though the host would not be harmed.
     ///
-    /// `state` is private memory of this client, `token` a nonzero number that
-    /// no other holder has. The lease says the channel's clock.
-    /// Reference points carry a CPU: `info.tid` without a process
-    /// (`info.pid` 0), as in a kernel, or without the feature `std`. With both, it is the
-    /// CPU that the calling thread runs on.
+    /// `state` is private memory of this client, and `token` is a nonzero number that no other holder has.
+    /// The lease tells the host the channel's clock. Each reference point carries the number of a CPU:
+    /// `info.tid` if `info.pid` is 0, as in a kernel, or if the feature `std` is off; else the CPU that the
+    /// calling thread runs on.
     ///
     /// # Errors
     /// If the device has no such client.
@@ -82,8 +80,7 @@ impl<'m> Client<'m> {
         if let Some(control) = channel.control {
             control.store(index, register::LEASE, token);
         }
-        // Where registers are memory, a late reply to the last holder must not
-        // look like one to this.
+        // If registers are memory, a late reply to the last holder must not look like a reply to this holder.
         let mut seq = 0;
         if let (Some(local), Some(control)) = (channel.local, channel.control) {
             local.pages.notify(index);
@@ -109,9 +106,9 @@ impl<'m> Client<'m> {
         Ok(client)
     }
 
-    /// Makes it a thread's client: reference points carry the CPU that it runs on. It publishes the count of
-    /// events of threads without a client, if the process has no other place for it. It rings the host's bell, if there is
-    /// one, when its ring fills.
+    /// Makes this a thread's client, whose reference points carry the CPU that the thread runs on. The client
+    /// publishes `unattached`, if given, the count of events of threads without a client, and rings `bell`,
+    /// if given, when its ring fills.
     #[cfg(feature = "std")]
     pub(crate) fn of_thread(
         self,
@@ -129,12 +126,12 @@ impl<'m> Client<'m> {
         Client { producer, cpu: None, ..self }
     }
 
-    /// Returns its number.
+    /// Returns the client's number.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Returns the channel that it belongs to.
+    /// Returns the channel that the client belongs to.
     pub fn channel(&self) -> &Channel<'m> {
         &self.channel
     }
@@ -150,8 +147,8 @@ impl<'m> Client<'m> {
         self.producer.emit((site, fields), ticks)
     }
 
-    /// Commits an event: [`commit!`](crate::commit) calls this. The wait for room ends
-    /// after a second, and at once where the host is known to be dead: counted then.
+    /// Commits an event: [`commit!`](crate::commit) calls this. The wait for room ends after a second, or at
+    /// once if the host is known to be dead; an event that then has no room is counted.
     #[inline(always)]
     pub fn commit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
         let record = NewRecord::from((site, fields)).with_flags(Flags::REFERENCE_POINT);
@@ -193,12 +190,13 @@ impl<'m> Client<'m> {
             site,
             || clock.now(),
             || {
-                // Not 0: that asks for nothing.
+                // Skips 0, because 0 asks for nothing.
                 let seq = self.seq.load(Relaxed).wrapping_add(1).max(1);
                 self.seq.store(seq, Relaxed);
                 seq
             },
-            // A plugin knows better, and under it to ask costs most of a point.
+            // Over a segment, an emulator's plugin knows the CPU better, and under an emulator the system
+            // call for it would be most of the cost of a point.
             if self.channel.local.is_some() { 0 } else { self.cpu() },
             fields,
             |before, seq| {
@@ -208,16 +206,16 @@ impl<'m> Client<'m> {
                 if reply as u32 != seq
                     && let Some(local) = &self.channel.local
                 {
-                    // No emulator has seen the store on this very thread.
+                    // No emulator's plugin has answered the store, so the host's thread has to.
                     local.ask(self.index, self.producer.memory(), self.cpu(), seq);
                     reply = host[host_page::REPLY].load(Ordering::Acquire);
                 }
                 let is_answered = reply as u32 == seq;
                 if !is_answered && self.channel.traps() {
-                    // The VMM has lost the device's server, or the device is gone: all ones.
+                    // The VMM has lost the device's server, or the device is gone and the load gave all ones.
                     counts::add(&counts::UNANSWERED);
                 }
-                // Without an answer, they are an earlier one's.
+                // Without an answer to this point, the words belong to an earlier answer.
                 let answer = |word: usize| match is_answered {
                     true => host[word].load(Relaxed),
                     false => 0,
@@ -257,10 +255,9 @@ impl<'m> Client<'m> {
         }
     }
 
-    /// Waits until the next `events` events find room if the fields of each take at most
-    /// `words` words: kicks the host if there is no room, and waits a second at most.
-    /// `false` if there is still no room, or never can be. For programs that prefer
-    /// waiting to losing an event.
+    /// Waits until the next `events` events find room if the fields of each take at most `words` words. If
+    /// there is no room, kicks the host and waits for a second at most. Returns `false` if there is still no
+    /// room, or never can be. For programs that prefer waiting to losing an event.
     ///
     /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
     pub fn wait_for_room(&self, events: u64, words: u64) -> bool {
@@ -273,9 +270,9 @@ impl<'m> Client<'m> {
         Deadline::new(&self.channel, self.producer.memory().host).wait_for(has_room)
     }
 
-    /// Copies a changed enable mask and publishes the counts of dropped events; for
-    /// programs with no thread that does it. `false` if the host shows another holder: stop
-    /// using the client then, unless a transport may still have this lease's store to LEASE.
+    /// Copies the enable mask if it has changed, and publishes the counts of dropped events; for programs
+    /// without a thread that does so. Returns `false` if the host shows another holder: the program must then
+    /// stop using the client, unless a transport may still hold back this lease's store to LEASE.
     pub fn poll(&self) -> bool {
         self.producer.refresh(self.channel.clock.now());
         self.refresh_mask();
@@ -323,7 +320,7 @@ struct Deadline<'m> {
     until: u64,
     turns: u32,
     local: Option<LocalHost>,
-    /// Page H.
+    /// Page H of the client.
     host: &'m [AtomicU64],
 }
 
@@ -351,7 +348,7 @@ impl<'m> Deadline<'m> {
         true
     }
 
-    /// Waits a turn. `false`: that was enough.
+    /// Waits a turn. Returns `false` if the wait is over.
     fn wait(&mut self) -> bool {
         let cannot_write = self.host[host_page::WRITE_FAILED].load(Relaxed) != 0;
         if cannot_write || self.local.is_some_and(|local| local.is_dead()) {

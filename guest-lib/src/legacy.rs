@@ -8,16 +8,15 @@ use hypertrace_abi::legacy;
 use hypertrace_abi::record::{Flags, id};
 use hypertrace_abi::ring::NewRecord;
 
-/// Records an event of the 2016 interface on this client: `arg1`, and at most
-/// as many further arguments as the device was built for; the others are zero.
-/// It costs one exit. Where stores do not trap, and where a kernel module lends the client, it is a
-/// commit.
+/// Records an event of the 2016 interface on this client: `arg1`, and as many of `args` as the device was
+/// built for; missing arguments are zero. The event costs one exit. If stores do not trap, or if a kernel
+/// module lends the client, the event is a commit of the given arguments.
 pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     hypertrace_of(client, client.index(), arg1, args);
 }
 
-/// Records an event as [`hypertrace()`] does, with another client's number. The interface of 2016
-/// leaves the choice of numbers to programs.
+/// Records an event as [`hypertrace()`] does, under a client number that the program chooses, as the 2016
+/// interface allows.
 pub(crate) fn hypertrace_of(client: &Client<'_>, number: u32, arg1: u64, args: &[u64]) {
     let channel = client.channel();
     let args = &args[..args.len().min(channel.geometry.legacy_args as usize - 1)];
@@ -34,8 +33,8 @@ pub(crate) fn hypertrace_of(client: &Client<'_>, number: u32, arg1: u64, args: &
     for (i, word) in slot.iter().enumerate() {
         word.store(args.get(i).copied().unwrap_or(0), Relaxed);
     }
-    // ORDERING: the store to the register traps; x86 keeps stores in order,
-    // others need the fence.
+    // ORDERING: the store to the register traps, and must come after the stores to the slot. x86 keeps stores
+    // in order; other architectures need the fence.
     fence(Ordering::SeqCst);
     control.legacy(number, arg1);
 }

@@ -23,25 +23,25 @@
 //! $ hypertrace report S
 //! ```
 //!
-//! An event is a timestamp and a few stores into this thread's own ring in
-//! memory that the host shares: no exit, no lock, no allocation, no formatting,
-//! and no system call but one that wakes a recorder at rest. With no device, or with this event switched off
-//! by the host, it is a load, a test and a branch.
+//! An event costs a timestamp and a few stores to its thread's own ring, in memory that the host shares. An
+//! event makes no exit to the VMM, takes no lock, does not allocate or format, and makes no system call
+//! except the one that wakes a sleeping recorder. If there is no device, or if the host has switched the
+//! event off, an event costs a load, a test and a branch.
 //!
-//! * [`event!`] for volume.
-//! * [`commit!`] for what must not be dropped: on return the record is in memory
-//!   that the host owns, whatever becomes of the thread.
-//! * [`reference_point!`] for order: one exit to the host, which stamps it with
-//!   its own clock and answers ([`Reply`]).
-//! * [`region!`] and [`reference_region!`] for a beginning and its end.
-//! * [`hypertrace()`] for the numbers-only interface of 2016.
+//! * [`event!`] records events at high rates.
+//! * [`commit!`] records an event that must not be dropped. Once `commit!` returns [`Emit::Recorded`], the
+//!   record is in memory that the host owns, and survives the thread.
+//! * [`reference_point!`] orders an event with what the host does, at the cost of one exit: the host stamps
+//!   the event with its own clock and answers with a [`Reply`].
+//! * [`region!`] and [`reference_region!`] mark the beginning and the end of a piece of work.
+//! * [`hypertrace()`] records events of the 2016 interface, which carry numbers only.
 //!
 //! # Programs on Linux
 //!
-//! The library finds the device at the first event, and leases a client for each
-//! thread at that thread's first. [`open`] does it earlier, and returns what it
-//! found, or why there is no device and what to do: "not traced: no hypertrace
-//! device: ..., start it with: hypertrace record -o DIR PROG".
+//! The library finds the device at the process's first event, and leases a client for each thread at that
+//! thread's first event. [`open`] finds the device earlier, and returns a description of the channel, or an
+//! error that says why there is no device and what to do: "not traced: no hypertrace device: ..., start it
+//! with: hypertrace record -o DIR PROG".
 //!
 //! ```
 //! match hypertrace::open(&hypertrace::Options::default()) {
@@ -50,14 +50,14 @@
 //! }
 //! ```
 //!
-//! Threads that end give their clients back; a forked child gets its own. In a
-//! signal handler, [`event!`] is as safe as anywhere: one that interrupts
-//! another is counted, not recorded. [`counts()`] returns what the host does not show.
+//! A thread gives its client back when the thread ends; a forked child leases clients of its own. After
+//! [`open`], [`event!`] is safe in a signal handler: an event that interrupts another event is counted, not
+//! recorded. [`counts()`] returns the counts that the host does not show.
 //!
 //! # Bare metal
 //!
-//! A [`Channel`] is made from the device's addresses and a [`Client`] from a
-//! channel; `event!(client: c, "name", ...)` uses it.
+//! The program makes a [`Channel`] from the device's addresses, and leases a [`Client`] of that channel;
+//! `event!(client: c, "name", ...)` records an event on the client `c`.
 //!
 //! ```no_run
 //! use hypertrace::{Channel, Client, LeaseInfo, OpenError, ProducerState};
@@ -76,15 +76,14 @@
 //!
 //! # Limits
 //!
-//! An emit never fails: an event that cannot be recorded is counted, and the host
-//! shows the count. It is not for more events than a ring takes until the host
-//! drains it: those are counted too. An event in a ring that is a quarter full wakes a host that sleeps.
+//! An emit never fails: the library counts each event that it cannot record, and the host shows the count. If
+//! a thread emits more events than its ring holds before the host drains the ring, the library counts the
+//! rest as lost. An event that finds its ring at least a quarter full wakes a sleeping host.
 //!
 //! # Features
 //!
-//! * `std` (default): Linux. Without it the library is `no_std`, and macros need a
-//!   named client.
-//! * `c`: for the C library alone, which looks at the enable mask by its name.
+//! * `std` (default): Linux. Without `std`, the library is `no_std`, and macros need a named client.
+//! * `c`: for the C library alone, which reads the enable mask by its symbol name.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![warn(missing_debug_implementations)]
 
@@ -126,7 +125,7 @@ pub use hypertrace_abi::trace_parent::TraceParent;
 #[doc(hidden)]
 pub use hypertrace_abi as abi;
 
-/// The functions that macros and the C library call where no client is named. Needs the feature `std`.
+/// Functions that macros and the C library call if the program names no client. Needs the feature `std`.
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub mod this_thread {
@@ -138,10 +137,9 @@ pub mod this_thread {
 
 /// Records an event: a name, then fields `name` or `name = value`.
 ///
-/// Fields are integers, floats, `bool`, `&str`, `&[u64]`, raw pointers, and
-/// [`Hex`]. Their values are not computed when the event is switched off.
-/// It returns nothing: an event that cannot be recorded is counted, and the host
-/// shows the count.
+/// Fields are integers, floats, `bool`, `&str`, `&[u64]`, raw pointers, and [`Hex`]. If the event is switched
+/// off, the values of its fields are not computed. The macro returns nothing: an event that cannot be
+/// recorded is counted, and the host shows the count.
 ///
 /// Uses the calling thread's client (feature `std`), or the [`Client`] that is
 /// named first:
@@ -174,13 +172,13 @@ macro_rules! event {
     }};
 }
 
-/// Records an event that must not be dropped: it may use the part of the ring
-/// that is kept for such, and where even that is full, waits, bounded, for the
-/// host to drain. Takes what [`event!`] takes, gives an [`Emit`].
+/// Records an event that must not be dropped. The event may use the reserved part of the ring; if that part
+/// is full too, the macro waits for a bounded time until the host drains the ring. Takes the arguments of
+/// [`event!`] and returns an [`Emit`].
 ///
-/// After [`Emit::Recorded`] the event is in memory that the host has too, after all
-/// that this thread recorded before, and survives the thread. The host
-/// need not have seen it: see [`reference_point!`] for that.
+/// If the macro returns [`Emit::Recorded`], the event is in memory that the host shares, follows all events
+/// that this thread recorded before, and survives the thread. The host may not have seen the event yet;
+/// [`reference_point!`] waits until the host has.
 ///
 /// ```
 /// let sent = 7u64;
@@ -200,10 +198,9 @@ macro_rules! commit {
     }};
 }
 
-/// Records an event in order with what the host does, and waits for the host
-/// to have handled it: one exit from a VM; over a segment a bounded wait for the
-/// host's thread. Takes what [`event!`] takes, gives a
-/// [`Result`]`<`[`Reply`]`, `[`Emit`]`>`.
+/// Records an event in order with what the host does, and waits until the host has handled the event: by one
+/// exit from a VM, or over a segment by a bounded wait for the host's thread. Takes the arguments of
+/// [`event!`] and returns a [`Result`]`<`[`Reply`]`, `[`Emit`]`>`.
 ///
 /// ```
 /// match hypertrace::reference_point!("irq", line = 3u8) {

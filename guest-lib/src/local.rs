@@ -1,4 +1,4 @@
-//! A segment's host, where no stores trap: asked by a bell, and waited for.
+//! The host of a segment, where no store traps: a client rings a bell, and waits for the host's reply.
 
 use crate::counts;
 #[cfg(feature = "std")]
@@ -14,11 +14,11 @@ use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::slot;
 use hypertrace_segment::LocalPages;
 
-/// Looks at the reply before the thread sleeps: some microseconds, which is
-/// what a host takes that is awake on another CPU.
+/// Number of looks at the reply before the thread sleeps. The looks take some microseconds, as long as a host
+/// takes that is awake on another CPU.
 const SPINS: u32 = 200;
 
-/// Nanoseconds until a thread that sleeps on the reply rings once more.
+/// Time in nanoseconds after which a thread that sleeps on the reply rings once more.
 #[cfg(feature = "std")]
 const RING_AGAIN: u64 = 10_000_000;
 
@@ -26,16 +26,16 @@ const RING_AGAIN: u64 = 10_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalHost {
     pub(crate) pages: LocalPages<'static>,
-    /// Value of the word by which the host shows its end.
+    /// Value of the word `END` once the host has ended.
     #[cfg(feature = "std")]
     pub(crate) end_mark: u64,
-    /// Its kernel is another one: nobody wakes a thread that waits for it.
+    /// True if the host has another kernel, so that nobody wakes a thread that waits for the host.
     #[cfg(feature = "std")]
     pub(crate) is_remote: bool,
 }
 
-/// [`LocalHost::sign_of_life`] of the host that did not answer for a second, as it was
-/// then: until that changes, no thread waits for it again.
+/// Value of [`LocalHost::sign_of_life`] when the host had not answered for a second. Until the sign changes,
+/// no thread waits for that host again.
 static DEAD: AtomicU64 = AtomicU64::new(0);
 
 impl LocalHost {
@@ -53,10 +53,10 @@ impl LocalHost {
             || DEAD.load(Relaxed) == self.sign_of_life()
     }
 
-    /// Returns true if the host has ended: it has taken all that it ever will.
+    /// Returns true if the host has ended, and has taken the last records that it will ever take.
     #[cfg(feature = "std")]
     pub(crate) fn has_ended(&self) -> bool {
-        // ORDERING: pairs with the host's Release store: its last positions are in page H.
+        // ORDERING: pairs with the host's Release store: the host's last positions are in page H by then.
         self.pages.end().load(Ordering::Acquire) == self.end_mark
     }
 
@@ -111,7 +111,7 @@ impl LocalHost {
                 if has_come() {
                     break;
                 }
-                // Its bell may have come around to where the host last saw it.
+                // Rings again, because the bell may have wrapped around to the value that the host last saw.
                 self.pages.ring(client);
             }
             sleeps.store(0, Relaxed);

@@ -1,11 +1,11 @@
 //! Regions of interest: a beginning and an end with the same id.
 
-/// Marks a region of interest, from here to where what it gives is dropped: the
-/// events `NAME_begin(id, ..)` and `NAME_end(id)`.
+/// Marks a region of interest: records the event `NAME_begin(id, ..)` now, and `NAME_end(id)` when the
+/// returned value is dropped.
 ///
-/// After the name follow fields of the begin, as [`event!`](crate::event!) has them. The id,
-/// a `u64`, distinguishes one pass through the region from another: the client counts
-/// them. With `id` as the first field, the program says it.
+/// The fields after the name belong to the begin, in the syntax of [`event!`](crate::event!). The id is a
+/// `u64` that distinguishes passes through the region: a count of the thread's regions (of the client's,
+/// without the feature `std`), or the value that the program gives as the first field, `id`.
 ///
 /// ```
 /// fn serve(path: &str, bytes: u64) {
@@ -25,7 +25,7 @@
 /// }
 /// ```
 ///
-/// A value needs a name, `id` or a field's:
+/// Each value needs a name, `id` or the name of a field:
 ///
 /// ```compile_fail
 /// let _region = hypertrace::region!("frame", 7);
@@ -45,10 +45,9 @@ macro_rules! region {
     };
 }
 
-/// As [`region!`](crate::region!), with reference points: in order with what the
-/// host does, and what the host's triggers act on (`on begin:NAME do ..`). Two
-/// exits. A point that could not be recorded is counted, and the host shows
-/// the count.
+/// Marks a region of interest as [`region!`](crate::region!) does, but with two reference points: both are in
+/// order with what the host does, and the host's triggers act on them (`on begin:NAME do ..`). The region
+/// costs two exits. A point that could not be recorded is counted, and the host shows the count.
 ///
 /// ```
 /// fn on_vcpu(client: &hypertrace::Client, frame: u64) {
@@ -70,7 +69,7 @@ macro_rules! reference_region {
     };
 }
 
-/// Makes a region of two events of a kind; the next id is taken only if the begin is recorded.
+/// Makes a region of two events of a kind. Takes the next id only if the begin event is switched on.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! region_of {
