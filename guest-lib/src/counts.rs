@@ -1,49 +1,49 @@
-//! Counts of this process, apart from those of its clients' rings.
+//! Counts of this process that its clients' rings do not have.
 #![cfg_attr(not(feature = "std"), allow(dead_code))]
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
-/// Those of [`UNATTACHED`] that are not published yet.
+/// Part of [`UNATTACHED`] that is not published yet.
 pub(crate) static UNPUBLISHED: AtomicU64 = AtomicU64::new(0);
-/// Threads that have taken those and not added them yet.
+/// Number of threads that are in [`publish`], between taking [`UNPUBLISHED`] and adding it to a total.
 static PUBLISHERS: AtomicU64 = AtomicU64::new(0);
 pub(crate) static ABANDONED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static TAKEN: AtomicU64 = AtomicU64::new(0);
 static HOST_ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// Counts of this process's clients and events that the host does not show. Running
-/// totals; a forked child begins at zero.
+/// Counts of this process that its clients' rings do not have. The host learns `unattached` alone. The counts
+/// are running totals; a forked child begins at zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessCounts {
-    /// Events of threads that had no client: no client was free, the thread
-    /// was ending, another took more than a second to open the device, or the program
-    /// has closed the lock file and it cannot be opened again. Also the events of the last 20 ms of a client that a reset
-    /// of the device has taken. Not those of a process
-    /// without a device. Over a segment the host learns the count within some 10 ms, and when a thread
-    /// or the process ends; on a device by a thread of the process that has a client, when that begins a block,
-    /// [polls](crate::poll) or ends.
+    /// Events of threads that had no client, because no client was free, the thread was ending, another
+    /// thread took more than a second to open the device, or the program had closed the lock file and the
+    /// file could not be opened again. Includes the last 20 ms of events of a client that a reset of the
+    /// device has taken. Excludes the events of a process without a device. Over a segment, the host learns
+    /// the count within some 10 ms, and when a thread or the process ends. On a device, a thread that has a
+    /// client tells the host the count when the thread begins a block, [polls](crate::poll) or ends.
     pub unattached: u64,
-    /// Clients that a thread abandoned because it found an emit on them under way
-    /// for 10 ms: a signal handler has jumped out of it. The thread keeps them
-    /// until it ends, and uses another.
+    /// Clients that threads have abandoned. A thread abandons its client if an emit on the client has been
+    /// under way for 10 ms, because a signal handler has then jumped out of the emit. The thread keeps the
+    /// abandoned client until the thread ends, and emits on another client.
     pub abandoned: u64,
-    /// Clients that were left because another had taken them.
+    /// Clients that threads have left because another holder had taken the client.
     pub taken: u64,
-    /// Reference points that a segment's host did not answer within a second,
-    /// or that no thread waited for because it was dead already; and those that a device's host did
-    /// not answer before the store had ended: its server has died or hung, or the VMM has dropped the
-    /// device. It may have recorded them. Their status is [`Failed`](crate::Status::Failed).
+    /// Reference points without an answer, whose status is [`Failed`](crate::Status::Failed). A segment's
+    /// host did not answer within a second, or was known to be dead, so that the thread did not wait. A
+    /// device's host did not answer before the store ended, because the device's server has died or hung, or
+    /// the VMM has dropped the device. The host may have recorded such a point.
     pub unanswered: u64,
-    /// Events since the host has ended, over shared memory. Also those since the device was taken away: a guest's kernel module was loaded
-    /// while the process had it by sysfs, or the driver was unbound. Up to 10 ms of earlier ones are in it. A process that finds such a host when it opens has none, and counts nothing.
+    /// Events since the host of shared memory has ended, or since the device was taken away: the guest's
+    /// kernel module was loaded while the process had the device by sysfs, or the driver was unbound.
+    /// Includes up to 10 ms of earlier events. If the host has ended before the process opens a channel, the
+    /// process counts nothing.
     pub host_ended: u64,
 }
 
-/// Returns the counts of this process's clients and events that the host does not
-/// show.
+/// Returns the counts of this process that its clients' rings do not have.
 pub fn counts() -> ProcessCounts {
     ProcessCounts {
         unattached: UNATTACHED.load(Relaxed),
@@ -63,7 +63,7 @@ pub(crate) fn host_ended(events: u64) {
     HOST_ENDED.fetch_add(events, Relaxed);
 }
 
-/// Adds the events that are not published to a total that other processes add to, too.
+/// Adds the number of unpublished events to `total`, to which other processes add, too.
 pub(crate) fn publish(total: &AtomicU64) {
     if UNPUBLISHED.load(Relaxed) != 0 {
         PUBLISHERS.fetch_add(1, SeqCst);
@@ -72,8 +72,8 @@ pub(crate) fn publish(total: &AtomicU64) {
     }
 }
 
-/// Waits for the threads that are publishing, a second at most: if the process ended before, what they have
-/// taken would be in no count.
+/// Waits for the threads that are in [`publish`], for a second at most: if the process ended before such a
+/// thread has added its events, the events would be in no count.
 #[cfg(feature = "std")]
 pub(crate) fn settle() {
     for _ in 0..1000 {
@@ -89,7 +89,7 @@ pub(crate) fn add(count: &AtomicU64) {
     count.fetch_add(1, Relaxed);
 }
 
-/// In a forked child.
+/// Sets all counts to zero, in a forked child.
 pub(crate) fn forget() {
     for count in
         [&UNATTACHED, &UNPUBLISHED, &PUBLISHERS, &ABANDONED, &TAKEN, &UNANSWERED, &HOST_ENDED]
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn the_end_of_a_process_waits_for_a_thread_that_publishes() {
         let total = AtomicU64::new(0);
-        // In the middle of `publish`.
+        // Counts this test as a thread in the middle of `publish`.
         PUBLISHERS.fetch_add(1, SeqCst);
         scope(|scope| {
             scope.spawn(|| {

@@ -10,9 +10,9 @@ pub enum OpenError {
     Config(ConfigError),
     /// The memory is shorter than the config page says.
     Short,
-    /// A client that the device does not have: found, and how many there are.
+    /// The device has no such client: the client's number, and how many clients the device has.
     Client(u32, u32),
-    /// All of this many clients belong to vCPUs.
+    /// All clients of the device, this many, belong to vCPUs.
     #[cfg(feature = "std")]
     NoneToLease(u32),
     /// There is no device in this folder of sysfs, and no window on this
@@ -31,23 +31,23 @@ pub enum OpenError {
     /// The process has a channel already.
     #[cfg(feature = "std")]
     Open,
-    /// In a forked child: its parent's channel was installed without a lock
-    /// file. Or the program has closed that file.
+    /// A forked child's parent has installed its channel without a lock file, or the program has closed the
+    /// lock file.
     #[cfg(feature = "std")]
     NoLock,
     /// The host of the memory at this path has ended.
     #[cfg(feature = "std")]
     HostEnded(std::path::PathBuf),
-    /// The system refused something.
+    /// The system refused an action.
     #[cfg(feature = "std")]
     System {
-        /// The action, which begins with a verb.
+        /// Action that was refused, as text that begins with a verb.
         doing: &'static str,
-        /// Where.
+        /// Object of the action, usually a file.
         path: std::path::PathBuf,
-        /// A hint; may be empty.
+        /// What the user can do; may be empty.
         hint: &'static str,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -166,13 +166,13 @@ impl OpenError {
         }
     }
 
-    /// Returns true if the system has refused what it allows to others, or without a lockdown.
+    /// Returns true if the system denied permission, which root, or a kernel without a lockdown, may have.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, OpenError::System { source, .. }
             if source.kind() == std::io::ErrorKind::PermissionDenied)
     }
 
-    /// Gives this hint if the system refused because the program has not the rights of root.
+    /// Replaces the hint if the system denied permission to a program without root's rights.
     pub(crate) fn for_plain_users(mut self, better: &'static str) -> OpenError {
         let is_plain = self.is_refused() && !crate::os::is_root();
         if let OpenError::System { hint, .. } = &mut self
@@ -184,13 +184,13 @@ impl OpenError {
     }
 }
 
-/// Lockdown of the kernel, as far as it shows it.
+/// Lockdown of the kernel, as far as the kernel shows its state.
 #[cfg(feature = "std")]
 #[derive(Clone, Copy)]
 enum Lockdown {
-    /// It is locked down.
+    /// The kernel is locked down.
     On,
-    /// It is not, or has no lockdown.
+    /// The kernel is not locked down, or has no lockdown.
     Off,
     Unknown,
 }
@@ -199,7 +199,7 @@ enum Lockdown {
 impl Lockdown {
     fn of_kernel() -> Lockdown {
         let read = std::fs::read_to_string("/sys/kernel/security/lockdown");
-        // Also a system where securityfs is not mounted has no such file.
+        // A system where securityfs is not mounted has no such file either, whatever its lockdown.
         let has_securityfs = || std::path::Path::new("/sys/kernel/security/lsm").exists();
         match read {
             Ok(text) => Lockdown::of_text(&text),
@@ -210,7 +210,7 @@ impl Lockdown {
         }
     }
 
-    /// Returns what the kernel's file says: its levels, with brackets around the present one.
+    /// Parses the kernel's file, which lists the levels of lockdown, with brackets around the present level.
     fn of_text(text: &str) -> Lockdown {
         match text.contains("[none]") {
             true => Lockdown::Off,

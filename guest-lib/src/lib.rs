@@ -52,7 +52,7 @@
 //!
 //! A thread gives its client back when the thread ends; a forked child leases clients of its own. After
 //! [`open`], [`event!`] is safe in a signal handler: an event that interrupts another event is counted, not
-//! recorded. [`counts()`] returns the counts that the host does not show.
+//! recorded. [`counts()`] returns counts of lost events that no ring has.
 //!
 //! # Bare metal
 //!

@@ -1,6 +1,6 @@
-//! The enable mask's private copy: the hot path loads nothing shared.
+//! The program's private copy of the enable mask, because the hot path must load nothing shared.
 //!
-//! Unsafe, because C programs know it by a name that nothing else may have.
+//! Unsafe, because C programs know the copy by a symbol name that nothing else may have.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, Ordering::Relaxed};
@@ -8,34 +8,32 @@ use hypertrace_abi::ring;
 
 const SLOTS: usize = 4096;
 
-/// 0 is on, 1 is off. One copy for the whole program: a name is on or off for
-/// all of its threads. All on at first, so that the first event looks for a
-/// device.
-// SAFETY: no other symbol of any library is called so.
+/// The mask, a byte per slot: 0 is on, 1 is off. The whole program has one copy, so a name is on or off for
+/// all threads. At first all names are on, so that the first event looks for a device.
+// SAFETY: no other symbol of any library has this name.
 #[cfg_attr(feature = "c", unsafe(export_name = "hypertrace_off_"))]
 static MASK: [AtomicU8; SLOTS] = [const { AtomicU8::new(0) }; SLOTS];
-/// The version that was copied, or one of the two below.
+/// Version of the mask that was copied last, or `NEVER` or `NOBODY`.
 static VERSION: AtomicU64 = AtomicU64::new(NEVER);
-/// Nothing was copied yet.
+/// No mask was copied yet.
 const NEVER: u64 = u64::MAX;
-/// There is no device: all off.
+/// There is no device, so all names are off.
 #[cfg(feature = "std")]
 const NOBODY: u64 = u64::MAX - 1;
-/// More threads than this do not copy at the same time.
+/// Maximum number of tries to copy the mask: a try fails only if another thread copies at the same time.
 const TRIES: usize = 8;
 
 /// Returns true if events whose name hashes to this slot are on.
 ///
 /// # Panics
-/// If `slot` is not below 4,096; one of
-/// [`mask_slot`](hypertrace_abi::schema::mask_slot) always is, and the check
-/// is gone then.
+/// If `slot` is not below 4,096. A slot of [`mask_slot`](hypertrace_abi::schema::mask_slot) always is, and
+/// the compiler then removes the check.
 #[inline(always)]
 pub fn is_on(slot: usize) -> bool {
     MASK[slot].load(Relaxed) == 0
 }
 
-/// Copies the mask if the host says that it has changed.
+/// Copies the mask if the host's `version` is not the copy's.
 #[inline]
 pub(crate) fn refresh(rings: &[hypertrace_abi::atomic::AtomicU64], version: u64) {
     if VERSION.load(Ordering::Acquire) != version {
@@ -58,9 +56,9 @@ fn copy(rings: &[hypertrace_abi::atomic::AtomicU64], version: u64) {
                 slot.store(byte, Relaxed);
             }
         }
-        // Version last: a copy that a jump leaves half done is made again. And
-        // only over the version that was there: if another thread has copied
-        // meanwhile, this one may have put older slots over its.
+        // The version is stored last, so that a copy that a signal handler's jump leaves half done is made
+        // again. The exchange fails if another thread has copied meanwhile, because this thread may have
+        // overwritten that thread's slots with older ones.
         if VERSION.compare_exchange(before, version, Ordering::AcqRel, Relaxed).is_ok() {
             return;
         }
@@ -75,8 +73,8 @@ pub(crate) fn nobody_listens() {
     }
     fill(1);
     if VERSION.load(Ordering::Acquire) != NOBODY {
-        // A channel came meanwhile. Too much on is always right: the host
-        // filters exactly.
+        // Another thread has opened a channel meanwhile. To switch too many names on is always right, because
+        // the host filters exactly.
         fill(0);
     }
 }

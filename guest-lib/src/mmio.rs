@@ -10,8 +10,8 @@ use hypertrace_abi::layout::mark;
 use hypertrace_abi::layout::{Geometry, PAGE, register};
 use hypertrace_abi::ring::Wake;
 
-/// The control region, mapped. Stores trap to the host, or to an emulator's
-/// plugin, or are just stores to a segment.
+/// The mapped control region. Stores to the region trap to the host or to an emulator's plugin, or, in a
+/// segment, only change memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control {
     base: *mut u8,
@@ -28,8 +28,8 @@ unsafe impl Sync for Control {}
 
 impl Control {
     /// # Safety
-    /// `base` is the start of the control region of a device with these sizes, which were checked,
-    /// mapped for as long as the result is used.
+    /// `base` is the start of the control region of a device with this geometry, which was checked. The
+    /// region stays mapped for as long as the result is used.
     pub(crate) unsafe fn new(base: *mut u8, geometry: &Geometry) -> Control {
         Control {
             base,
@@ -49,13 +49,13 @@ impl Control {
         unsafe { store(self.client(client, register), value) }
     }
 
-    /// Returns KICK.
+    /// Returns the register KICK.
     pub(crate) fn kick(&self) -> &'static Kick {
         // SAFETY: `new`'s promise; the register is aligned.
         unsafe { &*self.base.wrapping_add(self.kick).cast::<Kick>() }
     }
 
-    /// Returns the number that was stored to EMIT last, where the registers are memory.
+    /// Returns the number that was last stored to EMIT. Only for registers that are memory.
     pub(crate) fn emitted(&self, client: u32) -> u32 {
         // SAFETY: as in `store`.
         unsafe { self.client(client, register::EMIT).read_volatile() as u32 }
@@ -88,9 +88,9 @@ impl Wake for Kick {
     }
 }
 
-/// Makes one marked 8-byte store. Its form is independent of the compiler:
-/// every hypervisor's instruction emulator knows it, and an emulator's plugin
-/// can distinguish it from all other code ([`mark`]).
+/// Makes one marked 8-byte store. The form of the store is independent of the compiler: every hypervisor's
+/// instruction emulator knows this form, and an emulator's plugin can distinguish it from all other code
+/// ([`mark`]).
 ///
 /// # Safety
 /// `to` is a mapped, aligned register.

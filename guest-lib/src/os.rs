@@ -1,8 +1,8 @@
 //! The few things that portable code needs of an operating system: Linux with the
 //! feature `std`, stubs without.
 //!
-//! Unsafe, because they are C functions. All of them may be called in a signal
-//! handler: none allocates, takes a lock or changes errno.
+//! Unsafe, because of C functions. Every function here may be called in a signal handler: no function
+//! allocates, takes a lock or changes errno.
 #![cfg_attr(feature = "std", allow(unsafe_code))]
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,15 +15,17 @@ mod linux {
     use hypertrace_segment::futex;
     use std::time::Duration;
 
-    /// Sleep on a word whose writer cannot wake this thread, in nanoseconds: short for the time in which a host answers that is not
-    /// idle, then longer with the wait.
+    /// Length in nanoseconds of the first naps of a thread that waits for a word whose writer cannot wake the
+    /// thread. Naps are this short for a wait of up to `SOON`, the time in which a host that is not idle
+    /// answers. Then a nap is half as long as the wait so far, and at most `LONGEST_NAP`.
     const NAP: u64 = 200_000;
     const SOON: u64 = 1_000_000;
     const LONGEST_NAP: u64 = 2_000_000;
 
-    /// Sleeps on the low half of a word that processes share, if it is `found`, until
-    /// it is woken or the time ([`nanoseconds`]) has come: `false`. `is_remote`: the word's writer
-    /// has another kernel, so nobody wakes this thread. `begin`: when it began to wait.
+    /// Sleeps on the low half of a word that processes share, if that half is `found`, until the word's
+    /// writer wakes the thread. Returns `false` once the time `until`, of [`nanoseconds`], has come. `begin`
+    /// is the time at which the thread began to wait. `is_remote` is true if the writer has another kernel,
+    /// so that nobody wakes the thread.
     pub(crate) fn sleep(
         word: &AtomicU64,
         found: u32,
@@ -41,8 +43,8 @@ mod linux {
         left > 0
     }
 
-    /// Sleeps for so long, or until a signal. Returns false if the system refuses to sleep, as by a seccomp
-    /// filter: the standard library would panic.
+    /// Sleeps for `time`, or until a signal. Returns false if the system refuses to sleep, as under a seccomp
+    /// filter, where the standard library would panic.
     pub(crate) fn nap(time: Duration) -> bool {
         let time = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
@@ -72,12 +74,13 @@ mod linux {
     }
 
     thread_local! {
-        /// Number of regions whose ids this thread has counted. A client that it gets later goes on: a region that was
-        /// open, as in a forked child, may end on that one.
+        /// Number of regions whose ids this thread has counted. A new client of the thread does not restart
+        /// the count, because a region that is open, as in a forked child, may end on the new client.
         static REGIONS: AtomicU64 = const { AtomicU64::new(0) };
     }
 
-    /// Returns the next id of a region: this thread counts them for all clients that it has one after the other.
+    /// Returns the next id of a region. The thread counts regions over all clients that the thread has in
+    /// turn.
     #[inline(always)]
     pub(crate) fn next_region(_of_client: &AtomicU64) -> u64 {
         next_region_of_thread()
@@ -89,19 +92,19 @@ mod linux {
         REGIONS.with(super::next)
     }
 
-    /// Returns true if the process has root's rights; a lockdown may restrict them still.
+    /// Returns true if the process has root's rights, which a lockdown may still restrict.
     pub(crate) fn is_root() -> bool {
         // SAFETY: takes nothing.
         unsafe { libc::geteuid() == 0 }
     }
 
-    /// Returns the time of a clock that is never adjusted, nanoseconds.
+    /// Returns the time of a clock that is never adjusted, in nanoseconds.
     pub(crate) fn nanoseconds() -> u64 {
         let now = clock(libc::CLOCK_MONOTONIC_RAW);
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 
-    /// Milliseconds of a clock that is cheap and coarse.
+    /// Returns the time of a cheap and coarse clock, in milliseconds.
     pub(crate) fn coarse_ms() -> u64 {
         let now = clock(libc::CLOCK_MONOTONIC_COARSE);
         now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
@@ -109,8 +112,8 @@ mod linux {
 
     fn clock(id: libc::clockid_t) -> libc::timespec {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `now` lives through the call. Both clocks exist since Linux
-        // 2.6.32, so it cannot fail.
+        // SAFETY: `now` lives through the call. Both clocks exist since Linux 2.6.32, so the call cannot
+        // fail.
         unsafe { libc::clock_gettime(id, &mut now) };
         now
     }
@@ -121,7 +124,7 @@ mod linux {
     }
 }
 
-/// Returns the CPU that this thread runs on: not known.
+/// Returns 0 in place of the CPU that this thread runs on, which is not known.
 #[cfg(not(feature = "std"))]
 pub(crate) fn cpu() -> u32 {
     0
@@ -134,8 +137,8 @@ pub(crate) fn next_region(of_client: &hypertrace_abi::atomic::AtomicU64) -> u64 
     next(of_client)
 }
 
-/// Counts what only one thread counts. A signal handler that interrupts it has the same number, and has done with it
-/// before the thread uses it.
+/// Adds 1 to a count that only one thread changes, and returns the result. A signal handler that interrupts
+/// the function may get the same number, but has finished with the number before the thread uses it.
 #[inline(always)]
 fn next(count: &hypertrace_abi::atomic::AtomicU64) -> u64 {
     let next = count.load(Relaxed).wrapping_add(1);
@@ -143,7 +146,7 @@ fn next(count: &hypertrace_abi::atomic::AtomicU64) -> u64 {
     next
 }
 
-/// Gives the CPU to its other thread.
+/// Gives the core to its other hardware thread.
 #[cfg(not(feature = "std"))]
 pub(crate) fn pause() {
     core::hint::spin_loop();
@@ -154,7 +157,7 @@ mod tests {
     use super::*;
     use hypertrace_abi::atomic::AtomicU64;
 
-    /// As the memory of a PCI function: a futex does not work on the kernel's own page of times either.
+    /// The kernel's own page of times stands for the memory of a PCI function: neither takes a futex.
     #[test]
     fn a_thread_naps_on_a_word_that_takes_no_futex() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -2,14 +2,14 @@
 
 use hypertrace_abi::record::ClockKind;
 
-/// Most turns of a bounded wait, where the clock's rate is not known.
+/// Maximum number of turns of a bounded wait if the clock's rate is not known.
 pub(crate) const MAX_TURNS: u32 = 1_000_000;
 
 /// A clock, read on every event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Clock {
-    /// The CPU's counter: the choice wherever it runs at a constant rate.
+    /// The CPU's counter: the choice wherever the counter runs at a constant rate.
     #[default]
     Counter,
     /// CLOCK_MONOTONIC_RAW, for guests whose counter is not usable.

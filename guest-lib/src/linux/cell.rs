@@ -1,4 +1,4 @@
-//! A cell: where a thread finds its client.
+//! A cell, in which a thread finds its client.
 //!
 //! Unsafe, because cells are filled by shared references; the bit in the process's
 //! bitmap says which thread has a cell.
@@ -9,19 +9,20 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-/// Never freed, so that a thread-local pointer to one is always good.
+/// A place for a client. Cells are never freed, so a thread-local pointer to a cell is always good.
 pub(super) struct ClientCell {
     client: UnsafeCell<MaybeUninit<Client<'static>>>,
     slot: usize,
     /// The next cell that the same thread holds.
     next: AtomicPtr<ClientCell>,
-    /// The lease that another's token was seen against at the last look.
+    /// Token of the lease for which the last look found another holder; else 0.
     pub(super) suspect: AtomicU64,
-    /// Head of the ring at the last look.
+    /// Head of the client's ring at the last look.
     pub(super) looked_at: AtomicU64,
-    /// Events that its thread has tried to emit, at the last look before which the host was there.
+    /// Number of events that the client's threads had tried to emit at the last look that found the host
+    /// there.
     pub(super) attempted: AtomicU64,
-    /// The same number at a look that is under way.
+    /// Number of events that the client's threads had tried to emit at the look that is under way.
     pub(super) attempted_now: AtomicU64,
 }
 
@@ -47,7 +48,7 @@ impl ClientCell {
     /// Fills the cell for the calling thread.
     ///
     /// # Safety
-    /// The cell is the caller's, and no thread uses the client that is there.
+    /// The calling thread has the cell, and no thread uses the client that is in the cell.
     pub(super) unsafe fn fill(&self, client: Client<'static>) {
         // SAFETY: no other thread looks, says the caller. Clients need no drop.
         unsafe { (*self.client.get()).write(client) };

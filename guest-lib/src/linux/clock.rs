@@ -1,4 +1,4 @@
-//! Which clock a guest's threads stamp with, and how long 10 ms are on it.
+//! Chooses the clock that stamps a guest's events, and measures 10 ms on that clock.
 
 use super::options::Options;
 use super::{cpus, sys};
@@ -15,15 +15,16 @@ const ENVIRONMENT: &str = "HYPERTRACE_CLOCK";
 /// The kernel's clocks that programs read without a system call.
 const CHEAP: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 
-/// Chooses a clock: that of the options or of the environment; else the TSC if that is known to be one clock: the kernel
-/// keeps the TSC, QEMU emulates the CPUs, or those of a virtual machine agree; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter
-/// always ticks at one rate, but an emulator's counter is not the one whose
-/// frequency the host knows. Returns the reason, too.
+/// Chooses a clock, and returns the reason for the choice, too. The options or the environment may name the
+/// clock. Else the choice is the TSC if the TSC is known to be one clock, because the kernel keeps the TSC,
+/// QEMU emulates the CPUs, or a virtual machine's CPUs agree; otherwise the choice is CLOCK_MONOTONIC_RAW.
+/// AArch64's counter always ticks at one rate, and is the choice unless its rate is not `told`, as under an
+/// emulator.
 ///
-/// `told` is the rate of AArch64's counter, as the host says; 0: it does not.
+/// `told` is the rate of AArch64's counter, as the host says; 0 if the host does not say a rate.
 ///
 /// # Errors
-/// If the environment names no clock.
+/// If the environment variable has a value that is no clock's name.
 pub(super) fn choose(options: &Options, told: u64) -> Result<(Clock, Reason), OpenError> {
     if let Some(clock) = options.clock {
         return Ok((clock, Reason::Named));
@@ -77,7 +78,7 @@ fn in_environment() -> Result<Option<Clock>, OpenError> {
     }
 }
 
-/// Says once that events are slow. `source` is the clock of the kernel, which may be unknown.
+/// Says once that events are slow. `source` is the name of the kernel's clock; empty if not known.
 fn warn(source: &str) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !source.is_empty() && !WARNED.swap(true, Ordering::Relaxed) {
@@ -94,7 +95,8 @@ fn warn(source: &str) {
 enum Tsc {
     /// The TSC always ticks at one rate, or a hypervisor offers it, and the kernel has not dropped it.
     Kept,
-    /// A virtual machine's, and the kernel has dropped it: what the kernel knows of the hypervisor may be the reason.
+    /// The TSC is a virtual machine's, and the kernel has dropped it, perhaps because the kernel knows too
+    /// little of the hypervisor.
     Dropped,
     Unusable,
 }
@@ -113,13 +115,13 @@ fn tsc(cpuinfo: &str, clocksources: &str) -> Tsc {
     }
 }
 
-/// Ticks of a clock, in time.
+/// Measures time by a clock's ticks.
 #[derive(Debug)]
 pub(super) struct Pace {
     clock: Clock,
-    /// Ticks per second, 0 if the host does not know.
+    /// Ticks per second; 0 if the host does not know.
     frequency: u64,
-    /// When it was made, in ticks and nanoseconds.
+    /// Time at which this value was made, in ticks; `nanoseconds` is the same time.
     ticks: u64,
     nanoseconds: u64,
 }
@@ -142,8 +144,8 @@ impl Pace {
         self.clock
     }
 
-    /// Returns true if this many ticks are more than 10 ms. Where the host does not
-    /// know the frequency, it is the average since this value was made.
+    /// Returns true if this many ticks are more than 10 ms. If the host does not know the clock's frequency,
+    /// uses the average frequency since this value was made.
     pub(super) fn is_over_10_ms(&self, ticks: u64) -> bool {
         if self.frequency > 0 {
             return ticks > self.frequency / 100;

@@ -1,8 +1,8 @@
-//! Whether the counters of all CPUs are one clock, for a guest whose kernel has dropped the TSC. Most such kernels have
-//! compared no CPUs: they dropped the TSC because they know too little of the hypervisor.
+//! Checks whether the counters of all CPUs are one clock, for a guest whose kernel has dropped the TSC. Most
+//! such kernels have compared no CPUs, but drop the TSC because they know too little of the hypervisor.
 //!
-//! A thread visits each CPU, and reads there the counter together with CLOCK_MONOTONIC_RAW, which the kernel keeps the same on
-//! all CPUs.
+//! A thread visits each CPU, and reads there the counter together with CLOCK_MONOTONIC_RAW, which the kernel
+//! keeps the same on all CPUs.
 //!
 //! Unsafe, because affinities are set by C functions.
 #![allow(unsafe_code)]
@@ -16,17 +16,19 @@ use std::sync::{Arc, OnceLock};
 
 /// Longest time that a comparison may take, in milliseconds: the thread waits for CPUs that are busy.
 const MAX_MS: u32 = 500;
-/// Tries for a reading that nothing stretches.
+/// Number of tries for a reading that no interruption stretches.
 const TRIES: u32 = 32;
-/// Longest step of a clock from which a kernel derives CLOCK_MONOTONIC_RAW, in nanoseconds: that of ACPI's timer.
+/// Longest step of a clock from which a kernel derives CLOCK_MONOTONIC_RAW, in nanoseconds: the step of
+/// ACPI's timer.
 const STEP_NS: u64 = 280;
-/// Largest error with which readings show that counters are one clock, in nanoseconds.
+/// Largest error, in nanoseconds, with which readings can show that counters are one clock.
 const MAX_ERROR_NS: u64 = 10_000;
 
-/// Returns whether the counters of all CPUs that this process may be given are one clock; `None` if nothing shows that.
-/// They may differ by less than the error of the readings, which is at most [`MAX_ERROR_NS`].
+/// Returns whether the counters of all CPUs that this process may be given are one clock; `None` if the
+/// readings show neither. Counters that are one clock may differ by less than the readings' error, at most
+/// [`MAX_ERROR_NS`].
 pub(super) fn are_one_clock() -> Option<bool> {
-    // The thread inherits the mask.
+    // Blocks signals, because the new thread inherits the signal mask.
     let _signals_blocked = SignalsBlocked::begin();
     let answer = Arc::new(OnceLock::new());
     let of_thread = Arc::clone(&answer);
@@ -35,7 +37,7 @@ pub(super) fn are_one_clock() -> Option<bool> {
         false
     });
     for _ in 0..MAX_MS {
-        // Without a thread, nobody else has it.
+        // If nobody else has the answer, the thread has ended or was not started.
         if answer.get().is_some() || Arc::strong_count(&answer) == 1 {
             break;
         }
@@ -51,7 +53,7 @@ struct Reading {
     ticks: u64,
     /// CLOCK_MONOTONIC_RAW, nanoseconds.
     raw: u64,
-    /// Ticks between the readings of the counter before and after.
+    /// Ticks between the readings of the counter before and after `raw`.
     width: u64,
 }
 
@@ -69,10 +71,12 @@ impl Reading {
     }
 }
 
-/// Compares readings of all CPUs, of which the last is one more of the first CPU. Returns `None` if they are too inexact.
+/// Compares readings of all CPUs, the last of which is a second reading of the first CPU. Returns `None` if
+/// the readings are too inexact.
 fn compare(readings: &[Reading]) -> Option<bool> {
     let (first, last) = (readings.first()?, readings.last()?);
-    // If a CPU's kernel derives CLOCK_MONOTONIC_RAW from that CPU's own counter, both may go back.
+    // Looks at the ticks first, because both clocks may go back, if the kernel derives CLOCK_MONOTONIC_RAW
+    // from each CPU's own counter.
     if !readings.is_sorted_by_key(|reading| reading.ticks) {
         return Some(false);
     }
@@ -97,7 +101,8 @@ fn compare(readings: &[Reading]) -> Option<bool> {
     }
 }
 
-/// Returns readings on each CPU, and one more on the first. `None` if the system refuses to run the thread there.
+/// Returns a reading of each CPU, and a second one of the first CPU; `None` if the system refuses to run the
+/// thread on a CPU.
 fn readings() -> Option<Vec<Reading>> {
     let cpus = cpus()?;
     let visited = cpus.iter().chain(once(cpus.first()?));
@@ -107,10 +112,11 @@ fn readings() -> Option<Vec<Reading>> {
 /// A set of CPUs, by their numbers.
 type CpuSet = [u64; 16];
 
-/// Returns the CPUs that the calling thread may be given, and lets the thread run on all of them. `None` if there are more
-/// than a set has room for, or the system refuses.
+/// Lets the calling thread run on all CPUs that the system allows, and returns these CPUs. Returns `None` if
+/// there are more CPUs than a set has room for, or if the system refuses.
 fn cpus() -> Option<Vec<usize>> {
-    // A program that was begun on a part of the CPUs chooses as the others do.
+    // Asks for all CPUs, so that a program that was started on some CPUs chooses the same clock as other
+    // programs.
     let _ = set_affinity(&[u64::MAX; 16]);
     let mut set: CpuSet = [0; 16];
     // SAFETY: the kernel writes at most the set.
@@ -135,7 +141,7 @@ fn set_affinity(set: &CpuSet) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns a reading of a counter of 2.5 GHz, so many nanoseconds after the first one.
+    /// Returns a reading of a counter of 2.5 GHz, `ns` nanoseconds after the first reading.
     fn at(ns: u64, width: u64) -> Reading {
         Reading { ticks: 7_000_000 + ns * 5 / 2, raw: 1_000 + ns, width }
     }
@@ -157,14 +163,15 @@ mod tests {
             other.ticks = other.ticks.saturating_add_signed(ticks);
             compare(&[at(0, 100), other, at(2_000_000, 100)])
         };
-        // 100 of both readings' widths, and 700 of the other clock's step.
+        // The error is 800 ticks: 100 of both readings' widths, and 700 of the other clock's step.
         for ticks in [-800, -1, 0, 800] {
             assert_eq!(moved(ticks, 100), Some(true), "{ticks}");
         }
         for ticks in [-801, 801, -2_000_000, 2_000_000] {
             assert_eq!(moved(ticks, 100), Some(false), "{ticks}");
         }
-        // So far that even an inexact reading shows it; and before the first, or after the last.
+        // One counter is so far off that even an inexact reading shows it; others are before the first
+        // reading, or after the last.
         assert_eq!(moved(40_000, 60_000), Some(false));
         for ticks in [i64::MIN, -3_000_000, 3_000_000, i64::MAX] {
             assert_eq!(moved(ticks, 100), Some(false), "{ticks}");

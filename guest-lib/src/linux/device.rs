@@ -1,4 +1,4 @@
-//! Finding a device and opening it.
+//! Finds a device and opens it.
 
 use super::opened::Opened;
 use super::options::{ChannelLocation, Options};
@@ -6,8 +6,8 @@ use super::{function, ivshmem, module, pci, segment, window};
 use crate::error::OpenError;
 use std::path::PathBuf;
 
-/// Finds the device: by the options, the environment, the kernel command line, the kernel
-/// module, or on the PCI bus, in this order.
+/// Finds the device by the options, the environment, the kernel command line, the kernel module, or the PCI
+/// bus, in this order.
 pub(super) fn find(options: &Options) -> Result<ChannelLocation, OpenError> {
     if let Some(path) = &options.segment {
         return Ok(ChannelLocation::Segment(path.clone()));
@@ -46,7 +46,7 @@ fn on_bus(options: &Options) -> Option<ChannelLocation> {
     if let Some(device) = functions.iter().find(|function| function::is_device(function)) {
         return Some(ChannelLocation::Function(device.clone()));
     }
-    // One that this user may not look at may be the device: to open it gives the reason.
+    // A function that this user may not look at may be the device, and opening it gives the user the reason.
     let mut unseen = None;
     for function in functions_of_ivshmem(options) {
         match ivshmem::is_segment(&function) {
@@ -58,7 +58,7 @@ fn on_bus(options: &Options) -> Option<ChannelLocation> {
     unseen.map(ChannelLocation::Ivshmem)
 }
 
-/// Returns the place of this function.
+/// Returns the location of a channel at this function.
 fn place(function: PathBuf) -> ChannelLocation {
     match function::is_ivshmem(&function) {
         true => ChannelLocation::Ivshmem(function),
@@ -66,7 +66,7 @@ fn place(function: PathBuf) -> ChannelLocation {
     }
 }
 
-/// Maps the device that is there.
+/// Maps the device at this location.
 pub(super) fn open(place: &ChannelLocation, options: &Options) -> Result<Opened, OpenError> {
     match place {
         ChannelLocation::Function(function) | ChannelLocation::Uio(function) => {
@@ -76,7 +76,7 @@ pub(super) fn open(place: &ChannelLocation, options: &Options) -> Result<Opened,
         ChannelLocation::Module(node) => module::open(node, options),
         ChannelLocation::Ivshmem(function) => ivshmem::open(function, options),
         ChannelLocation::Segment(path) => segment::open(path, options),
-        // Nothing to map: the program did.
+        // The program has mapped the memory, and the library cannot map it again.
         ChannelLocation::Installed => Err(OpenError::Open),
     }
 }

@@ -8,8 +8,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Offset of COMMAND in config space, and its bit for decoding memory (PCI
-/// Local Bus Specification 3.0, 6.2.2).
+/// Offset of the register COMMAND in config space (PCI Local Bus Specification 3.0, 6.2.2). `COMMAND_MEMORY`
+/// is the register's bit for decoding memory.
 const COMMAND: u64 = 4;
 const COMMAND_MEMORY: u8 = 2;
 
@@ -47,8 +47,8 @@ fn id(function: &Path, name: &str) -> Option<u16> {
     u16::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-/// Enables a function, which may be off if no driver has taken it. The kernel
-/// counts every 1 that is written, so this writes only if the function is off.
+/// Enables a function, which may be off if no driver has taken it. Writes only if the function is off,
+/// because the kernel counts every 1 that is written.
 pub(super) fn enable(function: &Path) -> Result<(), OpenError> {
     let path = function.join("enable");
     let is_on =
@@ -62,8 +62,8 @@ pub(super) fn enable(function: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Sets the bit by which the function decodes addresses. The kernel sets it when the function is
-/// enabled: only where another program has cleared it, this needs a writable `config`.
+/// Sets the bit by which the function decodes addresses. The kernel sets the bit when the function is
+/// enabled, so a writable `config` is needed only if another program has cleared the bit.
 pub(super) fn decode(function: &Path) -> Result<(), OpenError> {
     let path = function.join("config");
     let mut command = [0; 2];
@@ -86,9 +86,9 @@ pub(super) fn bar_file(function: &Path, bar: usize) -> PathBuf {
     function.join(format!("resource{bar}"))
 }
 
-/// Returns the file of a BAR of plain memory: write-combining, if the kernel supports that. The first
-/// mapping of a range determines the type for all, so `resourceN` alone would make it uncached for
-/// all programs.
+/// Returns the file of a BAR of plain memory: the write-combining one, if the kernel has that. The first
+/// mapping of a range determines the memory type for all mappings, so `resourceN` would make the range
+/// uncached for all programs.
 pub(super) fn combining(function: &Path, bar: usize) -> PathBuf {
     let combining = function.join(format!("resource{bar}_wc"));
     if combining.exists() { combining } else { bar_file(function, bar) }

@@ -1,4 +1,4 @@
-//! A segment that is the memory of a PCI function: ivshmem, whose BAR 2 is a file of the VM's host.
+//! Opens a segment that is the memory of a PCI function: ivshmem, whose BAR 2 is a file of the VM's host.
 
 use super::function;
 use super::opened::{Opened, Window, not_a_device, open_bar};
@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long to wait until the host has seen this boot, in milliseconds.
+/// Longest wait, in milliseconds, until the host has seen this boot.
 const MAX_MS: u32 = 2000;
 
 /// Returns true if the memory of this function is a segment.
@@ -66,8 +66,8 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     )
 }
 
-/// Shows the host which boot of the guest this is, and waits until it knows: another boot has another
-/// clock, and nothing of the last one may be in the rings.
+/// Tells the host the number of the guest's boot, and waits until the host has seen the number. A new boot
+/// has a new clock, and the rings must hold nothing of the last boot.
 fn is_boot_seen(host: &LocalHost, options: &Options) -> bool {
     let boot = boot(options);
     for _ in 0..MAX_MS {
@@ -81,7 +81,7 @@ fn is_boot_seen(host: &LocalHost, options: &Options) -> bool {
     false
 }
 
-/// Returns a number of this boot, nonzero: a hash of the kernel's id of it.
+/// Returns a number of this boot, nonzero: a hash of the kernel's id of the boot.
 fn boot(options: &Options) -> u64 {
     let id = fs::read_to_string(options.proc.join("sys/kernel/random/boot_id")).unwrap_or_default();
     // FNV-1a.

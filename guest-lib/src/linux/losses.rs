@@ -1,4 +1,4 @@
-//! Events of a process that no host takes: counted, and said once on stderr.
+//! Counts the events of a process that no host takes, and says so once on stderr.
 
 use super::sys;
 use crate::counts;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// True after the host has ended. A forked child has the same host.
 static HOST_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// True if that is because the device was taken away.
+/// True if the host has ended for this process because the device was taken away.
 static DEVICE_GONE: AtomicBool = AtomicBool::new(false);
 
 /// Returns true if the process's host was seen to have ended.
@@ -37,7 +37,7 @@ pub(super) fn count_lost(events: u64) {
     }
 }
 
-/// Counts events that no host took, as it had ended or the device was gone. Says so once.
+/// Counts events that no host took because the host had ended or the device was gone. Says so once.
 pub(super) fn count_left(events: u64) {
     static SAID: AtomicBool = AtomicBool::new(false);
     counts::host_ended(events);
@@ -55,7 +55,8 @@ pub(super) fn count_left(events: u64) {
     }
 }
 
-/// Says at the end of the process how many of its events are lost as its device was taken away: nobody else knows.
+/// Says at the end of the process how many of its events are lost because the device was taken away. No other
+/// program knows the number.
 pub(super) fn say_at_end() {
     let lost = counts::counts().host_ended;
     if lost > 0 && DEVICE_GONE.load(Relaxed) {
@@ -63,7 +64,8 @@ pub(super) fn say_at_end() {
     }
 }
 
-/// Says at the end of a forked child without a channel how many of its events are lost: nobody else knows.
+/// Says at the end of a forked child without a channel how many of its events are lost. No other program
+/// knows the number.
 pub(super) fn say_of_child() {
     let lost = counts::counts().unattached;
     if lost > 0 {
@@ -72,7 +74,7 @@ pub(super) fn say_of_child() {
     }
 }
 
-/// Says once that a process has no use of the channel that it or its parent has had.
+/// Says once that a process cannot use the channel that the process or its parent has had.
 pub(super) fn say_unusable(why: &OpenError) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Relaxed) {

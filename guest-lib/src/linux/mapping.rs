@@ -1,6 +1,6 @@
-//! Memory: how a mapping is cached, and pages that a fork empties.
+//! Measures how a mapping is cached, and maps pages that a fork empties.
 //!
-//! Unsafe, because mapping is.
+//! Unsafe, because mapping memory is.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,23 +12,23 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryType {
-    /// As ordinary memory.
+    /// Write-back, as ordinary memory.
     WriteBack,
     /// Write-combining or uncached: every load goes to the memory, and stores
     /// are fenced to stay in order.
     Uncached,
 }
 
-/// Maps private memory for a `T` and a slice of `S`. It is all zeros, again all
-/// zeros in a forked child, and never freed.
+/// Maps private memory for a `T` and a slice of `S`. The memory is all zeros, becomes all zeros in a forked
+/// child, and is never freed.
 ///
 /// # Safety
 /// All zeros, and becoming all zeros at any time, must be fine for both types.
 pub(super) unsafe fn wiped_on_fork<T, S>(count: usize) -> io::Result<(&'static T, &'static [S])> {
     let start = size_of::<T>().next_multiple_of(align_of::<S>());
     let len = start + count * size_of::<S>();
-    // SAFETY: a new mapping; the caller promises that its zeros are a `T` and
-    // `S`s; it is page-aligned and never unmapped.
+    // SAFETY: the mapping is new, page-aligned and never unmapped. The caller promises that zeros are a `T`
+    // and `S`s.
     unsafe {
         let at = libc::mmap(
             ptr::null_mut(),
@@ -51,18 +51,17 @@ pub(super) unsafe fn wiped_on_fork<T, S>(count: usize) -> io::Result<(&'static T
     }
 }
 
-/// Loads of one batch.
+/// Number of loads in a batch.
 const LOADS: u32 = 64;
-/// Of so many batches the fastest counts: the others met an interrupt or a
-/// first touch.
+/// Number of batches, the fastest of which counts, because others may meet an interrupt or a first touch.
 const BATCHES: usize = 16;
-/// A load that reaches memory takes several times this much longer than one
-/// that a cache answers.
+/// Extra time of a load, in nanoseconds, from which a mapping counts as uncached. A load that reaches memory
+/// takes several times this much longer than a load that a cache answers.
 const UNCACHED_NS: u32 = 20;
 
-/// Measures what kind of mapping this is: how long loads take, compared to those
-/// from private memory. Loads only, as any word may be in use; they distinguish
-/// write-back memory from the other kinds, which need fences.
+/// Measures the kind of a mapping by the time of loads, compared to loads from private memory. Makes no
+/// stores, because any word may be in use. The time of loads distinguishes write-back memory from the other
+/// kinds, which need fences.
 pub(super) fn memory_type(words: &[AtomicU64]) -> MemoryType {
     let private: [AtomicU64; 8] = std::array::from_fn(|_| AtomicU64::new(0));
     let floor = fastest(&private);
@@ -74,8 +73,8 @@ pub(super) fn memory_type(words: &[AtomicU64]) -> MemoryType {
     }
 }
 
-/// Nanoseconds of a batch of loads, each of which needs the one before: loads
-/// from write-combining memory may overlap otherwise.
+/// Returns the time of the fastest batch of loads, in nanoseconds. Each load needs the load before, because
+/// loads from write-combining memory may overlap otherwise.
 fn fastest(words: &[AtomicU64; 8]) -> u32 {
     let mut batches = [0; BATCHES];
     for batch in &mut batches {

@@ -10,11 +10,10 @@
 //!  device: module, segment, pci (uio), ivshmem, window   lock file
 //! ```
 //!
-//! A first event in a signal handler leases a client without allocating; but
-//! if it is the process's first, it looks for the device, which allocates:
-//! programs of that kind call [`open`] first. So do those that close descriptors
-//! which they do not know, the library's among them: the next event opens the
-//! device again.
+//! A thread's first event leases a client without allocating, so it may be in a signal handler. The process's
+//! first event looks for the device, which allocates: a program in which a signal handler may emit first
+//! calls [`open`] before. A program that closes descriptors which it does not know also closes the library's,
+//! and calls [`open`] again for the same reason: else the next event opens the device.
 
 mod cell;
 mod clock;
@@ -49,47 +48,48 @@ use hypertrace_abi::clock::Reason;
 use hypertrace_abi::trace_parent::TraceParent;
 use std::fs::File;
 
-/// Returns the clock with which this process stamps its events if no option names a clock, and the reason for that clock.
+/// Returns the clock with which this process stamps its events if no option names a clock, and the reason for
+/// that clock.
 ///
 /// # Errors
-/// If the environment names no clock.
+/// If the environment variable `HYPERTRACE_CLOCK` has a value that is no clock's name.
 pub fn default_clock() -> Result<(Clock, Reason), OpenError> {
     clock::choose(&Options::default(), 0)
 }
 
-/// Opens the device for this process. An event without an open channel does the
-/// same with the default options, but reports no error, and no later event tries
-/// again; this always does.
+/// Opens the device for this process. An event without an open channel does the same with the default
+/// options, but reports no error, and if there is no device, no later event tries again; `open` always tries.
 ///
-/// If a channel is open already, it stays, and this returns its description. A
-/// forked child opens its parent's device.
+/// If a channel is open already, `open` keeps that channel and returns its description. A forked child opens
+/// its parent's device.
 ///
 /// # Errors
-/// If there is no device, or the system does not let this process use it. The
-/// message says what, where, and what to do.
+/// If there is no device, or the system does not let this process use the device. The message says what
+/// failed, where, and what to do.
 pub fn open(options: &Options) -> Result<Info, OpenError> {
     process::open(options, thread::prepare)
 }
 
-/// Writes a line to stderr for a library, if that can be done at once: the program does not wait, and no signal
-/// is sent to it, if nobody reads.
+/// Writes a line to stderr for a library, if stderr takes the line at once. If nobody reads, the program does
+/// not wait and gets no signal.
 #[doc(hidden)]
 pub fn say(line: &str) {
     sys::say(line);
 }
 
-/// Returns true if this process has a channel whose host has ended: what it traces is lost. Only shared memory
-/// shows it, that of `hypertrace record` and `hypertrace serve --file`. Also if the guest's kernel has taken the device away.
+/// Returns true if this process has a channel whose host has ended, or whose device the guest's kernel has
+/// taken away: the process's events are lost then. Only shared memory, as of `hypertrace record` and
+/// `hypertrace serve --file`, shows that its host has ended.
 pub fn host_has_ended() -> bool {
     process::has_host_ended()
 }
 
-/// Returns the span in whose course the host records this process, by W3C's Trace Context: the program's own tracing
-/// can continue that trace. Its text, by `to_string()`, is the value of a `traceparent` header. The device
-/// is looked for if no event has done so.
+/// Returns the span during which the host records this process, by W3C's Trace Context, so that the program's
+/// own tracing can continue that trace. The span's `to_string()` is the value of a `traceparent` header.
+/// Looks for the device if no event has done so.
 ///
-/// `None` if there is no device, or its host has no such span. It is the span of when this process opened the device,
-/// also in a VM that is restored from a snapshot later.
+/// Returns `None` if there is no device, or if the host has no such span. The span is read when this process
+/// opens the device, and stays the same in a VM that is restored from a snapshot later.
 ///
 /// ```
 /// if let Some(parent) = hypertrace::trace_parent() {
@@ -100,16 +100,16 @@ pub fn trace_parent() -> Option<TraceParent> {
     process::trace_parent(thread::prepare)
 }
 
-/// Makes `channel` this process's, in place of a device: shared memory, or a
+/// Makes `channel` this process's channel, in place of a device that the library finds: shared memory, or a
 /// device that the program has mapped by itself.
 ///
-/// Processes that share it give each a descriptor of the same `lock` file,
-/// open for writing (the memory's own file will do), whose byte *n* is client
-/// *n*'s. A forked child uses the same memory, which has to be inherited, and with the same file, which `/proc/self/fd` opens anew; without
-/// a file, it gets no client.
+/// Each process that shares the channel passes a descriptor of the same `lock` file, open for writing (the
+/// memory's own file will do). A process that holds client *n* locks the file's byte *n*. A forked child uses
+/// the same memory, which has to be inherited, and the same lock file, which the library opens anew by
+/// `/proc/self/fd`. Without a lock file, a forked child gets no client.
 ///
 /// # Errors
-/// If a channel is open already, or has no client to lease.
+/// If a channel is open already, or `channel` has no client to lease.
 pub fn install(channel: Channel<'static>, lock: Option<File>) -> Result<Info, OpenError> {
     process::install(channel, lock, thread::prepare)
 }

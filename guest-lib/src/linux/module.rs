@@ -1,5 +1,6 @@
-//! The device by the guest's kernel module, for programs of any user: `/dev/hypertrace` has the MMIO window. The
-//! pages of a client are in the mapping while the client is leased; its file never faults, as other pages lead nowhere.
+//! Opens the device by the guest's kernel module, for programs of any user: `/dev/hypertrace` has the MMIO
+//! window. The pages of a client are in the mapping while the client is leased. An access to another page
+//! does not fault, but leads nowhere.
 
 use super::opened::{Opened, Window, open_bar};
 use super::options::{ChannelLocation, Options};
@@ -9,8 +10,8 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Returns the module's node, if it has a device. One that this user may not open is returned too: to open
-/// it gives the reason.
+/// Returns the module's node, if the module has a device. Returns also a node that this user may not open,
+/// because opening that node gives the user the reason.
 pub(super) fn find(options: &Options) -> Option<ChannelLocation> {
     let node = options.dev.join("hypertrace");
     match OpenOptions::new().read(true).write(true).open(&node) {

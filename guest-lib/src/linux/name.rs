@@ -1,26 +1,26 @@
-//! Names of leases: the thread's, or the process's and the thread's.
+//! Makes the names of leases: the thread's name, or the names of the process and the thread.
 
 use super::options::Options;
 use hypertrace_abi::event::cut;
 
-/// Name of the process, and of its threads that were given none.
+/// Name of the process, and of its threads that were given no name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ProcessName {
-    /// The process.
+    /// Name of the process.
     pub name: Box<str>,
-    /// Under an emulator, threads have its name, not the program's.
+    /// Name of the emulator, if there is one: its threads have that name, not the program's.
     pub emulator: Option<Box<str>>,
 }
 
 impl ProcessName {
-    /// Returns true if this is the name of a thread that was given none.
+    /// Returns true if a thread with this name was given no name of its own.
     pub(super) fn is_of_all(&self, thread: &str) -> bool {
         *thread == *self.name || self.emulator.as_deref() == Some(thread)
     }
 }
 
-/// Returns the kernel's name of the process, or the emulator's: QEMU's user
-/// mode shows the program under `self`, and itself under `thread-self`.
+/// Returns the kernel's name of the process, and the emulator's name, if there is an emulator. QEMU's user
+/// mode shows the program under `self`, and QEMU under `thread-self`.
 pub(super) fn of_process(options: &Options) -> Option<ProcessName> {
     let in_proc = |file: &str| options.proc.join(file);
     let stat = std::fs::read_to_string(in_proc("self/stat")).ok()?;
@@ -31,13 +31,13 @@ pub(super) fn of_process(options: &Options) -> Option<ProcessName> {
         name: name_in_stat(&stat)?.into(),
         emulator: emulator.and_then(|real| {
             let file = real.file_name()?.to_str()?;
-            // As the kernel cuts it off.
+            // Cuts the name off as the kernel does.
             Some(file.get(..file.len().min(15))?.into())
         }),
     })
 }
 
-/// A name may have parentheses of its own.
+/// Returns the name in the text of `/proc/self/stat`. The name may have parentheses of its own.
 fn name_in_stat(stat: &str) -> Option<&str> {
     let (_, behind) = stat.split_once('(')?;
     Some(behind.rsplit_once(')')?.0)

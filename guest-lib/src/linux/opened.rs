@@ -1,4 +1,4 @@
-//! A device that is open, its files, and the window that a file has.
+//! An open device, the opening and mapping of its files, and a window in a file.
 //!
 //! Unsafe, because what is mapped here is taken for a device's regions.
 #![allow(unsafe_code)]
@@ -20,9 +20,9 @@ pub(super) struct Opened {
     pub place: ChannelLocation,
     pub channel: Channel<'static>,
     pub memory_type: MemoryType,
-    /// The memory that `channel` refers to: kept as long as it.
+    /// The memory that `channel` refers to, kept as long as the channel.
     pub mappings: Vec<Mapping>,
-    /// Which process has which client.
+    /// File by whose locks processes know which clients are free.
     pub lock: Option<LockFile>,
     /// The process's name, for leases where several processes share the device.
     pub name: Option<ProcessName>,
@@ -63,14 +63,14 @@ pub(super) struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// Copies its config page.
+    /// Copies the window's config page.
     pub(super) fn config_page(&self) -> Result<ConfigPage, OpenError> {
         let first = map(self.file, self.path, self.offset, PAGE, false)?;
         // SAFETY: a page is mapped.
         Ok(unsafe { read_config(first.address()) })
     }
 
-    /// Maps all regions that this copy of its page describes.
+    /// Maps all regions that this copy of the config page describes.
     pub(super) fn map(&self, page: &ConfigPage) -> Result<(Channel<'static>, Mapping), OpenError> {
         let geometry = page.geometry().map_err(|why| not_a_device(self.path, why))?;
         let end = geometry.window_offset(Region::Rings) + geometry.rings_size();

@@ -1,37 +1,36 @@
-//! Where to look for the device, and what was found.
+//! Options for the search for the device, and the description of the channel that was found.
 
 use super::mapping::MemoryType;
 use crate::time::Clock;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Where to look for the device. The default searches all places.
+/// Options for the search for the device. The default options search all places.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// The file of a segment, if that is to be used; else the one that the
-    /// environment variable `HYPERTRACE_SEGMENT` names.
+    /// File of the segment to use. If no option names a device, the environment variable `HYPERTRACE_SEGMENT`
+    /// may name a segment.
     pub segment: Option<PathBuf>,
-    /// The physical address of the MMIO window, if there is one to be used.
+    /// Physical address of the MMIO window to use.
     pub window: Option<u64>,
-    /// The PCI function, as in `0000:00:04.0`; else the first one that is a
-    /// hypertrace device.
+    /// PCI function to use, as in `0000:00:04.0`; else the first function that is a hypertrace device.
     pub function: Option<String>,
-    /// The clock to stamp with; else the one that the environment variable `HYPERTRACE_CLOCK` names (`tsc`,
-    /// `monotonic_raw`), else the TSC where that is one clock.
+    /// Clock that stamps events; else the clock that the environment variable `HYPERTRACE_CLOCK` names
+    /// (`tsc`, `monotonic_raw`), else the TSC if the TSC is one clock.
     pub clock: Option<Clock>,
-    /// Where sysfs is mounted: `/sys`.
+    /// Folder where sysfs is mounted: `/sys`.
     pub sysfs: PathBuf,
-    /// Where device nodes are, for `/dev/hypertrace` and `/dev/uioN`: `/dev`.
+    /// Folder of device nodes, for `/dev/hypertrace` and `/dev/uioN`: `/dev`.
     pub dev: PathBuf,
-    /// Where procfs is mounted, for `cmdline` and `cpuinfo`: `/proc`.
+    /// Folder where procfs is mounted, for `cmdline` and `cpuinfo`: `/proc`.
     pub proc: PathBuf,
-    /// Physical memory, for an MMIO window: `/dev/mem`.
+    /// File of physical memory, for an MMIO window: `/dev/mem`.
     pub memory: PathBuf,
 }
 
 impl Options {
-    /// Returns the options as `change` leaves it.
+    /// Returns the options as `change` leaves them.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Options {
         change(&mut self);
@@ -62,35 +61,36 @@ pub enum ChannelLocation {
     Module(PathBuf),
     /// The PCI function with this folder in sysfs.
     Function(PathBuf),
-    /// The PCI function with this folder in sysfs, mapped by its uio device: the kernel is locked
+    /// The PCI function with this folder in sysfs, mapped by its uio device, because the kernel is locked
     /// down.
     Uio(PathBuf),
-    /// The memory of the PCI function with this folder in sysfs: ivshmem, which is a file of the VM's host.
+    /// The memory of the PCI function with this folder in sysfs: an ivshmem function, whose memory is a file
+    /// of the VM's host.
     Ivshmem(PathBuf),
     /// The MMIO window at this physical address.
     Window(u64),
     /// The segment in this file, made by `hypertrace record` or the like.
     Segment(PathBuf),
-    /// The program provided it, by [`install`](crate::install).
+    /// Memory that the program provided, by [`install`](crate::install).
     Installed,
 }
 
-/// A process's channel.
+/// Description of a process's channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
-    /// The place where it was found.
+    /// Place where the channel was found.
     pub place: ChannelLocation,
-    /// The clients that processes share; those below belong to vCPUs.
+    /// Clients that processes share. Clients with lower numbers belong to vCPUs.
     pub clients: Range<u32>,
-    /// How the rings are mapped, as timed.
+    /// Memory type of the rings' mapping, as measured by the time of loads.
     pub memory_type: MemoryType,
-    /// The clock of its records' timestamps.
+    /// Clock of the records' timestamps.
     pub clock: Clock,
-    /// Ticks per second of the counter, as the host says; 0 if it does not.
+    /// Ticks per second of the counter, as the host says; 0 if the host does not know.
     pub frequency: u64,
-    /// Whether stores to registers trap to a host. If not, it is shared memory.
+    /// Whether stores to registers trap to a host. If not, the channel is shared memory.
     pub traps: bool,
-    /// Arguments of an event of the interface of 2016.
+    /// Number of arguments of an event of the 2016 interface.
     pub legacy_args: u32,
 }

@@ -1,4 +1,4 @@
-//! The device as a PCI function, in sysfs.
+//! Opens the device as a PCI function, in sysfs.
 //!
 //! Unsafe, because what is mapped here is taken for a device's regions.
 #![allow(unsafe_code)]
@@ -14,12 +14,11 @@ use hypertrace_segment::{LockFile, Mapping};
 use std::io;
 use std::path::Path;
 
-/// Switches the function on, and maps its BARs: by sysfs, or where the kernel refuses that, by a uio
-/// device.
+/// Switches the function on, and maps its BARs: by sysfs, or, if the kernel refuses that, by a uio device.
 pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenError> {
     enable(function)?;
     decode(function)?;
-    // Both routes lock the same file, as programs can come by either.
+    // Both ways lock the same file, because programs may come by either way.
     let path = bar_file(function, Region::Control.bar());
     let lock = LockFile::new(open_bar(&path, false)?, 0, LockFile::ANY);
     let mapped = map_all(function, |bar, len, is_writable| {
@@ -39,14 +38,13 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     Opened::new(place, channel, mappings, lock, options)
 }
 
-/// Maps the BARs by this function, which takes a BAR's number, a length, and whether it is for stores
-/// too.
+/// Maps the BARs by `map`, which takes a BAR's number, a length, and whether the mapping is for stores, too.
 fn map_all(
     function: &Path,
     map: impl Fn(usize, u64, bool) -> Result<Mapping, OpenError>,
 ) -> Result<(Channel<'static>, Vec<Mapping>), OpenError> {
     let config = map(Region::Config.bar(), PAGE, false)?;
-    // SAFETY: a page of it is mapped.
+    // SAFETY: a page of the BAR is mapped.
     let page = unsafe { read_config(config.address()) };
     let path = bar_file(function, Region::Config.bar());
     let geometry = page.geometry().map_err(|why| not_a_device(&path, why))?;

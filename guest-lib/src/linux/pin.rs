@@ -1,5 +1,5 @@
-//! Keeps the library in memory: its thread, and what it does when a thread of the program ends, must find their code
-//! also after the program has unloaded the plugin that the library is linked into.
+//! Keeps the library in memory. The library's thread, and the functions that run when a thread of the program
+//! ends, need their code even after the program has unloaded the plugin that the library is linked into.
 //!
 //! Unsafe, because of the dynamic loader's C functions.
 #![allow(unsafe_code)]
@@ -8,10 +8,11 @@ use libc::{Dl_info, c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, transmute};
 
-/// Keeps the shared object with this code loaded until the process ends. Does nothing for code that nobody can unload:
-/// that of a program, static or not, and of objects that the program started with.
+/// Keeps the shared object with this code loaded until the process ends. Does nothing if nobody can unload
+/// the code, because the code is part of the program, static or not, or of an object that the program started
+/// with.
 ///
-/// The dynamic loader has a lock, which a thread in `dlopen` holds while the object's constructors run. So a constructor
+/// A thread in `dlopen` holds the dynamic loader's lock while the object's constructors run, so a constructor
 /// must not wait for the first event of another thread.
 pub(super) fn pin() {
     if !may_be_unloaded() {
@@ -21,8 +22,9 @@ pub(super) fn pin() {
     type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
     let (Some(dladdr), Some(dlopen)) = (function(c"dladdr"), function(c"dlopen")) else { return };
     let mut found = MaybeUninit::<Dl_info>::uninit();
-    // SAFETY: both are the C library's functions of these names. dladdr fills `found` if it does not return 0; the
-    // name lives as long as the object, which is loaded. If dlopen does not find it, the object is not pinned.
+    // SAFETY: both are the C library's functions of these names. dladdr fills `found` if dladdr does not
+    // return 0; the name lives as long as the object, which is loaded. If dlopen does not find the object,
+    // the object is not pinned.
     unsafe {
         let dladdr: Address = transmute(dladdr);
         let dlopen: Open = transmute(dlopen);
@@ -38,7 +40,8 @@ fn here() -> *const () {
     pin as fn() as *const ()
 }
 
-/// Finds a function by its name. A static program would have to be linked with the dynamic loader to name it.
+/// Finds a function by its name. A direct call would need a static program to be linked with the dynamic
+/// loader.
 fn function(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: looks for a name in this process.
     Some(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }).filter(|found| !found.is_null())
@@ -48,13 +51,14 @@ fn function(name: &CStr) -> Option<*mut c_void> {
 #[derive(Default)]
 struct Search {
     objects: usize,
-    /// The place of the object with this code, and that of the dynamic loader, which a static program has not.
+    /// Place of the object with this code. `loader` is the place of the dynamic loader, which a static
+    /// program lacks.
     own: Option<usize>,
     loader: Option<usize>,
 }
 
-/// Returns true if the object with this code may be one that `dlopen` has loaded: it comes after the dynamic loader.
-/// An interposer of malloc, which is called within `dlopen`, comes before.
+/// Returns true if `dlopen` may have loaded the object with this code, because the object comes after the
+/// dynamic loader. An interposer of malloc, which is called within `dlopen`, comes before the loader.
 fn may_be_unloaded() -> bool {
     let mut search = Search::default();
     // SAFETY: `look` gets each object, and `search`, which lives through the call.

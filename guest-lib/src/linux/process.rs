@@ -36,23 +36,23 @@ use std::iter::repeat;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
-/// How long an event waits for another thread that opens a channel.
+/// Longest time, in milliseconds, that an event waits for another thread that opens a channel.
 const MAX_MS: u32 = 1000;
 
-/// How many eighths of a ring may be in use when a thread gets it: 4 if there is such a
-/// ring, else 7, which leaves room for a block, else all. The last turn comes after the thread has let others run: the
-/// host locks a free client for a moment while it gives a ring's memory back.
+/// Maximum number of eighths of a ring that may be in use when a thread takes the ring, for each turn of the
+/// search: 4, then 7, which leaves room for a block, then all. Before the last turn the thread lets other
+/// threads run, because the host locks a free client for a moment while the host gives a ring's memory back.
 const MAX_USED: [u64; 4] = [4, 7, 8, 8];
 
 /// The last channel that was opened, here or in an ancestor.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// True after an event has searched for a device and found none.
 static NOBODY: AtomicBool = AtomicBool::new(false);
-/// The process one of whose threads is opening a channel, 0 if none is. A
-/// child does not wait for a thread that it does not have.
+/// Id of the process one of whose threads is opening a channel; 0 if no thread is. By the id, a forked child
+/// does not wait for a thread of its parent.
 static OPENING: AtomicU32 = AtomicU32::new(0);
 
-/// Empty in a forked child.
+/// Words that are zero in a forked child.
 #[repr(C)]
 struct ForkGuard {
     /// 1: this process opened the channel.
@@ -61,16 +61,15 @@ struct ForkGuard {
     detached: AtomicU64,
 }
 
-/// One producer's private state. Aligned so that two threads share no cache
-/// line.
+/// One producer's private state, aligned so that two threads share no cache line.
 #[repr(align(128))]
 struct State(ProducerState);
 
-// SAFETY: the thread that has the slot's cell uses it as a producer's; other threads
-// call only what a producer allows of them: `revoke`, and questions. All of it is atomic.
+// SAFETY: the thread that has the slot's cell uses the state as a producer's. Other threads call only what a
+// producer allows any thread to call: `revoke`, and functions that only read. All fields are atomic.
 unsafe impl Sync for State {}
 
-/// A channel, and who uses which of its clients. Never freed.
+/// A channel, and which threads use which of its clients. Never freed.
 pub(super) struct Process {
     channel: Channel<'static>,
     place: ChannelLocation,
@@ -78,18 +77,18 @@ pub(super) struct Process {
     memory_type: MemoryType,
     lock: Option<LockFile>,
     mappings: Vec<Mapping>,
-    /// The kernel has taken the mappings away: private memory is in their place.
+    /// True once the kernel has taken the mappings away, and private memory is in their place.
     is_revoked: AtomicBool,
     pace: Pace,
     /// The process's name, for leases where there are several processes.
     name: Option<ProcessName>,
-    // Wiped on fork.
+    // A fork wipes these two in the child.
     fork_guard: &'static ForkGuard,
     states: &'static [State],
-    // By the client's number less the first that can be leased.
+    // The index is the client's number less the number of the first client that can be leased.
     cells: Box<[ClientCell]>,
     in_use: Box<[AtomicU64]>,
-    /// Of a segment whose host sleeps until a client wakes it.
+    /// Bells of a segment whose host sleeps until a client wakes the host; else none.
     bells: Box<[Bell<'static>]>,
 }
 
@@ -98,10 +97,10 @@ struct Held<'a> {
     client: u32,
     cell: &'a ClientCell,
     state: &'a ProducerState,
-    /// Token of its lease.
+    /// Token of the thread's lease.
     token: u64,
     memory: ClientMemory<'static>,
-    /// Whether another process has leased it since.
+    /// Whether the host shows another holder.
     is_taken: bool,
 }
 
@@ -112,20 +111,20 @@ pub(super) fn ours() -> Option<&'static Process> {
 
 /// Returns this process's channel or an ancestor's.
 fn inherited() -> Option<&'static Process> {
-    // SAFETY: null or a leaked `Process`. ORDERING: pairs with the Release in
-    // `start`: it is whole.
+    // SAFETY: null or a leaked `Process`. ORDERING: pairs with the Release in `start`, so the `Process` is
+    // whole.
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
-/// Prepares what threads of a process with a channel need. Called once a channel
-/// that is about to be opened; it may have been called before.
+/// A function that prepares what the threads of a process with a channel need. Called before each channel is
+/// opened, so perhaps more than once.
 pub(super) type Prepare = fn() -> Result<(), OpenError>;
 
-/// No channel for an event.
+/// Reason why an event has no channel.
 pub(super) enum Missing {
     /// There is no device.
     Nobody,
-    /// It did not work now; this event is lost.
+    /// No channel could be opened now, so this event is lost.
     Now,
 }
 
@@ -140,7 +139,7 @@ pub(super) fn was_opened() -> bool {
     inherited().is_some()
 }
 
-/// Returns this process's channel, if threads can lease clients of it.
+/// Returns this process's channel, if threads can lease its clients.
 fn usable() -> Option<&'static Process> {
     ours().filter(|process| process.keeps_clients())
 }
@@ -153,12 +152,11 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     if is_hopeless() {
         return Err(Missing::Nobody);
     }
-    // In a child, whose parent's host has ended.
+    // In a forked child, this is the host of the parent, which the child shares.
     if losses::is_host_ended() {
         return Err(Missing::Now);
     }
-    // Another thread may be opening the channel now. Without the wait, events
-    // would be lost until then.
+    // Waits, because another thread may be opening the channel now, and events would be lost until then.
     let _opening = Opening::wait_for(MAX_MS).ok_or(Missing::Now)?;
     if let Some(process) = usable() {
         return Ok(process);
@@ -186,7 +184,7 @@ pub(super) fn has_host_ended() -> bool {
     losses::is_host_ended() || ours().is_some_and(Process::has_host_ended)
 }
 
-/// Returns the span in whose course the host records: see [`crate::trace_parent`].
+/// Returns the span during which the host records: see [`crate::trace_parent`].
 pub(super) fn trace_parent(prepare: Prepare) -> Option<TraceParent> {
     for_event(prepare).ok()?.channel.trace_parent()
 }
@@ -229,8 +227,9 @@ fn installed(channel: Channel<'static>, lock: Option<LockFile>) -> Opened {
     Opened { place, channel, memory_type, mappings: Vec::new(), lock, name: None }
 }
 
-/// Opens the device of the options, the parent's, or the one that this process had
-/// before it lost its lock file. The caller holds `Opening`, and nothing is open.
+/// Opens the device that `options` name, or, in a forked child, the parent's device, or the device that this
+/// process had before it lost its lock file. The caller holds `Opening`, and this process has no usable
+/// channel.
 fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, OpenError> {
     let Some(parent) = inherited() else {
         let place = device::find(options)?;
@@ -238,7 +237,8 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
     };
     parent.detach_inherited();
     let Channel { clock, reason, .. } = parent.channel;
-    // A child does not choose anew: to compare the counters of CPUs takes a thread, and half a second at most.
+    // A forked child keeps its parent's clock, because a comparison of the CPUs' counters takes a thread and
+    // up to half a second.
     let options = Options { clock: Some(clock), ..parent.options.clone() };
     let place = parent.place.clone();
     let mut opened = match (&place, &parent.lock) {
@@ -253,7 +253,7 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
     start(opened, options, prepare)
 }
 
-/// Makes a channel this process's.
+/// Makes an opened channel this process's channel.
 fn start(
     opened: Opened,
     options: Options,
@@ -272,7 +272,7 @@ fn start(
             .map_err(|why| OpenError::because("lock bytes of", lock_path(&opened.place), why))?;
     }
     let count = clients.len();
-    // Before anything that the system calls later is set up.
+    // Pins the code before anything is set up that the system calls later.
     pin::pin();
     prepare()?;
     // SAFETY: both types hold atomics only.
@@ -318,8 +318,8 @@ fn start(
         if is_last {
             process.look_after();
         } else if process.is_ours() {
-            // Another channel has replaced it, as it has lost its locks. A thread may have
-            // leased one of its clients at that moment.
+            // Another channel has replaced this one, which has lost its locks. A thread may have leased a
+            // client of this channel at that moment: `keeps_clients` revokes the lease.
             process.keeps_clients();
         }
         is_last
@@ -344,7 +344,7 @@ fn lock_path(place: &ChannelLocation) -> &Path {
     }
 }
 
-/// Releases the parent's channel in a forked child. It must be safe in a signal handler.
+/// Releases the parent's channel in a forked child. Must be safe in a signal handler.
 pub(super) fn in_child() {
     OPENING.store(0, Relaxed);
     counts::forget();
@@ -355,7 +355,7 @@ pub(super) fn in_child() {
     }
 }
 
-/// The right to open a channel, and no signals meanwhile.
+/// The right to open a channel. The thread that has the right blocks signals meanwhile.
 struct Opening {
     _signals_blocked: SignalsBlocked,
 }
@@ -399,7 +399,7 @@ impl Drop for Opening {
 }
 
 impl Process {
-    /// Returns true if this process opened it, and not an ancestor.
+    /// Returns true if this process opened the channel, and not an ancestor.
     pub(super) fn is_ours(&self) -> bool {
         self.fork_guard.owned.load(Relaxed) == 1
     }
@@ -416,12 +416,12 @@ impl Process {
         }
     }
 
-    /// Returns true if the cell is one of this channel, and not of an ancestor's.
+    /// Returns true if the cell belongs to this channel, and not to an ancestor's.
     pub(super) fn has(&self, cell: &ClientCell) -> bool {
         self.cells.as_ptr_range().contains(&std::ptr::from_ref(cell))
     }
 
-    /// Returns the durations of emits on this channel's clock.
+    /// Returns the pace of this channel's clock, to measure how long an emit takes.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -434,7 +434,7 @@ impl Process {
         }
         if let Some(lock) = &self.lock {
             match self.place {
-                // There is no path to open, or not for sure: a program may close
+                // Opens the file anew now, because later there may be no path to it: the program may close
                 // the descriptor that it inherited.
                 ChannelLocation::Installed | ChannelLocation::Segment(_) => lock.reopen(),
                 _ => lock.close(),
@@ -445,7 +445,8 @@ impl Process {
         }
     }
 
-    /// Returns true if its host has ended, or its device is gone. Later events are counted as lost for that reason.
+    /// Returns true if the channel's host has ended, or its device is gone, and notes which, so that later
+    /// events are counted as lost for that reason.
     fn has_host_ended(&self) -> bool {
         if self.is_device_gone() {
             losses::set_device_gone();
@@ -458,17 +459,17 @@ impl Process {
         has_ended
     }
 
-    /// Returns true if the kernel has taken the device away from its programs: its module has taken the function
-    /// from those by sysfs, or has lost it.
+    /// Returns true if the kernel has taken the device away from programs: the kernel's module has taken the
+    /// function from programs that use sysfs, or has lost the function.
     fn is_device_gone(&self) -> bool {
         self.is_revoked.load(Relaxed) || self.lock.as_ref().is_some_and(LockFile::is_device_gone)
     }
 
-    /// Puts private memory in the place of all mappings if the address is in one of them. `false` if it is not.
-    /// In a signal handler, after an access that failed.
+    /// Puts private memory in the place of all mappings if the address is in a mapping; else returns `false`.
+    /// Called in a signal handler, after an access that failed.
     pub(super) fn replace(&self, address: usize) -> bool {
         let is_here = self.mappings.iter().any(|mapping| mapping.range().contains(&address));
-        // Another thread that comes here meanwhile makes its access again until that is done.
+        // Another thread that comes here meanwhile repeats its access until the mappings are replaced.
         if is_here && !self.is_revoked.swap(true, Relaxed) {
             self.mappings.iter().for_each(Mapping::replace);
         }
@@ -476,7 +477,7 @@ impl Process {
     }
 
     /// Ends all leases once the host has ended, so that the next event of each thread is counted as lost, and
-    /// counts the events since it was there.
+    /// counts the events since the last look at which the host was there.
     pub(super) fn look_at_host(&self) {
         if !self.has_host_ended() {
             return;
@@ -491,16 +492,16 @@ impl Process {
         self.cells.iter().filter(is_used).for_each(|cell| self.count_since_last_look(cell));
     }
 
-    /// Counts the events of a client since the last look at which the host was there. It may have recorded some of
-    /// them.
+    /// Counts as lost the events of a client since the last look at which the host was there. The host may
+    /// have recorded some of these events.
     fn count_since_last_look(&self, cell: &ClientCell) {
         let attempted = self.states[cell.slot()].0.attempted();
         losses::count_left(attempted.saturating_sub(cell.attempted.swap(attempted, Relaxed)));
     }
 
-    /// Returns whether the process still has its lock file. A program that closes
-    /// descriptors which it does not know closes that one too. Then the clients are
-    /// free for other processes, and this one leaves them.
+    /// Returns whether the process still has its lock file; if not, revokes all leases of the process. A
+    /// program that closes descriptors which it does not know may close the lock file, which frees the
+    /// clients for other processes.
     fn keeps_clients(&self) -> bool {
         let keeps = self.lock.as_ref().is_none_or(LockFile::is_open);
         if !keeps {
@@ -511,11 +512,10 @@ impl Process {
         keeps
     }
 
-    /// Claims a free client for the calling thread. `left` is the client that the
-    /// thread abandons for it.
+    /// Claims a free client for the calling thread. `left` is the client that the thread abandons, if any.
     ///
-    /// The client is the lowest one whose ring has room: each lease begins a block, so threads
-    /// that come and go would fill the first ring, however few events they emit.
+    /// Takes the lowest client whose ring has room. Each lease begins a block, so threads that come and go
+    /// would otherwise fill the first ring, however few events they emit.
     pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static ClientCell> {
         if self.has_host_ended() {
             return None;
@@ -543,7 +543,7 @@ impl Process {
         cell.map(|(cell, _)| cell)
     }
 
-    /// Returns whether no more than so many eighths of a client's ring are used now.
+    /// Returns whether at most `most` eighths of a client's ring are in use now.
     fn has_room(&self, cell: &ClientCell, most: u64) -> bool {
         self.channel.memory(self.client(cell.slot())).is_ok_and(|memory| {
             let head = memory.guest[guest_page::HEAD].load(Relaxed);
@@ -563,7 +563,7 @@ impl Process {
         let mut name = [0; 16];
         let thread = sys::thread_name(&mut name);
         let mut text = LeaseName::default();
-        // Cannot fail; too long a name is cut off.
+        // The write cannot fail, because a name that is too long is cut off.
         let _ = match &self.name {
             Some(process) if process.is_of_all(thread) => text.write_str(&process.name),
             Some(process) => write!(text, "{}/{thread}", process.name),
@@ -580,8 +580,8 @@ impl Process {
         let state = &self.states[cell.slot()].0;
         match Client::lease(self.channel, client, state, token(), &info) {
             Ok(client) => {
-                // SAFETY: this thread has set its bit, and the thread that had it before
-                // has cleared it.
+                // SAFETY: this thread has set the cell's bit, and the thread that had the cell before has
+                // cleared the bit.
                 unsafe {
                     cell.fill(client.of_thread(self.own_place(), self.bells.get(cell.slot())))
                 };
@@ -597,11 +597,11 @@ impl Process {
         }
     }
 
-    /// Takes a cell of this process back from the calling thread, which ends.
+    /// Takes a cell of this process back from the calling thread, which is ending.
     pub(super) fn give_back(&self, cell: &ClientCell) {
         // A revoked client has another holder, whose words must not be stored to.
         if self.keeps_clients() && self.states[cell.slot()].0.is_leased() {
-            // SAFETY: the thread had it until now.
+            // SAFETY: the calling thread had the cell until now.
             unsafe { cell.client() }.producer().release();
         }
         if self.has_host_ended() {
@@ -623,7 +623,8 @@ impl Process {
         self.channel.local.filter(|_| !self.channel.is_lent)
     }
 
-    /// Returns the count of events of threads without a client, if threads with one have to publish it.
+    /// Returns the count of events of threads without a client, if threads that have a client must publish
+    /// the count.
     fn own_place(&self) -> Option<&'static AtomicU64> {
         self.page_l().is_none().then_some(&counts::UNPUBLISHED)
     }
@@ -646,13 +647,13 @@ impl Process {
         )
     }
 
-    /// Does the periodic work: copies the mask, finds clients that another holder has
-    /// taken, publishes losses of threads without a client. Called on the
-    /// refresher's thread; of other threads' private state it uses only the parts that
-    /// the producer allows.
+    /// Does the periodic work: copies the mask, finds clients that another holder has taken, and publishes
+    /// losses of threads without a client. The refresher's thread calls this, and uses only those parts of
+    /// other threads' private state that a producer allows any thread to use.
     pub(super) fn look_after(&self) {
         self.keeps_clients();
-        // Before the device is looked at: it was there for all of these.
+        // Reads these numbers before the look at the device: if the device is there then, it was there for
+        // all events counted so far.
         for Held { cell, state, .. } in self.held() {
             cell.attempted_now.store(state.attempted(), Relaxed);
         }
@@ -664,11 +665,11 @@ impl Process {
                 cell.attempted.store(cell.attempted_now.load(Relaxed), Relaxed);
                 cell.suspect.store(0, Relaxed);
                 self.kick_for(cell, &memory);
-            // Twice, because a transport may post our own store to LEASE.
+            // Revokes at the second such look only, because a transport may hold back our own store to LEASE.
             } else if cell.suspect.swap(token, Relaxed) == token && state.revoke(token) {
                 counts::add(&counts::TAKEN);
-                // Nobody's: the device was reset, or its memory is out of reach, as after a QEMU's loadvm. Events
-                // since then have led nowhere.
+                // If the client has no holder, the device was reset, or its memory is out of reach, as after
+                // QEMU's loadvm. Events since then are lost.
                 if memory.host[host_page::LEASE].load(Relaxed) == 0 {
                     let before = cell.attempted.load(Relaxed);
                     counts::unattached(state.attempted().saturating_sub(before));
@@ -678,8 +679,8 @@ impl Process {
         self.publish_unattached();
     }
 
-    /// Wakes the host if it has left records in a client's ring since the last look: the
-    /// thread lost its CPU in an emit for so long that the host went to sleep before.
+    /// Wakes the host if the host has left records in a client's ring since the last look: the client's
+    /// thread lost its CPU in an emit for so long that the host went to sleep before the record was there.
     fn kick_for(&self, cell: &ClientCell, memory: &ClientMemory<'_>) {
         let Some(control) = self.channel.control.filter(|_| self.channel.needs_kicks()) else {
             return;
@@ -689,7 +690,7 @@ impl Process {
         }
         let tail = memory.host[host_page::TAIL].load(Relaxed);
         let head = memory.guest[guest_page::HEAD].load(Relaxed);
-        // Of an earlier holder, it is below the tail.
+        // A head that was seen under an earlier holder is not above the tail, and wakes nobody.
         if cell.looked_at.swap(head, Relaxed) > tail {
             control.kick().wake();
         }

@@ -1,7 +1,7 @@
-//! The one thread of this library: the work that is due even if no thread emits.
+//! The one thread of this library, which does the work that is due even if no thread emits.
 //!
-//! Unsafe, because it is made by the C library. A thread of the standard library takes a lock when it begins, which
-//! it never gets in a forked child if another thread had it at the fork.
+//! Unsafe, because the C library makes the thread. A thread of the standard library takes a lock when it
+//! begins, and never gets that lock in a forked child if another thread held the lock at the fork.
 #![allow(unsafe_code)]
 
 use super::sys;
@@ -11,24 +11,24 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// Period of its work: the longest delay of a change to the enable mask.
+/// Period of the thread's work: the longest delay of a change to the enable mask.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// Enough: its calls are shallow.
+/// Size of the thread's stack, in bytes. The thread's calls are shallow.
 const STACK: usize = 64 * 1024;
-/// Rounds of its work after which it looks whether it is alone.
+/// Number of rounds of work after which the thread looks whether no other thread is left.
 const ROUNDS: u32 = 10;
 
-/// Starts it: calls `look` every 10 ms until that returns `false`. If the system
-/// has no thread for it, slow paths, [`crate::poll`] and the end of threads do the
-/// same, later. The caller has blocked signals, so it handles none.
+/// Starts a thread that calls `look` every 10 ms until `look` returns `false`. If the system refuses a
+/// thread, slow paths, [`crate::poll`] and the end of threads do the same work later. The caller has blocked
+/// signals, so the new thread handles none.
 pub(super) fn start<F: FnMut() -> bool + Send + 'static>(look: F) {
     let look = Box::into_raw(Box::new(look));
     // A program with many thread-locals needs the default, which is larger.
     let is_begun = [Some(STACK), None].into_iter().any(|stack| {
         let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let attributes = attributes.as_mut_ptr();
-        // SAFETY: the attributes are initialized, then used, then destroyed. `run::<F>` gets a box of its type, which is
-        // its own as soon as the thread begins.
+        // SAFETY: the attributes are initialized, then used, then destroyed. `run::<F>` gets a box of its
+        // type, and owns the box as soon as the thread begins.
         unsafe {
             libc::pthread_attr_init(attributes);
             libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
@@ -42,20 +42,21 @@ pub(super) fn start<F: FnMut() -> bool + Send + 'static>(look: F) {
         }
     });
     if !is_begun {
-        // SAFETY: no thread has it.
+        // SAFETY: no thread has the box.
         drop(unsafe { Box::from_raw(look) });
     }
 }
 
 extern "C" fn run<F: FnMut() -> bool>(look: *mut c_void) -> *mut c_void {
-    // SAFETY: `start` made it, for this thread.
+    // SAFETY: `start` made the box, for this thread.
     let mut look = unsafe { Box::from_raw(look.cast::<F>()) };
     sys::name_thread(c"hypertrace");
-    // A forked child has no copy of this thread; it starts its own.
+    // A forked child has no copy of this thread, and starts a thread of its own.
     let mut rounds = 0;
     while look() {
         rounds = (rounds + 1) % ROUNDS;
-        // Else the process would not end: its main thread has ended, and no other is left.
+        // Ends if the main thread has ended and no other thread is left, because the process would not end
+        // else.
         if rounds == 0 && sys::main_has_ended() && sys::threads().is_some_and(|n| n <= 2) {
             break;
         }

@@ -25,8 +25,8 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     use_segment(Segment::open(path), path, options, |file| LockFile::new(file, 0, LockFile::ANY))
 }
 
-/// Opens the segment of this lock file again: by the file itself if that is open
-/// still, else by its name if that is the same file's.
+/// Opens the segment of this lock file again: by the lock file's descriptor if that is still open, else by
+/// `path` if that still names the same file.
 pub(super) fn reopen(lock: &LockFile, path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let Some(lock) = lock.move_out() else {
         let opened = open(path, options)?;

@@ -1,7 +1,7 @@
 //! The few system calls that threads make when they get a client.
 //!
-//! Unsafe, because they are C functions. All of them may be called in a signal
-//! handler, but for one: none allocates or takes a lock.
+//! Unsafe, because of C functions. Every function here but `threads` may be called in a signal handler, and
+//! does not allocate or take a lock.
 #![allow(unsafe_code)]
 
 use hypertrace_segment::signals;
@@ -36,18 +36,19 @@ pub(super) fn note_end() {
     }
 }
 
-/// Forgets that of the parent, in a forked child.
+/// Forgets, in a forked child, that the parent's main thread has ended.
 pub(super) fn forget_end() {
     MAIN_ENDED.store(false, Relaxed);
 }
 
-/// Returns whether the main thread has ended by itself, while others may run. Only of a thread that has used the library.
+/// Returns whether the main thread has ended by itself, while other threads may run. Known only if the main
+/// thread has used the library.
 pub(super) fn main_has_ended() -> bool {
     MAIN_ENDED.load(Relaxed)
 }
 
-/// Returns the number of the process's threads, a main thread that has ended among them, if the system shows it. Not for
-/// signal handlers.
+/// Returns the number of the process's threads, including a main thread that has ended, if the system shows
+/// the number. Not for signal handlers.
 pub(super) fn threads() -> Option<usize> {
     Some(std::fs::read_dir("/proc/self/task").ok()?.count())
 }
@@ -58,7 +59,8 @@ pub(super) fn name_thread(name: &CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Returns the kernel's name of this thread: the program's, unless the thread was given one.
+/// Returns the kernel's name of this thread: the program's name, unless the thread was given a name of its
+/// own.
 pub(super) fn thread_name(name: &mut [u8; 16]) -> &str {
     // SAFETY: PR_GET_NAME writes at most 16 bytes, a NUL among them.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };

@@ -25,33 +25,32 @@ use std::sync::atomic::{
     compiler_fence,
 };
 
-/// How long a thread that got no client waits before it asks again.
+/// Time, in milliseconds, that a thread which got no client waits before it asks again.
 const PAUSE_MS: u64 = 10;
 
-// Atomics, because signal handlers emit too. All of them are constants at
-// first and need no drop: an access is an access, with nothing to register.
+// Atomics, because signal handlers emit too. All have constant initial values and need no drop, so an access
+// has no destructor to register.
 thread_local! {
-    /// Where this thread's events go; null if it has no client.
+    /// Cell where this thread's events go; null if the thread has no client.
     static CURRENT: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
     /// All cells that this thread holds, the abandoned ones too.
     static HELD: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
-    /// The emit that an event found under way, by its timestamp, and when an
-    /// event found it first.
+    /// Timestamp of an emit that an event found under way. `STUCK_SINCE` is when an event first found that
+    /// emit.
     static STUCK: AtomicU64 = const { AtomicU64::new(0) };
     static STUCK_SINCE: AtomicU64 = const { AtomicU64::new(0) };
-    /// Until this time the thread does not ask for a client again.
+    /// Time, of [`coarse_ms`], until which the thread does not ask for a client again.
     static PAUSED_UNTIL: AtomicU64 = const { AtomicU64::new(0) };
-    /// Events of this thread that came while it ran the library's own code, which opens or leases, and are not counted
-    /// yet.
+    /// Number of events, not counted yet, that interrupted the library while it opened a channel or leased a
+    /// client for this thread.
     static AMID: AtomicU64 = const { AtomicU64::new(0) };
-    /// Whether it has given its clients back.
+    /// Whether the thread has given its clients back.
     static ENDED: AtomicBool = const { AtomicBool::new(false) };
 }
 
-/// The thread key whose destructor gives clients back; `NO_KEY` before any
-/// channel was opened. A key's value, unlike a destructor of a thread-local,
-/// is set without allocating: the first event may be a signal handler's. (glibc
-/// allocates for keys above 31.)
+/// The thread key whose destructor gives clients back; `NO_KEY` before any channel was opened. A key is used,
+/// because the first event may be a signal handler's: unlike a destructor of a thread-local, a key's value is
+/// set without allocating. (glibc allocates for keys above 31.)
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
@@ -61,8 +60,8 @@ static ON_NEW_CLIENT: OnceLock<fn()> = OnceLock::new();
 /// Returns the calling thread's client, if it has one.
 #[inline(always)]
 fn current() -> Option<&'static Client<'static>> {
-    // SAFETY: null or a cell: cells are never freed. `use_other_client` has put it there, so it was
-    // filled for this thread, which keeps it until it ends.
+    // SAFETY: the pointer is null or a cell's, and cells are never freed. `use_other_client` has put the cell
+    // there, so the cell was filled for this thread, which keeps the cell until the thread ends.
     CURRENT.with(|current| unsafe { Some(current.load(Relaxed).as_ref()?.client()) })
 }
 
@@ -72,25 +71,27 @@ pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     on_client(move |client| client.emit(site, fields))
 }
 
-/// Emits an event on the client that the thread has. [`Emit::Unleased`] without one: see [`can_retry`].
+/// Emits an event on the client that the thread has. Returns [`Emit::Unleased`] if the thread has no client:
+/// see [`can_retry`].
 #[inline(always)]
 pub fn emit_leased<S: Site, F: Fields>(site: S, fields: F) -> Emit {
-    // `map_or` would be a call.
+    // Matches, because `map_or` would be a call.
     match current() {
         Some(client) => client.emit(site, fields),
         None => Emit::Unleased,
     }
 }
 
-/// Returns true if the thread has got a client after [`emit_leased`], for another try. Counts the event of a thread
-/// that gets none as lost. Opens no channel: until one is open, events are neither recorded nor counted.
+/// Gets a client for the thread after [`emit_leased`] has failed, and returns true if there is one for
+/// another try. If the thread gets no client, counts the event as lost. Opens no channel: until the process
+/// has opened a channel, events are neither recorded nor counted.
 #[cold]
 pub fn can_retry(why: Emit) -> bool {
     process::was_opened() && after(why).is_some()
 }
 
-/// Sets the process's one function that is called each time that a thread gets a client, before the thread's event. It
-/// may emit; it must not allocate or wait, as the event may be a signal handler's.
+/// Sets the process's one function that is called each time that a thread gets a client, before the thread's
+/// event. The function may emit, but must not allocate or wait, because the event may be a signal handler's.
 pub fn on_new_client(notify: fn()) {
     ON_NEW_CLIENT.get_or_init(|| notify);
 }
@@ -101,7 +102,7 @@ pub fn commit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     on_client(move |client| client.commit(site, fields))
 }
 
-/// Emits on the thread's client. Tries again if the thread gets another one.
+/// Emits on the thread's client. Tries again if the thread gets another client.
 #[inline(always)]
 fn on_client(emit: impl Fn(&Client<'static>) -> Emit) -> Emit {
     let mut emitted = Emit::Unleased;
@@ -144,31 +145,31 @@ pub fn reference_point<S: Site, F: Fields>(site: S, fields: F) -> Result<Reply, 
     }
 }
 
-/// Copies a changed enable mask and publishes how many events this thread has
-/// dropped, at once. A thread of the library does that every 10 ms anyway.
+/// Copies the enable mask if it has changed, and publishes how many events this thread has dropped, at once.
+/// The library's own thread copies the mask every 10 ms anyway.
 pub fn poll() {
     if let Some(process) = process::ours() {
         process.look_at_host();
         process.publish_unattached();
     }
-    // In a forked child the token is gone, and so is the memory.
+    // In a forked child, the token and the client's memory are gone.
     if let Some(client) = current().filter(|client| client.producer().state().is_leased()) {
-        // A transport may post our own store to LEASE, so one look proves no other holder: the
-        // library's thread looks twice.
+        // Ignores the result, because one look proves no other holder: a transport may hold back our own
+        // store to LEASE. The library's thread looks twice.
         client.poll();
     }
 }
 
 /// Calls `f` with the calling thread's client, for functions that have no macro:
 /// [`Client::kick`], [`Client::wait_for_room`], [`crate::hypertrace()`].
-/// `None` if the thread has none and gets none.
+/// Returns `None` if the thread has no client and gets none.
 pub fn with_client<R>(f: impl FnOnce(&Client<'_>) -> R) -> Option<R> {
     let leased = |client: &&Client<'_>| client.producer().state().is_leased();
     Some(f(current().filter(leased).or_else(attach)?))
 }
 
-/// Records an event of the interface of 2016 with the number that the program gives for its
-/// client, which must exist. An event without a client of this thread is counted.
+/// Records an event of the 2016 interface under the client number that the program gives, if the device has
+/// such a client. If this thread has no client, the event is counted as lost.
 pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
     let recorded = with_client(|client| {
         if number < client.channel().clients() {
@@ -186,7 +187,7 @@ pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
 fn after(why: Emit) -> Option<&'static Client<'static>> {
     match why {
         Emit::Unleased => {
-            // An event of the program's memory allocator, which the library calls, interrupts what the library does, as
+            // An event of the program's memory allocator, which the library calls, interrupts the library as
             // a signal handler's event does.
             if SignalsBlocked::is_here() && !ENDED.with(|ended| ended.load(Relaxed)) {
                 AMID.with(|amid| amid.fetch_add(1, Relaxed));
@@ -195,7 +196,7 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
             let client = attach();
             if client.is_none() && !process::is_hopeless() {
                 losses::count_lost(1);
-                // The thread's end will not come again.
+                // Publishes now, because the thread's end has been.
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
                 {
@@ -212,8 +213,8 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
     }
 }
 
-/// Gives the thread a client: its first; a new one after the last was revoked;
-/// in a forked child, one of its own.
+/// Gives the thread a client: its first client, or a new one after the last was revoked, or, in a forked
+/// child, a client of the child's own.
 #[cold]
 #[inline(never)]
 fn attach() -> Option<&'static Client<'static>> {
@@ -229,7 +230,8 @@ fn attach() -> Option<&'static Client<'static>> {
     client
 }
 
-/// Counts events that interrupted the library's own code: on the thread's client, if there is one.
+/// Counts events that interrupted the library's own code, on the thread's client if there is one, else as
+/// lost.
 fn count_amid(client: Option<&Client<'static>>) {
     let events = AMID.with(|amid| amid.swap(0, Relaxed));
     match client {
@@ -254,7 +256,7 @@ fn attach_now() -> Option<&'static Client<'static>> {
         // SAFETY: null or a cell, and cells are never freed.
         let first = unsafe { held.load(Relaxed).as_ref() };
         if first.is_some_and(|cell| !process.has(cell)) {
-            // The parent's.
+            // The cells are the parent's.
             held.store(null_mut(), Relaxed);
         }
     });
@@ -268,11 +270,11 @@ fn attach_now() -> Option<&'static Client<'static>> {
     client
 }
 
-/// An emit was interrupted by this event. If events find the same one under way
-/// for 10 ms, a signal handler has jumped out of it: the thread continues with
-/// another client. This one it keeps until it ends, since the emit may be alive
-/// after all. (Its age alone is not enough: a thread that is preempted in an emit
-/// returns to a pending signal, whose handler finds it old.)
+/// Handles an event that has interrupted an emit. If events find the same emit under way for 10 ms, a signal
+/// handler has jumped out of the emit, and the thread continues with another client. The thread keeps the old
+/// client until the thread ends, because the emit may be alive after all. (The emit's age alone is not
+/// enough: a thread that is preempted in an emit returns to a pending signal, whose handler finds the emit
+/// old.)
 #[cold]
 #[inline(never)]
 fn abandon_if_stuck() {
@@ -284,7 +286,7 @@ fn abandon_if_stuck() {
         return;
     };
     if STUCK.with(|stuck| stuck.load(Relaxed)) != emit {
-        // In this order, so that a signal handler in between restarts the time as well.
+        // Stores the time first, so that a signal handler in between restarts the time as well.
         STUCK_SINCE.with(|since| since.store(now, Relaxed));
         compiler_fence(SeqCst);
         STUCK.with(|stuck| stuck.store(emit, Relaxed));
@@ -295,7 +297,7 @@ fn abandon_if_stuck() {
         return;
     }
     let _signals_blocked = SignalsBlocked::begin();
-    // If none is free it stays: its events are counted there.
+    // If no other client is free, the thread stays on this client, which counts its events.
     if use_other_client(process, Some(client.index())) {
         counts::add(&counts::ABANDONED);
     } else {
@@ -303,8 +305,8 @@ fn abandon_if_stuck() {
     }
 }
 
-/// Claims a cell for the thread, and makes it the one where its events go. `left` is
-/// the client that it leaves for it, which it keeps if there is no other: `false`.
+/// Claims a cell for the thread, and makes the thread's events go there. `left` is the client that the thread
+/// leaves. Returns `false` if no cell is free: the thread then keeps the client `left`.
 fn use_other_client(process: &'static Process, left: Option<u32>) -> bool {
     let cell = process.claim(left);
     let to = cell.map_or(null_mut(), |cell| std::ptr::from_ref(cell).cast_mut());
@@ -319,7 +321,8 @@ fn use_other_client(process: &'static Process, left: Option<u32>) -> bool {
     cell.is_some()
 }
 
-/// Arranges that [`end`] is called when the thread ends, also without a client: its lost events are published then.
+/// Arranges that [`end`] is called when the thread ends, even without a client, because `end` publishes the
+/// thread's lost events.
 fn end_later() {
     let key = KEY.load(Relaxed);
     if key != NO_KEY {
@@ -339,9 +342,8 @@ fn is_paused() -> bool {
     })
 }
 
-/// Ends the thread's use of the library: gives its clients back, publishes their
-/// losses and those of threads without a client, and settles emits that were left by
-/// a jump.
+/// Ends the thread's use of the library: gives the thread's clients back, publishes the losses of these
+/// clients and of threads without a client, and settles emits that a signal handler's jump has left.
 pub(super) fn end() {
     let _signals_blocked = SignalsBlocked::begin();
     let client = current().filter(|client| client.producer().state().is_leased());
@@ -352,7 +354,7 @@ pub(super) fn end() {
     process.publish_unattached();
     HELD.with(|held| {
         while let Some(cell) = ClientCell::pop_from(held) {
-            // In a forked child there is nothing of its parent's to give back.
+            // A forked child has nothing of its parent's to give back.
             if process.has(cell) {
                 process.give_back(cell);
             }
@@ -377,13 +379,13 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Bits of the number of a process.
+/// Number of bits in the number of a process.
 const PROCESS_BITS: u32 = 22;
 /// Random number of this process; 0: not drawn yet.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns a random number of this process, of 22 bits and not 0, without a system call after the first call. A pid is
-/// another process's, too, in another PID namespace or later.
+/// Returns a random number of this process, of 22 bits and not 0. Only the first call makes a system call. A
+/// pid would not do, because another process has the same pid in another PID namespace, or later.
 #[inline(always)]
 pub fn process_number() -> u32 {
     match PROCESS.load(Relaxed) {
@@ -394,19 +396,19 @@ pub fn process_number() -> u32 {
 
 #[cold]
 fn note_process() -> u32 {
-    // Before the number is kept: a forked child must not find its parent's.
+    // Hooks forks before the number is kept, because a forked child must not find its parent's number.
     hook_forks();
-    // A forked child has its parent's `RandomState`, too.
+    // Hashes the pid and the time, because a forked child has its parent's `RandomState`.
     let random = RandomState::new().hash_one((std::process::id(), ticks()));
     let number = ((random >> (u64::BITS - PROCESS_BITS)) as u32).max(1);
-    // Another thread may have drawn one meanwhile.
+    // Another thread may have drawn a number meanwhile.
     match PROCESS.compare_exchange(0, number, Relaxed, Relaxed) {
         Ok(_) => number,
         Err(other) => other,
     }
 }
 
-/// Begins anew in a forked child, before it does anything else. It must be safe in a signal handler.
+/// Begins anew in a forked child, before the child does anything else. Must be safe in a signal handler.
 extern "C" fn in_child() {
     PROCESS.store(0, Relaxed);
     // The parent's thread may have found no client. The child has to open a channel to count its events.
@@ -414,8 +416,8 @@ extern "C" fn in_child() {
     process::in_child();
 }
 
-/// Prepares the process for threads that come and go, and for forks: children
-/// inherit that.
+/// Prepares the process for threads that come and go, and for forks. Forked children inherit what was
+/// prepared.
 pub(super) fn prepare() -> Result<(), OpenError> {
     static HOOKED: AtomicBool = AtomicBool::new(false);
     make_key()?;
@@ -437,8 +439,7 @@ fn hook_forks() {
     }
 }
 
-/// Makes the key whose destructor is called when a thread ends. With `Opening`
-/// held.
+/// Makes the key whose destructor is called when a thread ends. The caller holds `Opening`.
 fn make_key() -> Result<(), OpenError> {
     if KEY.load(Relaxed) != NO_KEY {
         return Ok(());

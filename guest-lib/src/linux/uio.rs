@@ -1,7 +1,7 @@
-//! The device's BARs by the kernel's driver `uio_pci_generic`, which maps them also for programs of a
-//! kernel that is locked down. It has maps of 32-bit BARs that are not prefetchable, and of no others.
+//! Maps the device's BARs by the kernel's driver `uio_pci_generic`, which allows this even if the kernel is
+//! locked down. The driver has maps of 32-bit BARs that are not prefetchable, and of no other BARs.
 //!
-//! Unsafe, because the size of a page is a C function's.
+//! Unsafe, because a C function returns the size of a page.
 #![allow(unsafe_code)]
 
 use super::opened::{self, open_bar};
@@ -12,20 +12,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Most maps of a device, `MAX_UIO_MAPS` of the kernel.
+/// Maximum number of maps of a device, `MAX_UIO_MAPS` of the kernel.
 const MAX_MAPS: u64 = 5;
 
 /// A function's uio device.
 #[derive(Debug)]
 pub(super) struct Uio {
-    /// Its node, `/dev/uioN`.
+    /// The uio device's node, `/dev/uioN`.
     node: PathBuf,
-    /// The folder of its maps in sysfs.
+    /// The folder of the uio device's maps in sysfs.
     maps: PathBuf,
 }
 
 impl Uio {
-    /// Returns a function's uio device, if it is bound to a driver that has made one.
+    /// Returns a function's uio device, if the function is bound to a driver that has made one.
     pub(super) fn of(function: &Path, options: &Options) -> Option<Uio> {
         let mut devices = fs::read_dir(function.join("uio")).ok()?.flatten();
         let device =
@@ -60,7 +60,7 @@ impl Uio {
 
     /// Returns the number and the size of the map of a BAR.
     fn find(&self, function: &Path, bar: usize) -> Option<(u64, u64)> {
-        // A line of first address, last address and flags for each BAR.
+        // Each BAR has a line with its first address, last address and flags.
         let resources = fs::read_to_string(function.join("resource")).ok()?;
         let start = hexadecimal(resources.lines().nth(bar)?.split_whitespace().next()?)?;
         let number = |map: u64, name: &str| {
