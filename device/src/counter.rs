@@ -6,7 +6,7 @@ use hypertrace_abi::kinds;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 kinds! {
-    /// An event in the device that it counts, with the counter's name in reports.
+    /// An occurrence that the device counts, with the name of the counter in reports.
     #[non_exhaustive]
     pub enum Counter {
         /// A register access that does not have 1, 2, 4 or 8 bytes, or is not aligned.

@@ -2,9 +2,8 @@
 
 //! The PCI function: 64 bytes of config space in front of the chip.
 //!
-//! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Each register
-//! is a value and a mask of the bits that a guest can change. BAR sizing works by
-//! this mask, too.
+//! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Each dword of the header has a value
+//! and a mask of the bits that a guest can change. The mask also makes BAR sizing work.
 
 use crate::chip::Chip;
 use crate::counter::Counter;
@@ -15,11 +14,11 @@ use hypertrace_abi::layout::{
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// Memory space enable: with this bit the guest turns decoding of all BARs on and off.
+/// Memory space enable, the bit with which the guest turns decoding of all BARs on and off.
 const COMMAND_MEMORY: u32 = 1 << 1;
-/// BAR bits 2:1: the address has 64 bits, with the upper half in the next BAR.
+/// BAR bits 2:1: the address has 64 bits, and the next BAR contains the upper half.
 const BAR_64: u32 = 0b10 << 1;
-/// BAR bit 3: reads have no side effects, so stores may be combined.
+/// BAR bit 3: the memory is prefetchable. Loads have no side effects, and stores may be combined.
 const BAR_PREFETCHABLE: u32 = 1 << 3;
 
 const COMMAND: usize = 1;
@@ -27,30 +26,30 @@ const BAR0: usize = 4;
 const SUBSYSTEM: usize = 11;
 const INTERRUPT_LINE: usize = 15;
 
-/// No address: decoding is off. No BAR fits at this address.
+/// Address that means that decoding is off. No BAR fits at this address.
 const NOWHERE: u64 = u64::MAX;
 
-/// A BAR that appeared, moved or went away. The VMM unmaps memory and ioeventfds at the old
-/// address, and then maps them at the new one.
+/// A BAR that appeared, moved or went away. The VMM unmaps memory and ioeventfds at the old address, and then
+/// maps memory and ioeventfds at the new address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarChange {
     /// The region.
     pub region: Region,
-    /// Guest-physical address before, if it was decoded.
+    /// Guest-physical address of the BAR before the change, if the BAR was decoded.
     pub from: Option<u64>,
-    /// Guest-physical address now, if it is decoded. Chosen by the guest: it
+    /// Guest-physical address of the BAR now, if the BAR is decoded. The guest has chosen this address, which
     /// may be over RAM, over another device, or where nothing can be mapped.
     pub to: Option<u64>,
 }
 
-/// Kind of the BARs that are memory, for VMMs that place BARs of one kind only.
+/// Form of the BARs, for VMMs that can place BARs of one form only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BarForm {
-    /// BAR 1 is prefetchable, BAR 4 too, with 64 address bits: guests may map them write-combining.
+    /// BARs 1 and 4 are prefetchable, so guests may map them write-combining. BAR 4 has 64 address bits.
     #[default]
     Prefetchable64,
-    /// All BARs have 32 address bits, and none is prefetchable.
+    /// All BARs have 32 address bits, and no BAR is prefetchable.
     Plain32,
 }
 
@@ -68,19 +67,19 @@ impl BarForm {
     }
 }
 
-/// A memory BAR, as a bus allocates and enters it.
+/// Properties of a memory BAR, for a bus that allocates its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bar {
     /// The region.
     pub region: Region,
-    /// Number of the BAR.
+    /// Index of the BAR.
     pub index: usize,
-    /// Bytes, a power of two: the address is a multiple of it.
+    /// Size in bytes, a power of two. The address of the BAR is a multiple of the size.
     pub size: u64,
-    /// The address has 64 bits: the next BAR has its upper half.
+    /// Whether the address has 64 bits, the upper half of which are in the next BAR.
     pub is_64_bit: bool,
-    /// Loads have no side effects.
+    /// Whether the BAR is prefetchable: loads have no side effects.
     pub is_prefetchable: bool,
 }
 
@@ -136,13 +135,13 @@ impl Header {
 pub struct PciFunction {
     chip: Arc<Chip>,
     header: Mutex<Header>,
-    /// Address at which each BAR is decoded, in the order of [`Region::ALL`]. vCPUs read it
-    /// without a lock while another one writes the header.
+    /// Addresses at which the BARs are decoded, in the order of [`Region::ALL`]. vCPUs read these addresses
+    /// without a lock while another vCPU writes the header.
     decoded: [AtomicU64; 4],
 }
 
 impl PciFunction {
-    /// Makes a function for the chip, as after reset: nothing is decoded.
+    /// Makes a function for the chip, as after a reset: no BAR is decoded.
     pub fn new(chip: Arc<Chip>) -> Self {
         PciFunction::with(chip, BarForm::default())
     }
@@ -150,7 +149,7 @@ impl PciFunction {
     /// Makes a function whose BARs are of this form.
     ///
     /// # Errors
-    /// If a BAR would be too large for it: with 32 address bits, more than 2 GiB.
+    /// If a BAR would be too large for this form: with 32 address bits, larger than 2 GiB.
     pub fn with_form(chip: Arc<Chip>, form: BarForm) -> Result<Self, GeometryError> {
         if form == BarForm::Plain32 && chip.geometry().bar_size(Region::Rings) > 1 << 31 {
             return Err(GeometryError("a BAR with 32 address bits has at most 2 GiB"));
@@ -171,7 +170,7 @@ impl PciFunction {
         &self.chip
     }
 
-    /// Performs a load from config space, of any length. Fills every byte, with zeros after the
+    /// Performs a load from config space, of any length. Fills every byte of `data`, with zeros after the
     /// header.
     pub fn config_read(&self, offset: u64, data: &mut [u8]) {
         let header = self.lock().value.map(u32::to_le_bytes);
@@ -180,9 +179,8 @@ impl PciFunction {
         data.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     }
 
-    /// Performs a store to config space. Calls `changed` for each BAR whose decoded
-    /// address changes; no other config store runs at the same time. One store moves one BAR, or
-    /// makes all appear or go away.
+    /// Performs a store to config space. Calls `changed` for each BAR whose decoded address changes; no other
+    /// config store runs meanwhile. One store moves one BAR, or makes all BARs appear or go away.
     pub fn config_write(&self, offset: u64, data: &[u8], mut changed: impl FnMut(BarChange)) {
         if !is_config_access(offset, data.len()) {
             return self.chip.counts().add(Counter::ConfigWidth);
@@ -200,8 +198,9 @@ impl PciFunction {
         self.decode(&header, &mut changed);
     }
 
-    /// Sets the address of a BAR, as no guest's store did: where there is no firmware, or where the bus does not
-    /// have the BAR where the guest has put it. Calls `changed` if its decoded address changes.
+    /// Sets the address of a BAR on behalf of the VMM: because there is no firmware, or because the bus did
+    /// not move the BAR to the address that the guest has chosen. Calls `changed` if the BAR's decoded
+    /// address changes.
     pub fn set_bar(&self, region: Region, address: u64, mut changed: impl FnMut(BarChange)) {
         let mut header = self.lock();
         let bar = BAR0 + region.bar();
@@ -222,16 +221,17 @@ impl PciFunction {
         self.chip.reset();
     }
 
-    /// Returns the state of config space, for a snapshot of the machine beside [`Chip::state`].
+    /// Returns the state of config space, for a snapshot of the machine, which also needs [`Chip::state`].
     pub fn state(&self) -> PciState {
         PciState { version: STATE_VERSION, header: self.lock().value }
     }
 
-    /// Restores config space. Calls `changed` for each BAR whose decoded address changes: of a new
-    /// function, those that were decoded. Call it before a vCPU runs.
+    /// Restores config space. Calls `changed` for each BAR whose decoded address changes. In a new function,
+    /// these are the BARs that were decoded in the snapshot. Call this before any vCPU runs.
     ///
     /// # Errors
-    /// If the state is of another function: with BARs of other sizes or another form, for example.
+    /// If the state belongs to another function, for example a function with BARs of other sizes or of
+    /// another form.
     pub fn restore(
         &self,
         state: &PciState,
@@ -254,7 +254,7 @@ impl PciFunction {
         Ok(())
     }
 
-    /// Decodes the BARs where the header says now.
+    /// Decodes the BARs at the addresses that are in the header now.
     fn decode(&self, header: &Header, changed: &mut dyn FnMut(BarChange)) {
         for region in Region::ALL {
             let (decoded, to) = (&self.decoded[region as usize], header.address(region));
@@ -266,13 +266,13 @@ impl PciFunction {
         }
     }
 
-    /// Returns the guest-physical address at which a BAR is decoded. Takes no lock.
+    /// Returns the guest-physical address at which a BAR is decoded, if it is decoded. Takes no lock.
     pub fn decoded(&self, region: Region) -> Option<u64> {
         known(self.decoded[region as usize].load(Relaxed))
     }
 
-    /// Returns the region that is decoded at a guest-physical address, and the offset in
-    /// it. Takes no lock.
+    /// Returns the region that is decoded at a guest-physical address, and the offset within this region.
+    /// Takes no lock.
     pub fn find(&self, address: u64) -> Option<(Region, u64)> {
         Region::ALL.into_iter().find_map(|region| {
             let inside = address.checked_sub(self.decoded(region)?)?;
@@ -295,7 +295,7 @@ impl PciFunction {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Header> {
-        // The callback of a config store may panic. The header is complete by then.
+        // The callback of a config store may panic and poison the lock, but the header is complete by then.
         self.header.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

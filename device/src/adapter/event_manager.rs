@@ -15,27 +15,27 @@ use vmm_sys_util::timerfd::TimerFd;
 
 pub use hypertrace_abi::drain::DrainPolicy;
 
-/// An event-loop subscriber that drains the chip on KICK, and on a timer while there are records,
-/// on the thread that runs the event loop. That must not be a vCPU's. After the loop's end the VMM calls
-/// [`Chip::end_drain`].
+/// An event-loop subscriber that drains the chip on KICK, and on a timer while there are records. The
+/// subscriber drains on the thread that runs the event loop, which must not be a vCPU's thread. When the
+/// event loop has ended, the VMM calls [`Chip::end_drain`].
 #[derive(Debug)]
 pub struct DrainLoop {
     chip: Arc<Chip>,
     kick: Kick,
     timer: TimerFd,
     policy: DrainPolicy,
-    /// Period of the timer; `None`: it is disarmed.
+    /// Period of the timer, or `None` if the timer is disarmed.
     armed: Option<Duration>,
-    /// When a KICK may cause the next pass.
+    /// Time from which a KICK may cause the next pass.
     next: Instant,
-    /// A KICK came too early: the loop does not look for any until the timer fires, at `next`.
+    /// Whether the loop ignores KICKs until the timer fires at `next`, because a KICK came too early.
     is_deaf: bool,
-    /// Error of [`MutEventSubscriber::init`], which cannot return it.
+    /// Error that occurred in [`MutEventSubscriber::init`], which cannot return an error.
     error: Option<event_manager::Error>,
 }
 
 impl DrainLoop {
-    /// Makes a subscriber. `kick` is the eventfd of KICK.
+    /// Makes a subscriber. `kick` is the eventfd of the register KICK.
     ///
     /// # Errors
     /// If the host cannot make a timer.
@@ -50,12 +50,11 @@ impl DrainLoop {
         Events::new(&self.kick.as_fd(), events)
     }
 
-    /// Checks that the event loop has accepted both descriptors. A VMM calls this once,
-    /// after `add_subscriber`, which reports no such error:
-    /// `manager.subscriber_mut(id)?.registered()?`.
+    /// Checks that the event loop has accepted both descriptors. A VMM calls this once after
+    /// `add_subscriber`, which does not report this error: `manager.subscriber_mut(id)?.registered()?`.
     ///
     /// # Errors
-    /// If the event loop refused a descriptor: then KICK or the timer does not drain.
+    /// If the event loop refused a descriptor. Then KICKs or the timer do not cause passes.
     pub fn registered(&mut self) -> Result<(), event_manager::Error> {
         self.error.take().map_or(Ok(()), Err)
     }
@@ -85,7 +84,7 @@ impl MutEventSubscriber for DrainLoop {
         self.next = Instant::now() + KICK_SPACING;
         let wait = self.chip.drain(&self.policy, is_kicked);
         if wait == Some(Duration::ZERO) {
-            // There is more to take: come back after the loop's other subscribers.
+            // There is more to take, so the loop comes back after its other subscribers have run.
             self.next = Instant::now();
             self.kick.wake();
         }
@@ -95,7 +94,7 @@ impl MutEventSubscriber for DrainLoop {
                 None => self.timer.clear(),
                 Some(period) => self.timer.reset(period, Some(period)),
             };
-            // A timer that cannot be set is tried again at the next event.
+            // If the timer cannot be set, the next event tries again.
             self.armed = if set.is_ok() { wait } else { self.armed };
         }
     }

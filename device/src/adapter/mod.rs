@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Adapters to the buses and event loops of the rust-vmm crates, each under the
-//! feature of its crate.
+//! Adapters to the buses and event loops of the rust-vmm crates, and a server of vfio-user. Each adapter has
+//! a feature of its own.
 
 #[cfg(feature = "event-manager")]
 pub mod event_manager;

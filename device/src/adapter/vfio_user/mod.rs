@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The device in a process of its own: a server of vfio-user for one VMM at a time.
+//! The device in a process of its own, as a vfio-user server for one VMM at a time.
 //!
-//! QEMU (`-device vfio-user-pci`) and Cloud Hypervisor (`--user-device`) are clients. BARs 1 and 4 are
-//! mapped by the client; accesses to the others and to config space are messages, handled in their order
-//! on the thread that serves. The device makes no DMA and has no interrupt: memory of the guest that a
-//! client offers is accepted and not used, and every descriptor that it sends is closed at once.
+//! QEMU (`-device vfio-user-pci`) and Cloud Hypervisor (`--user-device`) are clients. The client maps BARs 1
+//! and 4. Accesses to the other BARs and to config space are messages, which the serving thread handles in
+//! their order. The device performs no DMA and has no interrupts: the server accepts guest memory that a
+//! client offers but does not use this memory, and closes every descriptor that the client sends at once.
 
 mod server;
 mod wire;
@@ -33,12 +33,13 @@ use wire::{
 };
 use zerocopy::IntoBytes;
 
-/// Regions of a PCI device in VFIO: six BARs, ROM, config space, VGA.
+/// Number of regions of a PCI device in VFIO: six BARs, ROM, config space, VGA.
 const REGIONS: u32 = 9;
 const CONFIG_SPACE: u32 = 7;
-/// Bytes of config space: without PCI Express.
+/// Size of config space in bytes, without PCI Express.
 const CONFIG_BYTES: u64 = 256;
-/// Kinds of interrupts in VFIO: INTx, MSI, MSI-X, error, request. The device has none of them.
+/// Number of kinds of interrupts in VFIO: INTx, MSI, MSI-X, error, request. The device has no interrupts of
+/// any kind.
 const IRQS: u32 = 5;
 
 const DEVICE_RESETS: u32 = 1;
@@ -47,48 +48,50 @@ const REGION_READ: u32 = 1;
 const REGION_WRITE: u32 = 2;
 const REGION_MMAP: u32 = 4;
 
-/// Capabilities of this server, with the NUL that ends them.
+/// Capabilities of this server as JSON, with the terminating NUL.
 const CAPABILITIES: &str = "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":4096,\"migration\":{\"pgsize\":4096}}}\0";
 
-/// Descriptors of one message that are closed here; the kernel closes those beyond.
+/// Maximum number of descriptors of one message that the server closes. The kernel closes all further
+/// descriptors.
 const MAX_FDS: usize = 16;
 
-/// Shortest time between two resets: each begins a generation, and a client that resets all the
-/// time must not fill the session with them.
+/// Minimum time between two resets, because each reset begins a generation, and a client that resets all the
+/// time must not fill the session with generations.
 const RESET: Duration = Duration::from_millis(100);
 
-/// Most time for a client's first message, for the rest of one that it has begun, and until it takes a
-/// reply. A client that is silent in between keeps the device, as a VM whose guest makes no points.
+/// Maximum wait for a client's first message, for the rest of a message that has begun, and until the client
+/// takes a reply. Between messages a client may be silent for any time, like a VM whose guest makes no
+/// points.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// End of a connection.
+/// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {
-    /// The client has closed it.
+    /// The client has closed the connection.
     Closed,
-    /// The client's bytes are no messages, or it did not complete one or did not take a reply in
-    /// [time](PATIENCE); the text says what is wrong.
+    /// The client sent bytes that are not a message, or did not complete a message or take a reply in
+    /// [time](PATIENCE). The text says what is wrong.
     Protocol(String),
 }
 
 impl End {
-    /// Makes the end of a client that takes too long for this.
+    /// Makes the end of a connection whose client was too late. `what` says for what.
     fn late(what: &str) -> End {
         End::Protocol(format!("{what} after {} s", PATIENCE.as_secs()))
     }
 }
 
-/// Serves the function to the client on this connection until one of them ends it. The connection
-/// blocks; its timeouts are changed.
+/// Serves the function to the client on this connection, until the client or the server ends the connection.
+/// The connection must be blocking. This changes its timeouts.
 ///
 /// # Errors
-/// If the connection fails otherwise.
+/// If the connection fails for any other reason.
 pub fn serve(function: &PciFunction, stream: &UnixStream) -> io::Result<End> {
     serve_counted(function, stream, &AtomicU64::new(0))
 }
 
-/// Serves the function as [`serve`] does, and adds the client's messages to `messages`, each before its
+/// Serves the function as [`serve`] does, and counts the client's messages in `messages`, each before its
 /// reply.
 ///
 /// # Errors
@@ -117,23 +120,23 @@ struct Connection<'c> {
     function: &'c PciFunction,
     stream: &'c UnixStream,
     messages: &'c AtomicU64,
-    /// Bytes that are not handled yet.
+    /// Bytes that were received and are not handled yet.
     received: Vec<u8>,
     reply: Vec<u8>,
     has_version: bool,
-    /// A BAR was stored to since the last reset.
+    /// Whether the client has stored to a BAR since the last reset.
     is_used: bool,
     reset: Option<Instant>,
-    /// Begin of the wait for the rest of a message, or for the first one.
+    /// Beginning of the wait for the first message, or for the rest of a message.
     begun: Option<Instant>,
-    /// The connection has a limit for a wait.
+    /// Whether the connection has a read timeout now.
     is_limited: bool,
 }
 
-/// Consequence of a command, beside the reply.
+/// Consequence of a command, besides its reply.
 enum Then<'f> {
     Nothing,
-    /// The reply comes with this descriptor.
+    /// The reply carries this file's descriptor.
     Send(&'f Arc<File>),
     End(End),
 }
@@ -159,8 +162,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Limits the next wait, if it is for the rest of a message or for the first one. Makes no system call
-    /// between two messages.
+    /// Limits the next wait if the server waits for the first message or for the rest of a message. Makes no
+    /// system call if the last wait, too, was between two messages.
     fn limit_wait(&mut self) -> io::Result<()> {
         let is_between = self.has_version && self.received.is_empty();
         if is_between && !self.is_limited {
@@ -169,20 +172,21 @@ impl Connection<'_> {
         self.is_limited = !is_between;
         let left = self.is_limited.then(|| {
             let begun = *self.begun.get_or_insert_with(Instant::now);
-            // No time at all is an error.
+            // At least 1 ms, because a timeout of zero is an error.
             PATIENCE.saturating_sub(begun.elapsed()).max(Duration::from_millis(1))
         });
         self.stream.set_read_timeout(left)
     }
 
-    /// Receives what there is, at least a byte; 0 at the end. Descriptors are closed.
+    /// Receives at least one byte, and closes all descriptors. Returns the number of bytes, 0 at the end of
+    /// the connection.
     fn receive(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         loop {
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut parts = [IoSliceMut::new(bytes)];
             match recvmsg(self.stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                // Dropping the buffer closes the descriptors in it.
+                // The drop of `control` closes the descriptors in it.
                 Ok(received) => return Ok(received.bytes),
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNRESET) => return Ok(0),
@@ -191,7 +195,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Handles all messages that are whole.
+    /// Handles all messages that have been received completely.
     fn handle(&mut self) -> io::Result<Option<End>> {
         let received = std::mem::take(&mut self.received);
         let mut rest = &received[..];
@@ -246,13 +250,13 @@ impl Connection<'_> {
                 Err(Errno::INTR) => continue,
                 Err(why) => return Err(why.into()),
             }
-            // With the first byte.
+            // Descriptors go only with the first byte.
             control.clear();
         }
         Ok(())
     }
 
-    /// Handles a command, and makes its reply.
+    /// Handles a command and makes its reply.
     fn command(&mut self, message: &Message<'_>) -> Then<'_> {
         let Header { command, .. } = message.header;
         if !self.has_version && command != command::VERSION {
@@ -260,7 +264,7 @@ impl Connection<'_> {
         }
         match command {
             command::VERSION => return self.version(message),
-            // Nothing here reads the guest's memory.
+            // Accepted without effect, because the device never accesses guest memory.
             command::DMA_MAP => message.reply(&[], &mut self.reply),
             command::DMA_UNMAP => message.reply(&[message.body], &mut self.reply),
             command::DEVICE_GET_INFO => {
@@ -278,7 +282,7 @@ impl Connection<'_> {
                 }
                 _ => self.refuse(message),
             },
-            // There are none to set. QEMU sets INTx off all the same.
+            // Accepted, because QEMU turns INTx off although the device has no interrupts.
             command::DEVICE_SET_IRQS => message.reply(&[], &mut self.reply),
             command::REGION_READ => self.read(message),
             command::REGION_WRITE => self.write(message),
@@ -297,7 +301,7 @@ impl Connection<'_> {
         self.refuse_with(message, &[]);
     }
 
-    /// Refuses a command whose reply has these bytes after as many as the command has.
+    /// Refuses a command. `more` follows the command's body in the reply.
     fn refuse_with(&mut self, message: &Message<'_>, more: &[u8]) {
         message.refuse(Errno::INVAL.raw_os_error(), more, &mut self.reply);
     }
@@ -332,7 +336,7 @@ impl Connection<'_> {
         } else if let Some(region) = bar(index) {
             (info.size, info.flags) =
                 (chip.geometry().bar_size(region), REGION_READ | REGION_WRITE);
-            // A client would map a region that is read-only, but let the guest store there.
+            // The client must not map a read-only region, because it would let the guest store there.
             let mapping = chip.mapping(region, 0).filter(|mapping| !mapping.is_read_only);
             if let Some(mapping) = mapping {
                 info.flags |= REGION_MMAP;
@@ -364,7 +368,7 @@ impl Connection<'_> {
             return self.refuse(message);
         }
         match (access.region, bar(access.region)) {
-            // The client decodes the BARs.
+            // Changes of BARs are ignored, because the client decodes the BARs.
             (CONFIG_SPACE, _) => self.function.config_write(access.offset, data, |_| ()),
             (_, Some(region)) => {
                 self.is_used = true;
@@ -375,15 +379,15 @@ impl Connection<'_> {
         message.reply(&[access.as_bytes()], &mut self.reply);
     }
 
-    /// Resets the device, unless nothing has used it. Returns false if the client is gone: nothing that it
-    /// has sent is worth the time between two resets.
+    /// Resets the device, unless it is unused since the last reset. Returns false if the client hangs up
+    /// during the wait between two resets, because nothing that it has sent matters any more.
     fn reset(&mut self) -> bool {
         let chip = self.function.chip();
         let has_rings = (0..chip.geometry().clients).any(|client| chip.head(client) != 0);
         if !self.is_used && !has_rings {
             return true;
         }
-        // Only this client waits.
+        // This wait delays only this client.
         if let Some(before) = self.reset
             && hangs_up(self.stream, RESET.saturating_sub(before.elapsed()))
         {
@@ -396,15 +400,15 @@ impl Connection<'_> {
     }
 }
 
-/// Waits until the other side of a connection has closed it, for this time at most. Returns whether it has; in
-/// doubt, that it has not.
+/// Waits until the other side has closed the connection, but at most for the time `wait`. Returns whether the
+/// other side has closed the connection; false in case of doubt.
 fn hangs_up(stream: &UnixStream, wait: Duration) -> bool {
     let begin = Instant::now();
     loop {
         let left = wait.saturating_sub(begin.elapsed());
         let timeout =
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // The end is reported without being asked for.
+        // No flags, because `poll` always reports a hang-up.
         let mut polled = [PollFd::new(stream, PollFlags::empty())];
         match poll(&mut polled, Some(&timeout)) {
             Ok(0) if left.is_zero() => return false,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A server of one VMM after another.
+//! A server that serves one VMM after another.
 
 use super::{End, PATIENCE, serve};
 use crate::pci::PciFunction;
@@ -14,25 +14,27 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Shortest time between two connections: each begins a generation.
+/// Wait before a connection after the first is served, because each such connection begins a generation.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Longest wait for a connection in a turn.
+/// Maximum wait for a connection in a turn.
 const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// What happens to a [`Server`] that people should learn of.
+/// Something that happens in a [`Server`] and that its user should know.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Another connection was closed, because a VMM is served: the first one beside each. That VMM
-    /// may say only that a connection was closed, or nothing.
+    /// A second connection was closed, because a VMM is being served. The server reports only the first such
+    /// connection during the service of each VMM. The refused VMM may report only that its connection was
+    /// closed, or nothing.
     Refused,
-    /// A VMM's connection was ended because of what it sent, or failed.
+    /// A VMM's connection failed, or the server ended it because of what the VMM sent.
     Ended(io::Result<End>),
 }
 
-/// A server of one VMM after another, each on a thread of its own. One that connects while another is served
-/// is closed at once. Each after the first has a device as after a reset.
+/// A server that serves one VMM after another, each on a thread of its own. If a VMM connects while another
+/// VMM is being served, the server closes the new connection at once. For each VMM after the first, the
+/// device has been reset.
 pub struct Server {
     function: Arc<PciFunction>,
     listener: UnixListener,
@@ -52,17 +54,18 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A client that is served.
+/// A client that is being served.
 #[derive(Debug)]
 struct Client {
     stream: UnixStream,
-    /// Returns whether it was a VMM: it has sent something.
+    /// Thread that serves the client. Returns whether the client was a VMM, which sends something.
     thread: JoinHandle<bool>,
     has_refused: bool,
 }
 
 impl Server {
-    /// Makes a server of the VMMs that connect here. `notice` is called on threads of its own.
+    /// Makes a server for the VMMs that connect to `listener`. The server calls `notice` on threads other
+    /// than the caller's.
     ///
     /// # Errors
     /// If the listener cannot be used.
@@ -76,16 +79,18 @@ impl Server {
         Ok(Server { function, listener, notice, client: None, has_served: false })
     }
 
-    /// Returns whether a VMM was served and has left, and no other is served.
+    /// Returns whether a VMM was served and has left, and no other VMM is being served.
     pub fn is_left(&self) -> bool {
         self.has_served && self.client.is_none()
     }
 
-    /// Accepts VMMs for a moment, and takes leave of one that has ended.
+    /// Ends the service of a client that has left, and accepts a new client. Waits a moment for the new
+    /// client.
     ///
     /// # Errors
-    /// If no connection can be accepted or served; or, with `TimedOut`, if one does not end, because its client
-    /// has sent a descriptor that cannot be closed. The device must not be given to another client then.
+    /// If no connection can be accepted or served. With `TimedOut`, a connection does not end, because its
+    /// client has sent a descriptor that cannot be closed. The device must not be given to another client
+    /// then.
     pub fn turn(&mut self) -> io::Result<()> {
         if self.client.as_ref().is_some_and(|client| client.thread.is_finished()) {
             self.end()?;
@@ -93,7 +98,7 @@ impl Server {
         match self.listener.accept() {
             Ok((stream, _)) => self.admit(stream),
             Err(why) if why.kind() == ErrorKind::WouldBlock => {
-                // A signal ends it early, which does no harm.
+                // A signal may end the wait early, which does no harm.
                 let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&PERIOD));
                 Ok(())
             }
@@ -127,7 +132,7 @@ impl Server {
                     ended => notice(Notice::Ended(ended)),
                 }
             }
-            // The client learns of the end by the last descriptor.
+            // Closes the connection at once, although `Client::stream` is still open.
             let _ = theirs.shutdown(Shutdown::Both);
             is_vmm
         };
@@ -136,7 +141,7 @@ impl Server {
         Ok(())
     }
 
-    /// Ends the connection that is served, if there is one.
+    /// Ends the connection that is being served, if there is one.
     ///
     /// # Errors
     /// As [`turn`](Server::turn).
@@ -157,8 +162,8 @@ impl Server {
     }
 }
 
-/// Waits for a client's first byte. Returns false if there is none: another process only looks whether the socket
-/// is served, or holds it.
+/// Waits for a client's first byte. Returns false if no byte arrives: the client only checks whether the
+/// socket is served, or keeps the connection open.
 fn sends(stream: &UnixStream) -> bool {
     let mut byte = [0];
     stream.set_read_timeout(Some(PATIENCE)).is_ok()
@@ -167,7 +172,7 @@ fn sends(stream: &UnixStream) -> bool {
 
 /// Returns whether the other side of a connection has closed it.
 fn has_closed(stream: &UnixStream) -> bool {
-    // The end is reported without being asked for.
+    // No flags, because `poll` always reports a hang-up.
     let mut polled = [PollFd::new(stream, PollFlags::empty())];
     poll(&mut polled, Some(&Timespec::default())).is_ok_and(|n| n > 0)
 }

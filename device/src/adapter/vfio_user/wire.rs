@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Messages of vfio-user: decoded from a client's bytes, and replies.
+//! Messages of vfio-user: decoding of a client's bytes, and encoding of replies.
 //!
-//! Layouts of libvfio-user's specification, version 0.1, and of `linux/vfio.h`. All numbers are
-//! little-endian. Every decoder is bounded by the message, and every message by [`MAX_BYTES`].
+//! The layouts come from the specification of libvfio-user, version 0.1, and from `linux/vfio.h`. All numbers
+//! are little-endian. No decoder reads beyond its message, and no message is longer than [`MAX_BYTES`].
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Most bytes of a message, and of the data of one access.
+/// Maximum size of a message in bytes.
 pub(super) const MAX_BYTES: usize = 16 << 10;
-/// Most bytes of an access to a region.
+/// Maximum size of the data of one access to a region, in bytes.
 pub(super) const MAX_DATA: usize = 4096;
 
-/// Version that this server speaks: 0.1.
+/// Version of the protocol that this server speaks: 0.1.
 pub(super) const VERSION: Version = Version { major: 0, minor: 1 };
 
 pub(super) mod command {
@@ -40,13 +40,13 @@ const ERROR: u32 = 1 << 5;
 pub(super) struct Header {
     pub id: u16,
     pub command: u16,
-    /// Bytes of the whole message.
+    /// Size of the whole message in bytes.
     pub size: u32,
     pub flags: u32,
     pub error: u32,
 }
 
-/// Version that a side proposes or takes; JSON text with its capabilities may follow.
+/// Version that one side proposes or accepts. JSON text with the side's capabilities may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Version {
@@ -86,7 +86,7 @@ pub(super) struct IrqInfo {
     pub count: u32,
 }
 
-/// A load or store; a store's data follow.
+/// A load or a store. The data of a store follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Access {
@@ -95,12 +95,12 @@ pub(super) struct Access {
     pub count: u32,
 }
 
-/// Fault of a client's bytes that ends the connection: the next message cannot be found.
+/// Fault in a client's bytes that ends the connection, because the next message cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// A message that is shorter than its header, or longer than the most.
+    /// The message has this size in bytes: it is shorter than its header, or longer than [`MAX_BYTES`].
     Size(u32),
-    /// A message that is no command.
+    /// The message with these flags is not a command.
     Type(u32),
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Message<'b> {
 }
 
 impl Message<'_> {
-    /// Finds the first message in these bytes. `None`: it is not all there.
+    /// Returns the first message in these bytes, or `None` if the bytes end before the message ends.
     pub fn first(bytes: &[u8]) -> Result<Option<Message<'_>>, Broken> {
         let Ok((header, _)) = Header::read_from_prefix(bytes) else { return Ok(None) };
         let size = header.size as usize;
@@ -126,7 +126,7 @@ impl Message<'_> {
         Ok(body.map(|body| Message { header, body }))
     }
 
-    /// Returns the structure that the body begins with, and the bytes after it.
+    /// Returns the structure at the beginning of the body, and the bytes after this structure.
     pub fn body<T: FromBytes>(&self) -> Option<(T, &[u8])> {
         T::read_from_prefix(self.body).ok()
     }
@@ -135,13 +135,14 @@ impl Message<'_> {
         self.header.flags & NO_REPLY == 0
     }
 
-    /// Appends a reply with these parts as its body.
+    /// Appends to `out` a reply whose body is the concatenation of `parts`.
     pub fn reply(&self, parts: &[&[u8]], out: &mut Vec<u8>) {
         self.answer(REPLY, 0, parts, out);
     }
 
-    /// Appends a reply that the command failed. It has the command's body and then `more`, so that it is
-    /// as long as a reply that succeeded: some clients wait for as much.
+    /// Appends to `out` a reply that the command failed. The body of the reply is the command's body and then
+    /// `more`, which makes the reply as long as the reply to a successful command: some clients wait for as
+    /// many bytes.
     pub fn refuse(&self, errno: i32, more: &[u8], out: &mut Vec<u8>) {
         self.answer(REPLY | ERROR, errno as u32, &[self.body, more], out);
     }
@@ -204,7 +205,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes are, a message is within them, and they are the same in pieces.
+        /// Any message lies within the bytes, whatever the bytes are, and a part of the bytes gives the same
+        /// result.
         #[test]
         fn any_bytes_have_a_first_message_or_none(
             mut bytes in prop::collection::vec(any::<u8>(), 0..100),
