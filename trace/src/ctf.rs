@@ -1,9 +1,11 @@
-//! The files of a session: a CTF 1.8 trace, `session.json` and `classes.jsonl`, whose layouts are those of `hypertrace-format`.
+//! The files of a session: a CTF 1.8 trace, `session.json` and `classes.jsonl`. `hypertrace-format` has their
+//! layouts.
 //!
-//! [`stream`] writes files that survive a kill at any instant, in packets that a [`packet_buffer`] holds;
-//! [`metadata`] describes them to CTF's readers, `clock` maps raw counters to Unix
-//! time, [`tsc`] has the VMM's word on guests' TSCs. `files`, `open_files` and `appended` are the only code that opens,
-//! renames or removes files; where the session is written to a descriptor, `journal` sends the same operations to it.
+//! [`stream`] writes files that survive a kill at any instant, in packets that a [`packet_buffer`] holds.
+//! [`metadata`] describes these files to CTF's readers, `clock` maps raw counters to Unix time, and [`tsc`]
+//! holds what the VMM says about guests' TSCs. Only `files`, `open_files` and `appended` open, rename or
+//! remove files. If the session is written to a descriptor, `journal` sends the same operations to that
+//! descriptor.
 
 mod appended;
 pub(crate) mod clock;

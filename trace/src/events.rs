@@ -1,5 +1,5 @@
-//! The VMM's own events: declarations, the backends that get them, and the rings of the
-//! threads that record them.
+//! The VMM's own events: their declarations, the backends that get them, and the rings of the threads that
+//! record them.
 
 #[cfg(not(feature = "events"))]
 mod absent;

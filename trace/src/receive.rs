@@ -1,16 +1,16 @@
-//! Making a session of a journal.
+//! Makes a session of a journal.
 //!
 //! A VMM that can open no file writes its session as a journal to a descriptor
-//! ([`Destination::Journal`](crate::Destination)). [`receive`] does in a directory
-//! what the journal says, frame by frame, so that the directory is a session for all readers
-//! while it is written.
+//! ([`Destination::Journal`](crate::Destination)). [`receive`] carries out the journal's operations in a
+//! directory, frame by frame, so that the directory is a session for all readers even while it is written.
 //!
-//! The writer may be a VMM that its guest has taken over. So a journal can only do what a
-//! session does: files have names of streams in one directory, each packet follows the last one
-//! of its file, and sizes and numbers are bounded. A frame is done after it was checked
-//! whole. A journal that is cut or damaged leaves the session that the frames before made.
+//! The writer may be a VMM that its guest has taken over. So a journal can only do what a session does: files
+//! have names of streams in one directory, each packet follows the last packet of its file, and sizes and
+//! numbers are bounded. A frame's operation is done only after the whole frame was checked. A journal that is
+//! cut or damaged leaves the session that the frames before made.
 //!
-//! The contents of packets and descriptions are not checked here: readers of a session do not trust them.
+//! The contents of packets and descriptions are not checked here, because readers of a session do not trust
+//! them.
 
 use crate::ctf::files::{Description, FileId, Files, HIDDEN, clear};
 use crate::ctf::journal::frame::{
@@ -28,25 +28,25 @@ use std::io::{self, Read};
 use std::path::Path;
 use zerocopy::FromBytes;
 
-/// Stream files of a session at most: 4 TiB in files of the default size.
+/// Maximum number of stream files of a session: 4 TiB in files of the default size.
 pub const MAX_FILES: usize = 1 << 16;
 
-/// Bytes of a packet's header.
+/// Size of a packet's header in bytes.
 const UNIT: u64 = HEADER_BYTES as u64;
 
 /// Counts of a journal that was read to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
-    /// Frames, the last one included.
+    /// Number of frames, the last one included.
     pub frames: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Stream files that were created.
+    /// Number of stream files that were created.
     pub files: usize,
 }
 
-/// Error of reading a journal. The frames before it have made a session.
+/// Error of reading a journal. The frames before the error have made a session.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
@@ -59,24 +59,24 @@ pub enum ReceiveError {
     /// The journal cannot be read.
     #[error("cannot read the journal at byte {at}")]
     Read {
-        /// Place in the journal.
+        /// Offset of the frame in the journal.
         at: u64,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// It ends between two frames, and not with the session: its writer was ended.
+    /// The journal ends between two frames, without the end of its session: its writer was ended.
     #[error("the journal ends at byte {at} without the end of its session")]
     Unfinished {
-        /// Its length.
+        /// Size of the journal in bytes.
         at: u64,
     },
-    /// It is no journal, or damaged, or does what no session does.
+    /// The input is no journal, or a journal that is damaged, or one that does what no session does.
     #[error("the journal is damaged at byte {at}: {what}")]
     Damaged {
-        /// Where the frame begins.
+        /// Offset of the frame in the journal.
         at: u64,
-        /// The frame's fault.
+        /// Fault of the frame.
         what: String,
     },
 }
@@ -92,12 +92,12 @@ impl BadInput for ReceiveError {
     }
 }
 
-/// Reads a journal to its end, and does what it says in this directory, which is empty or does not
-/// exist. The files' readers are these users.
+/// Reads a journal to its end, and carries out its operations in the directory `dir`, which must be empty or
+/// not exist. `share` gives the users that may read the files.
 ///
 /// # Errors
-/// If the directory cannot be used or written, or the journal cannot be read to its end. Nothing is left
-/// if it does not even begin with a session's description.
+/// If the directory cannot be used or written, or the journal cannot be read to its end. Nothing is left in
+/// the directory if the journal does not even begin with a session's description.
 pub fn receive(
     journal: &mut impl Read,
     dir: &Path,
@@ -121,7 +121,7 @@ pub fn receive(
 struct StreamFile {
     id: FileId,
     len: u64,
-    /// Where its filler begins.
+    /// Offset of the file's filler.
     at: u64,
 }
 
@@ -143,9 +143,9 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, Fault> {
 
 struct Receiver {
     files: Files,
-    /// All descriptions are there, and the trace's folder has its name.
+    /// True if all descriptions exist, so that the trace's folder has its name.
     is_begun: bool,
-    /// Stream files by name. `None`: it was closed.
+    /// Stream files by name. `None` if a file was closed.
     streams: BTreeMap<String, Option<StreamFile>>,
     payload: Vec<u8>,
 }
@@ -237,8 +237,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Replaces a file that describes the session, or appends to it at this place. The first time that all are there,
-    /// makes the trace appear.
+    /// Replaces a file that describes the session, or appends to it at offset `at`. When all descriptions
+    /// exist for the first time, makes the trace appear.
     fn describe(&mut self, kind: Kind, name: &str, at: u64) -> Result<(), Fault> {
         let Some(what) = Description::ALL.into_iter().find(|what| what.name() == name) else {
             return wrong("its name is not one of a description");
@@ -269,7 +269,7 @@ impl Receiver {
     }
 }
 
-/// Checks a header alone. Returns what the frame does.
+/// Checks a header without its payload, and returns the frame's operation.
 fn check(header: &FrameHeader, number: u64) -> Result<Kind, String> {
     if header.magic != MAGIC {
         return Err("there is no frame of a journal".into());
@@ -298,13 +298,13 @@ fn check(header: &FrameHeader, number: u64) -> Result<Kind, String> {
     Ok(kind)
 }
 
-/// Returns whether a session can have a stream file of this name.
+/// Returns true if a session can have a stream file of this name.
 fn is_stream_name(name: &str) -> bool {
     let numbers = |domain: Domain| {
         let (client, number) =
             name.strip_prefix(domain.name())?.strip_prefix('-')?.split_once('-')?;
         let (client, number) = (client.parse::<u32>().ok()?, number.parse::<u32>().ok()?);
-        // No other spelling of the same numbers.
+        // The same numbers in another spelling are refused.
         let is_exact = name == format!("{}-{client:03}-{number:04}", domain.name());
         (is_exact && number < u32::MAX / 2).then_some(is_stream(domain as u32, client))
     };
@@ -324,13 +324,14 @@ fn create(files: &mut Files, name: &str, len: u64, head: &[u8]) -> Result<Stream
     Ok(StreamFile { id, len, at: UNIT })
 }
 
-/// Writes a packet and the filler after it, or the filler alone: a header last, which is the commit.
+/// Writes a packet and the filler after it, or the filler alone. A header is written last: that write is the
+/// commit.
 fn write(files: &mut Files, stream: &mut StreamFile, at: u64, bytes: &[u8]) -> Result<(), Fault> {
     let name = &stream.id.name;
     let length = bytes.len() as u64;
     let left = stream.len - stream.at;
     let is_packet = length > UNIT;
-    // Room for a filler stays.
+    // The bytes end with a filler's header, so there is always room for a filler.
     if at != stream.at || length < UNIT || !length.is_multiple_of(UNIT) || length > left {
         return wrong(format!("{length} bytes cannot be written to {name} at byte {at}"));
     }
@@ -351,8 +352,8 @@ fn write(files: &mut Files, stream: &mut StreamFile, at: u64, bytes: &[u8]) -> R
     Ok(())
 }
 
-/// Returns whether headers of packets of these sizes begin the bytes and, if there are two, end them: the
-/// last one is a filler.
+/// Returns true if the bytes begin with the header of a packet of the first size and end with the header of a
+/// filler of the last size. With one size, both are the same header.
 fn are_packets<const N: usize>(bytes: &[u8], sizes: [u64; N]) -> bool {
     let first = PacketHeader::read_from_prefix(bytes).map(|(header, _)| header);
     let last = PacketHeader::read_from_suffix(bytes).map(|(_, header)| header);

@@ -1,9 +1,9 @@
-//! `simple`: the file of QEMU's simple backend (simpletrace, version 4). QEMU's
-//! reader reads it with the program's `trace-events-all`.
+//! `simple`: the file of QEMU's simple backend (simpletrace, version 4). QEMU's reader reads this file with
+//! the program's `trace-events-all`.
 //!
-//! It has declared events only, of the packets that the drain takes from the threads' rings,
-//! sorted by time within a pass, and the guests' reference
-//! points, as `guest_hypertrace`. Native endian, no padding:
+//! The file has only declared events, from the packets that the drain takes out of the threads' rings, sorted
+//! by time within a pass, and the guests' reference points, as `guest_hypertrace`. Numbers are native endian,
+//! without padding:
 //!
 //! ```text
 //! header   u64 ~0, u64 0xf2b177cb0aa429b4, u64 4
@@ -12,9 +12,8 @@
 //! dropped  an event of id 0xfffffffffffffffe, one argument: how many
 //! ```
 //!
-//! An argument is a u64, or a string: u32 length, bytes. Events that were
-//! dropped, by a full ring or because the file cannot be written fast enough, are
-//! counted at the place where they were lost.
+//! An argument is a u64, or a string: u32 length, bytes. Dropped events are counted at the place where they
+//! were lost, because a ring was full or because the file cannot be written fast enough.
 
 mod ns;
 mod out;
@@ -40,24 +39,22 @@ const DROPPED: u64 = 0xffff_ffff_ffff_fffe;
 const MAPPING: u64 = 0;
 const EVENT: u64 = 1;
 
-/// Bytes that are gathered before a write begins, and bytes that wait to be
-/// written before events are dropped: a pass over the rings of a default
-/// session.
+/// Number of bytes that are gathered before a write begins, and that may wait to be written before events are
+/// dropped: a pass over the rings of a default session.
 const MAX_BYTES: usize = 4 << 20;
-/// Period in which the end of a file checks whether a slow reader has read.
+/// Period in which the end of a file checks whether a slow reader has made progress.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Facts of a declared event that the file needs.
+/// What the file needs to know about a declared event.
 #[derive(Clone, Copy)]
 struct Kind {
-    /// Its index in [`EVENTS`], which is its id here.
+    /// The event's index in [`EVENTS`], which is its id in this file.
     id: u64,
     types: &'static [FieldType],
 }
 
 impl Kind {
-    /// Returns true if a payload has all arguments. Every reader would stop at a record without
-    /// one of them.
+    /// Returns true if a payload has all arguments. Every reader would stop at a record without all of them.
     fn fits(&self, payload: &[u64]) -> bool {
         let mut words = payload;
         self.types.iter().all(|ty| {
@@ -73,19 +70,19 @@ impl Kind {
     }
 }
 
-/// Meaning of one of the session's classes to this file.
+/// What one of the session's classes means for this file.
 #[derive(Clone, Copy)]
 enum Class {
     Other,
     Declared(Kind),
-    /// Reference points; `skip` words follow a point's prefix before its own words.
+    /// Reference points. In a point, `skip` words come between the prefix and the point's own words.
     Point {
         is_2016: bool,
         skip: usize,
     },
 }
 
-/// A record's place in the buffer.
+/// Place of a record in the buffer.
 #[derive(Clone, Copy)]
 struct RecordRange {
     time: u64,
@@ -93,7 +90,7 @@ struct RecordRange {
     end: u32,
 }
 
-/// Lost events of one thread that are not in the file yet.
+/// Lost events of one thread that the file does not have yet.
 #[derive(Clone, Copy, Default)]
 struct Gap {
     time: u64,
@@ -104,24 +101,24 @@ struct Gap {
 pub(crate) struct Simple {
     path: PathBuf,
     out: Out,
-    /// Raw times of the records that belong into the file.
+    /// Raw times between which records belong into the file.
     window: Range<u64>,
     clock: Ns,
     pid: u32,
-    /// Kinds of events by schema text.
+    /// Kinds of events, by schema text.
     declared: HashMap<String, Kind>,
-    /// Kinds of events by schema hash; `None` if two events have it.
+    /// Kinds of events, by schema hash. `None` if two events have the same hash.
     hashed: HashMap<u32, Option<Kind>>,
-    /// Classes by dense id; `None` if not looked up yet.
+    /// Classes by dense id. `None` if a class was not looked up yet.
     classes: Vec<Option<Class>>,
     point: Option<Kind>,
-    /// Events whose name is in the file, or in `names`.
+    /// For each event, true if its name is in the file or in `names`.
     mapped: Vec<bool>,
     names: Vec<u8>,
     records: Vec<u8>,
     places: Vec<RecordRange>,
     in_order: bool,
-    /// Events lost while `records` is full, by source.
+    /// Events that were lost while `records` was full, by source.
     gaps: Vec<Gap>,
     /// True if the file takes no more bytes in this pass.
     stuck: bool,
@@ -141,11 +138,10 @@ impl AsFd for Simple {
 }
 
 impl Simple {
-    /// Begins a file. An existing file must be empty or a trace of this kind,
-    /// and is replaced.
+    /// Begins a file. An existing file must be empty or a trace of this kind, and is replaced.
     ///
     /// # Errors
-    /// If it cannot be made or written, or is something else.
+    /// If the file cannot be made or written, or is something else.
     pub fn create(
         path: &Path,
         session: &Folder,
@@ -190,24 +186,24 @@ impl Simple {
         self.out.is(path).then(|| self.out.is_file())
     }
 
-    /// Returns true if records are written.
+    /// Returns true if records are written now.
     pub fn is_on(&self) -> bool {
         self.window.end == u64::MAX
     }
 
-    /// Switches the file on or off. Events while it is off do not count as lost.
+    /// Switches the file on or off. Events that occur while the file is off do not count as lost.
     pub fn set(&mut self, on: bool, now: u64) {
         if on != self.is_on() {
             self.window = if on { now..u64::MAX } else { self.window.start..now };
         }
     }
 
-    /// Returns the bytes that wait to be written.
+    /// Returns the number of bytes that wait to be written.
     pub fn waiting(&self) -> usize {
         self.out.unsent().len() + self.records.len()
     }
 
-    /// Counts declared events of a source that it lost, the last of them at `raw`.
+    /// Counts declared events that a source lost, the last of them at `raw`.
     pub fn lost(&mut self, source: u32, raw: u64, lost: u64) {
         if lost == 0 || !self.window.contains(&raw) {
             return;
@@ -241,8 +237,8 @@ impl Simple {
         self.records.len() >= MAX_BYTES
     }
 
-    /// Takes the declared events of a packet's body; `base` is the time that
-    /// its timestamps count from; `schema` returns a dense id's text.
+    /// Records the declared events of a packet's body. The packet's timestamps count from `base`, and
+    /// `schema` returns the text of a dense id.
     pub fn record_packet<'t>(
         &mut self,
         source: u32,
@@ -271,11 +267,10 @@ impl Simple {
         mut payload: &[u64],
         schema: &impl Fn(u32) -> Option<&'t str>,
     ) {
-        // A point's class is never a reserved one. A record that a relay flags as a
-        // point, and that fits no class, has the id of untyped records and is handled as
-        // one.
+        // The class of a point is never a reserved one. If a relay flags a record as a point and the record
+        // fits no class, the record has the id of untyped records and is handled as untyped.
         let point = header.flags & Flags::REFERENCE_POINT.bits() != 0 && header.id >= id::FIRST;
-        // Points that were made while `guest_hypertrace` was off are not in the file.
+        // The file has no points that were made while `guest_hypertrace` was off.
         let declared = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;
         if point && (!declared || payload.len() < REFERENCE_PREFIX_WORDS) {
             return;
@@ -286,14 +281,14 @@ impl Simple {
             && let Some(Some(kind)) = self.hashed.get(&(*hash as u32))
             && kind.fits(rest)
         {
-            // The session had no room for its schema, but the file knows it.
+            // The session had no room for the event's schema, but the file knows it.
             (class, payload) = (Class::Declared(*kind), rest);
         }
         if let Class::Other = class {
             return;
         }
         if self.is_full() {
-            // A disk takes them all; only the order among threads is lost then.
+            // A disk takes all records at once, at the price of the order among threads.
             self.stuck = self.stuck || self.advance().is_err() || self.is_full();
             if self.stuck {
                 return self.lost(source, raw, 1);
@@ -319,7 +314,7 @@ impl Simple {
         }
     }
 
-    /// Looks up a class. A dense id is one of reference points or one of other records.
+    /// Looks up a class. A dense id is either one of reference points or one of other records.
     #[cold]
     fn look_up(&mut self, dense: u32, point: bool, text: Option<&str>) -> Class {
         let index = dense as usize;
@@ -329,7 +324,7 @@ impl Simple {
         let reserved = RESERVED.iter().find(|(_, reserved)| Some(*reserved) == text);
         let class = match (point, reserved.map(|(id, _)| *id)) {
             (true, Some(id::HYPERTRACE)) => Class::Point { is_2016: true, skip: 0 },
-            // The id and the count that the session put there come first.
+            // The session put the id and the count before the point's own words.
             (true, Some(id::UNTYPED)) => Class::Point { is_2016: false, skip: 2 },
             (true, _) => Class::Point { is_2016: false, skip: 0 },
             (false, _) => {
@@ -347,7 +342,7 @@ impl Simple {
         for ty in kind.types {
             let Some((word, rest)) = words.split_first() else { break };
             if *ty == FieldType::Str {
-                // A u32 length and its bytes, in the ring as in the file.
+                // A string is a u32 length and its bytes, in the ring as in the file.
                 let bytes = words.as_bytes();
                 let len = (4 + *word as u32 as usize).min(bytes.len());
                 self.records.extend_from_slice(&bytes[..len]);
@@ -404,11 +399,10 @@ impl Simple {
         self.places.push(RecordRange { time: raw, start, end });
     }
 
-    /// Ends a pass: writes its records, or begins to.
+    /// Ends a pass: writes the pass's records, or begins to write them.
     ///
     /// # Errors
-    /// If the file cannot be written. The records wait then, and events that find no room are
-    /// dropped.
+    /// If the file cannot be written. The records wait then, and events that find no room are dropped.
     pub fn pass(&mut self, clock: &HostClock, now: u64) -> Result<(), WriteFailed> {
         let sent = self.advance();
         self.stuck = false;
@@ -416,7 +410,7 @@ impl Simple {
         sent.map_err(WriteFailed::on("write", &self.path))
     }
 
-    /// Writes the bytes that wait, and if those are all written, the records taken since.
+    /// Writes the waiting bytes and, once they are all written, the records taken since.
     fn advance(&mut self) -> io::Result<()> {
         self.out.send()?;
         if self.out.is_empty() {
@@ -426,7 +420,7 @@ impl Simple {
         Ok(())
     }
 
-    /// Moves the taken records to the bytes that wait to be written, in order of time.
+    /// Moves the taken records to the bytes that wait to be written, sorted by time.
     fn gather(&mut self) {
         (0..self.gaps.len()).for_each(|source| self.write_gap(source));
         if self.places.is_empty() {
@@ -436,9 +430,9 @@ impl Simple {
         if self.in_order && self.names.is_empty() {
             std::mem::swap(all, &mut self.records);
         } else {
-            // Names first, so that each precedes its first use in any order of records.
+            // The names come first, so that each name precedes its first use in any order of records.
             all.append(&mut self.names);
-            // Records of one tick in the order in which they were taken.
+            // Records with the same tick keep the order in which they were taken.
             self.places.sort_unstable_by_key(|place| (place.time, place.start));
             all.reserve(self.records.len());
             for place in &self.places {
@@ -454,8 +448,8 @@ impl Simple {
         self.in_order = true;
     }
 
-    /// Ends the file: writes what waits, as long as a slow reader reads at least something within
-    /// `patience`. Returns the number of lost events that are not counted in the file.
+    /// Ends the file: writes what waits, as long as a slow reader makes some progress within `patience`.
+    /// Returns the number of lost events that the file does not count.
     pub fn close(&mut self, patience: Duration) -> (u64, Result<(), WriteFailed>) {
         let begun = Instant::now();
         let (mut moved, mut written) = (begun, self.out.written());
@@ -478,8 +472,8 @@ impl Simple {
         (left, closed.map_err(WriteFailed::on("finish", &self.path)))
     }
 
-    /// Gives up the records that wait, and counts their events as dropped. Returns the number of
-    /// lost events that are not counted in the file.
+    /// Drops the waiting records, and counts their events as dropped. Returns the number of lost events that
+    /// the file does not count.
     pub fn discard_unread(&mut self) -> u64 {
         (0..self.gaps.len()).for_each(|source| self.write_gap(source));
         let (mut events, mut counted) = (0, 0u64);
@@ -503,7 +497,7 @@ impl Simple {
     }
 }
 
-/// Returns a word of a record, if it has so many.
+/// Returns a word of a record, or `None` if the record is too short.
 fn word(record: &[u8], index: usize) -> Option<u64> {
     let bytes = record.get(index * 8..index * 8 + 8)?;
     Some(u64::from_ne_bytes(bytes.try_into().ok()?))

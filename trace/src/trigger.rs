@@ -1,12 +1,12 @@
-//! Triggers: actions on the host's tracing at a guest's reference points.
+//! Triggers: a guest's reference points cause actions on the host's tracing.
 //!
 //! ```text
 //! on NAME [if argN==VALUE [and argM==VALUE]..] do ACTION[, ACTION]..
 //! ```
 //!
-//! `NAME` is an event's name; `begin:R` and `end:R` are those of a region `R`.
-//! `argN` is the Nth 64-bit word of its fields, from 1: with scalars only, the
-//! Nth field. Actions:
+//! `NAME` is an event's name; `begin:R` and `end:R` stand for the begin and the end of a region `R`. `argN`
+//! is the Nth 64-bit word of the event's fields, counted from 1: if all fields are scalars, the Nth field.
+//! Actions:
 //!
 //! | action | done |
 //! |---|---|
@@ -15,11 +15,10 @@
 //! | `snapshot` | a moment later: a flight recorder's, see [`Session::snapshot`](crate::Session::snapshot) |
 //! | `call NAME` | a moment later: a callback of the VMM's |
 //!
-//! Immediate actions are done before the guest continues. A point is looked up
-//! on the vCPU's thread in one immutable table, without a lock or an
-//! allocation. Callbacks are queued, called in order on a thread of its own, and
-//! counted. The guest's events are switched in the order in which that was
-//! last asked for: what is asked for again before it is done is done once.
+//! Immediate actions are done before the guest continues. The vCPU's thread looks up a point in one immutable
+//! table, without a lock or an allocation. Callbacks are queued, counted, and called in order on the
+//! triggers' own thread. The guest's events are switched in the order of the last requests: a switch that is
+//! requested again before it is done is done once.
 
 mod rule;
 mod table;
@@ -42,37 +41,37 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use table::{Table, Tables};
 
-/// Upper bound on the number of rules.
+/// Maximum number of rules.
 pub const MAX_RULES: usize = 256;
-/// Upper bound on the number of rules that a session adds and removes.
+/// Maximum number of changes of a session's rules: each addition and each removal is one.
 pub const MAX_CHANGES: usize = 1024;
-/// Upper bound on the number of waiting jobs. Further jobs are counted and not done.
+/// Maximum number of waiting jobs. Further jobs are counted and not done.
 pub const MAX_QUEUED: usize = 1024;
 
-/// The callback that takes a snapshot: a name that no rule can call.
+/// Name of the callback that takes a snapshot. No rule can call this name.
 pub(crate) const SNAPSHOT: &str = " snapshot";
 
-/// A function of a VMM that a trigger calls, on the triggers' own thread.
+/// A function of the VMM that a trigger calls, on the triggers' own thread.
 pub type Callback = Arc<dyn Fn(&Fired) + Send + Sync>;
 
-/// A point that fired a rule.
+/// A reference point that fired a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fired {
-    /// The rule's number.
+    /// Number of the rule.
     pub rule: u32,
-    /// Whose point.
+    /// Client whose point it is.
     pub client: u32,
-    /// The guest's number for it.
+    /// Number that the guest gave the point.
     pub seq: u32,
-    /// The host's raw counter at its entry.
+    /// The host's raw counter when the host took the point.
     pub host_time: u64,
 }
 
 #[derive(Default)]
 struct Control {
     rules: Vec<Arc<Rule>>,
-    /// Rules no more. A point that looked them up before may still fire them.
+    /// Removed rules. A thread that looked up a rule before its removal may still fire it.
     removed: Vec<Arc<Rule>>,
     last: u32,
     callbacks: BTreeMap<String, Callback>,
@@ -83,13 +82,13 @@ struct Control {
 pub(crate) struct Triggers {
     tables: Tables,
     control: Mutex<Control>,
-    /// An action may be due.
+    /// True if an action may be due.
     due: AtomicBool,
     queue: Arc<Queue>,
     worker: OnceLock<JoinHandle<()>>,
 }
 
-/// Callbacks to call, each with the point that fired its rule.
+/// Waiting callbacks, each with the point that fired its rule.
 struct Queue {
     jobs: ArrayQueue<(Callback, Fired)>,
     ended: AtomicBool,
@@ -109,7 +108,7 @@ impl Default for Queue {
 }
 
 impl Triggers {
-    /// Executes the rules for this point, on the vCPU's thread.
+    /// Applies the rules to this point, on the vCPU's thread.
     #[inline(always)]
     pub fn point(&self, point: &ReferencePoint<'_>) {
         let rules = self.tables.slot(point.name_hash);
@@ -146,8 +145,8 @@ impl Triggers {
                 }
                 Action::Call(callback) => {
                     let fired = Fired { rule: rule.number, client, seq, host_time };
-                    // To wake the worker is a system call: `pass` does it.
-                    // Dropping a job frees nothing: the table holds the callback.
+                    // Waking the worker takes a system call, so `pass` does that.
+                    // Dropping a job frees nothing, because the table still holds the callback.
                     if self.queue.jobs.push((Arc::clone(callback), fired)).is_err() {
                         self.queue.dropped.fetch_add(1, Relaxed);
                     }
@@ -156,9 +155,8 @@ impl Triggers {
         }
     }
 
-    /// Wakes the triggers' thread if callbacks wait, and switches the guest's
-    /// events by `set`. The drain loop's thread calls it at the beginning of a
-    /// pass.
+    /// Wakes the triggers' thread if callbacks wait, and switches the guest's events by `set`. The drain
+    /// loop's thread calls this at the beginning of a pass.
     pub fn pass(&self, mut set: impl FnMut(&Pattern, bool)) {
         if let Some(worker) = self.worker.get().filter(|_| !self.queue.jobs.is_empty()) {
             worker.thread().unpark();
@@ -187,24 +185,25 @@ impl Triggers {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a name that rules can call.
+    /// Registers a callback under a name, so that rules can call it.
     pub fn register(&self, name: &str, callback: Callback) {
         self.control().callbacks.insert(name.to_owned(), callback);
     }
 
-    /// Adds a rule; gives its number.
+    /// Adds a rule, and returns its number.
     pub fn add(&self, text: &str) -> Result<u32, TriggerError> {
         let mut control = self.control();
         if control.rules.len() >= MAX_RULES {
             return Err(TriggerError::TooMany);
         }
-        // Each that is there can still be removed.
+        // Enough changes are kept back to remove every existing rule.
         if self.tables.len() + control.rules.len() + 2 > MAX_CHANGES {
             return Err(TriggerError::TooManyChanges);
         }
         let number = control.last + 1;
         let callback = |name: &str| control.callbacks.get(name).cloned();
-        // A removed rule keeps its files until the session ends. A rule that comes and goes must not use up descriptors.
+        // A removed rule keeps its files until the session ends, so its files are shared: a rule that comes
+        // and goes must not use up descriptors.
         let opened = |path: &Path| {
             let mut rules = control.rules.iter().chain(&control.removed);
             rules.find_map(|rule| rule.opened(path)).cloned()
@@ -230,14 +229,14 @@ impl Triggers {
         Ok(())
     }
 
-    /// Adds the names that there are rules on.
+    /// Returns the names for which there are rules.
     pub fn names(&self) -> NameSet {
         let mut names = NameSet::EMPTY;
         self.control().rules.iter().for_each(|rule| names.set(rule.hash));
         names
     }
 
-    /// Returns all rules and what became of them, a line each.
+    /// Returns all rules with their counts, one line each, and the counts of queued actions.
     pub fn list(&self) -> String {
         let mut text = String::new();
         let Queue { jobs, done, dropped, .. } = &*self.queue;
@@ -288,8 +287,8 @@ impl Queue {
             if self.ended.load(Relaxed) {
                 return;
             }
-            // An unpark between the look and this is not lost; the time is
-            // for sessions without a drain loop.
+            // An unpark between the last pop and this call is not lost. The timeout is for sessions without a
+            // drain loop.
             thread::park_timeout(Duration::from_millis(100));
         }
     }

@@ -4,12 +4,12 @@ use hypertrace_format::folder::{check_size, set_len, write_at};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A file that ends with the last piece that was appended whole.
+/// A file whose end is the end of the last piece that was appended whole.
 #[derive(Debug)]
 pub(super) struct Appended {
     file: OwnedFd,
     len: u64,
-    /// A part of another piece could not be cut off.
+    /// True if a part of a failed piece could not be cut off.
     is_torn: bool,
 }
 
@@ -20,7 +20,7 @@ impl AsFd for Appended {
 }
 
 impl Appended {
-    /// Returns a file of this length.
+    /// Returns a file of length `len`.
     pub fn new(file: OwnedFd, len: u64) -> Appended {
         Appended { file, len, is_torn: false }
     }
@@ -29,10 +29,10 @@ impl Appended {
         self.len
     }
 
-    /// Appends a piece, by one write. On a full disk, a part of it is cut off again.
+    /// Appends a piece by one write. If the disk is full, cuts off the written part again.
     ///
     /// # Errors
-    /// If it cannot be written: the file is as before.
+    /// If the piece cannot be written. The file is then as before.
     pub fn append(&mut self, piece: &[u8]) -> io::Result<()> {
         let end = self.len + piece.len() as u64;
         check_size(end)?;

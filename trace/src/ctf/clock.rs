@@ -1,16 +1,14 @@
 //! Clocks: linear maps from raw ticks to Unix time, for CTF readers.
 //!
-//! The host's clock is measured: its rate against CLOCK_MONOTONIC_RAW, which runs at the same
-//! rate whatever the system's clock is adjusted by, and one anchor against CLOCK_REALTIME. So
-//! Unix time in a session is that of its start plus the time that has passed since, and does not
-//! follow later adjustments of the system's clock. A guest's clock is an estimate that improves:
-//! the guest wrote each timestamp before the host saw it, so the smallest
-//! difference between the two bounds the offset. A client can write any time, so
-//! each client has an estimate of its own, and the map is that of the client in the
-//! middle; only those with reference points count once there are any. (`hypertrace-timeline`
-//! computes finer maps with error bounds from the reference points; these maps
-//! are for all other readers.) Readers convert ticks to doubles, so ticks are
-//! counted from a base near the session's start.
+//! The host's clock is measured: its rate against CLOCK_MONOTONIC_RAW, which keeps its rate however the
+//! system's clock is adjusted, and one anchor against CLOCK_REALTIME. So Unix time in a session is that of
+//! its start plus the time that has passed since, and does not follow later adjustments of the system's
+//! clock. A guest's clock is an estimate that improves: the guest wrote each timestamp before the host saw
+//! it, so the smallest difference between the two times bounds the offset. A client can write any time, so
+//! each client has an estimate of its own, and the map is that of the client in the middle. Once there are
+//! clients with reference points, only these clients count. (`hypertrace-timeline` computes finer maps with
+//! error bounds from the reference points; the maps here are for all other readers.) Readers convert ticks to
+//! doubles, so ticks are counted from a base near the session's start.
 
 use super::metadata::ClockEntry;
 use hypertrace_abi::clock::{Counter, CounterKind, Reason, frequency as told, ticks};
@@ -28,34 +26,33 @@ pub(crate) const HOST_CLOCK: u32 = 0;
 /// The host's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct HostClock {
-    /// When the session began.
+    /// The instant at which the session began.
     pub first: Anchor,
-    /// CLOCK_BOOTTIME then, nanoseconds; `None` if another process began it.
+    /// CLOCK_BOOTTIME at that instant in nanoseconds, or `None` if another process began the session.
     pub boot_ns: Option<i64>,
-    /// Raw ticks at the streams' tick 0.
+    /// Raw ticks at tick 0 of the streams.
     pub base: u64,
-    /// Ticks per second.
+    /// Frequency in ticks per second.
     pub frequency: u64,
-    /// True if another process measured it: it is not measured again.
+    /// True if another process measured the clock, which is then not measured again.
     fixed: bool,
-    /// The VMM's word, until the session has measured it.
+    /// True if the VMM gave the frequency, which counts until the session has measured it.
     is_known: bool,
 }
 
 impl HostClock {
-    /// Anchors the clock here and now. Measures the frequency unless one is known that a counter
-    /// can have.
+    /// Anchors the clock here and now. Measures the frequency, unless `known` is a possible one.
     pub fn start(known: Option<u64>) -> HostClock {
         let known = known.filter(|frequency| FREQUENCIES.contains(frequency));
         let frequency = known.unwrap_or_else(frequency);
         let first = Anchor::now();
         let boot_ns = i64::try_from(boot_ns_at(&first)).ok();
-        // One second earlier, for points that were stamped before the start.
+        // One second earlier, because points may have been stamped before the start.
         let base = first.raw.saturating_sub(frequency);
         HostClock { first, boot_ns, base, frequency, fixed: false, is_known: known.is_some() }
     }
 
-    /// Returns the clock that `session.json` describes.
+    /// Returns the host's clock as `session.json` describes it.
     fn restore(json: &ClockJson) -> HostClock {
         let frequency = json.frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
         let first = Anchor {
@@ -66,8 +63,8 @@ impl HostClock {
         HostClock { first, boot_ns: None, base: json.base, frequency, fixed: true, is_known: true }
     }
 
-    /// Measures the frequency again: from the first anchor until now, in the first 20 ms from
-    /// the process's first one.
+    /// Measures the frequency again, from the session's first anchor until now. In the session's first 20 ms,
+    /// measures from the process's first anchor instead.
     pub fn refresh(&mut self) {
         let now = Anchor::now();
         let is_early = now.monotonic_ns - self.first.monotonic_ns < 20_000_000;
@@ -75,7 +72,7 @@ impl HostClock {
             return;
         }
         self.frequency = match self.first.frequency_until(&now) {
-            // The CPU's word is exact, unless it is none of this counter.
+            // The CPU's word is exact, unless the CPU speaks of another counter.
             Some(measured) if !is_early => {
                 told().filter(|told| measured.abs_diff(*told) <= told / 10_000).unwrap_or(measured)
             }
@@ -83,24 +80,24 @@ impl HostClock {
         };
     }
 
-    /// Returns the Unix time of a raw value, nanoseconds.
+    /// Returns the Unix time of a raw value in nanoseconds.
     pub fn unix_ns(&self, raw: u64) -> i128 {
         self.unix_ns_at(raw, self.frequency)
     }
 
-    /// Returns the same, at this rate.
+    /// Returns the Unix time of a raw value in nanoseconds, at this frequency.
     fn unix_ns_at(&self, raw: u64, frequency: u64) -> i128 {
         self.first.unix_ns + ticks_to_ns(i128::from(raw) - i128::from(self.first.raw), frequency)
     }
 
-    /// Returns the Unix time of tick 0, nanoseconds.
+    /// Returns the Unix time of tick 0 in nanoseconds.
     pub fn offset_ns(&self) -> i128 {
         self.unix_ns(self.base)
     }
 }
 
-/// Returns CLOCK_BOOTTIME at an instant. The system's clocks run at the same rate, so both are read later, one after the
-/// other: of some tries the one in which no other thread got the CPU.
+/// Returns CLOCK_BOOTTIME at an earlier instant. The system's clocks run at the same rate, so both clocks are
+/// read later, one after the other. Of several tries, the one counts in which no other thread got the CPU.
 fn boot_ns_at(first: &Anchor) -> i128 {
     let sample = || {
         let before = read(ClockId::Realtime);
@@ -112,13 +109,13 @@ fn boot_ns_at(first: &Anchor) -> i128 {
     (0..TRIES).map(|_| sample()).fold(sample(), shorter).1
 }
 
-/// Tries to read two clocks at once.
+/// Number of tries to read two clocks at once.
 const TRIES: u32 = 8;
 
-/// Time that records may be apart which were in the rings before, in seconds: a month.
+/// Maximum time between records that were found in the rings, in seconds: 30 days.
 const FOUND_SECONDS: u64 = 30 * 24 * 3600;
 
-/// Most clients whose times bound one clock: the first ones.
+/// Maximum number of clients whose times bound one clock: the first ones.
 const MAX_BOUNDS: usize = 64;
 
 fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
@@ -126,23 +123,23 @@ fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
     (ticks * NS).div_euclid(i128::from(frequency))
 }
 
-/// What a guest's clock is said to be.
+/// What the VMM and the guest say about a guest's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockSpec {
     /// A counter or CLOCK_MONOTONIC_RAW.
     pub kind: ClockKind,
-    /// Which counter.
+    /// Kind of the counter.
     pub counter: CounterKind,
-    /// Ticks per second; none if it has the rate of the host's counter.
+    /// Frequency in ticks per second, or `None` if the clock has the rate of the host's counter.
     frequency: Option<u64>,
-    /// Nothing but the guest's word, or nothing at all, speaks for the rate.
+    /// True if only the guest's word, or nothing, speaks for the rate.
     pub is_assumed: bool,
     /// Why the guest's first client stamps with this clock.
     pub reason: Reason,
 }
 
 impl ClockSpec {
-    /// Returns the ticks per second.
+    /// Returns the frequency in ticks per second.
     fn frequency(&self, host: &HostClock) -> u64 {
         match self.kind {
             ClockKind::MonotonicRaw => NS as u64,
@@ -150,7 +147,7 @@ impl ClockSpec {
         }
     }
 
-    /// Returns the name of the kind.
+    /// Returns the name of the clock's kind.
     fn name(&self) -> &'static str {
         match self.kind {
             ClockKind::Tsc => counter_name(self.counter),
@@ -169,7 +166,8 @@ fn counter_name(kind: CounterKind) -> &'static str {
     }
 }
 
-/// Returns whether a guest's counter is one like the host's, of its rate as far as the guest says.
+/// Returns true if a guest's counter is of the same kind as the host's and, as far as the guest says, of the
+/// same rate.
 fn is_like_hosts(counter: Counter, host: &HostClock) -> bool {
     let far = counter.frequency.abs_diff(host.frequency);
     counter.kind != CounterKind::Other
@@ -180,34 +178,35 @@ fn is_like_hosts(counter: Counter, host: &HostClock) -> bool {
 /// A guest clock, shared by all clients whose timestamps fit it.
 #[derive(Clone, Debug)]
 pub struct GuestClock {
-    /// What it is said to be.
+    /// What is said about the clock.
     pub said: ClockSpec,
     /// Clock epoch.
     pub epoch: u32,
-    /// The source for which it was added; none if a killed process added it.
+    /// The source that added the clock, or `None` if a killed process added it.
     source: Option<usize>,
-    /// Raw ticks at the streams' tick 0.
+    /// Raw ticks at tick 0 of the streams.
     pub base: u64,
-    /// The first timestamp seen.
+    /// The first timestamp that the host saw.
     first: u64,
-    /// Host's raw counter when the epoch began.
+    /// The host's raw counter when the epoch began.
     began: u64,
-    /// By source: the (guest, host) pair with the smallest host - guest.
+    /// For each source, the (guest, host) pair with the smallest host - guest.
     bounds: Vec<(usize, (u64, u64))>,
-    /// Whether these are of reference points.
+    /// True if these pairs are of reference points.
     has_points: bool,
-    /// The pair of the source in the middle, which is the map.
+    /// The pair of the source in the middle, which makes the map.
     best: (u64, u64),
-    /// How far guest times have moved since the map was published, nanoseconds.
+    /// How far guest times have moved since the map was published, in nanoseconds.
     moved: i128,
-    /// Its records were in the rings before the host served them: points say nothing about them.
+    /// True if the clock's records were in the rings before the host served them: reference points say
+    /// nothing about them.
     is_found: bool,
-    /// Its map is a killed process's.
+    /// True if a killed process made the map, which then stays.
     is_fixed: bool,
 }
 
 impl GuestClock {
-    /// Returns a clock from its first timestamp, seen by the host at `seen`.
+    /// Returns a clock that begins with its first timestamp, which the host saw at `seen`.
     pub fn new(
         said: ClockSpec,
         epoch: u32,
@@ -235,13 +234,14 @@ impl GuestClock {
         clock
     }
 
-    /// Returns the ticks per second.
+    /// Returns the frequency in ticks per second.
     pub fn frequency(&self, host: &HostClock) -> u64 {
         self.said.frequency(host)
     }
 
-    /// Returns the upper bound of ticks since the epoch began: the host's time x 1.001 + 1 ms. Records that were
-    /// found may be of any time. A rate that is only assumed may be as high as the host's.
+    /// Returns the maximum number of ticks since the epoch began: the host's time x 1.001 + 1 ms. Found
+    /// records may be of any time within [`FOUND_SECONDS`]. An assumed rate may really be as high as the
+    /// host's.
     pub fn allowed(&self, host: &HostClock, now: u64) -> u64 {
         let least = if self.said.is_assumed { host.frequency } else { 0 };
         let frequency = self.frequency(host).max(least);
@@ -259,13 +259,13 @@ impl GuestClock {
         first.saturating_add(self.allowed(host, now))
     }
 
-    /// Returns true if a client's first timestamp can be of this clock.
+    /// Returns true if a client's first timestamp is possible on this clock.
     pub fn fits(&self, host: &HostClock, timestamp: u64, now: u64) -> bool {
         (self.base..=self.limit(host, self.first, now)).contains(&timestamp)
     }
 
-    /// Takes a pair of times of a source: the guest's time was `guest` at or before the host's
-    /// `host_raw`. Plain events say nothing once there are reference points, which are exact to an exit.
+    /// Takes a pair of times of a source: the guest's time was `guest` at or before the host's `host_raw`.
+    /// Once there are reference points, which are exact to an exit, plain events say nothing more.
     pub fn bound(
         &mut self,
         host: &HostClock,
@@ -293,7 +293,8 @@ impl GuestClock {
                 Some(own) => bounds[own].1 = new,
                 None => bounds.push((source, new)),
             }
-            // Of an even number, the newest one does not count: two may contradict each other.
+            // If the number of sources is even, the newest one does not count, because two may contradict
+            // each other.
             let odd = (bounds.len() - 1) | 1;
             let mut offsets =
                 Vec::from_iter(bounds.iter().take(odd).map(|(_, p)| (offset(*p), *p)));
@@ -319,37 +320,37 @@ impl GuestClock {
         host.unix_ns(pair.1) + ticks_to_ns(ticks, self.frequency(host))
     }
 
-    /// Returns the Unix time of tick 0, nanoseconds.
+    /// Returns the Unix time of tick 0 in nanoseconds.
     pub fn offset_ns(&self, host: &HostClock) -> i128 {
         self.unix_at(host, self.best, self.base)
     }
 }
 
-/// All clocks of a session. Number 0 is the host's.
+/// All clocks of a session. Clock 0 is the host's.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     pub host: HostClock,
     guests: Vec<GuestClock>,
-    /// The epoch of the records that are drained now.
+    /// Epoch of the records that are drained now.
     epoch: u32,
-    /// Host's raw counter when the epoch began.
+    /// The host's raw counter when the epoch began.
     began: u64,
-    /// The epoch's records were in the rings before the host served them.
+    /// True if the epoch's records were in the rings before the host served them.
     is_found: bool,
     own_frequency: Option<u64>,
-    /// The boot whose counter the host's clock is.
+    /// The boot to which the counter of the host's clock belongs.
     pub boot_id: Option<String>,
     /// True if guests stamp with the host's counter.
     pub shared: bool,
-    /// The session is a flight recorder.
+    /// True if the session is a flight recorder.
     pub is_recorder: bool,
-    /// TSCs of guests, as the VMM said.
+    /// TSCs of guests, as the VMM gave them.
     pub guest_tscs: Vec<GuestTscJson>,
     /// True if the maps differ from those in the metadata on disk.
     pub changed: bool,
-    /// Ticks per second of the host's clock in the metadata on disk.
+    /// Frequency of the host's clock in the metadata on disk, in ticks per second.
     described_frequency: u64,
-    /// Number of clocks that `classes.jsonl` has, or `session.json` had from the beginning.
+    /// Number of clocks that `classes.jsonl` has, or that `session.json` had from the beginning.
     pub listed: u32,
     /// Number of clocks in the metadata on disk.
     pub described: u32,
@@ -389,14 +390,14 @@ impl Clocks {
         }
     }
 
-    /// Returns the clocks of a session that a killed process left, for records of `epoch` at least. Their maps stay as
-    /// they are: when a record is recovered says nothing about its time.
+    /// Returns the clocks of a session that a killed process left, for records of `epoch` or later. Their
+    /// maps stay as they are, because the time of the recovery says nothing about a record's time.
     pub fn restore(json: &SessionJson, epoch: u32) -> Option<Clocks> {
         let (host, guests) = json.clocks.split_first()?;
         let host = HostClock::restore(host);
         let mut clocks = Clocks::new(host, epoch, Some(host.base), None);
         clocks.shared = json.programs;
-        // The rings hold ticks of that boot, which may be an earlier one.
+        // The rings hold ticks of that boot, which may be an earlier one than the present.
         clocks.boot_id.clone_from(&json.boot_id);
         clocks.guest_tscs.clone_from(&json.guest_tscs);
         for guest in guests.iter().take(MAX_SESSION_CLOCKS - 1) {
@@ -430,8 +431,8 @@ impl Clocks {
         Some(clocks)
     }
 
-    /// Makes the host's clock the guests' clock from the epoch's beginning,
-    /// because guests stamp with the host's counter.
+    /// Makes the host's clock the guests' clock from the epoch's beginning, because guests stamp with the
+    /// host's counter.
     pub fn share(&mut self) {
         self.shared = true;
         self.host.base = self.host.base.min(self.began.saturating_sub(self.host.frequency));
@@ -441,14 +442,15 @@ impl Clocks {
         self.epoch
     }
 
-    /// Begins another epoch. `found`: its records were in the rings before the host served them, which it could since then.
+    /// Begins another epoch. If its records were in the rings before the host served them, `found` is the raw
+    /// time since which the machine may have run.
     pub fn begin_epoch(&mut self, epoch: u32, found: Option<u64>) {
         let follows_found = std::mem::replace(&mut self.is_found, found.is_some());
-        // Each packet has its epoch, which never decreases in a file.
+        // Each packet has its epoch, and the epoch never decreases in a file.
         self.epoch = epoch.max(self.epoch);
-        // A flight recorder's rings hold records from before, which the next snapshot takes
-        // with this epoch's: they may be as old as the session. What a guest emits while the host takes what it has found
-        // in the rings is of this epoch.
+        // A flight recorder's rings hold older records, which the next snapshot takes with this epoch's, so
+        // records may be as old as the session. After found records, `began` stays, because what a guest
+        // emits while the host still takes the found records is of this epoch.
         if !self.is_recorder && (found.is_some() || !follows_found) {
             self.began = found.unwrap_or_else(ticks);
         }
@@ -477,11 +479,11 @@ impl Clocks {
         self.guest(clock).map_or(self.host.base, |guest| guest.base)
     }
 
-    /// Returns the latest possible timestamp of this clock now, after `first`.
+    /// Returns the latest possible timestamp of this clock now, for a lease whose first timestamp is `first`.
     pub fn limit(&self, clock: u32, first: u64, now: u64) -> u64 {
         match self.guest(clock) {
             Some(guest) => guest.limit(&self.host, first, now),
-            // Counters of two CPUs need not agree to the tick.
+            // The counters of two CPUs need not agree to the tick.
             None => now.saturating_add(self.host.frequency / 1000),
         }
     }
@@ -492,7 +494,7 @@ impl Clocks {
         self.limit(clock, first, now)
     }
 
-    /// Returns what the guests' clock of a kind is said to be, by the VMM and by the guest.
+    /// Returns what the VMM and the guest say about the guests' clock of a kind.
     fn said(&self, kind: ClockKind, counter: Counter) -> ClockSpec {
         let told = Some(counter.frequency).filter(|frequency| *frequency > 0);
         let (frequency, is_assumed) = match self.own_frequency {
@@ -509,10 +511,10 @@ impl Clocks {
         ClockSpec { kind, counter, frequency, is_assumed, reason }
     }
 
-    /// Returns a clock for a guest whose time is `timestamp`: the one it has, one that fits, or a
-    /// new one. If no more clocks can be added to the session, it returns one that does not fit,
-    /// and the guest's timestamps will be clamped. `source` is the index of the asking source's
-    /// `Stats`; each source may add its first new clock of an epoch, however many others were added.
+    /// Returns a clock for a guest whose time is `timestamp`: the guest's current clock, another one that
+    /// fits, or a new one. If the session can have no more clocks, returns one that does not fit, and the
+    /// guest's timestamps will be clamped. `source` is the index of the asking source's `Stats`. Each source
+    /// may add its first new clock of an epoch, however many clocks others have added.
     pub fn for_guest(
         &mut self,
         source: usize,
@@ -560,12 +562,11 @@ impl Clocks {
         is(&like).or(self.guests.iter().position(like).map(number)).unwrap_or(last)
     }
 
-    /// Measures the host's clock again. Sets `changed` if a map has to be
-    /// written again.
+    /// Measures the host's clock again. Sets `changed` if a map must be written again.
     pub fn refresh(&mut self) {
         let now = ticks();
         self.host.refresh();
-        // Small steps add up.
+        // The sum of small steps counts, not each step.
         let described = self.host.unix_ns_at(now, self.described_frequency);
         self.changed |= (self.host.unix_ns(now) - described).abs() >= 1_000;
         for guest in &mut self.guests {
@@ -584,12 +585,12 @@ impl Clocks {
         self.guest(clock).map_or(self.host.frequency, |guest| guest.frequency(&self.host))
     }
 
-    /// Returns the Unix time of tick 0 of the clock's streams, nanoseconds.
+    /// Returns the Unix time of tick 0 of the clock's streams in nanoseconds.
     fn offset_ns(&self, clock: u32) -> i128 {
         self.guest(clock).map_or(self.host.offset_ns(), |guest| guest.offset_ns(&self.host))
     }
 
-    /// Returns whether the files on disk have all clocks.
+    /// Returns true if the files on disk have all clocks.
     #[inline]
     pub fn is_described(&self) -> bool {
         let clocks = self.len();
@@ -614,7 +615,7 @@ impl Clocks {
         clocks.map(entry).collect()
     }
 
-    /// Returns these clocks for the descriptions in JSON.
+    /// Returns these clocks for the JSON descriptions.
     pub fn to_json(&self, clocks: Range<u32>) -> Vec<ClockJson> {
         let clock = |id: u32| {
             let guest = self.guest(id);
@@ -664,7 +665,7 @@ mod tests {
 
     #[test]
     fn the_boots_clock_is_read_at_the_anchor() {
-        // Another thread may get the CPU between two readings here.
+        // Another thread may get the CPU between two readings in this test.
         let apart = |_| {
             let clock = HostClock::start(None);
             let since = read(ClockId::Realtime) - clock.first.unix_ns;
@@ -690,7 +691,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(30));
         clocks.refresh();
         clocks.metadata_written();
-        // Many steps since then, none of them of a microsecond.
+        // Many steps since then, each of less than a microsecond.
         clocks.described_frequency += clocks.host.frequency / 1000;
 
         clocks.refresh();
@@ -725,7 +726,7 @@ mod tests {
         let now = ticks();
 
         assert!(clocks.limit(clock, first, now) >= first + (now - at_first));
-        // Another epoch begins when it does.
+        // The clock's epoch begins anew here.
         clocks.begin_epoch(3, None);
         let clock = clocks.for_guest(0, None, kind, first, ticks());
         assert!(clocks.limit(clock, first, ticks()) < first + (ticks() - at_first));
@@ -743,15 +744,15 @@ mod tests {
         let mut clock = guest(&host, 100_000_000_000, 11_000_000_000);
         let at_first = clock.offset_ns(&host);
         let ms = 1_000_000_i64;
-        // By client: how much later than the first pair the host saw a time, in ms.
+        // For each client: how much later than the first pair the host saw a time, in ms.
         for (source, is_point, later, expected) in [
             (0, false, 500, 500),
             (0, false, -100, -100),
             (0, false, 0, -100),
-            // One of two does not decide.
+            // One of two clients does not decide.
             (1, false, -900, -100),
             (2, false, -300, -300),
-            // Points count more than all events.
+            // Points count more than all plain events.
             (2, true, 50, 50),
             (0, false, -200, 50),
             (1, true, -999, 50),

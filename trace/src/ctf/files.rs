@@ -10,10 +10,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// Name of the trace's folder while the session is created: without metadata it cannot
-/// be read, so it appears with it.
+/// Name of the trace's folder while the session is created. A trace without metadata cannot be read, so the
+/// folder appears only together with the metadata.
 pub(crate) const HIDDEN: &str = ".ctf";
-/// Its name from then on.
+/// Name of the trace's folder from then on.
 pub(crate) const CTF: &str = "ctf";
 
 /// A file that describes the session.
@@ -28,11 +28,11 @@ pub(crate) enum Description {
 }
 
 impl Description {
-    /// All, in the order in which they are made.
+    /// All descriptions, in the order in which they are made.
     pub const ALL: [Description; 3] =
         [Description::Classes, Description::Session, Description::Metadata];
 
-    /// Returns its name, in the session's directory or in the trace's folder.
+    /// Returns the file's name, in the session's directory or in the trace's folder.
     pub fn name(self) -> &'static str {
         match self {
             Description::Classes => classes::FILE,
@@ -42,7 +42,7 @@ impl Description {
     }
 }
 
-/// Removes what was made in a directory that was empty.
+/// Removes what a session made in a directory that was empty before.
 pub(crate) fn clear(dir: &Folder) {
     let _ = dir.remove_folder(HIDDEN);
     let _ = dir.remove_folder(CTF);
@@ -66,10 +66,10 @@ impl Root {
         }
     }
 
-    /// Returns the directory.
+    /// Returns the session's directory.
     ///
     /// # Errors
-    /// If it is a journal.
+    /// If the session is written to a journal.
     pub fn folder(&self) -> io::Result<&Folder> {
         match self {
             Root::Directory(dir) => Ok(dir),
@@ -80,7 +80,7 @@ impl Root {
         }
     }
 
-    /// Removes what was made in a directory that was empty.
+    /// Removes what the session made in a directory that was empty before.
     pub fn clear(&self) {
         if let Root::Directory(dir) = self {
             clear(dir);
@@ -88,11 +88,11 @@ impl Root {
     }
 }
 
-/// A stream file that was created here.
+/// A stream file that this process created.
 #[derive(Debug)]
 pub(crate) struct FileId {
     pub name: String,
-    /// In a directory.
+    /// Device and inode of the file, if it is in a directory.
     inode: Option<Inode>,
 }
 
@@ -103,34 +103,34 @@ pub struct Files(Kind);
 #[derive(Debug)]
 enum Kind {
     Directory {
-        /// The session's.
+        /// The session's directory.
         dir: Folder,
         files: OpenFiles,
-        /// Those that exist, in the order of [`Description`].
+        /// The descriptions that exist, in the order of [`Description`].
         descriptions: [Option<Appended>; 3],
     },
     Journal {
         journal: Journal,
-        /// Bytes of the descriptions.
+        /// Sizes of the descriptions in bytes.
         lengths: [u64; 3],
     },
 }
 
 impl Files {
-    /// Returns the files of a trace in this folder, at most `most` of them open.
+    /// Returns the files of a trace in this folder. At most `most` of them are open at a time.
     ///
     /// # Errors
-    /// If there is no such folder.
+    /// If the folder cannot be opened.
     pub fn at(folder: &Path, most: usize) -> io::Result<Files> {
         let folder = Folder::open(folder, Share::Owner)?;
         let files = OpenFiles::new(folder.clone(), most);
         Ok(Files(Kind::Directory { dir: folder, files, descriptions: [None, None, None] }))
     }
 
-    /// Opens and locks the folder of this name in the session's directory.
+    /// Opens and locks the folder `name` in the session's directory.
     ///
     /// # Errors
-    /// If there is no such folder.
+    /// If the folder cannot be opened.
     pub(crate) fn open(dir: &Folder, name: &str, most: usize) -> Result<Files, WriteFailed> {
         let path = dir.path().join(name);
         let folder = dir.folder(name).map_err(WriteFailed::on("open", &path))?;
@@ -143,10 +143,10 @@ impl Files {
         Files(Kind::Journal { journal, lengths: [0; 3] })
     }
 
-    /// Gives the folder of a trace that has a description its name.
+    /// Renames the folder of a trace that has its descriptions, so that it appears.
     ///
     /// # Errors
-    /// If it cannot be renamed.
+    /// If the folder cannot be renamed.
     pub(crate) fn appear(&mut self) -> Result<(), WriteFailed> {
         let Kind::Directory { dir, files, .. } = &mut self.0 else { return Ok(()) };
         let path = dir.path().join(CTF);
@@ -158,7 +158,7 @@ impl Files {
     /// Replaces a description.
     ///
     /// # Errors
-    /// If it cannot be written: the old one stays.
+    /// If the new description cannot be written. The old one stays.
     pub(crate) fn replace(&mut self, what: Description, text: &[u8]) -> Result<(), WriteFailed> {
         let len = text.len() as u64;
         match &mut self.0 {
@@ -176,10 +176,10 @@ impl Files {
         Ok(())
     }
 
-    /// Appends a piece to a description: all of it or nothing.
+    /// Appends a whole piece to a description, or nothing.
     ///
     /// # Errors
-    /// If it cannot be written: the description is as before.
+    /// If the piece cannot be written. The description is then as before.
     pub(crate) fn append(&mut self, what: Description, piece: &[u8]) -> Result<(), WriteFailed> {
         let (appended, path) = match &mut self.0 {
             Kind::Directory { dir, files, descriptions } => {
@@ -200,7 +200,7 @@ impl Files {
         appended.map_err(WriteFailed::on("write", &path))
     }
 
-    /// Returns the bytes of a description.
+    /// Returns the size of a description in bytes.
     pub(crate) fn len(&self, what: Description) -> u64 {
         match &self.0 {
             Kind::Directory { descriptions, .. } => {
@@ -218,8 +218,8 @@ impl Files {
         }
     }
 
-    /// Creates a file of this length, sparse, that begins with `head`. It has
-    /// its name once all of that is so; nothing is left otherwise.
+    /// Creates a sparse file of this length that begins with `head`. The file gets its name when it is
+    /// complete; if anything fails, nothing is left of it.
     pub(crate) fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<FileId> {
         let inode = match &mut self.0 {
             Kind::Directory { files, .. } => Some(files.create(name, len, head)?),
@@ -231,8 +231,8 @@ impl Files {
         Ok(FileId { name: name.to_owned(), inode })
     }
 
-    /// Returns whether a packet is written by one [`write`](Self::write), which is done whole or not at all.
-    /// Otherwise its header is to be written last.
+    /// Returns true if one [`write`](Self::write) writes a whole packet or nothing. Otherwise, the caller
+    /// must write the packet's header last.
     pub(crate) fn takes_whole_packets(&self) -> bool {
         matches!(self.0, Kind::Journal { .. })
     }
@@ -246,7 +246,7 @@ impl Files {
         }
     }
 
-    /// Cuts the file to this length, if one is given, and closes it.
+    /// Cuts the file to the length `end`, if that is given, and closes it.
     pub(crate) fn close(&mut self, id: &FileId, end: Option<u64>) -> io::Result<()> {
         match (&mut self.0, id.inode) {
             (Kind::Directory { files, .. }, Some(inode)) => files.close(&id.name, inode, end),
@@ -267,12 +267,12 @@ impl Files {
         }
     }
 
-    /// Returns whether a journal's reader has to take something before all is written.
+    /// Returns true if bytes still wait for a journal's reader.
     pub(crate) fn has_waiting(&self) -> bool {
         matches!(&self.0, Kind::Journal { journal, .. } if journal.has_waiting())
     }
 
-    /// Returns the journal, if it is one.
+    /// Returns the journal, if the session is written to one.
     pub(crate) fn as_journal(&mut self) -> Option<&mut Journal> {
         match &mut self.0 {
             Kind::Directory { .. } => None,
@@ -281,7 +281,7 @@ impl Files {
     }
 }
 
-/// Returns the error for a file that other files created.
+/// Returns the error for a file that these `Files` did not create.
 fn not_here() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the file was not created here")
 }

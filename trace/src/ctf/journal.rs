@@ -1,9 +1,9 @@
-//! A journal: the operations on a session's files as a sequence of frames, for a process that
-//! can open no file. Another process reads them and does them.
+//! A journal: the operations on a session's files as a sequence of frames, for a process that can open no
+//! file. Another process reads the frames and does the operations.
 //!
-//! Nothing here waits for the reader until the session ends. A frame is accepted whole or
-//! refused: what the socket does not take at once waits in a bounded buffer, and while
-//! that is full, further frames are refused as failed writes.
+//! Nothing here waits for the reader until the session ends. Each frame is accepted whole or refused. Bytes
+//! that the socket does not take at once wait in a bounded buffer, and while that buffer is full, further
+//! frames are refused as failed writes.
 //!
 //! [`frame`] has the layout.
 
@@ -21,33 +21,33 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// Bytes that wait for the reader before further frames are refused.
+/// Maximum number of bytes that wait for the reader before further frames are refused.
 const WAITING: usize = 1 << 20;
-/// Bytes that the kernel is asked to hold for the reader.
+/// Number of bytes that the kernel is asked to buffer for the reader.
 const KERNELS_BYTES: usize = 1 << 20;
-/// How long the reader may take nothing at the session's end.
+/// Maximum time without progress of the reader at the session's end.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the session's end waits for a reader that takes something now and then.
+/// Maximum time that the session's end waits for a reader that makes progress now and then.
 const MAX_PATIENCE: Duration = Duration::from_secs(10);
-/// Time between two attempts to write. A socket that takes more is not always reported as writable: only once
-/// much of its buffer is free.
+/// Time between two attempts to write. A socket that can take more bytes is not always reported as writable:
+/// only once much of its buffer is free.
 const ATTEMPTS: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// Writer of a journal.
+/// The writer of a journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
     socket: OwnedFd,
-    /// Stands for the session's directory in messages.
+    /// Path of the session's directory, for messages.
     path: PathBuf,
-    /// Accepted frames; the first `sent` bytes are written.
+    /// Accepted frames, of which the first `sent` bytes are written.
     bytes: Vec<u8>,
     sent: usize,
-    /// Number of the next frame.
+    /// Sequence number of the next frame.
     sequence: u64,
-    /// Since when frames wait for the reader, at the session's end: until it has taken nothing for
-    /// [`PATIENCE`].
+    /// At the session's end, the instant since which frames may wait for the reader. `None` again once the
+    /// reader has taken nothing for [`PATIENCE`].
     patient: Option<Instant>,
-    /// The reader is gone. A later one would begin in the middle of a frame.
+    /// True if the reader is gone. A later reader would begin in the middle of a frame.
     is_broken: bool,
     is_ended: bool,
 }
@@ -59,16 +59,16 @@ impl AsFd for Journal {
 }
 
 impl Journal {
-    /// Returns a journal that is written to this stream socket.
+    /// Returns a journal that writes to this stream socket.
     ///
     /// # Errors
-    /// If it is something else.
+    /// If the descriptor is something else.
     pub fn new(socket: OwnedFd, path: &Path) -> io::Result<Journal> {
         if socket_type(&socket) != Ok(SocketType::STREAM) {
             let why = "it is not a stream socket";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        // Less does, and loses more events where the reader is slow.
+        // A smaller buffer works too, but loses more events if the reader is slow.
         let _ = set_socket_send_buffer_size(&socket, KERNELS_BYTES);
         Ok(Journal {
             socket,
@@ -91,12 +91,12 @@ impl Journal {
         self.send(Kind::Replace, what.name(), 0, text)
     }
 
-    /// Appends to a description of this length.
+    /// Appends to a description whose present size is `len`.
     pub fn append(&mut self, what: Description, len: u64, piece: &[u8]) -> io::Result<()> {
         self.send(Kind::Append, what.name(), len, piece)
     }
 
-    /// Creates a stream file of this length that begins with `head`.
+    /// Creates a stream file of length `len` that begins with `head`.
     pub fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<()> {
         self.send(Kind::Create, name, len, head)
     }
@@ -106,26 +106,25 @@ impl Journal {
         self.send(Kind::Write, name, at, bytes)
     }
 
-    /// Cuts a stream file to this length, if one is given: nothing more is written to it.
+    /// Closes a stream file, and cuts it to the length `end` if that is given.
     pub fn close(&mut self, name: &str, end: Option<u64>) -> io::Result<()> {
         self.send(Kind::Close, name, end.unwrap_or(frame::KEEP), &[])
     }
 
-    /// Waits for the reader from now on, before a frame is refused.
+    /// From now on, waits for the reader before refusing a frame.
     pub fn block_until_drained(&mut self) {
         self.patient = Some(Instant::now());
     }
 
-    /// Returns whether accepted frames wait for the reader.
+    /// Returns true if accepted frames wait for the reader.
     pub fn has_waiting(&self) -> bool {
         self.waiting() > 0 && !self.is_broken
     }
 
-    /// Ends the journal, and waits until its reader has taken all of it. May be called again when
-    /// it failed.
+    /// Ends the journal, and waits until its reader has taken all of it. May be called again after a failure.
     ///
     /// # Errors
-    /// If the reader takes nothing for a second, or not all within ten.
+    /// If the reader takes nothing for a second, or does not take all within ten seconds.
     pub fn end(&mut self) -> io::Result<()> {
         self.block_until_drained();
         if !self.is_ended {
@@ -140,7 +139,7 @@ impl Journal {
         if self.is_broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        // Bound: the bytes that wait.
+        // The number of waiting bytes bounds this loop.
         while self.waiting() > 0 {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match retry(|| send(&self.socket, &self.bytes[self.sent..], flags)) {
@@ -160,7 +159,7 @@ impl Journal {
         self.sent = 0;
         self.bytes.clear();
         if self.bytes.capacity() > 4 * WAITING {
-            // A description can be much larger than packets.
+            // The buffer may have grown, because a description can be much larger than packets.
             self.bytes.shrink_to(WAITING);
         }
         Ok(())
@@ -170,7 +169,7 @@ impl Journal {
         self.bytes.len() - self.sent
     }
 
-    /// Makes room for another frame.
+    /// Waits until at most `most` bytes wait for the reader.
     fn wait_for_less(&mut self, most: usize) -> io::Result<()> {
         let mut before = self.waiting();
         let mut progress = Instant::now();
@@ -190,7 +189,7 @@ impl Journal {
                 let mut socket = [PollFd::new(&self.socket, PollFlags::OUT)];
                 retry(|| poll(&mut socket, Some(&ATTEMPTS)))?;
             } else {
-                // Once: each of many rings would wait as long.
+                // Wait once only, because otherwise each of many rings would wait as long.
                 self.patient = None;
                 let why = "the journal's reader does not take it";
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
@@ -201,10 +200,10 @@ impl Journal {
     /// Accepts a frame, and writes as much of it as the socket takes at once.
     ///
     /// # Errors
-    /// If it is refused: nothing of it is written.
+    /// If the frame is refused. Nothing of it is written then.
     fn send(&mut self, kind: Kind, name: &str, at: u64, payload: &[u8]) -> io::Result<()> {
         if self.is_ended {
-            // The reader has all that the session ended with.
+            // The reader already has everything up to the session's end.
             return Ok(());
         }
         let header = u32::try_from(payload.len())
@@ -232,7 +231,7 @@ impl Journal {
                 self.bytes.truncate(before);
                 Err(why)
             }
-            // A frame that is written in part is completed before anything else.
+            // The journal completes a partly written frame before anything else.
             _ => {
                 self.sequence += 1;
                 Ok(())
@@ -249,7 +248,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use zerocopy::FromBytes;
 
-    /// Writes packets until one is refused. Returns the journal and the number of those accepted.
+    /// Writes packets until one is refused. Returns the journal and the number of accepted packets.
     fn fill(socket: UnixStream, packet: &[u8]) -> (Journal, u64) {
         let mut journal = Journal::new(socket.into(), Path::new("J")).unwrap();
         let mut accepted = 0;
@@ -264,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Asserts that these bytes are whole frames of this payload. Returns their number.
+    /// Asserts that these bytes are whole frames with this payload. Returns the number of frames.
     #[track_caller]
     fn frames(mut bytes: &[u8], packet: &[u8]) -> u64 {
         let mut number = 0;
@@ -314,7 +313,7 @@ mod tests {
                 let (mut all, mut part) = (Vec::new(), vec![0; 32 << 10]);
                 while let Ok(n @ 1..) = from.read(&mut part) {
                     all.extend_from_slice(&part[..n]);
-                    // Less in a second than makes it writable.
+                    // A reader takes so little in a second that the socket is never reported as writable.
                     std::thread::sleep(Duration::from_millis(60));
                 }
                 all

@@ -1,12 +1,11 @@
-//! The trace's TSDL text (CTF 1.8), from which any CTF reader knows the rest.
+//! The trace's TSDL text (CTF 1.8), which tells any CTF reader the layout of the other files.
 //!
-//! One clock and one stream class per entry of [`ClockEntry`]; an event class
-//! is repeated in each stream class that has such events. Both are blocks, which are appended to the file as
-//! they are needed: a block never crosses a page of the file, so that no kill leaves a part of one, which
-//! would make the whole trace unreadable. Names come from
-//! guests: [`Schema::parse`] leaves only ASCII identifiers, and every one gets
-//! an underscore in front, as LTTng does it, so that a field may be called
-//! `struct` or `event`. Readers take that underscore off again.
+//! The text has one clock and one stream class for each [`ClockEntry`], and repeats an event class in each
+//! stream class that has such events. Clocks with their stream classes, and event classes, are blocks, which
+//! are appended to the file as they are needed. A block never crosses a page of the file, because a kill
+//! could leave a part of such a block, which would make the whole trace unreadable. Names come from guests:
+//! [`Schema::parse`] leaves only ASCII identifiers, and each name gets an underscore in front, as in LTTng,
+//! so that a field may be called `struct` or `event`. Readers take that underscore off again.
 
 use hypertrace_abi::schema::{FieldType, Schema};
 use hypertrace_abi::trace_parent::TraceParent;
@@ -16,39 +15,39 @@ use hypertrace_format::uuid;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
-/// A clock as TSDL says it.
+/// A clock as TSDL describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockEntry {
-    /// Clock and stream class.
+    /// Number of the clock and of its stream class.
     pub id: u32,
-    /// A TSDL identifier.
+    /// Name, a TSDL identifier.
     pub name: String,
-    /// Clocks that differ must differ in this.
+    /// UUID. Different clocks must have different UUIDs.
     pub uuid: [u8; 16],
-    /// Ticks per second.
+    /// Frequency in ticks per second.
     pub frequency: u64,
-    /// Unix time at tick 0, nanoseconds.
+    /// Unix time at tick 0, in nanoseconds.
     pub offset_ns: i128,
 }
 
 /// An event class in a stream class.
 #[derive(Clone, Copy, Debug)]
 pub struct ClassEntry<'a> {
-    /// Stream class.
+    /// Number of the stream class.
     pub stream_id: u32,
-    /// Dense id.
+    /// Dense id of the event class.
     pub id: u32,
-    /// Its name and fields, from [`class_body`].
+    /// Name and fields of the event class, from [`class_body`].
     pub body: &'a str,
 }
 
-/// Names of the words before a reference point's own fields.
+/// Names of the words that come before a reference point's own fields.
 pub const REFERENCE_FIELDS: [&str; 4] = ["client", "cpu", "seq", "guest_time"];
 
-/// Bytes of a page of the file, which the kernel writes whole or not at all.
+/// Size of a page of the file in bytes. The kernel writes a page whole or not at all.
 const PAGE: u64 = 4096;
 
-/// Returns the whole text.
+/// Returns the whole text of the metadata.
 pub fn tsdl<'a>(
     uuid: &[u8; 16],
     origin: Option<&Origin>,
@@ -63,7 +62,7 @@ pub fn tsdl<'a>(
     out + &blocks(at, clocks, classes)
 }
 
-/// Returns the blocks of clocks and event classes, to be appended at this place of the file.
+/// Returns the blocks of clocks and event classes, to be appended at offset `at` of the file.
 pub fn blocks<'a>(
     at: u64,
     clocks: &[ClockEntry],
@@ -81,12 +80,12 @@ pub fn blocks<'a>(
 
 struct Blocks {
     text: String,
-    /// Where the text begins in the file.
+    /// Offset of the text in the file.
     at: u64,
 }
 
 impl Blocks {
-    /// Adds a block, at the beginning of the next page if it would cross that.
+    /// Adds a block. If the block would cross a page, it begins at the next page.
     fn add(&mut self, write: impl FnOnce(&mut String) -> fmt::Result) {
         let begin = self.text.len();
         // Writing to a String does not fail.
@@ -178,8 +177,8 @@ stream {{
     )
 }
 
-/// Returns name and fields of an event class: made once for all clocks.
-/// `reference_point`: client, cpu, seq and guest time come before the schema's own fields.
+/// Returns the name and the fields of an event class, made once for all clocks. If `reference_point` is true,
+/// client, cpu, seq and guest time come before the schema's own fields.
 pub fn class_body(schema: &Schema<'_>, reference_point: bool) -> String {
     let mut out = String::new();
     // Writing to a String does not fail.
@@ -189,7 +188,7 @@ pub fn class_body(schema: &Schema<'_>, reference_point: bool) -> String {
 
 fn write_body(out: &mut String, schema: &Schema<'_>, reference_point: bool) -> fmt::Result {
     write!(out, "\tname = \"{}\";\n\tfields := struct {{\n", schema.name())?;
-    // The guest's own names first: it is ours that give way.
+    // The guest's own names come first: the names of the reference fields must give way.
     let mut taken = BTreeSet::new();
     let fields =
         schema.fields().map(|f| (free_name::<()>(format!("_{}", f.name), &mut taken, &[]), f.ty));
@@ -253,11 +252,11 @@ mod tests {
     #[test]
     fn no_block_crosses_a_page_and_the_largest_fits_one() {
         use hypertrace_abi::schema::{MAX_FIELDS, MAX_NAME};
-        // Strings have the longest text here.
+        // Strings have the longest text of all types.
         let field = |n: usize| format!("{}{n:x}:str", "a".repeat(MAX_NAME - 1));
         let fields: Vec<String> = (0..MAX_FIELDS).map(field).collect();
         let largest = class(&format!("{}({})", "n".repeat(MAX_NAME), fields.join(",")), true);
-        // Names that clash are longer.
+        // Clashing names are longer.
         let field = |n: usize| format!("{}:str", "_".repeat(MAX_NAME - n));
         let fields: Vec<String> = (0..MAX_FIELDS).map(field).collect();
         let clashing = class(&format!("{}({})", "n".repeat(MAX_NAME), fields.join(",")), true);

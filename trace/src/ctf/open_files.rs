@@ -1,8 +1,8 @@
-//! The stream files of a folder, of which a bounded number are open.
+//! The stream files of a folder. Only a bounded number of them are open at a time.
 //!
-//! A session has a file for each client and each thread that traces, and a VMM
-//! has other uses for its descriptors. The file that was written least recently
-//! is closed when another one is needed, and opened again at its next packet.
+//! A session has a file for each client and each thread that traces, and a VMM has other uses for its
+//! descriptors. If another file is needed, the file that was used least recently is closed, and opened again
+//! at its next packet.
 
 use hypertrace_format::folder::{Folder, check_size, inode as inode_of, set_len, write_at};
 use rustix::fs::OFlags;
@@ -10,29 +10,29 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// Device and inode of a file: another file of its name is not it.
+/// Device and inode of a file, which another file of the same name does not have.
 pub(super) type Inode = (u64, u64);
 
 #[derive(Debug)]
 struct Open {
     inode: Inode,
     file: OwnedFd,
-    /// Number of its last use.
+    /// Number of the file's last use.
     used: u64,
 }
 
-/// The folder of a trace, and those of its stream files that are open.
+/// The folder of a trace, and its open stream files.
 #[derive(Debug)]
 pub(super) struct OpenFiles {
     folder: Folder,
-    /// So many, at least one.
+    /// Maximum number of open files, at least one.
     most: usize,
     open: Vec<Open>,
     uses: u64,
 }
 
 impl OpenFiles {
-    /// Returns the files of a trace in this folder, at most `most` of them open.
+    /// Returns the files of a trace in this folder. At most `most` of them are open at a time.
     pub fn new(folder: Folder, most: usize) -> OpenFiles {
         OpenFiles { folder, most: most.max(1), open: Vec::new(), uses: 0 }
     }
@@ -47,13 +47,13 @@ impl OpenFiles {
         self.open.iter().for_each(|open| each(open.file.as_fd()));
     }
 
-    /// Notes the folder's new path, for messages, after it was renamed.
+    /// Changes the folder's path for messages, after the folder was renamed.
     pub fn moved(&mut self, path: PathBuf) {
         self.folder = self.folder.clone().moved(path);
     }
 
-    /// Creates a file of this length, sparse, that begins with `head`. It has
-    /// its name once all of that is so; nothing is left otherwise.
+    /// Creates a sparse file of this length that begins with `head`. The file gets its name when it is
+    /// complete; if anything fails, nothing is left of it.
     pub fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<Inode> {
         check_size(len)?;
         self.make_room();
@@ -78,7 +78,7 @@ impl OpenFiles {
         write_at(self.get(name, inode)?, bytes, at)
     }
 
-    /// Cuts the file to this length, if one is given, and closes it.
+    /// Cuts the file to the length `end`, if that is given, and closes it.
     pub fn close(&mut self, name: &str, inode: Inode, end: Option<u64>) -> io::Result<()> {
         let cut = match end {
             Some(end) => self.get(name, inode).and_then(|file| set_len(file, end)),
@@ -90,7 +90,7 @@ impl OpenFiles {
 
     fn get(&mut self, name: &str, inode: Inode) -> io::Result<&OwnedFd> {
         self.uses += 1;
-        // A few dozen at most.
+        // A search is fast enough for a few dozen files.
         if let Some(index) = self.open.iter().position(|open| open.inode == inode) {
             let open = &mut self.open[index];
             open.used = self.uses;
@@ -111,8 +111,7 @@ impl OpenFiles {
         &self.open[index].file
     }
 
-    /// Closes the files that were used least recently, until there is room for
-    /// one more.
+    /// Closes the files that were used least recently, until there is room for one more.
     fn make_room(&mut self) {
         while self.open.len() >= self.most {
             let oldest = self.open.iter().zip(0..).min_by_key(|(open, _)| open.used);

@@ -3,19 +3,16 @@
 use hypertrace_format::packet::{HEADER_BYTES, PacketHeader};
 use zerocopy::IntoBytes;
 
-/// Words of a packet's header and context.
+/// Size of a packet's header and context in words.
 const HEADER_WORDS: usize = HEADER_BYTES / 8;
 
-/// The one buffer in which a drain loop builds packets: bounded, allocated
-/// once.
+/// The one buffer in which a drain loop builds packets. It is bounded and allocated once.
 ///
-/// It alone knows where the events end: [`next`](Self::next) and
-/// [`add`](Self::add) move the end and set the padding together, so that no
-/// order of calls gives a packet that ends in the middle of an event.
+/// Only the buffer knows where the events end: [`next`](Self::next) and [`add`](Self::add) move the end and
+/// set the padding together, so that no order of calls gives a packet that ends in the middle of an event.
 ///
-/// Words 0 to 15 are room for the header. After the largest packet there is
-/// room for the next filler's header, so that body and filler leave in one
-/// write.
+/// Words 0 to 15 are room for the header. After the largest packet there is room for the next filler's
+/// header, so that one write takes the body and the filler.
 #[derive(Debug)]
 pub struct PacketBuffer {
     words: Box<[u64]>,
@@ -23,14 +20,14 @@ pub struct PacketBuffer {
     pad: usize,
 }
 
-/// Bytes of the largest packet, by default.
+/// Default maximum size of a packet in bytes.
 pub const DEFAULT_PACKET_BYTES: usize = 64 * 1024;
-/// A packet must hold the largest record, wrapped as `untyped`, and a
-/// `time_fault` before it.
+/// Minimum size of the largest packet in bytes. A packet must hold the largest record, wrapped as `untyped`,
+/// and a `time_fault` before it.
 pub const MIN_PACKET_BYTES: usize = 40 * 1024;
 
 impl PacketBuffer {
-    /// Returns a buffer for packets of at most this many bytes, rounded to the unit.
+    /// Returns a buffer for packets of at most `packet_bytes`, rounded up to the unit.
     pub fn new(packet_bytes: usize) -> Self {
         let bytes = packet_bytes.max(MIN_PACKET_BYTES).next_multiple_of(HEADER_BYTES);
         PacketBuffer {
@@ -40,26 +37,26 @@ impl PacketBuffer {
         }
     }
 
-    /// Returns the bytes of the largest packet.
+    /// Returns the maximum size of a packet in bytes.
     pub fn packet_bytes(&self) -> usize {
         (self.words.len() - HEADER_WORDS) * 8
     }
 
-    /// Forgets what was put in.
+    /// Empties the buffer.
     #[inline]
     pub fn clear(&mut self) {
         self.used = HEADER_WORDS;
         self.pad = 0;
     }
 
-    /// Returns whether there is no event in it.
+    /// Returns true if the buffer holds no event.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.used == HEADER_WORDS
     }
 
-    /// Appends an event of this many words, which ends without padding, and
-    /// returns its words to be filled in. `None`: there is no room for it.
+    /// Appends an event of `words` words that ends without padding, and returns these words, to be filled in.
+    /// Returns `None` if there is no room for the event.
     #[inline(always)]
     pub fn next(&mut self, words: usize) -> Option<&mut [u64]> {
         let limit = self.words.len() - HEADER_WORDS;
@@ -69,17 +66,17 @@ impl PacketBuffer {
         Some(event)
     }
 
-    /// Returns the words that are free.
+    /// Returns the free words.
     #[inline(always)]
     pub fn free(&mut self) -> &mut [u64] {
         let end = self.words.len() - HEADER_WORDS;
         &mut self.words[self.used..end]
     }
 
-    /// Takes in the first `words` of what is [`free`](Self::free), of which
-    /// the last `pad` bytes are a string's padding.
+    /// Adds the first `words` [free](Self::free) words to the packet. The last `pad` bytes of them are a
+    /// string's padding.
     ///
-    /// More than what is free is cut to it.
+    /// If `words` exceeds the free words, only these are added.
     #[inline(always)]
     pub fn add(&mut self, words: usize, pad: usize) {
         debug_assert!(self.used + words <= self.words.len() - HEADER_WORDS && pad < 8);
@@ -87,23 +84,22 @@ impl PacketBuffer {
         self.pad = pad;
     }
 
-    /// Returns the events that are in it.
+    /// Returns the events in the buffer.
     pub fn events(&self) -> &[u64] {
         &self.words[HEADER_WORDS..self.used]
     }
 
-    /// Returns the bytes up to the last event's last byte.
+    /// Returns the number of bytes up to the last event's last byte.
     pub fn content_bytes(&self) -> usize {
         self.used * 8 - self.pad
     }
 
-    /// Returns the bytes of the packet, padded to the unit.
+    /// Returns the size of the packet in bytes, padded to the unit.
     pub fn padded_bytes(&self) -> usize {
         (self.used * 8).next_multiple_of(HEADER_BYTES)
     }
 
-    /// Zeroes the padding, puts both headers in, and gives the packet with
-    /// the filler's header after it.
+    /// Zeroes the padding and fills in both headers. Returns the packet, followed by the filler's header.
     pub(crate) fn seal(&mut self, header: &PacketHeader, filler: &PacketHeader) -> &[u8] {
         let bytes = self.padded_bytes();
         self.words[self.used..bytes / 8].fill(0);

@@ -1,14 +1,12 @@
-//! A stream's files, whole for any reader at every instant.
+//! The files of a stream, which any reader can read at every instant.
 //!
-//! A stream file has its full size from the start and ends in a *filler*: an
-//! empty packet that reaches to the file's end. A packet is written inside the
-//! filler, after its place for a header, together with the header of the next
-//! filler; nothing of that is seen. Then its own header replaces the filler's
-//! by one write of 128 bytes that crosses no page: that is the commit. So a
-//! process may be killed anywhere and leaves a file that reads to its end.
-//! Only `pwrite` is used: a full disk is an error and never a signal. So is a limit of a file's
-//! size (RLIMIT_FSIZE), which is compared with the full size before the file is made, unless the
-//! process lowers it later.
+//! A stream file has its full size from the start and ends in a *filler*: an empty packet that reaches to the
+//! file's end. A packet is written inside the filler, after the place for the packet's header, together with
+//! the header of the next filler; no reader sees any of these bytes yet. Then the packet's header replaces
+//! the old filler's header by one write of 128 bytes that crosses no page: that write is the commit. So a
+//! process may be killed anywhere and leaves a file that can be read to its end. Only `pwrite` is used, so a
+//! full disk is an error and never a signal. A limit of the file size (RLIMIT_FSIZE) is an error, too: it is
+//! compared with the full size before the file is made, and is a signal only if the process lowers it later.
 
 use super::files::{FileId, Files};
 use super::packet_buffer::PacketBuffer;
@@ -17,45 +15,44 @@ use hypertrace_format::packet::{HEADER_BYTES, PacketHeader};
 use std::io;
 use zerocopy::IntoBytes;
 
-/// Bytes of a stream file, sparse, unless the session says otherwise.
+/// Default size of a stream's sparse file in bytes.
 pub const DEFAULT_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// One file of a stream.
 #[derive(Debug)]
 struct StreamFile {
     file: FileId,
-    /// Offset of the filler.
+    /// Offset of the filler in bytes.
     at: u64,
-    /// The filler that is in the file.
+    /// The filler as the file has it.
     filler: PacketHeader,
-    /// True if it has newer counters than the last packet, so it must stay.
+    /// True if the filler has newer counters than the last packet, so it must stay.
     amended: bool,
-    /// True if the write of a header failed and so did the write of the filler
-    /// over it: the file has neither there.
+    /// True if the write of a header failed and the write of the filler over it failed, too: the file then has
+    /// neither.
     torn: bool,
 }
 
-/// One stream: a row of files.
+/// One stream: a sequence of files.
 ///
-/// To a CTF reader each file is a stream of its own, whose count of lost
-/// events begins at 0: with another start it would say at every new file that
-/// events "may have been discarded". So the totals that callers give are
-/// written less the totals of earlier files.
+/// To a CTF reader, each file is a stream of its own, whose count of lost events begins at 0. If a file began
+/// with another count, the reader would say that events "may have been discarded" there. So each file's
+/// counts are the callers' totals minus the totals of earlier files.
 #[derive(Debug)]
 pub struct Stream {
     prefix: String,
     file_bytes: u64,
     next_number: u32,
-    /// Total of lost events in earlier files.
+    /// Number of lost events in earlier files.
     lost_before: u64,
     file: StreamFile,
 }
 
 impl Stream {
-    /// Creates the first file, with an empty packet that carries the baseline.
+    /// Creates the first file. An empty packet in it carries the baseline.
     ///
     /// # Errors
-    /// If the file cannot be made; nothing of it is left.
+    /// If the file cannot be made. Nothing is left of it then.
     pub fn create(
         files: &mut Files,
         prefix: &str,
@@ -66,11 +63,11 @@ impl Stream {
         Ok(Stream { prefix: prefix.to_owned(), file_bytes, next_number: 1, lost_before: 0, file })
     }
 
-    /// Commits the buffer as one packet. Of `header`, both sizes are filled
-    /// in here, and the total of lost events becomes this file's.
+    /// Commits the buffer as one packet. Fills in both sizes in `header`, and turns the total of lost events
+    /// into this file's.
     ///
     /// # Errors
-    /// If a write fails or is short: the stream is as before.
+    /// If a write fails or is short. The stream is then as before.
     pub fn append(
         &mut self,
         files: &mut Files,
@@ -87,18 +84,17 @@ impl Stream {
         self.file.append(files, buffer, &header, next_sequence)
     }
 
-    /// Returns the header with the total of lost events of this file, which never decreases.
+    /// Returns the header with this file's total of lost events, which never decreases.
     fn in_file(&self, header: &PacketHeader) -> PacketHeader {
         let events_discarded = header.events_discarded.max(self.lost()) - self.lost_before;
         PacketHeader { events_discarded, ..*header }
     }
 
-    /// Commits counters only, as an empty packet. On a full disk they go into
-    /// the filler instead, which has its room; the file keeps its full size,
-    /// sparse, then.
+    /// Commits counters only, as an empty packet. If the disk is full, the counters go into the filler, which
+    /// already has its room; the file then keeps its full, sparse size.
     ///
     /// # Errors
-    /// If not even that can be written.
+    /// If not even the filler can be written.
     pub fn append_counters(
         &mut self,
         files: &mut Files,
@@ -113,44 +109,41 @@ impl Stream {
         })
     }
 
-    /// Ends this file and opens another with the given baseline, which may
-    /// be of another stream class.
+    /// Ends this file and opens another one with the given baseline, which may be of another stream class.
     ///
     /// # Errors
-    /// If the new file cannot be made: the stream is as before.
+    /// If the new file cannot be made. The stream is then as before.
     pub fn next_file(
         &mut self,
         files: &mut Files,
         baseline: &PacketHeader,
     ) -> Result<(), WriteFailed> {
-        // A header that was written in part could show a packet that the next
-        // file has again.
+        // Mended first, because a partly written header could show a packet that the next file has again.
         self.file.mend(files)?;
         let next =
             StreamFile::create(files, &self.prefix, self.next_number, self.file_bytes, baseline)?;
         self.next_number = self.next_number.saturating_add(1);
-        // The old file is whole with its filler; to cut it is tidiness.
+        // The old file is valid with its filler, so cutting it is only tidy.
         let _ = self.file.close(files);
         self.lost_before = self.lost();
         self.file = next;
         Ok(())
     }
 
-    /// Returns the total of lost events in its files.
+    /// Returns the number of lost events in all files of the stream.
     pub fn lost(&self) -> u64 {
         self.lost_before + self.file.filler.events_discarded
     }
 
-    /// Returns the state after the last packet: its counters, its end.
+    /// Returns the state after the last packet: its counters and its end.
     pub fn last(&self) -> &PacketHeader {
         &self.file.filler
     }
 
-    /// Cuts the file to the end of its last packet, unless its filler has
-    /// newer counters.
+    /// Cuts the file to the end of its last packet, unless the filler has newer counters.
     ///
     /// # Errors
-    /// If it cannot be cut. The file is valid all the same.
+    /// If the file cannot be cut. The file is valid all the same.
     pub fn close(mut self, files: &mut Files) -> Result<(), WriteFailed> {
         self.file.close(files)
     }
@@ -182,7 +175,7 @@ impl StreamFile {
         }
     }
 
-    /// Returns the bytes of the filler, up to the file's end.
+    /// Returns the number of bytes from the filler's beginning to the file's end.
     fn left(&self) -> u64 {
         self.filler.packet_size / 8
     }
@@ -235,14 +228,14 @@ impl StreamFile {
     /// Replaces the filler's header.
     fn write_header(&mut self, files: &mut Files, header: &[u8]) -> Result<(), WriteFailed> {
         self.write(files, header, self.at).inspect_err(|_| {
-            // The kernel copies 128 bytes of one page or none; a file system
-            // that does otherwise gets the filler back.
+            // The kernel copies 128 bytes of one page whole or not at all. On a file system that does
+            // otherwise, the filler is written back.
             self.torn = !files.takes_whole_packets();
             let _ = self.mend(files);
         })
     }
 
-    /// Writes the filler over what a failed write left of another header.
+    /// Writes the filler over the rest of another header that a failed write left.
     fn mend(&mut self, files: &mut Files) -> Result<(), WriteFailed> {
         if self.torn {
             self.write(files, self.filler.as_bytes(), self.at)?;
@@ -257,7 +250,7 @@ impl StreamFile {
     }
 
     fn close(&mut self, files: &mut Files) -> Result<(), WriteFailed> {
-        // A header that cannot be mended is cut off, with its counters.
+        // A header that cannot be mended is cut off, and its counters with it.
         let keep = self.amended && self.mend(files).is_ok();
         let end = (!keep).then_some(self.at);
         files.close(&self.file, end).map_err(|source| self.failed("shorten", files, source))
@@ -279,7 +272,7 @@ mod tests {
         PacketHeader::new([1; 16], 0, Domain::Host, 0, 0)
     }
 
-    /// Returns the packets of a file by their headers, checked to fill it exactly.
+    /// Returns the headers of a file's packets, and checks that the packets fill the file exactly.
     fn packets(path: &Path) -> Vec<PacketHeader> {
         let bytes = std::fs::read(path).unwrap();
         let mut at = 0;
@@ -352,7 +345,7 @@ mod tests {
             stream.append(&mut files, &mut buffer, &h, n).unwrap();
         }
         assert_eq!(stream.next_number, 3);
-        // 1 + 4 x 2 units leave one for the filler, which is cut off then.
+        // 1 + 4 x 2 units leave one unit for the filler, which is then cut off.
         let first = packets(&dir.path().join("s-0000"));
         assert_eq!(first.len(), 5);
         let second = packets(&dir.path().join("s-0001"));

@@ -1,16 +1,16 @@
-//! The TSCs of guests, as their VMM says that the hypervisor computes them.
+//! The TSCs of guests, as their VMM describes what the hypervisor computes.
 
 use hypertrace_format::limits::MAX_GUEST_TSCS;
 use hypertrace_format::session_json::{GuestTsc, GuestTscJson};
 
-/// Sets or removes the TSC of a client, or of all others, in an epoch. Returns false if it is impossible, or if there
-/// are [`MAX_GUEST_TSCS`] already.
+/// Sets or removes the TSC of a client, or of all other clients, in an epoch. Returns false if the TSC is
+/// impossible, or if there are [`MAX_GUEST_TSCS`] already.
 pub(crate) fn set(
     all: &mut Vec<GuestTscJson>,
     (epoch, client): (u32, Option<u32>),
     tsc: Option<GuestTsc>,
 ) -> bool {
-    // The newest ones are at the end.
+    // Searched from the end, where the newest ones are.
     let at = all.iter().rposition(|said| (said.epoch, said.client) == (epoch, client));
     match (tsc, at) {
         (None, Some(at)) => _ = all.remove(at),

@@ -1,6 +1,6 @@
-//! The macros of the feature `events` where it is off: an error that names the feature.
+//! The macros of the feature `events` if that feature is off: each is an error that names the feature.
 
-/// Is an error: the feature `events` is off.
+/// Does not compile, because the feature `events` is off.
 #[macro_export]
 macro_rules! region {
     ($($any:tt)*) => {
@@ -10,7 +10,7 @@ macro_rules! region {
     };
 }
 
-/// Is an error: the feature `events` is off.
+/// Does not compile, because the feature `events` is off.
 #[macro_export]
 macro_rules! include_events {
     ($($any:tt)*) => {

@@ -1,10 +1,8 @@
-//! Backends: where declared events go. Values chosen at run time, any set at
-//! once.
+//! Backends: the destinations of declared events. Any set of backends can be active, chosen at run time.
 //!
-//! `session` and `simple` share the threads' rings, which a writer empties; an
-//! event is a few stores. `log`, `syslog`, `ftrace` and `sdt` are synchronous
-//! by nature: each event is a system call (or a trap, where a probe is
-//! attached) on the thread that it happens on.
+//! `session` and `simple` share the threads' rings, which a writer empties, so an event costs a few stores.
+//! `log`, `syslog`, `ftrace` and `sdt` are synchronous by nature: the thread of each event makes a system
+//! call (or takes a trap, if a probe is attached).
 
 pub mod ftrace;
 pub mod log;
@@ -15,8 +13,8 @@ use super::line::Line;
 use super::registry::activate;
 pub use super::registry::{Backends, active, remove};
 
-/// Adds backends. For [`Backends::FTRACE`] and [`Backends::FTRACE_RAW`]
-/// [open](ftrace::open) an instance first.
+/// Adds backends. Before adding [`Backends::FTRACE`] or [`Backends::FTRACE_RAW`], [open](ftrace::open) an
+/// instance.
 pub fn add(backends: Backends) {
     if backends.contains(Backends::SDT) {
         sdt::begin();
@@ -24,7 +22,7 @@ pub fn add(backends: Backends) {
     activate(backends);
 }
 
-/// Writes a line to each backend of text.
+/// Writes a line to each text backend.
 pub(crate) fn text(on: Backends, line: &Line) {
     if on.contains(Backends::FTRACE) {
         ftrace::mark(line);

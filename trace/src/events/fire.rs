@@ -1,4 +1,4 @@
-//! Firing a declared event: called by its generated function.
+//! Fires a declared event, on behalf of its generated function.
 
 use super::backend::{self, Backends};
 use super::line::Line;
@@ -6,7 +6,7 @@ use super::registry::TraceEvent;
 use super::rings;
 use hypertrace_abi::event::{Fields, Site};
 
-/// Gives an event that is on to its backends.
+/// Passes an event that is on to its backends.
 #[doc(hidden)]
 #[inline(always)]
 pub fn fire<S: Site, F: Fields>(
@@ -25,7 +25,7 @@ pub fn fire<S: Site, F: Fields>(
     }
 }
 
-/// Gives an event to the backends that are synchronous by nature.
+/// Passes an event to the backends that are synchronous by nature.
 #[cold]
 #[inline(never)]
 fn others<S: Site, F: Fields>(
@@ -50,20 +50,20 @@ fn others<S: Site, F: Fields>(
     }
 }
 
-/// An event that is disabled where it is declared.
+/// An event that its declaration disables.
 #[doc(hidden)]
 pub struct DisabledEvent;
 
 impl DisabledEvent {
-    /// Off.
+    /// Returns 0, because the event is off.
     #[inline(always)]
     pub const fn on(&self) -> u32 {
         0
     }
 }
 
-/// Whether a declared event is on, for arguments that cost something:
-/// `if enabled!(trace::disk_read) { trace::disk_read(lba, &expensive()) }`.
+/// Evaluates to true if a declared event is on, for arguments that cost something: `if
+/// enabled!(trace::disk_read) { trace::disk_read(lba, &expensive()) }`.
 #[macro_export]
 macro_rules! enabled {
     ($($event:tt)*) => {
@@ -71,8 +71,8 @@ macro_rules! enabled {
     };
 }
 
-/// The functions of the crate's `trace-events` file, which its build script
-/// makes with `hypertrace-trace-build`: `mod trace { include_events!(); }`.
+/// Includes the functions of the crate's `trace-events` file, which its build script makes with
+/// `hypertrace-trace-build`: `mod trace { include_events!(); }`.
 #[macro_export]
 macro_rules! include_events {
     () => {

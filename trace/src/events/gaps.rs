@@ -1,29 +1,27 @@
-//! Gaps: where a host ring had no room for declared events, and for how many.
+//! Gaps: places at which a host ring had no room for declared events, and the numbers of lost events.
 //!
-//! A ring has running totals of all that it lost, which is enough for a
-//! packet's header. The simple backend's file also says where declared events
-//! were lost. So a thread that loses a declared event notes its time here, and
-//! the drain takes the note. An emit that finds room in the ring runs none of this.
+//! A ring has running totals of all lost events, which is enough for a packet's header. The simple backend's
+//! file also says where declared events were lost. So a thread that loses a declared event notes the time
+//! here, and the drain takes the note. An emit that finds room in the ring runs none of this.
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 
-/// Gaps that one ring can have between two passes; more count as one.
+/// Maximum number of a ring's gaps between two passes. Further losses count for the last gap.
 const SLOTS: usize = 64;
 
-/// A gap: all that was lost at one place of the ring.
+/// A gap: all events that were lost at one place of the ring.
 #[derive(Debug, Default)]
 struct Gap {
-    /// Head of the ring: nothing was written meanwhile.
+    /// Head of the ring at the gap. Nothing was written between the gap's losses.
     at: AtomicU64,
-    /// When the last of it was lost.
+    /// Time of the last loss.
     time: AtomicU64,
-    /// Lost there, and not taken yet.
+    /// Number of events that were lost there and not taken yet.
     lost: AtomicU64,
 }
 
-/// A ring's gaps: the thread that has the ring begins them, the drain takes
-/// them.
+/// The gaps of a ring. The thread that has the ring begins gaps, and the drain takes them.
 #[derive(Debug)]
 pub(crate) struct Gaps {
     slots: [Gap; SLOTS],
@@ -42,10 +40,10 @@ impl Default for Gaps {
 }
 
 impl Gaps {
-    /// Notes that the ring's thread lost an event at `now`, its head at `at`.
+    /// Notes that the ring's thread lost an event at time `now`, when the ring's head was `at`.
     pub fn lost(&self, at: u64, now: u64) {
         let begun = self.begun.load(Relaxed);
-        // ORDERING: pairs with the Release in `take`: it is done with the slot.
+        // ORDERING: pairs with the Release in `take`, after which the drain is done with the slot.
         let all_used = begun - self.taken.load(Ordering::Acquire) >= SLOTS as u64;
         let last = self.slot(begun.wrapping_sub(1));
         if all_used || (begun > 0 && last.at.load(Relaxed) == at) {
@@ -56,7 +54,8 @@ impl Gaps {
         let next = self.slot(begun);
         next.at.store(at, Relaxed);
         next.time.store(now, Relaxed);
-        // A signal handler may come in between anywhere, and the slot may have got a loss after it was taken.
+        // Added, not stored: a signal handler may lose events at any point here, and the slot may have got a
+        // loss after it was taken.
         next.lost.fetch_add(1, Relaxed);
         // ORDERING: pairs with the Acquire in `take`.
         self.begun.store(begun + 1, Ordering::Release);
@@ -66,8 +65,8 @@ impl Gaps {
         &self.slots[(index % SLOTS as u64) as usize]
     }
 
-    /// Takes the gaps up to the ring's position `end`, after which nothing is
-    /// taken yet: when, and how many events.
+    /// Takes the gaps up to the ring's position `end`, at which the drain stopped. Calls `gap` with the time
+    /// and the number of events of each.
     pub fn take(&self, end: u64, mut gap: impl FnMut(u64, u64)) {
         // ORDERING: pairs with the Release in `lost`.
         let begun = self.begun.load(Ordering::Acquire);
@@ -78,14 +77,14 @@ impl Gaps {
             if at > end {
                 break;
             }
-            // Taken before the time is loaded, so that the time is that of this loss or of a later one.
+            // The number is taken before the time is loaded, so that the time is that of this loss or of a
+            // later one.
             let lost = slot.lost.swap(0, Relaxed);
             if lost > 0 {
                 gap(slot.time.load(Relaxed), lost);
             }
             if at == end {
-                // This gap may still grow. Gaps before it cannot: the thread
-                // has written since.
+                // This gap may still grow. Gaps before it cannot, because the thread has written since.
                 break;
             }
             taken += 1;
@@ -94,7 +93,7 @@ impl Gaps {
         self.taken.store(taken, Ordering::Release);
     }
 
-    /// Takes all that are left. Returns how many events.
+    /// Takes all gaps that are left. Returns their number of events.
     pub fn take_all(&self) -> u64 {
         self.slots.iter().map(|slot| slot.lost.swap(0, Relaxed)).sum()
     }

@@ -1,21 +1,20 @@
-//! Text of an event, for backends that write text: bounded, on the stack.
+//! Text of an event for text backends, bounded and on the stack.
 
 use super::text::MAX_SHOWN;
 use arrayvec::ArrayVec;
 use std::fmt::{self, Write};
 
-/// Bytes of a line; what is longer is cut and ends in `...`.
+/// Maximum size of a line in bytes. A longer line is cut and ends in `...`.
 pub const MAX_LINE: usize = 1000;
 
 const MORE: &[u8] = b"...";
-/// Bytes of a line that is whole: there is room for [`MORE`].
+/// Maximum size of the text before [`MORE`], in bytes.
 const MAX_WHOLE: usize = MAX_LINE - MORE.len();
 
-/// A line of text in a buffer of its own. Writing to it never fails: what
-/// finds no room is cut off.
+/// A line of text in its own buffer. Writing to a line never fails: text that finds no room is cut off.
 #[derive(Default)]
 pub struct Line {
-    // Not an array: to zero it takes as long as to write a line.
+    // Not an array, because zeroing an array takes as long as writing a line.
     bytes: ArrayVec<u8, MAX_LINE>,
     cut: bool,
 }
@@ -32,13 +31,13 @@ impl Line {
         &self.bytes
     }
 
-    /// Adds raw bytes, which are to be valid text.
+    /// Adds raw bytes, which should be valid text.
     #[inline(always)]
     pub fn push(&mut self, bytes: &[u8]) {
         if self.cut || self.bytes.len() + bytes.len() > MAX_WHOLE {
             self.push_cut(bytes);
         } else {
-            // There is room.
+            // There is room, so this cannot fail.
             let _ = self.bytes.try_extend_from_slice(bytes);
         }
     }
@@ -50,13 +49,13 @@ impl Line {
             return;
         }
         self.cut = true;
-        // Not in the middle of a character.
+        // The cut is never in the middle of a character.
         let mut end = MAX_WHOLE - self.bytes.len();
         while end > 0 && bytes[end] & 0xc0 == 0x80 {
             end -= 1;
         }
         for part in [&bytes[..end], MORE] {
-            // There is room for both.
+            // There is room for both parts, so this cannot fail.
             let _ = self.bytes.try_extend_from_slice(part);
         }
     }
@@ -90,18 +89,17 @@ impl Write for Line {
     }
 }
 
-/// A string as a C program reads it: NUL-terminated, cut at the first NUL or
-/// after [`MAX_SHOWN`] bytes.
+/// A string as a C program reads it: NUL-terminated, and cut at the first NUL or after [`MAX_SHOWN`] bytes.
 pub struct CText([u8; MAX_SHOWN + 1]);
 
 impl CText {
-    /// Returns where it begins.
+    /// Returns a pointer to the string.
     pub fn as_ptr(&self) -> *const u8 {
         self.0.as_ptr()
     }
 }
 
-/// Copies a string for probes, whose readers expect C's.
+/// Copies a string for probes, whose readers expect C strings.
 pub fn c_string(bytes: &[u8]) -> CText {
     let mut text = CText([0; MAX_SHOWN + 1]);
     for (to, from) in text.0[..MAX_SHOWN].iter_mut().zip(bytes.iter().take_while(|b| **b != 0)) {

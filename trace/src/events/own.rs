@@ -1,4 +1,4 @@
-//! The engine's own declared event: a guest's reference point.
+//! The only declared event of this crate: a guest's reference point.
 
 #[cfg(feature = "events")]
 pub use declared::guest_hypertrace;
@@ -6,7 +6,7 @@ pub(crate) use declared::{is_wanted, reference_point};
 
 /// Returns the words of a point that `guest_hypertrace` shows.
 pub(crate) fn shown(is_2016: bool, words: &[u64]) -> [u64; 8] {
-    // Those of 2016 begin with client and count.
+    // The words of a 2016 point begin with client and count.
     let words = if is_2016 { words.get(2..).unwrap_or(&[]) } else { words };
     std::array::from_fn(|n| words.get(n).copied().unwrap_or(0))
 }
@@ -20,13 +20,13 @@ mod declared {
 
     crate::include_events!();
 
-    /// Returns whether it is switched on.
+    /// Returns true if `guest_hypertrace` is switched on.
     #[inline(always)]
     pub(crate) fn is_wanted() -> bool {
         guest_hypertrace::EVENT.is_wanted()
     }
 
-    /// Gives a point to the backends that know no guest's schemas; the rings hold it as a point.
+    /// Passes a point to the backends that know no guest's schemas. The rings hold it as a point.
     #[inline(always)]
     pub(crate) fn reference_point(point: &ReferencePoint<'_>) {
         let others = guest_hypertrace::EVENT.on() & !Backends::RING.bits();
@@ -42,7 +42,7 @@ mod declared {
     }
 }
 
-/// The same where no event is declared.
+/// Stands in for the event if no event is declared.
 #[cfg(not(feature = "events"))]
 mod declared {
     use hypertrace_abi::sink::ReferencePoint;
@@ -52,6 +52,6 @@ mod declared {
         false
     }
 
-    /// Does nothing: there are no other backends.
+    /// Does nothing, because there are no other backends.
     pub(crate) const fn reference_point(_point: &ReferencePoint<'_>) {}
 }

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// Number of this thread's regions whose ids it has counted.
+    /// Number of region ids that this thread has drawn.
     static REGIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns an id that no earlier call of this thread has returned.
+/// Returns an id that no earlier call on this thread has returned.
 #[inline(always)]
 pub fn next_region() -> u64 {
     REGIONS.with(|regions| {
@@ -17,19 +17,18 @@ pub fn next_region() -> u64 {
     })
 }
 
-/// Marks a region of interest of the calling thread, from here to where what it
-/// gives is dropped: the events `NAME_begin(id, ..)` and `NAME_end(id)`.
+/// Marks a region of interest of the calling thread, which ends where the returned value is dropped. Records
+/// the events `NAME_begin(id, ..)` and `NAME_end(id)`.
 ///
-/// After the name follow fields of the begin: `name = value` or a variable of that name, which
-/// are `u64`, and texts, `name: str = value` or `name: str`. The id, a `u64`,
-/// distinguishes one pass through the region from another: the thread counts them. With `id`
-/// as the first field, the program says it.
+/// The name is followed by the fields of the begin: numbers (`u64`), as `name = value` or as a variable of
+/// that name, and texts, as `name: str = value` or `name: str`. The id, a `u64`, tells one pass through the
+/// region from another; the thread counts its ids. If the first field is `id`, the program gives the id.
 ///
-/// The macro has the shape of the guest library's `region!`, and `hypertrace regions`
-/// shows both. Its two events are declared in place, so they need no line in a
-/// `trace-events` file: patterns switch them, and all backends get them. Both are off
-/// until a session or another backend is active and they are switched on. A probe of
-/// the backend `sdt` is `hypertrace:region_begin` or `region_end`, with name and id.
+/// The macro has the shape of the guest library's `region!`, and `hypertrace regions` shows the regions of
+/// both. The two events are declared in place, so they need no line in a `trace-events` file: patterns switch
+/// them, and all backends get them. Both events are off until a session or another backend is active and they
+/// are switched on. A probe of the backend `sdt` is `hypertrace:region_begin` or `region_end`, with name and
+/// id.
 ///
 /// ```
 /// fn handle(queue: u64, disk: &str) {
@@ -50,7 +49,7 @@ macro_rules! region {
     };
 }
 
-/// Declares the two events of a region, and makes it. The next id is taken only if the begin is recorded.
+/// Declares the two events of a region, and makes the region. An id is drawn only if the begin is recorded.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! declared_region {
@@ -77,7 +76,8 @@ macro_rules! declared_region {
     (@counted $id:ident) => { $id = $crate::generated::next_region(); };
 }
 
-/// What a field of a region is, in the places of its declaration: a `str`, or else a `u64`.
+/// Expands to what a field of a region needs at each place of its declaration. A field is a `str`, or else a
+/// `u64`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! declared_field {

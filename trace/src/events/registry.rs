@@ -1,9 +1,9 @@
-//! The registry: every declared event of the program, and which backends get it.
+//! The registry: every declared event of the program, and the backends that get the event.
 //!
-//! `hypertrace-trace-build` makes a function, a [`TraceEvent`] and a text of each
-//! declaration in a `trace-events` file; the linker gathers the events of all crates
-//! in [`EVENTS`]. Without the feature `events` there are none. An event's state is one word, the backends that get it now, so an
-//! event that is off costs one relaxed load and a branch.
+//! For each declaration in a `trace-events` file, `hypertrace-trace-build` makes a function, a [`TraceEvent`]
+//! and a text. The linker gathers the events of all crates in [`EVENTS`], which is empty without the feature
+//! `events`. An event's state is one word, the backends that get the event now, so an event that is off costs
+//! one relaxed load and a branch.
 
 use bitflags::bitflags;
 use hypertrace_abi::event::{Event, Fields, SchemaText, Site, Text};
@@ -12,12 +12,12 @@ use hypertrace_format::pattern::Pattern;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 
-/// All declared events of the program, in no order.
+/// All declared events of the program, in no particular order.
 #[cfg(feature = "events")]
 #[linkme::distributed_slice]
 pub static EVENTS: [TraceEvent];
 
-/// The declared events of a program without any.
+/// The declared events of a program that declares none.
 #[cfg(not(feature = "events"))]
 pub static EVENTS: &[TraceEvent] = &[];
 
@@ -25,8 +25,8 @@ bitflags! {
     /// A set of backends.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Backends: u32 {
-        /// The threads' rings, which `session` and `simple` are written from.
-        /// Active while a [`Session`](crate::Session) is.
+        /// The threads' rings, from which `session` and `simple` are written. Active while a
+        /// [`Session`](crate::Session) exists.
         const RING = 1;
         /// Lines on stderr.
         const LOG = 2;
@@ -38,7 +38,7 @@ bitflags! {
         const FTRACE_RAW = 16;
         /// SDT probes, for bpftrace, perf and SystemTap.
         const SDT = 32;
-        /// Those that write an event as text.
+        /// The backends that write an event as text.
         const TEXT = Self::LOG.bits() | Self::SYSLOG.bits() | Self::FTRACE.bits();
     }
 }
@@ -69,7 +69,7 @@ fn settle() {
     }
 }
 
-/// Sessions that have not ended: they need the rings.
+/// Number of sessions that have not ended, and so need the rings.
 static SESSIONS: AtomicU32 = AtomicU32::new(0);
 
 /// Counts a session that begins.
@@ -83,7 +83,7 @@ pub(crate) fn session_began() {
 pub(crate) fn session_ended() {
     if SESSIONS.fetch_sub(1, SeqCst) == 1 {
         remove(Backends::RING);
-        // Another may have begun in between.
+        // Another session may have begun in between.
         if SESSIONS.load(SeqCst) > 0 {
             activate(Backends::RING);
         }
@@ -96,12 +96,12 @@ pub(crate) fn forget_sessions() {
     remove(Backends::RING);
 }
 
-/// In an event's state: it is switched on, whatever the backends.
+/// Bit in an event's state: the event is switched on, whatever the backends.
 const WANTED: u32 = 1 << 31;
 
 /// A declared event and its state.
 pub struct TraceEvent {
-    /// The backends that get it, and [`WANTED`].
+    /// The backends that get the event, and [`WANTED`].
     state: AtomicU32,
     name: &'static str,
     text: SchemaText,
@@ -113,8 +113,7 @@ pub struct TraceEvent {
 }
 
 impl TraceEvent {
-    /// Returns an event that is off. `declaration` is in `file` at `line`, and was made into
-    /// `module`.
+    /// Returns an event that is off. `declaration` is in `file` at `line`, and was compiled into `module`.
     pub const fn new<S: Site, F: Fields>(
         declaration: &'static str,
         module: &'static str,
@@ -133,63 +132,63 @@ impl TraceEvent {
         }
     }
 
-    /// Returns the backends that get it now, as bits; 0 is off.
+    /// Returns the backends that get the event now, as bits. 0 means off.
     #[inline(always)]
     pub fn on(&self) -> u32 {
         self.state.load(Relaxed) & !WANTED
     }
 
-    /// Returns its name.
+    /// Returns the event's name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Returns its id: the hash of its schema.
+    /// Returns the event's id: the hash of its schema.
     pub fn id(&self) -> u32 {
         self.text.id
     }
 
-    /// Returns its schema's canonical text.
+    /// Returns the canonical text of the event's schema.
     pub fn schema(&self) -> String {
         let mut text = Vec::new();
         self.text.pieces(&mut |piece| text.extend_from_slice(piece));
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Returns the recorded types of its arguments.
+    /// Returns the types of the event's arguments, as they are recorded.
     pub fn types(&self) -> &'static [FieldType] {
         self.types
     }
 
-    /// Returns the declaration, on one line, with the types that QEMU's readers know.
+    /// Returns the event's declaration on one line, with the types that QEMU's readers know.
     pub fn declaration(&self) -> &'static str {
         self.declaration
     }
 
-    /// Returns the name and arguments of the declaration.
+    /// Returns the name and the arguments in the declaration.
     fn signature(&self) -> &'static str {
         self.declaration.split('"').next().unwrap_or_default().trim_end()
     }
 
-    /// Returns whether it is switched on; it may still reach no backend.
+    /// Returns true if the event is switched on. Even then, it may reach no backend.
     pub fn is_wanted(&self) -> bool {
         self.state.load(Relaxed) & WANTED != 0
     }
 
-    /// Switches it. From any thread, a vCPU's too: a few loads and one swap,
-    /// and if it is so already only the loads.
+    /// Switches the event. Any thread may call this, even a vCPU's: it costs a few loads and one swap, or
+    /// only the loads if nothing changes.
     pub fn set(&self, wanted: bool) {
         self.settle_as(|_| wanted);
     }
 
-    /// Brings the backends in line with those that there are.
+    /// Updates the event's state to the active backends.
     pub(crate) fn settle(&self) {
         self.settle_as(|state| state & WANTED != 0);
     }
 
-    /// Sets the state to whether it is `wanted`, and to the active backends. Those may change
-    /// meanwhile. Their change settles all events afterwards: either that sees the state
-    /// stored here, or this sees the change.
+    /// Sets the state to `wanted`, with the active backends. The backends may change meanwhile. Whoever
+    /// changes them settles all events afterwards: either that thread sees the state stored here, or this
+    /// thread sees the change.
     #[inline]
     fn settle_as(&self, wanted: impl Fn(u32) -> bool) {
         loop {
@@ -220,9 +219,9 @@ fn sorted() -> Vec<&'static TraceEvent> {
     events
 }
 
-/// Returns all declarations, sorted by name, as QEMU's `trace-events-all` has them, for
-/// readers of the simple backend's file. The same declaration of two crates is there once;
-/// a [`Clash`] is a comment.
+/// Returns all declarations, sorted by name, in the form of QEMU's `trace-events-all`, for readers of the
+/// simple backend's file. A declaration that two crates share appears once, and a [`Clash`] appears as a
+/// comment.
 pub fn trace_events_all() -> String {
     let mut all: String = clashes().iter().map(|clash| format!("# {clash}\n")).collect();
     let mut events = sorted();
@@ -234,15 +233,14 @@ pub fn trace_events_all() -> String {
     all
 }
 
-/// A name that two crates declare with different arguments. Each event is
-/// recorded correctly, but a reader that identifies events by name alone, as
-/// readers of the simple backend's file do, confuses them.
+/// A name that two crates declare with different arguments. Each event is recorded correctly, but a reader
+/// that identifies events by name alone confuses the two, as readers of the simple backend's file do.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Clash {
-    /// The one.
+    /// One of the two events.
     pub first: &'static TraceEvent,
-    /// The other.
+    /// The other event.
     pub second: &'static TraceEvent,
 }
 
@@ -268,10 +266,8 @@ pub fn clashes() -> Vec<Clash> {
         .collect()
 }
 
-/// Switches declared events of this program. Returns the number of events that
-/// the pattern matches. It can be called from any thread; a vCPU's thread
-/// should switch a single event with
-/// [`TraceEvent::set`] instead.
+/// Switches declared events of this program. Returns the number of events that match the pattern. Any thread
+/// may call this, but a vCPU's thread should switch a single event with [`TraceEvent::set`] instead.
 pub fn set_declared(pattern: &Pattern, on: bool) -> usize {
     let events = EVENTS.iter().filter(|event| pattern.matches(event.name()));
     events.map(|event| event.set(on)).count()

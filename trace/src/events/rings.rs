@@ -1,8 +1,8 @@
-//! Rings of the VMM's own threads: a fixed pool, claimed per thread.
+//! Rings of the VMM's own threads: a fixed pool from which each thread claims one.
 //!
-//! A vCPU's thread records reference points and its own events here without a
-//! lock, an allocation or a wait: a ring has one producer, the thread that
-//! claimed it, and one consumer, the drain loop. The layout is a client's.
+//! A vCPU's thread records reference points and its own events here without a lock, an allocation or a wait:
+//! a ring has one producer, the thread that claimed it, and one consumer, the drain loop. The layout is that
+//! of a client's ring.
 #![allow(unsafe_code)] // one lifetime, see `Claim`; one pointer, see `HELD`
 
 use super::gaps::Gaps;
@@ -33,9 +33,9 @@ pub(crate) struct HostRing {
     mode: RingMode,
     state: ProducerState,
     claimed: AtomicBool,
-    /// Pause in ticks after which an event wakes the drain loop.
+    /// Length of a pause in ticks after which an event wakes the drain loop.
     pause: u64,
-    /// Declared events that it had no room for.
+    /// Losses of declared events for which the ring had no room.
     pub gaps: Gaps,
     waker: Arc<Waker>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct HostRing {
 #[derive(Default)]
 pub(crate) struct Waker {
     call: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// The drain loop was woken, and has not come yet.
+    /// True if the drain loop was woken and has not come yet.
     called: AtomicBool,
 }
 
@@ -65,13 +65,12 @@ impl Wake for Waker {
     }
 }
 
-// SAFETY: `state` is the thread's that has claimed the ring, and of no other; all else
-// is `Sync`, and all of `state` is atomic.
+// SAFETY: only the thread that has claimed the ring uses `state`, all of which is atomic; all other fields
+// are `Sync`.
 unsafe impl Sync for HostRing {}
 
 impl HostRing {
-    /// Returns a ring of this many bytes, and a schema log that is large enough for any VMM's
-    /// events.
+    /// Returns a ring of `ring_bytes`, with a schema log that is large enough for any VMM's events.
     fn new(
         ring_bytes: u64,
         mode: RingMode,
@@ -98,65 +97,63 @@ impl HostRing {
         })
     }
 
-    /// Returns the memory that producer and consumer share.
+    /// Returns the memory that the producer and the consumer share.
     pub fn memory(&self) -> Option<ClientMemory<'_>> {
         ClientMemory::new(&self.area, &self.geometry, self.mode)
     }
 
     /// Returns the position up to which the ring is written now.
     pub fn head(&self) -> u64 {
-        // ORDERING: pairs with the Release of head in `Producer::publish`:
-        // later operations of this thread happen after the stores of those
-        // records.
+        // ORDERING: pairs with the Release of head in `Producer::publish`: later operations of this thread
+        // happen after the stores of those records.
         self.area[guest_page::HEAD].load(Ordering::Acquire)
     }
 
-    /// Returns whether a thread is in the middle of an emit.
+    /// Returns true if a thread is in the middle of an emit.
     pub fn is_busy(&self) -> bool {
         self.state.interrupted_since().is_some()
     }
 
-    /// Returns whether a thread has claimed the ring.
+    /// Returns true if a thread has claimed the ring.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed)
     }
 }
 
-/// Returns so many words that are 0: pages of the kernel, which take no memory before they are written.
+/// Returns `words` zeros, in pages of the kernel that take no memory before they are written.
 fn zeros(words: usize) -> Box<[AtomicU64]> {
     <[AtomicU64]>::new_box_zeroed_with_elems(words).unwrap_or_else(|AllocError| {
         handle_alloc_error(Layout::array::<AtomicU64>(words).unwrap_or(Layout::new::<u64>()))
     })
 }
 
-/// A thread's hold on a ring.
+/// A thread's claim to a ring.
 struct Claim {
     session: u64,
     producer: Producer<'static>,
-    /// Keeps what `producer` points to.
+    /// Keeps alive what `producer` points to.
     ring: Arc<HostRing>,
 }
 
 impl Claim {
     fn new(session: u64, ring: &Arc<HostRing>, name: &str, now: u64) -> Option<Claim> {
-        // ORDERING: pairs with the Release in `drop`: whatever the thread
-        // before wrote to the ring's private state is seen here.
+        // ORDERING: pairs with the Release in `drop`, so that this thread sees whatever the thread before
+        // wrote to the ring's private state.
         if ring.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             return None;
         }
         let ring = Arc::clone(ring);
-        // SAFETY: the ring lives on the heap, at one address, until the last
-        // Arc to it is dropped; the Claim owns one, and the producer, whose
-        // references these become, is never given out longer than the Claim
-        // is borrowed. All that it refers to is atomic or not written to.
+        // SAFETY: the ring lives on the heap, at one address, until the last Arc to it is dropped. The Claim
+        // owns one Arc, and the producer, which holds these references, is never given out for longer than
+        // the Claim is borrowed. Everything that the producer refers to is atomic or not written to.
         let long: &'static HostRing = unsafe { &*Arc::as_ptr(&ring) };
         let (pid, tid) = (std::process::id(), gettid().as_raw_pid() as u32);
         let info = LeaseInfo { pid, tid, name };
         let lease = Lease::new(token(), ClockKind::Tsc, now, &info);
         let producer = Producer::lease(long.memory()?, &long.state, lease, false)
             .waking(&*long.waker, long.pause);
-        // The lease is no pause, after which an event would wake the drain loop.
+        // The lease itself counts as an event, so the first event after it would not wake the drain loop.
         ring.waker.wake();
         Some(Claim { session, producer, ring })
     }
@@ -165,7 +162,7 @@ impl Claim {
     #[cold]
     #[inline(never)]
     fn lost(&self) {
-        // Its own thread's last store, so no older one can be seen.
+        // The thread's own last store, so the load cannot return an older value.
         let head = self.ring.area[guest_page::HEAD].load(Ordering::Relaxed);
         self.ring.gaps.lost(head, ticks());
     }
@@ -179,14 +176,14 @@ impl Drop for Claim {
     }
 }
 
-/// Returns a random token, nonzero.
+/// Returns a random token that is not zero.
 fn token() -> u64 {
     RandomState::new().hash_one(ticks()) | 1
 }
 
-/// Resets a forked child: no claim, no default session, no event on for the
-/// rings. The child has inherited the claim of the thread that forked, in a
-/// copy of the ring that no drain loop empties.
+/// Makes a forked child start anew: without a claim, without a default session, and with no event on for the
+/// rings. Otherwise the child would keep the claim of the thread that forked, in a copy of the ring that no
+/// drain loop empties.
 fn forget_at_fork() {
     extern "C" fn child() {
         HELD.set(ptr::null());
@@ -197,34 +194,32 @@ fn forget_at_fork() {
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: `child` only stores to atomics and to a thread-local without
-        // a destructor. Out of memory it is not registered, and a child's
-        // events go to a copy.
+        // SAFETY: `child` only stores to atomics and to a thread-local without a destructor. If memory runs
+        // out, `child` is not registered, and a child's events go to a copy.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(child)) };
     });
 }
 
 thread_local! {
-    /// The thread's claim, for the hot path: a plain word without a destructor,
-    /// so that there is nothing to look at before it is read. Null, or what
-    /// `OWNED` holds.
+    /// The thread's claim, for the hot path: a plain word without a destructor, which can be read without a
+    /// check. Null, or a pointer to the claim in `OWNED`.
     static HELD: Cell<*const Claim> = const { Cell::new(ptr::null()) };
     static OWNED: Owned = const { Owned(RefCell::new(None)) };
-    /// Where the thread's events are counted if it found no ring.
+    /// Ledger that counts the thread's events if the thread found no ring.
     static DENIED: RefCell<Option<Arc<Unattached>>> = const { RefCell::new(None) };
 }
 
 /// A session's ledger of lost events that belong to no stream.
 #[derive(Debug, Default)]
 pub(crate) struct Unattached {
-    /// Of the VMM's threads that found no ring, and of processes that hold no client.
+    /// Number of events of the VMM's threads that found no ring, and of processes that hold no client.
     events: StdAtomicU64,
-    /// Declared ones among the threads' that the simple backend's file does not count yet.
+    /// Number of the threads' declared events that the simple backend's file does not count yet.
     declared: StdAtomicU64,
 }
 
 impl Unattached {
-    /// Returns the number of all of them.
+    /// Returns the number of all these events.
     pub fn events(&self) -> u64 {
         self.events.load(Ordering::Relaxed).min(MAX_LOST)
     }
@@ -234,35 +229,35 @@ impl Unattached {
         self.declared.swap(0, Ordering::Relaxed)
     }
 
-    /// Counts events of processes.
+    /// Counts events of processes that hold no client.
     pub fn add(&self, events: u64) {
         let sum = |sum: u64| Some(sum.saturating_add(events).min(MAX_LOST));
         let _ = self.events.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 
-    /// Counts an event of a thread.
+    /// Counts an event of a thread that found no ring.
     fn count(&self, declared: bool) {
         self.events.fetch_add(1, Ordering::Relaxed);
         self.declared.fetch_add(declared.into(), Ordering::Relaxed);
     }
 }
 
-/// Gives the claim back when the thread ends.
+/// Holds the thread's claim, and gives it back when the thread ends.
 struct Owned(RefCell<Option<Box<Claim>>>);
 
 impl Owned {
-    /// Replaces the claim. `None`: the thread has none then, or an emit is under way
-    /// and the claim stays.
+    /// Replaces the claim. Returns `None` if the thread then has no claim, or if an emit is under way, in
+    /// which case the old claim stays.
     fn replace(&self, claim: impl FnOnce() -> Option<Claim>) -> Option<()> {
-        // A signal handler in the middle of this finds it borrowed.
+        // A signal handler in the middle of a replacement finds the cell borrowed.
         let mut slot = self.0.try_borrow_mut().ok()?;
-        // An emit calls code of others (a field's `put`, the waker), which may call
-        // this. It holds a reference to the claim until it ends.
+        // An emit calls foreign code (a field's `put`, the waker), which may call this function. The emit
+        // holds a reference to the claim until it ends.
         if slot.as_ref().is_some_and(|claim| claim.ring.state.interrupted_since().is_some()) {
             return None;
         }
         HELD.set(ptr::null());
-        // First its old one, so that it may get the same again.
+        // The old claim is dropped first, so that the thread may get the same ring again.
         *slot = None;
         let claim = slot.insert(Box::new(claim()?));
         HELD.set(&raw const **claim);
@@ -276,34 +271,32 @@ impl Drop for Owned {
     }
 }
 
-/// Returns the calling thread's claim.
+/// Calls `f` with the calling thread's claim, if there is one.
 #[inline(always)]
 fn held<R>(f: impl FnOnce(&Claim) -> R) -> Option<R> {
     let claim = HELD.get();
-    // SAFETY: not null, it is what this thread's `OWNED` holds: `replace` and
-    // the destructor set it to null before they drop that. `f` keeps no reference, and
-    // the claim lives until `f` returns: the destructor runs only when this thread
-    // ends, and `replace` runs only on this thread. All code of others that `f` may
-    // call (a field's `put` and `words`, the waker) is called by the producer in the
-    // middle of an emit, where its `busy` word is set and `replace` refuses.
+    // SAFETY: if the pointer is not null, it points to the claim in this thread's `OWNED`: `replace` and the
+    // destructor set the pointer to null before they drop that claim. `f` keeps no reference, and the claim
+    // lives until `f` returns: the destructor runs only when this thread ends, and `replace` runs only on
+    // this thread. All foreign code that `f` may call (a field's `put` and `words`, the waker) is called by
+    // the producer in the middle of an emit, where the producer's `busy` word is set and `replace` refuses.
     (!claim.is_null()).then(|| f(unsafe { &*claim }))
 }
 
-/// The rings that serve threads without a claim: see
-/// [`Session::install`](crate::Session::install).
+/// The rings for threads without a claim: see [`Session::install`](crate::Session::install).
 static DEFAULT: AtomicPtr<HostRings> = AtomicPtr::new(ptr::null_mut());
-/// Events that neither a thread's nor a default session took.
+/// Number of events that neither a thread's session nor a default session took.
 static UNATTACHED: StdAtomicU64 = StdAtomicU64::new(0);
 /// Number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// Bits of the number of a process.
+/// Number of bits in a process number.
 #[cfg(feature = "events")]
 const PROCESS_BITS: u32 = 22;
-/// Random number of this process; 0: not drawn yet.
+/// Random number of this process, or 0 if it was not drawn yet.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns a random number of this process, of 22 bits and not 0, without a system call after the first call. A pid is
-/// another process's, too, in another PID namespace or later.
+/// Returns a random number of this process, which has 22 bits and is not 0. Only the first call makes a
+/// system call. A pid would not do, because another process can have it, in another PID namespace or later.
 #[cfg(feature = "events")]
 #[inline(always)]
 pub fn process_number() -> u32 {
@@ -316,26 +309,26 @@ pub fn process_number() -> u32 {
 #[cfg(feature = "events")]
 #[cold]
 fn note_process() -> u32 {
-    // Before the number is kept: a forked child must not find its parent's.
+    // The handler is registered before the number is stored, because a forked child must not find its
+    // parent's number.
     forget_at_fork();
-    // A forked child has its parent's `RandomState`, too.
+    // The pid is part of the hash, because a forked child has its parent's `RandomState`, too.
     let random = RandomState::new().hash_one((std::process::id(), ticks()));
     let number = ((random >> (u64::BITS - PROCESS_BITS)) as u32).max(1);
-    // Another thread may have drawn one meanwhile.
+    // Another thread may have drawn a number meanwhile.
     match PROCESS.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => number,
         Err(other) => other,
     }
 }
 
-/// Returns the number of declared events of threads that are attached to no session while there is
-/// no default one.
+/// Returns the number of declared events of threads that were attached to no session while there was no
+/// default session.
 pub(crate) fn unattached() -> u64 {
     UNATTACHED.load(Ordering::Relaxed)
 }
 
-/// Records a declared event on the calling thread's ring, whichever session's
-/// it is.
+/// Records a declared event on the calling thread's ring, to whichever session the ring belongs.
 #[cfg(feature = "events")]
 #[inline(always)]
 pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
@@ -360,7 +353,7 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let rings = DEFAULT.load(Ordering::Acquire);
     if rings.is_null() {
         let denied = |ledger: &RefCell<Option<Arc<Unattached>>>| {
-            // Borrowed: a signal handler in the middle of an attach.
+            // If the cell is borrowed, this is a signal handler in the middle of an attach.
             ledger.try_borrow().ok()?.as_ref()?.count(true);
             Some(())
         };
@@ -369,25 +362,26 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
         }
         return Emit::Unleased;
     }
-    // SAFETY: `install` gave it a session that is never freed.
+    // SAFETY: `install` stored a pointer to rings that are never freed.
     let rings = unsafe { &*rings };
     rings.record(ticks, |producer| producer.emit((site, fields), ticks), true)
 }
 
-/// Claims a ring of the default session for the calling thread. `false`: none is free, or there is no such session.
+/// Claims a ring of the default session for the calling thread. Returns `false` if no ring is free, or if
+/// there is no such session.
 pub fn attach(name: &str) -> bool {
     let rings = DEFAULT.load(Ordering::Acquire);
-    // SAFETY: `install` gave it a session that is never freed.
+    // SAFETY: `install` stored a pointer to rings that are never freed.
     !rings.is_null() && unsafe { &*rings }.attach(name)
 }
 
-/// The pool of a session.
+/// The pool of a session's rings.
 #[derive(Debug)]
 pub(crate) struct HostRings {
     session: u64,
     pub rings: Box<[Arc<HostRing>]>,
     waker: Arc<Waker>,
-    /// [`FORKS`] of the process that drains them: another one has a copy that no
+    /// [`FORKS`] of the process whose drain loop empties the rings. Any other process has a copy that no
     /// drain loop empties.
     forks: AtomicU32,
     pub unattached: Arc<Unattached>,
@@ -411,25 +405,24 @@ impl HostRings {
         Ok(HostRings { session, rings, waker, forks, unattached: Arc::default() })
     }
 
-    /// Returns whether they belong to this process.
+    /// Returns true if the rings belong to this process.
     pub fn are_here(&self) -> bool {
         FORKS.load(Ordering::Relaxed) == self.forks.load(Ordering::Relaxed)
     }
 
-    /// Makes them this process's, after a fork. Returns `false` if they are already.
+    /// Makes the rings this process's own, after a fork. Returns `false` if they are already.
     pub fn adopt(&self) -> bool {
         let forks = FORKS.load(Ordering::Relaxed);
         self.forks.swap(forks, Ordering::Relaxed) != forks
     }
 
-    /// Leaves them to another process. Returns `false` if they are another's already.
+    /// Leaves the rings to another process. Returns `false` if they are another's already.
     pub fn leave(&self) -> bool {
-        // No process has forked so often.
+        // No process has this number of forks.
         self.forks.swap(u32::MAX, Ordering::Relaxed) == FORKS.load(Ordering::Relaxed)
     }
 
-    /// Claims a ring for the calling thread, under a name. `false`: none is
-    /// free.
+    /// Claims a ring for the calling thread under a name. Returns `false` if none is free.
     pub fn attach(&self, name: &str) -> bool {
         self.attach_at(name, ticks())
     }
@@ -445,20 +438,20 @@ impl HostRings {
         attached
     }
 
-    /// Makes these the rings of threads that have none, from now on.
+    /// Makes these the rings of all threads that have none, from now on.
     pub fn install(self: &Arc<Self>) {
-        // Never freed: a thread may be about to look.
+        // Never freed, because a thread may be about to use the pointer.
         DEFAULT.store(Arc::into_raw(Arc::clone(self)).cast_mut(), Ordering::Release);
     }
 
-    /// Records an event on the calling thread's ring of these.
+    /// Records an event on the calling thread's ring in this pool.
     #[inline]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
         self.record(ticks, |producer| producer.emit((site, fields), ticks), false)
     }
 
-    /// Gives the calling thread's ring to `emit`; claims one at first use, as
-    /// of `now`. `None`: there is none to be had, or the thread ends.
+    /// Calls `emit` with the calling thread's ring. At first use, claims a ring as of `now`. Returns `None`
+    /// if no ring is free, or if the thread is ending.
     #[inline]
     pub fn with<R>(
         &self,
@@ -472,7 +465,7 @@ impl HostRings {
         held(|claim| emit(&claim.producer))
     }
 
-    /// Records one event in the same way; a declared one that is lost is noted where it is lost.
+    /// Records one event in the same way. If a declared event is lost, notes where.
     #[inline]
     pub fn record(
         &self,
@@ -508,15 +501,16 @@ impl HostRings {
         self.rings.iter().find_map(|ring| Claim::new(self.session, ring, name, now))
     }
 
-    /// Returns whether the calling thread's ring has room for a record of `words` words;
-    /// true if it has no ring of these.
+    /// Returns true if the calling thread's ring has room for a record of `words` words, or if the thread has
+    /// no ring in this pool.
     pub fn has_room(&self, words: u64) -> bool {
         let room =
             |claim: &Claim| claim.session != self.session || claim.producer.has_room(1, words);
         held(room).unwrap_or(true)
     }
 
-    /// Makes `call` wake the drain loop when a ring fills. `false`: another does already.
+    /// Makes `call` wake the drain loop when a ring fills. Returns `false` if another function does so
+    /// already.
     pub fn wake_by(&self, call: Box<dyn Fn() + Send + Sync>) -> bool {
         self.waker.call.set(call).is_ok()
     }
@@ -526,7 +520,7 @@ impl HostRings {
         self.waker.wake();
     }
 
-    /// Returns whether a thread that records something after a pause wakes the drain loop.
+    /// Returns true if a thread that records something after a pause wakes the drain loop.
     pub fn wakes(&self) -> bool {
         self.waker.call.get().is_some()
     }

@@ -1,14 +1,14 @@
-//! Strings of any origin as text: escaped and bounded.
+//! Strings of any origin as escaped and bounded text.
 
 use std::ascii;
 use std::fmt::{self, Write};
 
-/// Bytes of one string that are shown; the rest is `...`.
+/// Maximum number of a string's bytes that are shown. The rest is `...`.
 pub const MAX_SHOWN: usize = 256;
 
-/// A string of any origin, made safe for a line: control characters, what
-/// is not UTF-8 and the backslash as escapes, cut after 256 bytes.
-/// Takes a width and an alignment as strings do.
+/// A string of any origin, made safe for a line: control characters, bytes that are not UTF-8 and the
+/// backslash become escapes, and the string is cut after 256 bytes. Takes a width and an alignment as strings
+/// do.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a [u8]);
 
@@ -41,18 +41,18 @@ impl Escaped<'_> {
     }
 }
 
-/// Returns whether a character could steer a terminal or hide what follows.
+/// Returns true if a character could steer a terminal or hide the text after it.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns whether `part` is a character that was cut in two.
+/// Returns true if `part` is a character that was cut in two at the end of `whole`.
 fn ends_with(whole: &[u8], part: &[u8]) -> bool {
     !part.is_empty() && part.as_ptr_range().end == whole.as_ptr_range().end
 }
 
-/// Gives the escape of a byte: `\n`, `\x1b`.
+/// Passes the escape of a byte on: `\n`, `\x1b`.
 fn escape(byte: u8, piece: &mut dyn FnMut(&str) -> fmt::Result) -> fmt::Result {
     ascii::escape_default(byte).try_for_each(|c| piece(char::from(c).encode_utf8(&mut [0; 4])))
 }

@@ -304,7 +304,7 @@ impl Session {
         self.parts.triggers.remove(number)
     }
 
-    /// Returns all triggers and what became of them, a line each.
+    /// Returns all triggers with their counts, one line each.
     pub fn triggers(&self) -> String {
         self.parts.triggers.list()
     }

@@ -2,12 +2,12 @@
 
 use crate::ctf::HostClock;
 
-/// Host ticks to Unix nanoseconds, by one multiplication.
+/// Converts host ticks to Unix nanoseconds by one multiplication.
 pub(super) struct Ns {
     raw: u64,
-    /// Unix time of `raw`, nanoseconds with 32 bits after the point.
+    /// Unix time of `raw`, in nanoseconds with 32 fraction bits.
     ns: i128,
-    /// Nanoseconds per tick, 32 bits after the point, from `raw` on.
+    /// Nanoseconds per tick with 32 fraction bits: before `raw`, and from `raw` on.
     rates: [u64; 2],
 }
 
@@ -18,13 +18,13 @@ impl Ns {
         Ns { raw, ns: ns << 32, rates: [Ns::rate(clock, 0); 2] }
     }
 
-    /// Returns the clock's rate, increased by `faster` parts in a billion.
+    /// Returns the clock's rate in nanoseconds per tick, increased by `faster` parts in a billion.
     fn rate(clock: &HostClock, faster: i64) -> u64 {
         let ns = (1_000_000_000 + i128::from(faster)) as u128;
         ((ns << 32) / u128::from(clock.frequency)) as u64
     }
 
-    /// Returns the Unix time of a raw value, nanoseconds.
+    /// Returns the Unix time of a raw value in nanoseconds.
     pub fn at(&self, raw: u64) -> u64 {
         (self.exactly(raw) >> 32) as u64
     }
@@ -35,9 +35,8 @@ impl Ns {
         self.ns + i128::from(ticks) * i128::from(rate)
     }
 
-    /// Continues from here at the clock's present rate, once a second. The rate
-    /// is corrected so that the time is exact one second later. There is no
-    /// step, so no thread's time goes back.
+    /// Continues from `raw` at the clock's present rate, once a second. The rate is corrected so that the
+    /// time is exact one second later. The time makes no step, so no thread's time goes back.
     pub fn refresh(&mut self, clock: &HostClock, raw: u64) {
         if raw.saturating_sub(self.raw) < clock.frequency {
             return;
@@ -59,7 +58,7 @@ mod tests {
         let second = clock.frequency;
         let start = clock.first.raw;
         let mut ns = Ns::of(&clock, start);
-        // The first measurement was off by 50 parts in a million.
+        // The first measured frequency was off by 50 parts in a million.
         clock.frequency -= clock.frequency / 20_000;
         let mut last = 0;
         for tick in 1..=100 {

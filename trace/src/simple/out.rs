@@ -1,9 +1,8 @@
-//! Output of the simple backend: a file that is opened with checks, and written
-//! without waiting for its reader.
+//! Output of the simple backend: a file that is opened with checks, and written without waiting for the
+//! file's reader.
 //!
-//! When the disk is full, the file stays valid: a partly written record is cut
-//! off again, and written when there is room. A pipe takes as many bytes as it
-//! has room for; the others wait here.
+//! If the disk is full, the file stays valid: a partly written record is cut off again, and written when
+//! there is room. A pipe takes as many bytes as it has room for; the other bytes wait here.
 
 use super::HEADER;
 use crate::ctf::Folder;
@@ -17,19 +16,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zerocopy::IntoBytes;
 
-/// A file, and the bytes on their way there: whole records.
+/// A file, and whole records on their way to it.
 pub(super) struct Out {
     file: File,
     meta: Metadata,
     bytes: Vec<u8>,
     /// Number of `bytes` that are written.
     sent: usize,
-    /// Index in `bytes` of the end of a record, not after `sent`.
+    /// Index in `bytes` at which a record ends, at most `sent`.
     whole: usize,
     /// Number of bytes in the file before `bytes`.
     before: u64,
-    /// True if the pipe's reader is gone. A later reader would begin in the
-    /// middle of a record.
+    /// True if the pipe's reader is gone. A later reader would begin in the middle of a record.
     broken: bool,
 }
 
@@ -40,8 +38,8 @@ impl AsFd for Out {
 }
 
 impl Out {
-    /// Begins a file with its header. An existing file must be empty or begin
-    /// with such a header, and is replaced.
+    /// Begins a file with its header. An existing file must be empty or begin with such a header, and is
+    /// replaced.
     pub fn create(path: &Path, session: &Folder) -> io::Result<Out> {
         let mut file = open(path, session)?;
         let meta = file.metadata()?;
@@ -54,23 +52,23 @@ impl Out {
         Ok(out)
     }
 
-    /// Returns true if this writes to `path`.
+    /// Returns true if this output writes to `path`.
     pub fn is(&self, path: &Path) -> bool {
         let id = |meta: &Metadata| (meta.dev(), meta.ino());
         std::fs::symlink_metadata(path).is_ok_and(|meta| id(&meta) == id(&self.meta))
     }
 
-    /// Returns true if it is a regular file.
+    /// Returns true if the output is a regular file.
     pub fn is_file(&self) -> bool {
         self.meta.is_file()
     }
 
-    /// Returns true if all is written.
+    /// Returns true if all bytes are written.
     pub fn is_empty(&self) -> bool {
         self.sent == self.bytes.len()
     }
 
-    /// Returns the bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn written(&self) -> u64 {
         self.before + self.sent as u64
     }
@@ -118,12 +116,12 @@ impl Out {
         Ok(())
     }
 
-    /// Cuts off a torn record, at which every reader would stop.
+    /// Cuts off a partly written record, at which every reader would stop.
     fn cut(&mut self) {
         self.whole = self.last_whole();
         if self.is_file() && self.sent > self.whole {
             let end = self.before + self.whole as u64;
-            // If it cannot be cut, the same bytes will be written there again.
+            // If the cut fails, the same bytes will be written there again.
             let _ = set_len(&self.file, end);
             if self.file.seek(SeekFrom::Start(end)).is_ok() {
                 self.sent = self.whole;
@@ -131,7 +129,7 @@ impl Out {
         }
     }
 
-    /// Returns the end of the last record that is written.
+    /// Returns the end of the last record that is written whole.
     fn last_whole(&self) -> usize {
         let mut at = self.whole;
         while let Some(len) = record_len(&self.bytes[at..])
@@ -143,7 +141,7 @@ impl Out {
     }
 }
 
-/// Returns the bytes of the record that begins here.
+/// Returns the size in bytes of the record at the beginning of `bytes`.
 pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
     let u32_at = |at: usize| {
         let bytes = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -156,8 +154,8 @@ pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Opens an existing file of this user, or makes one with the mode of the session's files. No link is followed:
-/// other users may write to the directory, as to `/tmp`.
+/// Opens an existing file of this user, or creates one with the mode of the session's files. No link is
+/// followed, because other users may write to the directory, as in `/tmp`.
 fn open(path: &Path, session: &Folder) -> io::Result<File> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     let (above, name) = Folder::above(path, session.share())?;
@@ -170,7 +168,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
     };
     let access = match before {
         FileType::Fifo | FileType::CharacterDevice => OFlags::WRONLY,
-        // The contents of a file are checked, so it is opened for reading too.
+        // The contents of an existing file are checked, so it is opened for reading, too.
         FileType::RegularFile => OFlags::RDWR,
         FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
         FileType::Symlink => return Err(refused("it is a link; give the file's own path".into())),
@@ -187,12 +185,12 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
             }
             _ => why,
         })?;
-    // Another file may have got the name since.
+    // Another file may have got the name since the check.
     let stat = fstat(&file)?;
     let (owner, user) = (stat.st_uid, geteuid().as_raw());
     match FileType::from_raw_mode(stat.st_mode) {
         now if now != before => Err(refused("another file has got its name".into())),
-        // Devices, as /dev/null, are the system's.
+        // Devices such as /dev/null belong to the system.
         FileType::CharacterDevice => Ok(file.into()),
         _ if owner == user => Ok(file.into()),
         _ => Err(refused(format!(

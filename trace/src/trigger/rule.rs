@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TriggerError {
-    /// It is not one.
+    /// The text is no rule.
     #[error(
         "expected {expected}, found {found:?}: a rule is \"on NAME [if argN==VALUE [and ..]] do \
          ACTION[, ..]\", an action is \"events PATTERN on|off\", \"kernel DIR on|off\", \
@@ -32,19 +32,19 @@ pub enum TriggerError {
     /// A kernel instance cannot be switched.
     #[error("cannot open {}: give the folder of a tracefs instance", path.display())]
     Kernel {
-        /// Its file.
+        /// Path of the instance's file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
     /// No callback of this name is registered.
     #[error("this VMM has no callback {0:?}")]
     Callback(String),
-    /// There are snapshots of a flight recorder only.
+    /// Only a flight recorder takes snapshots.
     #[error(transparent)]
     NotARecorder(#[from] SnapshotError),
-    /// There are enough.
+    /// There are too many rules.
     #[error("more than {MAX_RULES} rules: remove one first")]
     TooMany,
     /// The session's rules were changed too often.
@@ -53,7 +53,7 @@ pub enum TriggerError {
          begin another session"
     )]
     TooManyChanges,
-    /// There is no rule of this number.
+    /// No rule has this number.
     #[error("no rule {0}")]
     Unknown(u32),
 }
@@ -63,13 +63,13 @@ pub(super) enum Action {
         declared: Box<[&'static TraceEvent]>,
         pattern: Pattern,
         on: bool,
-        /// When it was fired, if the guest's events have not followed yet;
-        /// else 0.
+        /// Time at which this action was fired, while the guest's events have not been switched yet;
+        /// otherwise 0.
         due: AtomicU64,
     },
     Kernel {
         path: PathBuf,
-        /// Of all rules with this path.
+        /// The open file, which all rules with this path share.
         tracing_on: Arc<File>,
         on: bool,
     },
@@ -77,7 +77,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// Returns whether the guest's events have to follow.
+    /// Returns true if the guest's events still have to be switched.
     pub fn is_due(&self) -> bool {
         matches!(self, Action::Events { due, .. } if due.load(Relaxed) != 0)
     }
@@ -86,13 +86,13 @@ impl Action {
 pub(super) struct Rule {
     pub number: u32,
     pub text: String,
-    /// Of the event's name.
+    /// Hash of the event's name.
     pub hash: u32,
-    /// Payload words and their values.
+    /// Indexes of payload words, and their required values.
     conditions: Box<[(usize, u64)]>,
     pub actions: Box<[Action]>,
     pub fired: AtomicU64,
-    /// Kernel switches that failed.
+    /// Number of failed switches of a kernel instance.
     pub failed: AtomicU64,
 }
 
@@ -101,7 +101,8 @@ fn syntax(expected: &'static str, found: &str) -> TriggerError {
 }
 
 impl Rule {
-    /// Parses a rule. `callback` finds a callback by its name, `opened` a file that another rule has opened.
+    /// Parses a rule. `callback` finds a callback by its name, and `opened` finds a file that another rule
+    /// has opened.
     pub fn parse(
         text: &str,
         number: u32,
@@ -145,7 +146,7 @@ impl Rule {
         })
     }
 
-    /// Returns whether its conditions hold.
+    /// Returns true if the rule's conditions hold.
     #[inline]
     pub fn fits(&self, words: &[u64]) -> bool {
         self.conditions.iter().all(|(word, value)| words.get(*word) == Some(value))

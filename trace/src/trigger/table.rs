@@ -1,20 +1,20 @@
-//! The table in which vCPU threads look up rules, and its replacement.
+//! The table in which vCPU threads look up rules, and the replacement of that table.
 //!
-//! A look is a load of the current table's number. A table that was replaced stays until the session ends, so
-//! no thread can hold one that is gone: a thread takes no lock and frees nothing.
+//! To look up a rule, a thread loads the number of the current table. A replaced table stays until the
+//! session ends, so no thread can hold one that was freed, and a thread takes no lock and frees nothing.
 
 use super::rule::Rule;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Parts of a table; with 256 rules there is one in each.
+/// Number of slots in a table: with 256 rules, one for each.
 const SLOTS: usize = 256;
 
-/// Rules by their event's name; never changed.
+/// Rules by the name of their event. A table never changes.
 pub(super) struct Table {
-    /// Where each slot's rules begin, and the last one's end.
+    /// Index at which each slot's rules begin, and the end of the last slot.
     slots: Box<[u16; SLOTS + 1]>,
-    /// Sorted by slot, then number.
+    /// Rules sorted by slot, then by number.
     rules: Box<[Arc<Rule>]>,
 }
 
@@ -27,8 +27,8 @@ impl Table {
         Table { slots, rules }
     }
 
-    /// Returns the rules in the slot of an event's name, in the order in which they were added: those for this name,
-    /// and perhaps others'.
+    /// Returns the rules in the slot of an event's name, in the order in which they were added: the rules for
+    /// this name, and perhaps rules for other names.
     #[inline(always)]
     fn slot(&self, hash: u32) -> &[Arc<Rule>] {
         let slot = slot(hash);
@@ -40,19 +40,19 @@ fn slot(hash: u32) -> usize {
     hash as usize % SLOTS
 }
 
-/// All tables of a session, of which the last is the current one.
+/// All tables of a session. The last one is current.
 #[derive(Default)]
 pub(super) struct Tables {
-    /// Number of tables so far; 0 while there was no rule.
+    /// Number of tables so far. 0 until the first rule.
     number: AtomicUsize,
     all: OnceLock<Box<[OnceLock<Table>]>>,
 }
 
 impl Tables {
-    /// Returns the rules that may be about an event of this name.
+    /// Returns the rules that may be for an event of this name.
     #[inline(always)]
     pub fn slot(&self, hash: u32) -> &[Arc<Rule>] {
-        // ORDERING: pairs with the Release in `replace`: the table is there.
+        // ORDERING: pairs with the Release in `replace`, so that the table is there.
         match self.number.load(Ordering::Acquire) {
             0 => &[],
             number => self.get(number - 1).map_or(&[], |table| table.slot(hash)),
@@ -63,12 +63,12 @@ impl Tables {
         self.all.get()?.get(index)?.get()
     }
 
-    /// Returns how many tables there were.
+    /// Returns the number of tables so far.
     pub fn len(&self) -> usize {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Makes another table the current one. One caller at a time.
+    /// Makes another table the current one. Only one caller may do so at a time.
     pub fn replace(&self, table: Table) {
         let all =
             self.all.get_or_init(|| (0..super::MAX_CHANGES).map(|_| OnceLock::new()).collect());

@@ -1,4 +1,5 @@
-//! A frame of a journal: a header of 72 bytes, then its payload. Version 2, little endian, as the machine is.
+//! A frame of a journal: a header of 72 bytes, then its payload. Version 2. Numbers are little endian, as on
+//! the machine.
 //!
 //! ```text
 //!  0  u8[4]   magic        htjl
@@ -13,8 +14,8 @@
 //! 64  u64     header_sum   sum of the 64 bytes before
 //! ```
 //!
-//! A sum is FNV-1a of 64 bits over words of 8 bytes, the last one filled with zeros. It shows damage; it protects against
-//! nobody.
+//! A sum is FNV-1a of 64 bits over words of 8 bytes, the last one filled with zeros. The sum shows damage; it
+//! protects against nobody.
 //!
 //! | kind | name | at | payload | operation |
 //! |---|---|---|---|---|
@@ -40,34 +41,34 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: u32 = u32::from_le_bytes(*b"htjl");
 /// Version of the journal.
 pub const VERSION: u16 = 2;
-/// Bytes of a frame's header.
+/// Size of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 72;
-/// Bytes of the largest payload: the largest description.
+/// Maximum size of a payload in bytes: that of the largest description.
 pub const LARGEST: usize = MAX_METADATA as usize;
-/// Bytes of the largest packet.
+/// Maximum size of a packet in bytes.
 pub const MAX_PACKET_BYTES: usize = 16 << 20;
-/// Bytes of the largest stream file.
+/// Maximum size of a stream file in bytes.
 pub const MAX_FILE_BYTES: u64 = 1 << 40;
 /// Value of `at` of a [`Kind::Close`] that does not cut the file.
 pub const KEEP: u64 = u64::MAX;
-/// Bytes of a name at most.
+/// Maximum size of a name in bytes.
 const NAME_BYTES: usize = 24;
 
 /// The operation of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
-    /// Replace a description.
+    /// Replaces a description.
     Replace = 1,
-    /// Create a stream file.
+    /// Creates a stream file.
     Create = 2,
-    /// Write a packet.
+    /// Writes a packet.
     Write = 3,
-    /// Cut and close a stream file.
+    /// Cuts and closes a stream file.
     Close = 4,
-    /// The session has ended.
+    /// Ends the session.
     End = 5,
-    /// Append to a description.
+    /// Appends to a description.
     Append = 6,
 }
 
@@ -89,11 +90,11 @@ pub struct FrameHeader {
     pub version: u16,
     /// A [`Kind`].
     pub kind: u16,
-    /// Number of the frame, from 0.
+    /// Sequence number of the frame, from 0.
     pub sequence: u64,
-    /// Place or length, depending on the kind.
+    /// Offset or length, depending on the kind.
     pub at: u64,
-    /// Bytes of the payload.
+    /// Size of the payload in bytes.
     pub length: u32,
     /// Zero.
     pub reserved: u32,
@@ -146,15 +147,15 @@ impl FrameHeader {
     }
 }
 
-/// Returns the bytes of a name in a frame. `None`: it is too long.
+/// Returns the bytes of a name in a frame, or `None` if the name is too long.
 pub fn name_bytes(name: &str) -> Option<[u8; NAME_BYTES]> {
     let mut bytes = [0; NAME_BYTES];
     bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
     Some(bytes)
 }
 
-/// Returns the sum of bytes, against damage and not against intent: FNV-1a of 64 bits, by words of 8 bytes, of
-/// which the last one is filled with zeros. One changed word always changes it.
+/// Returns the sum of bytes, which guards against damage and not against intent: FNV-1a of 64 bits over words
+/// of 8 bytes, of which the last one is filled with zeros. A change of one word always changes the sum.
 pub fn sum(bytes: &[u8]) -> u64 {
     let add = |sum: u64, word| (sum ^ u64::from_le_bytes(word)).wrapping_mul(0x0100_0000_01b3);
     let (words, rest) = bytes.as_chunks::<8>();

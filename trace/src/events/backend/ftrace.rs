@@ -1,9 +1,9 @@
-//! `ftrace`: events in the kernel's own trace, among what the kernel did.
+//! `ftrace`: events in the kernel's own trace, between the kernel's events.
 //!
-//! As text by an instance's `trace_marker`: formatted on the stack, exactly
-//! the bytes needed, one write. Or raw by its `trace_marker_raw`: the event's
-//! id as a u32, which the kernel shows, then its payload's words. Synchronous:
-//! half a microsecond of system call per event.
+//! An instance's `trace_marker` takes events as text: formatted on the stack, and written by one write of
+//! exactly the bytes needed. Its `trace_marker_raw` takes raw events: the event's id as a u32, which the
+//! kernel shows, then the words of the payload. Both are synchronous: half a microsecond of system call per
+//! event.
 
 use crate::events::line::Line;
 use hypertrace_abi::atomic::AtomicU64;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64 as Count, Ordering::Relaxed};
 
-/// Words of a raw record's payload; an event that has more is lost, and counted.
+/// Maximum number of words in a raw record's payload. An event with more words is lost and counted.
 const RAW_WORDS: usize = 128;
 
 static LOST: Count = Count::new(0);
@@ -29,24 +29,23 @@ struct Instance {
     raw: File,
 }
 
-/// Why an instance cannot be used.
+/// Reason why an instance cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FtraceError {
-    /// A file of it cannot be opened.
+    /// A file of the instance cannot be opened.
     #[error(
         "cannot open {} for writing: give the folder of a tracefs instance (is tracefs mounted? mount -t tracefs none DIR)",
         path.display()
     )]
     Open {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// Markers go to one instance for as long as the process lives: threads
-    /// may be writing.
+    /// Markers go to one instance for as long as the process lives, because threads may be writing.
     #[error("markers go to {} already", .0.display())]
     Busy(PathBuf),
 }
@@ -55,11 +54,11 @@ pub enum FtraceError {
 /// [`Backends::FTRACE`](super::Backends::FTRACE) or `FTRACE_RAW`.
 ///
 /// # Errors
-/// If one of its two files cannot be opened, or another instance is open.
+/// If one of the instance's two files cannot be opened, or another instance is open.
 pub fn open(instance: &Path) -> Result<(), FtraceError> {
     let file = |name: &str| {
         let path = instance.join(name);
-        // Not created: a folder that is no tracefs is not changed.
+        // Files are not created, so that a folder outside tracefs stays unchanged.
         open_regular(CWD, &path, OFlags::WRONLY)
             .map(|(file, _)| File::from(file))
             .map_err(|source| FtraceError::Open { path, source })
@@ -83,15 +82,15 @@ fn write(file: impl Fn(&Instance) -> &File, bytes: &[u8]) {
         return;
     };
     let mut file = file(instance);
-    // One write, whole or not at all: a rest would be an event of its own.
+    // One write is done whole or not at all. The rest of a partial write would be an event of its own.
     let why = match file.write(bytes) {
         Ok(_) => return,
         Err(why) => why,
     };
     LOST.fetch_add(1, Relaxed);
-    // A trace that is off (EBADF) or full: counted, reported once; the VM runs on.
+    // A trace that is off (EBADF) or full: the loss is counted and reported once, and the VM runs on.
     if !REPORTED.swap(true, Relaxed) {
-        // Unlike `eprintln!`, no panic where stderr is closed.
+        // `eprintln!` would panic if stderr is closed.
         let _ = writeln!(
             std::io::stderr(),
             "hypertrace: the kernel does not take markers in {}: {why}; events for ftrace are \

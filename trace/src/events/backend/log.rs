@@ -1,7 +1,7 @@
-//! `log`: one line per event on stderr, by one write each.
+//! `log`: one line per event on stderr, written by one write each.
 //!
-//! `PID@SECONDS.MICROSECONDS:NAME TEXT`, Unix time, the format of QEMU's log
-//! backend. Synchronous: the thread waits until the line is written.
+//! The format is that of QEMU's log backend: `PID@SECONDS.MICROSECONDS:NAME TEXT`, in Unix time. Synchronous:
+//! the thread waits until the line is written.
 
 use crate::events::line::Line;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ pub fn lost() -> u64 {
 pub(super) fn write(line: &Line) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut head = Line::new();
-    // A Line takes everything.
+    // Writing to a `Line` does not fail.
     let _ = write!(head, "{}@{}.{:06}:", std::process::id(), now.as_secs(), now.subsec_micros());
     let mut whole = [0; 2 * crate::events::line::MAX_LINE + 1];
     let mut len = 0;
@@ -27,7 +27,7 @@ pub(super) fn write(line: &Line) {
         whole[len..len + part.len()].copy_from_slice(part);
         len += part.len();
     }
-    // Not `eprintln`: that panics when stderr is gone, and is a write a piece.
+    // Not `eprintln!`, which panics if stderr is gone, and makes one write for each piece.
     if std::io::stderr().write_all(&whole[..len]).is_err() {
         LOST.fetch_add(1, Relaxed);
     }

@@ -1,6 +1,6 @@
 //! `syslog`: one message per event, at level info.
 //!
-//! Synchronous, and libc's own lock is taken: the thread may wait for others.
+//! Synchronous, and takes libc's own lock: the thread may wait for others.
 #![allow(unsafe_code)] // libc's syslog(3)
 
 use crate::events::line::{Line, MAX_LINE};
@@ -9,7 +9,7 @@ pub(super) fn write(line: &Line) {
     let mut text = [0u8; MAX_LINE + 1];
     let len = line.as_bytes().len();
     text[..len].copy_from_slice(line.as_bytes());
-    // SAFETY: the format takes one C string, and `text` is one: the line has
-    // no NUL, and at least one follows it.
+    // SAFETY: the format takes one C string, and `text` is one: the line has no NUL, and at least one NUL
+    // follows the line.
     unsafe { libc::syslog(libc::LOG_INFO | libc::LOG_USER, c"%s".as_ptr(), text.as_ptr()) };
 }
