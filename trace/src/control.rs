@@ -1,5 +1,5 @@
-//! Control while a VM runs: switches events and backends and shows the rings. From code,
-//! from the command line, and by the monitor's commands.
+//! Control while a VM runs, from code, from the command line, and by the monitor's commands: switches events
+//! and backends, and shows the rings.
 
 #[cfg(feature = "clap")]
 pub mod args;

@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Most bytes of a file of patterns.
+/// Maximum size of a file of patterns in bytes.
 const MAX_PATTERNS: u64 = 1 << 20;
 
 /// Options of a VMM's own command line, to flatten into its `clap` struct:
@@ -54,7 +54,8 @@ impl FromStr for TraceOptions {
     type Err = String;
 
     fn from_str(text: &str) -> Result<TraceOptions, String> {
-        // As in QEMU's options, two commas are one that separates nothing. No option has a NUL.
+        // As in QEMU's options, two commas stand for one that separates nothing. No option contains a NUL, so
+        // a NUL can mark such commas.
         let text = text.replace(",,", "\0");
         let options = text.split(',').map(|option| option.replace('\0', ",").parse());
         options.collect::<Result<_, _>>().map(TraceOptions)
@@ -95,7 +96,7 @@ pub enum TraceArgsError {
     /// A file of patterns cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -104,14 +105,14 @@ pub enum TraceArgsError {
     /// A line of a file of patterns is no pattern.
     #[error("{}:{line}: {why}", path.display())]
     Line {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// The defect of the line.
         why: String,
     },
-    /// The [command](Session::execute) of the same name refuses it.
+    /// The [command](Session::execute) of the same name refuses the option.
     #[error("{0}")]
     Refused(String),
 }
@@ -123,8 +124,8 @@ impl TraceArgs {
             .any(|option| matches!(option, TraceOption::Enable(..) | TraceOption::Events(_)))
     }
 
-    /// Returns the names of all declared events, a line each, if `--trace help` asks for them. A VMM prints them and
-    /// exits, as QEMU does.
+    /// Returns the names of all declared events, one per line, if `--trace help` asks for them. A VMM prints
+    /// the names and exits, as QEMU does.
     pub fn listing(&self) -> Option<String> {
         self.options().find(|option| **option == TraceOption::Help)?;
         let mut names: Vec<&str> = EVENTS.iter().map(|event| event.name()).collect();
@@ -137,9 +138,9 @@ impl TraceArgs {
         self.trace.iter().flat_map(|options| &options.0)
     }
 
-    /// Applies the options. Returns warnings: patterns that match no declared
-    /// event, which may match a guest's event later, and events that two crates
-    /// of the program [declare differently](crate::event::Clash).
+    /// Applies the options, and returns warnings: about patterns that match no declared event, which may
+    /// match a guest's event later, and about events that two crates of the program [declare
+    /// differently](crate::event::Clash).
     ///
     /// # Errors
     /// If an option cannot be applied. The options after it are not applied.
@@ -177,7 +178,7 @@ fn on_or_off(text: &str) -> (&str, bool) {
     text.strip_prefix('-').map_or((text, true), |text| (text, false))
 }
 
-/// Returns each pattern of a file.
+/// Passes each pattern of a file to `set`.
 fn patterns(
     path: &Path,
     set: &mut impl FnMut(&Pattern, bool) -> Result<(), String>,

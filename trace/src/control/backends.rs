@@ -21,8 +21,8 @@ pub(super) fn names(backends: Backends) -> String {
     if on.is_empty() { "nop".into() } else { on.join(" ") }
 }
 
-/// Switches a backend by its name alone; `ftrace:DIR` and `ftrace-raw:DIR` name
-/// the folder of a tracefs instance.
+/// Switches a backend by its name. In `ftrace:DIR` and `ftrace-raw:DIR`, `DIR` is the folder of a tracefs
+/// instance.
 #[cfg(feature = "events")]
 pub(super) fn switch(name: &str, on: bool) -> Result<String, String> {
     use crate::events::backend::{self, ftrace};
@@ -50,7 +50,7 @@ pub(super) fn switch(name: &str, on: bool) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// Refuses to switch a backend: there is none but the session.
+/// Refuses to switch a backend, because there is none but the session.
 #[cfg(not(feature = "events"))]
 pub(super) fn switch(_name: &str, _on: bool) -> Result<String, String> {
     Err("there is no backend but the session: this VMM is built without declared events (the \

@@ -1,6 +1,5 @@
-//! Control of a session while a VM runs: the events that are on, the backends,
-//! and the rings' contents. All of it is available to code and as commands of
-//! the monitor.
+//! Control of a session while a VM runs: the events that are on, the backends, and the rings' contents. Each
+//! of these is available both to code and as a command of the monitor.
 
 use super::backends;
 use super::monitor::{Monitor, MonitorError};
@@ -23,7 +22,7 @@ impl Session {
     /// former file is not removed.
     ///
     /// # Errors
-    /// If it cannot be made or written, or is something else.
+    /// If the file cannot be made or written, or is something else.
     pub fn set_simple_file(&self, path: &Path) -> Result<(), WriteFailed> {
         let mut engine = self.engine();
         if engine.recorder.is_some() {
@@ -32,24 +31,23 @@ impl Session {
         }
         let failed = WriteFailed::on("begin a trace in", path);
         let dir = engine.state.trace.destination.folder().map_err(failed)?.clone();
-        // Events so far belong to the former state.
+        // Events so far belong to the former file.
         engine.pass();
         let Engine { simple, state: TraceState { clocks, failures, .. }, .. } = &mut *engine;
         simple.set(path, &dir, &clocks.host, failures)
     }
 
-    /// Begins to serve the [commands](Session::execute) at the control socket
-    /// in the session's directory.
+    /// Begins to serve the [commands](Session::execute) at the control socket in the session's directory.
     ///
     /// # Errors
-    /// If the socket cannot be made, or the session is written to a journal. In a jail without `/proc`, the session's directory must be found by
-    /// its path: serve before the process enters it.
+    /// If the socket cannot be made, or the session is written to a journal. In a jail without `/proc`, the
+    /// session's directory must be found by its path, so call this before the process enters the jail.
     pub fn serve(&self) -> Result<Monitor, MonitorError> {
         self.serve_after(|| Ok(()))
     }
 
-    /// Begins to serve as [`Session::serve`] does, on a thread that calls `before` first: there the VMM
-    /// installs the thread's seccomp filter. `hypertrace_vmm::syscalls` has the list of the thread's calls.
+    /// Begins to serve as [`Session::serve`] does, on a thread that calls `before` first. In `before`, the
+    /// VMM installs the thread's seccomp filter. `hypertrace_vmm::syscalls` lists the thread's system calls.
     ///
     /// # Errors
     /// As [`Session::serve`], or if `before` fails.
@@ -64,10 +62,11 @@ impl Session {
         Monitor::start_in(folder.clone(), before, move |line| session.execute(line))
     }
 
-    /// Executes a command of the monitor and returns its text.
+    /// Executes a command of the monitor, and returns the reply's text.
     ///
     /// # Errors
-    /// A message about the command, and a list of all commands.
+    /// If the command fails. The error is a message about the command; for a wrong command, it lists all
+    /// commands or the command's usage.
     pub fn execute(&self, line: &str) -> Result<String, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match *words.as_slice() {
@@ -87,7 +86,7 @@ impl Session {
                 self.set_simple_file(Path::new(path)).map_err(|e| error_chain(&e))?;
                 Ok(format!("writing to {path}"))
             }
-            // As in QEMU's monitor, the file stays.
+            // Without a path, the file stays, as in QEMU's monitor.
             ["trace-file", "set"] => Ok(String::new()),
             ["trace-file", "flush"] => {
                 self.engine().pass();
@@ -132,7 +131,7 @@ impl Session {
     fn info_events(&self, pattern: &str) -> Result<String, String> {
         let pattern: Pattern = pattern.parse().map_err(|e| error_chain(&e))?;
         let declared = EVENTS.iter().map(|event| (event.name().to_owned(), event.is_wanted(), ""));
-        // A copy, because the drain waits for the engine.
+        // The names are copied, so that the drain need not wait for the engine's lock.
         let guests: Vec<_> = {
             let engine = self.engine();
             let names = engine.state.classes.wanted.names();
@@ -164,7 +163,7 @@ impl Session {
 
     fn trace_file(&self, on: bool) -> Result<String, String> {
         let mut engine = self.engine();
-        // Events so far belong to the former state.
+        // Events so far belong to the former state of the file.
         engine.pass();
         match &mut engine.simple.file {
             Some(simple) => {
@@ -184,7 +183,7 @@ fn switch(state: &str) -> Result<bool, String> {
     }
 }
 
-/// Returns a command's usage; `None` if there is no such command.
+/// Returns the usage of a command, or `None` if there is no such command.
 fn usage(name: &str) -> Option<String> {
     let lines = HELP.lines().filter(|line| line.split(' ').next() == Some(name));
     let lines: Vec<&str> = lines.collect();

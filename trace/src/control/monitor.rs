@@ -1,5 +1,5 @@
-//! The monitor: commands to a VMM while it runs, through the Unix stream socket
-//! `DIR/control.sock` of its session.
+//! The monitor: takes commands to a VMM while it runs, through the Unix stream socket `DIR/control.sock` of
+//! the VMM's session.
 //!
 //! ```no_run
 //! use hypertrace_trace::monitor::Monitor;
@@ -15,12 +15,11 @@
 //! ```
 //!
 //! # Protocol
-//! `hypertrace ctl` uses it. A person at a terminal can use
-//! `socat - UNIX:DIR/control.sock` or `nc -U DIR/control.sock`.
+//! `hypertrace ctl` uses this protocol. A person at a terminal can use `socat - UNIX:DIR/control.sock` or `nc
+//! -U DIR/control.sock`.
 //!
-//! A *request* is one line of UTF-8, at most [`MAX_COMMAND`] bytes, ended by LF or
-//! CRLF. Its *reply* is the text, which is any number of lines that begin with two
-//! spaces, and then one line that does not:
+//! A *request* is one line of UTF-8, at most [`MAX_COMMAND`] bytes, ended by LF or CRLF. A *reply* is its
+//! text, any number of lines that begin with two spaces, and then one line that does not begin so:
 //!
 //! ```text
 //! info trace-events virtio_*
@@ -44,19 +43,17 @@
 //!   command.
 //!
 //! # One client at a time
-//! Clients are served one after another, in the order in which they connect; the
-//! others wait in the socket's queue. A client may stay for as long as it likes
-//! while no other one waits. When one does, a client that has neither completed a
-//! request nor read any of its reply for [`IDLE`] gives way: its connection is
-//! closed, after a line `error: ...` if it was between two replies. A program
-//! that may pause therefore connects for each command, as `hypertrace ctl` does.
+//! Clients are served one after another, in the order in which they connect. Further clients wait in the
+//! socket's queue. While no other client waits, the served client may stay for as long as it likes. Once
+//! another client waits, a client that has neither completed a request nor read any part of a reply for
+//! [`IDLE`] gives way: its connection is closed, after a line `error: ...` if it was between two replies. So
+//! a program that may pause connects for each command, as `hypertrace ctl` does.
 //!
 //! # What it does not do
-//! It knows no commands; the closure does. It asks for no password: the socket
-//! has mode 0600 and is never more open than that. Commands run on the monitor's
-//! one thread. A slow command therefore delays other clients, but no vCPU and no
-//! drain loop. A command begins after earlier replies are sent, so clients occupy
-//! at most one request and [`MAX_REPLY`] bytes of memory.
+//! The monitor knows no commands: the closure does. It asks for no password: the socket always has mode 0600.
+//! Commands run on the monitor's one thread, so a slow command delays other clients, but no vCPU and no drain
+//! loop. A command begins after earlier replies are sent, so clients occupy at most one request and
+//! [`MAX_REPLY`] bytes of memory.
 
 #[doc(hidden)]
 pub mod socket;
@@ -78,18 +75,18 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The socket's name in the session's directory.
+/// Name of the socket in the session's directory.
 pub const SOCKET: &str = "control.sock";
-/// Bytes of a request, without its line end.
+/// Maximum size of a request without its line end, in bytes.
 pub const MAX_COMMAND: usize = 4096;
-/// Bytes of a reply; an error replaces a longer one.
+/// Maximum size of a reply in bytes. An error replaces a longer reply.
 pub const MAX_REPLY: usize = 1 << 20;
 /// Time after which an idle client gives way to one that waits.
 pub const IDLE: Duration = Duration::from_secs(1);
 
-/// The last line to a client that gives way.
+/// The last line that is sent to a client that gives way.
 const GAVE_WAY: &[u8] = b"error: another client waits and this one was idle; connect again\n";
-/// Time until the next try when the machine is out of descriptors or memory.
+/// Time until the next try after the machine ran out of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
 /// Error of starting a monitor.
@@ -99,13 +96,13 @@ pub enum MonitorError {
     /// The session's directory cannot be opened.
     #[error("cannot use {} as a session directory", path.display())]
     Directory {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// Another process, or another monitor of this one, answers there.
+    /// Another process, or another monitor of this process, listens at the socket.
     #[error("{} is in use by a running VMM; give another session directory", .0.display())]
     InUse(PathBuf),
     /// A file that is not a socket has this name.
@@ -114,36 +111,34 @@ pub enum MonitorError {
     /// The socket cannot be made.
     #[error("cannot listen at {}", path.display())]
     Socket {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// The thread cannot be started, or the function that it calls first has failed.
+    /// The thread cannot be started, or the function that the thread calls first has failed.
     #[error("cannot start the monitor's thread")]
     Thread(#[source] io::Error),
 }
 
-/// A running monitor. When it is dropped, it waits for the command that runs,
-/// ends its thread and removes the socket. After a fork it belongs to the
-/// parent only.
+/// A running monitor. Dropping the monitor waits for the command that runs, ends the thread and removes the
+/// socket. After a fork, the monitor belongs to the parent only.
 #[derive(Debug)]
 pub struct Monitor {
-    /// End of a connection to the thread: its close wakes the thread, which then ends.
+    /// One end of a connection to the thread. Closing this end wakes the thread, which then ends.
     wake: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
     entry: Entry,
 }
 
 impl Monitor {
-    /// Listens in this directory. `execute` answers one command, with its text or
-    /// with an error message. If it panics, the client gets an error and the next
-    /// command is executed as usual.
+    /// Listens in the directory `dir`. `execute` answers one command, with the reply's text or with an error
+    /// message. If `execute` panics, the client gets an error, and the next command is executed as usual.
     ///
     /// # Errors
-    /// If the socket cannot be made, or another monitor answers there. A dead
-    /// process's socket is replaced.
+    /// If the socket cannot be made, or another monitor listens there. The socket of a dead process is
+    /// replaced.
     pub fn start(
         dir: &Path,
         execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
@@ -153,7 +148,7 @@ impl Monitor {
         Monitor::start_in(folder, || Ok(()), execute)
     }
 
-    /// Starts in the same way in a directory that is open already. The thread calls `before` first.
+    /// Starts in the same way in an open directory. The thread calls `before` first.
     ///
     /// # Errors
     /// As [`Monitor::start`], or if `before` fails.
@@ -170,7 +165,7 @@ impl Monitor {
         let run = move || {
             let before = before();
             let failed = before.is_err();
-            // The receiver waits for it.
+            // The receiver waits for this message, so sending cannot fail.
             let _ = began.send(before);
             if !failed {
                 server.serve();
@@ -178,7 +173,7 @@ impl Monitor {
         };
         let thread = thread::Builder::new().name("ht-monitor".into()).spawn(run);
         let thread = thread.map_err(MonitorError::Thread)?;
-        // Without an answer, `before` has panicked.
+        // If the channel closes without a message, `before` has panicked.
         let before = begins.recv().unwrap_or_else(|gone| Err(io::Error::other(gone)));
         let monitor = Monitor { wake: Some(waker), thread: Some(thread), entry };
         before.map(|()| monitor).map_err(MonitorError::Thread)
@@ -196,8 +191,8 @@ impl Drop for Monitor {
             return; // a fork's copy: there is no thread here to wait for
         }
         self.wake = None;
-        // A command may have dropped the monitor's last owner. The drop then
-        // runs on the monitor's own thread, which cannot wait for itself.
+        // A command may have dropped the monitor's last owner. In that case this drop runs on the monitor's
+        // own thread, which cannot wait for itself.
         let thread = self.thread.take().filter(|t| t.thread().id() != thread::current().id());
         if let Some(thread) = thread {
             let _ = thread.join(); // its panics were reported already
@@ -205,7 +200,7 @@ impl Drop for Monitor {
     }
 }
 
-/// State of the thread.
+/// State of the monitor's thread.
 struct Server<E> {
     listener: UnixListener,
     /// Readable when the monitor is dropped.
@@ -222,7 +217,7 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
             match self.listener.accept() {
                 Ok((stream, _)) => _ = self.converse(&stream),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                // No descriptors: the listener stays readable, and the loop must not spin.
+                // No descriptors are left. The listener stays readable, and the loop must not spin.
                 Err(_) => thread::sleep(BACK_OFF),
             }
         }
@@ -252,8 +247,8 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
         }
     }
 
-    /// Waits until a client, idle since `moved`, has sent something or has room. Returns `None`
-    /// if it gives way to another, or the monitor ends.
+    /// Waits until a client, idle since `moved`, has sent something or has room for a reply. Returns `None`
+    /// if the client gives way to another one, or if the monitor ends.
     fn wait(&self, stream: &UnixStream, ready: PollFlags, moved: Instant) -> Option<()> {
         loop {
             let left = IDLE.checked_sub(moved.elapsed());
@@ -272,8 +267,8 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
         }
     }
 
-    /// Waits until one of these is ready, a signal comes or the time is over. Returns which are,
-    /// or `None` if the monitor ends.
+    /// Waits until one of `fds` is ready, a signal arrives or the time is over. Returns which of them are
+    /// ready, or `None` if the monitor ends.
     fn poll<const N: usize>(
         &self,
         fds: [PollFd<'_>; N],
@@ -291,8 +286,7 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
     }
 }
 
-/// Sends as many bytes as there is room for. Raises no SIGPIPE in a VMM that does
-/// not ignore it.
+/// Sends as many bytes as there is room for. Raises no SIGPIPE, which a VMM may not ignore.
 fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
     retry(|| rustix::net::send(stream, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))
 }
@@ -304,20 +298,20 @@ fn is_closed(mut stream: &UnixStream) -> bool {
     }
 }
 
-/// What a client has sent.
+/// Bytes that a client has sent.
 #[derive(Default)]
 struct Input {
-    /// Bytes that are not yet executed: less than a line and one read.
+    /// Bytes that are not executed yet: less than a line and one read.
     bytes: Vec<u8>,
-    /// True in a line that was too long.
+    /// True inside a line that was too long.
     skipping: bool,
 }
 
 impl Input {
-    /// Receives what there is.
+    /// Receives the bytes that have arrived.
     ///
     /// # Errors
-    /// If the client sends nothing more.
+    /// If the client has closed its sending side or the connection fails.
     fn receive(&mut self, mut stream: &UnixStream) -> io::Result<()> {
         let mut chunk = [0; 4096];
         match stream.read(&mut chunk) {
@@ -337,7 +331,7 @@ impl Input {
                     self.bytes.clear();
                     return None;
                 }
-                // One byte more than the longest request, because the last may be a CR.
+                // One byte more than the longest request, because the last byte may be a CR.
                 if self.bytes.len() <= MAX_COMMAND + 1 {
                     return None;
                 }
@@ -370,12 +364,12 @@ fn run(
     if command.trim().is_empty() {
         return Ok(String::new());
     }
-    // Anything that a panic leaves half done is the closure's own state.
+    // Only the closure's own state can be left half changed by a panic.
     catch_unwind(AssertUnwindSafe(|| execute(command)))
         .unwrap_or_else(|_| Err("the command failed inside the VMM; its log says where".into()))
 }
 
-/// Returns a reply in the format of the protocol.
+/// Formats a reply for the protocol.
 fn reply(result: Result<String, String>) -> Vec<u8> {
     let (text, end) = match &result {
         Ok(text) => (text.as_str(), None),
@@ -407,8 +401,8 @@ fn reply(result: Result<String, String>) -> Vec<u8> {
     reply.into_bytes()
 }
 
-/// Escapes control characters. Names and paths in a reply may be a guest's and
-/// must not control the terminal of a user of socat.
+/// Escapes control characters. A guest may have chosen the names and paths in a reply, which must not control
+/// the terminal of a user of socat.
 fn escape(line: &str, out: &mut String) {
     for c in line.chars() {
         // Writing to a String does not fail.
@@ -441,7 +435,7 @@ mod tests {
 
         while waiting.read(&mut [0]).is_err() {
             assert!(begun.elapsed() < 20 * IDLE, "the idle client is still connected");
-            // SAFETY: the handler does nothing, and the monitor has its thread.
+            // SAFETY: the handler does nothing, and the monitor has its own thread.
             unsafe {
                 libc::signal(libc::SIGUSR2, nothing as extern "C" fn(_) as libc::sighandler_t);
                 libc::pthread_kill(thread, libc::SIGUSR2);

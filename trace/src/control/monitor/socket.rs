@@ -1,4 +1,4 @@
-//! Creation, lookup and removal of a socket in a directory.
+//! Creates, finds and removes a socket in a directory.
 
 use super::{MonitorError, SOCKET};
 use crate::ctf::Folder;
@@ -14,21 +14,20 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of an address's path, with a NUL (`sun_path`, unix(7)).
+/// Maximum size of an address's path in bytes, with a NUL (`sun_path`, unix(7)).
 const MAX_ADDRESS: usize = 108;
-/// Clients that wait in the socket's queue; others wait in connect(2).
+/// Maximum number of clients that wait in the socket's queue; others wait in connect(2).
 const QUEUE: i32 = 128;
 
-/// Connects to the monitor of the session in `dir`, whatever the length of its
-/// path. The stream is blocking.
+/// Connects to the monitor of the session in `dir`, however long the path is. The stream is blocking.
 ///
 /// # Errors
-/// `NotFound` or `NotADirectory` if there is no such directory or no socket in it,
-/// `ConnectionRefused` if no process listens there, `PermissionDenied` if it is another
-/// user's, `TimedOut` if it listens but accepts no client within `timeout`.
+/// `NotFound` or `NotADirectory` if there is no such directory or no socket in it, `ConnectionRefused` if no
+/// process listens there, `PermissionDenied` if the socket is another user's, `TimedOut` if a process listens
+/// but accepts no client within `timeout`.
 pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let begun = Instant::now();
-    // The caller may not be allowed to read the directory.
+    // PATH is enough, because the caller may not be allowed to read the directory.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = retry(|| openat(rustix::fs::CWD, dir, flags, Mode::empty()))?;
     let address = address(&directory, &std::path::absolute(dir)?, SOCKET);
@@ -58,9 +57,9 @@ fn try_connect(address: &Path) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Returns a path to `name` in an open directory. The path uses the descriptor, so that it cannot
-/// lead to another directory which has the same path by now. Without `/proc`, as for a VMM in a
-/// jail, it uses the directory's path if that fits an address.
+/// Returns a path to `name` in an open directory. The path goes through the descriptor, so that it cannot
+/// lead to another directory that has the same path by now. Without `/proc`, as for a VMM in a jail, returns
+/// a path through the directory's own path, if that fits an address.
 fn address(directory: &impl AsRawFd, path: &Path, name: impl AsRef<OsStr>) -> PathBuf {
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let direct = path.join(name.as_ref());
@@ -70,24 +69,24 @@ fn address(directory: &impl AsRawFd, path: &Path, name: impl AsRef<OsStr>) -> Pa
     by_descriptor.join(name.as_ref())
 }
 
-/// The socket's entry in the directory, removed on drop.
+/// A socket's entry in a directory, removed on drop.
 #[derive(Debug)]
 pub struct Entry {
     folder: Folder,
     name: OsString,
     path: PathBuf,
-    /// The socket's device and inode, so that no other's entry is removed.
+    /// Device and inode of the socket, so that no other socket's entry is removed.
     inode: (u64, u64),
     process: u32,
 }
 
 impl Entry {
-    /// Returns true if this process made it, and not its parent before a fork.
+    /// Returns true if this process made the entry, and not its parent before a fork.
     pub fn is_this_process(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Returns the path where it was made.
+    /// Returns the path at which the socket was made.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -105,24 +104,25 @@ fn is_socket(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Socket
 }
 
-/// Makes a socket, in place of one that nobody serves. Only the user may connect. It gets its name last, after it
-/// has its mode and listens.
+/// Makes a socket, in place of one that nobody serves. Only this user may connect. The socket gets its name
+/// last, when it has its mode and listens.
 ///
 /// # Errors
-/// If it cannot be made, or another process listens at a socket of this name, or it is another kind of file's.
+/// If the socket cannot be made, another process listens at a socket of this name, or another kind of file
+/// has the name.
 pub fn listen(
     folder: Folder,
     name: impl AsRef<OsStr>,
 ) -> Result<(UnixListener, Entry), MonitorError> {
     let name = name.as_ref();
-    // A VMM may change its working directory while the socket is used.
+    // The path is made absolute, because a VMM may change its working directory while the socket is used.
     let path = std::path::absolute(folder.path()).unwrap_or_else(|_| folder.path().to_owned());
     let at = path.join(name);
     let failed = |source| MonitorError::Socket { path: at.clone(), source };
 
     let folder = folder.moved(path);
     let _lock = lock(&folder).map_err(failed)?;
-    // A connection to a plain file is also refused.
+    // Checked first, because a connection to a plain file is refused as one to a dead socket is.
     if folder.stat_of(name).is_ok_and(|there| !is_socket(&there)) {
         return Err(MonitorError::NotASocket(at));
     }
@@ -131,7 +131,7 @@ pub fn listen(
     }
     let process = std::process::id();
     let newborn = format!(".{SOCKET}-{process}");
-    // One that a killed process of this number has left.
+    // A killed process with the same pid may have left this name.
     let _ = unlinkat(&folder, &newborn, AtFlags::empty());
     let named = new_socket(&folder, &newborn).and_then(|(listener, inode)| {
         retry(|| renameat(&folder, &newborn, &folder, name))?;
@@ -148,11 +148,12 @@ pub fn listen(
 fn new_socket(folder: &Folder, name: &str) -> io::Result<(UnixListener, (u64, u64))> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Before it has a name: bind(2) gives the file the mode of the descriptor, less the umask.
+    // Set before the socket has a name, because bind(2) gives the file the mode of the descriptor, less the
+    // umask.
     fchmod(&socket, Mode::from_raw_mode(0o600))?;
     bind(&socket, &SocketAddrUnix::new(address(&folder.as_fd(), folder.path(), name))?)?;
     rustix::net::listen(&socket, QUEUE)?;
-    // Where there is no `/proc`, a directory of this path may be another by now.
+    // Without `/proc`, another directory may have the path by now.
     let made = folder.stat_of(name)?;
     if is_socket(&made) {
         Ok((socket.into(), inode(&made)))
@@ -161,12 +162,11 @@ fn new_socket(folder: &Folder, name: &str) -> io::Result<(UnixListener, (u64, u6
     }
 }
 
-/// Locks the directory, so that two processes that start at the same time do not
-/// take each other's socket for a dead one. Other programs may hold the lock for
-/// their own reasons, perhaps as long as the VMM runs, so the wait is short and
-/// the monitor starts without the lock then.
+/// Locks the directory, so that two processes that start at the same time do not take each other's socket for
+/// a dead one. Other programs may hold the lock for their own reasons, perhaps as long as the VMM runs. So
+/// the wait is short, and after it the monitor starts without the lock.
 fn lock(folder: &Folder) -> io::Result<OwnedFd> {
-    // A separate open file description: its close releases the lock.
+    // A separate open file description, so that closing it releases the lock.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let file = retry(|| openat(folder, ".", flags, Mode::empty()))?;
     let locked = || retry(|| flock(&file, FlockOperation::NonBlockingLockExclusive));
@@ -203,7 +203,7 @@ mod tests {
         let [own, moved] = ["own", "moved"].map(|name| dir.path().join(name));
         fs::create_dir(&own).unwrap();
         let (_listener, entry) = listen(Folder::open(&own, Share::Owner).unwrap(), "s").unwrap();
-        // Another directory gets the path, with the same socket in it.
+        // Another directory gets the path, and has the same socket in it.
         fs::rename(&own, &moved).unwrap();
         fs::create_dir(&own).unwrap();
         fs::hard_link(moved.join("s"), own.join("s")).unwrap();
