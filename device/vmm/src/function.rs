@@ -10,24 +10,28 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A BAR that the guest has moved to an address where the bus does not have it. The VMM moves it on its bus and
-/// calls [`PciFunction::move_bar`], or refuses and calls [`PciFunction::restore_bar`].
+/// A BAR whose address in the guest differs from its address on the bus, because the guest has moved it. The
+/// VMM moves the BAR on its bus and calls [`PciFunction::move_bar`], or refuses and calls
+/// [`PciFunction::restore_bar`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarMove {
     /// The BAR.
     pub bar: Bar,
-    /// Address on the bus.
+    /// Address of the BAR on the bus.
     pub from: u64,
-    /// Address that the guest has chosen: it may be over RAM, or over another device.
+    /// Address that the guest has chosen, which may be over RAM, or over another device.
     pub to: u64,
 }
 
-/// The device as a PCI function: config space, and BARs that are mapped where both the guest and the bus have them.
+/// The device as a PCI function: config space and BARs. A BAR is mapped while the guest and the bus have it
+/// at the same address.
 ///
-/// Loads and stores of BARs take no lock, and no lock is held while the VMM maps a BAR. A thread that changes
-/// the BARs while another one maps them leaves its change to that one; a guest that does so without end has BARs that trap.
+/// Loads from BARs and stores to BARs take no lock, and no lock is held while the VMM maps a BAR. A thread
+/// that changes the BARs while another thread maps BARs leaves the change to the other thread. If a guest
+/// changes its BARs without end, all its BARs trap.
 pub struct PciFunction {
-    // Before the device's memory: a VM that this is the last one to hold ends first.
+    // Declared before the device, so that this field is dropped first: if it is the last reference to the VM,
+    // the VM ends before the device's memory goes away.
     vm: Arc<dyn Vm>,
     pub(crate) function: Inner,
     form: BarForm,
@@ -35,16 +39,17 @@ pub struct PciFunction {
     places: Mutex<Places>,
 }
 
-/// Steps of a change of BARs: each is unmapped and mapped, and once more for another vCPU's change meanwhile.
+/// Maximum number of steps of a change of BARs. Each BAR may be unmapped and mapped, and once more if another
+/// vCPU changes the BARs meanwhile.
 const MAX_STEPS: usize = 16;
 
-/// Where the BARs are.
+/// Addresses of the BARs.
 #[derive(Debug)]
 struct Places {
     bus: Bars,
-    /// Address at which each BAR is mapped or was tried to.
+    /// Address at which each BAR is mapped, or at which mapping it was tried.
     mapped: [Option<u64>; 4],
-    /// A thread maps or unmaps a BAR, and looks for more to do afterwards.
+    /// Whether a thread maps or unmaps BARs now. This thread looks for more to do before it clears the flag.
     is_busy: bool,
 }
 
@@ -58,10 +63,11 @@ impl fmt::Debug for PciFunction {
 }
 
 impl PciFunction {
-    /// Makes a function as after a reset. It decodes nothing until the guest sets memory space in COMMAND.
+    /// Makes a function as after a reset. The function decodes no BAR until the guest sets memory space in
+    /// COMMAND.
     ///
     /// # Errors
-    /// If BARs of this form cannot be so large.
+    /// If a BAR is too large for this form.
     pub fn new(
         device: &Device,
         vm: Arc<dyn Vm>,
@@ -80,33 +86,36 @@ impl PciFunction {
         self.form.bars(self.device.chip().geometry())
     }
 
-    /// Returns the BAR at a register of config space, BAR 0 to 5. `None`: there is none, or the upper half of an address.
+    /// Returns the BAR with index `index` (0 to 5), or `None` if there is no such BAR or this index is the
+    /// upper half of an address.
     pub fn bar(&self, index: usize) -> Option<Bar> {
         self.bars().into_iter().find(|bar| bar.index == index)
     }
 
-    /// Returns the address at which the guest has a BAR, for a bus that follows the guest. `None`: it decodes none.
+    /// Returns the address at which the guest has a BAR, for a bus that follows the guest, or `None` if the
+    /// BAR is not decoded.
     pub fn address(&self, region: Region) -> Option<u64> {
         self.function.decoded(region)
     }
 
-    /// Sets where the bus has the BARs, for a bus that allocates the addresses after the function is made. The guest
-    /// has not run yet.
+    /// Sets the addresses of the BARs on the bus, for a bus that allocates the addresses after the function
+    /// is made. Call this before the guest runs.
     pub fn set_bars(&self, bars: Bars) {
         self.places().bus = bars;
         self.program();
     }
 
-    /// Performs a load from config space, of any length. Fills every byte.
+    /// Performs a load from config space, of any length. Fills every byte of `data`.
     pub fn config_read(&self, offset: u64, data: &mut [u8]) {
         self.function.config_read(offset, data);
     }
 
-    /// Performs a store to config space. Returns the BARs that are not where the bus has them.
+    /// Performs a store to config space. Returns the BARs that this store has moved to an address other than
+    /// their address on the bus.
     pub fn config_write(&self, offset: u64, data: &[u8]) -> Vec<BarMove> {
         let mut changes = Vec::new();
         self.function.config_write(offset, data, |change| changes.push(change));
-        // Where a BAR is not mapped, it traps.
+        // Errors are ignored, because a BAR that is not mapped traps.
         let _ = self.settle();
         let Bars::At(bases) = self.places().bus else { return Vec::new() };
         let moved = |change: BarChange| {
@@ -116,19 +125,20 @@ impl PciFunction {
         changes.into_iter().filter_map(moved).collect()
     }
 
-    /// Returns a dword of config space, for a bus that counts it in dwords.
+    /// Returns a dword of config space, for a bus that addresses config space in dwords.
     pub fn read_register(&self, register: usize) -> u32 {
         let mut data = [0; 4];
         self.config_read(offset_of(register), &mut data);
         u32::from_le_bytes(data)
     }
 
-    /// Performs a store to a dword of config space, `offset` bytes into it, as [`PciFunction::config_write`].
+    /// Performs a store to config space, `offset` bytes into a dword, like [`PciFunction::config_write`].
     pub fn write_register(&self, register: usize, offset: u64, data: &[u8]) -> Vec<BarMove> {
         self.config_write(offset_of(register).saturating_add(offset), data)
     }
 
-    /// Performs a load from a BAR, by address. Fills every byte, with ones if no BAR is there. Takes no lock.
+    /// Performs a load from a BAR, by address. Fills every byte of `data`, with ones if no BAR is at this
+    /// address. Takes no lock.
     pub fn read(&self, gpa: u64, data: &mut [u8]) {
         if !self.function.read(gpa, data) {
             data.fill(0xff);
@@ -140,11 +150,12 @@ impl PciFunction {
         self.function.write(gpa, data);
     }
 
-    /// Notes that the bus has moved a BAR, and maps it there. If another thread maps BARs at this time, it does that soon
-    /// after; until then, the old place may still be mapped.
+    /// Notes that the bus has moved a BAR, and maps the BAR at the new address. If another thread maps BARs
+    /// at the same time, the other thread soon maps the moved BAR, too; until then, the BAR may still be
+    /// mapped at its old address.
     ///
     /// # Errors
-    /// If the hypervisor refuses: the BAR traps then.
+    /// If the hypervisor refuses. The BAR traps then.
     pub fn move_bar(&self, region: Region, to: u64) -> io::Result<()> {
         if let Bars::At(bases) = &mut self.places().bus {
             bases[region as usize] = to;
@@ -152,14 +163,16 @@ impl PciFunction {
         self.settle()
     }
 
-    /// Sets a BAR back to where the bus has it, because the bus has refused to move it: the guest reads the old address.
+    /// Sets a BAR back to its address on the bus, because the bus has refused to move the BAR. The guest then
+    /// reads the old address.
     pub fn restore_bar(&self, region: Region) {
         let Bars::At(bases) = self.places().bus else { return };
         self.function.set_bar(region, bases[region as usize], |_| ());
         let _ = self.settle();
     }
 
-    /// Returns the BAR that the bus has at an address, for a bus that names its BARs so and has no two at one address.
+    /// Returns the BAR at an address of the bus, for a bus that identifies a BAR by its address and never has
+    /// two BARs at one address.
     pub fn bar_at(&self, base: u64) -> Option<Region> {
         match &self.places().bus {
             Bars::At(bases) => {
@@ -169,22 +182,23 @@ impl PciFunction {
         }
     }
 
-    /// Resets config space and the device, as a reset of the machine does. No vCPU runs.
+    /// Resets config space and the device, as a reset of the machine does. Call this while no vCPU runs.
     pub fn reset(&self) {
         self.function.reset(|_| ());
         let _ = self.settle();
         self.program();
     }
 
-    /// Returns the state, for [`Saved::pci`](crate::Saved::pci).
+    /// Returns the state of the function, for [`Saved::pci`](crate::Saved::pci).
     pub fn save(&self) -> SavedFunction {
         SavedFunction { config: self.function.state(), bars: self.places().bus.clone() }
     }
 
-    /// Restores config space and the bus's addresses, and maps the BARs that were decoded. No vCPU has run yet.
+    /// Restores config space and the addresses on the bus, and maps the BARs that were decoded. Call this
+    /// before any vCPU runs.
     ///
     /// # Errors
-    /// If the state is of another function, or of another kind of bus: then nothing was done.
+    /// If the state belongs to another function or to another kind of bus. Nothing has changed then.
     pub fn load(&self, saved: &SavedFunction) -> Result<(), RestoreError> {
         let before = self.places().bus.clone();
         for ((what, expected), (_, found)) in before.fixed().into_iter().zip(saved.bars.fixed()) {
@@ -198,7 +212,7 @@ impl PciFunction {
         Ok(())
     }
 
-    /// Stores the bus's addresses to the BARs.
+    /// Stores the addresses on the bus to the BARs.
     fn program(&self) {
         let Bars::At(bases) = self.places().bus else { return };
         for (region, base) in Region::ALL.into_iter().zip(bases) {
@@ -207,8 +221,8 @@ impl PciFunction {
         let _ = self.settle();
     }
 
-    /// Maps each BAR where both the guest and the bus have it, and unmaps it elsewhere. If another thread does so already,
-    /// that one does the rest. Returns the first error.
+    /// Maps each BAR that the guest and the bus have at the same address, and unmaps all other BARs. If
+    /// another thread is doing so already, leaves the work to the other thread. Returns the first error.
     fn settle(&self) -> io::Result<()> {
         if std::mem::replace(&mut self.places().is_busy, true) {
             return Ok(());
@@ -217,7 +231,8 @@ impl PciFunction {
         let mut done = Ok(());
         for _ in 0..MAX_STEPS {
             match self.next_step() {
-                // It is not busy any more, as of the same look at what there is to do.
+                // `next_step` has cleared `is_busy` in the same critical section in which it found nothing to
+                // do.
                 None => {
                     std::mem::forget(busy);
                     return done;
@@ -228,8 +243,8 @@ impl PciFunction {
                 Some((region, gpa, false)) => self.device.remove(&*self.vm, region, gpa),
             }
         }
-        // A guest whose other vCPU changes its BARs all the time does not keep this thread: all of them trap, until the next
-        // change after this.
+        // Another vCPU of the guest may change the BARs all the time. So that this does not keep the thread,
+        // all BARs are unmapped and trap until the next change.
         let mapped = std::mem::take(&mut self.places().mapped);
         for (region, gpa) in Region::ALL.into_iter().zip(mapped) {
             if let Some(gpa) = gpa {
@@ -239,7 +254,8 @@ impl PciFunction {
         done
     }
 
-    /// Returns what is to be mapped (true) or unmapped next, and where. `None`: nothing, and it is not busy any more.
+    /// Returns the BAR that is to be mapped (true) or unmapped (false) next, and its address. If there is
+    /// nothing to do, clears `is_busy` and returns `None`.
     fn next_step(&self) -> Option<(Region, u64, bool)> {
         let places = &mut *self.places();
         let Places { bus, mapped, .. } = &*places;
@@ -249,7 +265,7 @@ impl PciFunction {
         });
         let differing = Region::ALL.into_iter().zip(mapped.iter().zip(wanted));
         let differing = differing.filter(|(_, (mapped, wanted))| **mapped != *wanted);
-        // First all that goes away: a BAR may go where another one was.
+        // BARs are unmapped first, because a BAR may move to an address where another BAR was.
         let next = differing.min_by_key(|(_, (mapped, _))| mapped.is_none());
         let step = next.and_then(|(region, (mapped, wanted))| match *mapped {
             Some(from) => Some((region, from, false)),
@@ -267,7 +283,8 @@ impl PciFunction {
     }
 }
 
-/// The thread that maps and unmaps BARs. Its drop lets another one do so, also after a panic of the VMM's call.
+/// Guard of the thread that maps and unmaps BARs. The drop lets other threads do so, also after a panic in a
+/// call of the VMM.
 struct Busy<'a>(&'a Mutex<Places>);
 
 impl Drop for Busy<'_> {
@@ -277,11 +294,11 @@ impl Drop for Busy<'_> {
 }
 
 fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
-    // No code of the VMM runs while it is locked.
+    // A poisoned lock is used all the same, because no code of the VMM runs while it is locked.
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the offset of a dword of config space, whatever a bus takes for its number.
+/// Returns the offset of a dword of config space. Saturates, because a bus may pass any number.
 fn offset_of(register: usize) -> u64 {
     (register as u64).saturating_mul(4)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Session, device and drain thread.
+//! The device with its session and its drain thread.
 
 use crate::saved::Saved;
 use crate::vm::Device;
@@ -15,43 +15,45 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// Error of the device. Guests cause none.
+/// Error of the device. A guest cannot cause an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The session cannot be created, or not be written to its end.
+    /// The session cannot be created, or cannot be written to its end.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// There is no memory for the rings.
+    /// The host has no memory for the rings.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The process has no descriptors left.
     #[error("cannot make an eventfd")]
     EventFd(#[source] io::Error),
-    /// There is no thread, or the function that it calls first has failed.
+    /// The thread cannot be started, or the function that it calls first has failed.
     #[error("cannot start the drain thread")]
     Drain(#[source] io::Error),
 }
 
-/// Configuration of the device. [`DeviceConfig::new`] has defaults: set fields of it.
+/// Configuration of the device. [`DeviceConfig::new`] returns defaults, of which a VMM changes the fields
+/// that it needs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct DeviceConfig {
-    /// Sizes.
+    /// Sizes of the device's parts.
     pub geometry: Geometry,
-    /// Number of vCPUs: clients [0, n) are theirs, and programs lease the others.
+    /// Number n of vCPUs. Clients [0, n) belong to the vCPUs, and programs lease the others.
     pub vcpus: u32,
-    /// Whether [`Vm::arm`](crate::Vm::arm) works. Guests rely on it. If not, the drain loop keeps its timer of a millisecond.
+    /// Whether [`Vm::arm`](crate::Vm::arm) works, on which guests rely. If not, the drain loop always keeps
+    /// its timer, at first with a period of 1 ms.
     pub has_doorbells: bool,
-    /// Reference points per second that one client may make, 0 for no limit.
+    /// Number of reference points that one client may make per second, 0 for no limit.
     pub reference_points_per_second: u32,
     /// The thread that drains the rings.
     pub drain: Drain,
 }
 
 impl DeviceConfig {
-    /// Defaults for a VM of `vcpus` vCPUs: clients for 16 programs' threads, rings of 1 MiB, doorbells,
-    /// no limit, a drain thread.
+    /// Returns the defaults for a VM of `vcpus` vCPUs: 16 further clients for threads of programs, rings of 1
+    /// MiB, doorbells, no limit, and a drain thread.
     pub fn new(vcpus: u32) -> DeviceConfig {
         DeviceConfig {
             geometry: Geometry::default().for_vcpus(vcpus),
@@ -70,18 +72,20 @@ impl DeviceConfig {
     }
 }
 
-/// The thread that drains the rings: it reads them, and writes files.
+/// The thread that drains the rings. This thread reads the rings and writes files.
 #[non_exhaustive]
 pub enum Drain {
-    /// One that is made for that. It calls the function first: there the VMM installs the thread's seccomp filter.
+    /// A thread of its own, which starts with the device. The thread first calls the function, in which the
+    /// VMM can install the thread's seccomp filter.
     Thread(Box<dyn FnOnce() -> io::Result<()> + Send>),
-    /// None is started with the device. The VMM calls [`Hypertrace::start_threads`] later, for example in the process that
-    /// it jails the device in. Or a thread of the VMM, not a vCPU's, drains: its event loop calls [`Chip::drain`] when
-    /// [`Device::kick`] is readable, or has the adapter for `event-manager` do so.
+    /// No thread starts with the device. Either the VMM calls [`Hypertrace::start_threads`] later, for
+    /// example in the process in which it jails the device. Or an event loop of the VMM drains, on a thread
+    /// that is not a vCPU's: the loop uses the adapter for `event-manager`, or calls [`Chip::drain`] itself
+    /// when [`Device::kick`] is readable or the time that the last call returned is over.
     Later,
 }
 
-/// A thread without a filter of its own.
+/// The default is a thread without a seccomp filter of its own.
 impl Default for Drain {
     fn default() -> Drain {
         Drain::Thread(Box::new(|| Ok(())))
@@ -107,11 +111,12 @@ pub struct Hypertrace {
 }
 
 impl Hypertrace {
-    /// Creates a session with a ring for each vCPU, and starts a device that records in it, as after a reset.
+    /// Creates a session with a host ring for each vCPU, and starts a device that records in this session.
+    /// The device is as after a reset.
     ///
     /// # Errors
-    /// If the host has no place or memory for it. The session's directory is empty
-    /// then: another start may use it.
+    /// If the host has no disk space or memory for the session or the device. The session's directory is
+    /// empty then, so another start can use it.
     pub fn start(session: SessionConfig, config: DeviceConfig) -> Result<Hypertrace, Error> {
         let host_rings = session.host_rings;
         let session = session.for_vcpus(config.vcpus);
@@ -120,10 +125,10 @@ impl Hypertrace {
         Hypertrace::with_session(session, config)
     }
 
-    /// Starts a device that records in a session which the VMM has created.
+    /// Starts a device that records in a session that the VMM has created.
     ///
     /// # Errors
-    /// As [`Hypertrace::start`]: the session is [abandoned](Session::abandon) then.
+    /// As [`Hypertrace::start`]. The session is [abandoned](Session::abandon) then.
     pub fn with_session(session: Session, config: DeviceConfig) -> Result<Hypertrace, Error> {
         let started = Hypertrace::with(&session, config);
         started.inspect_err(|_| session.abandon())
@@ -149,15 +154,15 @@ impl Hypertrace {
         Ok(hypertrace)
     }
 
-    /// Starts the thread that drains the rings, of a device with [`Drain::Later`]. The thread calls `first` first, as
-    /// that of [`Drain::Thread`] does.
+    /// Starts the thread that drains the rings of a device with [`Drain::Later`]. The thread first calls
+    /// `first`, like the thread of [`Drain::Thread`].
     ///
-    /// A VMM that jails the device in a process which it forks calls this in that process, before any thread attaches.
-    /// The process that forked [leaves](Hypertrace::leave) the device to that one, which may close all descriptors but
-    /// [these](Hypertrace::descriptors).
+    /// A VMM that jails the device in a forked process calls this in the forked process, before any thread
+    /// attaches. The original process [leaves](Hypertrace::leave) the device to the forked process, which may
+    /// close all descriptors except the device's [descriptors](Hypertrace::descriptors).
     ///
     /// # Errors
-    /// If there is no thread, if `first` has failed, or if the threads run already.
+    /// If the thread cannot be started, if `first` fails, or if the thread runs already.
     pub fn start_threads(
         &mut self,
         first: impl FnOnce() -> io::Result<()> + Send + 'static,
@@ -172,14 +177,16 @@ impl Hypertrace {
         Ok(())
     }
 
-    /// Leaves the device's threads and its session to a process that was forked. Returns the device, whose memory the guest
-    /// has if this process has mapped it: **keep it until the VM's last descriptor is closed**.
+    /// Leaves the device's threads and its session to a forked process. Returns the device. If this process
+    /// has mapped the device's memory into the guest, **keep the device until the VM's last descriptor is
+    /// closed**.
     pub fn leave(self) -> Device {
         self.session.leave();
         self.device
     }
 
-    /// Serves `hypertrace ctl` until the device's end. A VMM with filters for system calls calls [`Session::serve_after`].
+    /// Serves `hypertrace ctl` until the device ends. A VMM with seccomp filters calls
+    /// [`Session::serve_after`] instead.
     ///
     /// # Errors
     /// If the session has no directory, or the socket cannot be made there.
@@ -188,8 +195,8 @@ impl Hypertrace {
         Ok(())
     }
 
-    /// Returns the descriptors that the device and its session hold, for a VMM that closes all others in the process
-    /// that it jails the device in.
+    /// Returns the descriptors that the device and its session hold, for a VMM that closes all other
+    /// descriptors in the process in which it jails the device.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let mut all = self.session.descriptors();
         all.push(self.device.kick().as_fd().as_raw_fd());
@@ -198,9 +205,10 @@ impl Hypertrace {
         all
     }
 
-    /// Keeps processes that this one forks from now on from having the device's mappings: see
-    /// [`Memory::hide_from_children`]. They must close its [descriptors](Hypertrace::descriptors), and must not use or drop
-    /// their copy of the device. Not for a VMM that daemonizes, or that jails this device, after this call.
+    /// Hides the device's mappings from processes that this process forks from now on: see
+    /// [`Memory::hide_from_children`]. A forked process must close the device's
+    /// [descriptors](Hypertrace::descriptors), and must not use or drop its copy of the device. A VMM that
+    /// daemonizes or jails this device after this point must not call this.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -208,7 +216,7 @@ impl Hypertrace {
         self.chip().memory().hide_from_children()
     }
 
-    /// Returns the device, for a bus.
+    /// Returns the device, which a VMM puts on a bus.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -223,8 +231,8 @@ impl Hypertrace {
         &self.session
     }
 
-    /// Returns the device for a snapshot of the machine, without config space. What the rings hold goes to this session
-    /// before. Call it while no vCPU runs; guest RAM is saved in the same pause.
+    /// Returns the device for a snapshot of the machine, without config space. First drains the rings to this
+    /// session. Call this while no vCPU runs, and save guest RAM in the same pause.
     ///
     /// # Errors
     /// If the device's memory cannot be read.
@@ -233,36 +241,38 @@ impl Hypertrace {
         Ok(Saved { chip, pci: None, memory: self.chip().memory().save()? })
     }
 
-    /// Continues where the device of a snapshot was, on this device, before a vCPU runs: see [`Chip::restore`]. Config
-    /// space is loaded by [`PciFunction::load`](crate::PciFunction::load).
+    /// Restores the device of a snapshot in this device, before any vCPU runs: see [`Chip::restore`].
+    /// [`PciFunction::load`](crate::PciFunction::load) restores config space.
     ///
     /// # Errors
-    /// If `saved` is of another device, says what no device's state can, or if this device has recorded something
-    /// already: then nothing was done. Also if the host has no memory.
+    /// If `saved` belongs to another device or is impossible, or if this device has already recorded
+    /// something. The device is unchanged then. Also if the host has no memory: the device has been reset
+    /// then.
     pub fn load(&self, saved: &Saved) -> Result<(), RestoreError> {
         self.chip().restore(&saved.chip, Some(&saved.memory))
     }
 
-    /// Ends the session. No vCPU runs any more.
+    /// Ends the session. Call this when no vCPU runs any more.
     ///
     /// # Errors
-    /// If it cannot be written to its end, as [`Hypertrace::end`], which returns the summary all the same.
+    /// If the session cannot be written to its end. [`Hypertrace::end`] returns the summary even then.
     pub fn finish(self) -> Result<Summary, SessionError> {
         let (summary, written) = self.end();
         written.map(|()| summary)
     }
 
-    /// Ends the session, also where it cannot be written to its end: see [`Session::end`]. No vCPU runs any more.
+    /// Ends the session, even if it cannot be written to its end: see [`Session::end`]. Call this when no
+    /// vCPU runs any more.
     pub fn end(self) -> (Summary, Result<(), SessionError>) {
         self.stop().end()
     }
 
-    /// Ends a session in which nothing was recorded as if it had not been created.
+    /// Ends a session in which nothing was recorded, as if the session had not been created.
     pub fn abandon(self) {
         self.stop().abandon();
     }
 
-    /// Drains the rest, and gives the session the device's counters.
+    /// Drains the remaining records, and gives the device's counters to the session.
     fn stop(self) -> Session {
         drop(self.monitor);
         let chip = self.device.chip();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The calls of KVM that the device needs.
+//! The KVM calls that the device needs.
 //!
-//! By the VM's descriptor, so that they are of no version of a crate for KVM.
+//! This makes the calls on the VM's file descriptor, so that it does not depend on a version of a crate for
+//! KVM.
 #![allow(unsafe_code)] // ioctl(2)
 
 use crate::vm::Vm;
@@ -14,7 +15,7 @@ use kvm_bindings::{
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// Returns the number of an ioctl of KVM's with an argument that the kernel reads.
+/// Returns the number of a KVM ioctl whose argument the kernel reads.
 const fn iow<T>(number: u64) -> libc::c_ulong {
     1 << 30 | (size_of::<T>() as libc::c_ulong) << 16 | (KVMIO as libc::c_ulong) << 8 | number
 }
@@ -23,9 +24,9 @@ const CHECK_EXTENSION: libc::c_ulong = (KVMIO as libc::c_ulong) << 8 | 0x03;
 const SET_USER_MEMORY_REGION: libc::c_ulong = iow::<kvm_userspace_memory_region>(0x46);
 const IOEVENTFD: libc::c_ulong = iow::<kvm_ioeventfd>(0x79);
 
-/// A [`Vm`] of KVM: memory slots and ioeventfds.
+/// The [`Vm`] for KVM, which uses memory slots and ioeventfds.
 ///
-/// It holds a descriptor of the VM, which ends when the last one is closed.
+/// A `KvmVm` holds a descriptor of the VM, and the VM ends when its last descriptor is closed.
 ///
 /// ```no_run
 /// use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig, kvm::KvmVm};
@@ -48,17 +49,18 @@ pub struct KvmVm {
 }
 
 impl KvmVm {
-    /// Makes it of the VM's descriptor, `kvm_ioctls::VmFd` for example. The memory slots from `first_slot` on, four at most,
-    /// are the device's.
+    /// Makes a `KvmVm` from the VM's descriptor, for example `kvm_ioctls::VmFd`. The device uses at most four
+    /// memory slots, from `first_slot` on.
     ///
     /// # Safety
-    /// It is a VM's descriptor, and open. What is mapped by this is memory of this process until it is unmapped, or until no
-    /// vCPU of the VM runs any more: the guest loads and stores there.
+    /// `vm` is an open descriptor of a VM. Memory that is mapped by this value remains memory of this process
+    /// until it is unmapped, or until no vCPU of the VM runs any more, because the guest loads from this
+    /// memory and stores to it.
     ///
     /// # Errors
     /// If the process has no descriptors left.
     pub unsafe fn new(vm: &impl AsRawFd, first_slot: u32) -> io::Result<KvmVm> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the descriptor is open.
         let vm = unsafe { BorrowedFd::borrow_raw(vm.as_raw_fd()) }.try_clone_to_owned()?;
         let has = |extension: u32| {
             // SAFETY: the argument is a number.
@@ -72,7 +74,7 @@ impl KvmVm {
         Ok(KvmVm { vm, first_slot, has_readonly_memory, has_any_length })
     }
 
-    /// Sets the slot of a region to so many bytes, 0 to remove it.
+    /// Sets the size of a region's slot in bytes; 0 removes the slot.
     fn set_slot(&self, memory: &Mapping<'_>, size: u64) -> io::Result<()> {
         let region = kvm_userspace_memory_region {
             slot: self.first_slot + memory.region as u32,
@@ -91,8 +93,8 @@ impl KvmVm {
     }
 
     fn call<T>(&self, request: libc::c_ulong, argument: &T) -> io::Result<()> {
-        // SAFETY: the kernel reads the argument, whose size is in the number of the call. That the guest may have the memory
-        // is the promise of `new`'s caller.
+        // SAFETY: the kernel reads the argument, whose size is part of the request number. The caller of
+        // `new` promises that the guest may use the memory.
         match unsafe { libc::ioctl(self.vm.as_raw_fd(), request as _, argument) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -110,7 +112,7 @@ impl Vm for KvmVm {
     }
 
     fn unmap(&self, memory: &Mapping<'_>) {
-        // Fails only if the slot is not there.
+        // This call fails only if the slot does not exist.
         let _ = self.set_slot(memory, 0);
     }
 
@@ -119,7 +121,7 @@ impl Vm for KvmVm {
     }
 
     fn disarm(&self, gpa: u64, eventfd: BorrowedFd<'_>) {
-        // Fails only if it is not armed.
+        // This call fails only if the eventfd is not armed.
         let _ = self.set_ioeventfd(gpa, eventfd, 1 << kvm_ioeventfd_flag_nr_deassign);
     }
 }

@@ -2,9 +2,9 @@
 
 //! The hypertrace device in a VMM.
 //!
-//! [`Hypertrace`] holds what a VMM needs for a guest: the session, the device with its memory and its
-//! eventfds, and the thread that drains the rings. The VMM gives it the four calls of its hypervisor
-//! as a [`Vm`], and puts the device on its bus.
+//! [`Hypertrace`] contains everything that a VMM needs for a guest: the session, the device with its memory
+//! and its eventfd, and the thread that drains the rings. The VMM implements four calls of its hypervisor as
+//! a [`Vm`], and puts the device on its bus.
 //!
 //! ```no_run
 //! use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig};
@@ -18,7 +18,8 @@
 //! # }
 //! ```
 //!
-//! [`Saved`] is the device in a snapshot of the machine: it is serialized by serde, or written to a stream.
+//! [`Saved`] is the device in a snapshot of the machine. A VMM serializes it by serde, or writes it to a
+//! stream.
 #![warn(missing_debug_implementations)]
 
 mod function;

@@ -11,24 +11,24 @@ use std::io::{self, Read, Write};
 
 /// The device in a snapshot of its machine: registers, config space and memory.
 ///
-/// A VMM that saves by serde has it as a field: in JSON, too, where the memory is its words that are not zero,
-/// in decimal. One that writes a stream calls [`Saved::write`]. It is as untrusted as a guest.
+/// A VMM that saves by serde makes this a field of its own state. In JSON, the memory is saved as decimal
+/// words. A VMM that writes a stream calls [`Saved::write`]. A saved device is as untrusted as a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Saved {
     /// State of the device.
     pub chip: ChipState,
-    /// Config space, of a PCI function.
+    /// State of the PCI function, if the device is one.
     pub pci: Option<SavedFunction>,
     /// The pages of the device's memory that a restored machine needs and that are not zero.
     pub memory: Vec<Pages>,
 }
 
 impl Saved {
-    /// Writes it to a stream, whose memory is as many bytes as it has in the guest.
+    /// Writes the saved device to a stream, in which memory takes as many bytes as in the guest.
     ///
     /// # Errors
-    /// If that fails.
+    /// If a write fails.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let state = serde_json::to_vec(&(&self.chip, &self.pci))?;
         write_number(to, state.len() as u64)?;
@@ -41,10 +41,10 @@ impl Saved {
         write_number(to, 0)
     }
 
-    /// Reads what [`Saved::write`] wrote of a device of these sizes, and nothing after it.
+    /// Reads a device of these sizes that [`Saved::write`] has written. Reads no bytes after it.
     ///
     /// # Errors
-    /// If it ends early, is longer than any such device's, or is none.
+    /// If the stream ends early, is longer than for any device of these sizes, or does not contain a device.
     pub fn read(from: &mut impl Read, geometry: &Geometry) -> io::Result<Saved> {
         let from = &mut from.take(most_bytes(geometry));
         let length = read_number(from)?;
@@ -70,13 +70,14 @@ impl Saved {
 pub struct SavedFunction {
     /// Config space.
     pub config: PciState,
-    /// Where the bus had the BARs.
+    /// Addresses of the BARs on the bus.
     pub bars: Bars,
 }
 
-/// Returns the size of the longest stream: all texts of all clients are different, and every other page is zero.
+/// Returns the size in bytes of the longest stream, in which all texts of all clients differ and every other
+/// page is zero.
 fn most_bytes(geometry: &Geometry) -> u64 {
-    // Each text with its quotes, comma and index; registers, numbers and an escaped name.
+    // Each text with its quotes, comma and index, and one page for registers, numbers and an escaped name.
     let client = (MAX_SCHEMAS * (MAX_TEXT + 16) + PAGE as usize) as u64;
     let memory = Memory::file_size(geometry);
     u64::from(geometry.clients) * client + memory + memory / PAGE * 16 + 2 * PAGE
@@ -92,7 +93,7 @@ fn read_number(from: &mut impl Read) -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Reads so many bytes. Takes no more memory than there are, whatever `length` says.
+/// Reads `length` bytes. Takes no more memory than the stream has bytes, whatever `length` says.
 fn read_bytes(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match from.take(length).read_to_end(&mut bytes)? as u64 == length {

@@ -2,12 +2,14 @@
 
 //! The system calls of each thread, for seccomp filters, on x86-64 with glibc.
 //!
-//! A thread's filter is the lists of all that it does, with [`RUNTIME`]. A new thread has the filter of the thread that starts
-//! it: so the one that calls [`Hypertrace::start`](crate::Hypertrace::start) also needs the calls of the drain thread, and the
-//! one that calls [`Session::serve_after`](crate::Session::serve_after) those of the monitor.
+//! A thread's filter needs [`RUNTIME`] and the lists for everything that the thread does. A new thread
+//! inherits the filter of the thread that starts it. So a thread that calls
+//! [`Hypertrace::start`](crate::Hypertrace::start) also needs the calls of the drain thread, and a thread
+//! that calls [`Session::serve_after`](crate::Session::serve_after) also needs the calls of the monitor.
 //!
-//! glibc's allocator opens a file when the arena of a thread shrinks for the first time in a process. Call
-//! `libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX)` before the first filter: then arenas do not shrink.
+//! glibc's allocator opens a file when the arena of a thread shrinks for the first time in a process. To keep
+//! arenas from shrinking, call `libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX)` before the first filter is
+//! installed.
 
 macro_rules! lists {
     ($($(#[$doc:meta])* $name:ident: $($call:ident)*;)*) => {
@@ -18,7 +20,8 @@ macro_rules! lists {
             pub const $name: &[i64] = &[$(libc::$call),*];
         )*
 
-        /// Each list's name with the names of its calls, for filters that are text: `("VCPU", ["write"])`.
+        /// The name of each list with the names of its calls, for filters that are text: `("VCPU",
+        /// ["write"])`.
         pub const BY_NAME: &[(&str, &[&str])] =
             &[$((stringify!($name), &[$(without_prefix(stringify!($call))),*])),*];
     };
@@ -30,7 +33,8 @@ const fn without_prefix(call: &str) -> &str {
 }
 
 lists! {
-    /// Start of the device: its memory, eventfds and drain thread. Besides one of the next three.
+    /// Start of the device: its memory, eventfd and drain thread. Combine this list with one of the next
+    /// three.
     START: SYS_memfd_create SYS_prlimit64 SYS_ftruncate SYS_fcntl SYS_eventfd2
         SYS_clone3 SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_getrandom SYS_clock_gettime SYS_write;
     /// Start of a session by [`Destination::Path`](crate::Destination::Path).
@@ -41,18 +45,19 @@ lists! {
         SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
     /// Start of a session by [`Destination::Journal`](crate::Destination::Journal).
     START_JOURNAL: SYS_close SYS_getsockopt SYS_setsockopt SYS_ppoll SYS_sendto;
-    /// Drain thread, with a directory.
+    /// Drain thread of a session in a directory.
     DRAIN: SYS_fstat SYS_getrandom SYS_ppoll SYS_read SYS_openat SYS_fchmod SYS_ftruncate
         SYS_pwrite64 SYS_renameat SYS_unlinkat SYS_close SYS_prlimit64 SYS_clock_gettime;
-    /// Drain thread, with a journal.
+    /// Drain thread of a session in a journal.
     DRAIN_JOURNAL: SYS_getrandom SYS_ppoll SYS_read SYS_sendto SYS_close SYS_prlimit64
         SYS_clock_gettime;
-    /// Event loop of the VMM that drains by the adapter for `event-manager`, besides one of the lists for drain threads.
+    /// Event loop of the VMM that drains by the adapter for `event-manager`. Combine this list with one of
+    /// the lists for drain threads.
     EVENT_LOOP: SYS_timerfd_settime SYS_epoll_ctl SYS_epoll_wait SYS_epoll_pwait SYS_write;
-    /// Reset, save, load and finish of the device, besides one of the lists for drain threads: they drain on the thread that
-    /// calls them.
+    /// Reset, save, load and finish of the device. Combine this list with one of the lists for drain threads,
+    /// because these calls drain on the calling thread.
     RESET_SAVE_FINISH: SYS_fallocate SYS_pread64 SYS_pwrite64 SYS_write;
-    /// [`attach`](crate::attach), on a thread that has its filter before.
+    /// [`attach`](crate::attach), on a thread that already has its filter.
     ATTACH: SYS_getpid SYS_gettid SYS_write;
     /// Thread of a vCPU, after [`Session::attach`](crate::Session::attach).
     VCPU: SYS_write;
@@ -64,10 +69,12 @@ lists! {
         SYS_getrandom SYS_clock_gettime SYS_clock_nanosleep;
     /// End of the monitor: the drop of [`Monitor`](crate::Monitor).
     SERVE_END: SYS_getpid SYS_newfstatat SYS_unlinkat SYS_close;
-    /// Thread of the monitor: its clients and their commands, except those that write files, `snapshot` and `trace-file set`.
+    /// Thread of the monitor, for its clients and their commands, except the commands that write files:
+    /// `snapshot` and `trace-file set`.
     MONITOR: SYS_ppoll SYS_accept4 SYS_ioctl SYS_recvfrom SYS_sendto SYS_close SYS_clock_nanosleep SYS_clock_gettime
         SYS_getrandom;
-    /// Every thread: memory, locks, and its end, by Rust and the C library. Builds with debug assertions call `fcntl` at each close.
+    /// Every thread, for memory, locks and its end, as Rust and the C library need them. Builds with debug
+    /// assertions call `fcntl` at each close.
     RUNTIME: SYS_fcntl SYS_futex SYS_mmap SYS_mremap SYS_munmap SYS_madvise SYS_mprotect SYS_brk
         SYS_rt_sigprocmask SYS_sigaltstack SYS_rseq SYS_exit;
 }

@@ -54,7 +54,8 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A machine that keeps what is mapped and armed. Clones are the same machine.
+/// A machine that remembers the regions that are mapped and the doorbells that are armed. All clones refer to
+/// the same machine.
 #[derive(Clone, Debug, Default)]
 pub struct FakeVm(Arc<Mutex<Placed>>);
 
@@ -74,7 +75,7 @@ struct Mapped {
 }
 
 impl Placed {
-    /// Returns the mapping at an address, and the address's offset in its file.
+    /// Returns the mapping that contains an address, and the offset of the address in the mapping's file.
     fn at(&self, gpa: u64) -> Option<(&Mapped, u64)> {
         let (base, mapped) = self.mapped.range(..=gpa).next_back()?;
         (gpa - base < mapped.size).then(|| (mapped, mapped.file_offset + (gpa - base)))
@@ -92,13 +93,13 @@ impl FakeVm {
         self.lock().armed.keys().copied().collect()
     }
 
-    /// Performs a guest's load from memory that is mapped. Returns `false` if it traps.
+    /// Performs a guest's load from mapped memory. Returns `false` if the load traps.
     pub fn load(&self, gpa: u64, data: &mut [u8]) -> bool {
         let placed = self.lock();
         placed.at(gpa).is_some_and(|(mapped, at)| mapped.file.read_exact_at(data, at).is_ok())
     }
 
-    /// Performs a guest's store to memory that is mapped, or to a doorbell that is armed. Returns `false` if it traps.
+    /// Performs a guest's store to mapped memory or to an armed doorbell. Returns `false` if the store traps.
     pub fn store(&self, gpa: u64, data: &[u8]) -> bool {
         let placed = self.lock();
         if let Some(kick) = placed.armed.get(&gpa) {
@@ -121,7 +122,7 @@ impl Vm for FakeVm {
         let overlaps =
             |(base, other): (&u64, &Mapped)| gpa < base + other.size && *base < gpa + size;
         if placed.mapped.iter().any(overlaps) {
-            // As KVM does.
+            // KVM refuses overlapping slots with the same error.
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let file = Arc::clone(file);
@@ -147,21 +148,21 @@ impl Vm for FakeVm {
     }
 }
 
-/// The VMM's bus, which gets the accesses that trap, of up to 8 bytes.
+/// The VMM's bus, which gets all accesses that trap. An access has at most 8 bytes.
 pub trait Bus {
-    /// Performs a load. Fills every byte.
+    /// Performs a load. Fills every byte of `data`.
     fn read(&self, gpa: u64, data: &mut [u8]);
 
     /// Performs a store.
     fn write(&self, gpa: u64, data: &[u8]);
 }
 
-/// A guest, whose every access goes to memory that a [`FakeVm`] has mapped, or else to the bus. It uses the device as the guest
-/// library does, one access after another.
+/// A guest whose accesses go to memory that a [`FakeVm`] has mapped, or else to the bus. The guest uses the
+/// device as the guest library does, one access after another.
 pub struct FakeGuest<'a> {
     vm: &'a FakeVm,
     bus: &'a dyn Bus,
-    /// Address of each region.
+    /// Guest-physical address of each region.
     bases: [u64; 4],
     geometry: Geometry,
     mode: RingMode,
@@ -177,13 +178,13 @@ impl<'a> FakeGuest<'a> {
     /// Finds the device in a window.
     ///
     /// # Errors
-    /// If the config page is none.
+    /// If there is no hypertrace config page.
     pub fn at_window(
         vm: &'a FakeVm,
         bus: &'a dyn Bus,
         base: u64,
     ) -> Result<FakeGuest<'a>, ConfigError> {
-        // The other regions follow from the config page, which is at the begin.
+        // The config page is at the beginning of the window, and tells where the other regions are.
         let guest = FakeGuest::at_bars(vm, bus, [base; 4])?;
         let bases = Region::ALL.map(|region| base + guest.geometry.window_offset(region));
         Ok(FakeGuest { bases, ..guest })
@@ -192,7 +193,7 @@ impl<'a> FakeGuest<'a> {
     /// Finds the device of a PCI function whose BARs are at these addresses, in the order of [`Region::ALL`].
     ///
     /// # Errors
-    /// If the config page is none.
+    /// If there is no hypertrace config page.
     pub fn at_bars(
         vm: &'a FakeVm,
         bus: &'a dyn Bus,
@@ -206,8 +207,8 @@ impl<'a> FakeGuest<'a> {
         Ok(FakeGuest { geometry: page.geometry()?, mode: page.ring_mode()?, ..guest })
     }
 
-    /// Emits events `fake(n)` in the ring of a client, for n from 0 on, and rings the doorbell. Returns the number of
-    /// those that found room.
+    /// Emits `events` events `fake(n)` in the ring of a client, for n from 0 on, and rings the doorbell.
+    /// Returns the number of events that found room.
     ///
     /// # Panics
     /// If the device has no such client.
@@ -272,14 +273,14 @@ impl<'a> FakeGuest<'a> {
     }
 }
 
-/// A client's memory, on which the guest works before it is stored.
+/// A copy of a client's memory, on which the guest works before it stores the changes.
 struct Copy<'a> {
     guest: &'a FakeGuest<'a>,
     client: u32,
-    /// Offset in the region.
+    /// Offset of the client's memory in the region `Rings`.
     begin: u64,
     words: Vec<AtomicU64>,
-    /// What the guest's memory has.
+    /// Values of the words in the device's memory when the copy was made.
     before: Vec<u64>,
 }
 
@@ -308,7 +309,7 @@ impl<'a> Copy<'a> {
         Producer::lease(self.memory(), state, lease, false)
     }
 
-    /// Stores what has changed: the pages last, and of these the head.
+    /// Stores all words that have changed: first ring and schema log, then the pages, and head last.
     fn write_back(&self) {
         let page = (PAGE / WORD) as usize;
         let changed = |at: &usize| self.words[*at].load(Relaxed) != self.before[*at];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The VMM's calls of its hypervisor, and what the device needs of them.
+//! The calls of the VMM to its hypervisor that the device needs.
 
 use hypertrace_device::{Chip, Kick, Mapping, Region, Window};
 use serde::{Deserialize, Serialize};
@@ -9,33 +9,34 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// A virtual machine, as the device needs it: [`kvm::KvmVm`](crate::kvm::KvmVm) is KVM's, by the feature `kvm`. Calls come
-/// from the thread that starts, moves or resets the device, one at a time for each function, and no lock of the device is held.
+/// A virtual machine, as the device needs it. With the feature `kvm`, [`kvm::KvmVm`](crate::kvm::KvmVm)
+/// implements this trait for KVM. The thread that starts, moves or resets the device makes the calls, one at
+/// a time for each function, and holds no lock of the device.
 ///
-/// A region that is not mapped, and a doorbell that is not armed, traps: that is slower, and no error.
+/// A region that is not mapped and a doorbell that is not armed trap, which is slower, but not an error.
 pub trait Vm: Send + Sync {
-    /// Maps memory of this process into the guest: KVM_SET_USER_MEMORY_REGION, with KVM_MEM_READONLY if
-    /// the guest may only read it.
+    /// Maps memory of this process into the guest: KVM_SET_USER_MEMORY_REGION, with KVM_MEM_READONLY if the
+    /// guest may only read the memory.
     ///
     /// # Errors
-    /// If the hypervisor refuses, or cannot map memory for reading only.
+    /// If the hypervisor refuses, or cannot map memory read-only.
     fn map(&self, memory: &Mapping<'_>) -> io::Result<()>;
 
-    /// Removes a mapping, if it is there: the region's, not another one at this address. Also called after a mapping that
-    /// was refused.
+    /// Removes the mapping of this region, if there is one, but never another mapping at the same address.
+    /// The device also calls this after the hypervisor has refused a mapping.
     fn unmap(&self, memory: &Mapping<'_>);
 
-    /// Counts stores at `gpa`, of any length, on the eventfd: KVM_IOEVENTFD without a datamatch.
+    /// Makes stores of any length at `gpa` signal the eventfd: KVM_IOEVENTFD without a datamatch.
     ///
     /// # Errors
     /// If the hypervisor refuses.
     fn arm(&self, gpa: u64, eventfd: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Removes an ioeventfd, if it is there.
+    /// Removes the ioeventfd at `gpa`, if there is one.
     fn disarm(&self, gpa: u64, eventfd: BorrowedFd<'_>);
 }
 
-/// The device and its doorbell, for a bus. Clones are the same device.
+/// The device and its doorbell, for a bus. All clones refer to the same device.
 #[derive(Clone, Debug)]
 pub struct Device {
     chip: Arc<Chip>,
@@ -43,7 +44,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Makes it of a chip with any sink, and of the eventfd of its waker.
+    /// Makes a device from a chip, which may have any sink, and the eventfd of the chip's waker.
     pub fn new(chip: Arc<Chip>, kick: Kick) -> Device {
         Device { chip, kick }
     }
@@ -53,12 +54,13 @@ impl Device {
         &self.chip
     }
 
-    /// Returns the eventfd of the register KICK, which makes the drain loop drain.
+    /// Returns the eventfd of the register KICK, which wakes the drain loop.
     pub fn kick(&self) -> &Kick {
         &self.kick
     }
 
-    /// Makes a region that is decoded at `gpa` work without exits. Where this fails, its accesses trap.
+    /// Makes a region that is decoded at `gpa` work without exits. If this fails, accesses to the region
+    /// trap.
     ///
     /// # Errors
     /// If the hypervisor refuses.
@@ -69,7 +71,7 @@ impl Device {
         self.chip.doorbell(region, gpa).map_or(Ok(()), |gpa| vm.arm(gpa, self.kick.as_fd()))
     }
 
-    /// Undoes [`Device::place`], complete or not.
+    /// Undoes [`Device::place`], even if it has failed halfway.
     pub fn remove(&self, vm: &dyn Vm, region: Region, gpa: u64) {
         if let Some(memory) = self.chip.mapping(region, gpa) {
             vm.unmap(&memory);
@@ -79,19 +81,19 @@ impl Device {
         }
     }
 
-    /// Places all regions in one window at `base`, for a VMM without PCI. `base` is a multiple of 4 KiB, outside
-    /// of RAM. The guest's kernel command line gets `hypertrace.mmio=` and the address.
+    /// Places all regions in one window at `base`, for a VMM without PCI. `base` is a multiple of 4 KiB
+    /// outside of RAM. The VMM adds `hypertrace.mmio=` and the address to the guest's kernel command line.
     ///
-    /// A region that the hypervisor does not support (`ErrorKind::Unsupported`) traps.
+    /// A region that the hypervisor cannot map (`ErrorKind::Unsupported`) traps.
     ///
     /// # Errors
-    /// If the hypervisor refuses for another reason: then nothing is placed.
+    /// If the hypervisor refuses for any other reason. No region is placed then.
     pub fn place_window(&self, vm: &dyn Vm, base: u64) -> io::Result<Window> {
         self.place_window_with(vm, |_| Ok(base)).map(|(_, window)| window)
     }
 
-    /// Places all regions in one window, as [`Device::place_window`], where `allocate` says. Its argument is the window's
-    /// size in bytes. Returns the address, too.
+    /// Places all regions in one window, like [`Device::place_window`], at the address that `allocate`
+    /// returns. The argument of `allocate` is the window's size in bytes. Returns the address and the window.
     ///
     /// # Errors
     /// If `allocate` fails, or the hypervisor refuses.
@@ -105,7 +107,7 @@ impl Device {
         let gpa = |region| base + self.chip.geometry().window_offset(region);
         for region in Region::ALL {
             match self.place(vm, region, gpa(region)) {
-                // It traps.
+                // A region that is not supported traps.
                 Err(why) if why.kind() != io::ErrorKind::Unsupported => {
                     Region::ALL.into_iter().for_each(|region| self.remove(vm, region, gpa(region)));
                     return Err(why);
@@ -117,20 +119,20 @@ impl Device {
     }
 }
 
-/// Addresses at which a bus has the BARs of a function.
+/// The addresses of a function's BARs on a bus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Bars {
-    /// An entry for each BAR, in the order of [`Region::ALL`]. The BARs have these addresses at first, and
+    /// The address of each BAR, in the order of [`Region::ALL`]. The BARs have these addresses at first and
     /// after each reset.
     At([u64; 4]),
-    /// A range of the host bridge, which is the function's: the guest places the BARs in it.
+    /// A range of the host bridge that belongs to the function. The guest places the BARs within this range.
     Within(Range<u64>),
 }
 
 impl Bars {
-    /// Returns what is the bus's and in no state another one: a wider range would let the guest place BARs outside of
-    /// the bus's.
+    /// Returns the numbers of this bus that a restored state must not change. A wider range would let the
+    /// guest place BARs outside of the bus's range.
     pub(crate) fn fixed(&self) -> [(&'static str, u64); 3] {
         let (entries, range) = match self {
             Bars::At(bases) => (bases.len() as u64, 0..0),
@@ -143,7 +145,7 @@ impl Bars {
         ]
     }
 
-    /// Returns whether the bus has a BAR of `size` bytes at this address.
+    /// Returns whether the bus has the BAR of this region at `gpa`, where the BAR takes `size` bytes.
     pub(crate) fn contain(&self, region: Region, gpa: u64, size: u64) -> bool {
         match self {
             Bars::At(bases) => bases[region as usize] == gpa,

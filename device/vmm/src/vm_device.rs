@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The PCI function on `vm-device` buses: the BARs as MMIO, config space by ports.
+//! The PCI function on `vm-device` buses: the BARs as an MMIO device, and config space as ports.
 
 use crate::function::PciFunction;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vm_device::bus::{MmioAddress, MmioAddressOffset, PioAddress, PioAddressOffset};
 use vm_device::{DeviceMmio, DevicePio};
 
-/// For the host bridge's whole MMIO range: the guest chooses where in it the BARs
-/// are.
+/// The device takes the whole MMIO range of the host bridge. The guest chooses the addresses of the BARs
+/// within this range.
 impl DeviceMmio for PciFunction {
     fn mmio_read(&self, base: MmioAddress, offset: MmioAddressOffset, data: &mut [u8]) {
         data.fill(0);
@@ -34,12 +34,12 @@ pub struct ConfigPorts {
     address: AtomicU32,
 }
 
-/// Bit 31 of CONFIG_ADDRESS: accesses to CONFIG_DATA go to config space.
+/// Bit 31 of CONFIG_ADDRESS, which lets accesses to CONFIG_DATA reach config space.
 const ENABLE: u32 = 1 << 31;
 const CONFIG_DATA: u16 = 4;
 
 impl ConfigPorts {
-    /// Makes ports with the function at bus 0, device `device` (0 to 31), function 0.
+    /// Makes ports that have the function at bus 0, device `device` (0 to 31), function 0.
     pub fn new(function: Arc<PciFunction>, device: u8) -> Self {
         let device = u32::from(device & 31) << 11;
         ConfigPorts { function, device, address: AtomicU32::new(0) }
@@ -50,12 +50,12 @@ impl ConfigPorts {
         self.address.load(Relaxed)
     }
 
-    /// Sets CONFIG_ADDRESS: at a restore to that of the snapshot, at a reset to 0.
+    /// Sets CONFIG_ADDRESS: to the address of the snapshot at a restore, or to 0 at a reset.
     pub fn set_address(&self, address: u32) {
         self.address.store(address, Relaxed);
     }
 
-    /// Returns the config offset of an access at CONFIG_DATA + `at`, if it is for the
+    /// Returns the offset in config space of an access at port offset `at`, if the access is for the
     /// function.
     fn target(&self, at: u16) -> Option<u64> {
         let address = self.address.load(Relaxed);
@@ -85,7 +85,7 @@ impl DevicePio for ConfigPorts {
         } else if offset >= CONFIG_DATA
             && let Some(target) = self.target(offset)
         {
-            // The bus has the whole range of the bridge: there is nothing to move on it.
+            // The result is ignored, because the bus has the whole range of the bridge and moves no BARs.
             self.function.config_write(target, data);
         }
     }
