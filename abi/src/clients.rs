@@ -74,8 +74,8 @@ impl Clients {
         more
     }
 
-    /// Lets the sink take everything that the clients have now. For each client, this ends when the sink
-    /// stops, and at the latest when the sink has taken twice as much as the ring and the schema log hold.
+    /// Lets the sink take everything that the clients have now. Draining a client ends when the sink stops,
+    /// and at the latest when the sink has taken twice as much as the ring and the schema log hold.
     pub fn drain_rest(&mut self, sink: &mut (impl DrainSink + ?Sized), rings: &mut impl Rings) {
         self.each(rings, |client, consumer| drain_rest(sink, client, consumer));
     }

@@ -36,8 +36,8 @@ pub fn ticks() -> u64 {
 #[inline(always)]
 pub fn ticks_after_loads() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: LFENCE waits for earlier loads and has no other effect. It is part of
-    // SSE2, which every x86-64 CPU has.
+    // SAFETY: LFENCE waits for earlier loads and has no other effect. LFENCE is part of SSE2, which every
+    // x86-64 CPU has.
     unsafe {
         core::arch::x86_64::_mm_lfence();
     }

@@ -78,7 +78,7 @@ pub mod module {
 pub mod guest_page {
     /// Ring position after the last published record, in words.
     pub const HEAD: usize = 0;
-    /// The guest's [`Counter`](crate::clock::Counter). Each new holder stores it.
+    /// The guest's [`Counter`](crate::clock::Counter), which each new holder stores.
     pub const COUNTER: usize = 1;
     /// Running total of events dropped because the ring was full.
     pub const LOST_FULL: usize = 8;

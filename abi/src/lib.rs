@@ -7,8 +7,8 @@
 //! host reads the records with a [`ring::Consumer`]. Events describe themselves: each [`event`] has a
 //! [`schema`], and the hash of the schema text is the event's id. A client sends each schema text to the host
 //! once per lease, through its schema log. [`layout`] defines every region and offset. The [`config`] page
-//! tells the guest the sizes from which all offsets follow. [`sink`] is the one trait between a device and a
-//! trace engine.
+//! tells the guest the sizes from which all offsets follow. [`sink`] defines the traits between a device and
+//! a trace engine.
 //!
 //! Items that are hidden from this documentation are for hypertrace's own crates.
 //!

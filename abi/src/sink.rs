@@ -74,8 +74,8 @@ pub struct KnownClient<'a> {
     pub texts: &'a [&'a str],
 }
 
-/// A set of event names, with a bit for each value of `hash % 4096`, as in page L of a segment. Names with
-/// the same bit are all in the set or all not.
+/// A set of event names, with a bit for each value of `hash % 4096`, as in page L of a segment. If a name is
+/// in the set, then all names with the same bit are in the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameSet(pub [u64; NAME_SET_WORDS]);
 
@@ -247,7 +247,7 @@ pub trait DrainSink {
     }
 
     /// Calls `each` with the facts about each client, for a snapshot of the device. The device fills in the
-    /// tokens. Never called during a pass.
+    /// tokens. The device never calls this during a pass.
     fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         let _ = each;
     }
@@ -273,7 +273,7 @@ pub trait DrainSink {
     /// Returns for how long the sink needs no pass unless somebody wakes the drain loop. If the result is not
     /// zero, the sink's own rings are empty, the last pass found nothing in them, and a thread that records
     /// in them after a [pause](crate::drain::PAUSE) wakes the loop. If the result is zero, the loop keeps its
-    /// timer. [`Duration::MAX`] means for ever. Called after a pass.
+    /// timer. [`Duration::MAX`] means for ever. The loop calls this after a pass.
     fn quiet_for(&mut self) -> Duration {
         Duration::ZERO
     }

@@ -47,8 +47,8 @@ impl Versions {
     }
 
     /// Replaces the enable mask in BAR 4, one byte per slot: 0 is on, 1 is off. Then stores the mask's new
-    /// version in every client's page H; clients that see it copy the mask. Only one thread may call this at
-    /// a time.
+    /// version in every client's page H. Clients copy the mask when they see a new version. Only one thread
+    /// may call this at a time.
     pub fn set_mask(
         &self,
         rings: &[AtomicU64],
@@ -96,8 +96,8 @@ pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
     len.store(words | u64::from(seq) << 32, Ordering::Release);
 }
 
-/// Returns the `seq` of the point that the client asks the host to serve, or `None` if the host has replied
-/// to this point.
+/// Returns the `seq` of the point that the client asks the host to serve, or `None` if the client does not
+/// ask or the host has replied to this point.
 #[inline(always)]
 pub fn asked(memory: &ClientMemory<'_>) -> Option<u32> {
     // ORDERING: pairs with the Release in `ask`.

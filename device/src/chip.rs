@@ -63,9 +63,9 @@ pub struct ChipConfig {
     pub vcpu_clients: u32,
     /// Whether the VMM arms KICK as an ioeventfd.
     pub has_doorbells: bool,
-    /// Number of reference points that one client may make per second, 0 for no limit. A burst may have the
-    /// number of one second. If the sink does not know the frequency of the host's counter, the actual limit
-    /// is stricter.
+    /// Number of reference points that one client may make per second, 0 for no limit. A burst may contain
+    /// the reference points of one second. If the sink does not know the frequency of the host's counter, the
+    /// actual limit is stricter.
     pub reference_points_per_second: u32,
 }
 
@@ -500,7 +500,7 @@ impl Chip {
     /// If the sink panics meanwhile, the device [counts](Counter::DrainPanicked) the panic and finishes the
     /// reset.
     ///
-    /// Call it while no vCPU runs, on any thread that may wait for a disk.
+    /// Call this while no vCPU runs, on any thread that may wait for a disk.
     pub fn reset(&self) {
         let clients = &mut *lock(&self.clients);
         self.empty_rings(clients);

@@ -142,11 +142,10 @@ impl SharedRegion {
 
     /// Returns the region as words. A guest that runs on threads of this process can use these words, too.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, lives as long as `self`, and is readable and
-        // writable over its whole size. This process accesses it only through slices like
-        // this one. Stores of vCPUs and of other processes are not part of this program; on
-        // the supported targets an aligned load of a word meets them as it meets atomic
-        // stores of this process.
+        // SAFETY: the mapping is page-aligned, lives as long as `self`, and is readable and writable over its
+        // whole size. This process accesses the mapping only through slices like this one. Stores of vCPUs
+        // and of other processes are not part of this program; on the supported targets an aligned load of a
+        // word meets them as it meets atomic stores of this process.
         unsafe {
             std::slice::from_raw_parts(
                 self.mapping.as_ptr().cast::<AtomicU64>(),
@@ -196,7 +195,7 @@ impl Memory {
         Memory::map(geometry, file)
     }
 
-    /// Makes memory in a file of the caller. This sets the size of the file. The caller must ensure that
+    /// Makes memory in a file of the caller. The function sets the file's size. The caller must ensure that
     /// nobody truncates the file.
     ///
     /// # Errors
@@ -296,8 +295,8 @@ impl Memory {
     /// device has guests.
     ///
     /// # Errors
-    /// If a page is beyond this memory: the memory is unchanged then. Also if the host cannot write the
-    /// pages: the contents are unknown then.
+    /// If a page is beyond this memory, in which case the memory is unchanged. If the host cannot write the
+    /// pages, in which case the contents are unknown.
     pub fn load(&self, saved: &[Pages]) -> Result<(), RestoreError> {
         let most = Memory::file_size(&self.geometry);
         if let Some(found) = saved.iter().map(Pages::end).find(|end| *end > most) {
@@ -399,7 +398,7 @@ mod tests {
     #[test]
     fn children_have_none_of_the_memory_if_it_is_hidden() {
         let memory = Memory::anonymous(Geometry::default()).unwrap();
-        // The kernel's own word on a mapping: "dc" is "do not copy on fork".
+        // The kernel's flags of a mapping: "dc" is "do not copy on fork".
         let hidden = || {
             let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             Region::ALL.map(|region| {

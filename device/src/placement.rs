@@ -2,7 +2,8 @@
 
 //! Memory that a VMM maps and doorbells that it arms, so that guests use a region without exits.
 //!
-//! These are plain data, so that a VMM makes the calls with its own types and error handling.
+//! Mappings and doorbells are plain data, so that a VMM makes the calls with its own types and error
+//! handling.
 
 use crate::chip::Chip;
 use hypertrace_abi::config::Features;

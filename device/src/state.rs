@@ -31,7 +31,7 @@ pub enum RestoreError {
     Version {
         /// The only version that this device knows.
         expected: u32,
-        /// The state's.
+        /// Value in the state.
         found: u32,
     },
     /// The state belongs to a device of another size or configuration.
@@ -41,29 +41,29 @@ pub enum RestoreError {
         what: &'static str,
         /// Value in this device.
         expected: u64,
-        /// The state's.
+        /// Value in the state.
         found: u64,
     },
     /// A number in the device's state is impossible.
     #[error("the state's {what} is {found}, expected at most {most}")]
     Exceeds {
-        /// The number.
+        /// Name of the number.
         what: &'static str,
         /// Greatest possible value.
         most: u64,
-        /// The state's.
+        /// Value in the state.
         found: u64,
     },
     /// A number in a client's state is impossible.
     #[error("the state's {what} of client {client} is {found}, expected at most {most}")]
     Client {
-        /// The client.
+        /// Number of the client.
         client: u32,
-        /// The number.
+        /// Name of the number.
         what: &'static str,
         /// Greatest possible value.
         most: u64,
-        /// The state's.
+        /// Value in the state.
         found: u64,
     },
     /// The device has recorded something already.
@@ -80,9 +80,9 @@ pub enum RestoreError {
     Fixed {
         /// Offset of the dword in bytes.
         offset: u64,
-        /// The function's.
+        /// Value in the function.
         expected: u32,
-        /// The state's.
+        /// Value in the state.
         found: u32,
     },
 }
@@ -93,7 +93,7 @@ pub enum RestoreError {
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct ChipState {
-    /// The version of this form.
+    /// Version of this struct.
     pub version: u32,
     /// Size of a client's ring in bytes.
     pub ring_bytes: u64,
@@ -125,7 +125,7 @@ pub struct ChipState {
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct PciState {
-    /// The version of this form.
+    /// Version of this struct.
     pub version: u32,
     /// Dwords of the header. The guest sets COMMAND, the BARs and the interrupt line; all other bits are
     /// fixed.

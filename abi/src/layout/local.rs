@@ -9,7 +9,7 @@
 /// Environment variable that contains the path of the segment.
 pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 
-/// Offset of page L in the config region. The host writes it, except for [`WATCH`],
+/// Offset of page L in the config region. The host writes this page, except for [`WATCH`],
 /// [`LOST_UNATTACHED`] and [`BOOT`].
 pub const PAGE_L: u64 = 0x1000;
 /// Offset of the bells in the config region. Each client has a byte. The client's holder adds 1 to this byte
@@ -61,7 +61,7 @@ pub mod watch {
     /// Nothing: the host sleeps on this word. Before a client wakes the host, the client stores [`BELLS`]
     /// here, so that a host that is about to sleep does not sleep.
     pub const ASLEEP: u32 = 1;
-    /// All bells and the slot of client *n*, if the value is `CLIENT` + *n*. That client need not ring its
+    /// All bells and the slot of client *n*, if the value is `CLIENT` + *n*. Client *n* need not ring its
     /// bell for a reference point.
     pub const CLIENT: u32 = 2;
 }

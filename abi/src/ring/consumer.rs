@@ -180,9 +180,8 @@ impl<'a> Consumer<'a> {
         self.head
     }
 
-    /// Starts again at the consumer's first place, or at the oldest record that a ring in overwrite mode
-    /// still has after this place. All records between the first place and this record count as overwritten
-    /// once more.
+    /// Starts again at the consumer's first place, or at the oldest record after this place that a ring in
+    /// overwrite mode still contains. All records that this skips count as overwritten once more.
     pub fn rewind(&mut self) {
         let faults = self.state.committed.faults;
         let start = Cursor { faults, ..self.state.origin };
@@ -373,7 +372,7 @@ impl<'a> Consumer<'a> {
     }
 
     /// Returns the number of words that the ring and the schema log hold together. An honest client never has
-    /// more to take at one time.
+    /// more than these words to take at one time.
     pub fn most_words(&self) -> u64 {
         self.memory.capacity() + self.memory.schema.len() as u64
     }

@@ -46,17 +46,17 @@ kinds! {
 /// Number of kinds of [`Fault`].
 pub const FAULT_KINDS: usize = Fault::COUNT;
 
-/// Running totals of lost events, by cause. They never decrease.
+/// Running totals of lost events, by cause. A total never decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Dropped by the producer, because the ring was full.
+    /// Events that the producer dropped because the ring was full.
     pub full: u64,
-    /// Dropped by the producer, because they interrupted another emit.
+    /// Events that the producer dropped because they interrupted another emit.
     pub busy: u64,
-    /// Dropped by threads without a client, in a process that held this client.
+    /// Events that threads without a client dropped, in a process that held this client.
     pub unattached: u64,
-    /// Written by the producer, but lost before the host took them: overwritten, skipped after an unreadable
-    /// record, or left in the ring at the end because the host could not write them.
+    /// Events that the producer wrote but the host did not take: they were overwritten, skipped after an
+    /// unreadable record, or left in the ring at the end because the host could not write them.
     pub overwritten: u64,
 }
 

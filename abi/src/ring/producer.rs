@@ -229,7 +229,7 @@ impl<'m> Producer<'m> {
     }
 
     /// Returns the producer with a clock that is a function call, which each emit reads on the slow path. On
-    /// the hot path, the call would make all other code slower, too.
+    /// the hot path, the function call would slow down all other code, too.
     pub fn with_system_clock(self, clock: fn() -> u64) -> Self {
         self.state.limit.store(0, Relaxed);
         Producer { system_clock: Some(clock), ..self }
@@ -508,7 +508,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// What a host may see at least, at a fence.
+    /// Memory that a host may already see at a fence.
     #[derive(Clone, PartialEq)]
     struct Seen {
         guest: Vec<u64>,

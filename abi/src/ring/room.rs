@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Room for the producer's next record. This opens blocks, and writes pads and the lease record.
+//! Room for the producer's next record: opening blocks, and writing pads and the lease record.
 
 use super::producer::Producer;
 use super::{BLOCK_HEADER_WORDS, host_page};
@@ -59,9 +59,10 @@ impl Producer<'_> {
         };
         let mut at = start;
         if opens {
-            // ORDERING: pairs with the Acquire fence in `Consumer::pull`. In overwrite mode a consumer may be reading
-            // the words that are overwritten from here on: if it sees one of a block, it sees a head that was
-            // published before the block was opened.
+            // ORDERING: pairs with the Acquire fence in `Consumer::pull`. In overwrite mode, a consumer may
+            // be reading the words that are overwritten from here on. After its fence, a consumer that has
+            // read a word of the new block loads a head that is at least the head published before the block
+            // was opened.
             fence(Ordering::Release);
             self.pad(head, start);
             let header = memory.span(start, BLOCK_HEADER_WORDS);

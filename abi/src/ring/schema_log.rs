@@ -20,7 +20,7 @@ use core::fmt;
 /// compares the text's hash with `id`.
 #[derive(Clone, Copy)]
 pub struct SchemaText {
-    /// Id of the text, by the producer's account.
+    /// Id of the text, as the producer claims.
     pub id: u32,
     bytes: [u8; MAX_WORDS * 8],
     len: usize,

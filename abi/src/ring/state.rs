@@ -119,7 +119,7 @@ impl ProducerState {
         &self.known[at as usize % KNOWN]
     }
 
-    /// Returns whether the id is in one of its first two slots. Almost all known ids are.
+    /// Returns whether the id is in one of its first two slots, which contain almost all known ids.
     #[inline(always)]
     pub(super) fn knows(&self, id: u32) -> bool {
         self.slot(id, 0).load(Relaxed) == id || self.slot(id, 1).load(Relaxed) == id
@@ -137,9 +137,10 @@ impl ProducerState {
         Some(self.busy.load(Relaxed)).filter(|since| *since != 0)
     }
 
-    /// Ends the lease with this token. Another thread calls this method when it has found that the client
-    /// belongs to somebody else now. The producer's next slow path, at most a block later, returns
-    /// [`Emit::Unleased`](super::Emit::Unleased). Returns `false` if the producer holds another lease by now.
+    /// Ends the lease with this token. Another thread than the producer's calls this method after it has
+    /// found that the client belongs to somebody else. The producer's next slow path, at most a block later,
+    /// returns [`Emit::Unleased`](super::Emit::Unleased). Returns `false` if the producer holds another lease
+    /// by now.
     pub fn revoke(&self, token: u64) -> bool {
         let revoked = self.token.compare_exchange(token, 0, Relaxed, Relaxed).is_ok();
         if revoked {

@@ -54,7 +54,7 @@ impl DrainLoop {
     /// `add_subscriber`, which does not report this error: `manager.subscriber_mut(id)?.registered()?`.
     ///
     /// # Errors
-    /// If the event loop refused a descriptor. Then KICKs or the timer do not cause passes.
+    /// If the event loop refused a descriptor, so that KICKs or the timer do not cause passes.
     pub fn registered(&mut self) -> Result<(), event_manager::Error> {
         self.error.take().map_or(Ok(()), Err)
     }

@@ -49,7 +49,8 @@ struct Places {
     bus: Bars,
     /// Address at which each BAR is mapped, or at which mapping it was tried.
     mapped: [Option<u64>; 4],
-    /// Whether a thread maps or unmaps BARs now. This thread looks for more to do before it clears the flag.
+    /// Whether a thread maps or unmaps BARs now. A thread that finishes looks for more to do before it clears
+    /// the flag.
     is_busy: bool,
 }
 
@@ -243,8 +244,8 @@ impl PciFunction {
                 Some((region, gpa, false)) => self.device.remove(&*self.vm, region, gpa),
             }
         }
-        // Another vCPU of the guest may change the BARs all the time. So that this does not keep the thread,
-        // all BARs are unmapped and trap until the next change.
+        // All BARs are unmapped and trap until the next change, so that another vCPU that changes the BARs
+        // all the time does not keep this thread.
         let mapped = std::mem::take(&mut self.places().mapped);
         for (region, gpa) in Region::ALL.into_iter().zip(mapped) {
             if let Some(gpa) = gpa {
@@ -283,8 +284,8 @@ impl PciFunction {
     }
 }
 
-/// Guard of the thread that maps and unmaps BARs. The drop lets other threads do so, also after a panic in a
-/// call of the VMM.
+/// Guard of the thread that maps and unmaps BARs. The drop lets another thread map and unmap BARs, even after
+/// a panic in a call of the VMM.
 struct Busy<'a>(&'a Mutex<Places>);
 
 impl Drop for Busy<'_> {
@@ -294,7 +295,7 @@ impl Drop for Busy<'_> {
 }
 
 fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
-    // A poisoned lock is used all the same, because no code of the VMM runs while it is locked.
+    // A poisoned lock is safe to use, because no code of the VMM runs while the lock is held.
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -112,7 +112,7 @@ pub struct Hypertrace {
 
 impl Hypertrace {
     /// Creates a session with a host ring for each vCPU, and starts a device that records in this session.
-    /// The device is as after a reset.
+    /// The device begins in the state that it has after a reset.
     ///
     /// # Errors
     /// If the host has no disk space or memory for the session or the device. The session's directory is
@@ -246,8 +246,8 @@ impl Hypertrace {
     ///
     /// # Errors
     /// If `saved` belongs to another device or is impossible, or if this device has already recorded
-    /// something. The device is unchanged then. Also if the host has no memory: the device has been reset
-    /// then.
+    /// something. In these cases the device is unchanged. If the host has no memory, the device has been
+    /// reset.
     pub fn load(&self, saved: &Saved) -> Result<(), RestoreError> {
         self.chip().restore(&saved.chip, Some(&saved.memory))
     }

@@ -2,8 +2,7 @@
 
 //! The KVM calls that the device needs.
 //!
-//! This makes the calls on the VM's file descriptor, so that it does not depend on a version of a crate for
-//! KVM.
+//! The calls use the VM's file descriptor, so this module does not depend on the version of a crate for KVM.
 #![allow(unsafe_code)] // ioctl(2)
 
 use crate::vm::Vm;

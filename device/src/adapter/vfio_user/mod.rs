@@ -5,7 +5,7 @@
 //! QEMU (`-device vfio-user-pci`) and Cloud Hypervisor (`--user-device`) are clients. The client maps BARs 1
 //! and 4. Accesses to the other BARs and to config space are messages, which the serving thread handles in
 //! their order. The device performs no DMA and has no interrupts: the server accepts guest memory that a
-//! client offers but does not use this memory, and closes every descriptor that the client sends at once.
+//! client offers but does not use this memory, and immediately closes every descriptor that the client sends.
 
 mod server;
 mod wire;
@@ -83,7 +83,7 @@ impl End {
 }
 
 /// Serves the function to the client on this connection, until the client or the server ends the connection.
-/// The connection must be blocking. This changes its timeouts.
+/// The connection must be blocking. The function changes the connection's timeouts.
 ///
 /// # Errors
 /// If the connection fails for any other reason.
@@ -336,7 +336,7 @@ impl Connection<'_> {
         } else if let Some(region) = bar(index) {
             (info.size, info.flags) =
                 (chip.geometry().bar_size(region), REGION_READ | REGION_WRITE);
-            // The client must not map a read-only region, because it would let the guest store there.
+            // The client must not map a read-only region, because the client would let the guest store there.
             let mapping = chip.mapping(region, 0).filter(|mapping| !mapping.is_read_only);
             if let Some(mapping) = mapping {
                 info.flags |= REGION_MMAP;
