@@ -6,13 +6,13 @@ use crate::perf::Perf;
 use crate::tracefs;
 use std::path::PathBuf;
 
-/// Memory of each CPU that perf locks in a recording, KiB: its ring, and the page before it.
+/// Memory that perf locks for each CPU in a recording, in KiB: the CPU's ring, and the page before the ring.
 pub const PERF_KIB: u64 = Perf::BUFFER_KIB as u64 + 4;
 
-/// Returns where the kernel's trace is, if this process may record from it.
+/// Returns the path of the kernel's trace, if this process may record from it.
 ///
 /// # Errors
-/// If it may not; the message says why, and after a semicolon what helps.
+/// If this process may not record. The message says why, and after a semicolon what helps.
 pub fn tracefs() -> Result<PathBuf, Error> {
     Ok(tracefs::find()?.path().to_owned())
 }
@@ -20,7 +20,7 @@ pub fn tracefs() -> Result<PathBuf, Error> {
 /// Checks that this process may record its own scheduling by perf.
 ///
 /// # Errors
-/// If it may not; the message says what helps.
+/// If this process may not record. The message says what helps.
 pub fn perf() -> Result<(), Error> {
     Perf::check()
 }

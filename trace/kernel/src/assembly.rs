@@ -1,6 +1,6 @@
-//! The recording of a guest's kernel, found among the pieces that its guest has sent.
+//! The recording of a guest's kernel, put together from the pieces that the guest has sent.
 //!
-//! Everything here was written by the guest: sizes are bounded, and what does not fit is damage.
+//! The guest wrote everything here: sizes are bounded, and what does not fit is damage.
 
 use crate::complete::{Known, Summary, Taken, ending, readings_map};
 use crate::forward::{PIECE, Piece};
@@ -12,21 +12,23 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Most bytes of the descriptions, and of a JSON file: a guest that sends more takes the reader's memory.
+/// Maximum sizes of the descriptions and of a JSON file, in bytes. What a guest sends takes the reader's
+/// memory.
 const MAX_HEAD: usize = 8 << 20;
 const MAX_JSON: usize = 1 << 20;
 
-/// Size of a page. Recordings of AArch64's kernels with larger ones are not taken.
+/// Size of a page in bytes. Recordings of AArch64 kernels with larger pages are not taken.
 const PAGE: usize = 4096;
 
-/// Most pages of a session that have a single piece each. The places of a page's pieces take the reader's memory: little
-/// beside a larger page, but a guest can fill its files with pages of a few bytes.
+/// Maximum number of pages in a session that consist of a single piece. The locations of a page's pieces take
+/// the reader's memory: little compared to a larger page, but a guest can fill its files with pages of a few
+/// bytes.
 pub(crate) const MAX_SMALL: u32 = 8 << 20;
 
-/// Where the bytes of a piece lie.
+/// Location of a piece's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceLocation {
-    /// Number of the file.
+    /// Offset in the file in bytes.
     pub file: u32,
     /// Offset in it.
     pub at: u64,
@@ -41,7 +43,7 @@ pub(crate) struct Assembly {
     description: Description,
     end: Text,
     cpus: BTreeMap<u32, CpuPages>,
-    /// Pages of which a part is missing, and pieces that are none.
+    /// Number of pages of which a part is missing, and of pieces that belong to no page.
     damaged: u64,
 }
 
@@ -53,7 +55,7 @@ enum Description {
     Damaged,
 }
 
-/// A file that is small.
+/// A small file.
 #[derive(Debug, Default)]
 struct Text {
     bytes: Vec<u8>,
@@ -63,40 +65,40 @@ struct Text {
 /// The pages of a CPU.
 #[derive(Debug, Default)]
 struct CpuPages {
-    /// Number of the page whose pieces come, if one does.
+    /// Number of the page whose pieces are arriving, if there is one.
     number: Option<u64>,
     page: Vec<u8>,
-    /// Where the pieces of the pages lie, those of the page that comes last.
+    /// Locations of the pieces of the pages. The page that is arriving comes last.
     runs: Vec<Run>,
-    /// Whole pages, and the events on them.
+    /// Numbers of whole pages, and of the events on them.
     pages: u32,
     events: u64,
-    /// Whether pages are missing before this one.
+    /// True if pages are missing before the page that is arriving.
     is_after_gap: bool,
-    /// Small pages for which there was no room.
+    /// Number of small pages for which there was no room.
     beyond: u64,
-    /// Offset of the first wrong record: its page and those after it are not used.
+    /// Offset of the first wrong record. The page with this record and all later pages are not used.
     wrong: Option<u64>,
 }
 
-/// Pieces of a page that lie in equal steps: of [`PIECE`] bytes each, but for the last one.
+/// Pieces of a page that lie at equal distances. Each has [`PIECE`] bytes, except for the last one.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Where the first one lies.
+    /// Offset of the first piece.
     at: u64,
     file: u32,
     step: u32,
     /// Number of the page.
     page: u32,
-    /// Bytes of all of them.
+    /// Size of all pieces together in bytes.
     len: u16,
-    /// Whether pages are missing before this one.
+    /// True if pages are missing before this page.
     is_after_gap: bool,
 }
 
 impl Assembly {
-    /// Begins a recording. `clock` is the session's clock of the guest, `frequency` its ticks per second, `client` the
-    /// client that sends the pieces.
+    /// Begins a recording. `clock` is the session's clock of the guest, `frequency` is the clock's ticks per
+    /// second, and `client` is the client that sends the pieces.
     pub fn new((clock, frequency): (u32, u64), client: u32) -> Assembly {
         Assembly {
             clock,
@@ -109,8 +111,8 @@ impl Assembly {
         }
     }
 
-    /// Adds a piece, whose bytes lie there. Those of a file come in order, and the descriptions before the pages.
-    /// `small` is how many more [small pages](MAX_SMALL) there may be.
+    /// Adds a piece whose bytes lie at `location`. The pieces of a file come in order, and the descriptions
+    /// come before the pages. `small` is how many more [small pages](MAX_SMALL) there may be.
     pub fn add(&mut self, piece: &Piece<'_>, location: PieceLocation, small: &mut u32) {
         match (piece.file, &mut self.description) {
             (HEAD, Description::Coming { head, .. }) => head.add(piece, MAX_HEAD),
@@ -129,7 +131,8 @@ impl Assembly {
         }
     }
 
-    /// Returns whether the descriptions that have come are whole. From then on they are fixed.
+    /// Returns true if the descriptions that have arrived are whole. From this call on, the descriptions are
+    /// fixed.
     pub fn is_described(&mut self) -> bool {
         if let Description::Coming { head, json } = &mut self.description {
             let is_good = |json: &RecordingJson| json.is_good() && json.page_size == PAGE;
@@ -146,12 +149,12 @@ impl Assembly {
         matches!(self.description, Description::Whole { .. })
     }
 
-    /// Returns whether the guest has said that it has ended.
+    /// Returns true if the guest has said that the recording has ended.
     pub fn is_ended(&self) -> bool {
         !self.end.bytes.is_empty() || self.end.is_damaged
     }
 
-    /// Returns the recording as a file with this name; `None` if the guest has not sent its descriptions.
+    /// Returns the recording as a file with this name, or `None` if the guest has not sent its descriptions.
     pub fn finish(mut self, name: &str, small: &mut u32) -> Option<GuestFile> {
         self.is_described();
         let Description::Whole { head, sections, json } = self.description else { return None };
@@ -224,7 +227,7 @@ impl Assembly {
 }
 
 impl CpuPages {
-    /// Adds a piece. Returns false if the page before it is not whole.
+    /// Adds a piece. Returns false if the page before the piece's page is not whole.
     fn add(&mut self, piece: &Piece<'_>, location: PieceLocation, small: &mut u32) -> bool {
         let (number, at) = (piece.at / PAGE as u64, (piece.at % PAGE as u64) as usize);
         let mut is_whole = true;
@@ -233,7 +236,8 @@ impl CpuPages {
             self.is_after_gap |= number != self.number.map_or(0, |last| last + 1);
             self.number = Some(number);
         }
-        // A page without one of its parts is not whole at its end, nor is one in shorter pieces: they would have more places.
+        // A page that misses one of its parts is not whole at its end. Neither is a page in shorter pieces,
+        // which would have more locations.
         let len = piece.bytes.len();
         if at != self.page.len() || at % PIECE != 0 || len > PIECE || len == 0 {
             return is_whole;
@@ -252,7 +256,7 @@ impl CpuPages {
         is_whole
     }
 
-    /// Ends the page whose pieces came. Returns false if it is not whole.
+    /// Ends the page whose pieces have arrived. Returns false if the page is not whole.
     fn end_page(&mut self, small: &mut u32) -> bool {
         if self.number.is_none() {
             return true;
@@ -285,7 +289,7 @@ impl CpuPages {
 }
 
 impl Run {
-    /// Returns the step with which another piece that lies there belongs to these.
+    /// Returns the distance at which another piece at `location` belongs to this run.
     fn step_to(&self, location: PieceLocation) -> Option<u32> {
         let pieces = u64::from(self.len) / PIECE as u64;
         let distance = location.at.checked_sub(self.at)?;
@@ -297,39 +301,39 @@ impl Run {
     }
 }
 
-/// The file of a guest's recording: a trace.dat whose pages lie where their pieces came.
+/// The file of a guest's recording: a trace.dat whose pages lie where their pieces arrived.
 #[derive(Debug)]
 pub struct GuestFile {
-    /// What is in it. The path is its name.
+    /// Contents of the file. The path is the file's name.
     pub summary: Summary,
-    /// What is before the pages.
+    /// The bytes before the pages.
     head: Vec<u8>,
-    /// Begin of the pages.
+    /// Offset of the first page.
     start: u64,
     runs: Vec<Run>,
-    /// End of the pages.
+    /// Offset of the end of the pages.
     end: u64,
-    /// What is after them.
+    /// The bytes after the pages.
     tail: Vec<u8>,
     bytes: u64,
 }
 
 impl GuestFile {
-    /// Returns the number of its bytes.
+    /// Returns the size of the file in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Drops all but the pages, which takes the memory of the rest: nothing else can be read from then on.
+    /// Drops all but the pages, to free the memory of the rest. From then on, nothing else can be read.
     pub fn keep_pages(&mut self) {
         (self.head, self.tail) = (Vec::new(), Vec::new());
     }
 
-    /// Fills `bytes` from an offset on, as far as the file goes, and returns how many there are. `read` fills a piece of a page from where it
-    /// lies.
+    /// Fills `bytes` from an offset on, as far as the file goes, and returns how many bytes were filled.
+    /// `read` reads a piece of a page from its location.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub fn read_at<E>(
         &self,
         bytes: &mut [u8],
@@ -366,7 +370,7 @@ impl GuestFile {
         Ok(done)
     }
 
-    /// Fills the room of a page.
+    /// Fills `page` with a page.
     fn read_page<E>(
         &self,
         number: u32,
@@ -388,7 +392,7 @@ impl GuestFile {
         }
         page[filled..].fill(0);
         if is_after_gap && let Some(commit) = ring_page::length(page) {
-            // More are missing than the kernel has counted: nobody knows how many.
+            // More events are missing than the kernel has counted, and nobody knows how many.
             let commit = (commit | ring_page::MISSED) & !ring_page::MISSED_STORED;
             page[8..ring_page::HEADER].copy_from_slice(&commit.to_ne_bytes());
         }
@@ -421,7 +425,7 @@ pub(crate) mod tests {
 
     const EVENTS: usize = 200;
 
-    /// Returns a page with so many events of 8 bytes, without the rest.
+    /// Returns a page with `events` events of 8 bytes, without the rest of the page.
     fn page(events: usize) -> Vec<u8> {
         let mut page = vec![0; ring_page::HEADER];
         page[0] = 1;
@@ -459,7 +463,7 @@ pub(crate) mod tests {
         parts.map(move |(at, part)| Piece::new(7, file, at, part))
     }
 
-    /// The files of a stream: each piece lies in one of two, after bytes that are no piece's.
+    /// The files of a stream. Each piece lies in one of two files, after bytes that belong to no piece.
     struct Sent {
         assembly: Assembly,
         small: u32,
@@ -496,7 +500,7 @@ pub(crate) mod tests {
             pieces(file, at, bytes).for_each(|piece| self.send(&piece, 0));
         }
 
-        /// Ends it, and returns the file with its bytes.
+        /// Ends the recording, and returns the file with its bytes.
         fn finish(mut self) -> Option<(GuestFile, Vec<u8>)> {
             let file = self.assembly.finish("guest.dat", &mut self.small)?;
             let files = self.files;
@@ -508,7 +512,7 @@ pub(crate) mod tests {
             let mut bytes = vec![0xee; file.bytes() as usize + 1];
             assert_eq!(file.read_at(&mut bytes, 0, read), Ok(file.bytes() as usize));
             bytes.pop();
-            // The same by parts that are no pages.
+            // The same bytes, read in parts that are no pages.
             let mut parts = vec![0; bytes.len()];
             for (part, at) in parts.chunks_mut(1_000).zip((0..).step_by(1_000)) {
                 assert_eq!(file.read_at(part, at, read), Ok(part.len()));
@@ -571,7 +575,7 @@ pub(crate) mod tests {
     fn a_page_is_found_wherever_its_pieces_lie() {
         let mut sent = Sent::described(&json());
         let pages = [page(400), page(401), page(402)];
-        // In one file, in two, and not in equal steps.
+        // One page in one file, one in two files, and one at unequal distances.
         sent.send_all("cpu0", 0, &pages[0]);
         for (piece, file) in pieces("cpu0", PAGE as u64, &pages[1]).zip([0, 1].into_iter().cycle())
         {
@@ -718,7 +722,7 @@ pub(crate) mod tests {
         let own = [&[0; 2][..], &[0; 6], &8u64.to_ne_bytes(), &[0; 8]].concat();
         let whole = head();
         let mut compressed = whole.clone();
-        // The flag of its first section.
+        // The flag of the first section.
         let first = whole.windows(2).position(|id| id == 16u16.to_ne_bytes()).unwrap();
         compressed[first + 2] = 1;
         let mut named = whole.clone();

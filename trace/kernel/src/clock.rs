@@ -1,8 +1,8 @@
 //! The clocks of recordings, and the map from CLOCK_MONOTONIC_RAW to the session's raw counter.
 //!
-//! The kernel derives that clock from the counter by a constant factor, so a line through the first
-//! and the last reading of both is the map, as exact as the readings. perf stamps with it, and so does the
-//! kernel's trace where it has no clock that is the counter.
+//! The kernel derives CLOCK_MONOTONIC_RAW from the counter by a constant factor, so the map is a line through
+//! the first and the last reading of both, and as exact as the readings. perf stamps with this clock, and so
+//! does the kernel's trace if it has no clock that is the counter.
 
 use crate::error::Error;
 use hypertrace_abi::clock::ticks;
@@ -29,7 +29,7 @@ impl Clock {
     pub const OWN: Clock =
         if cfg!(target_arch = "x86_64") { Clock::Tsc } else { Clock::MonotonicRaw };
 
-    /// Returns its name in the kernel's trace.
+    /// Returns the clock's name in the kernel's trace.
     pub fn name(self) -> &'static str {
         match self {
             Clock::Tsc => "x86-tsc",
@@ -37,22 +37,22 @@ impl Clock {
         }
     }
 
-    /// Reads this clock with the counter, if they are two.
+    /// Reads this clock together with the counter, unless the clock is the counter.
     pub fn reading(self) -> Option<Reading> {
         (self == Clock::MonotonicRaw).then(Reading::now)
     }
 }
 
-/// The file with readings of both clocks, of a recording by perf.
+/// Name of the file with readings of both clocks, in a recording by perf.
 pub(crate) const FILE: &str = "clock";
 
-/// Most bytes of readings that are used: 12 hours of two a second.
+/// Maximum size of the readings that are used, in bytes: 12 hours with two readings a second.
 const MAX: usize = 2 << 20;
 
-/// Returns the map by the readings in a recording's folder; `None` without any.
+/// Returns the map from the readings in a recording's folder, or `None` if there are no readings.
 ///
 /// # Errors
-/// If they cannot be read.
+/// If the readings cannot be read.
 pub(crate) fn map(folder: &Folder, frequency: u64) -> Result<Option<Map>, Error> {
     let failed = |source| Error::File { action: "read", path: folder.path().join(FILE), source };
     let file = match folder.file(FILE, OFlags::RDONLY) {
@@ -76,13 +76,13 @@ pub(crate) struct Reading {
     pub width: u64,
 }
 
-/// Tries for a reading that no interrupt stretches.
+/// Number of tries for a reading that no interrupt stretches.
 const TRIES: u32 = 32;
 
 impl Reading {
     pub const BYTES: usize = 24;
 
-    /// Reads both clocks several times and returns the closest pair.
+    /// Reads both clocks several times, and returns the closest pair.
     pub fn now() -> Reading {
         let read = || {
             let before = ticks();
@@ -95,7 +95,7 @@ impl Reading {
         (1..TRIES).map(|_| read()).fold(read(), closer)
     }
 
-    /// Returns the bytes of the reading in the file.
+    /// Returns the reading as the bytes in the file.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         for (word, at) in [self.raw, self.ticks, self.width].into_iter().zip((0..).step_by(8)) {
@@ -104,7 +104,7 @@ impl Reading {
         bytes
     }
 
-    /// Reads all whole readings of a file.
+    /// Returns all whole readings of a file.
     pub fn all(bytes: &[u8]) -> Vec<Reading> {
         let word = |part: &[u8], at: usize| {
             part.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
@@ -114,22 +114,22 @@ impl Reading {
     }
 }
 
-/// The map.
+/// The map from CLOCK_MONOTONIC_RAW to the counter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Map {
     first: Reading,
     /// Ticks and nanoseconds from the first reading to the last.
     ticks: u64,
     ns: u64,
-    /// Whether these are of two readings.
+    /// True if `ticks` and `ns` are from two readings.
     has_last: bool,
-    /// Half-width, nanoseconds.
+    /// Half-width of the map's error bound in nanoseconds.
     pub bound_ns: u64,
 }
 
 impl Map {
-    /// Returns the map of these readings. With less than two, its rate is the frequency, ticks per
-    /// second. `None` without any.
+    /// Returns the map of these readings. With fewer than two readings, the map's rate is `frequency`, in
+    /// ticks per second. Returns `None` without any reading.
     pub fn new(readings: &[Reading], frequency: u64) -> Option<Map> {
         let (first, last) = (*readings.first()?, *readings.last()?);
         let (ticks, ns, has_last) =
@@ -138,7 +138,7 @@ impl Map {
                 _ => (frequency.max(1), 1_000_000_000, false),
             };
         let mut map = Map { first, ticks, ns, has_last, bound_ns: 0 };
-        // A reading between says how straight the line is.
+        // A reading in between shows how straight the line is.
         let off =
             |r: &Reading| map.ticks_of(r.raw).abs_diff(r.ticks).saturating_add(r.width.div_ceil(2));
         let bound = readings.iter().map(off).max().unwrap_or(0);
@@ -147,16 +147,16 @@ impl Map {
         Some(map)
     }
 
-    /// Returns the first and the last reading, each as nanoseconds and ticks; `None` if there is only one.
+    /// Returns the first and the last reading, each as nanoseconds and ticks, or `None` if there is only one.
     pub fn line(&self) -> Option<[(u64, u64); 2]> {
         let Reading { raw, ticks, .. } = self.first;
         self.has_last.then_some([(raw, ticks), (raw + self.ns, ticks + self.ticks)])
     }
 
-    /// Returns the counter at a time of CLOCK_MONOTONIC_RAW.
+    /// Returns the counter's value at a time of CLOCK_MONOTONIC_RAW.
     pub fn ticks_of(&self, raw: u64) -> u64 {
         let since = i128::from(raw) - i128::from(self.first.raw);
-        // Readings of a damaged file may be any numbers, whose product has up to 128 bits and a sign.
+        // The readings of a damaged file may be any numbers, whose product has up to 128 bits and a sign.
         let ticks = since.saturating_mul(i128::from(self.ticks)).div_euclid(i128::from(self.ns));
         u64::try_from(ticks.saturating_add(i128::from(self.first.ticks))).unwrap_or(0)
     }
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(map.ticks_of(1_000), 50);
         assert_eq!(map.ticks_of(1_000_001_000), 2_600_000_050);
         assert_eq!(map.ticks_of(999), 47);
-        // The middle one is 100 ns off, and 10 ns are half its width.
+        // The middle reading is 100 ns off, and 10 ns are half its width.
         assert_eq!(map.bound_ns, 111);
         let one = Map::new(&readings[..1], 2_600_000_000).unwrap();
         assert_eq!(one.ticks_of(1_000_001_000), 2_600_000_050);

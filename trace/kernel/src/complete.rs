@@ -1,4 +1,4 @@
-//! Completing a recording: the file from what is on disk.
+//! Completes a recording: makes its file from what is on the disk.
 
 use crate::clock::{self, Clock, Map};
 use crate::error::Error;
@@ -20,64 +20,68 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Source of the events.
     pub source: Source,
-    /// Events that were asked for.
+    /// Counts of the events that were asked for.
     pub asked: Counts,
-    /// Events about which thread each CPU had: see [`Config::own_only`](crate::Config::own_only).
+    /// Counts of the events that tell which thread each CPU had: see
+    /// [`Config::own_only`](crate::Config::own_only).
     pub cpus: Option<Counts>,
-    /// Damage in the files of a killed process, which was left out.
+    /// Damage in the files of a killed process, whose damaged parts were left out.
     pub damage: Vec<String>,
-    /// The first failed write of the data; events that it cost are counted.
+    /// The first failed write of the data. Events lost by the failure are counted.
     pub failure: Option<String>,
-    /// Time that a hypervisor took from all of this machine's CPUs meanwhile, to 10 ms for each CPU;
-    /// `None`: not known, as after a kill.
+    /// Time that a hypervisor took from all of this machine's CPUs during the recording, to 10 ms for each
+    /// CPU. `None` if the time is not known, for example after a kill.
     pub stolen: Option<Duration>,
-    /// Why the kernel's trace has the empty instance still. The next start tries to remove it again.
+    /// Reason why the kernel's trace still has the empty instance. The next start tries to remove the
+    /// instance again.
     pub instance_left: Option<String>,
 }
 
-/// Events of a recording, counted.
+/// Numbers of a recording's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Events in the file.
+    /// Number of events in the file.
     pub events: u64,
-    /// Events that were overwritten before they were read.
+    /// Number of events that were overwritten before they were read.
     pub overwritten: u64,
-    /// Events that were read and are not in the file: a write failed, or a process was killed.
+    /// Number of events that were read but are not in the file, because a write failed or a process was
+    /// killed.
     pub unwritten: u64,
-    /// False if the losses are not known: the machine was restarted, a recorder by perf was killed, or
-    /// the kernel (before 6.0) does not count what perf loses.
+    /// False if the losses are not known, because the machine was restarted, a recorder by perf was killed,
+    /// or the kernel (before 6.0) does not count what perf loses.
     pub losses_known: bool,
 }
 
 impl Counts {
-    /// Returns the lost events, all causes.
+    /// Returns the number of lost events, from all causes.
     pub fn lost(&self) -> u64 {
         self.overwritten.saturating_add(self.unwritten)
     }
 }
 
-/// Facts about instances that were emptied.
+/// Results of emptying instances.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     /// The first failed write of an earlier pass.
     pub failure: Option<Error>,
-    /// Why the instance could not be removed.
+    /// Reason why the instance could not be removed.
     pub instance_left: Option<String>,
-    /// When a hypervisor took time from the machine: see [`Rises::finish`](crate::steal::Rises::finish).
+    /// Times in which a hypervisor took time from the machine: see
+    /// [`Rises::finish`](crate::steal::Rises::finish).
     pub steals: String,
     /// The TSCs of VMs: see [`Tscs::finish`](crate::tscs::Tscs::finish).
     pub tscs: String,
 }
 
-/// Moves everything from instances to the disk, and removes them.
+/// Moves everything from instances to the disk, and removes the instances.
 ///
 /// # Errors
-/// If something cannot be moved: the instances stay, switched off.
+/// If something cannot be moved. The instances stay, switched off.
 pub(crate) fn take(
     instances: Vec<(Buffer, Instance)>,
     pages: impl FnOnce(&[(Buffer, Instance)]) -> Result<Buffers, Error>,
@@ -96,7 +100,7 @@ pub(crate) fn take(
         }
     }
     state.end(&end)?;
-    // From here on the files have everything.
+    // From here on, the files have everything.
     let mut left = instances.into_iter().filter_map(|(_, instance)| instance.remove().err());
     let instance_left = left.next().map(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => "another program has files of the kernel's trace instance open; its \
@@ -104,23 +108,24 @@ pub(crate) fn take(
             .into(),
         _ => format!("cannot remove the kernel's trace instance: {error}"),
     });
-    // The others are removed all the same.
+    // The other instances are removed all the same.
     left.for_each(drop);
     Ok(Taken { failure, instance_left, ..Taken::default() })
 }
 
-/// Makes the file of a recording that has ended, and removes the folder and the note. `None`: nothing was
-/// recorded, or the file is there.
+/// Makes the file of a recording that has ended, and removes the folder and the note. Returns `None` if
+/// nothing was recorded, or if the file exists already.
 ///
 /// # Errors
-/// If it cannot be read or written. The folder stays: a later try may succeed.
+/// If the recording cannot be read or the file cannot be written. The folder stays, because a later try may
+/// succeed.
 pub(crate) fn complete(
     state: State,
     names: Names,
     taken: Taken,
     recovered: bool,
 ) -> Result<Option<Summary>, Error> {
-    // Killed at its beginning, or after its file was made.
+    // The process was killed at the recording's beginning, or after it had made the file.
     let json = if state.is_complete()? { None } else { state.json()? };
     let Some(json) = json else {
         state.remove()?;
@@ -134,7 +139,7 @@ pub(crate) fn complete(
         Source::Tracefs => readings_map(&json, &end, frequency),
     };
     let (mut damage, mut all) = (Vec::new(), Names::default());
-    // Killed before the first reading, a recorder by perf has left no records either.
+    // A recorder by perf that was killed before its first reading has left no records either.
     if let Some(map) = map.as_ref().filter(|_| json.source == Source::Perf) {
         let converted = perf::convert(&state, &json, map)?;
         damage = converted.damage;
@@ -174,38 +179,39 @@ pub(crate) fn complete(
     Ok(Some(summary))
 }
 
-/// What is known of a recording that has ended, beside its own files.
+/// What is known of a recording that has ended, apart from its own files.
 #[derive(Debug)]
 pub(crate) struct Known<'a> {
-    /// The clock in its session and the client that sent it, if it is a guest's.
+    /// For a guest's recording, its clock in the session and the client that sent it.
     pub guest: Option<(u32, u32)>,
-    /// Ticks of the counter per second.
+    /// Frequency of the counter in ticks per second.
     pub frequency: u64,
-    /// From the clock of the pages to the counter, if they are two.
+    /// Map from the clock of the pages to the counter, unless both are the same.
     pub map: Option<Map>,
     /// As [`Summary::stolen`].
     pub stolen: Option<Duration>,
     pub taken: &'a Taken,
-    /// Whether its recorder did not end it.
+    /// True if the recording was not ended by its recorder.
     pub recovered: bool,
-    /// Lines of threads' numbers and names, later than those of its files.
+    /// Lines with threads' numbers and names, which are newer than the lines in the recording's files.
     pub names: String,
 }
 
-/// Returns the map by the readings in the JSON files of a recording; `None` if its clock is the counter.
+/// Returns the map from the readings in the JSON files of a recording, or `None` if the recording's clock is
+/// the counter.
 pub(crate) fn readings_map(json: &RecordingJson, end: &EndJson, frequency: u64) -> Option<Map> {
     let readings = Vec::from_iter([json.reading, end.reading].into_iter().flatten());
     Map::new(&readings, frequency).filter(|_| json.clock == Clock::MonotonicRaw)
 }
 
-/// Returns what the file of a recording says at its end.
+/// Returns what the end of a recording's file says.
 pub(crate) fn ending(json: RecordingJson, end: EndJson, known: Known<'_>) -> Ending {
     let mut all = Names::default();
     for lines in [&json.names, &end.names, &known.names] {
         all.add_lines(lines);
     }
     let mut origin = format!("hypertrace {}; source={}", env!("CARGO_PKG_VERSION"), json.source);
-    // A guest's text may be anything.
+    // The text of a guest may be anything.
     if json.boot_id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-') {
         origin.push_str(&format!("; boot_id={}", json.boot_id));
     }
@@ -231,7 +237,7 @@ pub(crate) fn ending(json: RecordingJson, end: EndJson, known: Known<'_>) -> End
         origin.push_str("; recovered=1");
     }
     let mut buffers = vec![(Buffer::Asked, end.stats)];
-    // A guest sends one buffer.
+    // A guest sends only one buffer.
     if json.has_cpus && known.guest.is_none() {
         origin.push_str(&format!("; all={}", Buffer::Cpus.name()));
         buffers.push((Buffer::Cpus, end.cpus));
@@ -256,7 +262,7 @@ pub(crate) fn ending(json: RecordingJson, end: EndJson, known: Known<'_>) -> End
 }
 
 impl Ending {
-    /// Returns what is in its file.
+    /// Returns a summary of the recording's file.
     pub fn summary(&self, path: PathBuf, source: Source, contents: Contents) -> Summary {
         let mut counts = self.buffers.iter().zip(&contents.events).map(|((_, stats), events)| {
             let events_of = |cpu: u32| events.get(&cpu).copied().unwrap_or(0);
@@ -267,7 +273,7 @@ impl Ending {
                 events: events.values().sum(),
                 overwritten: sum(&|s| s.overwritten()),
                 unwritten: sum(&|s| s.readable().saturating_sub(events_of(s.cpu))),
-                // The ring of a killed recorder by perf is gone, and with it the counts.
+                // The ring of a killed recorder by perf is gone, and its counts with it.
                 losses_known: !stats.is_empty(),
             }
         });

@@ -11,7 +11,7 @@ pub enum Error {
     /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// There is no session in the directory.
+    /// The directory has no session.
     #[error("{} has no session.json: it is no session's directory", .0.display())]
     NoSession(PathBuf),
     /// The directory has a recording already.
@@ -30,20 +30,20 @@ pub enum Error {
         file: String,
         /// The text that was written to it.
         value: String,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// An event that the kernel does not have.
+    /// The kernel does not have this event.
     #[error("this kernel has no event {0:?}: `hypertrace list events` shows all, as SYSTEM:EVENT")]
     NoEvent(String),
-    /// A process that does not exist.
+    /// This process does not exist.
     #[error("there is no process {0}")]
     NoProcess(u32),
     /// The scheduling of a thread cannot be recorded without tracefs.
     #[error("perf_event_open of thread {thread} failed: {why}")]
     Perf {
-        /// Its number.
+        /// Number of the thread.
         thread: u32,
         /// The reason, and the remedy.
         why: String,
@@ -51,30 +51,30 @@ pub enum Error {
     /// A file of the recording cannot be read or written.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// The attempt.
+        /// The action that failed.
         action: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
     /// A file of a killed recording is damaged.
     #[error("{} is damaged: {why}; remove {} to give the recording up", path.display(), path.parent().unwrap_or(path).display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The damage, and its byte.
+        /// The damage, and the byte where it is.
         why: String,
     },
-    /// A call of the system failed.
+    /// A system call failed.
     #[error("cannot {0}")]
     System(&'static str, #[source] io::Error),
 }
 
 impl Error {
-    /// Returns true if this machine's kernel lets this user not record, at least not from this source. The directory
-    /// is not at fault.
+    /// Returns true if this machine's kernel does not let this user record, or not from this source. The
+    /// directory is not at fault then.
     pub fn is_of_machine(&self) -> bool {
         matches!(
             self,

@@ -1,7 +1,7 @@
-//! A guest's kernel: its recording goes to the host in pieces, while it is made.
+//! Sends the recording of a guest's kernel to the host in pieces, while it is made.
 //!
-//! The pieces are those of the files that a recording has on a disk (see [`state`](crate::state)): the
-//! host puts them together, and completes the recording.
+//! The pieces are parts of the files that a recording has on a disk (see [`state`](crate::state)). The host
+//! puts the pieces together and completes the recording.
 
 use crate::clock::{Clock, Reading};
 use crate::error::Error;
@@ -26,29 +26,30 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Most bytes of a piece: what a field of an event has room for.
+/// Maximum size of a piece in bytes: what a field of an event has room for.
 pub const PIECE: usize = 8 * hypertrace_abi::event::MAX_SLICE;
 
-/// Most pages of a CPU in a pass, so that a busy CPU does not hold up the others.
+/// Maximum number of a CPU's pages in a pass, so that a busy CPU does not hold up the others.
 const MAX_PAGES: u32 = 4096;
 
-/// Most times that the last pages are read: until the kernel's counters say that nothing is left.
+/// Maximum number of times that the last pages are read, until the kernel's counters say that nothing is
+/// left.
 const LAST_READS: u32 = 8;
 
-/// The note of an instance needs a directory; a recording for a host has none.
+/// Directory in the note of an instance. A recording for a host has no directory, but the note needs one.
 const NO_DIRECTORY: &str = "/run/hypertrace/for-the-host";
 
 /// Part of a file of a guest's recording.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Piece<'a> {
-    /// The recording: the same number for all its pieces.
+    /// Number of the recording, the same for all its pieces.
     pub recording: u64,
     /// Name of the file.
     pub file: &'a str,
-    /// Offset in the file. At 0, the file begins anew.
+    /// Offset in the file. At offset 0, the file begins anew.
     pub at: u64,
-    /// At most [`PIECE`] bytes.
+    /// Bytes of the file, at most [`PIECE`].
     pub bytes: &'a [u8],
 }
 
@@ -59,21 +60,21 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Counts of a recording that was forwarded.
+/// Counts of a forwarded recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Forwarded {
-    /// Bytes of events.
+    /// Size of the events in bytes.
     pub bytes: u64,
-    /// Events that were overwritten before they were read.
+    /// Number of events that were overwritten before they were read.
     pub overwritten: u64,
-    /// Pages of events that found no room on the way.
+    /// Number of pages with events that found no room on the way.
     pub unsent: u64,
 }
 
-/// The recording of this machine's kernel, all threads but the calling one, for a host.
+/// The recording of this machine's kernel for a host: of all threads but the calling one.
 ///
-/// It takes a function that sends a piece, and returns false if the piece cannot be sent.
+/// The caller passes a function that sends a piece, and returns false if the piece cannot be sent.
 #[derive(Debug)]
 pub struct Forwarding {
     recording: u64,
@@ -81,7 +82,7 @@ pub struct Forwarding {
     owner: Owner,
     events: Vec<String>,
     buffer_kib: u32,
-    /// The clock of the recorder's own events, and so of the guest's programs.
+    /// Clock of the recorder's own events, and so of the guest's programs.
     clock: ClockKind,
     cpus: Vec<Cpu>,
     page: Vec<u8>,
@@ -92,16 +93,18 @@ pub struct Forwarding {
 struct Cpu {
     name: String,
     raw: OwnedFd,
-    /// Pages that were read.
+    /// Number of pages that were read.
     pages: u64,
 }
 
 impl Forwarding {
-    /// Starts a recording of these events, by default those that tell which thread each CPU has and what woke it, and
-    /// sends their descriptions. The pieces are events with timestamps of `clock`, by which the host places the recording.
+    /// Starts a recording of these events, by default of those that tell which thread each CPU has and what
+    /// woke the thread. Sends the descriptions of the events. The pieces are events with timestamps of
+    /// `clock`, by which the host places the recording in time.
     ///
     /// # Errors
-    /// If the kernel's trace cannot be used, or has no such event; if the descriptions cannot be sent.
+    /// If the kernel's trace cannot be used or lacks one of the events, or if the descriptions cannot be
+    /// sent.
     pub fn start(
         events: &[String],
         buffer_kib: Option<u32>,
@@ -144,7 +147,8 @@ impl Forwarding {
         self.events = self.instance.configure(events, self.buffer_kib, true)?;
         let (clock, reading) = self.clock();
         self.instance.set_clock(clock)?;
-        // Each record that is sent would be an event, and so another record.
+        // The recorder is left out, because each record that it sends would be an event, and so another
+        // record.
         self.instance.leave_out(threads::current())?;
         for number in &numbers {
             let raw = self.instance.cpu(*number)?.open("trace_pipe_raw");
@@ -161,7 +165,8 @@ impl Forwarding {
         self.instance.switch(true)
     }
 
-    /// Returns the clock of the kernel's events: that of programs, or one that readings relate to the counter.
+    /// Returns the clock of the kernel's events: that of the programs, or a clock that readings relate to the
+    /// counter.
     fn clock(&self) -> (Clock, Option<Reading>) {
         match self.clock {
             ClockKind::Tsc => (Clock::OWN, Clock::OWN.reading()),
@@ -174,12 +179,12 @@ impl Forwarding {
         &self.events
     }
 
-    /// Returns the size of a CPU's buffer, KiB.
+    /// Returns the size of a CPU's buffer in KiB.
     pub fn buffer_kib(&self) -> u32 {
         self.buffer_kib
     }
 
-    /// Waits for events, at most this long or until a signal, and sends all that there are.
+    /// Waits for events, at most for `wait` or until a signal, and sends all events that there are.
     ///
     /// # Errors
     /// If the kernel's buffers cannot be read.
@@ -188,10 +193,10 @@ impl Forwarding {
         wait: Duration,
         send: &mut dyn FnMut(&Piece<'_>) -> bool,
     ) -> Result<(), Error> {
-        // It wakes when a buffer has a good part: each pass costs the guest time.
+        // The wait ends when a buffer is filled to a good part, because each pass costs the guest time.
         let mut fds: Vec<PollFd<'_>> =
             self.cpus.iter().map(|cpu| PollFd::new(&cpu.raw, PollFlags::IN)).collect();
-        // An interrupted wait is a short one.
+        // An interrupted wait counts as a short one.
         let _ = poll(&mut fds, Timespec::try_from(wait).ok().as_ref());
         self.send_pages(send)
     }
@@ -242,10 +247,11 @@ impl Forwarding {
         self.send_all(file, &text, send)
     }
 
-    /// Ends the recording: sends the rest, and the kernel's counters.
+    /// Ends the recording: sends the remaining events and the kernel's counters.
     ///
     /// # Errors
-    /// If the kernel's buffers cannot be read, or the counters cannot be sent. The instance is removed.
+    /// If the kernel's buffers cannot be read, or the counters cannot be sent. The instance is removed all
+    /// the same.
     pub fn finish(mut self, send: &mut dyn FnMut(&Piece<'_>) -> bool) -> Result<Forwarded, Error> {
         let ended = self.send_rest(send);
         let counts = self.counts;
@@ -256,7 +262,8 @@ impl Forwarding {
     fn send_rest(&mut self, send: &mut dyn FnMut(&Piece<'_>) -> bool) -> Result<u64, Error> {
         self.instance.switch(false)?;
         let mut stats = Vec::new();
-        // A CPU that a hypervisor took away may finish an event after the switch, and after the pages were read.
+        // A CPU that a hypervisor took away may finish an event after the switch, and even after the pages
+        // were read.
         for _ in 0..LAST_READS {
             let mut before = None;
             while before != Some(self.counts.bytes) {
@@ -276,7 +283,7 @@ impl Forwarding {
         Ok(overwritten)
     }
 
-    /// Removes the instance and its note. If it cannot be removed, the next start tries again.
+    /// Removes the instance and its note. If the instance cannot be removed, the next start tries again.
     fn remove(self) {
         let Forwarding { instance, owner, cpus, .. } = self;
         drop(cpus);

@@ -1,47 +1,50 @@
-//! The recordings that a client of a guest has sent: which of them are files.
+//! The recordings that a client of a guest has sent, as files.
 
 use crate::assembly::{Assembly, GuestFile, MAX_SMALL, PieceLocation};
 use crate::forward::Piece;
 use std::collections::BTreeMap;
 
-/// Most recordings of a lease: any program of the guest can send some, and root's recorder has a lease of its own.
+/// Maximum number of recordings in a lease: any program of the guest can send some, but root's recorder has a
+/// lease of its own.
 const MAX_OF_LEASE: usize = 4;
 
-/// Most recordings of a session: an equal number of each client that sends some, one at least.
+/// Maximum number of recordings in a session. Each client that sends some may send an equal number, at least
+/// one.
 const MAX: usize = 1024;
 
-/// The recordings of a client of a guest, from their pieces. Each that has ended is a file.
+/// The recordings of a client of a guest, put together from their pieces. A recording that has ended becomes
+/// a file.
 #[derive(Debug)]
 pub struct GuestRecordings {
     client: u32,
     most: usize,
     has_ended: bool,
-    /// By clock and number.
+    /// Recordings whose pieces are still arriving, by clock and number.
     coming: BTreeMap<(u32, u64), Assembly>,
     lease: u64,
-    /// How many more small pages there may be of this lease, and after it.
+    /// Numbers of small pages that this lease, and later leases, may still have.
     small: (u32, u32),
     ended: usize,
     found: GuestFiles,
 }
 
-/// The last files of recordings, and why others are none.
+/// The last files of recordings, and the reasons why other recordings are no files.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct GuestFiles {
     /// The files that were not taken before.
     pub files: Vec<GuestFile>,
-    /// Whether the guest has not described some.
+    /// True if the guest has not described some recordings.
     pub undescribed: bool,
-    /// Whether some have not ended.
+    /// True if some recordings have not ended.
     pub unended: bool,
-    /// How many there may be, and of whom, if more were sent.
+    /// If more recordings were sent than may be: the maximum number, and whose maximum it is.
     pub beyond: Option<(usize, &'static str)>,
 }
 
 impl GuestRecordings {
-    /// Begins without any. `senders` is the number of the session's clients that
-    /// have sent some. If the session `has_ended`, so has what comes no more.
+    /// Begins without a recording. `senders` is the number of the session's clients that have sent
+    /// recordings. If the session `has_ended`, the recordings whose pieces stopped arriving have ended, too.
     pub fn new(client: u32, senders: usize, has_ended: bool) -> GuestRecordings {
         let most = (MAX / senders.max(1)).max(1);
         let (coming, found) = (BTreeMap::new(), GuestFiles::default());
@@ -49,8 +52,9 @@ impl GuestRecordings {
         GuestRecordings { client, most, has_ended, coming, lease: 0, small, ended: 0, found }
     }
 
-    /// Adds a piece that came under this lease and clock of the session, of so many ticks per second, and whose bytes lie
-    /// there. Pieces come in the order in which they were sent.
+    /// Adds a piece that came under this lease, and under this clock of the session, which has `frequency`
+    /// ticks per second. The piece's bytes lie at `location`. Pieces come in the order in which they were
+    /// sent.
     pub fn add(
         &mut self,
         lease: u64,
@@ -65,7 +69,8 @@ impl GuestRecordings {
         }
         let key = (clock, piece.recording);
         if !self.coming.contains_key(&key) {
-            // Only one at a time is being described: one without descriptions before another has none.
+            // Only one recording at a time is being described. So one that is not described when another
+            // begins never will be.
             self.coming.retain(|_, assembly| assembly.is_described());
             if self.coming.len() == MAX_OF_LEASE {
                 self.found.beyond = Some((MAX_OF_LEASE, "a client's holder"));
@@ -110,7 +115,7 @@ impl GuestRecordings {
     }
 }
 
-/// Shares what there is between a lease and those after it.
+/// Splits what there is between a lease and the leases after it.
 fn halves(all: u32) -> (u32, u32) {
     (all - all / 2, all / 2)
 }

@@ -9,19 +9,18 @@ use hypertrace_format::pattern::matches;
 use std::io;
 use std::time::Duration;
 
-/// Most events that are recorded at the same time.
+/// Maximum number of events that are recorded at the same time.
 const MAX_EVENTS: usize = 1 << 16;
 
-/// File with the names of all events of this kernel, `SYSTEM:EVENT` each line.
+/// Name of the file that lists all events of this kernel, one `SYSTEM:EVENT` per line.
 pub(crate) const AVAILABLE: &str = "available_events";
 
-/// Name among events that stands for those that are recorded if none are named.
+/// Name that stands, in a list of events, for the events that are recorded if none are named.
 pub const DEFAULT_EVENTS: &str = "default";
 
-/// Events that tell where a region's time went. The first ones are missing in a kernel without KVM,
-/// and some of them in older kernels. Others of KVM are left out because each costs a
-/// quarter of a microsecond: `kvm_emulate_insn` and `vcpu_match_mmio` come with each `kvm_mmio`, a moment
-/// before it.
+/// Events that tell where a region's time went. A kernel without KVM lacks the KVM events, and older kernels
+/// lack some of them. Other events of KVM are left out, because each costs a quarter of a microsecond:
+/// `kvm_emulate_insn` and `vcpu_match_mmio` come with each `kvm_mmio`, a moment before it.
 const KVM_EVENTS: [&str; 7] = [
     "kvm:kvm_entry",
     "kvm:kvm_exit",
@@ -40,8 +39,9 @@ const SCHED_EVENTS: [&str; 6] = [
     "sched:sched_wakeup_new",
 ];
 
-/// Events that tell which thread a CPU has, and what woke it. A kernel without high resolution timers lacks one.
-/// An interrupt's end is recorded, too: a wake-up after it is another one's.
+/// Events that tell which thread a CPU has, and what woke the thread. A kernel without high resolution timers
+/// lacks one of them. The end of an interrupt is recorded, too, because a wake-up after that end is not the
+/// interrupt's.
 const CPUS_EVENTS: [&str; 12] = [
     "sched:sched_process_exec",
     "sched:sched_process_exit",
@@ -57,16 +57,16 @@ const CPUS_EVENTS: [&str; 12] = [
     "task:task_newtask",
 ];
 
-/// Events of the signal that ends all threads of a process. With the new and the ended threads, they tell which thread ended
-/// a process.
+/// Events of the signal that ends all threads of a process. Together with the events of new and ended
+/// threads, they tell which thread ended a process.
 const KILL_EVENTS: [&str; 2] = ["signal:signal_deliver", "signal:signal_generate"];
-/// Filter of these events: the number of SIGKILL.
+/// Filter of these events: 9 is the number of SIGKILL.
 const KILL_FILTER: &str = "sig == 9";
 
-/// Share of a buffer, percent, that wakes the thread that reads it.
+/// Share of a buffer in percent that, when filled, wakes the thread that reads the buffer.
 const WAKE_AT: &str = "25";
 
-/// An instance, which this process made or took over.
+/// An instance that this process made or took over.
 #[derive(Debug)]
 pub(crate) struct Instance {
     root: Dir,
@@ -75,7 +75,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Makes an instance that records nothing yet.
+    /// Makes an instance, which records nothing yet.
     pub fn create(root: Dir, name: &str) -> Result<Instance, Error> {
         let failed = |source| Error::System("make an instance of the kernel's trace", source);
         let instances = root.dir("instances").map_err(failed)?;
@@ -84,7 +84,7 @@ impl Instance {
         Ok(Instance { root, dir, name: name.to_owned() })
     }
 
-    /// Opens an instance that another process left; `None` if there is none.
+    /// Opens an instance that another process left, or returns `None` if there is none.
     pub fn find(root: Dir, name: &str) -> Result<Option<Instance>, Error> {
         match root.dir("instances").and_then(|instances| instances.dir(name)) {
             Ok(dir) => Ok(Some(Instance { root, dir, name: name.to_owned() })),
@@ -93,8 +93,9 @@ impl Instance {
         }
     }
 
-    /// Sets what it records, on the clock of the session. Returns the events, as `SYSTEM:EVENT`. `has_all`: whether
-    /// it is for all threads, and so has the events of [`Buffer::Cpus`](crate::state::Buffer::Cpus) by default.
+    /// Sets what the instance records, on the clock of the session. Returns the events, as `SYSTEM:EVENT`. If
+    /// `has_all` is true, the instance is for all threads, and has the events of
+    /// [`Buffer::Cpus`](crate::state::Buffer::Cpus) by default.
     ///
     /// # Errors
     /// If the kernel lacks one of the events, or the clock.
@@ -132,7 +133,7 @@ impl Instance {
         self.events()
     }
 
-    /// Sets it to record which thread each CPU has. Returns the events.
+    /// Sets the instance to record which thread each CPU has. Returns the events.
     pub fn configure_cpus(&self, buffer_kib: u32) -> Result<Vec<String>, Error> {
         self.set_up(buffer_kib)?;
         self.add_cpus_events();
@@ -157,28 +158,29 @@ impl Instance {
         self.set_clock(Clock::OWN)?;
         self.dir.set("buffer_size_kb", &buffer_kib.to_string())?;
         self.dir.set("options/event-fork", "1")?;
-        // The oldest events are overwritten: a page says where, and its successors are newer.
+        // The oldest events are overwritten. A page says where events are missing, and the pages after it are
+        // newer.
         self.dir.set("options/overwrite", "1")?;
-        // Older kernels lack it, and wake at the first full page.
+        // Older kernels lack this setting, and wake the reader at the first full page.
         let _ = self.dir.set("buffer_percent", WAKE_AT);
         Ok(())
     }
 
-    /// Sets the clock of its events. It is not switched on.
+    /// Sets the clock of the instance's events. The instance must be switched off.
     pub fn set_clock(&self, clock: Clock) -> Result<(), Error> {
         self.dir.set("trace_clock", clock.name())
     }
 
-    /// Returns the events that it records, as `SYSTEM:EVENT`.
+    /// Returns the events that the instance records, as `SYSTEM:EVENT`.
     pub fn events(&self) -> Result<Vec<String>, Error> {
-        // A line may have a filter after the name.
+        // A line may have a filter after the event's name.
         let set = self.read("set_event")?;
         let names = set.lines().filter_map(|line| line.split_whitespace().next());
         Ok(names.filter(|name| name.contains(':')).take(MAX_EVENTS).map(str::to_owned).collect())
     }
 
-    /// Returns the events that a name with `*` and `?` is for. The kernel itself takes a `*` for the whole
-    /// of a part only.
+    /// Returns the events that a name with `*` and `?` matches. The kernel itself takes a `*` only for the
+    /// whole of a part.
     fn matching(&self, event: &str) -> Result<Vec<String>, Error> {
         if !event.contains(['*', '?']) {
             return Ok(vec![event.to_owned()]);
@@ -190,7 +192,7 @@ impl Instance {
         if found.is_empty() { Err(Error::NoEvent(event.to_owned())) } else { Ok(found) }
     }
 
-    /// Reads the descriptions of these events, `SYSTEM:EVENT`.
+    /// Reads the descriptions of these events, named `SYSTEM:EVENT`.
     pub fn describe(&self, events: &[String], page_size: u32) -> Result<Description, Error> {
         let root = &self.root;
         let read = |name: &str| {
@@ -198,7 +200,7 @@ impl Instance {
             root.read(name).map_err(|source| Error::File { action: "read", path, source })
         };
         let mut ftrace = Vec::new();
-        // As many as the kernel has kinds of records, some 20. Some have no format.
+        // There are as many as the kernel has kinds of records, some 20, and some of them have no format.
         let own = root.dir("events/ftrace").and_then(|dir| Ok((dir.names(256)?, dir)));
         if let Ok((names, dir)) = own {
             ftrace.extend(names.iter().filter_map(|name| dir.read(&format!("{name}/format")).ok()));
@@ -214,27 +216,27 @@ impl Instance {
             header_event: read("events/header_event")?,
             ftrace,
             events: formats,
-            // For texts that events name by address.
+            // Texts that events refer to by address.
             printk: root.read("printk_formats").unwrap_or_default(),
             page_size,
         })
     }
 
-    /// Records one thread too, and all that it starts.
+    /// Also records one thread, and all threads that it starts.
     pub fn follow_thread(&self, thread: u32) -> Result<(), Error> {
         let value = thread.to_string();
         match self.dir.add("set_event_pid", &value) {
-            // It has ended.
+            // The thread has ended.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             Err(source) => Err(Error::Setting { file: "set_event_pid".into(), value, source }),
             Ok(()) => Ok(()),
         }
     }
 
-    /// Records all threads but one; also those that it starts.
+    /// Records all threads but one; the threads that this one starts are recorded, too.
     pub fn leave_out(&self, thread: u32) -> Result<(), Error> {
         self.dir.set("options/event-fork", "0")?;
-        // Kernels before 5.7 lack it: the thread's switches are recorded, too.
+        // Kernels before 5.7 lack this setting, so they also record the switches of the thread.
         match self.dir.set("set_event_notrace_pid", &thread.to_string()) {
             Err(Error::Setting { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Ok(())
@@ -288,17 +290,17 @@ impl Instance {
         Error::File { action, path: self.dir.path().join(name), source }
     }
 
-    /// Returns tracefs.
+    /// Returns the directory of tracefs.
     pub fn root(&self) -> &Dir {
         &self.root
     }
 
-    /// Removes it with what is left in its buffers.
+    /// Removes the instance, with everything that is left in its buffers.
     pub fn remove(self) -> io::Result<()> {
         let Instance { root, dir, name } = self;
         drop(dir);
         let instances = root.dir("instances")?;
-        // Another process that reads it holds it: tens of milliseconds for a listing.
+        // Another process that reads the instance keeps it busy: tens of milliseconds for a listing.
         for _ in 0..50 {
             match instances.remove(&name) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -312,7 +314,7 @@ impl Instance {
     }
 }
 
-/// Returns the lines `SYSTEM:EVENT` whose two parts fit those of a name with `*` and `?`.
+/// Returns the lines `SYSTEM:EVENT` whose two parts match the two parts of a name with `*` and `?`.
 fn fitting(available: &str, wanted: &str) -> Vec<String> {
     let Some((system, name)) = wanted.split_once(':') else { return Vec::new() };
     let is_meant = |event: &&str| {

@@ -1,33 +1,33 @@
-//! The process that owns an instance, in the instance's name.
+//! The process that owns an instance, as the instance's name gives it.
 //!
-//! A killed process leaves its instance, which records on. A process's number alone does not say
-//! whether it is the same process: numbers are used again. All owners are of the first PID namespace,
-//! as only there the kernel's trace is used.
+//! A killed process leaves its instance, which goes on recording. A process's number alone does not identify
+//! the process, because numbers are used again. All owners are of the first PID namespace, because the
+//! kernel's trace is used only there.
 
 use std::fmt;
 use std::io;
 
-/// First part of the names of instances.
+/// First part of an instance's name.
 const PREFIX: &str = "hypertrace";
 
-/// A process.
+/// A process that owns a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pid: u32,
-    /// When it started, in clock ticks since the boot (field 22 of `/proc/PID/stat`)
+    /// When the process started, in clock ticks since the boot (field 22 of `/proc/PID/stat`)
     start: u64,
-    /// Number of the recording among this process's.
+    /// Number of the recording among those of the process.
     serial: u32,
 }
 
 impl Owner {
-    /// Returns this process, for its recording of this number.
+    /// Returns this process as the owner of its recording with this number.
     pub fn this(serial: u32) -> Owner {
         let pid = std::process::id();
         Owner { pid, start: start("self").ok().flatten().unwrap_or(0), serial }
     }
 
-    /// Parses the name of an instance. `None`: the instance is none of ours.
+    /// Parses the name of an instance. Returns `None` if the instance is not hypertrace's.
     pub fn parse(name: &str) -> Option<Owner> {
         let mut parts = name.split('.');
         if parts.next() != Some(PREFIX) {
@@ -41,7 +41,7 @@ impl Owner {
         parts.next().is_none().then_some(owner)
     }
 
-    /// Returns true if the process has ended. False if that cannot be known.
+    /// Returns true if the process has ended, or false if that cannot be known.
     pub fn is_gone(&self) -> bool {
         start(&self.pid.to_string()).is_ok_and(|start| start != Some(self.start))
     }
@@ -54,17 +54,17 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Returns when a process started; `None` if it has ended, also if nobody has waited for it.
+/// Returns when a process started, or `None` if it has ended, even if nobody has waited for it yet.
 fn start(pid: &str) -> io::Result<Option<u64>> {
     let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,
-        // The second while it is read.
+        // ESRCH comes if the process ends while the file is read.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
             return Ok(None);
         }
         Err(error) => return Err(error),
     };
-    // The name, in parentheses, may have spaces and parentheses. After it is field 3.
+    // The name, in parentheses, may contain spaces and parentheses. Field 3 comes after it.
     let fields = || {
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?;
@@ -100,7 +100,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let id = WaitId::Pid(Pid::from_raw(child.id().cast_signed()).unwrap());
 
-        // Waits, and leaves it to be waited for.
+        // Waits for the end of the process, and leaves it to be waited for.
         waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
 
         assert_eq!(start(&child.id().to_string()).unwrap(), None);

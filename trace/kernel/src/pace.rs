@@ -1,37 +1,38 @@
-//! How often a thread reads files that tell what no event tells: seldom if a reading takes long.
+//! How often a thread reads files that tell what no event tells. Files that take long to read are read
+//! seldom.
 
 use std::time::{Duration, Instant};
 
-/// Least number of times that a reading takes until the next one.
+/// Minimum time until the next reading, as a multiple of the time that a reading takes.
 const PAUSE: u32 = 100;
 
-/// The readings of some files.
+/// The pace at which some files are read.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Least time between two readings.
+    /// Minimum time between two readings.
     period: Duration,
-    /// When the last reading ended, and how long the shortest one took.
+    /// When the last reading ended, and how long the shortest reading took.
     last: Option<(Instant, Duration)>,
 }
 
 impl Pace {
-    /// Makes the pace of files that are read once in `period` at most.
+    /// Returns the pace of files that are read at most once in `period`.
     pub const fn new(period: Duration) -> Pace {
         Pace { period, last: None }
     }
 
-    /// Returns the time between two readings.
+    /// Returns the minimum time between two readings.
     pub fn pause(&self) -> Duration {
         let shortest = self.last.map_or(Duration::ZERO, |(_, shortest)| shortest);
         self.period.max(shortest.saturating_mul(PAUSE))
     }
 
-    /// Returns whether the next reading is due.
+    /// Returns true if the next reading is due.
     pub fn is_due(&self) -> bool {
         self.last.is_none_or(|(at, _)| at.elapsed() >= self.pause())
     }
 
-    /// Notes that a reading has ended, which began then.
+    /// Notes that a reading has ended, which began at `begun`.
     pub fn ended(&mut self, begun: Instant) {
         let took = begun.elapsed();
         let shortest = self.last.map_or(took, |(_, shortest)| shortest.min(took));

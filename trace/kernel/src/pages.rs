@@ -1,7 +1,7 @@
-//! The buffers of all CPUs, moved to files.
+//! Moves the buffers of all CPUs to files.
 //!
-//! Full pages move through a pipe without a copy in this process. A page that is being filled cannot
-//! move: it is read at the end.
+//! Full pages move through a pipe without a copy in this process. A page that is still being filled cannot
+//! move, and is read at the end.
 
 use crate::error::Error;
 use crate::instance::Instance;
@@ -16,23 +16,24 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Size of the pipe: pages of one splice. The most that every user may have (pipe(7)).
+/// Size of the pipe in bytes, and so of the pages of one splice. Every user may have a pipe of this size
+/// (pipe(7)).
 const PIPE: usize = 1 << 20;
 
-/// Most splices of one CPU in a pass, so that a busy CPU does not hold up the others.
+/// Maximum number of splices for one CPU in a pass, so that a busy CPU does not hold up the others.
 const MAX_SPLICES: u32 = 64;
 
-/// Time until the next try after a write failed.
+/// Time until the next try after a failed write.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A CPU's buffer and its file.
 #[derive(Debug)]
 struct Cpu {
-    /// Name of its file.
+    /// Name of the CPU's file.
     name: String,
     raw: OwnedFd,
     file: Option<OwnedFd>,
-    /// Bytes in the file.
+    /// Number of bytes in the file.
     written: u64,
 }
 
@@ -43,14 +44,14 @@ pub(crate) struct Buffers {
     page_size: usize,
     cpus: Vec<Cpu>,
     pipe: (OwnedFd, OwnedFd),
-    /// Bytes in the pipe, and the index of the CPU that they are of.
+    /// Index of a CPU, and the number of its bytes in the pipe.
     pending: (usize, usize),
     /// The first failed write.
     failure: Option<Error>,
 }
 
 impl Buffers {
-    /// Opens the buffers. Files that a killed process left are continued at their last whole page.
+    /// Opens the buffers. A file that a killed process left is continued after its last whole page.
     pub fn open<'i>(
         instances: impl IntoIterator<Item = &'i (Buffer, Instance)>,
         folder: Folder,
@@ -83,13 +84,13 @@ impl Buffers {
         }
         let failed = |error: Errno| Error::System("make a pipe", error.into());
         let pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
-        // A smaller one works, with more calls.
+        // A smaller pipe works, with more calls.
         let _ = fcntl_setpipe_size(&pipe.1, PIPE);
         Ok(Buffers { folder, page_size, cpus, pipe, pending: (0, 0), failure: None })
     }
 
-    /// Moves all full pages. Returns false if a write failed: later passes try again, meanwhile the
-    /// kernel overwrites and counts its oldest events.
+    /// Moves all full pages. Returns false if a write failed. Later passes then try again, and the kernel
+    /// meanwhile overwrites and counts its oldest events.
     fn pass(&mut self) -> bool {
         let moved = self.try_pass();
         let is_moved = moved.is_ok();
@@ -142,9 +143,10 @@ impl Buffers {
         self.cpus.iter().map(|cpu| cpu.written).sum()
     }
 
-    /// Moves everything, also the pages that are not full, from buffers that are not written any more.
+    /// Moves everything, including pages that are not full, from buffers to which nothing is written any
+    /// more.
     fn rest(&mut self) -> Result<(), Error> {
-        // A pass leaves something only in buffers of more than 64 MiB.
+        // A pass leaves full pages only in buffers of more than 64 MiB.
         let mut before = None;
         while before != Some(self.written()) {
             before = Some(self.written());
@@ -152,7 +154,7 @@ impl Buffers {
         }
         let mut page = vec![0; self.page_size];
         for cpu in &mut self.cpus {
-            // A buffer has a page or two that did not move; nothing is added to it.
+            // A buffer has a page or two that did not move, and nothing is added to it.
             loop {
                 let bytes = match retry(|| read(&cpu.raw, &mut page[..])) {
                     Ok(0) => break,
@@ -170,11 +172,11 @@ impl Buffers {
         Ok(())
     }
 
-    /// Moves everything from buffers that are not written any more, and closes them. Returns the
-    /// first failed write of an earlier pass.
+    /// Moves everything from buffers to which nothing is written any more, and closes the buffers. Returns
+    /// the first failed write of an earlier pass.
     ///
     /// # Errors
-    /// If something cannot be moved now. It stays in the buffers.
+    /// If something cannot be moved now. It stays in its buffer.
     pub fn finish(mut self) -> Result<Option<Error>, Error> {
         self.rest()?;
         Ok(self.failure)
@@ -182,7 +184,7 @@ impl Buffers {
 }
 
 impl Cpu {
-    /// Returns its file, a new one the first time.
+    /// Returns the CPU's file, which the first call creates.
     fn open(&mut self, folder: &Folder) -> io::Result<&OwnedFd> {
         match &mut self.file {
             Some(file) => Ok(file),
@@ -199,7 +201,7 @@ fn failed(folder: &Folder, name: &str, source: io::Error) -> Error {
 pub(crate) fn drain(mut pages: Buffers, tscs: Tscs) -> Result<Worker<Buffers>, Error> {
     Worker::start(tscs, move |stop| {
         while !stop.wait(pages.cpus.iter().map(|cpu| cpu.raw.as_fd()), PERIOD) {
-            // Full pages stay in a buffer if they cannot be written, and would alarm at once.
+            // Full pages that cannot be written stay in their buffer, which would end the next wait at once.
             if !pages.pass() && stop.wait([].into_iter(), PAUSE) {
                 break;
             }

@@ -1,8 +1,8 @@
-//! Scheduling of a user's threads without root: perf_event_open(2).
+//! Records the scheduling of a user's threads without root: perf_event_open(2).
 //!
-//! Each thread has an event on each CPU, inherited by the threads and processes that it starts. All
-//! events of a CPU write to one [`ring`]. The records go to the disk unchanged, with readings of
-//! both clocks; [`convert`](fn@convert) makes pages of them, as the kernel's trace has.
+//! Each thread has an event on each CPU, which the threads and processes that it starts inherit. All events
+//! of a CPU write to one [`ring`]. The records go to the disk unchanged, with readings of both clocks, and
+//! [`convert`](fn@convert) turns them into pages like those of the kernel's trace.
 
 mod convert;
 mod records;
@@ -22,7 +22,7 @@ use ring::{Event, Ring};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// The file of a CPU's records.
+/// Returns the name of the file of a CPU's records.
 fn records_file(cpu: u32) -> String {
     format!("perf{cpu}")
 }
@@ -31,7 +31,7 @@ fn records_file(cpu: u32) -> String {
 #[derive(Debug)]
 pub(crate) struct Perf {
     cpus: Vec<(u32, RawFd)>,
-    /// The events of threads, and the CPU of each.
+    /// The events of threads, each with its CPU.
     events: Vec<(u32, Event)>,
     worker: Worker<Writer>,
 }
@@ -46,7 +46,7 @@ struct Output {
 }
 
 impl Perf {
-    /// Size of a CPU's ring: what `kernel.perf_event_mlock_kb` allows each user by default.
+    /// Size of a CPU's ring in KiB: what `kernel.perf_event_mlock_kb` allows each user by default.
     pub const BUFFER_KIB: u32 = (ring::BYTES >> 10) as u32;
 
     /// Returns the names of the recorded events.
@@ -62,7 +62,7 @@ impl Perf {
     /// Opens a ring for each CPU, and starts the thread that writes the records.
     ///
     /// # Errors
-    /// If the kernel refuses; the message says which setting does.
+    /// If the kernel refuses. The message says which setting is the cause.
     pub fn start(folder: Folder) -> Result<Perf, Error> {
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
         let online = online.map_err(|e| Error::System("list the CPUs", e))?;
@@ -92,7 +92,7 @@ impl Perf {
         opened.map(drop).map_err(|error| refused(thread, &error))
     }
 
-    /// Returns the numbers of the CPUs.
+    /// Returns the numbers of the recorded CPUs.
     pub fn cpus(&self) -> Vec<u32> {
         self.cpus.iter().map(|(cpu, _)| *cpu).collect()
     }
@@ -102,15 +102,15 @@ impl Perf {
         self.worker.tid
     }
 
-    /// Returns the thread's request to end, which has when a hypervisor took time.
+    /// Returns the handle that ends the recording thread, which also knows when a hypervisor took time.
     pub fn stop(&self) -> Stop {
         self.worker.stop.clone()
     }
 
-    /// Records a thread, and all that it starts. One that has ended is none.
+    /// Records a thread, and all that it starts. A thread that has ended is skipped.
     ///
     /// # Errors
-    /// If the kernel refuses: it is another user's, or there are too many descriptors.
+    /// If the kernel refuses, because the thread is another user's or because there are too many descriptors.
     pub fn follow(&mut self, thread: u32) -> Result<(), Error> {
         for (cpu, ring) in &self.cpus {
             match Event::open(thread, *cpu, *ring) {
@@ -122,7 +122,7 @@ impl Perf {
         Ok(())
     }
 
-    /// Ends the recording: its records and the kernel's counts of lost ones are on the disk then.
+    /// Ends the recording. The records, and the kernel's counts of lost records, are on the disk then.
     /// Returns the first failed write.
     ///
     /// # Errors
@@ -131,14 +131,15 @@ impl Perf {
         let Perf { cpus, events, worker } = self;
         let mut lost: BTreeMap<u32, Option<u64>> =
             cpus.iter().map(|(cpu, _)| (*cpu, Some(0))).collect();
-        // Inherited events end with those that they come from.
+        // Inherited events end together with the events that they were inherited from.
         for (cpu, event) in events {
             let sum = lost.entry(cpu).or_default();
             *sum = sum.zip(event.end()).map(|(sum, lost)| sum.saturating_add(lost));
         }
         let mut writer = worker.stop()?;
         writer.pass();
-        // A record of losses comes with a later record only, so without these counts nothing is known.
+        // The kernel reports losses only before a later record, so without these counts the last losses are
+        // unknown.
         let stats = |(cpu, lost): (u32, Option<u64>)| {
             Some(Stats { cpu, text: format!("entries: 0\noverrun: {}\n", lost?) })
         };
@@ -148,7 +149,7 @@ impl Perf {
     }
 }
 
-/// Says what helps where the kernel refuses.
+/// Returns the error for a refusal of the kernel, which says what helps.
 fn refused(thread: u32, error: &std::io::Error) -> Error {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
     let help = match error.raw_os_error() {
@@ -160,7 +161,7 @@ fn refused(thread: u32, error: &std::io::Error) -> Error {
     Error::Perf { thread, why: format!("{error}: {help}") }
 }
 
-/// Says what helps where the kernel refuses for lack of rights, by the value of `kernel.perf_event_paranoid`.
+/// Says what helps if the kernel refuses for lack of rights, by the value of `kernel.perf_event_paranoid`.
 fn help(paranoid: &str) -> String {
     if paranoid.parse::<i32>().is_ok_and(|level| level > 2) {
         format!(
@@ -172,7 +173,7 @@ fn help(paranoid: &str) -> String {
     }
 }
 
-/// The thread's data.
+/// Data of the recording thread.
 #[derive(Debug)]
 struct Writer {
     outputs: Vec<Output>,
@@ -205,8 +206,8 @@ impl Writer {
         }
     }
 
-    /// Writes all records. Those that cannot be written stay in the ring, where the kernel counts
-    /// those that find no room.
+    /// Writes all records. Records that cannot be written stay in the ring, where the kernel counts the
+    /// further ones that find no room.
     fn pass(&mut self) {
         for index in 0..self.outputs.len() {
             let output = &mut self.outputs[index];
@@ -232,7 +233,7 @@ impl Writer {
 fn list(text: &str) -> Vec<u32> {
     let ranges = text.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        // No machine has as many; the kernel's own bound is 8,192.
+        // No machine has so many CPUs: the kernel's own maximum is 8,192.
         let first: u32 = first.parse().ok()?;
         let last: u32 = last.parse().ok()?;
         Some(first..=last.min(first.saturating_add(8191)))
@@ -246,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_helps_depends_on_the_setting() {
-        // Debian's and Ubuntu's values.
+        // Debian's and Ubuntu's values of the setting.
         for paranoid in ["3", "4"] {
             let help = help(paranoid);
             assert!(help.contains(&format!("(now {paranoid})")), "{help}");

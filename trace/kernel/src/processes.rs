@@ -1,4 +1,4 @@
-//! Processes that are recorded, by descriptors: a number may become another process's.
+//! Processes that are recorded, held by descriptors, because another process may get the same number.
 
 use crate::error::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -7,11 +7,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Processes.
+/// Processes that are recorded.
 #[derive(Debug)]
 pub(crate) struct Processes {
     pids: Vec<u32>,
-    /// Descriptors of those that have not ended.
+    /// Descriptors of the processes that have not ended.
     alive: Vec<OwnedFd>,
 }
 
@@ -19,7 +19,7 @@ impl Processes {
     /// Opens processes by their numbers.
     ///
     /// # Errors
-    /// If there is none of a number, or it has ended.
+    /// If no process has one of the numbers, or the process has ended.
     pub fn open(pids: &[u32]) -> Result<Processes, Error> {
         let open = |pid: u32| {
             let none = Error::NoProcess(pid);
@@ -45,18 +45,19 @@ impl Processes {
         Ok(Processes { pids: pids.to_vec(), alive })
     }
 
-    /// Waits until all have ended, at most this long, or for a signal. Returns true if they have.
+    /// Waits until all processes have ended, at most for `time` or until a signal. Returns true if they have
+    /// ended.
     pub fn wait(&mut self, time: Duration) -> bool {
         let time = Timespec::try_from(time).ok();
         let mut fds: Vec<PollFd<'_>> =
             self.alive.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        // An interrupted wait is a short one.
+        // An interrupted wait counts as a short one.
         let _ = poll(&mut fds, time.as_ref());
         self.alive.retain(|fd| !has_ended(fd));
         self.alive.is_empty()
     }
 
-    /// Returns their numbers.
+    /// Returns the numbers of the processes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.pids.iter().copied()
     }

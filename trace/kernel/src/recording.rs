@@ -23,39 +23,42 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Largest default of a CPU's buffer, KiB, and the most for all CPUs together.
+/// Maximum default size of a CPU's buffer, and of the buffers of all CPUs together, in KiB.
 const BUFFER_KIB: u32 = 8192;
 const BUFFERS_KIB: u32 = 512 << 10;
-/// Smallest default of a CPU's buffer, KiB.
+/// Minimum default size of a CPU's buffer in KiB.
 const SMALLEST_KIB: u32 = 512;
 
 /// Settings of a recording.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Directory of a session, which has `session.json`.
+    /// Directory of a session, in which `session.json` is.
     pub dir: PathBuf,
-    /// The same directory, if the caller has opened it already. By the path, the recorder could open a directory that
-    /// another user has put there since.
+    /// The same directory, if the caller has opened it already. If the recorder opened the directory by its
+    /// path, it could get a directory that another user has put there since.
     pub folder: Option<Folder>,
-    /// Events as `SYSTEM:EVENT`, with `*` and `?`. None, or [`DEFAULT_EVENTS`](crate::DEFAULT_EVENTS) among them: those that
-    /// tell where time went: KVM's entries and exits, `sched:sched_switch`, wake-ups, and begins and ends of processes.
+    /// Events as `SYSTEM:EVENT`, with `*` and `?`. An empty list, or
+    /// [`DEFAULT_EVENTS`](crate::DEFAULT_EVENTS) in the list, stands for the events that tell where time
+    /// went: KVM's entries and exits, `sched:sched_switch`, wake-ups, and begins and ends of processes.
     pub events: Vec<String>,
-    /// Size of each CPU's buffer in the kernel, KiB (default: 8,192, less on machines with more than
-    /// 64 CPUs).
+    /// Size of each CPU's buffer in the kernel in KiB. The default is 8,192, or less on machines with more
+    /// than 64 CPUs.
     pub buffer_kib: Option<u32>,
-    /// Processes whose threads are recorded, with all that they start. None: all threads of the machine.
+    /// Processes whose threads are recorded, with all that these start. An empty list stands for all threads
+    /// of the machine.
     pub pids: Vec<u32>,
-    /// Leave out the second buffer of the file, `cpus`: which thread each CPU has, and what woke it, of
-    /// all threads of the machine, so with names of other processes. Without it, nobody can say because of
-    /// whom a thread waited. With no `pids`, these events are among the others, unless `events` are named.
+    /// True to leave out the second buffer of the file, `cpus`. It says which thread each CPU has, and what
+    /// woke that thread, for all threads of the machine, so with names of other processes. Without that
+    /// buffer, nobody can say because of whom a thread waited. Without `pids`, these events are among the
+    /// others, unless `events` are named.
     pub own_only: bool,
     /// Users that may read the file.
     pub share: Share,
 }
 
 impl Config {
-    /// Returns the defaults for a directory: the usual events, of all threads.
+    /// Returns the defaults for a directory: the default events, of all threads.
     pub fn new(dir: impl Into<PathBuf>) -> Config {
         let (events, pids) = (Vec::new(), Vec::new());
         Config {
@@ -76,9 +79,9 @@ impl Config {
     }
 }
 
-/// A recording in progress. [`Recording::finish`] ends it and writes its file; a drop does the same, and nobody learns
-/// whether the file could be written. If the process is killed, the next call of [`sweep`](crate::sweep) completes the
-/// recording with what the kernel's buffers still hold.
+/// A recording in progress. [`Recording::finish`] ends the recording and writes its file. A drop does the
+/// same, but nobody learns whether the file could be written. If the process is killed, the next call of
+/// [`sweep`](crate::sweep) completes the recording with what the kernel's buffers still hold.
 #[derive(Debug)]
 pub struct Recording(Option<Running>);
 
@@ -91,7 +94,7 @@ struct Running {
     why_perf: Option<String>,
 }
 
-/// A source of events that runs, and its settings.
+/// A running source of events, and its settings.
 #[derive(Debug)]
 struct Started {
     by: By,
@@ -107,12 +110,12 @@ enum By {
 }
 
 impl Recording {
-    /// Starts a recording. Where the kernel's trace cannot be used, it is of scheduling only, unless
-    /// events or the size of its buffers are named, or no process is.
+    /// Starts a recording. If the kernel's trace cannot be used, only scheduling is recorded, provided that
+    /// processes are named, and neither events nor the size of buffers.
     ///
     /// # Errors
-    /// If the directory has no session, or has a recording; if an event or a process does not exist;
-    /// if the kernel lets this user record nothing.
+    /// If the directory has no session or has a recording already, if an event or a process does not exist,
+    /// or if the kernel lets this user record nothing.
     pub fn start(config: &Config) -> Result<Recording, Error> {
         let processes = Processes::open(&config.pids)?;
         let dir = match &config.folder {
@@ -135,14 +138,15 @@ impl Recording {
         match started {
             Ok(started) => Ok(Recording(Some(Running { state, processes, started, why_perf }))),
             Err(why) => {
-                // The first error says more than one that follows from it. The next start removes the rest.
+                // The first error says more than one that follows from it. The next start removes what this
+                // one leaves.
                 let _ = state.remove();
                 Err(why)
             }
         }
     }
 
-    /// Returns the recording: only [`finish`](Self::finish) and the drop take it.
+    /// Returns the running recording. Only [`finish`](Self::finish) and the drop take it away.
     fn running(&self) -> &Running {
         self.0.as_ref().expect("a recording that has not ended")
     }
@@ -155,7 +159,7 @@ impl Recording {
         }
     }
 
-    /// Returns why perf is the source: the kernel's trace cannot be used.
+    /// Returns the reason why perf is the source: why the kernel's trace cannot be used.
     pub fn why_perf(&self) -> Option<&str> {
         self.running().why_perf.as_deref()
     }
@@ -170,13 +174,13 @@ impl Recording {
         self.running().started.threads
     }
 
-    /// Returns the size of a CPU's buffer, KiB.
+    /// Returns the size of a CPU's buffer in KiB.
     pub fn buffer_kib(&self) -> u32 {
         self.running().started.buffer_kib
     }
 
-    /// Waits until all processes have ended, at most this long, or for a signal. Returns true if they
-    /// have.
+    /// Waits until all processes have ended, at most for `time` or until a signal. Returns true if they have
+    /// ended.
     pub fn wait(&mut self, time: Duration) -> bool {
         self.0.as_mut().is_none_or(|running| running.processes.wait(time))
     }
@@ -185,7 +189,7 @@ impl Recording {
     ///
     /// # Errors
     /// If the file cannot be written. The data stay on the disk and in the kernel's buffers, and
-    /// [`recover`](crate::recover) completes it from another process.
+    /// [`recover`](crate::recover) completes the recording from another process.
     pub fn finish(mut self) -> Result<Summary, Error> {
         self.0.take().expect("a recording that has not ended").finish()
     }
@@ -220,7 +224,7 @@ impl Running {
             }
             By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },
         };
-        // After the last event.
+        // These readings come after the last event.
         let taken = Taken { steals: stop.steals(), tscs: stop.tscs(), ..taken };
         let mut names = Names::default();
         processes.pids().for_each(|pid| names.add_process(pid));
@@ -241,7 +245,7 @@ fn start_trace(state: &State, owner: &Owner, config: &Config) -> Result<Started,
             Ok(Started { by: By::Trace { instances, drain }, events, buffer_kib, threads })
         }
         Err(why) => {
-            // With the note, the next start removes them.
+            // With the note, the next start removes the instances that are left.
             let removed: Vec<_> = instances.into_iter().map(|(_, i)| i.remove().is_ok()).collect();
             if removed.into_iter().all(|removed| removed) {
                 registry::remove(&name);
@@ -258,7 +262,7 @@ fn make(
     config: &Config,
     made: &mut Vec<(Buffer, Instance)>,
 ) -> Result<(), Error> {
-    // Without a filter, one instance has all.
+    // Without a filter, one instance records all threads.
     let has_cpus = !config.own_only && !config.pids.is_empty();
     for buffer in Buffer::ALL {
         if has_cpus || buffer == Buffer::Asked {
@@ -268,8 +272,8 @@ fn make(
     Ok(())
 }
 
-/// Sets up instances and starts them. Returns the thread that records, the events, the size of a
-/// buffer, and the number of threads that are recorded.
+/// Sets up instances and starts them. Returns the thread that records, the events, the size of a buffer, and
+/// the number of recorded threads.
 fn prepare(
     state: &State,
     owner: &Owner,
@@ -294,29 +298,30 @@ fn prepare(
     let description = instance.describe(&described, json.page_size as u32)?;
     state.begin(&description.to_bytes(), &json)?;
     let pages = Buffers::open(instances, state.folder.clone(), json.page_size)?;
-    // Of all VMs only where the recording is of all threads, too.
+    // TSCs of all VMs are recorded only if all threads are, too.
     let only = if config.own_only { &config.pids[..] } else { &[] };
     let drain = pages::drain(pages, Tscs::of(tracefs::kvm(), only))?;
-    // Before the other: a thread that it shows waiting can be told what it waited for.
+    // This instance starts before the other one, so that it can tell what a thread in the other one waited
+    // for.
     others.clone().try_for_each(|instance| instance.switch(true))?;
     let mut threads = 0;
     for pid in &config.pids {
-        // The thread that records would record itself.
+        // The recording thread is left out, because it would record itself.
         threads += threads::follow(*pid, drain.tid, |thread| instance.follow_thread(thread))?;
     }
     if config.pids.is_empty() {
-        // It would record itself.
+        // The recording thread would record itself.
         instance.leave_out(drain.tid)?;
         instance.switch(true)?;
     } else {
-        // Those that they start later have an event.
+        // The threads that these start later have an event of their own.
         instance.switch(true)?;
         state.set_threads(instance.followed()?)?;
     }
     Ok((drain, events, buffer_kib, threads))
 }
 
-/// Returns the default size of a CPU's buffer, on a machine with so many.
+/// Returns the default size of a CPU's buffer in KiB, on a machine with `cpus` CPUs.
 pub(crate) fn default_buffer_kib(cpus: usize) -> u32 {
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX).max(1);
     (BUFFERS_KIB / cpus).clamp(SMALLEST_KIB, BUFFER_KIB)
@@ -349,7 +354,7 @@ pub(crate) fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) 
         stolen_ms: stolen_ms(),
         cpus,
         names: names.to_lines(),
-        // Until the threads are noted, none is known to be recorded.
+        // No thread is known to be recorded until the threads are noted.
         threads: (source == Source::Tracefs && !pids.is_empty()).then(Vec::new),
         system: None,
         has_cpus: false,

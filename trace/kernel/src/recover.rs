@@ -1,4 +1,4 @@
-//! Recordings of processes that were killed: found, completed, and their instances removed.
+//! Recordings of killed processes: finds and completes them, and removes their instances.
 
 use crate::complete::{Summary, Taken, complete, take};
 use crate::error::Error;
@@ -16,35 +16,36 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Longest wait for another process that completes the same recording.
+/// Maximum wait for another process that completes the same recording.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A killed process's recording, found by [`sweep`].
+/// The recording of a killed process, found by [`sweep`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Recovered {
-    /// Name of its instance.
+    /// Name of the recording's instance.
     pub instance: String,
-    /// Directory of its data.
+    /// Directory of the recording's data.
     pub dir: PathBuf,
-    /// Its contents; `None` if it holds nothing, or the directory is gone.
+    /// Contents of the recording. `None` if it holds nothing, or if the directory is gone.
     pub summary: Result<Option<Summary>, Error>,
-    /// Events that were removed with the instance, as there was no recording to add them to.
+    /// Number of events that were removed with the instance, because there was no recording to add them to.
     pub dropped: u64,
 }
 
-/// Completes the recording that a killed process left in a session's directory. `None`: there is
+/// Completes the recording that a killed process left in a session's directory. Returns `None` if there is
 /// none.
 ///
 /// # Errors
-/// [`Error::Busy`] if its process lives, or another one needs longer than 10 s to complete it. If the directory is another user's, or the files cannot be
-/// read or written.
+/// [`Error::Busy`] if the recording process lives, or if another process needs longer than 10 s to complete
+/// the recording. Another error if the directory is another user's, or if the files cannot be read or
+/// written.
 pub fn recover(dir: &Path) -> Result<Option<Summary>, Error> {
     let dir = shared_as_is(open_dir(dir, Share::Owner)?);
     let end = Instant::now() + PATIENCE;
     loop {
         match State::left(dir.clone()) {
-            // The start of any recording completes those of killed processes, for instance.
+            // For instance, each start of a recording completes the recordings of killed processes.
             Err(Error::Busy(_)) if Instant::now() < end && State::is_orphan(&dir) => {
                 sleep(Duration::from_millis(10));
             }
@@ -53,14 +54,15 @@ pub fn recover(dir: &Path) -> Result<Option<Summary>, Error> {
     }
 }
 
-/// Returns true if a killed process, or one that records now, has left files in this directory.
+/// Returns true if this directory has files of a killed process, or of one that records now.
 pub fn is_incomplete(dir: &Path) -> bool {
     dir.join(crate::state::FOLDER).is_dir()
 }
 
 /// Completes the recordings of all killed processes of this user, and removes their instances.
 pub fn sweep() -> Vec<Recovered> {
-    // Without it, there are no instances to remove, and their processes may be outside of this PID namespace.
+    // Without tracefs, there are no instances to remove, and their processes may be outside of this PID
+    // namespace.
     let Ok(root) = tracefs::find() else { return Vec::new() };
     registry::orphans().iter().filter_map(|name| one(&root, name)).collect()
 }
@@ -71,32 +73,33 @@ fn one(root: &Dir, name: &str) -> Option<Recovered> {
     let mut recovered = || {
         let state = left(&dir, name)?;
         let summary = state.map_or(Ok(None), finish)?;
-        // Killed before it had an identity or after its file was made, or the directory is gone.
+        // The process was killed before the recording had an identity or after its file was made, or the
+        // directory is gone.
         if summary.is_none() {
             dropped = forget(root, name)?;
         }
         Ok(summary)
     };
     match recovered() {
-        // Another process completes it at this moment.
+        // Another process completes the recording at this moment.
         Err(Error::Busy(_)) => None,
         summary => Some(Recovered { instance: name.to_owned(), dir, summary, dropped }),
     }
 }
 
-/// Opens the folder of an instance's recording. `None` if there is none.
+/// Opens the folder of an instance's recording. Returns `None` if there is none.
 fn left(dir: &Path, name: &str) -> Result<Option<State>, Error> {
     let dir = match open_dir(dir, Share::Owner) {
         Err(Error::NoSession(_)) => return Ok(None),
         opened => opened?,
     };
     let Some(state) = State::left(shared_as_is(dir))? else { return Ok(None) };
-    // Another recording may have been made there since.
+    // Another recording may have been made in the directory since.
     let is_others = state.json()?.is_some_and(|json| json.owner != name);
     Ok(Some(state).filter(|_| !is_others))
 }
 
-/// Completes a recording, with what is left in the kernel's buffers if its instance exists.
+/// Completes a recording. If its instance exists, adds what is left in the kernel's buffers.
 fn finish(state: State) -> Result<Option<Summary>, Error> {
     let mut taken = Taken::default();
     if let Some(json) = state.json()? {
@@ -111,10 +114,11 @@ fn finish(state: State) -> Result<Option<Summary>, Error> {
     complete(state, Names::default(), taken, true)
 }
 
-/// Opens the instances of a recording whose process has ended, if there are any still.
+/// Opens the instances that still exist of a recording whose process has ended.
 ///
 /// # Errors
-/// If that cannot be known: without the pages in their buffers, the recording would lack events.
+/// If it cannot be known whether they exist: without the pages in their buffers, the recording would lack
+/// events.
 fn instances_of(json: &RecordingJson) -> Result<Vec<(Buffer, Instance)>, Error> {
     let is_possible = json.source == Source::Tracefs
         && json.boot_id == boot_id()
@@ -127,7 +131,8 @@ fn instances_of(json: &RecordingJson) -> Result<Vec<(Buffer, Instance)>, Error> 
     Ok(found)
 }
 
-/// Removes the instances of an owner, if there are any, and the note. Returns the events that were in their buffers.
+/// Removes the instances of an owner, if there are any, and the note. Returns the number of events in their
+/// buffers.
 fn forget(root: &Dir, name: &str) -> Result<u64, Error> {
     let mut dropped = 0u64;
     for buffer in Buffer::ALL {
@@ -145,7 +150,7 @@ fn forget(root: &Dir, name: &str) -> Result<u64, Error> {
     Ok(dropped)
 }
 
-/// Returns the directory with its present modes for new files.
+/// Returns the directory, with its present mode as the mode of new files.
 pub(crate) fn shared_as_is(dir: Folder) -> Folder {
     let mode = dir.stat().map_or(0, |stat| stat.st_mode);
     let share = match mode & 0o055 {
@@ -165,7 +170,7 @@ mod tests {
     use hypertrace_format::error::error_chain;
     use std::fs;
 
-    /// Returns the identity of a recording by the kernel's trace, on another boot: it has no instance.
+    /// Returns the identity of a recording by the kernel's trace on another boot, so without an instance.
     fn json() -> RecordingJson {
         RecordingJson {
             clock: crate::clock::Clock::Tsc,
@@ -185,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Makes a session with the remains of a recording: two pages of CPU 0, one of CPU 1.
+    /// Makes a session with the remains of a recording: two pages of CPU 0, and one of CPU 1.
     fn remains(json: &RecordingJson) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let session = hypertrace_trace::SessionConfig::new(dir.path());
@@ -209,13 +214,13 @@ mod tests {
     fn a_kill_while_the_remains_are_removed_leaves_the_file_as_it_is() {
         let dir = remains(&json());
         let folder = dir.path().join(FOLDER);
-        // The removal fails at a folder, wherever that is in the order of names.
+        // The removal fails at a folder, wherever the folder is in the order of names.
         fs::create_dir(folder.join("obstacle")).unwrap();
         assert!(matches!(recover(dir.path()), Err(Error::File { action: "remove", .. })));
         assert!(!folder.join("recording.json").exists(), "what is left is no recording");
         let whole = fs::read(dir.path().join(FILE)).unwrap();
         fs::remove_dir(folder.join("obstacle")).unwrap();
-        // A kill before the identity was removed, when a part of the pages was.
+        // Simulates a kill after a part of the pages was removed and before the identity was.
         fs::write(folder.join("recording.json"), serde_json::to_vec(&json()).unwrap()).unwrap();
         fs::write(folder.join("head"), "").unwrap();
 
@@ -231,7 +236,7 @@ mod tests {
         let node = |at: &Path, kind| mknodat(CWD, at, kind, Mode::RUSR, makedev(1, 5)).is_ok();
         let make = |kind, at: &Path| match kind {
             "a pipe" => node(at, FileType::Fifo),
-            // Only root can make one.
+            // Only root can make a device.
             "a device" => node(at, FileType::CharacterDevice),
             "a link" => std::os::unix::fs::symlink("/dev/zero", at).is_ok(),
             _ => fs::create_dir(at).is_ok(),
@@ -280,7 +285,7 @@ mod tests {
 
         let summary = recover(dir.path()).unwrap().unwrap();
 
-        // CPU 0 has two events, and the kernel gave five.
+        // CPU 0 has two events, but the kernel counted five.
         let Counts { events, overwritten, unwritten, losses_known } = summary.asked;
         assert_eq!((events, overwritten, unwritten, losses_known), (3, 7, 3, true));
     }

@@ -1,8 +1,8 @@
 //! Directories of recordings in progress, by the names of their instances.
 //!
-//! A process that finds the instance of a killed one needs to know where its data belong. An entry is
-//! a link in a folder that only its user can write and that a restart of the machine empties, as it
-//! ends instances.
+//! A process that finds the instance of a killed process needs to know where the instance's data belong. An
+//! entry is a link in a folder to which only the user can write. A restart of the machine empties this
+//! folder, and also ends the instances.
 
 use crate::error::Error;
 use crate::owner::Owner;
@@ -14,10 +14,10 @@ use std::io::ErrorKind::{AlreadyExists, NotFound};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Most recordings at the same time.
+/// Maximum number of recordings at the same time.
 const MAX: usize = 4096;
 
-/// Returns the folder.
+/// Returns the folder of the entries.
 fn folder() -> Result<Folder, Error> {
     if rustix::process::geteuid().is_root() {
         return folder_in(Path::new("/run"), true);
@@ -30,8 +30,8 @@ fn folder() -> Result<Folder, Error> {
     folder_in(&runtime, false)
 }
 
-/// Opens the folder in a directory, and makes the folder if there is none. Makes also the directory, with the mode that
-/// `/run` has everywhere, if `makes_above`.
+/// Opens the folder in a directory, and makes the folder if there is none. If `makes_above` is true, also
+/// makes the directory, with the mode that `/run` has everywhere.
 fn folder_in(above: &Path, makes_above: bool) -> Result<Folder, Error> {
     let path = above.join("hypertrace");
     let failed = |path: &Path, why: String| {
@@ -40,7 +40,7 @@ fn folder_in(above: &Path, makes_above: bool) -> Result<Folder, Error> {
     match Folder::open_own(&path, Share::Owner) {
         Ok(Some(folder)) => Ok(folder),
         Ok(None) => {
-            // A minimal machine has no /run, and nobody but root can put one there.
+            // A minimal machine has no /run, and nobody but root can make one.
             if makes_above
                 && let Err(why) = Folder::create_path(above, Share::All)
                 && why.kind() != AlreadyExists
@@ -56,8 +56,7 @@ fn folder_in(above: &Path, makes_above: bool) -> Result<Folder, Error> {
     }
 }
 
-/// Notes where the data of this owner's instance belong. An instance without a note would stay after a
-/// kill.
+/// Notes where the data of this owner's instance belong. Without a note, an instance would stay after a kill.
 pub(crate) fn add(owner: &Owner, dir: &Path) -> Result<(), Error> {
     let folder = folder()?;
     let name = owner.to_string();
@@ -65,7 +64,7 @@ pub(crate) fn add(owner: &Owner, dir: &Path) -> Result<(), Error> {
     noted.map_err(|e| Error::NoTracefs(format!("no note in {}: {e}", folder.path().display())))
 }
 
-/// Returns the directory of an instance.
+/// Returns the directory of an instance's recording.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let link = readlinkat(folder().ok()?, name, Vec::new()).ok()?;
     Some(PathBuf::from(OsStr::from_bytes(link.as_bytes())))

@@ -1,4 +1,5 @@
-//! The recordings of a host and its guests as trace-cmd relates them: options that are added to finished files.
+//! Relates the recordings of a host and its guests as trace-cmd does: by options that are added to finished
+//! files.
 
 use crate::error::Error;
 use crate::trace_dat::{PLACE_OF_OPTIONS, SECTION, is_plain, option, section, section_header};
@@ -9,10 +10,10 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Corrections between two times are on a line: TRACECMD_TSYNC_FLAG_INTERPOLATE.
+/// TRACECMD_TSYNC_FLAG_INTERPOLATE: corrections between two times are on a line.
 const ON_A_LINE: u32 = 1;
 
-/// Most bytes of a file's options, of which each CPU has some.
+/// Maximum size of the options section in bytes. It grows with the number of CPUs.
 const MAX_OPTIONS: usize = 16 << 20;
 
 /// The recording of a host.
@@ -20,9 +21,9 @@ const MAX_OPTIONS: usize = 16 << 20;
 pub struct HostRecording<'a> {
     /// Name of the file.
     pub file: &'a OsStr,
-    /// Its TRACEID.
+    /// TRACEID of the file.
     pub id: u64,
-    /// Its TSC2NSEC: a factor and a shift.
+    /// TSC2NSEC of the file: a factor and a shift.
     pub scale: (u32, u32),
 }
 
@@ -33,24 +34,27 @@ pub struct GuestRecording<'a> {
     pub file: &'a OsStr,
     /// Name of the guest.
     pub name: String,
-    /// The host's thread of each of its CPUs; 0 if that is not known.
+    /// The host's thread of each of the guest's CPUs, or 0 if that is not known.
     pub threads: Vec<u32>,
-    /// What makes the host's ticks of the guest's: times of the guest, in order, and what to add there.
+    /// Corrections that turn the guest's ticks into the host's: times of the guest, in order, and what to add
+    /// at each.
     pub corrections: Vec<(u64, i64)>,
 }
 
-/// Adds to finished files in a directory, made by this crate, what trace-cmd(1) needs to show them in one order: to the host's the
-/// guests (GUEST), and to each guest's a TRACEID, its host's clock (TIME_SHIFT) and TSC2NSEC.
+/// Adds to finished files in a directory, made by this crate, what trace-cmd(1) needs to show them in one
+/// order. The host's file gets the guests (GUEST), and each guest's file gets a TRACEID, the relation to the
+/// host's clock (TIME_SHIFT) and TSC2NSEC.
 ///
 /// # Errors
-/// If a file is another one, or cannot be written. Those that were written before can be read, too.
+/// If a file is another one, or cannot be written. All files, including those that were already written,
+/// remain readable.
 pub fn relate(
     folder: &Folder,
     host: HostRecording<'_>,
     guests: &[GuestRecording<'_>],
 ) -> Result<(), Error> {
     let mut of_host = Vec::new();
-    // Ids that guests gave could be another trace's.
+    // New ids are used, because an id that a guest gave could be another trace's.
     for (id, guest) in (host.id.wrapping_add(1)..).zip(guests) {
         let cpus = guest.threads.len() as u32;
         let mut data = guest.name.replace('\0', "").into_bytes();
@@ -73,7 +77,7 @@ pub fn relate(
     add(folder, host.file, of_host)
 }
 
-/// Returns the content of TIME_SHIFT: all CPUs have the same corrections.
+/// Returns the contents of TIME_SHIFT. All CPUs have the same corrections.
 fn time_shift(host: u64, guest: &GuestRecording<'_>) -> Vec<u8> {
     let mut data = host.to_ne_bytes().to_vec();
     data.extend([ON_A_LINE, guest.threads.len() as u32].map(u32::to_ne_bytes).concat());
@@ -81,13 +85,15 @@ fn time_shift(host: u64, guest: &GuestRecording<'_>) -> Vec<u8> {
     let mut cpu = (corrections.len() as u32).to_ne_bytes().to_vec();
     cpu.extend(corrections.iter().flat_map(|(time, _)| time.to_ne_bytes()));
     cpu.extend(corrections.iter().flat_map(|(_, offset)| offset.to_ne_bytes()));
-    // trace-cmd would multiply with these, in 64 bits: the corrections have the difference of the rates, too.
+    // The factors are 1, because trace-cmd would multiply with them in 64 bits. The corrections already
+    // contain the difference of the rates.
     cpu.extend(corrections.iter().flat_map(|_| 1u64.to_ne_bytes()));
     guest.threads.iter().for_each(|_| data.extend(&cpu));
     data
 }
 
-/// Adds options to a file, in a section after its end. Until that is whole, the file does not name it.
+/// Adds options to a file, in a section after the file's end. Until that section is whole, the file does not
+/// refer to it.
 fn add(folder: &Folder, name: &OsStr, mut options: Vec<u8>) -> Result<(), Error> {
     let failed =
         |action| move |source| Error::File { action, path: folder.path().join(name), source };
@@ -105,7 +111,7 @@ fn add(folder: &Folder, name: &OsStr, mut options: Vec<u8>) -> Result<(), Error>
     write_at(&file, &end.to_ne_bytes(), last).map_err(failed("write"))
 }
 
-/// Returns where a file has the place of its second section of options, if it has none.
+/// Returns where a file holds the offset of its second options section, if it has no such section yet.
 fn place_of_next(file: &OwnedFd) -> io::Result<Option<u64>> {
     let mut begin = [0; PLACE_OF_OPTIONS + 8];
     read_at(file, &mut begin, 0)?;
@@ -119,7 +125,7 @@ fn place_of_next(file: &OwnedFd) -> io::Result<Option<u64>> {
     if !is_ours || read_at(file, &mut options, at + SECTION as u64)? as u64 != size {
         return Ok(None);
     }
-    // Each option takes 6 bytes at least.
+    // Each option takes at least 6 bytes.
     let mut rest = &options[..];
     while let Some((&[a, b, c, d, e, f], data)) = rest.split_first_chunk() {
         let size = u32::from_ne_bytes([c, d, e, f]) as usize;
@@ -141,7 +147,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    /// Makes a file without events, whose options are not the last part.
+    /// Makes a file without events, whose options are not its last part.
     fn file(dir: &Path, name: &str) -> (PathBuf, Vec<u8>) {
         let mut file = Description { page_size: 4096, ..Default::default() }.to_bytes();
         let at = file.len() as u64;
@@ -156,7 +162,8 @@ mod tests {
         (path, file)
     }
 
-    /// Returns what a file has after what it had before, if that is the same but for the place of more options.
+    /// Returns what was added to the end of a file, if the rest is unchanged except for the offset of more
+    /// options.
     fn added(path: &Path, before: &[u8]) -> Vec<u8> {
         let mut after = fs::read(path).unwrap();
         let added = after.split_off(before.len());
@@ -181,7 +188,7 @@ mod tests {
         let of = HostRecording { file: "host".as_ref(), id: 0x1000, scale: (3, 2) };
         relate(&folder, of, &[recording]).unwrap();
 
-        // Of each number, its bytes: 1 is a byte, 4 an u32.
+        // For each number, its size in bytes: 1 is a byte, 4 is a u32.
         let words = |words: &[(u8, u64)]| -> Vec<u8> {
             let bytes = |(size, word): &(u8, u64)| word.to_le_bytes()[..*size as usize].to_vec();
             words.iter().flat_map(bytes).collect()
@@ -209,7 +216,8 @@ mod tests {
         let folder = Folder::open(dir.path(), Share::Owner).unwrap();
         let (at, end) = (whole.len() - 5, whole.len());
         let mut damaged = vec![Vec::new(), whole[..9].to_vec(), whole[..at - 1].to_vec()];
-        // Version 6; compressed; options elsewhere; another section; a size; an option's size; more options.
+        // Version 6; compressed; options elsewhere; another section; a size; the size of an option; more
+        // options.
         for place in [10, 18, PLACE_OF_OPTIONS, end - 5 - 40, end - 5 - 31, end - 5 - 22, at - 1] {
             let mut other = whole.clone();
             other[place] ^= 1;

@@ -1,11 +1,11 @@
-//! The folder of a recording that is not complete: its files survive a kill at any instant.
+//! The folder of an incomplete recording, whose files survive a kill at any instant.
 //!
 //! `.kernel/head` has the descriptions, `.kernel/recording.json` the identity, `.kernel/cpuN` and
-//! `.kernel/cpusN` the pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's counters. They
-//! become `kernel.dat` at the end, or when another process finds them. The folder is locked while a
-//! process uses it.
+//! `.kernel/cpusN` the pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's
+//! counters. These files become `kernel.dat` at the end of the recording, or when another process finds them.
+//! The folder is locked while a process uses it.
 //!
-//! The recording of a guest's kernel has the same files, which lie in a session as events.
+//! The recording of a guest's kernel has the same files, which are events in a session.
 
 use crate::clock::{Clock, Reading};
 use crate::error::Error;
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
 
-/// The recording's file in a session's directory.
+/// Name of the recording's file in a session's directory.
 pub const FILE: &str = "kernel.dat";
 
 pub(crate) const FOLDER: &str = session_json::KERNEL_FOLDER;
@@ -30,24 +30,25 @@ pub(crate) const HEAD: &str = "head";
 pub(crate) const JSON: &str = "recording.json";
 pub(crate) const END: &str = "end.json";
 
-/// Most bytes of `head`: formats of all events of a kernel are 4 MiB.
+/// Maximum size of `head` in bytes. The formats of all events of a kernel take 4 MiB.
 pub(crate) const MAX_HEAD: usize = 64 << 20;
-/// Most bytes of the JSON files: names of 65,536 threads, a session with all its streams.
+/// Maximum size of the JSON files in bytes: room for the names of 65,536 threads, or for a session with all
+/// its streams.
 pub(crate) const MAX_JSON: usize = 64 << 20;
 
-/// The buffers of a recording: an instance of the kernel's trace each.
+/// The buffers of a recording. Each is an instance of the kernel's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffer {
     /// The events that were asked for, of the threads of the processes
     Asked,
-    /// Which thread each CPU has, and what woke it: of all threads of the machine
+    /// Which thread each CPU has, and what woke the thread: of all threads of the machine
     Cpus,
 }
 
 impl Buffer {
     pub const ALL: [Buffer; 2] = [Buffer::Asked, Buffer::Cpus];
 
-    /// Returns its name in a recording's file. One without a name is what a reader shows first.
+    /// Returns the buffer's name in a recording's file. A reader shows the buffer without a name first.
     pub fn name(self) -> &'static str {
         match self {
             Buffer::Asked => "",
@@ -55,7 +56,7 @@ impl Buffer {
         }
     }
 
-    /// Returns the name of its instance in a recording of this owner.
+    /// Returns the name of the buffer's instance in a recording of this owner.
     pub fn instance(self, owner: &str) -> String {
         match self {
             Buffer::Asked => owner.to_owned(),
@@ -77,7 +78,7 @@ pub(crate) fn cpu_file(cpu: u32) -> String {
     format!("cpu{cpu}")
 }
 
-/// `recording.json`
+/// The contents of `recording.json`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RecordingJson {
     pub version: u32,
@@ -85,46 +86,47 @@ pub(crate) struct RecordingJson {
     /// Clock of the pages.
     #[serde(default)]
     pub clock: Clock,
-    /// Reading of this clock and of the counter at the beginning, if they are two.
+    /// Reading of this clock and of the counter at the beginning. `None` if the clock is the counter.
     #[serde(default)]
     pub reading: Option<Reading>,
-    /// Name of the owner, which is its instance's if it has one.
+    /// Name of the owner, and of the owner's instance if there is one.
     pub owner: String,
     pub boot_id: String,
     pub trace_id: u64,
     pub page_size: usize,
     pub cpus: Vec<u32>,
-    /// Milliseconds that a hypervisor had taken from all CPUs at the beginning.
+    /// Time that a hypervisor had taken from all CPUs at the beginning, in milliseconds.
     #[serde(default)]
     pub stolen_ms: Option<u64>,
-    /// Lines of threads' numbers and names at the beginning.
+    /// Lines with threads' numbers and names at the beginning.
     pub names: String,
-    /// Threads that the kernel's filter had at the beginning: it adds those that they start. `None`:
-    /// no filter, as by perf.
+    /// Threads in the kernel's filter at the beginning; the kernel adds the threads that they start. `None`
+    /// if there is no filter, as with perf.
     #[serde(default)]
     pub threads: Option<Vec<u32>>,
-    /// System, host name, release and machine, as uname(2) gives them; `None`: those of this machine.
+    /// System, host name, release and machine, as uname(2) gives them. `None` stands for those of this
+    /// machine.
     #[serde(default)]
     pub system: Option<String>,
-    /// It has [`Buffer::Cpus`] too.
+    /// True if the recording also has [`Buffer::Cpus`].
     #[serde(default)]
     pub has_cpus: bool,
 }
 
 impl RecordingJson {
-    /// Returns its buffers.
+    /// Returns the recording's buffers.
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> + use<> {
         let has_cpus = self.has_cpus;
         Buffer::ALL.into_iter().filter(move |buffer| has_cpus || *buffer == Buffer::Asked)
     }
 
-    /// Returns whether its one buffer has the events of all threads.
+    /// Returns true if the recording has one buffer with the events of all threads.
     pub fn has_all(&self) -> bool {
         self.source == Source::Tracefs && self.threads.is_none()
     }
 
-    /// Returns whether its numbers can be those of a machine, and its owner's name that of an instance: a note with
-    /// this name is removed at the end.
+    /// Returns true if the numbers can be those of a machine, and the owner's name can be that of an
+    /// instance. The name matters, because the note with this name is removed at the end.
     pub fn is_good(&self) -> bool {
         self.version == VERSION
             && Owner::parse(&self.owner).is_some()
@@ -135,20 +137,20 @@ impl RecordingJson {
     }
 }
 
-/// `end.json`: what the kernel knows only as long as it records.
+/// The contents of `end.json`: what the kernel knows only as long as it records.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct EndJson {
-    /// Counters of the buffers, from which losses follow.
+    /// Counters of the buffers, which tell the losses.
     pub stats: Vec<Stats>,
-    /// Lines of threads' numbers and names.
+    /// Lines with threads' numbers and names.
     pub names: String,
     /// Counters of the buffers of [`Buffer::Cpus`].
     #[serde(default)]
     pub cpus: Vec<Stats>,
-    /// As [`RecordingJson::reading`], at the end.
+    /// Same as [`RecordingJson::reading`], at the end.
     #[serde(default)]
     pub reading: Option<Reading>,
-    /// As [`RecordingJson::stolen_ms`], at the end; only a guest sends it.
+    /// Same as [`RecordingJson::stolen_ms`], at the end. Only a guest sends this.
     #[serde(default)]
     pub stolen_ms: Option<u64>,
 }
@@ -156,7 +158,7 @@ pub(crate) struct EndJson {
 /// The value of `version`.
 pub(crate) const VERSION: u32 = 1;
 
-/// The folder, locked.
+/// The folder, locked by this process.
 #[derive(Debug)]
 pub(crate) struct State {
     /// The session's directory.
@@ -184,7 +186,7 @@ impl State {
         if exists(&dir, FILE)? {
             return Err(Error::Recorded(path));
         }
-        // Nobody else has to read it, and a reader could lock it.
+        // Private, because nobody else has to read the folder, and a reader could lock it.
         let folder = match dir.clone().shared(Share::Owner).create(FOLDER) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Error::Busy(path));
@@ -194,28 +196,29 @@ impl State {
         State { dir, folder }.locked()
     }
 
-    /// Returns true if the file was made: only the folder's removal is missing.
+    /// Returns true if the file was made, so that only the removal of the folder is missing.
     pub fn is_complete(&self) -> Result<bool, Error> {
         exists(&self.dir, FILE)
     }
 
-    /// Opens the folder that a process left; `None` if there is none.
+    /// Opens the folder that a process left, or returns `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::Busy`] if a process records, or completes it.
+    /// [`Error::Busy`] if a process records, or completes the recording.
     pub fn left(dir: Folder) -> Result<Option<State>, Error> {
         let folder = match dir.clone().shared(Share::Owner).folder(FOLDER) {
             Ok(folder) => folder,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", &dir, FOLDER, error)),
         };
-        // In a directory that others may write to, it may be another user's.
+        // If others may write to the directory, the folder may be another user's.
         let stat = folder.stat().map_err(|e| failed("open", &dir, FOLDER, e))?;
         check_owner(&folder, "", &stat)?;
         State { dir, folder }.locked().map(Some)
     }
 
-    /// Returns true if the process that recorded has ended: one that has the lock completes its files.
+    /// Returns true if the recording process has ended. A process that has the lock then completes the
+    /// recording's files.
     pub fn is_orphan(dir: &Folder) -> bool {
         let Ok(folder) = dir.clone().shared(Share::Owner).folder(FOLDER) else { return true };
         let json = State { dir: dir.clone(), folder }.json().ok().flatten();
@@ -227,14 +230,14 @@ impl State {
         let id = |stat: io::Result<Stat>| stat.map(|stat| (stat.st_dev, stat.st_ino)).ok();
         let is_free =
             retry(|| flock(&self.folder, FlockOperation::NonBlockingLockExclusive)).is_ok();
-        // A process that had it may have completed and removed it in between.
+        // A process that had the lock may have completed the recording and removed the folder in between.
         let now = id(self.dir.stat_of(FOLDER));
         let is_current = now.is_some() && id(self.folder.stat()) == now;
         let busy = || Error::Busy(self.dir.path().to_owned());
         if is_free && is_current { Ok(self) } else { Err(busy()) }
     }
 
-    /// Writes the descriptions, and then the identity, without which the folder holds nothing.
+    /// Writes the descriptions and then the identity. Without the identity, the folder holds nothing.
     pub fn begin(&self, head: &[u8], json: &RecordingJson) -> Result<(), Error> {
         self.replace(HEAD, head)?;
         self.replace_json(JSON, json)
@@ -246,7 +249,7 @@ impl State {
         self.replace_json(JSON, &RecordingJson { threads: Some(threads), ..json })
     }
 
-    /// Writes what the kernel knows at the end.
+    /// Writes what the kernel knows at the recording's end.
     pub fn end(&self, end: &EndJson) -> Result<(), Error> {
         self.replace_json(END, end)
     }
@@ -261,7 +264,7 @@ impl State {
         written.map(drop).map_err(|e| failed("write", &self.folder, name, e.source))
     }
 
-    /// Reads the identity; `None` if the owner was killed before it was written.
+    /// Reads the identity. Returns `None` if the owner was killed before the identity was written.
     pub fn json(&self) -> Result<Option<RecordingJson>, Error> {
         let Some(json) = self.read_json::<RecordingJson>(JSON)? else { return Ok(None) };
         let why = || {
@@ -274,7 +277,7 @@ impl State {
         if json.is_good() { Ok(Some(json)) } else { Err(self.damaged(JSON, why())) }
     }
 
-    /// Reads what the kernel knew at the end; `None` if the owner was killed before it.
+    /// Reads what the kernel knew at the end. Returns `None` if the owner was killed before that was written.
     pub fn ended(&self) -> Result<Option<EndJson>, Error> {
         self.read_json(END)
     }
@@ -295,7 +298,7 @@ impl State {
         Error::Damaged { path: self.folder.path().join(name), why: of_contents(&why) }
     }
 
-    /// Returns the ticks per second of the host's clock, as the session has measured it.
+    /// Returns the frequency of the host's clock in ticks per second, as the session has measured it.
     pub fn frequency(&self) -> Result<u64, Error> {
         let name = session_json::FILE;
         let text = whole(&self.dir, name, MAX_JSON)?;
@@ -311,7 +314,8 @@ impl State {
         })
     }
 
-    /// Removes the folder: first the identity, without which a folder that a kill left holds nothing.
+    /// Removes the folder, beginning with the identity: if a kill interrupts the removal, the folder holds
+    /// nothing.
     pub fn remove(self) -> Result<(), Error> {
         let State { dir, folder } = self;
         match folder.remove(JSON) {
@@ -324,12 +328,12 @@ impl State {
     }
 }
 
-/// Checks that a file, or the folder itself, is this user's.
+/// Checks that a file, or the folder itself, belongs to this user.
 fn check_owner(at: &Folder, name: &str, stat: &Stat) -> Result<(), Error> {
     Ok(folder::check_owner(stat, &at.path().join(name))?)
 }
 
-/// Returns whether there is a file. An error is no answer.
+/// Returns true if a file exists. If that cannot be known, returns an error.
 fn exists(at: &Folder, name: &str) -> Result<bool, Error> {
     match at.stat_of(name) {
         Ok(_) => Ok(true),
@@ -338,7 +342,7 @@ fn exists(at: &Folder, name: &str) -> Result<bool, Error> {
     }
 }
 
-/// Reads a file; `None` if there is none.
+/// Reads a file, or returns `None` if there is none.
 fn whole(folder: &Folder, name: &str, most: usize) -> Result<Option<Vec<u8>>, Error> {
     let (file, stat) = match folder.file(name, OFlags::RDONLY) {
         Ok(opened) => opened,

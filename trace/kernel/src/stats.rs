@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Most CPUs of a machine: the kernel's own bound on x86-64.
+/// Maximum number of CPUs of a machine: the kernel's own maximum on x86-64.
 pub(crate) const MAX_CPUS: usize = 8192;
 
 /// Counters of a CPU's buffer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Stats {
     pub cpu: u32,
-    /// As the kernel prints them, a `NAME: VALUE` each line
+    /// The counters as the kernel prints them, with one `NAME: VALUE` per line
     pub text: String,
 }
 
@@ -20,18 +20,18 @@ impl Stats {
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
-    /// Returns the events that no reader got.
+    /// Returns the number of events that no reader got.
     pub fn overwritten(&self) -> u64 {
         let causes = ["overrun", "commit overrun", "dropped events"];
         causes.map(|name| self.get(name)).into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Returns the events that a reader can get.
+    /// Returns the number of events that a reader can still get.
     pub fn unread(&self) -> u64 {
         self.get("entries")
     }
 
-    /// Returns the events that a reader got or can get.
+    /// Returns the number of events that a reader got or can get.
     pub fn readable(&self) -> u64 {
         self.get("read events").saturating_add(self.unread())
     }

@@ -1,7 +1,7 @@
-//! Time that a hypervisor took from this machine's CPUs, where this machine is a guest itself.
+//! Time that a hypervisor took from this machine's CPUs, if this machine is a guest itself.
 //!
-//! No event shows it: a thread that had a CPU did not run. So a recording has the sum, and the times in which it
-//! and the counter of each CPU rose.
+//! No event shows this time: a thread that had a CPU just did not run. So a recording has the sum of the
+//! time, and the intervals in which the sum and the counter of each CPU rose.
 
 use crate::pace::Pace;
 use hypertrace_abi::clock::ticks;
@@ -13,34 +13,35 @@ use std::time::{Duration, Instant};
 /// USER_HZ, the unit of /proc/stat, is 100 on x86-64 and aarch64 (`man 5 proc_stat`).
 const TICK_MS: u64 = 10;
 
-/// Least time between two readings where a hypervisor takes time: the counters' step.
+/// Minimum time between two readings while a hypervisor takes time: the step of the counters.
 const PERIOD: Duration = Duration::from_millis(TICK_MS);
 
-/// Least time between two readings after a second in which no counter rose: a reading takes the CPU from what is recorded.
+/// Minimum time between two readings after a second in which no counter rose. A reading takes CPU time from
+/// what is recorded.
 const CALM_PERIOD: Duration = Duration::from_millis(200);
 const CALM_AFTER: Duration = Duration::from_secs(1);
 
-/// The times in which counters rose.
+/// The intervals in which counters rose.
 #[derive(Debug)]
 pub(crate) struct Rises {
     pace: Pace,
-    /// Of each CPU, and of all together: `None`.
+    /// The counter of each CPU, and, under `None`, of all CPUs together.
     counters: BTreeMap<Option<u32>, Counter>,
     /// Number of all rises.
     count: usize,
-    /// When the last one was read.
+    /// When the last rise was read.
     risen: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Counter {
-    /// The counter's ticks before the last reading, and its value.
+    /// Ticks before the last reading of the counter, and its value in milliseconds.
     at: u64,
     ms: u64,
     rises: Vec<Rise>,
 }
 
-/// Ticks before a reading and after the next one, and the milliseconds that were taken.
+/// A rise of a counter: ticks before a reading and after the next one, and the milliseconds taken in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rise {
     from: u64,
@@ -55,7 +56,7 @@ impl Default for Rises {
 }
 
 impl Rises {
-    /// Returns the time until the next reading; `None` on a machine from which nothing was ever taken.
+    /// Returns the time until the next reading, or `None` on a machine from which nothing was ever taken.
     pub fn period(&self) -> Option<Duration> {
         self.counters.get(&None).filter(|sum| sum.ms > 0)?;
         let is_calm = self.risen.is_none_or(|at| at.elapsed() >= CALM_AFTER);
@@ -78,7 +79,7 @@ impl Rises {
         self.pace.ended(begun);
     }
 
-    /// Takes what was read between two ticks.
+    /// Adds the values that were read between two ticks.
     fn add(&mut self, (before, after): (u64, u64), stat: &str) {
         for (cpu, ms) in counters(stat) {
             let is_new = !self.counters.contains_key(&cpu);
@@ -96,7 +97,7 @@ impl Rises {
         }
     }
 
-    /// Makes one rise of two neighbours of a counter.
+    /// Joins each two neighbouring rises of a counter into one.
     fn join(&mut self) {
         self.count = 0;
         for counter in self.counters.values_mut() {
@@ -110,8 +111,8 @@ impl Rises {
         }
     }
 
-    /// Reads the counters for the last time. Returns all rises in ticks: `FROM-TO:MS,FROM-TO:MS` of the sum, and
-    /// `CPU:FROM-TO:MS` of each CPU.
+    /// Reads the counters for the last time. Returns all rises in ticks: `FROM-TO:MS,FROM-TO:MS` of the sum,
+    /// and `CPU:FROM-TO:MS` of each CPU.
     pub fn finish(&mut self) -> String {
         self.read_now();
         let all = self.counters.iter().flat_map(|(cpu, counter)| {
@@ -122,19 +123,19 @@ impl Rises {
     }
 }
 
-/// Returns the time since the boot, of all CPUs together; 0 on a machine that is no guest, or whose
-/// hypervisor does not say it.
+/// Returns the time that a hypervisor took since the boot from all CPUs together. The time is 0 on a machine
+/// that is no guest, or if the hypervisor does not report it.
 pub fn stolen() -> Option<Duration> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     counters(&stat).find(|(cpu, _)| cpu.is_none()).map(|(_, ms)| Duration::from_millis(ms))
 }
 
-/// As [`stolen`], in milliseconds.
+/// Returns the same time as [`stolen`], in milliseconds.
 pub(crate) fn stolen_ms() -> Option<u64> {
     stolen().map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Returns the eighth number of the line of all CPUs, `None`, and of each CPU's, in milliseconds.
+/// Returns, in milliseconds, the eighth number of the line of all CPUs (`None`) and of each CPU's line.
 fn counters(stat: &str) -> impl Iterator<Item = (Option<u32>, u64)> {
     stat.lines().map_while(|line| line.strip_prefix("cpu")).filter_map(|line| {
         let (cpu, numbers) = line.split_once(' ')?;
@@ -148,7 +149,7 @@ fn counters(stat: &str) -> impl Iterator<Item = (Option<u32>, u64)> {
 mod tests {
     use super::*;
 
-    /// Returns a /proc/stat with these steps of all CPUs, and of each one.
+    /// Returns a /proc/stat with these steps of all CPUs together, and of each CPU.
     fn stat(all: u64, cpus: &[u64]) -> String {
         let line = |name: &str, steps| format!("{name} 1 2 3 4 5 6 7 {steps} 9 10\n");
         let cpus = cpus.iter().enumerate().map(|(cpu, steps)| line(&format!("cpu{cpu}"), steps));

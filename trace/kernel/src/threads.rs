@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) fn of(pid: u32) -> Result<Vec<u32>, Error> {
     let listed = std::fs::read_dir(format!("/proc/{pid}/task")).and_then(|entries| {
         let mut threads: Vec<u32> = Vec::new();
-        // As many as the kernel lets a process have.
+        // The list is as long as the kernel lets a process have threads.
         for entry in entries {
             threads.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
         }
@@ -18,7 +18,7 @@ pub(crate) fn of(pid: u32) -> Result<Vec<u32>, Error> {
     });
     match listed {
         Ok(threads) => Ok(threads),
-        // The second while the list is read.
+        // ESRCH comes if the process ends while the list is read.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
             Err(Error::NoProcess(pid))
         }
@@ -26,11 +26,11 @@ pub(crate) fn of(pid: u32) -> Result<Vec<u32>, Error> {
     }
 }
 
-/// Most passes over the threads of a process that starts threads all the time.
+/// Maximum number of passes over the threads of a process, which may start threads all the time.
 const MAX_PASSES: u32 = 100;
 
-/// Passes each thread of a process to a function that follows it, from then on with the threads that
-/// it starts; but for the thread `except`. Returns how many there are.
+/// Passes each thread of a process to `follow`, except for the thread `except`. A followed thread includes
+/// the threads that it starts from then on. Returns the number of threads.
 ///
 /// # Errors
 /// If there is no such process, or a thread cannot be followed.
@@ -40,7 +40,7 @@ pub(crate) fn follow(
     mut follow: impl FnMut(u32) -> Result<(), Error>,
 ) -> Result<usize, Error> {
     let mut known = BTreeSet::from([except]);
-    // A thread that one started before it was followed is found by the next pass.
+    // The next pass finds a thread that another one started before it was followed.
     for _ in 0..MAX_PASSES {
         let threads = of(pid)?.into_iter();
         let fresh: Vec<u32> = threads.filter(|thread| known.insert(*thread)).collect();
@@ -61,10 +61,10 @@ pub(crate) fn current() -> u32 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names(BTreeMap<u32, String>);
 
-/// Most bytes of a thread's name.
+/// Maximum size of a thread's name in bytes.
 const LONGEST: usize = 15;
 
-/// Most threads whose names are kept.
+/// Maximum number of threads whose names are kept.
 const MAX_NAMES: usize = 1 << 16;
 
 impl Names {
@@ -77,11 +77,12 @@ impl Names {
         }
     }
 
-    /// Adds the names that the kernel noted, a line `PID NAME` each. It notes one for each thread: of several, all
-    /// but one are in the names of other threads, which may contain line ends.
+    /// Adds the names that the kernel noted, one line `PID NAME` each. The kernel notes one name for each
+    /// thread. If a thread has several lines, all but one are parts of other threads' names, which may
+    /// contain line ends.
     pub fn add_lines(&mut self, lines: &str) {
         let mut at = 0;
-        // Thread, place of its name, end of the line.
+        // Number of the thread, place of its name, end of the line.
         let mut found: Vec<(u32, usize, usize)> = Vec::new();
         for line in lines.split_inclusive('\n') {
             let end = at + line.trim_end_matches('\n').len();
@@ -93,7 +94,7 @@ impl Names {
             }
             at += line.len();
         }
-        // A name that was not UTF-8 has no more characters than bytes.
+        // A name that was not UTF-8 has no more characters than it had bytes.
         let fits = |from, to| lines[from..to].chars().count() <= LONGEST;
         let is_own = |line: usize| {
             let (thread, _, end) = found[line];
@@ -108,7 +109,7 @@ impl Names {
             if all.len() > 1 {
                 all.retain(|line| is_own(*line));
             }
-            // If several can be, nobody knows.
+            // If several lines can be the thread's, nobody knows which one is.
             if let [line] = all[..] {
                 let (_, name, end) = found[line];
                 self.add(thread, &lines[name..end]);
@@ -116,16 +117,16 @@ impl Names {
         }
     }
 
-    /// Adds one; a later name replaces an earlier one.
+    /// Adds a name; a later name of a thread replaces an earlier one.
     pub fn add(&mut self, thread: u32, name: &str) {
-        // A program chooses its threads' names: a line end would begin another entry.
+        // A program chooses its threads' names, and a line end in a name would begin another entry.
         let name = name.trim_end_matches('\n').replace(|c: char| c.is_control(), "?");
         if self.0.len() < MAX_NAMES && !name.is_empty() && name != "<...>" {
             self.0.insert(thread, name);
         }
     }
 
-    /// Returns the lines that a trace.dat has of them.
+    /// Returns the names as the lines of a trace.dat.
     pub fn to_lines(&self) -> String {
         self.0.iter().map(|(thread, name)| format!("{thread} {name}\n")).collect()
     }
@@ -142,14 +143,14 @@ mod tests {
         names.add(12, "evil\n1 init\n");
         names.add(14, "\n");
         assert_eq!(names.to_lines(), "12 evil?1 init\n");
-        // Of thread 16, both can be in names of others.
+        // Each line of thread 16 can be in the name of another thread.
         names.add_lines("15 x\n16 root\n14 y\n16 other\n");
         assert_eq!(names.to_lines(), "12 evil?1 init\n14 y\n15 x\n");
     }
 
     #[test]
     fn a_name_with_a_line_end_hides_no_other_threads_name() {
-        // Thread 15 has the name "x\n16 root": the kernel prints it unchanged.
+        // Thread 15 has the name "x\n16 root", which the kernel prints unchanged.
         for lines in [
             "15 x\n16 root\n16 victim\n",
             "16 victim\n15 x\n16 root\n",

@@ -1,7 +1,7 @@
-//! Writer of trace.dat, version 7: the file of trace-cmd(1) and KernelShark.
+//! Writes trace.dat, version 7: the file of trace-cmd(1) and KernelShark.
 //!
-//! A file is a head, sections, and options that name the sections. trace-cmd.dat.v7(5) describes
-//! them; where it differs from what trace-cmd 3.1 to 3.3 read, this follows the programs: a
+//! A file is a head, sections, and options that refer to the sections. trace-cmd.dat.v7(5) describes them.
+//! Where the manual page differs from what trace-cmd 3.1 to 3.3 read, this module follows the programs: a
 //! section's size has 64 bits, and BUFFER has the size of a page.
 
 use crate::clock::Clock;
@@ -15,23 +15,23 @@ use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// The version, after the magic bytes.
+/// The version, which comes after the magic bytes.
 const VERSION: &[u8] = b"7\0";
 
-/// Bytes of a section's header: id, flags, name, size.
+/// Size of a section's header in bytes: id, flags, name, size.
 pub(crate) const SECTION: usize = 2 + 2 + 4 + 8;
 
-/// Where a file has the place of its options: after the magic bytes, the version, byte order and size of `long`, the
-/// size of a page, and the compression.
+/// Offset of the field that holds the offset of the options: after the magic bytes, the version, byte order
+/// and size of `long`, the size of a page, and the compression.
 pub(crate) const PLACE_OF_OPTIONS: usize = MAGIC.len() + VERSION.len() + 2 + 4 + 6;
 
 /// Sections of the descriptions, in their order.
 const DESCRIPTIONS: [u16; 4] = [id::HEADER_INFO, id::FTRACE_EVENTS, id::EVENT_FORMATS, id::PRINTK];
 
-/// Bytes that are copied at a time: whole pages of every page size.
+/// Number of bytes that are copied at a time: whole pages of every page size.
 const CHUNK: usize = 1 << 20;
 
-/// Formats of events by their system and name.
+/// Formats of events, by system and name.
 pub(crate) type Formats = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 
 /// Descriptions of a recording's data: everything before the data in a file.
@@ -87,22 +87,22 @@ fn head(page_size: u32) -> Vec<u8> {
     out.push(size_of::<std::ffi::c_long>() as u8);
     out.extend(page_size.to_ne_bytes());
     out.extend(b"none\0\0");
-    // Place of the options; known at the end.
+    // The offset of the options, which is known at the end.
     out.extend(0u64.to_ne_bytes());
     out
 }
 
-/// Returns whether a file of version 7 that is not compressed begins like this.
+/// Returns true if a file that is of version 7 and not compressed begins with these bytes.
 pub(crate) fn is_plain(begin: &[u8]) -> bool {
     begin.starts_with(&[MAGIC, VERSION].concat()) && begin.ends_with(b"none\0\0")
 }
 
-/// Returns the places of the descriptions' sections in the beginning of a file, with their ids. Accepts what
-/// [`Description::to_bytes`] makes and nothing else: a guest could have options of its own, and compressed
-/// data, by other sections.
+/// Returns the offsets of the descriptions' sections in the beginning of a file, with their ids. Accepts only
+/// what [`Description::to_bytes`] makes, because in other sections a guest could put options of its own, and
+/// compressed data.
 ///
 /// # Errors
-/// The byte where something else is.
+/// The offset at which the bytes differ.
 pub(crate) fn sections(first: &[u8], page_size: usize) -> Result<Vec<(u16, u64)>, usize> {
     let head = head(u32::try_from(page_size).map_err(|_| 0usize)?);
     if !first.starts_with(&head) {
@@ -134,17 +134,17 @@ pub(crate) fn section_header(id: u16, bytes: u64) -> [u8; SECTION] {
     header
 }
 
-/// Facts that are known at the end of a recording.
+/// What is known at the end of a recording.
 #[derive(Debug)]
 pub(crate) struct Ending {
     /// CPUs of the machine
     pub cpus: Vec<u32>,
-    /// Its buffers, with the counters of each CPU's, as the kernel prints them
+    /// Buffers of the recording, with the counters of each CPU's buffer as the kernel prints them
     pub buffers: Vec<(Buffer, Vec<Stats>)>,
-    /// Lines of threads' numbers and names
+    /// Lines with threads' numbers and names
     pub names: String,
     pub clock: Clock,
-    /// Ticks of the counter per second
+    /// Frequency of the counter in ticks per second
     pub frequency: u64,
     /// Identity of the recording
     pub trace_id: u64,
@@ -166,9 +166,9 @@ pub(crate) struct PageRange {
 /// Contents of a completed file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
-    /// Events by CPU, of each of [`Ending::buffers`]
+    /// Number of events by CPU, for each of [`Ending::buffers`]
     pub events: Vec<BTreeMap<u32, u64>>,
-    /// Damage that was left out
+    /// Damage, whose damaged parts were left out
     pub damage: Vec<String>,
 }
 
@@ -196,11 +196,12 @@ pub(crate) fn write(
     Ok(contents)
 }
 
-/// Returns the parts of a file but for the pages, each with its offset, in order. `sections` are those of its first part.
-/// `pages` is called for each buffer with the offset from which its pages lie on, and returns their places and their end.
+/// Returns the parts of a file without the pages, in order, each with its offset. `sections` are the sections
+/// of the first part. `pages` is called for each buffer with the offset at which its pages begin, and returns
+/// their places and their end.
 ///
 /// # Errors
-/// Those of `pages`.
+/// The errors of `pages`.
 pub(crate) fn parts<E>(
     first: &[u8],
     sections: &[(u16, u64)],
@@ -247,7 +248,7 @@ pub(crate) fn parts<E>(
     option(&mut options, id::CPUCOUNT, &cpus.to_ne_bytes());
     option(&mut options, id::VERSION, format!("{}\0", ending.origin).as_bytes());
     option(&mut options, id::TRACEID, &ending.trace_id.to_ne_bytes());
-    // trace-cmd would scale nanoseconds, too.
+    // With TSC2NSEC, trace-cmd would scale nanoseconds, too.
     if ending.clock == Clock::Tsc {
         let (mult, shift) = scale(ending.frequency);
         let mut data = mult.to_ne_bytes().to_vec();
@@ -255,7 +256,7 @@ pub(crate) fn parts<E>(
         data.extend(0u64.to_ne_bytes());
         option(&mut options, id::TSC2NSEC, &data);
     }
-    // The last: no more options elsewhere.
+    // The last option: there are no more options elsewhere.
     option(&mut options, 0, &0u64.to_ne_bytes());
 
     bytes[PLACE_OF_OPTIONS..PLACE_OF_OPTIONS + 8].copy_from_slice(&end.to_ne_bytes());
@@ -284,8 +285,8 @@ fn writing(from: &Folder, source: std::io::Error) -> Error {
     Error::File { action: "write", path: dir.join(crate::state::FILE), source }
 }
 
-/// Copies the pages of a buffer's CPUs to the file, from this offset on. Counts their events; a page that is
-/// not one ends its CPU's pages.
+/// Copies the pages of a buffer's CPUs to the file, from the offset `start` on, and counts their events. If a
+/// page is invalid, the CPU's later pages are left out, too.
 fn copy(
     out: &OwnedFd,
     from: &Folder,
@@ -309,14 +310,14 @@ fn copy(
             }
         };
         let mut events = 0;
-        // Each turn copies a chunk, until the end of the file.
+        // Each iteration copies a chunk, until the end of the file.
         while let Some(file) = &file {
             let read = read_at(file, &mut chunk, place.bytes);
             let read = read.map_err(|source| {
                 let path = from.path().join(&name);
                 Error::File { action: "read", path, source }
             })?;
-            // A page that was being written when its writer was killed is cut off.
+            // If a kill interrupted the write of a page, that page is cut off.
             let mut whole = read - read % page_size;
             for (at, page) in (0..).step_by(page_size).zip(chunk[..whole].chunks(page_size)) {
                 match ring_page::count(page) {
@@ -349,10 +350,10 @@ fn copy(
     Ok((places, end))
 }
 
-/// Returns the multiplier and shift that make nanoseconds of ticks, as exact as 31 bits can be: trace-cmd takes a larger
-/// multiplier as a negative one.
+/// Returns the multiplier and the shift that turn ticks into nanoseconds, as exact as 31 bits can be, because
+/// trace-cmd takes a larger multiplier for a negative one.
 fn scale(frequency: u64) -> (u32, u32) {
-    // From the longest shift, at which the multiplier may not fit.
+    // Begins with the largest shift, with which the multiplier may not fit.
     for shift in (0..=32).rev() {
         let mult = ((1_000_000_000u128 << shift) + u128::from(frequency) / 2)
             / u128::from(frequency.max(1));

@@ -1,7 +1,7 @@
 //! The kernel's trace file system.
 //!
-//! It is used where it is mounted. Where it is not, a mount without a place is made: it is reachable
-//! by a descriptor of this process alone and ends with it, so the system is not changed.
+//! If tracefs is mounted, that mount is used. Otherwise, a mount without a place is made, which only a
+//! descriptor of this process can reach and which ends with the process, so the system is not changed.
 
 use crate::error::Error;
 use hypertrace_format::folder::retry;
@@ -14,21 +14,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Most bytes of a file that is read whole. The largest, `saved_cmdlines` and `printk_formats`, have
-/// a line for each of a few thousand entries.
+/// Maximum size of a file that is read whole, in bytes. The largest files, `saved_cmdlines` and
+/// `printk_formats`, have a line for each of a few thousand entries.
 const MAX_BYTES: usize = 16 << 20;
 
 /// Inode of the PID namespace that the machine starts with (PROC_PID_INIT_INO in linux/proc_ns.h).
 const FIRST_PID_NAMESPACE: u64 = 0xeffffffc;
 
-/// Size of one read. `header_page` and `header_event` are at their end after the first.
+/// Size of one read in bytes. The first read takes all of `header_page` and `header_event`.
 const READ: usize = 64 << 10;
 
 /// A directory of tracefs, held by its descriptor.
 #[derive(Clone, Debug)]
 pub(crate) struct Dir {
     fd: Arc<OwnedFd>,
-    /// For messages
+    /// Path of the directory, for messages
     path: PathBuf,
 }
 
@@ -49,7 +49,7 @@ impl Dir {
         Dir::at(self.fd.as_fd(), name.as_ref(), self.path.join(name))
     }
 
-    /// Returns its path, for messages.
+    /// Returns the path of the directory, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -74,7 +74,7 @@ impl Dir {
         Ok(bytes)
     }
 
-    /// Reads a file as text; bytes that are no UTF-8 are replaced.
+    /// Reads a file as text. Bytes that are not UTF-8 are replaced.
     pub fn text(&self, name: &str) -> io::Result<String> {
         Ok(String::from_utf8_lossy(&self.read(name)?).into_owned())
     }
@@ -92,12 +92,12 @@ impl Dir {
     fn write(&self, name: &str, value: &str, how: OFlags) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | how;
         let file = retry(|| openat(&self.fd, name, flags, Mode::empty()))?;
-        // Each write is a command of its own: it is taken whole or refused.
+        // Each write is a command of its own, which the kernel takes whole or refuses.
         let written = retry(|| write(&file, value.as_bytes()))?;
         if written == value.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Returns the names in it, at most `most`, in alphabetical order.
+    /// Returns the names in the directory, at most `most`, in alphabetical order.
     pub fn names(&self, most: usize) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in retry(|| Entries::read_from(&self.fd))?.take(most + 2) {
@@ -111,12 +111,12 @@ impl Dir {
         Ok(names)
     }
 
-    /// Makes a directory: in `instances`, a new instance.
+    /// Makes a directory. In `instances`, that is a new instance.
     pub fn create(&self, name: &str) -> io::Result<()> {
         retry(|| mkdirat(&self.fd, name, Mode::RWXU))
     }
 
-    /// Removes a directory: in `instances`, an instance that no process uses.
+    /// Removes a directory. In `instances`, that is an instance which no process uses.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         retry(|| unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
     }
@@ -129,9 +129,9 @@ fn setting(file: &str, value: &str, source: io::Error) -> Error {
 /// Finds tracefs.
 ///
 /// # Errors
-/// If the kernel has none, or this process may not use it; the message says what helps.
+/// If the kernel has no tracefs, or this process may not use it. The message says what helps.
 pub(crate) fn find() -> Result<Dir, Error> {
-    // The kernel's trace takes and gives the first namespace's numbers of threads.
+    // The kernel's trace takes and returns thread numbers of the first PID namespace.
     let namespace = rustix::fs::stat("/proc/self/ns/pid").map(|stat| stat.st_ino);
     if namespace != Ok(FIRST_PID_NAMESPACE) {
         let why = "it has the numbers of threads outside of this PID namespace; run this outside";
@@ -167,7 +167,7 @@ pub(crate) fn find() -> Result<Dir, Error> {
     })
 }
 
-/// Checks that instances can be made here: the directory may be open to more users than its files.
+/// Checks that instances can be made here: more users may open the directory than its files.
 fn usable(dir: Dir) -> io::Result<Dir> {
     let instances = dir.dir("instances")?;
     retry(|| {
@@ -185,19 +185,20 @@ fn mount() -> Result<Dir, Errno> {
     Ok(Dir { fd: Arc::new(fd), path: "tracefs".into() })
 }
 
-/// Opens KVM's folder in debugfs; `None` if debugfs is not mounted, this process may not read it, or the kernel has no
-/// KVM.
+/// Opens KVM's folder in debugfs. Returns `None` if debugfs is not mounted, this process may not read it, or
+/// the kernel has no KVM.
 pub(crate) fn kvm() -> Option<Dir> {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     mounted(&mounts, b"debugfs").iter().find_map(|path| Dir::open_path(&path.join("kvm")).ok())
 }
 
-/// Returns the places where the whole of a file system of a kind is mounted, in `/proc/self/mountinfo`.
+/// Returns the places at which the whole of a file system of this kind is mounted, from
+/// `/proc/self/mountinfo`.
 fn mounted(mountinfo: &[u8], kind: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in mountinfo.split(|b| *b == b'\n') {
         let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
-        // Fields 4 and 5 are root and place, the type is after a lone dash (proc(5)).
+        // Fields 4 and 5 are the root and the place. The type comes after a lone dash (proc(5)).
         let Some(dash) = fields.iter().position(|field| *field == b"-") else { continue };
         let (root, of) = (fields.get(3).copied(), fields.get(dash + 1).copied());
         if let Some(place) = fields.get(4).filter(|_| root == Some(b"/") && of == Some(kind)) {
@@ -207,7 +208,7 @@ fn mounted(mountinfo: &[u8], kind: &[u8]) -> Vec<PathBuf> {
     found
 }
 
-/// Decodes `\040` and the like, which a place has instead of spaces.
+/// Decodes `\040` and the like, which stand for spaces in a place.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,6 +1,6 @@
-//! What KVM computes of each vCPU's TSC: an offset, and a ratio where the CPU scales.
+//! What KVM uses to compute each vCPU's TSC: an offset, and a ratio if the CPU scales.
 //!
-//! KVM shows both in debugfs as long as the VM exists, so the recorder looks now and then. The event
+//! KVM shows both in debugfs as long as the VM exists, so the recorder reads them now and then. The event
 //! `kvm:kvm_write_tsc_offset` tells when an offset changed in between.
 
 use crate::pace::Pace;
@@ -10,13 +10,13 @@ use hypertrace_format::trace_dat::{MAX_TSCS, MAX_TSCS_OF_VM};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Least time between two looks.
+/// Minimum time between two readings.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Most VMs, and vCPUs of one, that are read.
+/// Maximum number of VMs, and of vCPUs of one VM, that are read.
 const MAX_ENTRIES: usize = 4096;
 
-/// Guest TSC = (host TSC × ratio >> bits) + offset.
+/// The TSC of a vCPU: guest TSC = (host TSC × ratio >> bits) + offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Tsc {
     offset: i64,
@@ -41,26 +41,26 @@ impl Tsc {
     }
 }
 
-/// Ticks of the host's counter after the first look and before the last one at which a vCPU of a VM had a TSC.
+/// Ticks of the host's counter after the first reading and before the last one that found this TSC in a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     from: u64,
     until: u64,
 }
 
-/// The TSCs of all VMs, as the looks have found them.
+/// The TSCs of all VMs, as the readings have found them.
 #[derive(Debug)]
 pub(crate) struct Tscs {
-    /// Folder of KVM in debugfs; `None`: this process may not read it, or the host has none.
+    /// Folder of KVM in debugfs. `None` if this process may not read it, or if the host has none.
     kvm: Option<Dir>,
-    /// Processes whose VMs are noted; none: all.
+    /// Processes whose VMs are noted. An empty list stands for all processes.
     only: Vec<u32>,
     pace: Pace,
-    /// By VM; none of a VM with more than can be noted.
+    /// Noted TSCs by VM. `None` for a VM that has more TSCs than can be noted.
     seen: BTreeMap<String, Option<BTreeMap<Tsc, Seen>>>,
-    /// Number of VMs without notes, and of TSCs of the others.
+    /// Number of noted TSCs, plus one for each VM without notes.
     noted: usize,
-    /// Whether there are more than can be noted: then the notes prove nothing.
+    /// True if there are more TSCs than can be noted: then the notes prove nothing.
     has_more: bool,
 }
 
@@ -71,18 +71,18 @@ impl Default for Tscs {
 }
 
 impl Tscs {
-    /// Makes one that looks into KVM's folder in debugfs, for the VMs of these processes alone if there are any.
+    /// Returns a reader of KVM's folder in debugfs. If `only` names processes, only their VMs are noted.
     pub fn of(kvm: Option<Dir>, only: &[u32]) -> Tscs {
         let (pace, seen) = (Pace::new(PERIOD), BTreeMap::new());
         Tscs { kvm, only: only.to_vec(), pace, seen, noted: 0, has_more: false }
     }
 
-    /// Returns the time until the next look; `None` if there is nothing to see.
+    /// Returns the time until the next reading, or `None` if there is nothing to read.
     pub fn period(&self) -> Option<Duration> {
         self.kvm.as_ref().map(|_| self.pace.pause())
     }
 
-    /// Looks, unless the last look was a moment ago.
+    /// Reads the folder, unless the last reading was a moment ago.
     pub fn read(&mut self) {
         if self.pace.is_due() {
             self.read_now();
@@ -121,7 +121,7 @@ impl Tscs {
         self.pace.ended(begun);
     }
 
-    /// Notes what was read between two ticks.
+    /// Notes a TSC that was read between two ticks.
     fn add(&mut self, vm: &str, tsc: Tsc, (before, after): (u64, u64)) {
         if self.has_more {
             return;
@@ -131,7 +131,8 @@ impl Tscs {
         if let Some(seen) = noted.get_mut(&tsc) {
             seen.until = seen.until.max(before);
         } else if noted.len() == MAX_TSCS_OF_VM {
-            // A guest that writes its TSC all the time makes no other one's times less exact.
+            // The VM's notes are dropped, so that a guest that writes its TSC all the time makes no other
+            // VM's times less exact.
             self.noted -= noted.len() - 1;
             *of_vm = None;
         } else if self.noted < MAX_TSCS {
@@ -142,8 +143,8 @@ impl Tscs {
         }
     }
 
-    /// Looks for the last time. Returns what was seen: `PID-FD:OFFSET:RATIO:BITS:FROM:UNTIL` of each TSC of a VM,
-    /// with commas between; nothing if something was left out.
+    /// Reads the folder for the last time. Returns `PID-FD:OFFSET:RATIO:BITS:FROM:UNTIL` for each TSC of a
+    /// VM, separated by commas. Returns nothing if something was left out.
     pub fn finish(&mut self) -> String {
         self.read_now();
         if self.has_more {
@@ -184,7 +185,7 @@ mod tests {
         write(&kvm.join("31-9/vcpu0"), "-4000\n", None);
         write(&kvm.join("31-9/vcpu1"), "-4000\n", None);
         write(&kvm.join("77-12/vcpu0"), "18\n", Some(("4294967297\n", "32\n")));
-        // No vCPUs, or no VMs.
+        // These folders have no vCPUs, or are no VMs.
         write(&kvm.join("31-9/other"), "1", None);
         write(&kvm.join("nested/vcpu0"), "2", None);
         fs::create_dir_all(kvm.join("78-1/vcpu0")).unwrap();
@@ -192,7 +193,7 @@ mod tests {
         let start = ticks();
         tscs.read();
         write(&kvm.join("31-9/vcpu1"), "-9\n", None);
-        // A moment later, `read` looks no more.
+        // So soon after the last reading, `read` does nothing.
         tscs.read();
         let middle = ticks();
         let said = tscs.finish();
@@ -209,7 +210,7 @@ mod tests {
         for [from, until] in [first, other] {
             assert!(start <= from && from <= middle && middle <= until && until <= end, "{said}");
         }
-        // Seen once, so until the same instant.
+        // This TSC was seen once, so it ends at the same instant.
         assert!(middle <= changed[0] && changed[0] == changed[1] && changed[1] <= end, "{said}");
 
         let said = Tscs::of(Some(Dir::open_path(kvm).unwrap()), &[77, 78]).finish();

@@ -1,4 +1,4 @@
-//! The thread that records: it waits for data or its end.
+//! The thread that records: it waits for data, or for the request to end.
 
 use crate::error::Error;
 use crate::steal::Rises;
@@ -11,26 +11,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between passes without an alarm of the kernel.
+/// Time between passes if the kernel does not wake the thread.
 pub(crate) const PERIOD: Duration = Duration::from_millis(500);
 
-/// A thread that returns its data at the end. Dropped, it ends, too.
+/// A thread that returns its data at its end. Dropping the value ends the thread, too.
 #[derive(Debug)]
 pub(crate) struct Worker<T> {
     thread: Option<JoinHandle<T>>,
-    /// Its number.
+    /// Number of the thread.
     pub tid: u32,
     pub stop: Stop,
 }
 
-/// The request to end.
+/// The request to the thread to end.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
     asked: Arc<OwnedFd>,
     notes: Arc<Mutex<Notes>>,
 }
 
-/// What no event tells: the thread looks at it while it waits.
+/// What no event tells, which the thread reads while it waits.
 #[derive(Debug, Default)]
 struct Notes {
     rises: Rises,
@@ -43,14 +43,14 @@ impl Notes {
         self.tscs.read();
     }
 
-    /// Returns the time until the next look.
+    /// Returns the time until the next reading.
     fn period(&self) -> Option<Duration> {
         self.rises.period().into_iter().chain(self.tscs.period()).min()
     }
 }
 
 impl Stop {
-    /// Waits until one of these can be read, or the time is over. Returns true if the end was asked for.
+    /// Waits until one of `fds` can be read, or `time` is over. Returns true if the end was requested.
     pub fn wait<'a>(&'a self, fds: impl Iterator<Item = BorrowedFd<'a>>, time: Duration) -> bool {
         let mut fds: Vec<PollFd<'_>> = fds
             .chain([self.asked.as_fd()])
@@ -61,7 +61,7 @@ impl Stop {
             let left = time.saturating_sub(begun.elapsed());
             let part = self.notes().period().map_or(left, |period| period.min(left));
             let part = Timespec::try_from(part).ok();
-            // An interrupted wait is a short one.
+            // An interrupted wait counts as a short one.
             let ready = poll(&mut fds, part.as_ref());
             self.notes().read();
             if ready != Ok(0) || begun.elapsed() >= time {
@@ -86,7 +86,7 @@ impl Stop {
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// Starts it. The function returns when the end is asked for.
+    /// Starts the thread. `body` must return when the end is requested.
     pub fn start(
         tscs: Tscs,
         body: impl FnOnce(&Stop) -> T + Send + 'static,
@@ -97,7 +97,7 @@ impl<T: Send + 'static> Worker<T> {
             asked: Arc::new(stop),
             notes: Arc::new(Mutex::new(Notes { tscs, ..Notes::default() })),
         };
-        // The first reading is of before the first event.
+        // The first reading comes before the first event.
         stop.notes().read();
         let asked = stop.clone();
         let (sender, tid) = std::sync::mpsc::channel();
@@ -111,10 +111,10 @@ impl<T: Send + 'static> Worker<T> {
         Ok(Worker { thread: Some(thread), tid, stop })
     }
 
-    /// Ends it, and returns its data.
+    /// Ends the thread, and returns its data.
     ///
     /// # Errors
-    /// If it panicked.
+    /// If the thread panicked.
     pub fn stop(mut self) -> Result<T, Error> {
         let panicked = || Error::System("record: its thread panicked", io::ErrorKind::Other.into());
         self.end().ok_or_else(panicked)
@@ -122,7 +122,7 @@ impl<T: Send + 'static> Worker<T> {
 }
 
 impl<T> Worker<T> {
-    /// Ends it. Returns its data, or `None` if it panicked or has ended before.
+    /// Ends the thread. Returns the thread's data, or `None` if the thread panicked or has ended before.
     fn end(&mut self) -> Option<T> {
         let thread = self.thread.take()?;
         // An eventfd takes a 1 at any time.

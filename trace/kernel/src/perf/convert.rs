@@ -1,4 +1,4 @@
-//! Pages of the kernel's trace from perf's records.
+//! Converts perf's records to pages of the kernel's trace.
 
 use super::records::{Record, first};
 use super::records_file;
@@ -13,14 +13,14 @@ use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Type numbers of the events. The kernel's own are in no file of this kind.
+/// Type numbers of the events. A file of this kind has no events of the kernel's own.
 const SWITCH_OUT: u16 = 1;
 const SWITCH_IN: u16 = 2;
 
-/// Flags of a page: events are missing before it, and their number is after its events.
+/// Flags of a page: events are missing before it, and a number after its events says how many.
 const MISSED: u64 = 1 << 31 | 1 << 30;
 
-/// Bytes of records that are read at a time.
+/// Number of bytes of records that are read at a time.
 const CHUNK: usize = 1 << 20;
 
 /// Returns the descriptions of the two events.
@@ -78,7 +78,7 @@ pub(super) fn description(page_size: u32) -> Description {
     }
 }
 
-/// Facts from the records of all CPUs, besides their pages.
+/// Facts from the records of all CPUs that are not in the pages.
 #[derive(Debug, Default)]
 pub(crate) struct Converted {
     /// Names of threads.
@@ -86,8 +86,7 @@ pub(crate) struct Converted {
     pub damage: Vec<String>,
 }
 
-/// Writes the file of pages of each CPU from its file of records. `map` is the one from perf's clock to the
-/// counter.
+/// Converts each CPU's file of records into its file of pages. `map` leads from perf's clock to the counter.
 pub(crate) fn convert(state: &State, json: &RecordingJson, map: &Map) -> Result<Converted, Error> {
     let folder = &state.folder;
     let stamp = |time| match json.clock {
@@ -108,7 +107,7 @@ pub(crate) fn convert(state: &State, json: &RecordingJson, map: &Map) -> Result<
         let mut pages = PageWriter::new(made, json.page_size);
         let mut at = 0u64;
         let mut chunk = vec![0; CHUNK];
-        // Each turn passes a record, or ends.
+        // Each iteration passes a record, or ends.
         'file: loop {
             let read = read_at(&file, &mut chunk, at);
             let read = read.map_err(|e| failed("read", folder, &name, e))?;
@@ -151,10 +150,10 @@ pub(crate) fn convert(state: &State, json: &RecordingJson, map: &Map) -> Result<
     Ok(converted)
 }
 
-/// Returns the fields of an event, as its format describes them.
+/// Returns the fields of an event, as the event's format describes them.
 fn body(pid: u32, tid: u32, out: bool, preempted: bool) -> Vec<u32> {
     let kind = if out { SWITCH_OUT } else { SWITCH_IN };
-    // Type in the lower half of the first word.
+    // The lower half of the first word is the event's type.
     let mut words = vec![u32::from(kind).to_le(), tid, pid, tid];
     if out {
         words.push(u32::from(preempted));
@@ -162,16 +161,16 @@ fn body(pid: u32, tid: u32, out: bool, preempted: bool) -> Vec<u32> {
     words
 }
 
-/// Writer of pages.
+/// A writer of pages.
 struct PageWriter {
     file: OwnedFd,
     page: Vec<u8>,
-    /// End of the events in the page.
+    /// Offset of the end of the events in the page.
     at: usize,
     written: u64,
-    /// Time of the last event.
+    /// Time of the last event in ticks.
     last: u64,
-    /// Lost events before this page.
+    /// Number of lost events before this page.
     lost: u64,
 }
 
@@ -181,11 +180,12 @@ impl PageWriter {
         PageWriter { file, page, at: HEADER, written: 0, last: 0, lost: 0 }
     }
 
-    /// Adds an event. One that is older than its predecessor gets that one's time: perf writes both
-    /// in their order.
+    /// Adds an event. If the event is older than the event before it, it gets that event's time: perf writes
+    /// the two in their order.
     fn event(&mut self, ticks: u64, words: &[u32]) -> io::Result<()> {
         let ticks = ticks.max(self.last);
-        // With a word for the head, two for a long time, and two for the number of lost events.
+        // Besides its words, an event takes one word for its head and two for a long time, and the number of
+        // lost events takes two.
         if self.at + 4 * (words.len() + 5) > self.page.len() {
             self.flush()?;
         }
@@ -210,7 +210,7 @@ impl PageWriter {
         self.at += 4;
     }
 
-    /// Notes that events are missing before the next one.
+    /// Notes that `events` events are missing before the next one.
     fn lost(&mut self, events: u64) -> io::Result<()> {
         self.flush()?;
         self.lost = self.lost.saturating_add(events);
@@ -247,7 +247,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let mut pages = PageWriter::new(file.try_clone().unwrap().into(), 4096);
         for n in 0..1000u64 {
-            // Every tenth is a long time after.
+            // Every tenth event comes a long time after the one before.
             pages.event(n * 100 + n / 10 * (1 << 30), &body(1, 2, n % 2 == 0, false)).unwrap();
             if n == 499 {
                 pages.lost(7).unwrap();

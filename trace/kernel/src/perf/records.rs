@@ -1,7 +1,7 @@
-//! Records of perf, as its ring has them: a header with type, flags and size, a body, and the fields
-//! that [`ring`](super::ring) asks for: pid, tid, time, CPU.
+//! Records of perf, as the ring has them: a header with type, flags and size, a body, and the fields that
+//! [`ring`](super::ring) asks for: pid, tid, time, CPU.
 
-/// Size of the fields after a record's body.
+/// Size of the fields after a record's body, in bytes.
 const TRAILER: usize = 24;
 
 const LOST: u32 = 2;
@@ -10,29 +10,29 @@ const SWITCH: u32 = 14;
 const MISC_SWITCH_OUT: u16 = 1 << 13;
 const MISC_SWITCH_OUT_PREEMPT: u16 = 1 << 14;
 
-/// A record that matters here.
+/// A record that recordings use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     /// A thread got the CPU, or left it.
     Switch {
         pid: u32,
         tid: u32,
-        /// CLOCK_MONOTONIC_RAW, nanoseconds
+        /// CLOCK_MONOTONIC_RAW in nanoseconds
         time: u64,
         out: bool,
-        /// It could have run on.
+        /// True if the thread could have gone on running.
         preempted: bool,
     },
-    /// So many records found no room.
+    /// Number of records that found no room.
     Lost(u64),
-    /// A thread's name.
+    /// The name of a thread.
     Name { tid: u32, name: String },
 }
 
 /// Reads records from the start of a buffer.
 ///
-/// Returns the record, `None` if it is of another kind, and its size. `Ok(None)`: the rest of the
-/// buffer is no whole record.
+/// Returns the record, or `None` if the record is of another kind, with its size. Returns `Ok(None)` if the
+/// rest of the buffer is no whole record.
 ///
 /// # Errors
 /// If a record's size is impossible.

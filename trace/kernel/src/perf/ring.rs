@@ -1,6 +1,6 @@
-//! A ring of perf records, shared with the kernel, and the events that write to it.
+//! A ring of perf records, shared with the kernel, and the events that write to the ring.
 //!
-//! Unsafe, because of perf_event_open(2) and mmap(2).
+//! Uses unsafe code for perf_event_open(2) and mmap(2).
 #![allow(unsafe_code)]
 
 use hypertrace_format::folder::retry;
@@ -10,14 +10,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of records: a power of two.
+/// Size of the records' room in bytes, a power of two.
 pub(super) const BYTES: usize = 512 << 10;
 
-// Places in the ring's first page (struct perf_event_mmap_page).
+// Offsets in the ring's first page (struct perf_event_mmap_page).
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
 
-/// struct perf_event_attr, up to the fields of its version 5; the kernel takes the rest as 0.
+/// struct perf_event_attr, up to the fields of its version 5; the kernel takes the later fields as 0.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Attributes {
@@ -46,7 +46,7 @@ const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_DUMMY: u64 = 9;
 /// Fields after each record: pid and tid, time, CPU.
 const SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 7;
-/// A read gives the number of lost records, too (since Linux 6.0).
+/// With this flag, a read also returns the number of lost records (since Linux 6.0).
 const PERF_FORMAT_LOST: u64 = 1 << 4;
 
 // Bits of the flags.
@@ -71,18 +71,17 @@ fn attributes(flags: u64) -> Attributes {
         config: PERF_COUNT_SW_DUMMY,
         sample_type: SAMPLE_TYPE,
         flags: flags | EXCLUDE_KERNEL | EXCLUDE_HV | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID,
-        // Wakes a reader when a quarter is full.
+        // Wakes the reader when a quarter of the ring is full.
         wakeup_watermark: BYTES as u32 / 4,
         clockid: libc::CLOCK_MONOTONIC_RAW,
         ..Attributes::default()
     }
 }
 
-/// Opens an event of a thread (0: the calling one) on a CPU.
+/// Opens an event of a thread (0 for the calling one) on a CPU.
 fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
     let number = |n: u32| i32::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH));
-    // SAFETY: the kernel reads as many bytes of the attributes as they say they have, and writes
-    // nothing.
+    // SAFETY: the kernel reads as many bytes of the attributes as their `size` says, and writes nothing.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -96,11 +95,11 @@ fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor, which nothing else owns.
+    // SAFETY: this is a new descriptor, which nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// An event of a thread, and of all that it starts, which records while it is open.
+/// An event of a thread and of all that the thread starts. Records while it is open.
 #[derive(Debug)]
 pub(super) struct Event {
     fd: OwnedFd,
@@ -113,23 +112,23 @@ impl Event {
         let without = attributes(INHERIT | COMM | CONTEXT_SWITCH);
         let with = Attributes { read_format: PERF_FORMAT_LOST, ..without };
         let (fd, counts_losses) = match open(&with, thread, cpu) {
-            // A kernel before 6.0.
+            // The kernel is older than 6.0.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 (open(&without, thread, cpu)?, false)
             }
             opened => (opened?, true),
         };
-        // SAFETY: takes a descriptor by its number; one that is none of perf is refused.
+        // SAFETY: the call takes a descriptor by its number, and refuses one that is not of perf.
         let done = unsafe { libc::ioctl(fd.as_raw_fd(), PERF_EVENT_IOC_SET_OUTPUT, ring) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(Event { fd, counts_losses }) }
     }
 
-    /// Ends it. Returns how many records found no room in the ring, of all its threads. `None` if the
-    /// kernel does not count them.
+    /// Ends the event. Returns how many records of all its threads found no room in the ring, or `None` if
+    /// the kernel does not count them.
     pub fn end(self) -> Option<u64> {
-        // SAFETY: without an argument.
+        // SAFETY: this ioctl takes no argument.
         let stopped = unsafe { libc::ioctl(self.fd.as_raw_fd(), PERF_EVENT_IOC_DISABLE, 0) };
-        // The event's own counter, and the losses.
+        // The first word is the event's own counter, the second the number of losses.
         let mut words = [[0; 8]; 2];
         let read = retry(|| rustix::io::read(&self.fd, words.as_flattened_mut()));
         let is_whole = stopped == 0 && self.counts_losses && read.is_ok_and(|bytes| bytes == 16);
@@ -145,15 +144,15 @@ pub(super) struct Ring {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, wherever it is moved.
+// SAFETY: the mapping belongs to this value alone, wherever the value is moved.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Opens a ring of a CPU, with an event that records nothing.
+    /// Opens a ring for a CPU, with an event that records nothing.
     pub fn new(cpu: u32) -> io::Result<Ring> {
         let event = open(&attributes(0), 0, cpu)?;
         let bytes = page_size() + BYTES;
-        // SAFETY: a new mapping at a place that the kernel chooses.
+        // SAFETY: this makes a new mapping at an address that the kernel chooses.
         let map = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -178,30 +177,30 @@ impl Ring {
 
     /// Returns a word of the first page.
     fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: the first page is mapped as long as `self` lives; both words are in it and
-        // aligned. The kernel accesses them as whole words.
+        // SAFETY: the first page is mapped as long as `self` lives; both words are in that page and aligned.
+        // The kernel accesses them as whole words.
         unsafe { self.map.add(at).cast::<AtomicU64>().as_ref() }
     }
 
-    /// Passes all records to a function, in one or two parts, and frees their room. A part that the
-    /// function fails to write stays.
+    /// Passes all records to a function, in one or two parts, and frees their room. A part that the function
+    /// fails to write stays in the ring.
     pub fn take(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let start = page_size();
-        // ORDERING: pairs with the kernel's barrier before it publishes data_head: the records
-        // before it are complete.
+        // ORDERING: pairs with the kernel's barrier before it publishes data_head: the records before that
+        // head are complete.
         let head = self.word(DATA_HEAD).load(Ordering::Acquire);
         let mut tail = self.word(DATA_TAIL).load(Ordering::Relaxed);
-        // Two turns: the part to the end of the ring, and the rest.
+        // At most two iterations: the part up to the ring's end, and the rest.
         while tail != head {
             let at = (tail % BYTES as u64) as usize;
             let length = (head.wrapping_sub(tail) as usize).min(BYTES - at);
-            // SAFETY: these bytes are in the mapping. The kernel does not write records between tail
-            // and head until tail has passed them.
+            // SAFETY: these bytes are in the mapping. The kernel does not write records between tail and head
+            // until tail has passed them.
             let bytes =
                 unsafe { std::slice::from_raw_parts(self.map.add(start + at).as_ptr(), length) };
             write(bytes)?;
             tail = tail.wrapping_add(length as u64);
-            // ORDERING: pairs with the kernel's load of data_tail: it writes here only after these
+            // ORDERING: pairs with the kernel's load of data_tail: the kernel writes here only after these
             // records were read.
             self.word(DATA_TAIL).store(tail, Ordering::Release);
         }
@@ -211,7 +210,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; no reference into it outlives `self`.
+        // SAFETY: the mapping was made in `new` with this length, and no reference into it outlives `self`.
         unsafe { libc::munmap(self.map.as_ptr().cast(), self.bytes) };
     }
 }
