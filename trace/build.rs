@@ -1,4 +1,4 @@
-//! Makes functions of `trace-events`.
+//! Generates functions from `trace-events`.
 
 fn main() {
     #[cfg(feature = "events")]

@@ -1,4 +1,4 @@
-//! The builder for build scripts: reads files of the crate and writes a file to `OUT_DIR`.
+//! The builder for build scripts: reads files of the crate, and writes a file to `OUT_DIR`.
 
 use crate::error::{Errors, SyntaxError};
 use crate::generate::generate_all;
@@ -6,7 +6,7 @@ use crate::parser::{Declared, parse_into};
 use std::path::{Path, PathBuf};
 use std::{env, fs, io, process};
 
-/// The file that is written to `OUT_DIR`.
+/// Name of the file that is written to `OUT_DIR`.
 pub const OUTPUT: &str = "trace-events.rs";
 
 /// Error of a builder.
@@ -20,12 +20,12 @@ pub enum Error {
     Io {
         /// `read` or `write`.
         action: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// The program is not run by cargo, which sets this variable.
+    /// Cargo, which sets this variable, does not run the program.
     #[error("the environment variable {0} is not set: this is for build scripts")]
     Environment(&'static str),
     /// [`Builder::file`] was never called.
@@ -46,8 +46,7 @@ impl Builder {
         Builder::default()
     }
 
-    /// Adds a file, named relative to the crate's folder. Names are unique in
-    /// all files of a builder.
+    /// Adds a file, named relative to the crate's folder. No name may occur twice in all files of a builder.
     pub fn file(mut self, path: impl Into<String>) -> Builder {
         self.files.push(path.into());
         self
@@ -74,7 +73,7 @@ impl Builder {
         }
     }
 
-    /// Writes the generated file for given folders, without output for cargo.
+    /// Writes the generated file for the given folders, without output for cargo.
     pub fn generate_in(&self, root: &Path, out: &Path) -> Result<(), Error> {
         if self.files.is_empty() {
             return Err(Error::NoFile);
@@ -102,7 +101,7 @@ fn failed(action: &'static str, path: PathBuf) -> impl FnOnce(io::Error) -> Erro
     move |source| Error::Io { action, path, source }
 }
 
-/// Returns the error for bytes that are no UTF-8 text from `at` on.
+/// Returns the error for bytes that are not UTF-8 text from `at` on.
 fn not_text(file: &str, bytes: &[u8], at: usize) -> SyntaxError {
     let before = String::from_utf8_lossy(&bytes[..at]);
     let line = before.matches('\n').count() + 1;

@@ -4,8 +4,8 @@ use crate::format::Format;
 use crate::printf::Segment;
 use crate::types::CType;
 
-/// An event of a `trace-events` file. Only [`parse`](crate::parse) makes one,
-/// so its names are valid and its format fits its arguments.
+/// An event of a `trace-events` file. Only [`parse`](crate::parse) makes events, so the names of an event are
+/// valid and its format fits its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventDecl {
     pub(crate) name: String,
@@ -41,37 +41,36 @@ impl EventDecl {
         &self.format
     }
 
-    /// Returns true if the event is `disable`d: its calls are compiled to nothing.
+    /// Returns true if the event is `disable`d, so that its calls are compiled to nothing.
     pub fn is_disabled(&self) -> bool {
         self.disabled
     }
 
-    /// Returns the line where the event is declared, from 1.
+    /// Returns the line of the declaration, from 1.
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// Returns the column where the name begins, from 1, in characters.
+    /// Returns the column at which the name begins, from 1, in characters.
     pub fn column(&self) -> usize {
         self.column
     }
 
-    /// Returns name and arguments with the types of the file: `name(int a, hwaddr b)`.
+    /// Returns the name and the arguments, with the types as in the file: `name(int a, hwaddr b)`.
     pub fn signature(&self) -> String {
         self.signed(|argument| argument.ty().text())
     }
 
-    /// Returns the declaration on one line, in the normalized form of
-    /// `trace-events-all`: `name(int32_t a, void *p) "a %d p %p"`. It has no
-    /// `disable`.
+    /// Returns the declaration on one line, in the normalized form of `trace-events-all`: `name(int32_t a,
+    /// void *p) "a %d p %p"`. The form has no `disable`.
     ///
-    /// QEMU's reader refuses a whole file for one type that it does not know,
-    /// so each type is QEMU's type for the [recorded value](crate::Kind::c).
+    /// QEMU's reader refuses a whole file for one unknown type, so each type is QEMU's type for the [recorded
+    /// value](crate::Kind::c).
     pub fn declaration(&self) -> String {
         let mut format = Format::new();
         for segment in &self.segments {
             match segment {
-                // Its percent signs are plain characters.
+                // The percent signs of a text are plain characters.
                 Segment::Text(text) => format.push_text(&text.replace('%', "%%")),
                 Segment::Conversion(conversion) => conversion.spell(&mut format),
             }
@@ -106,7 +105,7 @@ impl Argument {
         &self.ty
     }
 
-    /// Returns the column where the name begins, from 1, in characters.
+    /// Returns the column at which the name begins, from 1, in characters.
     pub fn column(&self) -> usize {
         self.column
     }

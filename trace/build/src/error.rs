@@ -11,12 +11,11 @@ const MAX_SHOWN: usize = 60;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: expected {expected}, found {found}")]
 pub struct SyntaxError {
-    /// The name of the file, as given to the parser.
+    /// Name of the file, as given to the parser.
     pub file: String,
     /// Line, from 1.
     pub line: usize,
-    /// Column, from 1, in characters. It is one more than the line's length for an error at the
-    /// line's end.
+    /// Column, from 1, in characters. For an error at the line's end, one more than the line's length.
     pub column: usize,
     /// Description of the expected text.
     pub expected: String,
@@ -24,8 +23,8 @@ pub struct SyntaxError {
     pub found: String,
 }
 
-/// All errors of one run. They are displayed one on a line, at most
-/// [`MAX_ERRORS`] of them and then `and N more`.
+/// All errors of one run. They are displayed one per line: at most [`MAX_ERRORS`] errors, and then `and N
+/// more`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     errors: Vec<SyntaxError>,
@@ -96,8 +95,7 @@ impl Report<'_> {
     }
 }
 
-/// Formats a file's text for a message: in quotes, with hidden characters escaped, of bounded
-/// length.
+/// Formats a file's text for a message: in quotes, with hidden characters escaped, and of bounded length.
 pub(crate) fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(MAX_SHOWN).flat_map(visible).collect();
     if text.chars().nth(MAX_SHOWN).is_some() {

@@ -1,4 +1,4 @@
-//! Formats of events: strings and macros of the file.
+//! Formats of events: the strings and macros of the file.
 
 use crate::error::{Report, quoted};
 use crate::lexer::{Lexer, Token};
@@ -7,24 +7,25 @@ use std::fmt::Write;
 /// A part of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Strings that follow each other, their escapes resolved.
+    /// Consecutive strings, with their escapes resolved.
     Text(String),
     /// The name of a macro that stands for the rest of a conversion.
     Macro(String),
 }
 
-/// The format of an event: nothing if the event has none, else it begins with a text, which may be empty.
+/// The format of an event. If the event has no format, the list of pieces is empty; otherwise it begins with
+/// a text, which may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
     pieces: Vec<Piece>,
 }
 
-/// A character of a format whose macros are expanded, as printf gets it.
+/// A character of a format with expanded macros, as printf gets it.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub c: char,
     pub column: usize,
-    /// The macro whose expansion contains the character; none if it is a string's.
+    /// The macro whose expansion contains the character, or `None` if the character is a string's.
     pub origin: Option<String>,
 }
 
@@ -67,8 +68,8 @@ impl Format {
     }
 }
 
-/// Parses the rest of a line, which must be a format or nothing, as in QEMU's files, and expands its macros.
-/// `before` begins the text of a format. Returns None, after a report, if the rest is something else.
+/// Parses the rest of a line, which must be a format or nothing, as in QEMU's files, and expands the format's
+/// macros. `before` begins the text of a format. Returns None, after a report, if the rest is something else.
 pub(crate) fn parse(
     before: &str,
     lexer: &mut Lexer<'_>,
@@ -145,8 +146,7 @@ fn spelled(text: &str) -> String {
     let mut last = ' ';
     while let Some(c) = chars.next() {
         let is_octal = match c {
-            // QEMU's reader searches for these two characters, whatever is
-            // before them, and refuses the file.
+            // QEMU's reader searches for these two characters, whatever precedes them, and refuses the file.
             '\\' => chars.peek() == Some(&'n'),
             'm' => last == '%',
             '\t' | '\r' => false,
@@ -154,7 +154,7 @@ fn spelled(text: &str) -> String {
         };
         // Writing to a String does not fail.
         let _ = match c {
-            // Three digits, so that a digit after it is not part of it.
+            // Always three digits, so that a digit that follows is not taken for a part of the escape.
             c if is_octal => write!(out, "\\{:03o}", u32::from(c)),
             '"' | '\\' => write!(out, "\\{c}"),
             '\t' => write!(out, "\\t"),

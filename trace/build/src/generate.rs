@@ -141,7 +141,7 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
             _ if hex => format!("g::Hex(u64::from({p}))"),
             _ => p.clone(),
         }));
-    // There are at most ten arguments; SystemTap's format has room for twelve.
+    // Ten arguments at most fit SystemTap's format, which has room for twelve.
     let probe = listed(arguments, |(a, p)| match a.ty().kind() {
         Kind::Str => format!("g::c_string({p}).as_ptr()"),
         Kind::Bool => format!("u8::from({p})"),
@@ -153,8 +153,8 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
     });
     let text = text(event, arguments, &out);
     let statements: Vec<_> = text.iter().map(|line| format!("                {line}\n")).collect();
-    // A linker that drops an uncalled function leaves its probe's note: hence `FIRE`. The
-    // macro of the probe takes the name as text, so a raw identifier would be visible.
+    // `FIRE` refers to the function, because a linker that drops an uncalled function leaves the note of its
+    // probe. The macro of the probe takes the name as text, so a raw identifier would be visible.
     source.line(format!(
         "    #[used]
     static FIRE: fn({types}) = fire;
@@ -177,8 +177,8 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
     ));
 }
 
-/// Returns, for each argument, whether it is recorded as a hexadecimal number:
-/// addresses, and unsigned integers that the format shows in hexadecimal.
+/// Returns, for each argument, whether it is recorded as a hexadecimal number. Addresses are, and unsigned
+/// integers that the format shows in hexadecimal.
 fn is_hex(event: &EventDecl) -> Vec<bool> {
     let letters = event.segments.iter().flat_map(|segment| match segment {
         Segment::Conversion(conversion) => {
@@ -206,11 +206,11 @@ fn text(event: &EventDecl, arguments: &[(&Argument, String)], out: &str) -> Vec<
     for segment in &event.segments {
         match segment {
             Segment::Text(text) => {
-                // An event has one line, as an escaped string has.
+                // A line break is escaped, as in a string, so that the event stays on one line.
                 let text = text.replace('\n', "\\n");
                 statements.push(format!("{out}.push({text:?}.as_bytes());"));
             }
-            // The parser has checked their number.
+            // The parser has checked the number of conversions.
             Segment::Conversion(conversion) => {
                 let width = conversion.has_star.then(|| next.next()).flatten();
                 let width = width.map(|(_, parameter)| parameter.as_str());
@@ -255,7 +255,7 @@ fn escaped(text: &str, special: &[char]) -> String {
     escaped
 }
 
-/// Returns a raw string, with as many hashes as it needs.
+/// Returns a raw string with as many hashes as its text needs.
 fn raw_string(text: &str) -> String {
     let mut hashes = "#".to_owned();
     while text.contains(&format!("\"{hashes}")) {
@@ -268,7 +268,7 @@ fn listed<T>(items: &[T], shown: impl Fn(&T) -> String) -> String {
     items.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns a list with `first` before its items.
+/// Returns a list with `first` before the items of `rest`.
 fn joined(first: &str, rest: &str) -> String {
     if rest.is_empty() { first.to_owned() } else { format!("{first}, {rest}") }
 }

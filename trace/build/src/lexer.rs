@@ -68,9 +68,8 @@ impl<'a> Lexer<'a> {
         rest.iter().copied().take_while(|c| is_first(*c) || c.is_ascii_digit())
     }
 
-    /// Reads the rest of a string whose opening quote was taken: its characters,
-    /// escapes resolved, and their columns. Returns None, after a report, if the
-    /// string has no end.
+    /// Reads the rest of a string whose opening quote was taken. Returns the characters, with escapes
+    /// resolved, and their columns. Returns None, after a report, if the string has no end.
     pub fn string(&mut self, report: &mut Report<'_>) -> Option<Vec<(char, usize)>> {
         let mut units = Vec::new();
         loop {
@@ -91,7 +90,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Reads an escape whose backslash was taken. Returns its character.
+    /// Reads an escape whose backslash was taken, and returns the escape's character.
     fn escape(&mut self, column: usize, report: &mut Report<'_>) -> Option<char> {
         let Some(&c) = self.chars.get(self.at) else {
             return None; // The string's missing end is the error.
@@ -134,7 +133,7 @@ impl<'a> Lexer<'a> {
         decoded
     }
 
-    /// Reads the digits of an escape. Returns a value that is no character if there are none.
+    /// Reads the digits of an escape. If there are none, returns a value that is no character.
     fn number(&mut self, base: u32, most: usize) -> u32 {
         let mut value = None::<u32>;
         for _ in 0..most {
@@ -152,9 +151,8 @@ fn is_first(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_'
 }
 
-/// Returns true for control characters, and for characters that change the
-/// direction of the text around them: a compiler refuses them in source, and a
-/// reader sees a different text.
+/// Returns true for control characters, and for characters that change the direction of the text around them:
+/// a compiler refuses them in source code, and a reader sees a different text.
 pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control() && c != '\t'
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

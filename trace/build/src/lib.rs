@@ -1,7 +1,6 @@
-//! Turns `trace-events` files, in QEMU's syntax, into typed Rust functions at
-//! build time: a crate of a VMM declares its events in such a file, and calls
-//! `trace::virtio_irq(vq, isr)` where one happens. An event that is off costs
-//! one load and a branch. `hypertrace-trace` switches events and selects their
+//! Turns `trace-events` files, in QEMU's syntax, into typed Rust functions at build time: a crate of a VMM
+//! declares its events in such a file, and calls `trace::virtio_irq(vq, isr)` where that event happens. An
+//! event that is off costs one load and a branch. `hypertrace-trace` switches events and selects their
 //! backends while the program runs.
 //!
 //! `build.rs`, with this crate as a build-dependency:
@@ -24,7 +23,7 @@
 //!
 //! # Syntax
 //!
-//! A line declares one event; empty lines and lines that begin with `#` are ignored.
+//! Each line declares one event. Empty lines and lines that begin with `#` are ignored.
 //!
 //! ```
 //! # let events = hypertrace_trace_build::parse("trace-events", r#"
@@ -59,14 +58,13 @@
 //! | strings | `%s`, with or without a width or `*` |
 //! | macros | `PRI[diouxX](8\|16\|32\|64\|PTR)` |
 //!
-//! These are the forms that the files of QEMU 7.2 to 11.1 use.
+//! The files of QEMU 7.2 to 11.1 use only these forms.
 //!
 //! An unsigned integer that the format shows by `%x` is recorded as a
 //! hexadecimal number, like an address.
 //!
-//! A conversion must fit its argument: in number, in kind, and in size (64
-//! bits or at most 32; the sign may differ). Types have the sizes of 64-bit
-//! Linux, and plain `char` has a sign.
+//! A conversion must fit its argument in number, in kind, and in size (64 bits or at most 32; the sign may
+//! differ). Types have the sizes of 64-bit Linux, and plain `char` has a sign.
 //!
 //! The text of an event is what C's printf writes, with these exceptions: a
 //! null pointer is `0x0`; a `%s` or `%c` whose value is no plain text is
@@ -75,11 +73,10 @@
 //!
 //! # What it does not do
 //!
-//! It does not know the property `tcg` of old releases of QEMU, doubles, or any form of
-//! C's printf that is not in the table: each is an error that says what to write.
-//! It does not look for events in C or Rust code, and reads no C headers: a
-//! type or macro that is not in the tables is an error. The crate that
-//! includes the code may deny `unsafe_code`, but not forbid it.
+//! This crate does not know the property `tcg` of old releases of QEMU, doubles, or any form of C's printf
+//! that is not in the table: each is an error whose message says what to write. It does not look for events
+//! in C or Rust code, and reads no C headers: a type or macro that is not in the tables is an error. The
+//! crate that includes the generated code may deny `unsafe_code`, but not forbid it.
 
 mod builder;
 mod declaration;

@@ -1,10 +1,9 @@
-//! Names: the limits of the recorded format, and the identifiers in Rust and in
-//! the generated code.
+//! Names: the limits of the recorded format, and the identifiers in the generated Rust code.
 
-/// Longest name of an event or an argument, bytes: the limit of schema texts.
+/// Maximum size of a name of an event or an argument in bytes: the limit of schema texts.
 pub const MAX_NAME: usize = 64;
-/// Maximum number of arguments of an event. QEMU's readers refuse a file in
-/// which one event has more, and that file has all events of a program.
+/// Maximum number of arguments of an event. QEMU's readers refuse a file in which an event has more, and that
+/// file has all events of a program.
 pub const MAX_ARGUMENTS: usize = 10;
 
 /// Keywords of all editions that can be raw identifiers.
@@ -16,14 +15,13 @@ const KEYWORDS: &[&str] = &[
     "virtual", "where", "while", "yield",
 ];
 
-/// Words that cannot be raw identifiers either. A parameter has an underscore after such a word.
+/// Words that cannot even be raw identifiers. A parameter gets an underscore after such a word.
 const IMPOSSIBLE: &[&str] = &["_", "self", "Self", "super", "crate"];
 
-/// Names in the same scope as the events' modules: types of parameters, and the
-/// module of the generated code.
+/// Names in the same scope as the events' modules: types of parameters, and the module of the generated code.
 const TAKEN: &[&str] = &["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "AsRef"];
 
-/// Constants in scope, whose names a parameter must not have.
+/// Constants in the same scope, whose names a parameter must not have.
 const CONSTANTS: &[&str] = &["EVENT", "FIRE", "Names", "None", "Some", "Ok", "Err"];
 
 /// Returns the expected text if a word cannot name an event.
@@ -56,7 +54,7 @@ pub(crate) fn parameters<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Ve
     names.clone().map(parameter).collect()
 }
 
-/// Returns the name, with as many underscores as make it differ from every argument's.
+/// Returns the name, with as many underscores as it takes to differ from every argument's name.
 pub(crate) fn unused<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     let mut name = name.to_owned();
     while names.clone().any(|other| other == name) {

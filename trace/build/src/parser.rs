@@ -9,19 +9,19 @@ use crate::printf;
 use crate::types::{self, CType, Part};
 use std::collections::HashMap;
 
-/// File and line of the first declaration of each event's name.
+/// File and line of the first declaration of each event name.
 pub(crate) type Declared = HashMap<String, (String, usize)>;
 
 /// Returns the events of a `trace-events` file, or all its errors.
 ///
-/// `file_name` is only used in messages. Names are unique in the file.
+/// `file_name` is only used in messages. No name may occur twice in the file.
 pub fn parse(file_name: &str, text: &str) -> Result<Vec<EventDecl>, Errors> {
     let mut errors = Errors::default();
     let events = parse_into(file_name, text, &mut Declared::new(), &mut errors);
     errors.or(events)
 }
 
-/// Returns the events of one of several files. Names are unique in all of them.
+/// Returns the events of one of several files. No name may occur twice in all of them.
 pub(crate) fn parse_into(
     file: &str,
     text: &str,
@@ -51,15 +51,15 @@ struct LineParser<'a> {
     declared: &'a mut Declared,
 }
 
-/// An argument as far as it could be understood.
+/// An argument, as far as the parser could understand it.
 struct Candidate {
-    /// The name; empty if there is none.
+    /// Name of the argument, or empty if there is none.
     name: String,
     column: usize,
     ty: Option<CType>,
 }
 
-/// Part of a line before the arguments.
+/// The part of a line before the arguments.
 struct Head {
     name: String,
     column: usize,
@@ -83,8 +83,8 @@ impl Candidate {
 }
 
 impl LineParser<'_> {
-    /// Parses the line's event. Returns None if there is none, or after an
-    /// error that ends the line's parsing.
+    /// Parses the line's event. Returns None if the line has no event, or after an error that ends the line's
+    /// parsing.
     fn line(&mut self) -> Option<EventDecl> {
         if matches!(self.lexer.peek().token, Token::End | Token::Char('#')) {
             return None;
@@ -96,7 +96,7 @@ impl LineParser<'_> {
         let text = if is_of_vcpu { VCPU_TEXT } else { "" };
         let (format, units) = format::parse(text, &mut self.lexer, &mut self.report)?;
         let mut segments = Vec::new();
-        // Without a format, a reader shows no argument.
+        // A reader shows no argument of an event without a format.
         if !format.pieces().is_empty() && self.report.errors.total() == before {
             let shown: Vec<_> =
                 candidates.iter().map(|c| (c.name.as_str(), c.ty.as_ref())).collect();
@@ -141,7 +141,7 @@ impl LineParser<'_> {
         }
     }
 
-    /// Checks an event's name and takes it.
+    /// Checks the name of an event, and registers it as declared.
     fn event_name(&mut self, name: &str, column: usize) {
         if let Some(expected) = names::refuse_event(name) {
             self.report.add(column, expected, quoted(name));
@@ -155,7 +155,7 @@ impl LineParser<'_> {
         self.declared.insert(name.to_owned(), place);
     }
 
-    /// Parses the arguments, and the parenthesis after them. Adds them to `arguments`.
+    /// Parses the arguments, and the parenthesis after them. Returns `arguments` with the parsed ones added.
     fn arguments(&mut self, mut arguments: Vec<Candidate>) -> Option<Vec<Candidate>> {
         let implied = arguments.len();
         loop {
@@ -204,7 +204,7 @@ impl LineParser<'_> {
         }
     }
 
-    /// Returns the argument of these parts. `stop` is the token after it.
+    /// Returns the argument that consists of these parts. `stop` is the token after it.
     fn argument(&mut self, parts: Vec<(Part, usize)>, stop: &Placed) -> Candidate {
         let first = parts.first().map(|(_, column)| *column);
         let last = parts.last().map(|(_, column)| *column);

@@ -4,7 +4,7 @@ use crate::error::{Report, quoted};
 use crate::format::{Format, Unit};
 use crate::types::{CType, Kind};
 
-/// Upper bound on widths. A line of text is not much longer.
+/// Maximum width of a conversion. A line of text is not much longer.
 pub(crate) const MAX_WIDTH: u32 = 999;
 
 /// A part of a format whose macros are expanded.
@@ -14,18 +14,18 @@ pub(crate) enum Segment {
     Conversion(Conversion),
 }
 
-/// `%` and what follows.
+/// A conversion: `%` and what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conversion {
     /// True if zeros, not spaces, fill the width.
     pub zero: bool,
-    /// True if the argument before the shown one is the width: `*`.
+    /// True if the width is `*`: the argument before the shown one.
     pub has_star: bool,
-    /// The width; 0 if there is none, or a star.
+    /// The width, or 0 if there is none or if it is a star.
     pub width: u32,
     /// True if the length selects 64 bits, not 32.
     pub is_long: bool,
-    /// The last character, which is one of those in [`takes`].
+    /// The last character, which is one that [`takes`] knows.
     pub letter: char,
 }
 
@@ -40,7 +40,7 @@ impl Conversion {
         }
     }
 
-    /// Returns the zero and the width as C and Rust spell them, a star as C spells it, or nothing.
+    /// Returns the zero and the width as both C and Rust spell them, or a star as C spells it, or nothing.
     pub fn padding(&self) -> String {
         match (self.zero, self.width) {
             (zero, _) if self.has_star => format!("{}*", if zero { "0" } else { "" }),
@@ -68,9 +68,8 @@ fn takes(letter: char) -> Option<Class> {
     })
 }
 
-/// Splits a format into its parts and checks its conversions against the
-/// arguments. An argument of unknown type is None. Reports conversions that do
-/// not fit.
+/// Splits a format into its parts, and checks its conversions against the arguments. The type of an argument
+/// is None if it is unknown. Reports conversions that do not fit.
 pub(crate) fn parse(
     units: &[Unit],
     arguments: &[(&str, Option<&CType>)],
@@ -96,7 +95,7 @@ pub(crate) fn parse(
         let conversion = cursor.conversion(report);
         at = cursor.at;
         if conversion.as_ref().is_some_and(|conversion| conversion.has_star) {
-            // Without this argument, the conversion's own is missing, too.
+            // If this argument is missing, the conversion's own argument is, too.
             if let Some((name, Some(ty))) = arguments.get(given)
                 && ty.kind().integer().is_none_or(|(bits, _)| bits > 32)
             {
@@ -153,7 +152,7 @@ impl Cursor<'_> {
         Some(c)
     }
 
-    /// Reads the characters that are wanted.
+    /// Reads characters as long as they are wanted.
     fn all(&mut self, wanted: impl Fn(char) -> bool) -> String {
         let rest = self.units.get(self.at..).unwrap_or_default();
         let read: String = rest.iter().map(|unit| unit.c).take_while(|c| wanted(*c)).collect();
@@ -161,7 +160,7 @@ impl Cursor<'_> {
         read
     }
 
-    /// Reads a number; 0 if there are no digits.
+    /// Reads a number. Returns 0 if there are no digits.
     fn number(&mut self) -> u32 {
         let digits = self.all(|c| c.is_ascii_digit());
         if digits.is_empty() { 0 } else { digits.parse().unwrap_or(u32::MAX) }
@@ -183,8 +182,8 @@ impl Cursor<'_> {
         quoted(&text)
     }
 
-    /// Reads the conversion after its `%`: the forms that QEMU's own files use. Returns None,
-    /// after a report, for any other. In both cases, all of its characters are taken.
+    /// Reads the conversion after its `%`, in one of the forms that QEMU's own files use. Returns None, after
+    /// a report, for any other form. In both cases, all characters of the conversion are taken.
     fn conversion(&mut self, report: &mut Report<'_>) -> Option<Conversion> {
         let column = self.units.get(self.start).map_or(1, |unit| unit.column);
         let flags = self.all(|c| "-+ #0".contains(c));
@@ -217,7 +216,7 @@ impl Cursor<'_> {
             }
             _ if width.max(digits) > MAX_WIDTH => "a width of at most 999",
             _ => {
-                // The precision is at least the width: that many digits.
+                // The precision is at least the width, so it gives the number of digits.
                 return Some(Conversion {
                     zero: has_precision || !flags.is_empty(),
                     has_star,
@@ -245,7 +244,7 @@ fn expected_instead(conversion: &Conversion, name: &str, ty: &CType) -> Option<S
         return Some(format!("{} {of}", fitting(kind)));
     }
     let (bits, signed) = kind.integer()?;
-    // A value smaller than an int becomes an int, and no length cuts off a larger one.
+    // C turns a value smaller than an int into an int, and no length cuts off a larger value.
     let letter = match conversion.letter {
         'c' if signed => 'd',
         'c' => 'u',
@@ -258,7 +257,7 @@ fn expected_instead(conversion: &Conversion, name: &str, ty: &CType) -> Option<S
     }
 }
 
-/// Returns the conversions for a kind of values.
+/// Returns the conversions for a kind of value.
 fn fitting(kind: Kind) -> &'static str {
     match kind {
         Kind::Str => "'%s'",

@@ -3,8 +3,8 @@
 use crate::printf::{Conversion, MAX_WIDTH};
 use crate::types::Kind;
 
-/// Returns the statement that adds a parameter of this kind to the line `out`, as C shows it.
-/// `width` is the parameter of a star. `core::fmt` is used only where it is needed: it takes
+/// Returns the statement that adds a parameter of this kind to the line `out`, in the form that C would show.
+/// `width` is the parameter of a star. The statement uses `core::fmt` only where it must, because that takes
 /// longer for one number than the kernel may take for the whole event.
 pub(crate) fn statement(
     conversion: &Conversion,
@@ -28,7 +28,7 @@ pub(crate) fn statement(
         _ => "",
     };
     if let Some(width) = width {
-        // C takes a negative width as the flag for the left side, where no zeros can be.
+        // C takes a negative width for the flag for the left side, on which no zeros can be.
         let left = write(out, &format!("<1${base}"), &value, ", w.unsigned_abs() as usize");
         let padding = match (letter, conversion.zero) {
             ('s', _) => ">",
@@ -52,8 +52,8 @@ pub(crate) fn statement(
     write(out, &format!("{align}{padding}{base}"), &value, "")
 }
 
-/// Returns the statement that writes a value by this specification of Rust. `width` is an
-/// argument for the specification, after a comma.
+/// Returns the statement that writes a value by this Rust format specification. `width` is an argument for
+/// the specification, after a comma.
 fn write(out: &str, spec: &str, value: &str, width: &str) -> String {
     let colon = if spec.is_empty() { "" } else { ":" };
     format!(
@@ -62,8 +62,8 @@ fn write(out: &str, spec: &str, value: &str, width: &str) -> String {
     )
 }
 
-/// Returns the parameter as printf takes it: a smaller one becomes an int, and
-/// the conversion determines whether it is signed.
+/// Returns the parameter as printf takes it: a smaller integer becomes an int, and the conversion determines
+/// whether it is signed.
 fn integer(conversion: &Conversion, signed: bool, kind: Kind, parameter: &str) -> String {
     let (bits, has_sign) = kind.integer().unwrap_or((64, false));
     if kind == Kind::Bool {

@@ -1,4 +1,4 @@
-//! Types of C that an argument of an event can have.
+//! C types that an argument of an event can have.
 
 /// Form in which a value is passed and recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,7 +13,7 @@ pub enum Kind {
     U32,
     U64,
     Bool,
-    /// `char *`: bytes; in Rust any type that is `AsRef<[u8]>`.
+    /// `char *`: bytes. In Rust, any type that is `AsRef<[u8]>`.
     Str,
     /// Every other pointer: a u64 that is shown in hexadecimal.
     Address,
@@ -25,14 +25,14 @@ impl Kind {
         self.spelled().0
     }
 
-    /// Returns the type in `trace-events-all`. QEMU's reader takes C's
-    /// integers, integers of a fixed size, and pointers to them or to `void`. A
-    /// type that begins with `char *` or `const char *` is a string to it.
+    /// Returns the type in `trace-events-all`. QEMU's reader takes C's integers, integers of a fixed size,
+    /// and pointers to integers or to `void`. That reader takes a type that begins with `char *` or `const
+    /// char *` for a string.
     pub const fn c(self) -> &'static str {
         self.spelled().1
     }
 
-    /// Returns an integer's bits, and whether it has a sign; None for other kinds.
+    /// Returns an integer's bits, and whether it has a sign. Returns None for other kinds.
     pub const fn integer(self) -> Option<(u32, bool)> {
         self.spelled().2
     }
@@ -81,7 +81,7 @@ impl CType {
         &self.text
     }
 
-    /// Returns the form in which its values are passed and recorded.
+    /// Returns the form in which values of this type are passed and recorded.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -110,8 +110,7 @@ pub(crate) fn spell(parts: &[Part]) -> String {
     text
 }
 
-/// Returns true if a last word is the argument's name, and not the end of the
-/// type before it.
+/// Returns true if the last word is the argument's name, and not the end of the type before it.
 pub(crate) fn is_name(word: &str, before: &[Part]) -> bool {
     // `uint64_t vaddr` is a name, `const vaddr` a type.
     let is_type = |part: &Part| !matches!(part, Part::Word(word) if is_qualifier(word));
@@ -181,7 +180,7 @@ fn named(word: &str) -> Option<Kind> {
         "uint16_t" => Kind::U16,
         "uint32_t" => Kind::U32,
         "uint64_t" | "size_t" | "uintptr_t" | "uintmax_t" => Kind::U64,
-        // QEMU's own types. A target's word has 64 bits here, whatever the target.
+        // QEMU's own types. The word of a target has 64 bits here, whatever the target.
         "hwaddr" | "ram_addr_t" | "vaddr" | "target_ulong" | "dma_addr_t" => Kind::U64,
         _ => return None,
     })
