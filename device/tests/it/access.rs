@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Accesses of every width at every class of offset of every region, by every way to
-//! the chip.
+//! Accesses of every width at every class of offset of every region, through every front of the chip.
 
 use crate::common;
 use common::{Front, counted, counters, geometry, memory, points};
@@ -9,8 +8,8 @@ use hypertrace_abi::config::ConfigPage;
 use hypertrace_abi::layout::{PAGE, register};
 use hypertrace_device::Region;
 
-/// Returns offsets of every class: aligned and not, at registers, at the ends of
-/// pages, of the used part and of the region, beyond it, and huge ones.
+/// Returns offsets of every class: aligned and unaligned, at registers, at the ends of pages, of the used
+/// part and of the region, beyond the region, and huge ones.
 fn offsets(region: Region) -> Vec<u64> {
     let g = geometry();
     let mut edges = vec![0, PAGE, 2 * PAGE, g.bar_size(region), 2 * g.bar_size(region)];
@@ -38,12 +37,12 @@ fn offsets(region: Region) -> Vec<u64> {
     offsets
 }
 
-/// Kind of an access, by the specification.
+/// Class of an access, as the specification defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// An access where there is nothing.
+    /// An access outside of all regions.
     Nothing,
-    /// An access in a region but beyond its end, or a store to the config page.
+    /// An access that begins in a region and goes beyond its end, or a store to the config page.
     Region,
     Width,
     Unassigned,
@@ -113,7 +112,7 @@ fn a_load_fills_every_byte_and_changes_nothing() {
                     let class = class(&front, region, offset, len, false);
                     let at = format!("{region:?} {offset:#x} {len} {class:?}");
                     assert_eq!(counts, expected_counter(class), "{at}");
-                    // CLOCK's bytes may differ, but not in this way.
+                    // A byte that the load did not fill keeps the fill value of each buffer.
                     let left = |i: usize| one[i] == 0x5a && other[i] == 0xa5;
                     assert!(!(1..=len).any(left), "{at}: not filled");
                     assert!(left(0) && left(len + 1), "{at}: overrun");
@@ -153,7 +152,7 @@ fn a_store_changes_what_it_should_or_nothing() {
                     let data = [fill; 16];
                     let class = class(&front, region, offset, len, true);
                     if class == Class::Register {
-                        // `registers.rs` tests those.
+                        // `registers.rs` tests stores to registers.
                         continue;
                     }
                     let before = counters(chip);

@@ -45,7 +45,7 @@ fn a_pass_begins_drains_every_client_and_ends() {
 
 #[test]
 fn the_end_of_a_loop_takes_what_is_left_and_counts_what_the_sink_cannot_take() {
-    // Nine events, and the lease, which is no event.
+    // Nine events and a lease record, which does not count as a lost event.
     for (packet, taken, lost) in [(None, 10, 0), (Some(0), 0, 9)] {
         let (chip, sink) = chip();
         *sink.packet.lock().unwrap() = packet;
@@ -76,7 +76,7 @@ fn a_busy_client_gets_its_budget_and_no_more() {
     let mut passes = 0;
     let mut taken = Vec::new();
     loop {
-        // Two steps.
+        // The budget is two steps.
         let more = chip.drain_pass_by(2, &steps);
         passes += 1;
         taken.push(sink.records.lock().unwrap().len());
@@ -88,14 +88,14 @@ fn a_busy_client_gets_its_budget_and_no_more() {
         }
         assert!(passes < 10);
     }
-    // A lease record and nine others, two in a drain.
+    // A lease record and nine events, at most two of which each drain takes.
     assert_eq!(taken, [4, 8, 10]);
     let records: Vec<_> = (1..=10).map(|now| (1, now)).collect();
     assert_eq!(*sink.records.lock().unwrap(), records);
     assert_eq!(client(&chip, 1).host[host_page::TAIL].load(Relaxed), state_head(&chip));
 }
 
-/// Returns a counter with which every step takes the same time.
+/// Returns a counter by which every step takes one tick.
 fn steps() -> impl Fn() -> u64 {
     let now = Cell::new(0);
     move || {
@@ -165,8 +165,7 @@ fn a_new_mask_is_complete_before_its_version_changes() {
     }
 }
 
-/// Runs passes while all clients emit on threads of their own. Everything arrives or is
-/// counted.
+/// Runs passes while all clients emit on threads of their own. Every event arrives or is counted.
 fn race(overwrite: bool, budget: u64, each: u64) {
     let steps = steps();
     let ring_mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };

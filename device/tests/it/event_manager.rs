@@ -11,7 +11,7 @@ use hypertrace_device::{Counter, DrainWaker, Kick};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// A subscriber that has registered the descriptor of another one.
+/// A subscriber that registers the descriptor of another subscriber.
 struct Squatter(RawFd);
 
 impl MutEventSubscriber for Squatter {

@@ -1,4 +1,4 @@
-//! A limit of a file's size, under which the memory cannot be made.
+//! Making memory under a limit of the file size that is too low.
 
 use hypertrace_device::{Geometry, Memory};
 use hypertrace_test_support::child::in_own_process;

@@ -26,8 +26,8 @@ fn write(pci: &Function, offset: u64, value: u32) {
     pci.config_write(offset, &value.to_le_bytes(), |_| ());
 }
 
-/// A VMM's view of the changes: where each region is mapped, and where it was before,
-/// as nothing may be found there any more.
+/// A VMM's view of the changes: the address at which each region is mapped, and its address before, at which
+/// nothing may be found any more.
 #[derive(Default)]
 struct Map(HashMap<Region, u64>, HashMap<Region, u64>);
 
@@ -54,7 +54,7 @@ impl Map {
         })
     }
 
-    /// Returns the addresses at which `find` could be wrong.
+    /// Returns addresses at which `find` could be wrong.
     fn edges(&self) -> Vec<u64> {
         let g = geometry();
         let of = |(region, base): (&Region, &u64)| {
@@ -250,7 +250,7 @@ fn a_vcpu_uses_bars_while_a_move_is_reported() {
     pci.config_write(4, &[2, 0], |change| {
         let (pci, (tell, told)) = (Arc::clone(&pci), std::sync::mpsc::channel());
         std::thread::spawn(move || tell.send(pci.read(0xe000_0000, &mut [0; 8])));
-        // The VMM maps the BAR, which takes its time.
+        // The vCPU must find the BAR while the VMM is still in the callback that maps it.
         let found = told.recv_timeout(Duration::from_secs(20)).expect("the vCPU does not wait");
         assert!(found || change.region != Region::Config);
     });
@@ -264,7 +264,7 @@ fn bars_move_while_vcpus_use_them() {
     let done = AtomicBool::new(false);
     let change = |change: BarChange| map.lock().unwrap().change(change);
     let hits = [const { AtomicBool::new(false) }; 2];
-    // On a machine with few CPUs, all moves may be done before a user has run.
+    // On a machine with few CPUs, 20,000 moves may be done before a user thread has run.
     let is_enough = |moves: u64| moves >= 20_000 && hits.iter().all(|hit| hit.load(Relaxed));
     let begin = Instant::now();
     let is_late = || begin.elapsed() > Duration::from_secs(60);
@@ -288,7 +288,7 @@ fn bars_move_while_vcpus_use_them() {
                 })
             })
             .collect();
-        // Another vCPU moves BARs; a third switches decoding.
+        // One vCPU switches decoding, and this thread moves BARs.
         let end = Done(&done);
         let switch = scope.spawn(|| {
             for i in (0..).take_while(|i| !is_enough(*i) && !is_late()) {
@@ -309,6 +309,6 @@ fn bars_move_while_vcpus_use_them() {
     for address in map.edges() {
         assert_eq!(pci.find(address), map.find(address), "{address:#x}");
     }
-    // No access is split in two by a move.
+    // Moves cause no config accesses of an invalid width.
     assert_eq!(pci.chip().count(Counter::ConfigWidth), 0);
 }

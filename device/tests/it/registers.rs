@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Registers: effects of stores, reference points and their replies, the rate
-//! limit, and the 2016 interface.
+//! Registers: the effects of stores, reference points and their replies, the rate limit, and the 2016
+//! interface.
 
 use crate::common;
 use common::{Done, Point, chip, chip_of, counted, counters, geometry, points, register as at};
@@ -115,7 +115,7 @@ fn lease_is_shown_in_page_h_and_zero_is_no_token() {
 fn a_changed_config_page_changes_nothing_for_the_host() {
     let (chip, _) = chip();
     let page = chip.config_bytes();
-    // A VMM has mapped it for stores.
+    // A VMM may have mapped the page writable.
     let mapped = chip.memory().region(Region::Config).unwrap();
     mapped.words().iter().for_each(|word| word.store(7, Relaxed));
 
@@ -134,7 +134,7 @@ fn a_changed_config_page_changes_nothing_for_the_host() {
 
 #[test]
 fn a_client_over_its_rate_is_limited_and_others_are_not() {
-    // A second that does not pass while this runs.
+    // The frequency is so high that no second passes while this test runs.
     let config = ChipConfig::default().with(|config| config.reference_points_per_second = 5);
     let (chip, sink) =
         chip_of(&config, SessionInfo::default().with(|info| info.host_frequency = 1 << 50));
@@ -145,7 +145,7 @@ fn a_client_over_its_rate_is_limited_and_others_are_not() {
         statuses.push(reply(&client(&chip, 0)).1);
     }
     assert_eq!(statuses, [0, 0, 0, 0, 0, 4, 4, 4]);
-    // The 2016 interface has the same limit, and no reply.
+    // The 2016 interface has the same limit but no reply.
     store(&chip, 0, &[0; 8]);
     store(&chip, 8, &[0; 8]);
     assert_eq!(points(&sink).iter().map(|p| p.client).collect::<Vec<_>>(), [0, 0, 0, 0, 0, 1]);
@@ -181,7 +181,7 @@ fn a_driver_of_2016_is_served() {
         }
     }
     for client in 0..4u64 {
-        // Both kinds of store that its kernel module and its library use.
+        // Both kinds of store that the kernel module and the library of 2016 use: 8 bytes, and twice 4 bytes.
         store(&chip, client * 8, &(client * 100 + 1).to_le_bytes());
         let split = (client * 100 + 1) | 0xabcd << 32;
         store(&chip, client * 8, &(split as u32).to_le_bytes());
@@ -197,7 +197,7 @@ fn a_driver_of_2016_is_served() {
     assert_eq!(found.iter().map(|p| p.words.clone()).collect::<Vec<_>>(), expected);
     assert!(found.iter().all(|p| p.id == id::HYPERTRACE && u64::from(p.client) == p.words[0]));
     assert!(chip.count(Counter::Width) + chip.count(Counter::Unassigned) == 0);
-    // Client 4 of 4, where a register would be.
+    // There is no client 4, so there is no register at its offset.
     store(&chip, 32, &[0; 8]);
     assert_eq!((points(&sink).len(), chip.count(Counter::Unassigned)), (0, 1));
 }
@@ -229,7 +229,7 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
     let mut calls = 0u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Headers of every kind, word by word.
+            // This thread stores headers of every kind, word by word.
             let memory = client(&chip, 0);
             let mut random = 1u64;
             while !done.load(Relaxed) {
@@ -244,7 +244,8 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
             }
         });
         let _end = Done(&done);
-        // On a busy machine, all may be done before the other thread has run.
+        // On a busy machine, 100,000 calls may be done before the other thread has run, so the loop also
+        // waits for a fault.
         while calls < 100_000 || chip.count(Counter::SlotWords) == 0 {
             let seq = 1 + calls % 2;
             calls += 1;
@@ -261,7 +262,7 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
     assert_eq!(found.len() as u64 + faults, calls);
 }
 
-/// A model of the registers, by the specification.
+/// A model of the registers, written from the specification.
 #[derive(Default)]
 struct Model {
     shadows: BTreeMap<u64, [u8; 8]>,
@@ -299,7 +300,7 @@ impl Model {
         let value = u64::from_le_bytes(*shadow);
         match kind {
             None => self.legacy.push((client as u32, value)),
-            // No slot was ever written: its seq is 0, and so is its id.
+            // No slot was ever written, so the seq and the id of each slot are 0.
             Some(register::EMIT) if value as u32 == 0 => count("slot_id"),
             Some(register::EMIT) => count("slot_sequence"),
             _ if value == 0 => count("lease_zero"),

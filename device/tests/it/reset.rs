@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A reset of the machine: the device is as at first, but for its epoch and its mask.
+//! A reset of the machine: the device is as at first, except for its epoch and its mask.
 
 use crate::common;
 use common::{BARS, Call, Front, chip, geometry, memory, register, set_mask};
@@ -22,7 +22,7 @@ fn registers_and_memory_are_zero_and_the_next_guest_sees_another_epoch() {
     for at in (0..geometry().rings_size()).step_by(512) {
         chip.write(Region::Rings, at, &[0xa5; 8]);
     }
-    // A part of a store to EMIT, and a holder.
+    // The first half of a store to EMIT, and a lease.
     chip.write(Region::Control, register(1, EMIT), &[9; 4]);
     chip.write(Region::Control, register(1, LEASE), &[3; 8]);
     assert_eq!(chip.config_page().epoch, 0);
@@ -39,7 +39,7 @@ fn registers_and_memory_are_zero_and_the_next_guest_sees_another_epoch() {
         .unwrap();
     assert_eq!(seen, chip.config_bytes(), "mapped, too");
     assert!(memory(&chip) == fresh, "also the mask, until the sink's next pass");
-    // The other part of that store: the first is forgotten.
+    // The second half of the store to EMIT. The device has forgotten the first half.
     chip.write(Region::Control, register(1, EMIT) + 4, &[0; 4]);
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     let client = ClientMemory::of_rings(rings, 1, &geometry(), RingMode::Discard).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A drain loop that waits for a KICK, without a timer, while nothing is traced.
+//! A drain loop that waits for a KICK without a timer while nothing is traced.
 
 use crate::common;
 use common::{Recorder, geometry, register};
@@ -30,7 +30,7 @@ fn chip(has_doorbells: bool, sink: Arc<Recorder>, waker: impl DrainWaker + 'stat
     Chip::new(Memory::anonymous(geometry()).unwrap(), &config, sink, waker)
 }
 
-/// Makes passes until the loop may rest. Returns how long that took.
+/// Makes passes until the loop may rest. Returns how long this took.
 fn rest(chip: &Chip) -> Duration {
     let begin = Instant::now();
     while chip.drain(&POLICY, false).is_some() {
@@ -39,7 +39,7 @@ fn rest(chip: &Chip) -> Duration {
     begin.elapsed()
 }
 
-/// Makes passes for twice as long as a loop needs that may rest.
+/// Makes passes for twice the time after which a loop may rest, and checks that the loop does not rest.
 fn rests_not(chip: &Chip) {
     let begin = Instant::now();
     while begin.elapsed() < 2 * REST {
@@ -107,9 +107,9 @@ fn a_loop_of_a_restored_guest_keeps_its_timer() {
     let memory = Memory::anonymous(geometry()).unwrap();
     let restored = Chip::new(memory, &config, quiet(), || ());
     restored.restore(&chip.state(), None).unwrap();
-    // It may have kicked before the snapshot for a record that it writes now.
+    // The guest may have kicked before the snapshot for a record that it writes now.
     rests_not(&restored);
-    // Another client than the one that kicks.
+    // A KICK of one client says nothing about the other clients.
     assert_eq!(restored.drain(&POLICY, true), Some(POLICY.period));
     rests_not(&restored);
 }
@@ -142,7 +142,7 @@ fn a_thread_that_rests_makes_no_pass_until_it_is_kicked() {
     let passes = || common::passes(&sink);
     let kick = Kick::new().unwrap();
     let drain = chip.drain_thread(&kick, POLICY, || Ok(())).unwrap();
-    // With a timer of a millisecond, no pass in so long happens on a machine that has stopped.
+    // With a timer of 1 ms, a loop makes no pass for 200 ms only if the machine stops.
     let rested = || {
         let before = passes();
         thread::sleep(Duration::from_millis(200));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A device that is restored from its state: it is as at the snapshot, and no state breaks it.
+//! Restoring a device from a state: the device is as at the snapshot, and no state breaks the device.
 
 use crate::common;
 use common::{
@@ -26,7 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Returns memory with the contents of another device's.
+/// Returns memory with the contents of the memory of `chip`.
 fn copy(chip: &Chip) -> Memory {
     let memory = Memory::anonymous(geometry()).unwrap();
     for region in [Region::Data, Region::Rings] {
@@ -57,14 +57,14 @@ fn lease<'m>(chip: &'m Chip, number: u32, state: &'m ProducerState) -> Producer<
     Producer::lease(client(chip, number), state, Lease::new(77, ClockKind::Tsc, 1, &info), false)
 }
 
-/// Emits events at these times. Returns the number of those in the ring.
+/// Emits events at these times. Returns the number of events that the ring took.
 fn emit(producer: &Producer<'_>, times: std::ops::Range<u64>) -> usize {
     times
         .filter(|time| producer.emit(NewRecord::of_id(99, Words(&[])), || *time) == Emit::Recorded)
         .count()
 }
 
-/// Returns the times of records that the sink has taken, and takes them.
+/// Returns the times of the records that the sink has taken, and removes the records from the sink.
 fn times(sink: &Recorder) -> Vec<u64> {
     let records = std::mem::take(&mut *sink.records.lock().unwrap());
     records.into_iter().map(|(_, time)| time).collect()
@@ -94,7 +94,7 @@ fn memory_is_saved_and_loaded_and_zeros_take_none() {
         };
         assert!(words(&new) == words(&old), "{region:?}");
     }
-    // Not by a look at the words, which makes pages.
+    // The test looks at the file, because a look at the mapped words would allocate pages.
     let taken = Memory::anonymous(Geometry::default()).unwrap();
     taken.load(&saved).unwrap();
     let file = taken.region(Region::Data).unwrap().file();
@@ -153,10 +153,10 @@ fn a_restored_device_continues_registers_rings_and_versions() {
     let mut seen = vec![0; new.config_bytes().len()];
     new.read(Region::Config, 0, &mut seen);
     assert_eq!(seen, new.config_bytes());
-    // The other half of the store to EMIT.
+    // The second half of the store to EMIT.
     new.write(Region::Control, register(1, EMIT) + 4, &[0; 4]);
     assert_eq!(client(&new, 1).host[host_page::REPLY].load(Relaxed) as u32, 0x0909_0909);
-    // The sink decides on the mask. Its version is another one.
+    // The sink decides on the mask, which has a new version.
     let rings = new.memory().region(Region::Rings).unwrap().words();
     assert!(rings[..512].iter().all(|word| word.load(Relaxed) == 0));
     assert_eq!(client(&new, 3).host[host_page::MASK_VERSION].load(Relaxed), state.mask_version + 1);
@@ -175,7 +175,7 @@ fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
         Producer::lease(memory, &private, Lease::new(77, ClockKind::Tsc, 1, &info), false);
     let (mut emitted, mut lost, mut seen, mut counted) = (vec![1], 0, Vec::new(), 0);
     for round in 0..40 {
-        // Some fill the ring.
+        // Some rounds fill the ring.
         for time in (10_000 * round + 2..).take(9 * round as usize) {
             match producer.emit(NewRecord::of_id(99, Words(&[])), || time) {
                 Emit::Recorded => emitted.push(time),
@@ -231,7 +231,7 @@ fn a_device_that_has_recorded_something_is_not_restored() {
     let (state, pages) = (old.state(), old.memory().save().unwrap());
     let in_use = |client| Err(RestoreError::InUse { client });
 
-    // A point, also one of 2016, whose value is zero.
+    // A reference point whose value is zero, by EMIT and by the 2016 interface.
     for offset in [register(2, EMIT), 2 * 8] {
         let (new, sink) = chip();
         new.write(Region::Control, offset, &[0; 8]);
@@ -240,7 +240,7 @@ fn a_device_that_has_recorded_something_is_not_restored() {
         new.reset();
         assert_eq!(new.restore(&state, Some(&pages)), Ok(()), "after a reset it has not");
     }
-    // Records that are in a ring, and those that were drained.
+    // Records that are still in a ring, and records that were drained.
     for is_drained in [false, true] {
         let (new, sink) = chip();
         let private = ProducerState::new();
@@ -300,7 +300,7 @@ fn a_configuration_that_guests_would_notice_is_refused_by_name() {
     let what = "ring mode";
     let refused = restore_in(ChipConfig::default(), overwrite);
     assert_eq!(refused, RestoreError::Differs { what, expected: 1, found: 0 });
-    // Guests that do not kick would be forgotten by a loop that waits for a KICK.
+    // A loop that waits for a KICK would forget guests that do not kick.
     let what = "features word";
     let cheap = ChipConfig::default().with(|config| config.has_doorbells = true);
     assert_eq!(restore(cheap), RestoreError::Differs { what, expected: 5, found: 4 });
@@ -321,7 +321,7 @@ fn a_guest_sees_the_callers_span_after_a_reset_and_after_a_restore_that_of_the_n
         }
         chip
     };
-    // As a guest loads it.
+    // The span that a guest loads from the config page.
     let seen = |chip: &Chip| {
         let mut words = [0; CONFIG_WORDS];
         for (i, word) in words.iter_mut().enumerate() {
@@ -344,7 +344,7 @@ fn a_guest_sees_the_callers_span_after_a_reset_and_after_a_restore_that_of_the_n
     assert_eq!(seen(&restored), trace_parent(2));
 }
 
-/// A sink of a device that is not restored.
+/// A sink of a device whose restore is refused: every call of the drain loop panics.
 struct Untold;
 
 impl EventSink for Untold {
@@ -435,9 +435,9 @@ fn a_state_that_contradicts_the_memory_counts_as_the_guests_fault() {
     emit(&producer, 2..30);
     let mut state = old.state();
     let memory = copy(&old);
-    // Beyond the ring's end.
+    // A position beyond the end of the ring.
     state.clients[1].position += 1 << 40;
-    // Totals that fall.
+    // Totals above those in the memory, so that the totals seem to go back.
     state.clients[1].lost = [9; 3];
     let (new, new_sink) = restore(memory, &state).unwrap();
     new.drain_all();
@@ -482,7 +482,7 @@ fn bars_are_restored_where_they_were_and_reported() {
 fn bits_of_config_space_that_no_guest_can_change_are_refused_by_name() {
     let [.., (Front::Pci(pci), _)] = Front::all() else { panic!("no PCI") };
     let (state, before) = (pci.state(), pci.state());
-    // All bits of dword 9, the upper half of BAR 4, are the guest's.
+    // The guest can change all bits of dword 9, the upper half of BAR 4.
     for dword in (0..16).filter(|dword| *dword != 9) {
         let mut lie = state.clone();
         lie.header[dword] ^= 0x100;

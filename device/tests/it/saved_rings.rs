@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The rings in a saved machine: small, and enough for every guest to continue.
+//! The rings in a saved machine: they are small, and they suffice for every guest to continue.
 
 use crate::common::Recorder;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,7 +16,7 @@ use hypertrace_abi::schema::FieldType;
 use hypertrace_abi::sink::SessionInfo;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Pages};
 
-/// Rings of 64 pages, and blocks of four.
+/// Rings of 64 pages, and blocks of four pages.
 const GEOMETRY: Geometry = Geometry {
     clients: 3,
     legacy_args: 4,
@@ -25,7 +25,7 @@ const GEOMETRY: Geometry = Geometry {
     schema_bytes: PAGE,
 };
 
-/// The place in a ring that nobody used.
+/// The position in an unused ring.
 const START: RingPosition =
     RingPosition { position: 0, sequence: Some(0), token: 0, lost: [0; 3], schemas: 0 };
 
@@ -47,7 +47,7 @@ fn lease<'m>(memory: ClientMemory<'m>, token: u64, state: &'m ProducerState) -> 
     Producer::lease(memory, state, Lease::new(token, ClockKind::Tsc, 1, &info), false)
 }
 
-/// The words of an event, 1, 2, .., in whose middle something happens.
+/// The words 1, 2, .. of an event. The function runs in the middle of writing these words.
 #[derive(Clone, Copy)]
 struct Interrupted<'a>(usize, &'a dyn Fn());
 
@@ -72,7 +72,8 @@ fn emit(producer: &Producer<'_>, words: usize, within: &dyn Fn()) -> Emit {
     producer.emit(NewRecord::of_id(99, Interrupted(words, within)), || 7)
 }
 
-/// Takes all records from a place on. Returns their payloads, without those of leases, and the place after them.
+/// Takes all records from `place` on. Returns the payloads of all events, and the place after the last
+/// record.
 fn take(memory: ClientMemory<'_>, place: &RingPosition) -> (Vec<Vec<u64>>, RingPosition) {
     let mut state = ConsumerState::continue_at(place);
     let mut payloads = Vec::new();
@@ -95,7 +96,7 @@ fn take(memory: ClientMemory<'_>, place: &RingPosition) -> (Vec<Vec<u64>>, RingP
     }
 }
 
-/// Saves the memory and restores it in its place.
+/// Saves the memory and loads it again.
 fn save_and_load(memory: &Memory) {
     memory.load(&memory.save().unwrap()).unwrap();
 }
@@ -107,10 +108,10 @@ fn a_guest_that_was_stopped_within_an_emit_completes_its_record_after_the_restor
     let private = ProducerState::new();
     let producer = lease(memory, 77, &private);
     let mut place = START;
-    // Three times around the ring, at any place of a block: some records open the next one.
+    // The records go three times around the ring and begin anywhere in a block. Some records open a block.
     for words in (0..200).map(|n| [2000, 300, 1][n % 3]) {
         assert_eq!(emit(&producer, words, &|| save_and_load(chip.memory())), Emit::Recorded);
-        // A record that the host has not taken, in another machine.
+        // The host takes the record only after the restore.
         save_and_load(chip.memory());
 
         let (payloads, next) = take(memory, &place);
@@ -132,7 +133,7 @@ fn the_next_holder_continues_the_sequence_after_a_restore_at_any_place_of_a_bloc
         (0..records).for_each(|_| assert_eq!(emit(&producer, 1, &|| ()), Emit::Recorded));
         let (payloads, next) = take(memory, &place);
         assert_eq!(payloads.len(), records);
-        // A gap in the sequence would be a fault or a loss of the next holder's.
+        // If the next holder left a gap in the sequence, `take` would find a fault or a loss.
         place = next;
         save_and_load(chip.memory());
     }
@@ -145,7 +146,7 @@ fn records_that_the_host_has_not_taken_are_restored_however_many_there_are() {
     let private = ProducerState::new();
     let producer = lease(memory, 77, &private);
     let mut place = START;
-    // In all almost twenty times around the ring, each time from another place on.
+    // All records together go almost twenty times around the ring. Each round begins at another place.
     for records in (1..40).map(|n| 18 * n) {
         (0..records).for_each(|_| assert_eq!(emit(&producer, 40, &|| ()), Emit::Recorded));
         save_and_load(chip.memory());
@@ -158,7 +159,7 @@ fn records_that_the_host_has_not_taken_are_restored_however_many_there_are() {
     }
 }
 
-/// Returns the bytes of pages, but those of client pages and the config page.
+/// Returns the number of bytes in all pages but the client pages and the config page.
 fn bytes_of_rings(saved: &[Pages]) -> u64 {
     let all: usize = saved.iter().map(|pages| pages.words.len() * 8).sum();
     all as u64 - u64::from(GEOMETRY.clients) * 2 * PAGE - PAGE
@@ -188,7 +189,7 @@ fn a_drained_ring_takes_two_blocks_of_a_snapshot_whatever_was_in_the_ring() {
 fn a_guest_cannot_make_a_snapshot_of_drained_rings_large() {
     for value in [u64::MAX, 1 << 63, 0x1234_5678_9abc, 1] {
         let chip = chip(RingMode::Discard);
-        // All that a guest can write: also what is beyond the regions' used parts.
+        // Every word that a guest can write, including words beyond the used parts of the regions.
         for region in [Region::Data, Region::Rings] {
             let words = chip.memory().region(region).unwrap().words();
             words.iter().for_each(|word| word.store(value, Relaxed));
@@ -198,7 +199,7 @@ fn a_guest_cannot_make_a_snapshot_of_drained_rings_large() {
         let saved = chip.memory().save().unwrap();
 
         let client = 2 * GEOMETRY.block_bytes + GEOMETRY.schema_bytes + 2 * PAGE;
-        // And the enable mask.
+        // The last page is for the enable mask.
         let most = u64::from(GEOMETRY.clients) * client + GEOMETRY.data_size() + PAGE;
         let bytes = bytes_of_rings(&saved);
         assert!(bytes <= most, "{value:#x}: {bytes}, at most {most}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The division of the drain loop's time: an honest client beside clients with long steps.
+//! The division of the drain loop's time between an honest client and clients with long steps.
 
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer};
@@ -13,23 +13,23 @@ const CLIENTS: u32 = 16;
 const HONEST: u32 = 15;
 /// Share of a client in a pass, in ticks.
 const SHARE: u64 = 1_000;
-/// Steps of the honest client, in ticks.
+/// Duration of the honest client's steps, in ticks.
 const STEP: u64 = 150;
 
-/// A sink with a clock of its own: a step takes as long as its client chooses.
+/// A sink with a clock of its own, by which a step takes as long as its client chooses.
 #[derive(Default)]
 struct Costs {
     now: AtomicU64,
-    /// Ticks of each client's steps.
+    /// Duration of each client's steps, in ticks.
     steps: [u64; CLIENTS as usize],
     /// Ticks spent on each client.
     spent: [AtomicU64; CLIENTS as usize],
     /// Time of the honest client's last turn, and the longest time that it waited.
     last: AtomicU64,
     longest: AtomicU64,
-    /// Ticks after which the honest client has something again, for one step.
+    /// Ticks after which the honest client has something to take again, for one step.
     every: u64,
-    /// Ticks for which the honest client had something and got no turn.
+    /// Time until which the honest client has nothing to take.
     honest_until: AtomicU64,
 }
 
@@ -83,8 +83,7 @@ impl Costs {
     }
 }
 
-/// Makes a device whose clients always have something in their rings, unless their
-/// steps cost nothing.
+/// Makes a device. Each client whose steps cost something always has something in its ring.
 fn chip(costs: Costs) -> (Chip, Arc<Costs>) {
     let geometry = Geometry {
         clients: CLIENTS,
@@ -104,7 +103,7 @@ fn chip(costs: Costs) -> (Chip, Arc<Costs>) {
     (chip, sink)
 }
 
-/// Returns the ticks of a hostile client's steps: few, or more than some shares.
+/// Returns the ticks of a hostile client's steps: between a few ticks and several shares.
 fn hostile_steps(client: u32) -> u64 {
     [10, 900, 1_100, 3_000, 12_000][client as usize % 5]
 }
@@ -127,7 +126,7 @@ fn an_honest_client_gets_its_part_of_the_time_beside_hostile_ones() {
     run(&chip, &sink, ticks);
     let part = sink.spent(HONEST) as f64 / (ticks as f64 / f64::from(CLIENTS));
     assert!(part >= 0.99, "{part} of its part");
-    // Clients that take long steps get no more than their part either.
+    // Clients with long steps get no more than their part either.
     for client in 0..CLIENTS {
         let spent = sink.spent(client) as f64 / (ticks as f64 / f64::from(CLIENTS));
         assert!((0.98..1.02).contains(&spent), "client {client}: {spent} of its part");
@@ -145,7 +144,7 @@ fn a_client_with_little_to_take_does_not_wait_for_all_others() {
     let longest = sink.longest.swap(0, Relaxed);
     assert!(longest > 0);
     run(&chip, &sink, 10_000_000);
-    // Two rounds with the steps that end them, not a step of each of the others.
+    // Two rounds and the steps that end them, but not one step of each other client.
     let longest = sink.longest.load(Relaxed);
     assert!(longest <= 2 * (16 * SHARE + 12_000), "{longest} ticks");
 }

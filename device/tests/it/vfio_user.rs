@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The server of vfio-user, with the client that Cloud Hypervisor uses.
+//! The vfio-user server, with the client that Cloud Hypervisor uses.
 #![cfg(feature = "vfio-user")]
 
 use crate::common;
@@ -23,7 +23,7 @@ use vfio_user::Client;
 /// Index of a region that the device does not have.
 const ROM: u32 = 6;
 
-/// Connects the client of the crate `vfio_user`.
+/// Connects a client of the crate `vfio_user`.
 fn with_client() -> (Server, Client) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
@@ -177,16 +177,17 @@ fn a_point_is_one_receive_and_one_send() {
     assert!(ran.status.success(), "{ran:?}");
 
     let log = std::fs::read_to_string(log).unwrap();
-    // `THREAD CALL(…`; the end of a call is on a line `THREAD <... CALL resumed>…` if another thread's intervened.
+    // A line is `THREAD CALL(…`. If a call of another thread intervened, the end of the call is on a line
+    // `THREAD <... CALL resumed>…`.
     let lines = log.lines().filter_map(|line| line.split_once(' '));
     let calls = lines.filter_map(|(thread, line)| Some((thread, line.trim().split_once('(')?.0)));
     let calls: Vec<_> = calls.filter(|(_, call)| !call.starts_with('<')).collect();
     let (server, _) = calls.iter().find(|(_, call)| *call == "recvmsg").unwrap();
     let calls: Vec<&str> =
         calls.iter().filter(|(thread, _)| thread == server).map(|(_, call)| *call).collect();
-    // The server's patience is set for a connection, not for a point.
+    // The server sets its timeouts for each connection, not for each point.
     let calls: Vec<&str> = calls.into_iter().filter(|call| *call != "setsockopt").collect();
-    // The version before the points, and the end after them.
+    // The first pair is for the version, and the last call sees the end of the connection.
     let mut expected = ["recvmsg", "sendmsg"].repeat(POINTS as usize + 1);
     expected.push("recvmsg");
     assert_eq!(calls, expected);

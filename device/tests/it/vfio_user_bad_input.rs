@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The server of vfio-user with clients that are wrong, slow or hostile.
+//! The vfio-user server with clients that are wrong, slow or hostile.
 #![cfg(feature = "vfio-user")]
 
 use crate::common;
@@ -31,7 +31,7 @@ fn versioned() -> (Server, UnixStream) {
     (server, stream)
 }
 
-/// Messages that are right, in the order of a VMM, after that of the version.
+/// Returns correct messages in the order of a VMM, without the first message, which is for the version.
 fn exchange() -> Vec<Vec<u8>> {
     let index = |size: usize, index: u8| {
         let mut body = vec![0; size];
@@ -55,13 +55,14 @@ fn exchange() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Sends these bytes and no more. Returns the command and the error of each reply, and the end.
+/// Sends these bytes and nothing more. Returns the command and the error of each reply, and the end of the
+/// connection.
 fn exchanged(bytes: &[u8]) -> (Vec<(u16, u32)>, End) {
     let (server, mut stream) = Server::raw();
     let mut reader = stream.try_clone().unwrap();
     let received = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // The server may end the connection before it has taken all.
+        // Fails if the server ends the connection before it has taken all bytes.
         let _ = reader.read_to_end(&mut bytes);
         bytes
     });
@@ -88,7 +89,7 @@ fn bytes_that_come_one_by_one_are_a_message_like_others() {
     }
     assert_eq!(reply(&mut stream).0, command::VERSION);
 
-    // Two in one piece; the first wants no reply.
+    // Two messages in one piece. The first wants no reply.
     stream.write_all(&[legacy_event(NO_REPLY, 1), legacy_event(0, 2)].concat()).unwrap();
     let (answered, error, body) = reply(&mut stream);
 
@@ -125,7 +126,7 @@ fn a_command_that_cannot_be_is_refused_and_the_next_one_is_served() {
     let long = access(CONFIG_SPACE, 0, 1 << 20, &[]);
     let index = [0, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0];
     for (command, body, more) in [
-        // As long as the data that the client waits for, up to the most that it may load.
+        // The reply is as long as the data for which the client waits, up to the maximum size of a load.
         (command::REGION_READ, &far[..], 8),
         (command::REGION_READ, &long, 4096),
         (command::REGION_READ, &long[..7], 0),
@@ -194,7 +195,7 @@ fn a_version_is_taken_with_any_text_after_it() {
     }
 }
 
-/// Three clients, one after the other, would take as long as all of their limits.
+/// The clients run at the same time, because one after the other they would take the sum of their limits.
 #[test]
 fn a_client_that_is_silent_in_the_middle_of_something_is_left_and_a_silent_vm_is_not() {
     let begin = Instant::now();
@@ -204,7 +205,8 @@ fn a_client_that_is_silent_in_the_middle_of_something_is_left_and_a_silent_vm_is
     let (slow, mut bits) = versioned();
     let (lives, mut vm) = versioned();
     let (greedy, mut many) = versioned();
-    // A server that waits without a limit fails this test, and does not keep it from ending.
+    // If a server waits without a limit, this thread ends the connections, so that the test fails instead of
+    // hanging.
     let all = [&silent, &half, &bits, &many].map(|stream| stream.try_clone().unwrap());
     let (ended, is_ended) = mpsc::channel::<()>();
     let watch = thread::spawn(move || {
@@ -212,12 +214,12 @@ fn a_client_that_is_silent_in_the_middle_of_something_is_left_and_a_silent_vm_is
             all.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         }
     });
-    // Fills the buffers with replies that it does not take, and then with its commands.
+    // This client fills the buffers with replies that it does not take, and then with its commands.
     let filled = thread::spawn(move || {
         let query = message(command::GET_INFO, 0, &[0; 16]).repeat(64);
         while many.write_all(&query).is_ok() {}
     });
-    // Bytes that come now and then are no whole message.
+    // This client sends a byte now and then, but never a whole message.
     let sent = thread::spawn(move || {
         let event = legacy_event(0, 1);
         for byte in event.iter().cycle().take(event.len() - 1) {
@@ -259,7 +261,7 @@ fn descriptors_in_any_number_are_closed() {
             assert_eq!(descriptors_of(&path), 1, "the test's own");
         }
     }
-    // With any bytes of a message.
+    // Descriptors may come with any byte of a message.
     for byte in &dma {
         stream.send_with_fds(&[&[*byte][..]], &[memory.as_raw_fd(); 16]).unwrap();
     }
@@ -269,7 +271,7 @@ fn descriptors_in_any_number_are_closed() {
     assert_eq!(server.end(), End::Closed);
 }
 
-/// Returns the number of this process's descriptors of a file.
+/// Returns the number of descriptors of a file that this process has.
 fn descriptors_of(file: &Path) -> usize {
     let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
     all.filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == file)).count()
@@ -308,7 +310,7 @@ fn commands_of_a_client_that_is_gone_wait_for_no_reset() {
     assert!(generations < RESETS, "{generations}");
 }
 
-/// Any bytes that a client sends.
+/// Returns any bytes that a client may send.
 fn any_messages() -> impl Strategy<Value = Vec<u8>> {
     let flags = prop::sample::select(vec![0u32, NO_REPLY, 1]);
     let any_message = (0u16..20, flags, prop::collection::vec(any::<u8>(), 0..80));
@@ -327,7 +329,7 @@ fn any_messages() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever a client sends, the server ends when the client does.
+    /// Whatever a client sends, the server ends when the client ends.
     #[test]
     fn any_bytes_are_served_or_refused(bytes in any_messages()) {
         exchanged(&bytes);

@@ -2,14 +2,14 @@
 
 //! The messages of Cloud Hypervisor's `--user-device`, byte for byte, and the replies that it reads.
 //!
-//! They are derived from its source (pci/src/vfio_user.rs and pci/src/vfio.rs of August 2026, with the crate
-//! `vfio_user` 0.1.5), not recorded. Its particulars:
-//! - It reads as many bytes of a reply as it expects, whatever the header says: with one too few it
-//!   waits, after one too many it is out of step.
-//! - It takes a region's reply and its descriptor in one call.
-//! - It resets a device only if that says that it *cannot* be reset.
+//! The messages are derived from the source of Cloud Hypervisor (pci/src/vfio_user.rs and pci/src/vfio.rs of
+//! August 2026, with the crate `vfio_user` 0.1.5), not recorded. Particulars of Cloud Hypervisor:
+//! - It reads as many bytes of a reply as it expects, whatever the header says. If the reply is a byte too
+//!   short, it waits; if the reply is a byte too long, it is out of step.
+//! - It receives a region's reply and the region's descriptor in one call.
+//! - It resets a device only if the device says that it *cannot* be reset.
 //! - It leaves all bits of the BARs set, and keeps the guest's addresses to itself.
-//! - A guest that reboots is a new connection.
+//! - It makes a new connection when the guest reboots.
 #![cfg(feature = "vfio-user")]
 
 use crate::common;
@@ -24,11 +24,11 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
-/// A command's number, the body that it is sent with, and the body of the reply.
+/// The number of a command, the body of the command, and the body of the reply.
 type Exchange = (u16, &'static str, &'static str);
 
-/// `Client::new`, after the version: what the device has. The length that GET_INFO begins with counts the
-/// header, too.
+/// `Client::new`, after the version: asks what the device has. The length at the beginning of GET_INFO
+/// includes the header.
 const FIND: &[Exchange] = &[
     (4, "20000000 00000000 00000000 00000000", "10000000 03000000 09000000 05000000"),
     (
@@ -78,13 +78,14 @@ const FIND: &[Exchange] = &[
     ),
 ];
 
-/// `VfioCommon::new`: the status without a list of capabilities, then INTx, of which there is none.
+/// `VfioCommon::new`: loads the status, which has no list of capabilities, and then asks for INTx, which the
+/// device does not have.
 const INTERRUPTS: &[Exchange] = &[
     (9, "0600000000000000 07000000 02000000", "0600000000000000 07000000 02000000 0000"),
     (7, "10000000 00000000 00000000 00000000", "10000000 00000000 00000000 00000000"),
 ];
 
-/// `dma_map` of a gibibyte, with a descriptor; and `dma_unmap`, whose reply is its command.
+/// `dma_map` of 1 GiB, with a descriptor, and `dma_unmap`, whose reply has the same body as the command.
 const DMA_MAP: Exchange =
     (2, "20000000 03000000 0000000000000000 0000000000000000 0000004000000000", "");
 const DMA_UNMAP: Exchange = (
@@ -93,8 +94,8 @@ const DMA_UNMAP: Exchange = (
     "18000000 00000000 0000000000000000 0000004000000000",
 );
 
-/// `allocate_bars`: loads each BAR, sets all bits, and loads it again; of the fifth both halves, and at last
-/// of the ROM.
+/// `allocate_bars`: loads each BAR, sets all its bits, and loads the BAR again. Does so with both halves of
+/// BAR 4, and at last with the ROM.
 const SIZES: &[Exchange] = &[
     (9, "1000000000000000 07000000 04000000", "1000000000000000 07000000 04000000 00000000"),
     (10, "1000000000000000 07000000 04000000 ffffffff", "1000000000000000 07000000 04000000"),
@@ -118,8 +119,9 @@ const SIZES: &[Exchange] = &[
     (9, "3000000000000000 07000000 04000000", "3000000000000000 07000000 04000000 00000000"),
 ];
 
-/// A guest that boots: each load from config space asks for the status first. The identity and the class; then
-/// memory is enabled, and the command register loaded, for BARs that the guest has moved.
+/// A guest that boots. Before each load from config space, Cloud Hypervisor loads the status. The guest loads
+/// the identity and the class, and then enables memory. Then Cloud Hypervisor loads the command register,
+/// because the guest may have moved BARs.
 const BOOT: &[Exchange] = &[
     (9, "0600000000000000 07000000 02000000", "0600000000000000 07000000 02000000 0000"),
     (9, "0000000000000000 07000000 04000000", "0000000000000000 07000000 04000000 f41af010"),
@@ -132,7 +134,8 @@ const BOOT: &[Exchange] = &[
     (9, "0400000000000000 07000000 04000000", "0400000000000000 07000000 04000000 02000000"),
 ];
 
-/// The guest's library: the magic in the config page, and a commit of the interface of 2016 of client 1.
+/// The guest's library: loads the magic from the config page, and makes an event of client 1 by the 2016
+/// interface.
 const TRACE: &[Exchange] = &[
     (
         9,
@@ -146,10 +149,10 @@ const TRACE: &[Exchange] = &[
     ),
 ];
 
-/// `reset`, of a version that reads the flag rightly.
+/// `reset`, from a version that interprets the flag correctly.
 const RESET: Exchange = (13, "", "");
 
-/// Returns the bytes of hexadecimal digits.
+/// Returns the bytes that the hexadecimal digits represent.
 fn bytes(digits: &str) -> Vec<u8> {
     let digits: Vec<_> = digits.chars().filter(|c| *c != ' ').collect();
     let byte = |pair: &[char]| u8::from_str_radix(&String::from_iter(pair), 16).unwrap();
@@ -164,7 +167,7 @@ struct Vmm {
 }
 
 impl Vmm {
-    /// Connects, and agrees on the version.
+    /// Connects and agrees on the version.
     fn connect() -> (Server, Vmm) {
         let (server, mut stream) = Server::raw();
         let text = b"{\"capabilities\":{\"max_msg_fds\":1,\"max_data_xfer_size\":1048576,\
@@ -179,7 +182,7 @@ impl Vmm {
         let size = u32::from_le_bytes(head[4..8].try_into().unwrap());
         let mut text = vec![0; size as usize - 20];
         stream.read_exact(&mut text).unwrap();
-        // It takes one byte off and reads the rest as JSON with these names.
+        // Cloud Hypervisor removes one byte and parses the rest as JSON with these names.
         let text = text.strip_suffix(&[0]).unwrap();
         let json: serde_json::Value = serde_json::from_slice(text).unwrap();
         let named = &json["capabilities"];
@@ -188,7 +191,7 @@ impl Vmm {
         (server, Vmm { stream, next: 1 })
     }
 
-    /// Makes the message of an exchange.
+    /// Returns the command message of an exchange.
     fn command(&mut self, (command, body, _): Exchange) -> Vec<u8> {
         let body = bytes(body);
         let mut message = self.next.to_le_bytes().to_vec();
@@ -199,7 +202,7 @@ impl Vmm {
         message
     }
 
-    /// Returns the reply of an exchange.
+    /// Returns the reply message of an exchange.
     fn reply(&mut self, (command, _, body): Exchange) -> Vec<u8> {
         let body = bytes(body);
         let mut message = self.next.to_le_bytes().to_vec();
@@ -211,7 +214,7 @@ impl Vmm {
         message
     }
 
-    /// Makes an exchange, with a descriptor in the command. Returns that of the reply.
+    /// Makes an exchange, with the descriptor of `sent` in the command. Returns the descriptor in the reply.
     fn exchange_with(&mut self, exchange: Exchange, sent: Option<&File>) -> Option<File> {
         let command = self.command(exchange);
         match sent {
@@ -221,7 +224,7 @@ impl Vmm {
         let expected = self.reply(exchange);
         let mut reply = vec![0xaa; expected.len()];
         let mut file = None;
-        // Only a region's reply may be in pieces for nobody.
+        // A region's reply must arrive in one piece, because Cloud Hypervisor receives it in one call.
         match exchange.0 {
             5 => {
                 let (n, received) = self.stream.recv_with_fd(&mut reply).unwrap();
@@ -257,7 +260,7 @@ fn cloud_hypervisor_attaches_the_device_boots_its_guest_and_detaches_it() {
     let (server, mut vmm) = Vmm::connect();
     let [data, rings] = vmm.attach(&guest);
     vmm.exchange(BOOT);
-    // A store of the guest to mapped memory: no message.
+    // The guest's stores to mapped memory cause no messages.
     data.write_all_at(b"an argument", 64 * 4).unwrap();
     rings.write_all_at(b"an event", 0x1_0000 + 64).unwrap();
     vmm.exchange(TRACE);

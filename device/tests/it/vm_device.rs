@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The `vm-device` adapters: config space by ports, BARs and window as MMIO.
+//! The `vm-device` adapter: the window as MMIO.
 #![cfg(feature = "vm-device")]
 
 use crate::common;

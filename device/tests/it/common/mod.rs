@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A small device, with a sink that keeps everything it gets.
+//! A small device with a sink that keeps everything it gets.
 #![allow(dead_code)] // each test file uses a part
 
 #[cfg(feature = "vfio-user")]
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Returns the span of a caller whose number ends with this digit.
+/// Returns the span of a caller, whose id ends with this digit.
 pub fn trace_parent(digit: u8) -> Option<TraceParent> {
     let text = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b{digit}-01");
     Some(text.parse().unwrap())
@@ -47,7 +47,7 @@ pub enum Call {
     Generation(u32),
 }
 
-/// Facts about a client, as the sink gets and gives them.
+/// Facts about a client, which the sink gets at a restore and gives for a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     pub client: u32,
@@ -71,18 +71,18 @@ pub struct Recorder {
     pub points: Mutex<Vec<Point>>,
     pub calls: Mutex<Vec<Call>>,
     pub records: Mutex<Vec<(u32, u64)>>,
-    /// Of each client: lost events, faults.
+    /// Number of lost events and number of faults of each client.
     pub losses: Mutex<BTreeMap<u32, (u64, u64)>>,
-    /// Facts about clients that a snapshot gets, or that a restore brought.
+    /// Facts about clients, from a restore or for a snapshot.
     pub known: Mutex<Vec<Known>>,
     /// Status of the next reference points.
     pub status: Mutex<Option<Status>>,
     /// Maximum number of records that one drain takes.
     pub packet: Mutex<Option<usize>>,
     pub quiet_for: Mutex<Duration>,
-    /// The enable mask that the next pass brings.
+    /// The enable mask that the next pass sets.
     pub mask: Mutex<Option<[u8; MASK_BYTES as usize]>>,
-    /// Its next passes panic.
+    /// Whether the next passes panic.
     pub panics: AtomicBool,
     pub facts: SessionInfo,
 }
@@ -172,12 +172,12 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Returns the smallest rings, for four clients with four arguments.
+/// Returns a geometry with the smallest rings, four clients and four arguments.
 pub fn geometry() -> Geometry {
     Geometry { clients: 4, legacy_args: 4, ring_bytes: 4096, block_bytes: 256, schema_bytes: 4096 }
 }
 
-/// Returns a chip, and its sink with these facts.
+/// Returns a chip and its sink, which has these facts.
 pub fn chip_of(config: &ChipConfig, facts: SessionInfo) -> (Arc<Chip>, Arc<Recorder>) {
     let memory = Memory::anonymous(geometry()).unwrap();
     let sink = Arc::new(Recorder { facts, ..Recorder::default() });
@@ -192,7 +192,7 @@ pub fn points(sink: &Recorder) -> Vec<Point> {
     std::mem::take(&mut sink.points.lock().unwrap())
 }
 
-/// Gives the device an enable mask, by a pass.
+/// Sets the device's enable mask by a pass.
 pub fn set_mask(chip: &Chip, sink: &Recorder, mask: [u8; MASK_BYTES as usize]) {
     *sink.mask.lock().unwrap() = Some(mask);
     chip.drain_all();
@@ -216,7 +216,7 @@ pub fn counters(chip: &Chip) -> BTreeMap<&'static str, u64> {
     Counter::ALL.map(|counter| (counter.name(), chip.count(counter))).into_iter().collect()
 }
 
-/// Returns all bytes of both regions that are memory.
+/// Returns all bytes of the regions Data and Rings.
 pub fn memory(chip: &Chip) -> Vec<u8> {
     let mut all = Vec::new();
     for region in [Region::Data, Region::Rings] {
@@ -243,7 +243,7 @@ pub enum Front {
 pub const BARS: [u64; 4] = [0xe000_0000, 0xe100_0000, 0xe200_0000, 0x40_0000_0000];
 
 impl Front {
-    /// Makes all three, each with a chip and a sink of its own.
+    /// Makes all three fronts, each with a chip and a sink of its own.
     pub fn all() -> [(Front, Arc<Recorder>); 3] {
         let [(plain, sink), in_window, on_pci] = [chip(), chip(), chip()];
         let (window, pci) = (Window::new(in_window.0), PciFunction::new(on_pci.0));
@@ -267,7 +267,7 @@ impl Front {
         }
     }
 
-    /// Returns the address at which the region begins.
+    /// Returns the address at which a region begins.
     pub fn base(&self, region: Region) -> u64 {
         let i = Region::ALL.iter().position(|r| *r == region).unwrap();
         match self {
@@ -294,14 +294,14 @@ impl Front {
         })
     }
 
-    /// Reads. Bytes that are not filled keep their value.
+    /// Loads `data`. Bytes that the chip does not fill keep their value.
     pub fn read(&self, region: Region, offset: u64, data: &mut [u8]) {
         let address = self.base(region).wrapping_add(offset);
         match self {
             Front::Chip(chip) => chip.read(region, offset, data),
             Front::Window(window) => window.read(address, data),
             Front::Pci(pci) => {
-                // Where there is no BAR, the bus answers.
+                // If no BAR is at the address, the bus answers.
                 if !pci.read(address, data) {
                     data.fill(0);
                 }

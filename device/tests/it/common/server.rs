@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A server of vfio-user for one client, and a client's messages.
+//! A vfio-user server for one client, and messages of a client.
 
 use super::{Recorder, chip};
 use hypertrace_device::adapter::vfio_user::{End, serve};
@@ -26,12 +26,12 @@ pub mod command {
 
 /// Index of config space among a device's regions.
 pub const CONFIG_SPACE: u32 = 7;
-/// Flag of a message: it wants no reply.
+/// Flag of a message that wants no reply.
 pub const NO_REPLY: u32 = 1 << 4;
-/// Error of a command that is refused: EINVAL.
+/// Error in the reply to a refused command: EINVAL.
 pub const REFUSED: u32 = 22;
 
-/// Returns the index of a region.
+/// Returns the VFIO index of a region.
 pub fn bar(region: Region) -> u32 {
     region.bar() as u32
 }
@@ -51,7 +51,7 @@ impl Server {
         Server { chip, sink, thread }
     }
 
-    /// Connects a client that sends bytes.
+    /// Connects a client that sends raw bytes.
     pub fn raw() -> (Server, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (Server::of(move || theirs), ours)
@@ -76,7 +76,7 @@ pub fn version() -> Vec<u8> {
     message(command::VERSION, 0, &[0, 0, 1, 0])
 }
 
-/// Makes the body of a load, or of a store of these bytes.
+/// Makes the body of a load, or of a store of `data`.
 pub fn access(region: u32, offset: u64, count: u32, data: &[u8]) -> Vec<u8> {
     let mut body = offset.to_le_bytes().to_vec();
     body.extend(region.to_le_bytes());
@@ -85,13 +85,13 @@ pub fn access(region: u32, offset: u64, count: u32, data: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Makes the message of an event of the interface of 2016.
+/// Makes the message of a 2016 event.
 pub fn legacy_event(flags: u32, value: u64) -> Vec<u8> {
     let body = access(bar(Region::Control), 8, 8, &value.to_le_bytes());
     message(command::REGION_WRITE, flags, &body)
 }
 
-/// Receives a reply: its command, error and body.
+/// Receives a reply. Returns its command, error and body.
 pub fn reply(stream: &mut UnixStream) -> (u16, u32, Vec<u8>) {
     let mut header = [0; 16];
     stream.read_exact(&mut header).unwrap();
