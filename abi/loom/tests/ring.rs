@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The real producer and consumer under loom: every interleaving up to a bound
-//! of preemptions, with every value that a load may see in it.
+//! The real producer and consumer under loom, which tries every interleaving up to a bound of preemptions,
+//! and every value that a load may see.
 //!
-//! The rings have two or four blocks of 16 words. A lease record takes nine words,
-//! so a few emits fill, wrap and lap a ring. The producer is the model's main
-//! thread. It leases and fills before the consumer's thread begins, so that the model
-//! covers the race and not the preparation.
+//! The rings have two or four blocks of 16 words. A lease record and its block's header take nine words, so a
+//! few emits fill, wrap and lap a ring. The model's main thread is the producer, which leases and fills the
+//! ring before the consumer's thread begins, so that the model covers the race and not the preparation.
 //!
-//! Both threads take [`World::turn`]s, because loom finds races by the last access to
-//! each word. The consumer looks at its own tail before it stores it, which would hide
-//! the producer's loads.
+//! Both threads take [`World::turn`]s, because loom finds races by the last access to each word. The consumer
+//! loads tail before it stores tail, and this load would hide the producer's loads.
 //!
-//! loom does not model a load that takes its value from a store later in the
-//! execution. So the model does not check the Release with which tail and
-//! `schema_seen` go back to the producer.
+//! loom does not model a load that takes its value from a store later in the execution. So the model does not
+//! check the Release with which the consumer stores tail and `schema_seen`.
 //!
 //! The unsafe line lets a model share the states of its producers.
 #![cfg(hypertrace_loom)]
@@ -35,9 +32,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const BLOCK: usize = 16;
-/// Payload words of a record that fills a block.
+/// Number of payload words of a record that fills a block.
 const WHOLE: usize = BLOCK - 4;
-/// Payload words of a record of which two fill a block.
+/// Number of payload words of a record that fills half a block.
 const HALF: usize = 5;
 
 fn words(n: usize) -> Box<[AtomicU64]> {
@@ -56,7 +53,8 @@ struct World {
     turns: AtomicU64,
 }
 
-// SAFETY: a model gives each state to one of its threads at a time; all of it is atomic.
+// SAFETY: a model gives each state to only one of its threads at a time, and all fields of a state are
+// atomic.
 unsafe impl Sync for World {}
 
 impl World {
@@ -73,7 +71,7 @@ impl World {
         })
     }
 
-    /// Lets any other thread have its turn. Synchronises nothing.
+    /// Lets any other thread run. Synchronises nothing.
     fn turn(&self) {
         self.turns.fetch_add(1, Relaxed);
     }
@@ -94,7 +92,7 @@ impl World {
         Producer::lease(self.memory(), state, Lease::new(token, ClockKind::Tsc, now, &info), false)
     }
 
-    /// Emits a record of this many payload words. Returns 1 if it was recorded.
+    /// Emits a record of `words` payload words. Returns 1 if it was recorded.
     fn emit(&self, producer: &Producer<'_>, timestamp: u64, words: usize) -> u64 {
         self.turn();
         let payload: [u64; WHOLE] = std::array::from_fn(|i| word(timestamp, i));
@@ -113,12 +111,12 @@ impl World {
     }
 }
 
-/// Returns a payload's word, which follows from the timestamp: a torn record shows.
+/// Returns word `i` of a payload. The word follows from the timestamp, so that a torn record shows.
 fn word(timestamp: u64, i: usize) -> u64 {
     timestamp << 8 | i as u64
 }
 
-/// A host's state, with its counts.
+/// The host's state, with its counts.
 #[derive(Default)]
 struct Host {
     state: ConsumerState,
@@ -129,7 +127,7 @@ struct Host {
 }
 
 impl Host {
-    /// Pulls once and checks every record. `keep`: commits it.
+    /// Pulls once and checks every record. Commits the pull if `keep` is set, or else rolls it back.
     fn pull(&mut self, world: &World, most: u64, keep: bool) -> (Pulled, Vec<u64>) {
         world.turn();
         let mut consumer = Consumer::new(world.memory(), &mut self.state);
@@ -212,7 +210,7 @@ fn discard_fills_drains_and_wraps() {
             }
             host
         });
-        // From the third on there is no room before a pull, and it wraps.
+        // From the third record on, there is no room before a pull, and the ring wraps.
         let recorded: u64 = (2..=6).map(|now| world.emit(&producer, now, HALF)).sum();
         let mut host = consumer.join().unwrap();
         producer.refresh(9);
@@ -230,7 +228,7 @@ fn discard_writes_no_further_than_a_tail_inside_a_block() {
         let shared = world.clone();
         let consumer = thread::spawn(move || {
             let mut host = Host::default();
-            // The lease record alone: half a block.
+            // This pull takes only the lease record, which is half a block.
             host.pull(&shared, 1, true);
             host.pull(&shared, u64::MAX, true);
             host
@@ -250,8 +248,8 @@ fn overwrite_accepts_nothing_torn_and_counts_lost_records() {
     check(4, || {
         let world = World::new(4, 4, RingMode::Overwrite);
         let producer = world.lease(&world.state, 7, 1);
-        // Head is in the last block. The consumer may read three of the four, as
-        // the producer may be writing to the next.
+        // Head is in the last of the four blocks. The consumer may read three blocks, because the producer
+        // may be writing to the next block.
         for now in 2..=3 {
             world.emit(&producer, now, WHOLE);
         }
@@ -263,7 +261,7 @@ fn overwrite_accepts_nothing_torn_and_counts_lost_records() {
             host.pull(&shared, u64::MAX, true);
             host
         });
-        // Overwrites the first block, then a part of the second.
+        // These records overwrite the first block, then a part of the second block.
         world.emit(&producer, 5, WHOLE);
         world.emit(&producer, 6, 1);
         let mut host = consumer.join().unwrap();
@@ -345,7 +343,7 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
         let (mut state, mut known) = consumer.join().unwrap();
         learn_then_pull(&world, &mut state, &mut known);
         assert_eq!(known, [id_of("a(x:u64)"), id_of("b(x:u64)")]);
-        // The host has read both: there is room for a third.
+        // The host has read both texts, so there is room for a third.
         let (site, fields) = event_type!("c", x);
         producer.emit((site, fields), || 4);
         learn_then_pull(&world, &mut state, &mut known);
@@ -353,8 +351,8 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
     });
 }
 
-/// A vCPU's thread is the guest's, which logs a text, and then the host's, which records the point
-/// in a ring of its own. A pass notes that ring's head before it reads the log.
+/// A vCPU's thread first runs the guest, which logs a text, and then the host, which records the point in a
+/// host ring. A pass notes the head of the host ring before it reads the log.
 #[test]
 fn the_text_of_a_point_is_in_the_log_of_its_client_before_the_point_is_below_a_head() {
     check(3, || {
@@ -385,7 +383,7 @@ fn the_text_of_a_point_is_in_the_log_of_its_client_before_the_point_is_below_a_h
     });
 }
 
-/// Takes all texts, then the records, as a sink does.
+/// Takes all texts and then the records, as a sink does.
 fn learn_then_pull(world: &World, state: &mut ConsumerState, known: &mut Vec<u32>) {
     world.turn();
     let mut consumer = Consumer::new(world.memory(), state);
@@ -402,7 +400,7 @@ fn learn(consumer: &mut Consumer<'_>, known: &mut Vec<u32>) {
     consumer.commit_schemas();
 }
 
-/// Takes the records, whose texts are known.
+/// Takes the records, and checks that their texts are known.
 fn pull_known(consumer: &mut Consumer<'_>, known: &[u32]) {
     consumer.pull(&mut [], |_, record| {
         let id = record.header.id;

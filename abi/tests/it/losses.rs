@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Lost events: each is counted, and the count reaches the host.
+//! Lost events: every lost event is counted, and the count reaches the host.
 
 use crate::common;
 use common::{Memory, emit, pull};
@@ -50,7 +50,7 @@ fn discarded_records_are_counted_and_their_room_given_back() {
     }
     let mut consumer = Consumer::new(memory.client(), &mut host);
     consumer.discard_unread(&mut []);
-    // An event each: a lease record is none.
+    // One event of each holder. Lease records do not count as events.
     assert_eq!(consumer.losses().overwritten, 3);
     let tail = memory.host[0].load(Ordering::Relaxed);
     assert_eq!(tail, memory.guest[guest_page::HEAD].load(Ordering::Relaxed));
@@ -86,7 +86,7 @@ fn an_emit_inside_an_emit_is_counted() {
         fn put(self, out: &[AtomicU64]) {
             assert_eq!(emit(self.0, 5, 5), Emit::Busy);
             assert_eq!(self.0.state().interrupted_since(), Some(4));
-            // The thread may not emit again.
+            // The count is published at once, because the thread may never emit again.
             let published = &self.0.memory().guest[guest_page::LOST_BUSY];
             assert_eq!(published.load(Ordering::Relaxed), 1);
             out[0].store(1, Ordering::Relaxed);
@@ -118,7 +118,7 @@ fn the_total_of_events_without_a_client_continues_across_holders() {
     let losses = consumer.losses();
     assert_eq!((losses.unattached, losses.total()), (8, 8));
     assert_eq!(consumer.faults(), [0; 13]);
-    // An impossible total is a fault, and no loss.
+    // An impossible total counts as a fault, not as lost events.
     memory.guest[guest_page::LOST_UNATTACHED].store(u64::MAX / 2, Ordering::Relaxed);
     assert_eq!(consumer.losses().unattached, 8);
     assert_eq!(consumer.faults()[Fault::Losses as usize], 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The ring, with its producer and its consumer on one or two threads.
+//! The ring, with a producer and a consumer on one or two threads.
 
 use crate::common;
 use common::{Memory, Seen, emit, pull};
@@ -69,13 +69,13 @@ fn a_text_is_written_once_whatever_the_number_of_types() {
         }
         memory.guest[guest_page::SCHEMA_LEN].load(Ordering::Relaxed)
     };
-    // The host reads no more texts of a client.
+    // The host knows at most `MAX_SCHEMAS` texts of a client.
     let texts = &events[..MAX_SCHEMAS];
     let all: usize = texts.iter().map(|event| 1 + event.as_str().len().div_ceil(8)).sum();
     assert_eq!([written(), written()], [all as u64; 2]);
 }
 
-/// Appends a text to the log's end `written`, as a producer does.
+/// Appends a text to the log, whose end is `written`, as a producer does.
 fn append(memory: &Memory, written: &mut u64, text: &str) {
     let mut put = |word: u64| {
         memory.schema[*written as usize % memory.schema.len()].store(word, Ordering::Relaxed);
@@ -116,7 +116,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
     }
     let producer = memory.producer(&state, 7);
     emit(&producer, 2, 2);
-    // One text at a time, each by a consumer of its own.
+    // A consumer of its own reads each text.
     loop {
         let mut consumer = Consumer::new(memory.client(), &mut host);
         match consumer.next_schema() {
@@ -133,7 +133,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
             }
         }
         consumer.commit_schemas();
-        // These come later, and so does their text.
+        // These records and their text come after the consumer has looked.
         let (site, fields) = event_type!("later", x = 1u64);
         producer.emit((site, fields), || 10 + texts.len() as u64);
     }
@@ -144,7 +144,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
 fn a_known_text_is_not_copied() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let (mut host, mut written) = (ConsumerState::default(), 0);
-    // Longer than a word, shorter, and one that is a part of another.
+    // A text longer than a word, a shorter one, and a text that begins like another text.
     let texts = ["known(x:u64)", "k()", "known(x:u64,y:u64)"];
     for text in texts {
         append(&memory, &mut written, text);
@@ -158,7 +158,7 @@ fn a_known_text_is_not_copied() {
     let mut host = ConsumerState::default();
     let mut consumer = Consumer::new(memory.client(), &mut host);
     for text in texts {
-        // The id may be wrong.
+        // The text that the caller knows under this id may be another text.
         let Some(Logged::Text(read)) = consumer.next_schema_beside(|_| Some("known(x:u6?)")) else {
             panic!("{text} is taken for another");
         };
@@ -307,7 +307,7 @@ fn a_lying_producer_is_counted_and_does_not_harm_the_host() {
     }
     let consumer = Consumer::new(memory.client(), &mut host);
     assert!(consumer.faults()[Fault::Head as usize] >= 3);
-    // An honest holder after that is recorded again.
+    // The host records an honest holder again after all these lies.
     let state = ProducerState::new();
     let producer = memory.producer(&state, 9);
     seen.clear();
@@ -325,7 +325,7 @@ fn a_head_within_a_blocks_header_makes_no_record_longer_than_a_block_has_room_fo
     let mut seen = Vec::new();
     memory.guest[guest_page::HEAD].store(1, Ordering::Relaxed);
     pull(&memory, &mut host, usize::MAX, &mut seen);
-    // From the header's second word to the block's end.
+    // A record that reaches from the second word of the block's header to the end of the block.
     memory.ring[2].store(u64::from(id::FIRST) | 13 << 32, Ordering::Relaxed);
     memory.guest[guest_page::HEAD].store(16, Ordering::Relaxed);
 
@@ -336,8 +336,8 @@ fn a_head_within_a_blocks_header_makes_no_record_longer_than_a_block_has_room_fo
     assert_eq!(consumer.faults()[Fault::Length as usize], 1);
 }
 
-/// Emits `count` records of random sizes on one thread while another takes
-/// them. Checks order, content and sums.
+/// Emits `count` records of random sizes on one thread while another thread takes them. Checks order, content
+/// and sums.
 fn race(ring: usize, block: u64, mode: RingMode, count: u64, stall: u64) -> (u64, u64) {
     let memory = Memory::new(ring, block, mode);
     let done = AtomicBool::new(false);
@@ -391,7 +391,7 @@ fn race(ring: usize, block: u64, mode: RingMode, count: u64, stall: u64) -> (u64
     let losses = consumer.losses();
     assert_eq!(consumer.faults(), [0; 13]);
     let lease = u64::from(mode == RingMode::Overwrite);
-    // In overwrite mode the lease record may be among the lost.
+    // In overwrite mode, the lease record may be among the lost records.
     let sum = taken + losses.total();
     assert!(sum == count || sum == count + lease, "{taken} + {losses:?} != {count}");
     (taken, losses.total())
@@ -462,7 +462,7 @@ proptest! {
         let mut memory = ring_of_empty_records();
         memory.mode = mode;
         if !are_records {
-            // Pads in every block, and records that cross its end.
+            // Every block contains pads, and records that cross the block's end.
             memory.ring.iter().step_by(3).for_each(|w| w.store(u64::MAX << 32, Ordering::Relaxed));
         }
         let done = AtomicBool::new(false);
@@ -471,7 +471,7 @@ proptest! {
                 let _done = Done(&done);
                 for head in heads.iter().cycle().take(20_000) {
                     memory.guest[guest_page::HEAD].store(*head, Ordering::Relaxed);
-                    // A pull begins at some of the heads, and meets others in the middle.
+                    // A pull loads some heads when it begins, and others in the middle.
                     (0..32).for_each(|_| std::hint::spin_loop());
                 }
             });
@@ -520,7 +520,7 @@ proptest! {
     }
 }
 
-/// Makes a ring in which every word belongs to a record without a payload.
+/// Makes a ring that consists of records without a payload.
 fn ring_of_empty_records() -> Memory {
     let memory = Memory::new(1 << 10, 64, RingMode::Overwrite);
     for word in memory.ring.iter().skip(1).step_by(2) {
@@ -529,7 +529,7 @@ fn ring_of_empty_records() -> Memory {
     memory
 }
 
-/// Pulls once, which must end within the ring's capacity. Returns the words of the
+/// Pulls once, and checks that the pull ends within the ring's capacity. Returns the number of words in the
 /// records that were visited.
 fn bounded_pull(consumer: &mut Consumer<'_>, capacity: usize) -> usize {
     let mut stage = vec![0; consumer.stage_words()];
@@ -541,7 +541,7 @@ fn bounded_pull(consumer: &mut Consumer<'_>, capacity: usize) -> usize {
         Flow::Taken
     });
     assert!(pulled.end.wrapping_sub(end) as i64 <= 0, "beyond the head of its begin: {pulled:?}");
-    // Blocks without a record are steps, too: each counts three faults at most.
+    // Blocks without a record take time, too. Each block counts at most three faults.
     let counted: u64 = consumer.faults().iter().zip(faults).map(|(now, before)| now - before).sum();
     assert!(counted <= 1 + 3 * (capacity as u64 / 64 + 2), "{counted} faults");
     visited
@@ -570,7 +570,7 @@ fn a_producer_that_laps_the_consumer_exactly_is_no_fault() {
     let head = || memory.guest[guest_page::HEAD].load(Ordering::Relaxed);
     let mut now = 1;
     let mut emit_to = |target: u64| {
-        // The record ends its block, so that head can be at a block's beginning.
+        // The last record in a block fills the block, so that head can be at the beginning of a block.
         while head() < target {
             now += 1;
             let left = 16 - head() % 16;
@@ -580,10 +580,10 @@ fn a_producer_that_laps_the_consumer_exactly_is_no_fault() {
         assert_eq!(head(), target);
         now
     };
-    // The lease record and one more fill a block.
+    // The lease record and the first record fill a block, so head can be at 64.
     emit_to(64);
     let mut consumer = Consumer::new(memory.client(), &mut host);
-    // The oldest position that is left is the head that the consumer knows.
+    // The oldest position that is not overwritten now is the head that the consumer knows.
     let emitted = emit_to(64 + 256 - 2 * 16);
     let mut stage = [0; 16];
     let pulled = consumer.pull(&mut stage, |_, _| Flow::Taken);
@@ -601,7 +601,7 @@ fn a_head_near_the_largest_number_does_not_prevent_a_release() {
     let memory = ring_of_empty_records();
     let state = ProducerState::new();
     let producer = memory.producer(&state, 7);
-    /// A field whose emit is left in the middle, as by `siglongjmp`.
+    /// A field that leaves its emit in the middle, as `siglongjmp` does.
     #[derive(Clone, Copy)]
     struct Jumps;
     impl hypertrace_abi::event::Field for Jumps {
@@ -617,7 +617,7 @@ fn a_head_near_the_largest_number_does_not_prevent_a_release() {
     let left = std::panic::AssertUnwindSafe(|| producer.emit((site, fields), || 4));
     std::panic::catch_unwind(left).unwrap_err();
     assert_eq!(state.interrupted_since(), Some(4));
-    // Another program with the same segment overwrites the ring.
+    // Another program that maps the same segment overwrites the ring.
     for word in memory.ring.iter().skip(1).step_by(2) {
         word.store(0xffff << 32 | u64::from(id::FIRST), Ordering::Relaxed);
     }

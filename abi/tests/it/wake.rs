@@ -12,10 +12,10 @@ use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::ring::{ConsumerState, Emit, Producer, ProducerState, Wake};
 use std::cell::Cell;
 
-/// Longest pause of these producers, in ticks.
+/// Longest time between two emits that wakes nobody, in ticks.
 const PAUSE: u64 = 100;
 
-/// Counts its calls.
+/// A waker that counts its calls.
 #[derive(Debug, Default)]
 struct Bell(AtomicU64);
 
@@ -104,8 +104,8 @@ fn a_ring_that_discards_wakes_the_reader_from_a_quarter_on() {
     assert!(bell.calls() > 0);
 }
 
-/// Returns a producer whose ring of 64 blocks is more than a quarter full, in the middle of a
-/// block. Its bell has been taken.
+/// Returns a producer whose ring is more than a quarter full, in the middle of a block. Resets the count of
+/// the bell.
 fn beyond_a_quarter<'m>(
     memory: &'m Memory,
     state: &'m ProducerState,
@@ -120,8 +120,8 @@ fn beyond_a_quarter<'m>(
     producer
 }
 
-/// Returns events whose ids are equal in their lower 12 bits: more than the size of any
-/// producer's table of known ids.
+/// Returns events whose ids are equal in the low 12 bits. These are more bits than the index in a producer's
+/// table of known ids has.
 fn alike(count: usize) -> Vec<DynamicEvent<String>> {
     let events = (0u32..).map(|n| DynamicEvent::new(format!("e{n}(n:u64)")));
     events.filter(|event| Text::id(event).is_multiple_of(1 << 12)).take(count).collect()
@@ -142,7 +142,7 @@ fn known_ids_that_are_alike_wake_nobody_and_load_nothing_from_the_host() {
         bell.calls();
         let texts = memory.guest[guest_page::SCHEMA_LEN].load(Relaxed);
 
-        // Whoever loads this finds a full ring.
+        // A producer that loads this tail finds a full ring.
         memory.host[host_page::TAIL].store(u64::MAX, Relaxed);
         for event in events.iter().cycle().take(180) {
             assert_eq!(emit(event), Emit::Recorded, "{count} ids");
@@ -160,12 +160,12 @@ fn events_that_find_no_room_wake_the_reader_once_a_pause() {
     while common::emit(&producer, 1, 0) == Emit::Recorded {}
     bell.calls();
 
-    // Within the pause after the last record.
+    // These emits come within the pause after the last record.
     for now in 1..=1 + PAUSE {
         assert_eq!(common::emit(&producer, now, 0), Emit::Full);
     }
     assert_eq!(bell.calls(), 0);
-    // Ten pauses.
+    // These emits last for ten pauses.
     for now in 1..=10 * (PAUSE + 1) {
         assert_eq!(common::emit(&producer, 1 + PAUSE + now, 0), Emit::Full);
     }

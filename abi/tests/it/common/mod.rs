@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A client's memory, and a producer and a consumer of it.
+//! A client's memory, with a producer and a consumer.
 
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::RingMode;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The PCI function on a bus that has an entry for each BAR.
+//! The PCI function on a bus, which has an entry for each BAR or a range for all BARs.
 
 use crate::common::{Traps, start};
 use hypertrace_vmm::{
@@ -13,15 +13,15 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Addresses that the bus allocates, in the order of `Region::ALL`.
+/// Addresses that the bus allocates for the BARs, in the order of `Region::ALL`.
 const BASES: [u64; 4] = [0xe000_0000, 0xe010_0000, 0xe020_0000, 0x10_0000_0000];
 
-/// Config space by dword.
+/// Indices of dwords in config space.
 const COMMAND: usize = 1;
 const BAR0: usize = 4;
 const MEMORY_SPACE: [u8; 4] = [0b10, 0, 0, 0];
 
-/// Makes a function, whose bus allocates the addresses afterwards.
+/// Makes a function whose bus allocates the addresses afterwards.
 fn function() -> (tempfile::TempDir, Hypertrace, PciFunction) {
     let dir = tempfile::tempdir().unwrap();
     let hypertrace = start(&dir.path().join("s"));
@@ -61,7 +61,8 @@ fn a_bar_that_moves_is_named_once_the_guest_decodes_it() {
     }
 }
 
-/// A machine that keeps what is mapped. While it maps something, another vCPU turns memory space off, if there is one.
+/// A machine that remembers the mapped addresses. If `function` is set, another vCPU turns memory space off
+/// during the next mapping.
 #[derive(Default)]
 struct Interrupted {
     mapped: Mutex<Vec<u64>>,
@@ -73,7 +74,7 @@ impl Vm for Interrupted {
     fn map(&self, memory: &Mapping<'_>) -> io::Result<()> {
         if let Some(function) = self.function.lock().unwrap().take() {
             let vcpu = thread::spawn(move || _ = function.write_register(COMMAND, 0, &[0; 4]));
-            // It may have to wait for this thread.
+            // Waits for a limited time, because the vCPU may have to wait for this thread.
             let begin = Instant::now();
             while !vcpu.is_finished() && begin.elapsed() < Duration::from_millis(50) {
                 thread::yield_now();
@@ -116,7 +117,7 @@ fn a_bar_that_is_turned_off_while_the_bus_moves_it_is_not_mapped() {
     assert_eq!(*vm.mapped.lock().unwrap(), [0; 0]);
 }
 
-/// A machine that uses the function while it maps a BAR, as a VMM may that has one lock for its whole bus.
+/// A machine that uses the function while it maps a BAR, as a VMM with one lock for its whole bus may do.
 #[derive(Default)]
 struct Reentrant(Mutex<Option<Arc<PciFunction>>>, Mutex<Vec<(Region, bool)>>);
 
@@ -162,7 +163,7 @@ fn calls_of_the_hypervisor_may_use_the_function() {
     assert_eq!(*vm.1.lock().unwrap(), regions.map(|region| (region, true)));
     assert_eq!(Region::ALL.map(|region| function.address(region)), BASES.map(Some));
 
-    // The guest turns memory space off, and the VMM's call turns it on again.
+    // The guest turns memory space off, and the VMM's `unmap` turns memory space on again.
     vm.1.lock().unwrap().clear();
     function.write_register(COMMAND, 0, &[0; 4]);
     let calls = std::mem::take(&mut *vm.1.lock().unwrap());
@@ -170,7 +171,7 @@ fn calls_of_the_hypervisor_may_use_the_function() {
     assert_eq!(Region::ALL.map(|region| function.address(region)), BASES.map(Some));
 }
 
-/// A machine in which another vCPU turns memory space on and off at each call.
+/// A machine in which another vCPU turns memory space on or off during each call.
 #[derive(Default)]
 struct Toggling {
     function: Mutex<Option<Arc<PciFunction>>>,
@@ -226,7 +227,7 @@ fn a_guest_that_changes_its_bars_without_end_keeps_no_thread_and_its_bars_trap()
 
     assert_eq!(vm.calls.load(Ordering::Relaxed), 16);
     assert_eq!(*vm.mapped.lock().unwrap(), []);
-    // The guest stops, and changes something once more.
+    // The other vCPU stops, and the guest changes its BARs once more.
     *vm.function.lock().unwrap() = None;
     function.write_register(COMMAND, 0, &MEMORY_SPACE);
     assert_eq!(vm.mapped.lock().unwrap().len(), 3);
@@ -274,7 +275,7 @@ fn a_bar_that_leaves_the_address_of_another_one_is_mapped_where_it_goes() {
         }
     };
 
-    // Both are at one address for a while.
+    // Both BARs are at one address for a while.
     place(Region::Config, BASES[1]);
     place(Region::Data, BASES[1] + (1 << 24));
 
@@ -319,7 +320,7 @@ fn a_dword_beyond_config_space_is_none_of_it() {
     let (_dir, _hypertrace, function) = function();
     let before = function.save();
 
-    // Times four, some of these numbers are those of dwords of the header.
+    // Some of these numbers, multiplied by four without a check for overflow, are offsets in the header.
     for register in [1 << 10, 1 << 62, (1 << 62) + COMMAND, usize::MAX] {
         for offset in [0, 1, 4, u64::MAX - 3] {
             assert_eq!(function.write_register(register, offset, &MEMORY_SPACE), []);

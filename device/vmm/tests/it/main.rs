@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The tests of this crate, a module a subject. Those of the buses are in `examples/vmm-shapes`.
+//! The tests of this crate, one module for each subject. The tests with the buses of VMMs are in
+//! `examples/vmm-shapes`.
 
 mod common;
 mod function;

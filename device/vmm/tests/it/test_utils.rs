@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The fake machine and the fake guest find what a VMM's code gets wrong.
+//! The fake machine and the fake guest find mistakes in a VMM's code.
 
 use crate::common::{Traps, start};
 use hypertrace_vmm::test_utils::{Bus, FakeGuest, FakeVm};
@@ -23,7 +23,8 @@ impl Bus for Mmio {
     }
 }
 
-/// Returns the numbers of events, of points and of trapped accesses to memory, of a guest whose device the VMM places so.
+/// Runs a guest on a device that `placed_by` places. Returns the number of events, the number of points, and
+/// whether accesses to memory trapped.
 fn run(placed_by: &dyn Vm, vm: &FakeVm) -> (u64, u64, bool) {
     let dir = tempfile::tempdir().unwrap();
     let hypertrace = start(&dir.path().join("s"));
@@ -49,7 +50,7 @@ fn a_guest_records_the_same_with_mapped_memory_and_with_traps() {
     assert_eq!(run(&Traps, &FakeVm::default()), (25, 2, true));
 }
 
-/// A machine that refuses one region with this error.
+/// A machine that refuses to map one region, with this error.
 struct Refusing(FakeVm, Region, ErrorKind);
 
 impl Vm for Refusing {
@@ -80,7 +81,7 @@ fn a_window_traps_where_the_hypervisor_cannot_map_and_is_nowhere_if_it_refuses()
     let device = hypertrace.device();
     let regions = |vm: &Refusing| vm.0.mapped().into_iter().map(|(region, _)| region);
 
-    // KVM without memory that a guest may only read.
+    // A KVM without support for read-only memory.
     let without = Refusing(FakeVm::default(), Region::Config, ErrorKind::Unsupported);
     device.place_window(&without, BASE).unwrap();
     assert!(regions(&without).eq([Region::Data, Region::Rings]));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use vm_device::bus::{MmioAddress, PioAddress};
 use vm_device::{DeviceMmio, DevicePio};
 
-/// Range of the host bridge, and a BAR in it.
+/// Range of the host bridge, and address of a BAR in this range.
 const BRIDGE: Range<u64> = 0xe000_0000..0xf000_0000;
 const BAR: u64 = 0xe001_0000;
 
@@ -86,7 +86,7 @@ fn a_bar_that_is_set_by_ports_answers_on_an_mmio_bus() {
         ports.pio_write(BASE, 4, &value.to_le_bytes());
     }
 
-    // The bus passes its range's base; the guest chose the BAR's address.
+    // The bus passes the base of its range, and the guest has chosen the address of the BAR.
     let mut data = [0; 8];
     function.mmio_read(MmioAddress(BAR - 0x1000), 0x1028, &mut data);
     assert_eq!(data, *b"HYPTRACE");

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// A machine without a hypervisor: everything traps.
+/// A machine without a hypervisor, in which every access traps.
 pub struct Traps;
 
 impl Vm for Traps {
@@ -24,7 +24,7 @@ impl Vm for Traps {
     fn disarm(&self, _: u64, _: BorrowedFd<'_>) {}
 }
 
-/// Returns the sizes of [`start`]'s device.
+/// Returns the sizes of the device that [`start`] starts.
 pub fn geometry() -> Geometry {
     Geometry { ring_bytes: 4096, block_bytes: 256, ..Geometry::default() }
 }
