@@ -304,7 +304,7 @@ fn is_stream_name(name: &str) -> bool {
         let (client, number) =
             name.strip_prefix(domain.name())?.strip_prefix('-')?.split_once('-')?;
         let (client, number) = (client.parse::<u32>().ok()?, number.parse::<u32>().ok()?);
-        // The same numbers in another spelling are refused.
+        // Another spelling of the same numbers is refused.
         let is_exact = name == format!("{}-{client:03}-{number:04}", domain.name());
         (is_exact && number < u32::MAX / 2).then_some(is_stream(domain as u32, client))
     };

@@ -23,7 +23,7 @@ pub struct SyntaxError {
     pub found: String,
 }
 
-/// All errors of one run. They are displayed one per line: at most [`MAX_ERRORS`] errors, and then `and N
+/// All errors of one run. The display has one error per line: at most [`MAX_ERRORS`] errors, and then `and N
 /// more`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {

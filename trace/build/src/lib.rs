@@ -74,9 +74,9 @@
 //! # What it does not do
 //!
 //! This crate does not know the property `tcg` of old releases of QEMU, doubles, or any form of C's printf
-//! that is not in the table: each is an error whose message says what to write. It does not look for events
-//! in C or Rust code, and reads no C headers: a type or macro that is not in the tables is an error. The
-//! crate that includes the generated code may deny `unsafe_code`, but not forbid it.
+//! that is not in the table: each is an error whose message says what to write. This crate does not look for
+//! events in C or Rust code, and reads no C headers: a type or macro that is not in the tables is an error.
+//! The crate that includes the generated code may deny `unsafe_code`, but not forbid it.
 
 mod builder;
 mod declaration;

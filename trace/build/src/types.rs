@@ -26,7 +26,7 @@ impl Kind {
     }
 
     /// Returns the type in `trace-events-all`. QEMU's reader takes C's integers, integers of a fixed size,
-    /// and pointers to integers or to `void`. That reader takes a type that begins with `char *` or `const
+    /// and pointers to integers or to `void`. QEMU's reader takes a type that begins with `char *` or `const
     /// char *` for a string.
     pub const fn c(self) -> &'static str {
         self.spelled().1

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// The file's name in a session's directory.
 pub const FILE: &str = "classes.jsonl";
 
-/// A line.
+/// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {

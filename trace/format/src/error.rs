@@ -92,11 +92,11 @@ impl BadInput for DirectoryError {
     }
 }
 
-/// Most bytes that a message has of what a file contains.
+/// Maximum number of a file's bytes that a message repeats.
 const MAX_TEXT: usize = 1000;
 
-/// Returns a text for a message about a file. The text may quote the file, so the returned text is one line, and is cut if
-/// the text is long.
+/// Returns a text for a message about a file. The text may quote the file, so the returned text is one line,
+/// and is cut if the text is long.
 pub fn of_contents(text: &str) -> String {
     let mut shown = cut(text, MAX_TEXT).replace('\n', "\\n");
     if text.len() > MAX_TEXT {
@@ -154,7 +154,8 @@ impl fmt::Display for Warning {
 impl std::error::Error for Warning {}
 
 impl BadInput for Warning {
-    /// Returns whether a part of the file is missing or wrong, so that a command which shows the rest has failed in part.
+    /// Returns true if a part of the file is missing or wrong, so that a command which shows the rest has
+    /// failed in part.
     fn is_bad_input(&self) -> bool {
         self.is_damage
     }

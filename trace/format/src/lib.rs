@@ -1,4 +1,4 @@
-//! What the writers and the readers of a session's files must agree on.
+//! Layouts and limits on which the writers and the readers of a session's files must agree.
 //!
 //! ```text
 //! folder        a session's directory and its files: opening, making and replacing

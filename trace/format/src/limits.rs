@@ -65,6 +65,6 @@ pub const MAX_CLASSES_BYTES: u64 =
     (GUESTS_BYTES + MAX_CLIENTS as usize * CLIENT_BYTES + HOST_BYTES + MAX_SESSION_CLOCKS * 384)
         as u64;
 /// Maximum size of the metadata in bytes: as many as in [`classes.jsonl`](MAX_CLASSES_BYTES), and 8 KiB for
-/// each clock, whose stream class repeats the reserved event classes. That sum counts twice, because gaps
-/// keep each block from crossing a page.
+/// each clock, whose stream class repeats the reserved event classes. The limit is twice that sum, because
+/// gaps keep each block from crossing a page.
 pub const MAX_METADATA: u64 = 2 * (MAX_CLASSES_BYTES + MAX_SESSION_CLOCKS as u64 * 8192);

@@ -77,9 +77,9 @@ pub fn count(bytes: &[u8]) -> Result<u64, usize> {
 pub struct Wrong {
     /// Offset in the page in bytes.
     pub at: usize,
-    /// What should be there.
+    /// Description of the expected value.
     pub expected: String,
-    /// What is there.
+    /// Description of the value that was found.
     pub found: String,
 }
 

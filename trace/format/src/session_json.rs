@@ -58,8 +58,8 @@ pub struct SessionJson {
     /// True if the guests are programs of the host itself, without a VMM.
     #[serde(default)]
     pub programs: bool,
-    /// True if a process beside the VMM recorded the session, as `hypertrace serve` does. Such a process does
-    /// not know the vCPUs' threads.
+    /// True if a process beside the VMM recorded the session, as `hypertrace serve` does, so that the vCPUs'
+    /// threads are unknown.
     #[serde(default, skip_serializing_if = "is_false")]
     pub served: bool,
     /// Clocks. A clock's index is its id.

@@ -179,7 +179,7 @@ pub(crate) fn complete(
     Ok(Some(summary))
 }
 
-/// What is known of a recording that has ended, apart from its own files.
+/// Facts about a recording that has ended, apart from its own files.
 #[derive(Debug)]
 pub(crate) struct Known<'a> {
     /// For a guest's recording, its clock in the session and the client that sent it.

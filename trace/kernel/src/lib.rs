@@ -16,8 +16,8 @@
 //!
 //! As root, a [`Recording`] is a private instance of the kernel's trace (tracefs): its events, filtered to
 //! the threads of processes, and stamped with the counter that stamps the session's own events. For another
-//! user, a recording is the scheduling of this user's threads, by perf_event_open(2). Both make `kernel.dat`
-//! in the session's directory, which trace-cmd(1) and KernelShark read.
+//! user, a recording is the scheduling of this user's threads, by perf_event_open(2). Both kinds of recording
+//! make `kernel.dat` in the session's directory, which trace-cmd(1) and KernelShark read.
 //!
 //! The data survive a kill at any instant: [`recover`] completes the recording of a killed process in a
 //! directory. [`sweep`] completes the recordings of all killed processes, and removes their instances.
@@ -26,7 +26,7 @@
 //! [`GuestRecordings`] find the recording among the session's pieces, and a [`GuestFile`] reads its pages
 //! where they lie.
 //!
-//! This crate does not read `kernel.dat`: `hypertrace-timeline` does. It has no features.
+//! This crate does not read `kernel.dat`: `hypertrace-timeline` does. The crate has no features.
 #![warn(missing_debug_implementations)]
 
 pub mod ability;

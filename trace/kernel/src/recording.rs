@@ -35,8 +35,8 @@ const SMALLEST_KIB: u32 = 512;
 pub struct Config {
     /// Directory of a session, in which `session.json` is.
     pub dir: PathBuf,
-    /// The same directory, if the caller has opened it already. If the recorder opened the directory by its
-    /// path, it could get a directory that another user has put there since.
+    /// The session's directory, if the caller has opened it already. If the recorder opened the directory by
+    /// its path, it could get a directory that another user has put there since.
     pub folder: Option<Folder>,
     /// Events as `SYSTEM:EVENT`, with `*` and `?`. An empty list, or
     /// [`DEFAULT_EVENTS`](crate::DEFAULT_EVENTS) in the list, stands for the events that tell where time
@@ -48,10 +48,10 @@ pub struct Config {
     /// Processes whose threads are recorded, with all that these start. An empty list stands for all threads
     /// of the machine.
     pub pids: Vec<u32>,
-    /// True to leave out the second buffer of the file, `cpus`. It says which thread each CPU has, and what
-    /// woke that thread, for all threads of the machine, so with names of other processes. Without that
-    /// buffer, nobody can say because of whom a thread waited. Without `pids`, these events are among the
-    /// others, unless `events` are named.
+    /// True to leave out the second buffer of the file, `cpus`. The buffer says which thread each CPU has,
+    /// and what woke that thread, for all threads of the machine, so with names of other processes. Without
+    /// that buffer, nobody can say because of whom a thread waited. Without `pids`, these events are among
+    /// the others, unless `events` are named.
     pub own_only: bool,
     /// Users that may read the file.
     pub share: Share,
@@ -224,7 +224,7 @@ impl Running {
             }
             By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },
         };
-        // These readings come after the last event.
+        // The last readings come after the last event.
         let taken = Taken { steals: stop.steals(), tscs: stop.tscs(), ..taken };
         let mut names = Names::default();
         processes.pids().for_each(|pid| names.add_process(pid));
@@ -298,11 +298,11 @@ fn prepare(
     let description = instance.describe(&described, json.page_size as u32)?;
     state.begin(&description.to_bytes(), &json)?;
     let pages = Buffers::open(instances, state.folder.clone(), json.page_size)?;
-    // TSCs of all VMs are recorded only if all threads are, too.
+    // `own_only` also limits the TSCs to the VMs of the named processes.
     let only = if config.own_only { &config.pids[..] } else { &[] };
     let drain = pages::drain(pages, Tscs::of(tracefs::kvm(), only))?;
-    // This instance starts before the other one, so that it can tell what a thread in the other one waited
-    // for.
+    // The other instances start before `instance`, so that their events tell what a thread in `instance`
+    // waited for.
     others.clone().try_for_each(|instance| instance.switch(true))?;
     let mut threads = 0;
     for pid in &config.pids {

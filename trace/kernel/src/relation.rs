@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 /// TRACECMD_TSYNC_FLAG_INTERPOLATE: corrections between two times are on a line.
 const ON_A_LINE: u32 = 1;
 
-/// Maximum size of the options section in bytes. It grows with the number of CPUs.
+/// Maximum size of the options section in bytes. The section grows with the number of CPUs.
 const MAX_OPTIONS: usize = 16 << 20;
 
 /// The recording of a host.

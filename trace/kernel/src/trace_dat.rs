@@ -134,7 +134,7 @@ pub(crate) fn section_header(id: u16, bytes: u64) -> [u8; SECTION] {
     header
 }
 
-/// What is known at the end of a recording.
+/// Facts that are known only at the end of a recording.
 #[derive(Debug)]
 pub(crate) struct Ending {
     /// CPUs of the machine

@@ -1,7 +1,7 @@
-//! What KVM uses to compute each vCPU's TSC: an offset, and a ratio if the CPU scales.
+//! Reads the numbers from which KVM computes each vCPU's TSC: an offset, and a ratio if the CPU scales.
 //!
-//! KVM shows both in debugfs as long as the VM exists, so the recorder reads them now and then. The event
-//! `kvm:kvm_write_tsc_offset` tells when an offset changed in between.
+//! KVM shows the offset and the ratio in debugfs as long as the VM exists, so the recorder reads them now and
+//! then. The event `kvm:kvm_write_tsc_offset` tells when an offset changed in between.
 
 use crate::pace::Pace;
 use crate::tracefs::Dir;
@@ -210,7 +210,7 @@ mod tests {
         for [from, until] in [first, other] {
             assert!(start <= from && from <= middle && middle <= until && until <= end, "{said}");
         }
-        // This TSC was seen once, so it ends at the same instant.
+        // A TSC that was seen once ends at the instant at which it begins.
         assert!(middle <= changed[0] && changed[0] == changed[1] && changed[1] <= end, "{said}");
 
         let said = Tscs::of(Some(Dir::open_path(kvm).unwrap()), &[77, 78]).finish();

@@ -30,7 +30,7 @@ pub(crate) struct Stop {
     notes: Arc<Mutex<Notes>>,
 }
 
-/// What no event tells, which the thread reads while it waits.
+/// Facts that no event tells. The thread reads them while it waits.
 #[derive(Debug, Default)]
 struct Notes {
     rises: Rises,

@@ -49,11 +49,10 @@
 //! [`IDLE`] gives way: its connection is closed, after a line `error: ...` if it was between two replies. So
 //! a program that may pause connects for each command, as `hypertrace ctl` does.
 //!
-//! # What it does not do
-//! The monitor knows no commands: the closure does. It asks for no password: the socket always has mode 0600.
-//! Commands run on the monitor's one thread, so a slow command delays other clients, but no vCPU and no drain
-//! loop. A command begins after earlier replies are sent, so clients occupy at most one request and
-//! [`MAX_REPLY`] bytes of memory.
+//! # What it does not do The monitor knows no commands: the closure does. The monitor asks for no password,
+//! because the socket always has mode 0600. Commands run on the monitor's one thread, so a slow command
+//! delays other clients, but no vCPU and no drain loop. A command begins after earlier replies are sent, so
+//! clients occupy at most one request and [`MAX_REPLY`] bytes of memory.
 
 #[doc(hidden)]
 pub mod socket;

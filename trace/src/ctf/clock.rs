@@ -123,7 +123,7 @@ fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
     (ticks * NS).div_euclid(i128::from(frequency))
 }
 
-/// What the VMM and the guest say about a guest's clock.
+/// Facts about a guest's clock, as the VMM and the guest give them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockSpec {
     /// A counter or CLOCK_MONOTONIC_RAW.
@@ -178,7 +178,7 @@ fn is_like_hosts(counter: Counter, host: &HostClock) -> bool {
 /// A guest clock, shared by all clients whose timestamps fit it.
 #[derive(Clone, Debug)]
 pub struct GuestClock {
-    /// What is said about the clock.
+    /// Kind and frequency that the VMM and the guest give for the clock.
     pub said: ClockSpec,
     /// Clock epoch.
     pub epoch: u32,
@@ -390,8 +390,8 @@ impl Clocks {
         }
     }
 
-    /// Returns the clocks of a session that a killed process left, for records of `epoch` or later. Their
-    /// maps stay as they are, because the time of the recovery says nothing about a record's time.
+    /// Returns the clocks of a session that a killed process left, for records of `epoch` or later. The
+    /// clocks' maps stay as they are, because the time of the recovery says nothing about a record's time.
     pub fn restore(json: &SessionJson, epoch: u32) -> Option<Clocks> {
         let (host, guests) = json.clocks.split_first()?;
         let host = HostClock::restore(host);

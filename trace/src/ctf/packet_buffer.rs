@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 /// Size of a packet's header and context in words.
 const HEADER_WORDS: usize = HEADER_BYTES / 8;
 
-/// The one buffer in which a drain loop builds packets. It is bounded and allocated once.
+/// The one buffer in which a drain loop builds packets, bounded and allocated once.
 ///
 /// Only the buffer knows where the events end: [`next`](Self::next) and [`add`](Self::add) move the end and
 /// set the padding together, so that no order of calls gives a packet that ends in the middle of an event.

@@ -103,7 +103,7 @@ impl Pace {
         is_due
     }
 
-    /// Notes a new clock. Its first map is rough, so a better one may soon be written.
+    /// Notes a new clock, whose first map is rough: a better map may soon be written.
     pub fn clock_added(&mut self, now: u64) {
         (self.maps_at, self.maps_seconds) = (now, 1);
     }

@@ -260,7 +260,8 @@ impl Classes {
     /// Returns all event classes of the metadata: reserved ones in every stream class, and others where they
     /// were declared.
     pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
-        // Not a test of every class for every clock, because there can be many of both.
+        // Walks the declared sets, and does not test every class for every clock, because there can be many
+        // of both.
         let declared = (0..clocks).zip(&self.declared);
         let declared =
             declared.flat_map(|(clock, set)| set.iter().map(move |dense| (clock, dense)));

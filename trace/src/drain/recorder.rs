@@ -44,7 +44,7 @@ pub enum SnapshotError {
     /// The session ended before the snapshot.
     #[error("the session has ended")]
     Ended,
-    /// The snapshot could not be written. Its written part is valid.
+    /// The snapshot could not be written. The written part of the snapshot is valid.
     #[error(transparent)]
     Write(Arc<WriteFailed>),
     /// A guest has taken as many snapshots as it may, for now or at all.

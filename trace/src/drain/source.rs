@@ -39,8 +39,9 @@ pub(crate) struct Source {
     pub has_rest: bool,
     /// True if the guest was restored.
     pub is_restored: bool,
-    /// True if the next record is the first after a restore. Its emit may have been under way when the guest
-    /// was saved: its timestamp is then of the clock before, and says nothing about the records after it.
+    /// True if the next record is the first after a restore. The emit of that record may have been under way
+    /// when the guest was saved: its timestamp is then of the clock before, and says nothing about later
+    /// records.
     pub is_first_after_restore: bool,
 }
 

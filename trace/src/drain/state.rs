@@ -37,12 +37,12 @@ pub(crate) struct TraceFiles {
     pub origin: Option<Origin>,
     /// The span of the caller.
     pub trace_parent: Option<TraceParent>,
-    /// As in [`SessionConfig`](crate::SessionConfig).
+    /// Value of [`SessionConfig::served`](crate::SessionConfig::served).
     pub served: bool,
     /// The trace's files, in [`HIDDEN`] while the session is created. If this is `None`, packets are built
     /// and checked but not written. A flight recorder has files only while it takes a snapshot.
     pub files: Option<Files>,
-    /// As in [`SessionConfig`](crate::SessionConfig).
+    /// Value of [`SessionConfig::open_files`](crate::SessionConfig::open_files).
     pub open_files: usize,
     pub file_bytes: u64,
 }

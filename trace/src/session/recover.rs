@@ -1,9 +1,9 @@
 //! Recovery: the records that the rings of a killed process still hold become a session of their own, in
 //! `recovered/` of the session that the process left.
 //!
-//! The killed session is not changed. Its packets are the truth about how far each ring was committed and
-//! which losses were counted. The new session has the clocks and the event classes of the killed one, by the
-//! same numbers, so that readers take both as one session.
+//! The killed session is not changed. The packets of that session are the truth about how far each ring was
+//! committed and which losses were counted. The new session has the clocks and the event classes of the
+//! killed one, by the same numbers, so that readers take both as one session.
 //!
 //! The files may come from anywhere, so recovery checks each number before it uses it. An impossible number
 //! is an error that names the file and, where it can, the byte.
@@ -58,8 +58,8 @@ pub struct Committed {
     pub sequence: u64,
     /// Token of the last holder, or 0 if there was none.
     pub token: u64,
-    /// Counted losses in the ring's last generation. Their sum is exact; their causes may be up to a second
-    /// old.
+    /// Counted losses in the ring's last generation. The sum of the losses is exact, but the numbers by cause
+    /// may be up to a second old.
     pub lost: Losses,
 }
 

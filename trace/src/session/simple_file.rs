@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Maximum time that a pipe's reader may do nothing when the simple backend switches to another file.
 /// Meanwhile, the session drains nothing.
 const SWITCH_PATIENCE: Duration = Duration::from_millis(100);
-/// The same limit at the session's end.
+/// Maximum time that a pipe's reader may do nothing at the session's end.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The simple backend's file, if there is one.

@@ -1,5 +1,5 @@
-//! Costs of clients that bring new texts and clocks as fast as they can: bytes of the
-//! files, their rate, and the delay of others.
+//! Costs of clients that bring new texts and clocks as fast as they can: bytes in the files, bytes per
+//! second, and the delay of other clients.
 
 use crate::common;
 use common::guest::Guest;
@@ -26,13 +26,13 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
             hostile.log(&text);
             hostile.emit_words(&text, &[1, 0]);
             if n % 100 == 99 {
-                // It has to wait with its texts in between.
+                // The client has to wait for its texts in between.
                 hostile.pass(&session);
             }
         }
         hostile.pass(&session);
     }
-    // Then a new client with no schema texts yet, and the VMM.
+    // Then come a new client without schema texts, and the VMM.
     let mut honest = Guest::new(0);
     honest.emit(event_type!("honest", i = 0u64));
     session.emit(event_type!("vmm_event", i = 0u64));
@@ -43,7 +43,7 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
         summary.streams.iter().find(|s| s.client == client && s.domain == Domain::Guest)
     };
     assert!(of(0).unwrap().faults.is_empty(), "{summary:?}");
-    // The last ones find nothing but their reserves.
+    // The last clients find nothing but their reserves.
     for hostile in &hostiles {
         assert!(of(hostile.client).unwrap().faults["schema_table"] > 0);
     }
@@ -51,15 +51,15 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
     assert_eq!(summary.ring_events, 11 * 1200 + 1);
     let ctf = session.dir().join("ctf");
     let bytes = std::fs::metadata(ctf.join("metadata")).unwrap().len() as usize;
-    // 2 MiB, 16 KiB of each client, and the rest of the file.
+    // 2 MiB, 16 KiB for each client, and the rest of the file.
     assert!(bytes < (2 << 20) + 11 * (16 << 10) + (64 << 10), "{bytes}");
     common::check_honest(session, 1, 0);
     let Some(read) = babeltrace2::read(&ctf) else { return };
     assert_eq!(read.events.iter().filter(|line| line.contains(" vmm_event: ")).count(), 1);
 }
 
-/// Records so many of the most expensive records of 16 bytes, of an unknown event and with an impossible time, in
-/// passes of so many. Returns the bytes of the stream's files.
+/// Records `records` of the most expensive records of 16 bytes, which are of an unknown event and have an
+/// impossible time, with `in_a_pass` in each pass. Returns the size of the stream's files in bytes.
 fn bytes_of(records: u64, in_a_pass: u64) -> u64 {
     let (_dir, session) = common::session(|_| ());
     let mut hostile = Guest::new(0);
@@ -80,29 +80,29 @@ fn bytes_of(records: u64, in_a_pass: u64) -> u64 {
 #[test]
 fn a_record_takes_at_most_sixteen_times_its_bytes() {
     const RECORDS: u64 = 1000;
-    // A file's first packet, and the record of the lease.
+    // The first packet of a file, and the record of the lease.
     let more = 3 * 128;
-    // A packet for each record.
+    // One record per packet.
     assert!(bytes_of(RECORDS, 1) <= RECORDS * 16 * 16 + more);
-    // Full packets: 24 bytes for the time, 16 for the event.
+    // Full packets: 24 bytes for the time, and 16 for the event.
     let packets = RECORDS / 100 * 2 * 128;
     assert!(bytes_of(RECORDS, 100) <= RECORDS * (16 + 24 + 16) + packets + more);
 }
 
-/// Bytes that this thread has written to files.
+/// Returns the number of bytes that this thread has written to files.
 fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
     let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
     line.unwrap().parse().unwrap()
 }
 
-/// Clients bring new texts, and holders with clocks of their own, as fast as
-/// they can: each event class could be declared for each clock.
+/// Clients bring new texts, and holders with clocks of their own, as fast as they can, so that each event
+/// class could be declared for each clock.
 #[test]
 fn texts_times_clocks_cost_a_bounded_number_of_bytes() {
     let (_dir, session) = common::session(|_| ());
     let mut honest = Guest::new(0);
-    // Each may bring 1,024 texts.
+    // Each client may bring 1,024 texts.
     let mut hostiles: [Guest; 8] = std::array::from_fn(|i| Guest::new(1 + i as u32));
     let (began, before) = (Instant::now(), written());
     let mut emitted = 0;
@@ -110,7 +110,7 @@ fn texts_times_clocks_cost_a_bounded_number_of_bytes() {
     for n in 0..3000u64 {
         let hostile = &mut hostiles[n as usize % 8];
         if n % 10 == 0 {
-            // Clocks that do not fit each other.
+            // These clocks do not fit each other.
             let now = (n / 10 + 1) << 40;
             hostile.lease_with(n + 1, "hostile", now, ClockKind::Tsc);
         }
@@ -123,7 +123,7 @@ fn texts_times_clocks_cost_a_bounded_number_of_bytes() {
         honest.emit(event_type!("honest", i = emitted));
         emitted += 1;
         honest.pass(&session);
-        // As a device's drain loop does, some packets of it in a pass.
+        // As in a device's drain loop, a pass takes several packets of the client.
         for _ in 0..4 {
             hostile.drain(&session);
         }
@@ -135,26 +135,28 @@ fn texts_times_clocks_cost_a_bounded_number_of_bytes() {
         descriptions < (GUESTS_BYTES + 8 * CLIENT_BYTES + (512 << 10)) as u64,
         "{descriptions}"
     );
-    // Each is written once; the maps of new clocks, and counts, once a second or less often.
+    // Each text is written once. The maps of new clocks, and the counts, are written once a second or less
+    // often.
     let again = (ACCOUNT_BYTES_PER_SECOND + descriptions) * (began.elapsed().as_secs() + 1);
     let (most, wrote) = (descriptions + again + packets * 4096, written() - before);
     assert!(wrote < most, "{wrote} bytes, at most {most}");
     common::check_honest(session, emitted, 0);
 }
 
-/// Bytes that 4,000 new names write, one at a time, for each byte that the descriptions then have.
+/// Checks the number of bytes that 4,000 new names write, one at a time, for each byte that the descriptions
+/// have afterwards.
 #[test]
 fn a_new_name_is_appended_to_the_descriptions() {
     const NAMES: u64 = 4_000;
     let (_dir, session) = common::session(|_| ());
-    // Each may bring 1,024 texts.
+    // Each client may bring 1,024 texts.
     let mut guests: [Guest; 4] = std::array::from_fn(|i| Guest::new(i as u32));
     guests.iter_mut().for_each(|guest| guest.pass(&session));
     let size = || {
         let len = |name: &str| std::fs::metadata(session.dir().join(name)).unwrap().len();
         len("ctf/metadata") + len("classes.jsonl")
     };
-    // With counts of the packets, and what a second writes again.
+    // The counts include the packets, and what is written again each second.
     let (began, before) = (Instant::now(), written());
     let (mut last, mut appended) = (size(), 0);
     for n in 0..NAMES {
@@ -170,7 +172,7 @@ fn a_new_name_is_appended_to_the_descriptions() {
 
     let wrote = written() - before;
     let seconds = began.elapsed().as_secs() + 1;
-    // A packet, its header and the next one's; maps are written after one second, two, four and so on.
+    // A packet with its header and the next header. Maps are written after one second, two, four and so on.
     let packets = NAMES * (256 + 128);
     let again = u64::from(seconds.ilog2()) * last + seconds * (64 << 10);
     println!("{appended} bytes appended, {wrote} written in {seconds} s, {last} in the files");
@@ -195,7 +197,7 @@ fn new_names_and_a_new_clock_wait_for_no_other_client() {
         }
     }
     let mut honest = Guest::new(0);
-    // Its counter is none that a clock of the session fits.
+    // No clock of the session fits this client's counter.
     honest.lease(0x2000, "honest", 1 << 60);
     for n in 0..20 {
         let text = format!("honest_{n}()");
@@ -204,7 +206,7 @@ fn new_names_and_a_new_clock_wait_for_no_other_client() {
         honest.producer.emit(NewRecord::of_id(id, Words(&[])).with_flags(flags), || (1 << 60) + n);
     }
 
-    // The hostile clients bring new names in the same pass, before it.
+    // The hostile clients bring new names in the same pass, before the honest one.
     for hostile in &mut hostiles {
         let text = format!("more_{}()", hostile.logged);
         hostile.log(&text);

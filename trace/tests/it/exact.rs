@@ -1,5 +1,5 @@
-//! Nothing is lost without being counted, nothing is torn, all is in order,
-//! while a producer runs as fast as it can.
+//! While a producer runs as fast as it can, no loss is uncounted, no record is torn, and all records are in
+//! order.
 
 use crate::common;
 use common::guest::{Guest, geometry};
@@ -14,8 +14,8 @@ use hypertrace_trace::Session;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Emits on this thread while another one drains at a cadence. Returns how many events
-/// the producer was refused.
+/// Emits on this thread while another thread drains at a cadence. Returns the number of events that the
+/// producer could not record.
 fn race(session: &Session, guest: &mut Guest, events: u64, cadence: Duration) -> u64 {
     let Guest { client, memory, producer, consumer, .. } = guest;
     let (client, memory) = (*client, *memory);
@@ -54,7 +54,7 @@ fn check(mode: RingMode, ring_bytes: u64, events: u64, cadence: Duration) {
 
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();
-    // The lease record may be among what a flight recorder overwrote.
+    // A flight recorder may have overwritten the lease record, too.
     assert_eq!(summary.ring_events + summary.leases + summary.lost, events + 1, "{summary:?}");
     assert!(mode == RingMode::Overwrite || summary.lost == refused);
     assert!(summary.faults.is_empty() && summary.time_faults == 0, "{summary:?}");
@@ -100,7 +100,7 @@ fn losses_among_events_that_nobody_wants_are_counted() {
             guest.emit(event_type!("number", i));
         }
         guest.producer.release();
-        // The only pass that finds something.
+        // Only this pass finds something.
         guest.pass(&session);
 
         let summary = session.finish().unwrap();

@@ -1,4 +1,4 @@
-//! Metadata and stream files, written by hand, as babeltrace2 reads them.
+//! Metadata and stream files that are written by hand, as babeltrace2 reads them.
 
 use hypertrace_abi::record::Header;
 use hypertrace_abi::schema::Schema;
@@ -18,7 +18,7 @@ fn clock(id: u32, name: &str, offset_ns: i128) -> ClockEntry {
     ClockEntry { id, name: name.into(), uuid, frequency: 2_600_000_000, offset_ns }
 }
 
-/// A trace of one stream, packet by packet.
+/// A trace with one stream, written packet by packet.
 struct Trace {
     dir: tempfile::TempDir,
     files: Files,

@@ -1,6 +1,5 @@
-//! Tests with a full disk, or a file that may not grow. Losses are counted, the
-//! error is reported once, writes are tried again, and committed packets stay
-//! intact.
+//! Tests with a full disk, or with a file that may not grow. Losses are counted, the error is reported once,
+//! writes are tried again, and committed packets stay intact.
 #![allow(unsafe_code)] // setrlimit
 
 use crate::common;
@@ -54,7 +53,7 @@ impl Outcome {
         }
     }
 
-    /// Finishes, and checks that every event is recorded or counted as lost.
+    /// Finishes the session, and checks that every event is recorded or counted as lost.
     fn finish(mut self, dir: &Path) {
         self.guest.producer.release();
         self.guest.pass(&self.session);
@@ -74,8 +73,7 @@ impl Outcome {
 
 fn set_file_limit(bytes: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: plain calls with a valid struct; the child has no other thread
-    // that writes files now.
+    // SAFETY: plain calls with a valid struct; the child has no other thread that writes files now.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit);
@@ -84,13 +82,13 @@ fn set_file_limit(bytes: u64) {
     }
 }
 
-/// A limit that a file would go beyond when it is made, in a VMM that left SIGXFSZ alone.
+/// A file would exceed the limit as soon as it is made, in a VMM that left SIGXFSZ alone.
 #[test]
 fn a_limit_of_a_files_size_is_an_error_and_never_a_signal() {
     child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        // SAFETY: the default action, which no thread depends on.
+        // SAFETY: sets the default action, on which no thread depends.
         let by_default = || unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
         set_file_limit(100);
         by_default();
@@ -125,7 +123,7 @@ fn a_file_that_may_not_grow_is_tried_again() {
             |run: &Outcome| run.guest.memory.host[host_page::WRITE_FAILED].load(Ordering::Relaxed);
         run.rounds(3);
         assert_eq!(told(&run), 0);
-        // Not a multiple of anything: a write is short first, then fails.
+        // The limit is no multiple of anything, so a write is short first and then fails.
         set_file_limit(250_001);
         run.rounds(30);
         assert_eq!(told(&run), 1);
@@ -136,7 +134,7 @@ fn a_file_that_may_not_grow_is_tried_again() {
     });
 }
 
-/// Where the last packet of a stream's file begins, and what it says was lost.
+/// Returns where the last packet of a stream's file begins, and the number of lost events in it.
 fn last_packet(path: &Path) -> (u64, u64) {
     let bytes = std::fs::read(path).unwrap();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -160,7 +158,7 @@ fn losses_are_reported_without_room_for_a_packet() {
         run.rounds(3);
         let (filler, told) = last_packet(&stream);
         assert_eq!(told, 0);
-        // Not a byte after the filler's header.
+        // No byte fits after the filler's header.
         set_file_limit(filler + 128);
         run.rounds(30);
         let lost = run.emitted - run.recorded;
@@ -177,8 +175,9 @@ fn losses_are_reported_without_room_for_a_packet() {
     });
 }
 
-/// Runs a test of this file again in a mount namespace of its own, where it may
-/// mount. `None`: this is that process, and the directory for its mounts.
+/// Runs a test of this file again in a mount namespace of its own, where it may mount. In that process,
+/// returns the directory for the mounts. In the first process, and without the right to mount, returns
+/// `None`.
 fn with_mounts(test: &str) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(common::CHILD) {
         return Some(dir.into());
@@ -200,7 +199,7 @@ fn with_mounts(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// A disk of this size.
+/// Mounts a disk of `bytes` bytes.
 fn mount(dir: &Path, bytes: u64) {
     let size = format!("size={bytes}");
     let command = ["-t", "tmpfs", "-o", &size, "none"];
@@ -224,8 +223,8 @@ fn a_full_disk_is_tried_again() {
     unmount(&dir);
 }
 
-/// Whatever the room: each event is recorded or counted as lost, and what is
-/// counted as recorded is what a reader counts.
+/// Whatever the room on the disk, each event is recorded or counted as lost, and a reader counts as many
+/// events as were counted as recorded.
 #[test]
 fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
     let Some(dir) = with_mounts(this_test!()) else { return };
@@ -240,7 +239,7 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
             continue;
         };
         let mut guest = Guest::new(0);
-        // A host ring of its own for each session.
+        // Each session has a host ring of its own.
         let vmm = session.clone();
         std::thread::spawn(move || {
             assert!(vmm.attach("vmm"));
@@ -268,7 +267,7 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
 
         let (summary, written) = session.end();
 
-        // A lease record is no event: it is recorded or not, and never lost.
+        // A lease record is no event: it is recorded or not, but never counted as lost.
         let counted = summary.records - summary.leases + summary.lost;
         assert_eq!(counted, emitted, "{pages} pages: {summary:#?}");
         assert_eq!(summary.time_faults, 0);

@@ -22,7 +22,7 @@ fn each_epoch_has_the_tscs_that_were_told_in_it() {
     assert!(session.set_guest_tsc(None, Some(GuestTsc::unscaled(-4))));
     assert!(session.set_guest_tsc(None, Some(all)));
     assert!(session.set_guest_tsc(Some(2), Some(own)));
-    // A reset of the device.
+    // The device is reset.
     let epoch = session.begin_generation(0, &[]);
     assert!(session.set_guest_tsc(Some(2), Some(own)));
     session.begin_epoch(epoch + 1);

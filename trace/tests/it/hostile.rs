@@ -1,5 +1,5 @@
-//! A producer that writes anything anywhere, anytime, beside an honest one: forged
-//! words, records, texts and leases.
+//! A producer that writes anything anywhere at any time, next to an honest one: forged words, records, texts
+//! and leases.
 
 use crate::common;
 use common::guest::{Guest, geometry};
@@ -16,7 +16,7 @@ use hypertrace_test_support::babeltrace2;
 use hypertrace_test_support::steps::Steps;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// xorshift64: any seed replays.
+/// xorshift64, so that any seed can be replayed.
 struct Random(u64);
 
 impl Random {
@@ -35,7 +35,7 @@ impl Random {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// A number that is likely to be wrong in an interesting way.
+    /// Returns a number that is likely to be wrong in an interesting way.
     fn odd(&mut self) -> u64 {
         let x = self.next();
         let now = ticks();
@@ -106,7 +106,7 @@ impl Forger {
         self.area[word].0.store(value, Ordering::Release);
     }
 
-    /// A record that is almost right.
+    /// Writes a record that is almost right.
     fn record(&mut self, clock: &mut u64) {
         if self.head.is_multiple_of(self.block) {
             let token = self.random.pick(&[1, 1, 1, 1, 2, 0]);
@@ -189,7 +189,7 @@ impl Forger {
     }
 }
 
-/// One hostile session: what the reader then sees.
+/// Runs one hostile session, and checks what the reader sees afterwards.
 fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
     let (_dir, session) = common::session(|c| c.file_bytes = 400_000);
     let mut honest = Guest::new(0);
@@ -233,7 +233,7 @@ fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
             };
             session.reference_point(&point);
             session.begin_pass();
-            // A device bounds what one client gets; so does this loop.
+            // This loop bounds what one client gets, as a device does.
             for guest in [&mut honest, &mut hostile] {
                 for _ in 0..4 {
                     if !guest.drain(&session).more {
@@ -278,7 +278,7 @@ fn an_event_that_is_filtered_after_its_time_was_mended_ends_no_packet_early() {
     guest.pass(&session);
     session.set_events(&"unwanted".parse().unwrap(), false).unwrap();
     let now = ticks();
-    // Its last bytes are padding, and the packet ends before them.
+    // The last bytes of this text are padding, and the packet ends before them.
     guest.emit_at(now, event_type!("text", s = "abc"));
     guest.emit_at(now - 1, event_type!("unwanted", i = 1u64));
     guest.pass(&session);
@@ -294,7 +294,7 @@ fn an_event_that_is_filtered_after_its_time_was_mended_ends_no_packet_early() {
 fn a_holders_name_is_cut() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(0);
-    // Three bytes each: the cut is between two letters.
+    // Each letter has three bytes, and the cut is between two letters.
     let name = "\u{20ac}".repeat(1000);
     guest.producer.emit(NewRecord::of_id(id::LEASE, Words(&forged_lease(name.as_bytes()))), ticks);
     guest.pass(&session);
@@ -303,7 +303,7 @@ fn a_holders_name_is_cut() {
     assert_eq!(*told, "\u{20ac}".repeat(64 / 3));
 }
 
-/// The payload of a lease record by a producer that has no limit for names.
+/// Returns the payload of a lease record by a producer that has no limit for names.
 fn forged_lease(name: &[u8]) -> Vec<u64> {
     let mut words = vec![0x1000, 1, 2, 0, name.len() as u64];
     let mut bytes = (name.len() as u32).to_le_bytes().to_vec();

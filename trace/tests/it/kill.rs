@@ -1,4 +1,4 @@
-//! SIGKILL at any instant leaves a session that reads to its end.
+//! SIGKILL at any instant leaves a session that can be read to its end.
 
 use crate::common;
 use common::guest::Guest;
@@ -14,14 +14,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The victim: traces on and on, and says how much is committed.
+/// The victim: traces on and on, and notes how much is committed.
 fn trace(dir: &Path) {
     let mut config = SessionConfig::new(dir.join("s"));
     config.file_bytes = 300_000;
     let session = Session::create(config).unwrap();
     let told = std::fs::File::create(dir.join("committed")).unwrap();
     let mut guests = [Guest::new(0), Guest::new(1)];
-    // Bounded, in case it is not killed.
+    // The loop is bounded, in case the process is not killed.
     for round in 0..50_000u64 {
         for guest in &guests {
             for i in 0..200u64 {
@@ -31,7 +31,7 @@ fn trace(dir: &Path) {
                     s = ["", "a", "four", "twelve bytes"][i as usize % 4]
                 ));
             }
-            // Every round a new schema: the metadata is replaced.
+            // Each round brings a new schema, which changes the metadata.
             let text = format!("e{}_{round}(x:u64)", guest.client);
             if round < 300 {
                 append_schema(guest, &text);
@@ -66,7 +66,7 @@ fn append_schema(guest: &Guest, text: &str) {
     use hypertrace_abi::layout::guest_page;
     use std::sync::atomic::Ordering::Relaxed;
     let log = guest.memory.schema;
-    // After the texts that the producer put there: it has two, in round 0.
+    // The text goes after the two texts that the producer put there in round 0.
     let at = guest.memory.guest[guest_page::SCHEMA_LEN].load(Relaxed);
     let mut words =
         vec![u64::from(hypertrace_abi::schema::id_of(text)) | (text.len() as u64) << 32];

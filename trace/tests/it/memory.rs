@@ -1,9 +1,10 @@
-//! Memory of a session before its first event. Alone in its process, whose memory is measured.
+//! Memory of a session before its first event. The test is alone in its process, because the memory of the
+//! process is measured.
 
 use hypertrace_test_support::child;
 use hypertrace_trace::{Session, SessionConfig};
 
-/// Returns this process's anonymous memory that is resident, in KiB.
+/// Returns the resident anonymous memory of this process in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();

@@ -1,4 +1,4 @@
-//! The monitor's socket, with clients of every kind.
+//! Tests of the monitor's socket with clients of every kind.
 
 use crate::common;
 use hypertrace_test_support::{child, this_test, wait_until};
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Answers with what was asked; `fail` and `panic` do.
+/// Answers with the command itself, except for `fail` and `panic`, which do what they say.
 fn echo(command: &str) -> Result<String, String> {
     match command {
         "fail" => Err("no such command\nfail\npanic".into()),
@@ -47,7 +47,7 @@ fn the_vmm_sets_the_monitors_thread_up_before_the_first_command() {
         Ok(())
     });
 
-    // It was called before the return, and no command came before.
+    // `before` was called before the return, and before any command.
     assert_eq!(told.try_recv().unwrap().as_deref(), Some("ht-monitor"));
     let _monitor = monitor.unwrap();
     let mut client = Client::new(dir.path());
@@ -83,7 +83,7 @@ impl Client {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
-    /// The next reply, as it was sent.
+    /// Returns the next reply, as it was sent.
     fn reply(&mut self) -> String {
         let mut reply = String::new();
         loop {
@@ -100,7 +100,7 @@ impl Client {
         self.reply()
     }
 
-    /// All that is left; a connection may end with what was sent to it unread.
+    /// Returns everything that is left. A connection may end while what was sent to it is unread.
     fn rest(&mut self) -> String {
         let mut rest = Vec::new();
         let end = self.0.read_to_end(&mut rest).map_err(|e| e.kind());
@@ -154,7 +154,7 @@ fn a_hundred_clients_are_served_beside_one_that_never_reads_and_one_that_talks_n
             for _ in 0..20 {
                 let mut garbage = Vec::new();
                 (&random).take(100_000).read_to_end(&mut garbage).unwrap();
-                // It may be closed while we write, or before we have read.
+                // The monitor may close the connection while we write, or before we have read.
                 let _ = connect(dir.path(), SOON).unwrap().write_all(&garbage);
             }
         });
@@ -164,7 +164,7 @@ fn a_hundred_clients_are_served_beside_one_that_never_reads_and_one_that_talks_n
                 begin.wait();
                 for n in 0..100 {
                     let command = format!("client {client} command {n}");
-                    // Each by a connection of its own: one that pauses would give way.
+                    // Each command has its own connection, because a client that pauses would give way.
                     assert_eq!(Client::new(dir).ask(&command), format!("  {command}\nok\n"));
                 }
             });
@@ -202,7 +202,7 @@ fn an_idle_client_stays_until_another_waits_and_gives_way_then() {
     for other in &mut others {
         other.send(b"one\n");
     }
-    // All are in the queue. Each has its turn, and goes.
+    // All clients are in the queue. Each of them has its turn, and goes.
     for mut other in others {
         assert_eq!(other.reply(), "  one\nok\n");
     }
@@ -390,7 +390,7 @@ fn without_descriptors_a_client_waits_and_the_thread_sleeps() {
     assert_eq!(Client(BufReader::new(stream)).reply(), "  now\nok\n");
 }
 
-/// An open of a pipe would wait for a reader, with the session's lock.
+/// The open of a pipe would wait for a reader, and hold the session's lock meanwhile.
 #[test]
 fn commands_do_not_wait_for_pipes_in_the_place_of_files_of_the_kernel() {
     let (dir, session) = common::session(|_| ());
@@ -418,7 +418,7 @@ fn has_few_descriptors() -> bool {
         .any(|l| l.starts_with("Max open files") && l.split_whitespace().nth(3) == Some("64"))
 }
 
-/// Runs a test in a process of its own, whose limits are its own.
+/// Runs a test in a process of its own, which has limits of its own.
 fn again(setting: &str, test: &str) {
     let test = child::full_name(test);
     let script = format!("{setting}; exec \"$0\" --exact --nocapture {test}");
@@ -434,7 +434,7 @@ fn stat_of_thread(name: &str) -> File {
     File::open(threads.find(named).unwrap().join("stat")).unwrap()
 }
 
-/// Processor time of a thread: fields 14 and 15, proc_pid_stat(5).
+/// Returns the processor time of a thread: fields 14 and 15, proc_pid_stat(5).
 fn ticks(stat: &File) -> u64 {
     let mut text = [0; 1024];
     let len = stat.read_at(&mut text, 0).unwrap();

@@ -1,6 +1,6 @@
-//! Where a session writes and who may read it: nowhere else than in its own
-//! directory, whatever has its names meanwhile, and for nobody but its user
-//! unless that was asked for. And with how many descriptors.
+//! Where a session writes and who may read it. A session writes only in its own directory, whatever gets the
+//! names in it meanwhile, and only the session's user may read it unless more was asked for. Also tests the
+//! number of descriptors.
 
 use crate::common;
 use common::guest::Guest;
@@ -29,7 +29,7 @@ fn as_child(test: &str) -> Option<std::path::PathBuf> {
     None
 }
 
-/// A session with all kinds of files in it.
+/// Records a session with all kinds of files.
 fn record(dir: &Path, share: Share) {
     let config = SessionConfig::new(dir).with(|config| {
         config.share = share;
@@ -50,7 +50,7 @@ fn record(dir: &Path, share: Share) {
     session.finish().unwrap();
 }
 
-/// Asserts that all that is in a session has the modes of this share. Returns its paths.
+/// Asserts that everything in a session has the modes of this share. Returns all paths in it.
 fn check_modes(dir: &Path, share: Share) -> BTreeSet<PathBuf> {
     let (folders, files) = match share {
         Share::Owner => (0o700, 0o600),
@@ -84,7 +84,7 @@ fn modes_do_not_depend_on_the_umask() {
         for share in [Share::Owner, Share::Group, Share::All] {
             record(&dir.join(name).join(format!("{share:?}")), share);
         }
-        // One that is there, more open than it may be.
+        // An existing folder that is more open than it may be.
         let there = dir.join(name).join("there");
         fs::create_dir(&there).unwrap();
         fs::set_permissions(&there, Permissions::from_mode(0o777)).unwrap();
@@ -126,7 +126,7 @@ fn a_directory_has_one_session_also_if_that_writes_no_trace() {
         assert!(second.unwrap().contains("not empty"), "{output:?}");
         first.abandon();
         create().unwrap().finish().unwrap();
-        // A session without a trace leaves nothing.
+        // A session without a trace leaves no files.
         let left = fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(left == 0, output != Output::Trace, "{output:?}");
     }
@@ -205,12 +205,12 @@ fn a_directory_of_another_user_is_refused() {
         assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
     };
     if let Some(dir) = std::env::var_os(common::CHILD) {
-        // As nobody, where everybody may write.
+        // As the user nobody, in a directory where everybody may write.
         let dir = Path::new(&dir);
         refused(&dir.join("root"), 0, NOBODY);
         refused(&dir.join("link"), 0, NOBODY);
         Session::create(SessionConfig::new(dir.join("nobody"))).unwrap();
-        // Root may use a directory without any right, this user may not.
+        // Root may use a directory without any rights; this user may not.
         umask(Mode::from_raw_mode(0o777));
         let path = dir.join("masked");
         Session::create(SessionConfig::new(&path)).unwrap().finish().unwrap();
@@ -218,7 +218,8 @@ fn a_directory_of_another_user_is_refused() {
         return;
     }
     if !geteuid().is_root() {
-        // The tests' own user has one that it must not use: /proc's. In a namespace of users, that can be its own.
+        // The tests' own user must not use the directory of process 1, /proc/1. In a user namespace, that can
+        // be the user's own.
         if fs::metadata("/proc/1").unwrap().uid() != geteuid().as_raw() {
             let error = Session::create(SessionConfig::new("/proc/1")).unwrap_err();
             assert!(
@@ -241,7 +242,7 @@ fn a_directory_of_another_user_is_refused() {
         std::os::unix::fs::chown(dir.path().join(name), Some(NOBODY), None).unwrap();
     }
     symlink(dir.path().join("nobody"), dir.path().join("link")).unwrap();
-    // Root's own, by another's link.
+    // The directory is root's own, but the link to it is another user's.
     let planted = dir.path().join("planted");
     symlink(dir.path().join("root"), &planted).unwrap();
     std::os::unix::fs::lchown(&planted, Some(NOBODY), None).unwrap();
@@ -279,7 +280,7 @@ fn more_streams_than_descriptors_lose_nothing() {
             }
             guest.pass(&session);
         }
-        // The VMM has others to open.
+        // The VMM has other files to open.
         let others: Vec<_> = (0..20).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         drop(others);
     }

@@ -1,4 +1,4 @@
-//! Whether a drain loop may wait without a timer for what a session records.
+//! Tests whether a drain loop may wait without a timer for what a session records.
 
 use crate::common;
 use common::guest::Guest;
@@ -70,7 +70,7 @@ fn a_write_that_failed_is_tried_again_by_the_timer() {
     let (_dir, session) = session(|_| ());
     session.wake_by(|| ());
     tick(&session);
-    // The accounts cannot be replaced.
+    // The accounts cannot be replaced, because a folder has their name.
     let json = session.dir().join("session.json");
     std::fs::remove_file(&json).unwrap();
     std::fs::create_dir_all(json.join("in the way")).unwrap();
@@ -88,7 +88,7 @@ fn a_client_whose_records_were_discarded_keeps_no_failed_write() {
     session.wake_by(|| ());
     let mut guest = Guest::new(0);
     guest.emit(event_type!("tick"));
-    // Its file cannot be made: a folder has the name.
+    // The client's file cannot be made, because a folder has its name.
     let hidden = session.dir().join("ctf").join(".guest-000-0000");
     std::fs::create_dir_all(hidden.join("in the way")).unwrap();
     guest.pass(&session);
@@ -121,7 +121,7 @@ fn a_writer_rests_after_an_event_and_writes_the_accounts_once() {
 
     let sleeps = sleeps_in(Duration::from_secs(2), std::process::id());
 
-    // With a timer of a millisecond, it would be some 1,800.
+    // With a timer of a millisecond, there would be some 1,800 sleeps.
     assert!(sleeps["ht-writer"] < 300, "{sleeps:?}");
     let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
     let json: SessionJson = serde_json::from_str(&text).unwrap();

@@ -1,4 +1,5 @@
-//! Journals that no session writes: each is refused with its place, and the frames before it are a session.
+//! Journals that no session writes. Each is refused with the place of its fault, and the frames before that
+//! place make a session.
 
 use hypertrace_abi::event_type;
 use hypertrace_trace::receive::{MAX_FILES, ReceiveError, Received, receive};
@@ -16,7 +17,7 @@ const CLOSE: u16 = 4;
 const END: u16 = 5;
 const APPEND: u16 = 6;
 
-/// FNV-1a of 64 bits by words, as `frame.rs` says.
+/// Returns the FNV-1a sum of 64 bits by words, as in `frame.rs`.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |sum, chunk| {
         let mut word = [0; 8];
@@ -25,7 +26,7 @@ fn sum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// A journal that is made up.
+/// A forged journal.
 #[derive(Clone, Default)]
 struct Forged {
     bytes: Vec<u8>,
@@ -33,7 +34,7 @@ struct Forged {
 }
 
 impl Forged {
-    /// Begins with all descriptions.
+    /// Begins a journal with all descriptions.
     fn new() -> Forged {
         Forged::default()
             .frame(REPLACE, "classes.jsonl", 0, b"{}\n")
@@ -71,7 +72,7 @@ impl Forged {
         self
     }
 
-    /// Creates a file of this length.
+    /// Creates a stream file of length `len`.
     fn file(self, name: &str, len: u64) -> Forged {
         self.frame(CREATE, name, len, &[packet(UNIT, UNIT), packet(UNIT, len - UNIT)].concat())
     }
@@ -80,7 +81,7 @@ impl Forged {
         receive(&mut &self.bytes[..], dir, Share::Owner)
     }
 
-    /// Asserts that its last frame, which begins at `at`, is refused. Returns why.
+    /// Asserts that the journal's last frame, which begins at `at`, is refused. Returns the reason.
     #[track_caller]
     fn refused_at(&self, at: usize) -> String {
         let dir = TempDir::new().unwrap();
@@ -104,7 +105,7 @@ fn packet(content: u64, size: u64) -> Vec<u8> {
 }
 
 const NAME: &str = "guest-000-0000";
-/// Bytes of the file of that name.
+/// Size of the file `NAME` in bytes.
 const LEN: u64 = 10 * UNIT;
 
 #[test]

@@ -1,5 +1,5 @@
-//! A session that a killed process left: what its rings still hold becomes a session of its own,
-//! and no number in its files is believed unseen.
+//! A session that a killed process left: the records that its rings still hold become a session of their own,
+//! and no number in its files is used unchecked.
 
 use crate::common;
 use common::guest::Guest;
@@ -44,7 +44,7 @@ fn point(n: u32) -> ReferencePoint<'static> {
     }
 }
 
-/// One that was killed: its session, and its guest with 10 events in the ring.
+/// Leaves a killed session whose guest has 10 events in the ring.
 fn killed(dir: &Path) -> ([u8; 16], Guest) {
     let session = Session::create(config(dir)).unwrap();
     session.attach("thread");
@@ -62,12 +62,12 @@ fn killed(dir: &Path) -> ([u8; 16], Guest) {
     for n in 0..10u64 {
         guest.emit(event_type!("e", n));
     }
-    // Its destructor would not write anything either.
+    // A drop writes nothing, just as a kill writes nothing.
     drop(session);
     (uuid, guest)
 }
 
-/// Takes what is in the ring, as `hypertrace recover` does.
+/// Recovers what is in the ring, as `hypertrace recover` does.
 fn recover(dir: &Path, uuid: [u8; 16], guest: &mut Guest) -> Result<Summary, SessionError> {
     Session::recover(config(dir), uuid, |session| take(session, guest))
 }
@@ -84,7 +84,7 @@ fn json(dir: &Path) -> SessionJson {
     serde_json::from_slice(&fs::read(dir.join("session.json")).unwrap()).unwrap()
 }
 
-/// All files below a directory, with their contents and the times of their last changes.
+/// Returns all files below a directory, with their contents and the times of their last changes.
 pub fn fingerprint(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -103,7 +103,7 @@ pub fn fingerprint(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
 fn what_is_left_in_the_ring_is_a_session_of_its_own_and_the_killed_one_stays_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let (uuid, mut guest) = killed(dir.path());
-    // As a second after the beginning.
+    // The accounts look as they did a second after the beginning.
     let mut old = json(dir.path());
     let stream = StreamJson { domain: Domain::Guest, name: "guest".into(), ..Default::default() };
     old.streams = vec![stream];
@@ -156,7 +156,7 @@ fn a_guests_own_clock_keeps_its_map() {
     assert!(a.offset_ns.abs_diff(b.offset_ns) < 10, "{a:?} {b:?}");
 }
 
-/// The clocks that `classes.jsonl` has are not in `session.json` of a killed process.
+/// Returns the clocks of a killed process: some are in `classes.jsonl` and not in `session.json`.
 fn json_with_clocks(dir: &Path) -> Vec<ClockJson> {
     let mut clocks = json(dir).clocks;
     let text = fs::read(dir.join("classes.jsonl")).unwrap();
@@ -167,7 +167,7 @@ fn json_with_clocks(dir: &Path) -> Vec<ClockJson> {
     clocks
 }
 
-/// Fills the ring until so many more events are lost.
+/// Fills the ring until `events` more events are lost.
 fn lose(guest: &mut Guest, events: u64) {
     let mut lost = 0;
     while lost < events {
@@ -183,7 +183,7 @@ fn losses_that_the_killed_process_had_counted_are_not_counted_again() {
         let mut guest = Guest::new(0);
         for generation in 0..generations {
             if generation > 0 {
-                // As for a guest that boots. Its last losses are after its last packet.
+                // As when a guest boots. The last losses come after the last packet.
                 guest.poke(guest_page::LOST_FULL, 35);
                 guest.discard_unread(&session);
                 session.begin_generation(0, &[]);
@@ -231,7 +231,7 @@ fn a_session_whose_last_epoch_has_events_of_the_host_alone_is_recovered() {
 fn a_second_recovery_is_refused_and_one_that_was_killed_is_begun_anew() {
     let dir = tempfile::tempdir().unwrap();
     let (uuid, mut guest) = killed(dir.path());
-    // Half of an earlier one.
+    // The directory has half of an earlier recovery.
     fs::create_dir_all(dir.path().join(".recovered/.ctf")).unwrap();
     fs::write(dir.path().join(".recovered/.ctf/guest-000-0000"), "half").unwrap();
 
@@ -280,8 +280,8 @@ fn a_session_that_was_ended_or_is_another_is_refused() {
     assert!(ended.to_string().contains("was ended"), "{ended}");
 }
 
-/// Kills a session with texts of other clients that came before and after `text`, of which an honest client has events in its
-/// ring. Returns the summary after the recovery.
+/// Kills a session in which other clients brought texts before and after `text`, of which an honest client
+/// has events in its ring. Returns the summary after the recovery.
 #[track_caller]
 fn recovered_beside(before: &[String], text: &str, after: &[String]) -> Summary {
     let dir = tempfile::tempdir().unwrap();
@@ -327,7 +327,7 @@ fn a_text_of_another_client_with_the_same_id_leaves_a_clients_own_known() {
 
 #[test]
 fn numbers_that_cannot_be_are_refused_with_their_place() {
-    // Of the first packet with events.
+    // These numbers are in the first packet with events.
     for (offset, bytes, part) in [
         (0, &[0xee; 4][..], "no packet begins here"),
         (4, &[0xee; 4], "another session"),

@@ -1,4 +1,4 @@
-//! Code of others that an emit calls may call the session again.
+//! Foreign code that an emit calls may call the session again.
 
 use crate::common;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use hypertrace_trace::Session;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// A field that calls a session while it is put into its record.
+/// A field that calls a session while the field is put into its record.
 #[derive(Clone, Copy)]
 struct Calls<'a>(&'a dyn Fn());
 

@@ -1,4 +1,4 @@
-//! Sessions from create to finish, as babeltrace2 reads them.
+//! Sessions from their creation to their end, as babeltrace2 reads them.
 
 use crate::common;
 use common::guest::Guest;
@@ -22,13 +22,13 @@ fn json(session: &Session) -> SessionJson {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Limits of a session, as docs/threat-model.md has them.
+/// Limits of a session, as in docs/threat-model.md.
 const MAX_RESTARTS: u32 = 64;
 const MAX_GENERATIONS: u32 = 64;
 const MAX_CLOCKS: usize = 64;
 const MAX_SESSION_CLOCKS: usize = 1_024;
 
-/// Finishes, and compares what the summary says with what the reader counts.
+/// Finishes the session, and compares the summary with what the reader counts.
 fn finish(session: Session) -> (hypertrace_trace::Summary, Vec<String>) {
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();
@@ -147,7 +147,7 @@ fn a_reference_point_may_come_with_its_schema_in_the_same_pass() {
     guest.emit(event_type!("e", x = 1u64));
     assert_eq!(session.reference_point(&point(id_of("e(x:u64)"), &[2])), Status::Recorded);
     session.begin_pass();
-    // Recorded after the note, so it is drained in the next pass.
+    // This point is recorded after the head was noted, so the next pass drains it.
     session.reference_point(&point(id_of("e(x:u64)"), &[3]));
     guest.drain(&session);
     session.end_pass();
@@ -291,7 +291,7 @@ fn impossible_times_are_clamped_and_kept() {
     guest.pass(&session);
     let (summary, lines) = finish(session);
     assert_eq!(summary.ring_events, 6);
-    // now + 5 and the last are earlier than the clamped time of the future one.
+    // now + 5 and the last time are earlier than the clamped time of the future event.
     assert_eq!(summary.faults["time_future"], 1, "{summary:?}");
     assert_eq!(summary.faults["time_backwards"], 4);
     assert_eq!(summary.time_faults, 5);
@@ -318,8 +318,8 @@ fn a_client_whose_time_does_not_fit_gets_its_own_clock() {
     assert!(lines.is_empty() || lines.len() == 5, "{lines:#?}");
 }
 
-/// Returns how many nanoseconds later than the host's a reading is by the estimate of the guests' clock, which
-/// is the host's counter.
+/// Returns how many nanoseconds a reading is later than the host's by the estimated map of the guests' clock,
+/// which really is the host's counter.
 fn off(session: &Session, raw: u64) -> i128 {
     let json = json(session);
     let unix = |clock: &ClockJson| {
@@ -329,7 +329,7 @@ fn off(session: &Session, raw: u64) -> i128 {
     unix(&json.clocks[1]) - unix(&json.clocks[0])
 }
 
-/// Makes points of clients. The counter of each is said to be ahead by so many ticks.
+/// Makes reference points of clients. Each client claims that its counter is ahead by a number of ticks.
 fn points(session: &Session, clients: &[(u32, u64)]) -> u64 {
     let mut seen = 0;
     for n in 1..=20 {
@@ -356,7 +356,7 @@ fn plain_events_of_one_client_do_not_move_the_times_of_one_that_has_points() {
     let seen = points(&session, &[(0, 0)]);
     std::thread::sleep(std::time::Duration::from_millis(20));
     let mut hostile = Guest::new(1);
-    // As far ahead as it may be without a fault.
+    // This time is as far ahead as it may be without a fault.
     let now = ticks();
     hostile.emit_at(now + (now - began) * 9 / 10, event_type!("e", x = 2u64));
     hostile.pass(&session);
@@ -417,7 +417,7 @@ fn a_holder_without_a_tsc_gets_a_clock_of_its_kind() {
         ["tsc", "tsc", "monotonic_raw"]
     );
     assert_eq!(clocks[2].frequency, 1_000_000_000);
-    // In order of time, as both maps are near the truth.
+    // The events are in order of time, because both maps are near the truth.
     assert!(lines.is_empty() || lines.last().unwrap().contains("x = 2"), "{lines:#?}");
 }
 
@@ -425,7 +425,8 @@ fn a_holder_without_a_tsc_gets_a_clock_of_its_kind() {
 fn the_rate_of_a_guests_counter_is_the_hosts_only_if_the_guest_has_such_a_counter() {
     let cntvct = 2_u64 << 56;
     for (word, kind, frequency) in [
-        // What it is by itself; what older guests write; an impossible frequency.
+        // The guest's true counter, which is the host's; a word of older guests; an impossible frequency;
+        // another frequency.
         (None, "host", None),
         (Some(0), "counter", None),
         (Some(cntvct | 999_999), "cntvct", None),
@@ -436,7 +437,7 @@ fn the_rate_of_a_guests_counter_is_the_hosts_only_if_the_guest_has_such_a_counte
         if let Some(word) = word {
             guest.poke(guest_page::COUNTER, word);
         }
-        // Before the record of its lease.
+        // This point comes before the record of the lease.
         session.reference_point(&point(id::HYPERTRACE, &[]));
         guest.pass(&session);
         guest.emit(event_type!("e", x = 1u64));
@@ -516,7 +517,7 @@ fn a_flight_recorder_reports_overwritten_events() {
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();
     assert!(summary.ring_events > 5_000);
-    // The lease record is one of those that are gone.
+    // The lease record is one of the overwritten records.
     assert_eq!(summary.ring_events + summary.lost, 50_001, "{summary:?}");
     let Some(read) = babeltrace2::read(&ctf) else { return };
     assert!(read.complete() > 0 && read.stderr.contains("Tracer discarded"));
@@ -647,7 +648,7 @@ fn each_epoch_may_begin_files_and_clocks_anew() {
     let (summary, _) = finish(session.clone());
     assert_eq!((summary.ring_events, summary.time_faults, summary.lost), (guests, 0, 0));
     let (clocks, files) = (json(&session).clocks.len() as u64, files(&session) as u64);
-    // And the host's clock, and those of the guest's first holder.
+    // Two more clocks are the host's, and that of the guest's first holder.
     assert_eq!((clocks, files), (guests + 2, guests + 1));
 }
 
@@ -670,7 +671,7 @@ fn a_guest_that_is_reset_in_a_loop_begins_a_bounded_number_of_files() {
     let mut events = 0;
     let generations = 2 * MAX_GENERATIONS;
     for generation in 1..=generations {
-        // Its own doing: a clock that begins anew again and again.
+        // The guest's own doing: its clock begins anew again and again.
         let again = if generation % 2 == 0 { 3 * u64::from(MAX_RESTARTS) / 2 } else { 1 };
         let mut guest = Guest::new(0);
         for n in 0..again {
@@ -708,12 +709,12 @@ fn an_honest_guest_may_be_reset_as_often_as_there_are_clocks() {
 fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
     let (_dir, session) = session(|_| ());
     let mut guests = [Guest::new(0), Guest::new(1), Guest::new(2)];
-    // And a new epoch allows as much again, no more.
+    // A new epoch allows as much again, and no more.
     for epoch in 1..=2 {
         session.begin_epoch(epoch);
         for n in 0..3 * u64::from(MAX_RESTARTS) {
             boot(&session, &mut guests[0], n);
-            // These need a clock each time, too. One alone spends its files before the clocks.
+            // These guests also need a clock each time. One guest alone uses up its files before the clocks.
             boot_at((2 * n + 1) << 40, &session, &mut guests[1], n);
             boot_at((2 * n + 2) << 40, &session, &mut guests[2], n);
         }
@@ -723,7 +724,7 @@ fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
     let (summary, _) = finish(session.clone());
     assert!(summary.time_faults > 0);
     assert_eq!(summary.ring_events, 18 * u64::from(MAX_RESTARTS));
-    // The host's, and in each epoch those that guests share, and the first of each guest.
+    // The host's clock, and in each epoch the shared clocks of the guests and the first clock of each guest.
     let (most, clocks) = (1 + 2 * (MAX_CLOCKS - 1 + 3), json(&session).clocks.len());
     assert!(clocks <= most, "{clocks} clocks");
 }
@@ -745,7 +746,7 @@ fn the_host_handles_points_that_have_triggers_and_no_others() {
     assert_eq!(handled(), names(&["measured_begin"]));
 }
 
-/// CLOCK_MONOTONIC_RAW, nanoseconds.
+/// Returns CLOCK_MONOTONIC_RAW in nanoseconds.
 #[allow(unsafe_code)]
 fn monotonic_raw() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,5 +1,4 @@
-//! The file of declared events, where the threads that fill the rings are not the
-//! VMM's own.
+//! The file of declared events, if other threads than the VMM's own fill the rings.
 
 use crate::common;
 use common::guest::Guest;
@@ -15,8 +14,7 @@ use rustix::process::geteuid;
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
 
-/// Events of the file, by id; panics where a record does not end with the next one's
-/// begin.
+/// Returns the events of the file, by id. Panics if a record does not end where the next one begins.
 fn events(file: &[u8]) -> Vec<(u64, usize)> {
     let half = |at: usize| u32::from_ne_bytes(file[at..at + 4].try_into().unwrap()) as usize;
     let word = |at: usize| u64::from_ne_bytes(file[at..at + 8].try_into().unwrap());
@@ -45,12 +43,12 @@ fn records_of_a_relay_that_are_no_events_are_not_in_the_file() {
         let emit = relay.producer.emit(NewRecord::of_id(id, Words(words)).with_flags(flags), ticks);
         assert_eq!(emit, Emit::Recorded);
     };
-    // A point without a point's prefix, and what is no point, both unknown.
+    // A point without a point's prefix, and a record that is no point. Both are unknown.
     emit(id_of("none()"), Flags::REFERENCE_POINT | Flags::GUEST_HYPERTRACE, &[1, 2]);
     emit(id_of("none()"), Flags::empty(), &[1]);
     // A declared event that lacks arguments.
     emit(guest_hypertrace::EVENT.id(), Flags::empty(), &[1, 2, 3]);
-    // One that has all.
+    // A declared event that has all arguments.
     emit(guest_hypertrace::EVENT.id(), Flags::empty(), &[7; 10]);
     relay.pass(&session);
     session.finish().unwrap();

@@ -1,5 +1,5 @@
-//! Reference points and the texts that they need: each pass reads the schema logs before the host rings, so that no
-//! point waits, and reads no more of them than a bound.
+//! Reference points and the texts that they need. Each pass reads the schema logs before the host rings, so
+//! that no point waits, and reads a bounded part of the logs.
 
 use crate::common;
 use common::guest::{Guest, geometry};
@@ -12,7 +12,7 @@ use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::Session;
 
-/// A reference point of this client, by a text of its log.
+/// Makes a reference point of this client, by a text of its log.
 fn point(session: &Session, client: u32, text: &str) {
     let now = ticks();
     session.reference_point(&ReferencePoint {
@@ -27,7 +27,7 @@ fn point(session: &Session, client: u32, text: &str) {
     });
 }
 
-/// A pass in which the clients have no time: their texts are read, and no records are taken.
+/// Makes a pass in which the clients have no time: their texts are read, but no records are taken.
 fn short_pass(session: &Session, guests: &mut [Guest]) {
     session.begin_pass();
     for guest in guests {
@@ -58,7 +58,7 @@ fn a_log_that_is_always_full_delays_no_point() {
     let mut guests = [Guest::new(0), Guest::new(1)];
     guests[0].log("honest()");
     for pass in 1..=20 {
-        // The text of the first point never arrives; the second is in the same ring.
+        // The text of the first point never arrives. The second point is in the same ring.
         point(&session, 1, "unknown()");
         point(&session, 0, "honest()");
         while guests[1].logged < pass * guests[1].memory.schema.len() as u64 {
@@ -71,14 +71,14 @@ fn a_log_that_is_always_full_delays_no_point() {
     assert_eq!((summary.faults.len(), summary.faults["unknown_id"]), (1, 20), "{summary:?}");
 }
 
-/// Every other client fills its log before each pass. The honest one is the last of a pass.
+/// Every other client fills its log before each pass. The honest client is the last one in a pass.
 #[test]
 fn full_logs_of_many_clients_keep_no_text_of_another_one_unread() {
     const CLIENTS: u32 = 40;
     let (_dir, session) = common::session(|_| ());
     let geometry = Geometry { schema_bytes: 1 << 16, ..geometry() };
     let new = |client| Guest::with(client, &geometry, RingMode::Discard);
-    // The parts do not become smaller by a client's number.
+    // A client's part does not depend on its number.
     const HONEST: u32 = 1_000;
     let mut guests: Vec<Guest> = (0..CLIENTS - 1).chain([HONEST]).map(new).collect();
     short_pass(&session, &mut guests);
@@ -127,8 +127,8 @@ fn clients_that_come_all_at_once_have_no_part_of_that_pass() {
         before = read(&guests);
     }
 
-    // 256 KiB, and from the second pass on as much again.
-    // A new client's text is read in any case.
+    // The first pass reads 256 KiB, and each later one at most as much again. A new client's text is read in
+    // any case.
     assert!((32_768..33_000).contains(&most[0]), "{most:?}");
     assert!(most.iter().all(|words| *words < 2 * 32_768 + 100), "{most:?}");
     drop(session.finish().unwrap());

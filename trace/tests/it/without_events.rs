@@ -1,4 +1,4 @@
-//! A session in a VMM that declares no events: built without the feature `events`, or with it.
+//! A session in a VMM that declares no events, built with or without the feature `events`.
 
 use crate::common;
 use common::guest::Guest;

@@ -1,5 +1,5 @@
-//! Tests of the generated source: its shape, that it compiles with no warning,
-//! and that it traces the events and values of its calls.
+//! Tests of the generated source: its shape, that it compiles without a warning, and that it traces the
+//! events and values of its calls.
 
 use crate::compiled;
 use compiled::{Workshop, capability};
@@ -61,7 +61,7 @@ fn any_word_that_is_not_refused_can_be_a_name() {
         main inline allow doc derive clippy i8 u8 bool f64 u64 AsRef";
     let mut text = String::new();
     for word in words.split_whitespace() {
-        // Some are names of C's types, some those of the generated code.
+        // Some of these words are names of C's types, others are names in the generated code.
         for line in [
             format!("{word}(bool {word}, const char *on, unsigned {word}_) \"%d %20s %o\"\n"),
             format!("a_{word}(int {word}, char *out) \"%x %s\"\n"),

@@ -1,5 +1,5 @@
-//! The text of events is what C's printf writes: both are compiled and
-//! compared, for many conversions and values.
+//! Tests that the text of events is what C's printf writes: both are compiled and compared, for many
+//! conversions and values.
 
 use crate::compiled;
 use compiled::{Workshop, capability, run};
@@ -7,7 +7,7 @@ use hypertrace_trace_build::{MAX_ARGUMENTS, generate, parse};
 use std::fmt::Write;
 use std::process::Command;
 
-/// Definitions that the file of events can use and C does not have by itself.
+/// Definitions that the file of events can use, but C does not have by itself.
 const PRELUDE: &str = r#"
 #include <inttypes.h>
 #include <stdbool.h>
@@ -27,7 +27,7 @@ struct Value {
 /// Conversions that are tried with the same values of a type.
 struct Case {
     ty: &'static str,
-    /// As between quotes.
+    /// The conversions, as they stand between quotes.
     conversions: Vec<String>,
     values: Vec<Value>,
 }
@@ -46,14 +46,14 @@ fn format(conversions: &[String]) -> String {
     format!("\"{all}\"")
 }
 
-/// The conversions that QEMU's own files use for integers of at most 32 bits. Macros are spelled
-/// without their quotes.
+/// The conversions that QEMU's own files use for integers of at most 32 bits. Macros stand without their
+/// quotes.
 const QEMU_INT: &str = "%d %02d %2d %3d %4d %i %u %02u %o %x %01x %02x %03x %04x %05x %06x %08x \
     %.2x %.8x %2.2x %8.8x %X %04X %08X %PRId8 %PRIu8 %PRIx8 %02PRIx8 %PRIu16 %4PRIu16 %PRIx16 \
     %02PRIx16 %04PRIx16 %04PRIX16 %PRId32 %PRIi32 %PRIu32 %2PRIu32 %PRIx32 %1PRIx32 %02PRIx32 \
     %04PRIx32 %05PRIx32 %06PRIx32 %08PRIx32 %PRIX32 %04PRIX32";
 
-/// The same for 64 bits.
+/// The conversions that QEMU's own files use for integers of 64 bits.
 const QEMU_LONG: &str = "%ld %lu %llu %lx %08lx %zd %zu %zx %04zx %08zx %PRId64 %PRIi64 %PRIu64 \
     %03PRIu64 %PRIx64 %02PRIx64 %03PRIx64 %04PRIx64 %06PRIx64 %08PRIx64 %010PRIx64 %016PRIx64 \
     %PRIxPTR";
@@ -76,7 +76,7 @@ fn integers(bits: u32, signed: bool) -> Vec<Value> {
     ];
     let sign = if signed { 'i' } else { 'u' };
     let value = |value: i128| {
-        // C has no literal for the smallest.
+        // C has no literal for the smallest number.
         let c = if value == i64::MIN.into() {
             format!("({}LL - 1)", value + 1)
         } else {
@@ -201,7 +201,7 @@ fn a_width_that_is_an_argument_writes_the_same_as_c() {
             }
         }
     }
-    // No width of an argument is larger than the largest width of a format.
+    // An argument gives no larger width than the largest width of a format.
     rust.push_str("trace::e0(i32::MAX, 1, 7); trace::e0(i32::MIN, 1, 7);\n}\n");
     c.push_str("printf(\"[%999d] 7\\n[%-999d] 7\\n\", 1, 1); return 0; }\n");
     let workshop = Workshop::new();
@@ -219,7 +219,7 @@ fn a_width_that_is_an_argument_writes_the_same_as_c() {
     capability::used("cc");
 }
 
-/// Returns the file of events, and both programs that trace them.
+/// Returns the file of events, and the C and Rust programs that trace these events.
 fn programs(cases: &[Case]) -> (String, String, String) {
     let mut events = String::new();
     let mut c = format!("{PRELUDE}int main(void) {{\n");

@@ -1,11 +1,11 @@
-//! Whatever a file holds: no panic, and a place for each error; and what is
-//! valid is read as it was meant.
+//! Properties of all files: the parser does not panic, each error has a place, and valid text is read as it
+//! was meant.
 
 use hypertrace_trace_build::{EventDecl, MAX_ERRORS, generate, parse};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Pieces of which a file could be made, some of them wrong.
+/// Pieces that a file could consist of, some of them wrong.
 const PIECES: &[&str] = &[
     "a",
     "b",
@@ -87,7 +87,7 @@ const TEXTS: &[&str] = &[
     "`*_[x](y)<b>",
 ];
 
-/// An event as a file says it, and how it is to be read.
+/// An event as a file declares it, and how it should be read.
 #[derive(Clone, Debug)]
 struct Meant {
     name: String,

@@ -82,7 +82,7 @@ fn a_format_can_have_two_lines() {
     let event = event(r#"a(int x, int y) "x %d\n" "y %d""#);
 
     assert_eq!(event.format().pieces(), [Piece::Text("x %d\ny %d".to_owned())]);
-    // QEMU's reader of today refuses `\n`.
+    // The current reader of QEMU refuses `\n`.
     assert_eq!(event.declaration(), r#"a(int32_t x, int32_t y) "x %d\012y %d""#);
 }
 
@@ -126,7 +126,7 @@ fn a_declaration_has_the_types_that_qemus_reader_takes() {
         ("a(const struct S *x, Foo **y) \"%p %p\"", r#"a(void *x, void *y) "%p %p""#),
         ("a(char const *const x, _Bool y) \"%5s%u\"", r#"a(const char *x, bool y) "%5s%u""#),
         ("a(unsigned x, short y) \"%8.8x%% %.2x\"", r#"a(uint32_t x, int16_t y) "%08x%% %02x""#),
-        // Words that it looks for without what is before them.
+        // QEMU's reader searches for these words, whatever precedes them.
         (r#"a(void) "100%%mark C:\\new""#, r#"a(void) "100%%\155ark C:\134new""#),
     ];
     for (text, declaration) in spelled {
@@ -228,12 +228,12 @@ fn limits_are_reached() {
     assert_eq!(event(&text).arguments().len(), 10);
 }
 
-/// All events of a release of QEMU, as its package has them.
+/// Reads all events of a QEMU release, as its package has them.
 #[test]
 fn all_events_of_qemus_releases_are_read() {
     for name in ["qemu-system-x86_64", "qemu-backports-system-x86_64"] {
         let Some(program) = capability::program(name) else { continue };
-        // A fetched program is `bin/NAME`, beside the folder with its package's files.
+        // A fetched program is `bin/NAME`, next to the folder with the files of its package.
         let folder = program.ancestors().nth(2).expect("a path in a folder");
         let path = ["root/usr/share", "share"]
             .map(|share| folder.join(share).join("qemu/trace-events-all"))
@@ -244,7 +244,7 @@ fn all_events_of_qemus_releases_are_read() {
 
         let events = parse("trace-events-all", &text).unwrap_or_else(|errors| panic!("{errors}"));
 
-        // A line that is neither empty nor a comment is an event.
+        // Each line that is neither empty nor a comment declares an event.
         let is_event = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with('#');
         assert_eq!(events.len(), text.lines().filter(is_event).count());
         assert!(events.len() > 2_000, "{}", events.len());

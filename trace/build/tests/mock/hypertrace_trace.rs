@@ -1,5 +1,4 @@
-//! A mock of `hypertrace-trace`: every event is on, and its output to the
-//! backends is printed.
+//! A mock of `hypertrace-trace`: every event is on, and the output for the backends is printed.
 
 /// Items that generated code uses.
 pub mod generated {
@@ -154,7 +153,7 @@ macro_rules! probe_lazy {
 }
 
 /// # Safety
-/// It is only marked as the real probe is.
+/// Safe to call with any arguments. The function is only marked as the real probe is.
 pub unsafe fn probe_arguments<const N: usize>(arguments: [isize; N]) -> usize {
     std::hint::black_box(arguments).len()
 }

@@ -1,5 +1,4 @@
-//! A mock of the attribute of `linkme`: returns the item unchanged, without the
-//! attribute that the real one removes.
+//! A mock of the attribute of `linkme`: returns the item without the attribute that the real one removes.
 
 use proc_macro::{TokenStream, TokenTree};
 

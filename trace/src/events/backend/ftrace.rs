@@ -1,9 +1,9 @@
 //! `ftrace`: events in the kernel's own trace, between the kernel's events.
 //!
 //! An instance's `trace_marker` takes events as text: formatted on the stack, and written by one write of
-//! exactly the bytes needed. Its `trace_marker_raw` takes raw events: the event's id as a u32, which the
-//! kernel shows, then the words of the payload. Both are synchronous: half a microsecond of system call per
-//! event.
+//! exactly the bytes needed. An instance's `trace_marker_raw` takes raw events: the event's id as a u32,
+//! which the kernel shows, then the words of the payload. Both files are synchronous: half a microsecond of
+//! system call per event.
 
 use crate::events::line::Line;
 use hypertrace_abi::atomic::AtomicU64;

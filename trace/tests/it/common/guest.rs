@@ -1,4 +1,4 @@
-//! A client of a guest: its memory on the heap, and both sides of it.
+//! A client of a guest: its memory on the heap, and both sides of the ring.
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::ticks;
@@ -15,18 +15,18 @@ use hypertrace_abi::sink::Drained;
 use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::Session;
 
-/// A client; its memory is leaked, as tests are short.
+/// A client, whose memory is leaked because tests are short.
 pub struct Guest {
     pub client: u32,
     pub area: &'static [AtomicU64],
     pub memory: ClientMemory<'static>,
     pub producer: Producer<'static>,
     pub consumer: ConsumerState,
-    /// Words that [`Guest::log`] has written to the schema log.
+    /// Number of words that [`Guest::log`] has written to the schema log.
     pub logged: u64,
 }
 
-/// Sizes for tests: a small ring.
+/// Returns sizes for tests, with a small ring.
 pub fn geometry() -> Geometry {
     Geometry { ring_bytes: 1 << 18, block_bytes: 1 << 14, ..Geometry::default() }
 }
@@ -45,12 +45,12 @@ impl Guest {
         Guest { client, area, memory, producer, consumer: ConsumerState::default(), logged: 0 }
     }
 
-    /// Another holder takes the client over.
+    /// Lets another holder take the client over.
     pub fn lease(&mut self, token: u64, name: &str, now: u64) {
         self.lease_with(token, name, now, ClockKind::Tsc);
     }
 
-    /// The same, by a holder that stamps with that clock.
+    /// Lets a holder that stamps with `clock` take the client over.
     pub fn lease_with(&mut self, token: u64, name: &str, now: u64, clock: ClockKind) {
         self.producer.release();
         self.producer = lease(self.memory, token, name, now, clock);
@@ -68,22 +68,23 @@ impl Guest {
         session.drain(self.client, &mut Consumer::new(self.memory, &mut self.consumer))
     }
 
-    /// A whole pass, to the ring's end.
+    /// Makes a whole pass, to the ring's end.
     pub fn pass(&mut self, session: &Session) {
         session.begin_pass();
         while self.drain(session).more {}
         session.end_pass();
     }
 
-    /// The end: what the session could not take is lost, and it looks at that.
+    /// Ends the session's reading: records that the session could not take are lost, and the session notes
+    /// that.
     pub fn discard_unread(&mut self, session: &Session) {
         let mut consumer = Consumer::new(self.memory, &mut self.consumer);
         consumer.discard_unread(&mut vec![0; consumer.stage_words()]);
         session.drain(self.client, &mut consumer);
     }
 
-    /// Writes a text to the schema log, whether there is room or not, past the
-    /// producer; for a guest that does not use it.
+    /// Writes a text to the schema log, past the producer and whether there is room or not. For a guest that
+    /// does not use the producer's log.
     pub fn log(&mut self, text: &str) {
         let mut put = |value| {
             let at = self.logged as usize % self.memory.schema.len();
@@ -109,8 +110,7 @@ impl Guest {
         self.producer.emit(NewRecord::of_id(id_of(text), Words(words)), ticks)
     }
 
-    /// A word that the guest can write: page G by index, then as in
-    /// `hypertrace_abi::layout`.
+    /// Writes a word that the guest can write: page G by index, then as in `hypertrace_abi::layout`.
     pub fn poke(&self, word: usize, value: u64) {
         self.area[word].store(value, Ordering::Relaxed);
     }
@@ -128,7 +128,7 @@ fn lease(
     Producer::lease(memory, state, Lease::new(token, clock, now, &info), false)
 }
 
-/// Two texts of one hash, by brute force: 32 bits are not many.
+/// Finds two texts with the same hash by brute force: 32 bits are not many.
 pub fn collision() -> (String, String) {
     let mut seen = std::collections::HashMap::new();
     (0..)

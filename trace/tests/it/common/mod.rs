@@ -1,4 +1,4 @@
-//! Sessions, and clients of a guest.
+//! Sessions, and clients of a guest, for tests.
 #![allow(dead_code)] // each test file uses a part
 
 use hypertrace_test_support::babeltrace2;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 pub mod guest;
 
-/// A session in a directory of its own, which goes with it.
+/// Returns a session in a directory of its own, which is removed with the returned value.
 pub fn session(
     with: impl FnOnce(&mut hypertrace_trace::SessionConfig),
 ) -> (tempfile::TempDir, hypertrace_trace::Session) {
@@ -18,19 +18,18 @@ pub fn session(
     (dir, session)
 }
 
-/// The environment variable that is set in a test's child process.
+/// Name of the environment variable that is set in a test's child process.
 pub const CHILD: &str = "HYPERTRACE_TEST_CHILD";
 
-/// A command that runs one test of this binary again as a child, which finds
-/// `value` in [`CHILD`].
+/// Returns a command that runs one test of this binary again as a child, which finds `value` in [`CHILD`].
 pub fn child(test: &str, value: &Path) -> Command {
     let mut command = hypertrace_test_support::child::alone(test);
     command.env(CHILD, value);
     command
 }
 
-/// Finishes a session with an honest client 0, which emitted this many events called
-/// `honest`. Checks that a reader gets all of them, and reports nothing but losses.
+/// Finishes a session with an honest client 0, which emitted `emitted` events called `honest`. Checks that a
+/// reader gets all of these events, and reports nothing but losses.
 pub fn check_honest(session: hypertrace_trace::Session, emitted: u64, seed: u64) {
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();
