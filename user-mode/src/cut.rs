@@ -1,8 +1,8 @@
-//! A segment's file that is cut off while it is mapped: the next look at it ends the process with a message instead of
-//! a core.
+//! Handles a segment's file that is cut off while it is mapped: the next access to the lost part ends the
+//! process with a message instead of a core.
 //!
-//! It does not continue: words that are not there would be recorded as if they
-//! were. The part that was committed to the session is whole, as after any kill.
+//! The process does not continue, because it would record words that are not there as if they were. The part
+//! that was committed to the session is whole, as after any kill.
 //!
 //! Unsafe, because a signal handler makes system calls.
 #![allow(unsafe_code)]
@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 /// State of the handler.
 struct Watched {
-    /// Where the segment is mapped.
+    /// Addresses where the segment is mapped.
     at: Range<usize>,
     said: String,
 }
@@ -23,11 +23,11 @@ static WATCHED: OnceLock<Watched> = OnceLock::new();
 
 /// Watches this segment's file: if a process that can write to the file
 /// truncates it, this process writes `said` to stderr and ends with status 1.
-/// For programs that only trace others; a memfd cannot be truncated. It can be
-/// called once in a process, and a watched segment must not be unmapped.
+/// For programs that only trace others; a memfd cannot be truncated. This function can be called once in a
+/// process, and a watched segment must not be unmapped.
 ///
 /// # Errors
-/// If another is watched already.
+/// If the process watches a segment already.
 pub fn end_if_cut(segment: &Segment, said: &str) -> io::Result<()> {
     let watched = Watched { at: segment.mapping().range(), said: format!("{said}\n") };
     let is_first = WATCHED.set(watched).is_ok() && bus_error::watch(end_if_in_segment);

@@ -1,4 +1,4 @@
-//! Draining rings, and the thread that does it while the other one sleeps.
+//! Drains rings, on a thread of its own while the thread that answers points sleeps.
 
 use crate::state::{HostState, PANICS, ThreadCounts};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
@@ -19,65 +19,69 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Shortest time between two boots of a guest. Each begins a generation, and a guest that
-/// boots all the time must not fill the session with them.
+/// Shortest time between two boots of a guest. Each boot begins a generation, and a guest that boots all the
+/// time must not fill the session with generations.
 const BOOT: Duration = Duration::from_millis(200);
 
-/// Time for which a VM's memory that was replaced must not change again: who restores a VM writes it page by page.
+/// Time for which a VM's memory must not change again after it was replaced: a VMM that restores a VM writes
+/// the memory page by page.
 const SETTLES: Duration = Duration::from_millis(200);
 
-/// Most time that is waited for that.
+/// Longest time that the host waits until the memory has not changed for [`SETTLES`].
 const MAX_SETTLING: Duration = Duration::from_secs(5);
 
-/// Every so many passes look at all clients, also at those that never rang, drain them whatever their heads say, and give memory
-/// back. A client whose bell another program keeps silent waits for its first point as long.
+/// Number of passes after which one pass looks at all clients, even those that never rang, drains them
+/// whatever their heads say, and gives memory back. If another program keeps a client's bell silent, that
+/// client waits as long for its first point.
 const ALL_EVERY: u64 = 16;
 
-/// Part of a ring, 1/32, that a ring's head has passed before it is worth to give the ring's memory back.
+/// Part of a ring, 1/32, by which the ring's head must have moved before giving the ring's memory back is
+/// worth it.
 const GROWN_PART: u64 = 32;
 
-/// State of the drain: the clients, and their turns.
+/// State of the drain: the clients, and whose turn it is.
 pub(crate) struct Drain<S> {
     state: Arc<HostState>,
     sink: Arc<S>,
-    /// Ticks of one client in one pass.
+    /// Number of ticks that one client gets in one pass.
     share: u64,
     clients: Clients,
     /// The bells at the last look.
     bells: Vec<u64>,
     idle: IdleDetector,
-    /// When the sink has something to do of its own.
+    /// Time at which the sink has work of its own to do.
     sink_due: Duration,
-    /// Begin of the times in `idle` and `sink_due`.
+    /// Begin from which `idle` and `sink_due` count time.
     begun: Instant,
-    /// When the guest's last boot was seen: the raw counter.
+    /// Raw counter when the host saw the guest's last boot.
     booted: Option<u64>,
     /// Events lost in processes that hold no client.
     unattached: Total,
-    /// Looks at that total that found a number which cannot be.
+    /// Number of looks at that total that found an impossible number.
     bad_totals: u64,
     settling: Option<Settling>,
     /// Each client's head when its ring's memory was given back.
     given_back: Box<[u64]>,
-    /// Whether a process was seen to lock a client. If not, threads of this process may use clients without locks, and
-    /// no ring is known to be unused.
+    /// Whether the host has seen a process lock a client. If not, threads of this process may use clients
+    /// without locks, and the host cannot tell which rings are unused.
     has_locks: bool,
-    /// Times that the memory of this session was replaced by an older one, and by another host's.
+    /// Number of times that memory of this session at an earlier time replaced the memory. `taken_over` is
+    /// the number of times that another host's memory did.
     rollbacks: u64,
     taken_over: u64,
 }
 
-/// The memory was replaced, or is being replaced, as by a restored VM.
+/// State while the memory is being replaced, as when a VM is restored.
 #[derive(Default)]
 struct Settling {
-    /// When this began, and when the last change was seen: the raw counter.
+    /// Raw counter when the change began. `last` is the raw counter when the host saw the last change.
     first: u64,
     last: u64,
-    /// Each client's tail, which the host alone stores.
+    /// Tail of each client, which the host alone stores.
     tails: Vec<u64>,
 }
 
-/// What the sink knows of a client, to be told again.
+/// What the sink knows of a client, kept to tell the sink again.
 struct Known {
     client: u32,
     clock: ClockKind,
@@ -92,7 +96,7 @@ impl Known {
     }
 }
 
-/// Drains while the thread that answers points sleeps: once in a period while there are events, and less often
+/// Drains while the thread that answers points sleeps: once a period while there are events, and less often
 /// while there are none. Drains all that is left at the end.
 pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>) -> ThreadCounts {
     // A panic in a sink may leave counters out of date, but nothing half-written.
@@ -152,12 +156,12 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Drains every client for a share of time, with a call of `between` before
-    /// each step and at the end. Only looks at the heads and bells where nothing has moved since the pass before, and nobody
-    /// asked for this one. Returns the time until the next pass: none if some client has more.
+    /// Drains every client for a share of time, and calls `between` before each step and at the end. If
+    /// nothing has moved since the pass before, and nobody asked for this pass, only looks at the heads and
+    /// bells. Returns the time until the next pass: zero if some client has more.
     pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> Duration {
-        // ORDERING: pairs with the Release in `wake_drain`: what a pass was requested
-        // for is seen by this one, or is requested again.
+        // ORDERING: pairs with the Release in `wake_drain`: this pass sees what it was requested for, or
+        // another request follows.
         let is_requested = self.state.is_drain_due.swap(false, Ordering::Acquire);
         let looks_at_all = self.state.passes.load(Relaxed).is_multiple_of(ALL_EVERY);
         let is_settling = self.is_settling();
@@ -171,8 +175,8 @@ impl<S: EventSink> Drain<S> {
         if is_point_due {
             self.state.is_point_due.store(true, Relaxed);
         }
-        // Wakes the points thread in place of a program that died, or misbehaved, between its bell
-        // and the wake, or whose bell another program silences.
+        // Wakes the points thread in place of a program that died or misbehaved between its bell and the
+        // wake, or whose bell another program silences.
         if self.state.sleeps.load(Relaxed) && (is_point_due || !self.state.is_asleep()) {
             self.state.wake_points();
         }
@@ -213,7 +217,7 @@ impl<S: EventSink> Drain<S> {
         !stayed || self.has_rung()
     }
 
-    /// Returns the time until the next pass, after one at `now` that found nothing (`is_quiet`).
+    /// Returns the time until the next pass, after a pass at `now`. `is_quiet`: that pass found nothing.
     fn wait(&mut self, is_quiet: bool, now: Duration) -> Duration {
         let HostState { segment, policy, .. } = &*self.state;
         let idle = self.idle.idle_for(is_quiet, now);
@@ -227,12 +231,13 @@ impl<S: EventSink> Drain<S> {
         wait
     }
 
-    /// Returns whether this thread looks for the points of a VM while the other one sleeps.
+    /// Returns whether this thread looks for the points of a VM while the thread that answers points sleeps.
     fn looks_for_points(&self) -> bool {
         self.state.is_remote && self.state.is_polled.load(Relaxed)
     }
 
-    /// Beats. Returns whether the memory of a VM is being replaced, so that nothing in it can be relied on.
+    /// Increments the beat. Returns whether the memory of a VM is being replaced, so that nothing in the
+    /// memory can be relied on.
     fn is_settling(&mut self) -> bool {
         let state = Arc::clone(&self.state);
         let segment = &state.segment;
@@ -264,9 +269,9 @@ impl<S: EventSink> Drain<S> {
         is_settling
     }
 
-    /// Begins anew with memory of another time. What the rings hold was emitted before that: nothing relates its
-    /// times to the host's, so it is a generation of its own. What the memory's last host took out of the
-    /// rings is not taken again.
+    /// Begins anew with memory of another time. Nothing relates the times of the records in the rings, which
+    /// were emitted before, to the host's time, so these records make a generation of their own. The host
+    /// does not take again what the memory's last host took out of the rings.
     fn take_over(&mut self) {
         let state = Arc::clone(&self.state);
         let segment = &state.segment;
@@ -279,9 +284,9 @@ impl<S: EventSink> Drain<S> {
         // ORDERING: as in `Host::start`.
         local.state().store(State::Serving as u32, Ordering::Release);
         self.unattached.replace(local.lost_unattached().load(Relaxed));
-        // No version that a guest of any time knows.
+        // A version that no guest of any time knows.
         state.versions.mask.store(ticks(), Relaxed);
-        // Points from before are of the epoch before.
+        // Points that the sink has from before belong to the epoch before.
         drain::pass(&*self.sink, |_, settings| self.set(&settings));
         let mut known = Vec::new();
         if is_rollback {
@@ -308,8 +313,8 @@ impl<S: EventSink> Drain<S> {
         state.is_settling.store(false, Relaxed);
     }
 
-    /// Begins a generation, of records that were found in the rings or of those that come. `found`: since when the memory
-    /// has been that of another time.
+    /// Begins a generation. `found` is the time since which the memory has been that of another time, if the
+    /// generation is of records found in the rings; `None` if it is of records to come.
     fn begin_generation(&mut self, known: &[Known], found: Option<u64>) {
         let texts =
             Vec::from_iter(known.iter().map(|k| Vec::from_iter(k.texts.iter().map(|t| &**t))));
@@ -329,8 +334,8 @@ impl<S: EventSink> Drain<S> {
         });
     }
 
-    /// Begins a generation if a VM's guest has booted since: what the rings hold is of the last boot,
-    /// and the new guest waits until they are empty.
+    /// Begins a generation if a VM's guest has booted since the last look. The rings hold records of the last
+    /// boot, and the new guest waits until the rings are empty.
     fn look_at_boot(&mut self) {
         let state = Arc::clone(&self.state);
         let local = state.segment.local();
@@ -353,11 +358,11 @@ impl<S: EventSink> Drain<S> {
             self.begin_generation(&[], None);
             self.empty();
         }
-        // ORDERING: pairs with the guest's Acquire load: it finds empty rings.
+        // ORDERING: pairs with the guest's Acquire load: the guest finds empty rings.
         local.boot_seen().store(boot, Ordering::Release);
     }
 
-    /// Makes the clients' memory as it was at first, but for the version of the mask.
+    /// Resets the clients' memory to its first state, except for the version of the mask.
     fn empty(&mut self) {
         let state = Arc::clone(&self.state);
         let (relays, all) = state.segment.clients();
@@ -373,24 +378,24 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Finds clients that were used though they never rang.
+    /// Marks clients that were used although they never rang.
     fn look_at_all(&self) {
         let HostState { segment, is_used, .. } = &*self.state;
         for (number, is_used) in (0..).zip(is_used) {
             if let Some(memory) = segment.client(number).filter(|_| !is_used.load(Relaxed)) {
                 let is_touched = |word: &usize| memory.guest[*word].load(Relaxed) != 0;
                 let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY, LOST_UNATTACHED, SLOT];
-                // The other thread may have found it meanwhile.
+                // Or, because the other thread may have marked the client meanwhile.
                 is_used.fetch_or(words.iter().any(is_touched), Relaxed);
             }
         }
     }
 
-    /// Gives back the memory of rings that no thread has: threads that come and go use one ring after the other, each
-    /// up to its end.
+    /// Gives back the memory of rings that no thread has, because threads that come and go use one ring after
+    /// the other, each ring up to its end.
     fn give_back(&mut self) {
         let HostState { segment, is_used, .. } = &*self.state;
-        // An emulator's plugin has the relays, without a lock.
+        // Skips the relays, which an emulator's plugin has without a lock.
         let (relays, _) = segment.clients();
         let clients = (0..).zip(&mut self.given_back).zip(is_used).skip(relays as usize);
         for ((client, given_back), _) in clients.filter(|(_, is_used)| is_used.load(Relaxed)) {
@@ -405,8 +410,8 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Returns true if a client that is used asks for a point. Every program can store to all bells, so no point
-    /// may depend on them.
+    /// Returns true if a client that is used asks for a point. Looks at slots, because every program can
+    /// store to all bells, so no point may depend on a bell.
     fn has_asked(&self) -> bool {
         let HostState { segment, is_used, .. } = &*self.state;
         let used = (0..).zip(is_used).filter(|(_, is_used)| is_used.load(Relaxed));
@@ -421,7 +426,7 @@ impl<S: EventSink> Drain<S> {
         bells.iter().zip(&self.bells).any(|(bell, seen)| bell.load(Relaxed) != *seen)
     }
 
-    /// Passes the number of further events that were lost in processes which hold no client to the sink.
+    /// Tells the sink how many further events were lost in processes that hold no client.
     fn look_at_total(&mut self, sink: &mut dyn DrainSink) {
         let word = self.state.segment.local().lost_unattached();
         let before = self.unattached.counted();
@@ -434,7 +439,7 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Finds clients that rang.
+    /// Marks clients that have rung.
     fn look_at_bells(&mut self) {
         let (_, all) = self.state.segment.clients();
         let bells = self.state.segment.local().bells(all).iter().zip(&mut self.bells);
@@ -450,8 +455,8 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Begins a pass. Returns how far the relays' rings go: the points there refer
-    /// to schemas that the pass reads before it takes them.
+    /// Begins a pass. Returns the ends of the relays' rings: the points up to there refer to schemas that the
+    /// pass reads before it takes the points.
     fn begin(&mut self, sink: &mut dyn DrainSink, settings: &PassConfig) -> Vec<u64> {
         self.look_at_total(sink);
         self.set(settings);
@@ -460,12 +465,13 @@ impl<S: EventSink> Drain<S> {
         // ORDERING: as in the consumer's own load.
         let head = |memory: ClientMemory<'_>| memory.guest[HEAD].load(Ordering::Acquire);
         let heads = (0..relays).map(|relay| segment.client(relay).map_or(0, head)).collect();
-        // After that: a client whose points were noted has rung before.
+        // Looks at the bells after the heads, because a client whose points are before the heads has rung
+        // before.
         self.look_at_bells();
         heads
     }
 
-    /// Makes a pass: drains the clients that are used, by `drain`.
+    /// Makes a pass, in which `drain` drains the clients that are used.
     fn drain_clients<R>(
         &mut self,
         between: &mut dyn FnMut(),
@@ -481,12 +487,12 @@ impl<S: EventSink> Drain<S> {
         })
     }
 
-    /// Drains the rings as far as they go now.
+    /// Drains the rings up to their present ends.
     fn drain_all(&mut self) {
         self.drain_clients(&mut || {}, |clients, sink, rings| clients.drain_rest(sink, rings));
     }
 
-    /// Counts what is still in the rings as lost: the sink could not take it.
+    /// Counts as lost the records that are still in the rings, because the sink could not take them.
     fn discard_unread(&mut self) {
         let Drain { state, sink, clients, .. } = self;
         let mut rings = Used { host: state, heads: Vec::new(), between: &mut || {} };
@@ -506,7 +512,7 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// The rings as far as they go now.
+    /// Drains the rings up to their present ends, for the last time.
     fn end(&mut self) {
         if self.is_settling() {
             self.take_over();
@@ -514,9 +520,9 @@ impl<S: EventSink> Drain<S> {
         self.look_at_all();
         with_drain(&*self.sink, |sink| sink.last_pass());
         self.drain_all();
-        // A point that came meanwhile is in the host's own ring.
+        // Takes points that came meanwhile, which are in the host's own ring.
         self.drain_all();
-        // A segment with a name is kept for what could not be written.
+        // A segment with a name keeps its records for `recover`, if they could not be written.
         if self.state.segment.path().is_none() {
             self.discard_unread();
         }
@@ -539,7 +545,7 @@ impl Rings for Used<'_> {
         let memory = host.segment.client(client).filter(|_| host.is_used[index].load(Relaxed))?;
         between();
         if host.is_remote {
-            // Before each step: a step stores this host's own tail.
+            // Looks before each step, because a step stores this host's own tail.
             let beat = host.segment.local().beat().load(Relaxed);
             let tail = memory.host[host_page::TAIL].load(Relaxed);
             if beat != host.beat.load(Relaxed) || tail != state.place().position {

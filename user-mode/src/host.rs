@@ -1,10 +1,10 @@
-//! The host: a thread that answers reference points, and drains rings while it
-//! is awake; and one that drains them while the other sleeps.
+//! The host of a segment: a thread that answers reference points, and drains rings while it is awake, and a
+//! thread that drains the rings while the first thread sleeps.
 //!
-//! Two, because a thread that sleeps until a program rings must not need a timer:
-//! to disarm one takes longer than to answer. The one that is awake drains by
-//! itself, as the other gets no CPU where there are two: the program that asks has
-//! the first, and the thread that looks for its next point the second.
+//! There are two threads, because a thread that sleeps until a program rings must not need a timer: disarming
+//! a timer takes longer than answering. The thread that answers points drains by itself while it is awake,
+//! because on a machine with two CPUs the other thread gets none: the program that asks has the first CPU,
+//! and the thread that looks for the program's next point has the second.
 
 use crate::drain::{self, Drain};
 use crate::points;
@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// A segment's host: the threads that serve it. Dropped, it drains what is left
-/// and ends.
+/// A segment's host: the threads that serve the segment. When the host is dropped, it drains what is left and
+/// ends.
 #[derive(Debug)]
 pub struct Host {
     state: Arc<HostState>,
@@ -32,10 +32,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts it.
+    /// Starts the host.
     ///
     /// # Errors
-    /// If there can be no more threads.
+    /// If the system refuses a thread.
     pub fn start<S: EventSink + 'static>(
         segment: &Arc<Segment>,
         sink: S,
@@ -49,7 +49,7 @@ impl Host {
         local.began().store(ticks(), Relaxed);
         let sink = Arc::new(sink);
         let drain = Drain::new(Arc::clone(&state), Arc::clone(&sink));
-        // All, until the first pass says which.
+        // Switches all events on, until the first pass says which.
         drain.set(&PassConfig::default());
         // ORDERING: a program that sees this state sees the rest of the page.
         local.state().store(State::Serving as u32, Ordering::Release);
@@ -72,7 +72,7 @@ impl Host {
         move || state.wake_drain(&drain)
     }
 
-    /// Drains what is left and ends. Returns its counters.
+    /// Drains what is left and ends the host. Returns the host's counters.
     pub fn finish(mut self) -> BTreeMap<String, u64> {
         let counts = self.end();
         let mut sums = BTreeMap::new();
@@ -83,7 +83,7 @@ impl Host {
     }
 
     fn end(&mut self) -> ThreadCounts {
-        // The last point before the last pass.
+        // Ends the points before the last pass, which takes the last point.
         self.state.segment.local().state().store(State::Ended as u32, Relaxed);
         // ORDERING: pairs with the fence in `Points::end`: the state is stored first.
         self.state.stop_points.store(true, Ordering::Release);
@@ -97,16 +97,16 @@ impl Host {
         counts
     }
 
-    /// Ends the thread that answers points. It sleeps on a word that programs can
-    /// store to, so a hostile one can keep it from being woken. Then it is left
-    /// to sleep, which is counted; it holds nothing that is needed.
+    /// Ends the thread that answers points. That thread sleeps on a word that programs can store to, so a
+    /// hostile program can keep this process from waking the thread. The thread is then left asleep, which is
+    /// counted; a sleeping thread holds nothing that is needed.
     fn end_points(&mut self) -> ThreadCounts {
         let begin = Instant::now();
         while let Some(points) = &self.points
             && !points.is_finished()
         {
             self.state.wake_points();
-            // One that does not sleep has a pass to end.
+            // A thread that does not sleep has a pass to end, and is waited for.
             if self.state.sleeps.load(Relaxed) && begin.elapsed() > MAX_WAKING {
                 self.points = None;
                 return vec![("not_woken", 1)];
@@ -117,10 +117,11 @@ impl Host {
     }
 }
 
-/// How long to try to wake a thread that does not wake.
+/// Longest time for tries to wake the thread that answers points.
 const MAX_WAKING: Duration = Duration::from_secs(1);
 
-/// Waits for a thread's end. Returns its counters; a panic, if that was its end.
+/// Waits for a thread's end. Returns the thread's counters, or the count of one panic if the thread ended by
+/// a panic.
 fn join(thread: &mut Option<JoinHandle<ThreadCounts>>) -> ThreadCounts {
     match thread.take().map(JoinHandle::join) {
         Some(Ok(counts)) => counts,

@@ -1,6 +1,5 @@
-//! The channel of hypertrace with no VM: programs on this host trace through a
-//! segment, a file with the regions of a device in it, which two threads of the
-//! host serve.
+//! The channel of hypertrace without a VM: programs on this host trace through a segment, which is a file
+//! with the regions of a device in it. Two threads of the host serve the segment.
 //!
 //! ```no_run
 //! use std::process::Command;
@@ -15,17 +14,18 @@
 //! # }
 //! ```
 //!
-//! The program uses the guest library as it would in a VM, unchanged: it finds
-//! the segment by its environment.
+//! The program uses the guest library as it would in a VM, unchanged: the library finds the segment by an
+//! environment variable.
 //!
-//! - [`Segment`] is the file: a memfd, or one on tmpfs that outlives a crash;
-//! - [`Host`] is the threads: they answer reference points, drain rings, and beat;
-//! - [`Session`] is a trace session with both;
-//! - [`run`] starts a program in it, as `hypertrace record` does;
+//! - [`Segment`] is the file: a memfd, or a file on tmpfs that outlives a crash;
+//! - [`Host`] is the two threads, which answer reference points, drain rings, and show that the host is
+//!   alive;
+//! - [`Session`] is a trace session with a segment and a host;
+//! - [`run`] starts a program in a session, as `hypertrace record` does;
 //! - [`recover`](fn@recover) saves the records that a crash left in a segment.
 //!
-//! It does not watch programs: one that never calls the library leaves nothing,
-//! and costs nothing. It has no features.
+//! This crate does not watch programs: a program that never calls the library leaves no records, and costs
+//! nothing. The crate has no features.
 #![warn(missing_debug_implementations)]
 
 mod cut;

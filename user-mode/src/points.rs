@@ -1,5 +1,5 @@
-//! The thread that answers reference points: it looks at bells, drains now and
-//! then, and sleeps until one rings.
+//! The thread that answers reference points. The thread looks at bells, drains now and then, and sleeps until
+//! a bell rings.
 
 use crate::drain::Drain;
 use crate::state::{HostState, ThreadCounts};
@@ -18,7 +18,8 @@ use std::sync::{Mutex, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-/// Names of the counters, in their order; those of bad slots as in [`BadSlot`](slot::BadSlot).
+/// Names of the counters, in their order. The counters of bad slots are in the order of
+/// [`BadSlot`](slot::BadSlot).
 const COUNTERS: [&str; 6] = [
     "reference_points",
     "not_recorded",
@@ -32,41 +33,43 @@ const NOT_RECORDED: usize = 1;
 const BAD: usize = 2;
 const RINGS: usize = 5;
 
-/// Looks at the bells between two at the clock.
+/// Number of looks at the bells between two looks at the clock.
 const LOOKS: u32 = 16;
 
-/// Looks at a client's slot without a point until another one that rings replaces it.
+/// Number of looks at a watched client's slot without a point, after which another client that rings replaces
+/// the watched one.
 const IN_VAIN: u32 = 64;
 
-/// Times between two looks at the bells of clients that cannot wake this thread. After a point, the shortest, then
-/// each twice as long as the one before: a client whose points follow each other is answered soon, and one that makes
-/// none costs little CPU time.
+/// Shortest and longest nap between two looks at the bells of clients that cannot wake this thread. The nap
+/// after a point is the shortest, and each further nap is twice as long as the nap before. So a client whose
+/// points follow each other is answered soon, and a client that makes no points costs little CPU time.
 const NAPS: RangeInclusive<Duration> = Duration::from_micros(50)..=Duration::from_millis(1);
 
 /// State of the thread that answers points.
 struct Points<'s, S> {
     state: &'s HostState,
-    /// The word that it sleeps on.
+    /// The word that the thread sleeps on.
     watch: &'s AtomicU32,
     bells: &'s [AtomicU64],
     sink: &'s S,
-    /// Every client's.
+    /// The memory of each client.
     memories: Vec<ClientMemory<'s>>,
     /// The bells at the last look.
     seen: Vec<u64>,
-    /// The client whose slot is looked at as well: most points come from the client
-    /// that made the last one.
+    /// Client whose slot the thread looks at as well as at the bells, because most points come from the
+    /// client that made the last point.
     watched: Option<u32>,
-    /// Looks at that slot that found no point.
+    /// Number of looks at that slot that found no point.
     in_vain: u32,
-    /// How long it sleeps next if clients cannot wake it.
+    /// Length of the thread's next nap, if clients cannot wake the thread.
     nap: Duration,
-    /// While the host's ring is full: the passes before that was seen.
+    /// Number of passes that had ended when the thread saw that the host's ring was full; `None` while the
+    /// ring has room.
     full: Option<u64>,
     counts: [u64; COUNTERS.len()],
 }
 
-/// Marks the thread as asleep when it ends, also by a panic: the other thread drains then.
+/// Marks the thread as asleep when it ends, even by a panic, so that the other thread drains.
 struct Gone<'s>(&'s AtomicBool);
 
 impl Drop for Gone<'_> {
@@ -75,7 +78,7 @@ impl Drop for Gone<'_> {
     }
 }
 
-/// Answers until it is stopped.
+/// Answers points until the thread is stopped.
 pub(crate) fn run<S: EventSink>(
     state: &HostState,
     sink: &S,
@@ -108,7 +111,7 @@ pub(crate) fn run<S: EventSink>(
 
 impl<S: EventSink> Points<'_, S> {
     fn run(&mut self, drain: &Mutex<Drain<S>>) {
-        // The counter: a point is served in less time than a clock takes.
+        // Uses the counter, because serving a point takes less time than reading a clock.
         let HostState { policy, segment, .. } = self.state;
         let of = |time| in_ticks(time, segment.page().host_frequency);
         let (period, spin) = (of(policy.drain.period), of(policy.spin));
@@ -116,7 +119,7 @@ impl<S: EventSink> Points<'_, S> {
         let mut last_point = ticks();
         while !self.state.stop_points.load(Relaxed) {
             let mut served = false;
-            // To read the counter takes as long as to look.
+            // Looks several times, because reading the counter takes as long as a look.
             for _ in 0..looks {
                 served = self.serve();
                 if served {
@@ -130,7 +133,7 @@ impl<S: EventSink> Points<'_, S> {
             }
             let stays = now.saturating_sub(last_point) < spin;
             let since_pass = now.saturating_sub(self.state.last_pass.load(Relaxed));
-            // A thread that goes to sleep leaves the pass to the other one.
+            // A thread that goes to sleep leaves the pass to the other thread.
             if self.state.is_drain_due.load(Relaxed) || stays && since_pass >= period {
                 let mut drain = match drain.try_lock() {
                     Ok(drain) => drain,
@@ -157,13 +160,14 @@ impl<S: EventSink> Points<'_, S> {
             watches.store(watch::ASLEEP, Relaxed);
         }
         self.state.sleeps.store(true, Relaxed);
-        // ORDERING: pairs with the fence between a bell, or a slot, and the
-        // ringer's look at this word: one of the two sees what the other did.
+        // ORDERING: pairs with the fence between a bell, or a slot, and the ringer's look at this word: one
+        // of the two sees what the other did.
         fence(Ordering::SeqCst);
         let HostState { stop_points, is_drain_due, is_point_due, .. } = self.state;
         let is_needed = stop_points.load(Relaxed) || is_drain_due.load(Relaxed);
         if self.state.is_remote {
-            // Who has found a point has unparked this thread.
+            // Needs no look at the bells, because the drain thread has unparked this thread if there is a
+            // point.
             if !is_needed {
                 self.nap();
             }
@@ -184,7 +188,8 @@ impl<S: EventSink> Points<'_, S> {
         watches.store(self.watched.map_or(watch::BELLS, |client| watch::CLIENT + client), Relaxed);
     }
 
-    /// Sleeps where clients cannot wake this thread: for a moment, or until the thread that drains has found something.
+    /// Sleeps if clients cannot wake this thread: for a moment, or until the thread that drains has found
+    /// something.
     fn nap(&mut self) {
         if self.state.is_polled.load(Relaxed) {
             thread::park();
@@ -194,15 +199,15 @@ impl<S: EventSink> Points<'_, S> {
         }
     }
 
-    /// Serves the points of all clients that rang, and of the one that need not, unless
-    /// the host's ring is full. Returns whether there was a point.
+    /// Serves the points of all clients that rang, and of the watched client, unless the host's ring is full.
+    /// Returns whether there was a point.
     fn serve(&mut self) -> bool {
         !self.must_drain_first() && self.look()
     }
 
-    /// Returns whether points must wait because the host's ring is full, and requests a
-    /// pass of the drain then. They wait for the pass that is under way, and a whole one: a host that
-    /// cannot write answers that it failed.
+    /// Returns whether points must wait because the host's ring is full, and if so requests a pass of the
+    /// drain. Points wait for the pass that is under way and for one whole pass. If the ring is still full
+    /// then, the host cannot write, and answers that the point failed.
     fn must_drain_first(&mut self) -> bool {
         if self.sink.has_room_for_point() {
             self.full = None;
@@ -216,8 +221,8 @@ impl<S: EventSink> Points<'_, S> {
         waits
     }
 
-    /// Looks at all clients that rang, and at the one that need not; at every client if a pass
-    /// found one that has asked; at none while a VM's memory is replaced. Returns whether there was a point.
+    /// Looks at all clients that rang, and at the watched client; at every client if a pass found a client
+    /// that has asked; at none while a VM's memory is replaced. Returns whether there was a point.
     fn look(&mut self) -> bool {
         let mut served = false;
         if self.state.is_of_another_time() {
@@ -225,7 +230,7 @@ impl<S: EventSink> Points<'_, S> {
         }
         if self.state.is_point_due.load(Relaxed) {
             self.state.is_point_due.store(false, Relaxed);
-            // At most 1,024.
+            // There are at most 1,024 clients.
             for client in 0..self.memories.len() as u32 {
                 served |= self.answer(client);
             }
@@ -236,8 +241,7 @@ impl<S: EventSink> Points<'_, S> {
             self.in_vain = if is_answered { 0 } else { self.in_vain.saturating_add(1) };
         }
         for (at, bell) in self.bells.iter().enumerate() {
-            // ORDERING: pairs with the Release in `LocalPages::tell`: the client's
-            // registers are stored.
+            // ORDERING: pairs with the Release in `LocalPages::notify`: the client's registers are stored.
             let now = bell.load(Ordering::Acquire);
             let mut changed = now ^ self.seen[at];
             self.seen[at] = now;
@@ -259,9 +263,8 @@ impl<S: EventSink> Points<'_, S> {
         served
     }
 
-    /// Polls this client's slot from now on, unless another one is busy just now.
-    /// Returns the client that has to ring from now on, and may have asked before
-    /// it knew.
+    /// Watches this client's slot from now on, unless the watched client is busy just now. Returns the client
+    /// that was watched before: that client has to ring from now on, and may have asked before it knew.
     fn watch(&mut self, client: u32) -> Option<u32> {
         let before = self.watched.filter(|before| *before != client);
         if before.is_some() && self.in_vain < IN_VAIN {
@@ -276,17 +279,18 @@ impl<S: EventSink> Points<'_, S> {
         before
     }
 
-    /// Serves the point that the client asks for. Returns `false` if there is none.
+    /// Serves the point that the client asks for. Returns `false` if the client asks for none.
     fn answer(&mut self, client: u32) -> bool {
         let Some(memory) = self.memories.get(client as usize) else { return false };
-        // It may have rung for something else, and a point that an emulator's plugin is
-        // about to answer must not be answered twice.
+        // The client may have rung for something else, and a point that an emulator's plugin is about to
+        // answer must not be answered twice.
         let Some(seq) = slot::asked(memory) else { return false };
-        // Before the point is in the host's ring: the pass that takes it reads the client's schemas first.
+        // Marks the client before the point is in the host's ring, because the pass that takes the point
+        // reads the client's schemas first.
         if let Some(is_used) = self.state.is_used.get(client as usize) {
             is_used.store(true, Relaxed);
         }
-        // Not before this: the point was made after all that its thread did before.
+        // Reads the time only here, because the point was made after all that its thread did before.
         let host_time = ticks_after_loads();
         let emitted = Emitted { client, seq, host_time };
         let Points { sink, counts, state, .. } = self;
@@ -302,18 +306,18 @@ impl<S: EventSink> Points<'_, S> {
                 Status::Invalid
             }
         });
-        // ORDERING: pairs with the fence between the sleeper's word and its
-        // look at the reply: one of the two sees what the other did.
+        // ORDERING: pairs with the fence between the sleeper's word and the sleeper's look at the reply: one
+        // of the two sees what the other did.
         fence(Ordering::SeqCst);
         wake(memory);
         self.nap = *NAPS.start();
         true
     }
 
-    /// Ends it: serves the last points.
+    /// Ends the answering: serves the last points.
     fn end(&mut self) {
-        // ORDERING: pairs with the fence between the sleeper's word and its
-        // look at the state, which says that this is the end.
+        // ORDERING: pairs with the fence between the sleeper's word and the sleeper's look at the state,
+        // which says that this is the end.
         fence(Ordering::SeqCst);
         self.state.is_point_due.store(true, Relaxed);
         self.look();
@@ -322,7 +326,7 @@ impl<S: EventSink> Points<'_, S> {
     }
 }
 
-/// Wakes the client that sleeps on its reply, if it does.
+/// Wakes the client if it sleeps on its reply.
 fn wake(memory: &ClientMemory<'_>) {
     if memory.guest[SLEEPS].load(Relaxed) != 0 {
         futex::wake_low(&memory.host[host_page::REPLY], u32::MAX >> 1);

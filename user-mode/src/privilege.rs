@@ -1,6 +1,5 @@
-//! Programs that the kernel starts with more rights than their starter has: it
-//! marks them (AT_SECURE, getauxval(3)), and the library then takes no segment
-//! from the environment.
+//! Finds programs that the kernel starts with more rights than their starter has. The kernel marks such
+//! programs (AT_SECURE, getauxval(3)), and the library then takes no segment from the environment.
 
 use rustix::fs::{StatVfsMountFlags, getxattr, statvfs};
 use std::ffi::OsStr;
@@ -10,20 +9,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The kernel follows so many interpreters of scripts (fs/exec.c).
+/// Number of interpreters of scripts that the kernel follows (fs/exec.c).
 const MAX_INTERPRETERS: usize = 5;
-/// It reads so much of a script's first line (linux/binfmts.h, BINPRM_BUF_SIZE).
+/// Number of bytes that the kernel reads of a script's first line (linux/binfmts.h, BINPRM_BUF_SIZE).
 const LINE_BYTES: u64 = 256;
 
 /// Rights that a program gets by being started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Privilege {
-    /// It becomes this user.
+    /// The program becomes this user.
     Setuid(u32),
-    /// It becomes a member of this group.
+    /// The program becomes a member of this group.
     Setgid(u32),
-    /// It has capabilities of its own.
+    /// The program has capabilities of its own.
     Capabilities,
 }
 
@@ -44,8 +43,8 @@ struct Starter {
     group: u32,
 }
 
-/// Returns the file that the kernel gets rights from, and which rights, if it is to
-/// be started with more than this process has.
+/// Returns which rights the kernel would start the program with that this process does not have, and the file
+/// that gives these rights. Returns `None` if there are no such rights.
 pub(crate) fn of(program: &Path) -> Option<(PathBuf, Privilege)> {
     let file = executed(program);
     let meta = file.metadata().ok()?;
@@ -66,7 +65,7 @@ pub(crate) fn of(program: &Path) -> Option<(PathBuf, Privilege)> {
 /// `bprm_fill_uid`).
 fn given(meta: &Metadata, capabilities: &[u8], starter: Starter) -> Option<Privilege> {
     let mode = meta.permissions().mode();
-    // Without the right to execute, the group's bit is one for mandatory locks.
+    // Without the group's right to execute, the set-group-ID bit is for mandatory locks.
     let group = libc::S_ISGID | libc::S_IXGRP;
     if mode & libc::S_ISUID != 0 && meta.uid() != starter.user {
         Some(Privilege::Setuid(meta.uid()))
@@ -79,15 +78,14 @@ fn given(meta: &Metadata, capabilities: &[u8], starter: Starter) -> Option<Privi
     }
 }
 
-/// Returns true if this value of `security.capability` gives rights: effective,
-/// or permitted (linux/capability.h, `vfs_cap_data`).
+/// Returns true if this value of `security.capability` gives effective or permitted rights
+/// (linux/capability.h, `vfs_cap_data`).
 fn gives_capabilities(value: &[u8]) -> bool {
     let word = |at: usize| value.get(at..at + 4).is_some_and(|word| word != [0; 4]);
     value.first().is_some_and(|flags| flags & 1 != 0) || word(4) || word(12)
 }
 
-/// Returns the file that is executed in the end: of a script, its interpreter, whose
-/// rights count.
+/// Returns the file that is executed in the end: for a script its interpreter, whose rights count.
 fn executed(program: &Path) -> PathBuf {
     let mut path = program.to_owned();
     for _ in 0..MAX_INTERPRETERS {
@@ -113,7 +111,8 @@ mod tests {
     use super::*;
     use std::fs::{self, Permissions};
 
-    /// A file of this user with this mode, as these attributes give rights to others.
+    /// Returns the rights that a file with this mode and these capabilities, owned by this user, gives to a
+    /// starter.
     fn given_by(
         mode: u32,
         capabilities: &[u8],

@@ -1,4 +1,4 @@
-//! Running a program in a session: started, waited for, its status handed on.
+//! Runs a program in a session: starts it, waits for it, and hands its status on.
 //!
 //! Unsafe, because of signals.
 #![allow(unsafe_code)]
@@ -19,18 +19,18 @@ use std::sync::OnceLock;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// There is none.
+    /// There is no such program.
     #[error("{}: no such program{}", .0.to_string_lossy(), hint(.0))]
     NotFound(OsString),
-    /// It is not to be executed.
+    /// The file cannot be executed.
     #[error("{} is not a program: it cannot be executed", .0.display())]
     NotExecutable(PathBuf),
-    /// The system did not start it.
+    /// The system did not start the program.
     #[error("cannot start {}", path.display())]
     Start {
-        /// Which.
+        /// Path of the program.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -50,7 +50,7 @@ fn hint(name: &OsStr) -> &'static str {
     if name.as_encoded_bytes().contains(&b'/') { "" } else { " in PATH" }
 }
 
-/// A program that is there and can be run in a session.
+/// A program that exists and can be run in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     path: PathBuf,
@@ -58,10 +58,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// Looks for it as a shell does: a name with a slash is a path.
+    /// Looks for a program as a shell does: a name with a slash is a path.
     ///
     /// # Errors
-    /// If it is not there or cannot be executed.
+    /// If there is no such program, or the file cannot be executed.
     pub fn find(name: &OsStr) -> Result<Program, ProgramError> {
         let is_file = |path: &PathBuf| path.metadata().is_ok_and(|meta| meta.is_file());
         let path = if hint(name).is_empty() {
@@ -70,7 +70,7 @@ impl Program {
             let folders = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
             let mut found: Vec<PathBuf> =
                 std::env::split_paths(&folders).map(|at| at.join(name)).filter(is_file).collect();
-            // As a shell: the first that can be executed, else the first.
+            // Takes the file that a shell takes: the first that can be executed, else the first.
             found.sort_by_key(|path| !is_executable(path));
             found.into_iter().next()
         };
@@ -83,24 +83,24 @@ impl Program {
         Ok(Program { path, name: name.to_owned() })
     }
 
-    /// Returns why it would not be traced, and the file that is the reason (of a
-    /// script, its interpreter): it is started with more rights than this process has,
-    /// and takes no segment from its environment.
+    /// Returns why the program would not be traced, and the file that is the reason (for a script, its
+    /// interpreter): a program that is started with more rights than this process has takes no segment from
+    /// its environment.
     pub fn privilege(&self) -> Option<(PathBuf, Privilege)> {
         privilege::of(&self.path)
     }
 
-    /// Returns its path.
+    /// Returns the program's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the name that it was started by.
+    /// Returns the name by which the program was found.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// Returns a command that starts it.
+    /// Returns a command that starts the program.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.arg0(&self.name);
@@ -143,10 +143,10 @@ pub fn run_command(program: &Program, mut command: Command) -> Result<ExitStatus
 /// The limit of open files before it was raised.
 static OPEN_FILES: OnceLock<Rlimit> = OnceLock::new();
 
-/// Raises the limit of open files of this process as far as it may. Programs that [`run_command`]
-/// starts get the limit that was there before.
+/// Raises this process's limit of open files to its maximum. Programs that [`run_command`] starts get the
+/// limit that was there before.
 pub fn allow_open_files() {
     let limit = OPEN_FILES.get_or_init(|| getrlimit(Resource::Nofile));
-    // If it cannot be raised, it may still suffice.
+    // If the limit cannot be raised, the old limit may still suffice.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..*limit });
 }

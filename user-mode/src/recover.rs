@@ -1,8 +1,8 @@
-//! Saving the records that a crash left in a segment.
+//! Saves the records that a crash left in a segment.
 //!
-//! A ring is taken from where it was committed: the packets of the session that the dead host left
-//! say it, or without one the ring itself. Nothing in the segment is given back meanwhile, so
-//! a recovery that fails, or is killed, can be repeated.
+//! A ring is read from the position up to which its records are committed. That position is in the packets of
+//! the dead host's session, or, without a session, in the ring itself. Nothing in the segment is given back
+//! meanwhile, so a recovery that fails or is killed can be repeated.
 
 use crate::session::Error;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
@@ -22,16 +22,18 @@ use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Saves the records that are left in the segment at `path` to a session, and returns its directory: `recovered` in the
-/// directory of `trace`, where the session is that was being written when its host died; or the directory itself if it is new or
-/// empty. Events whose schema is not in the segment any more are shown untyped then. The file stays: it is not
-/// needed any more when this is done.
+/// Saves the records that are left in the segment at `path` to a session, and returns the session's
+/// directory. If the directory of `trace` holds the session that was being written when the segment's host
+/// died, the new session is the directory `recovered` in it. If the directory of `trace` is new or empty, the
+/// new session is there, and events whose schema is not in the segment any more are shown untyped. The
+/// segment's file stays, but is not needed any more afterwards.
 ///
 /// # Errors
-/// If it is no segment, a host serves it, or the directory holds anything else.
+/// If the file is no segment, a host serves the segment, or the directory holds anything else.
 pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<(PathBuf, Summary), Error> {
     let segment = Segment::open_of_anyone(path)?.to_serve()?;
-    // Another start is told whom to wait for: not the dead host.
+    // Stores this process's id, because another program that wants to serve the segment names the process to
+    // wait for, and must not name the dead host.
     segment.local().host_pid().store(std::process::id(), Relaxed);
     let (relays, _) = segment.clients();
     trace.relays = relays;
@@ -62,7 +64,7 @@ fn recover_clients(segment: &Segment, session: &Session) {
         if unattached.look(segment.local().lost_unattached().load(Relaxed)) {
             sink.unattached(unattached.counted());
         }
-        // Schemas before the points that may need them.
+        // Takes the relays last, because schemas must come before the points that may need them.
         for client in (relays..all).chain(0..relays) {
             if let Some(memory) = segment.client(client) {
                 recover_client(sink, client, committed[client as usize], memory);
@@ -81,7 +83,8 @@ fn recover_client(
     if memory.is_fresh() {
         return;
     }
-    // A program may still be alive: it gets no room for more, and what it emits from now on is not looked at.
+    // Works on a copy of the host's page: a program that is still alive gets no room for more records, and
+    // the recovery does not look at what the program emits from now on.
     let host: Vec<AtomicU64> =
         memory.host.iter().map(|word| AtomicU64::new(word.load(Relaxed))).collect();
     let mut memory = memory;
@@ -89,7 +92,7 @@ fn recover_client(
     let ClientMemory { guest, schema, ring, .. } = memory;
     // ORDERING: pairs with the Release in `Producer::publish`.
     let head = guest[HEAD].load(Ordering::Acquire);
-    // The log as far back as it goes: what was read may be there still.
+    // Reads the schema log from its start, because schemas that the host has read may be there still.
     let schemas = match guest[SCHEMA_LEN].load(Relaxed) <= schema.len() as u64 {
         true => 0,
         false => host[host_page::SCHEMA_SEEN].load(Relaxed),
@@ -104,7 +107,8 @@ fn recover_client(
         Some(Committed { position, .. })
             if !is_possible(position) && position <= tail && is_possible(tail) =>
         {
-            // Between the two, records were dropped without a packet, as no rule wanted them.
+            // Between the committed position and the tail, the host dropped records without a packet, because
+            // no rule wanted them.
             let block = block_of(tail);
             match position <= block && is_possible(block) {
                 true => (block, Some(header(block, 0)), header(block, 1)),
@@ -114,7 +118,7 @@ fn recover_client(
         Some(Committed { position, sequence, token, .. }) => (position, Some(sequence), token),
         None => {
             let from = if is_possible(tail) { tail } else { oldest(&memory, head) };
-            // Its block says whose the records are.
+            // The header of the block says whose the records are.
             (from, (from == 0).then_some(0), header(block_of(from), 1))
         }
     };
@@ -123,15 +127,15 @@ fn recover_client(
     let mut state = ConsumerState::continue_at(&place);
     let mut consumer = Consumer::new(memory, &mut state);
     if !is_possible(committed.map_or(tail, |_| position)) {
-        // Readers take the step for damage unless a fault explains it.
+        // Records a fault, because readers would take the step in positions for damage without one.
         consumer.fault(Fault::Head);
     }
     consumer.up_to(head);
     drain_rest(sink, client, &mut consumer);
 }
 
-/// Returns how much of the totals in page G the dead host had counted, of so many losses: by their causes as far as
-/// these are right.
+/// Returns how much of each total in page G the dead host had counted, given the `lost` events that it
+/// counted: by their causes, as far as the causes fit the totals.
 fn counted(memory: &ClientMemory<'_>, lost: &Losses) -> [u64; 3] {
     let totals =
         [LOST_FULL, LOST_BUSY, LOST_UNATTACHED].map(|word| memory.guest[word].load(Relaxed));
@@ -216,7 +220,7 @@ mod tests {
 
         let (recovered, summary) = recover(&path, SessionConfig::new(&out)).unwrap();
 
-        // And up to a block of those that were switched off.
+        // Up to a block of events that were switched off may be recovered, too.
         assert_eq!(recovered, out.join("recovered"));
         assert!((100..119).contains(&summary.ring_events), "{summary:?}");
         assert_eq!((summary.lost, summary.faults.len()), (0, 0), "{summary:?}");
@@ -232,7 +236,7 @@ mod tests {
         let facts = HostInfo::default().with(|info| info.session = session.uuid());
         let segment = Segment::create(&path, None, &geometry, &facts).unwrap();
         with_drain(&session, |sink| sink.unattached(7));
-        // Bound: it is written once a second.
+        // Ends, because session.json is written once a second.
         while !std::fs::read_to_string(out.join("session.json"))
             .unwrap()
             .contains("\"lost_unattached\": 7")

@@ -1,4 +1,4 @@
-//! A session of programs: a trace session, a segment, and the host between.
+//! A session of programs: a trace session, a segment, and the host between them.
 
 use crate::host::Host;
 use crate::inherit::inherit;
@@ -19,20 +19,18 @@ use std::sync::Arc;
 /// Settings of a session of programs.
 #[non_exhaustive]
 pub struct Config {
-    /// The trace session. Its settings for relays and the counter are overwritten.
+    /// Settings of the trace session. The settings for relays and the counter are overwritten.
     pub trace: SessionConfig,
-    /// Clients, of which each thread that traces takes one, and sizes.
+    /// Number of clients, of which each thread that traces takes one, and sizes.
     pub geometry: Geometry,
-    /// A file for the segment, so that it outlives a crash; else it is in
-    /// memory.
+    /// File for the segment, so that the segment outlives a crash; else the segment is in memory.
     pub segment: Option<PathBuf>,
-    /// The file is the memory of a VM's PCI function, and has this size in bytes: a power of two. `None`:
-    /// programs of this host use it.
+    /// Size in bytes, a power of two, of a file that is the memory of a VM's PCI function. `None` if programs
+    /// of this host use the segment.
     pub vm_memory: Option<u64>,
-    /// Clients below this number relay points of others, as an emulator's
-    /// plugin does.
+    /// Number of clients, the first ones, that relay points of other clients, as an emulator's plugin does.
     pub relays: u32,
-    /// When to drain.
+    /// Policy of the host: when and how much to drain.
     pub policy: Policy,
 }
 
@@ -45,7 +43,7 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Defaults: 256 threads at a time, rings of 1 MiB, in memory.
+    /// Returns the default settings: 256 threads at a time, rings of 1 MiB, a segment in memory.
     pub fn new(dir: impl Into<PathBuf>) -> Config {
         Config {
             trace: SessionConfig::new(dir),
@@ -65,17 +63,17 @@ impl Config {
     }
 }
 
-/// Error: the session cannot be created, or not be written to its end.
+/// Error if the session cannot be created, or cannot be written to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The trace session.
+    /// The trace session failed.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// The segment.
+    /// The segment cannot be made or opened.
     #[error(transparent)]
     Segment(#[from] SegmentError),
-    /// The host's threads.
+    /// The host's threads cannot be started.
     #[error("cannot start the threads that serve the segment")]
     Thread(#[source] io::Error),
 }
@@ -103,7 +101,7 @@ impl Session {
     /// Makes the session's directory and the segment, and starts the host.
     ///
     /// # Errors
-    /// If one of them cannot be had; nothing is left in the directory then.
+    /// If the session, the segment or the host cannot be made; nothing is left in the directory then.
     pub fn create(config: Config) -> Result<Session, Error> {
         let Config { mut trace, geometry, segment, vm_memory, relays, policy } = config;
         trace.relays = relays;
@@ -141,26 +139,24 @@ impl Session {
                 Ok(Session { trace, segment, host })
             }
             Err(why) => {
-                // It was made here, and nothing was recorded.
+                // Removes the session, because it was made here and nothing was recorded.
                 trace.abandon();
                 Err(why)
             }
         }
     }
 
-    /// Returns the trace session: for its monitor, its triggers, its control socket.
+    /// Returns the trace session, for its monitor, triggers and control socket.
     pub fn trace(&self) -> &hypertrace_trace::Session {
         &self.trace
     }
 
-    /// Returns the segment: for threads of this process, or programs that are
-    /// started by other means.
+    /// Returns the segment, for threads of this process, or for programs that are started by other means.
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
 
-    /// Lets a program that is about to be started trace into this session, it
-    /// and all that it starts.
+    /// Lets a program that is about to be started, and all programs that it starts, trace into this session.
     pub fn pass_to(&self, command: &mut Command) {
         command.env(ENVIRONMENT, self.segment.location());
         if let Some(descriptor) = self.segment.descriptor() {
@@ -168,9 +164,8 @@ impl Session {
         }
     }
 
-    /// Drains what is left and ends the session. Programs that still run are
-    /// not traced any more. The segment's file is removed, unless not all of it
-    /// could be written.
+    /// Drains what is left and ends the session. Programs that still run are not traced any more. The
+    /// segment's file is removed if all its records could be written.
     ///
     /// # Errors
     /// If the session cannot be written to its end.

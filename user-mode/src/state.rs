@@ -17,34 +17,39 @@ pub(crate) type ThreadCounts = Vec<(&'static str, u64)>;
 /// The counter of panics in the sink, which are reported on stderr.
 pub(crate) const PANICS: &str = "panics";
 
-/// State that the thread which answers points and the one which drains share.
+/// State that the thread which answers points shares with the thread which drains.
 #[derive(Debug)]
 pub(crate) struct HostState {
     pub(crate) segment: Arc<Segment>,
     pub(crate) policy: Policy,
-    /// The segment is a VM's: neither side can wake the other.
+    /// True if the segment is a VM's, so that neither side can wake the other.
     pub(crate) is_remote: bool,
     pub(crate) versions: Versions,
-    /// The thread that answers points sleeps, or is about to.
+    /// True if the thread that answers points sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
     pub(crate) is_drain_due: AtomicBool,
-    /// Whether each client rang once, has made a point or has written, so that it is or was leased.
+    /// Whether each client has rung, made a point or written, so that the client is or was leased.
     pub(crate) is_used: Box<[AtomicBool]>,
-    /// The rings are idle, so the drain thread makes few passes, and looks in each for points that a VM has asked for.
+    /// True if the rings are idle, so that the drain thread makes few passes, and looks in each pass for
+    /// points that a VM has asked for.
     pub(crate) is_polled: AtomicBool,
     /// The thread that answers points.
     pub(crate) points_thread: OnceLock<Thread>,
-    /// A client has asked for a point, maybe without its bell: all slots are to be looked at.
+    /// True if a client has asked for a point, maybe without its bell, so that the thread that answers points
+    /// has to look at all slots.
     pub(crate) is_point_due: AtomicBool,
-    /// The beat that this host stored last. Another number: a VM's memory is that of another time.
+    /// The beat that this host stored last. If page L has another number, a VM's memory is that of another
+    /// time.
     pub(crate) beat: AtomicU64,
-    /// So is a client's tail that this host has not stored.
+    /// True if the drain thread has found a beat or a client's tail that this host has not stored, so that a
+    /// VM's memory is that of another time.
     pub(crate) is_replaced: AtomicBool,
-    /// This host has seen it, and waits until the memory does not change any more.
+    /// True if this host has seen that the memory was replaced, and waits until the memory does not change
+    /// any more.
     pub(crate) is_settling: AtomicBool,
-    /// When the last pass ended: the raw counter.
+    /// Raw counter when the last pass ended.
     pub(crate) last_pass: AtomicU64,
-    /// Passes that have ended.
+    /// Number of passes that have ended.
     pub(crate) passes: AtomicU64,
     pub(crate) stop_points: AtomicBool,
     pub(crate) stop_drain: AtomicBool,
@@ -75,24 +80,27 @@ impl HostState {
         }
     }
 
-    /// Requests a pass of the thread that is awake, or of the one that drains.
+    /// Requests a pass of the thread that answers points, if that is awake, or else of the thread that
+    /// drains.
     pub(crate) fn wake_drain(&self, drain: &Thread) {
         self.is_drain_due.store(true, Ordering::Release);
-        // ORDERING: pairs with the fence in `Points::sleep`: its last look at
-        // the word above, or this.
+        // ORDERING: pairs with the fence in `Points::sleep`: either its last look sees the store above, or
+        // the load below sees that it sleeps.
         fence(Ordering::SeqCst);
         if self.sleeps.load(Relaxed) {
             drain.unpark();
         }
     }
 
-    /// Returns true if a VM's memory may be that of another time, whose points are of no epoch that has begun.
+    /// Returns true if a VM's memory may be that of another time, whose points belong to no epoch that has
+    /// begun.
     pub(crate) fn is_of_another_time(&self) -> bool {
         let is_same = || self.segment.local().beat().load(Relaxed) == self.beat.load(Relaxed);
         self.is_remote && (self.is_settling.load(Relaxed) || !is_same())
     }
 
-    /// Returns true if the thread that answers points sleeps until somebody wakes it: a program, or for a VM this process.
+    /// Returns true if the thread that answers points sleeps until a program, or for a VM this process, wakes
+    /// it.
     pub(crate) fn is_asleep(&self) -> bool {
         self.is_remote || self.segment.local().watch().load(Relaxed) == watch::ASLEEP
     }

@@ -15,17 +15,16 @@
 //! levels while the program runs: `hypertrace ctl -d DIR trace-event log_debug off`. A
 //! record whose event is off is not formatted.
 //!
-//! [`Logger::guest`] records into the ring of a guest's or a program's thread
-//! (feature `guest`, the default), [`Logger::host`] into a VMM's backends (feature
-//! `host`): there the five events are declared events, which are off until they are
-//! switched on. [`Logger::and`] passes all records on to another logger.
+//! [`Logger::guest`] (feature `guest`, the default) records into the ring of a guest's or a program's thread.
+//! [`Logger::host`] (feature `host`) records into a VMM's backends, where the five events are declared
+//! events, which are off until they are switched on. [`Logger::and`] passes all records on to another logger.
 //!
 //! # Limits
 //!
-//! A message is formatted into [`MESSAGE_BYTES`] bytes on the stack. `cut` has the
-//! number of bytes that did not fit; 0 is a whole message. A record that is made while
-//! the same thread formats another one is dropped and counted: [`nested`]. Key-value
-//! pairs of records are not recorded. Nothing is allocated, and no lock is taken.
+//! A message is formatted into [`MESSAGE_BYTES`] bytes on the stack. The field `cut` is the number of bytes
+//! that did not fit; 0 for a whole message. A record that is made while the same thread formats another
+//! record is dropped and counted: see [`nested`]. Key-value pairs of records are not recorded. The logger
+//! allocates nothing and takes no lock.
 #![warn(missing_debug_implementations)]
 
 mod destination;

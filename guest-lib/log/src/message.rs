@@ -19,14 +19,14 @@ impl Message {
     /// Returns the text of a value.
     pub fn of(value: impl fmt::Display) -> Message {
         let mut message = Message { bytes: [0; MESSAGE_BYTES], len: 0, cut: 0 };
-        // A value that cannot be formatted has the text up to there.
+        // If a value cannot be formatted to its end, the message has the text up to there.
         let _ = fmt::write(&mut message, format_args!("{value}"));
         message
     }
 
     /// Returns the text, as far as it fits.
     pub fn text(&self) -> &str {
-        // It is cut at characters.
+        // The text is valid UTF-8, because it is cut between characters.
         std::str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
     }
 
@@ -58,8 +58,8 @@ thread_local! {
 
 static NESTED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of records and events of this process that were dropped because
-/// the same thread was formatting another one.
+/// Returns the number of records and events of this process that were dropped because their thread was
+/// formatting another record or event.
 pub fn nested() -> u64 {
     NESTED.load(Relaxed)
 }
@@ -69,7 +69,7 @@ pub fn nested() -> u64 {
 pub struct Formatting(());
 
 impl Formatting {
-    /// Marks the thread. `None`, counted: it is marked already.
+    /// Marks the thread. If the thread is marked already, counts that and returns `None`.
     #[inline]
     pub fn begin() -> Option<Formatting> {
         if IS_FORMATTING.replace(true) {
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_message_is_cut_at_a_character_and_says_how_much() {
-        // 3 bytes each.
+        // Each character has 3 bytes.
         let message = Message::of("\u{20ac}".repeat(200));
         assert_eq!(message.text(), "\u{20ac}".repeat(170));
         assert_eq!(message.cut(), 90);

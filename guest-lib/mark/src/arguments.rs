@@ -5,7 +5,7 @@ use hypertrace::abi::schema::{MAX_FIELDS, MAX_NAME, is_name};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Field by which readers match a region's begin and end of different processes.
+/// Field by which readers match a region's begin and end that are of different processes.
 const ANY_CLIENT: &str = "any_client";
 
 /// Request of the command line.
@@ -22,7 +22,7 @@ pub struct Arguments {
     pub action: Action,
     /// Whether events are reference points.
     pub is_point: bool,
-    /// Whether it is a failure if they cannot be recorded.
+    /// Whether the program fails if the events cannot be recorded.
     pub is_required: bool,
 }
 
@@ -37,7 +37,7 @@ pub enum Action {
     },
 }
 
-/// The end of a region that an event is.
+/// Whether an event is a region's begin or its end.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Begin,
@@ -47,7 +47,7 @@ enum Part {
 /// Parses the arguments.
 ///
 /// # Errors
-/// A sentence about what is wrong with them.
+/// If the arguments are wrong: a sentence that says what is wrong.
 pub fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Wanted, String> {
     let (mut name, mut part, mut fields) = (None, None, Vec::new());
     let (mut is_point, mut is_required, mut command) = (false, false, None);
@@ -105,7 +105,7 @@ fn event(
     made(&identifier(name, suffix), &fields)
 }
 
-/// Returns the region around a command, with the name of the program if it has no other.
+/// Returns the region around a command. A region without a name has the program's name.
 fn around(
     command: Vec<OsString>,
     name: Option<String>,
@@ -150,7 +150,7 @@ fn made(name: &str, fields: &[(String, Value)]) -> Result<Event, String> {
     made.map_err(|why| format!("{why}, of {MAX_FIELDS} at most"))
 }
 
-/// Returns a name of the characters that an event's can have; all others become `_`.
+/// Returns a valid name of an event: characters that such a name cannot have become `_`.
 fn identifier(name: &str, suffix: &str) -> String {
     let first = name.chars().next().filter(char::is_ascii_digit).map(|_| '_');
     let of = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };

@@ -6,7 +6,8 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// Statuses of commands that cannot be run, as of a shell.
+/// Exit status of a command that cannot be run, as of a shell. `NOT_FOUND` is the status if there is no such
+/// command.
 const NOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 

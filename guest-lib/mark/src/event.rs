@@ -16,7 +16,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Returns the value of what a script has written: a number if it is one.
+    /// Returns the value of a text that a script has written: a number if the text is one.
     pub fn of(text: &str) -> Value {
         // The parsers of numbers take a plus sign, too.
         let number = Some(text).filter(|text| !text.contains('+'));
@@ -86,17 +86,17 @@ impl Event {
         event
     }
 
-    /// Returns its slot of the enable mask.
+    /// Returns the event's slot in the enable mask.
     pub fn slot(&self) -> usize {
         mask_slot_of(self.names().name_hash())
     }
 
-    /// Returns its names, for the library.
+    /// Returns the event's names, for the library.
     pub fn names(&self) -> &DynamicEvent<String> {
         &self.names
     }
 
-    /// Returns its values, for the library.
+    /// Returns the event's values, for the library.
     pub fn values(&self) -> Values<'_> {
         Values(&self.values)
     }
@@ -107,7 +107,7 @@ impl Event {
 pub struct Values<'e>(&'e [Value]);
 
 impl Fields for Values<'_> {
-    // The schema has them.
+    // The schema has the types.
     const TYPES: &'static [FieldType] = &[];
 
     fn words(self) -> usize {

@@ -10,7 +10,7 @@ use hypertrace::{Emit, Info, Options, Status};
 use std::error::Error;
 use std::process::ExitCode;
 
-/// Exit status of a failure of its own, as of env(1) and timeout(1).
+/// Exit status if this program itself fails, as of env(1) and timeout(1).
 const FAILED: u8 = 125;
 
 /// Reason of a failure: the host may not have taken the event.
@@ -75,7 +75,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
                 _ => Ok(ExitCode::SUCCESS),
             }
         }
-        // Nothing remains of this program.
+        // Without a channel there is nothing to record, so the command replaces this program.
         Action::Command { command, .. } if !is_open => Ok(command::replace(command)),
         Action::Command { begin, end, command } => {
             // A region without its beginning is in no statistics, and the command matters more.

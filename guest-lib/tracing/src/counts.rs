@@ -1,4 +1,4 @@
-//! Counts of what did not get into the trace as it was.
+//! Counts of what was lost or cut on the way into the trace.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counts {
     /// Spans and events that found no schema of their own.
     pub without_schema: u64,
-    /// Spans that were not recorded, as too many spans were open. Each is an event `span_lost`.
+    /// Spans that were not recorded because too many spans were open. Each such span makes an event
+    /// `span_lost`.
     pub lost_spans: u64,
     /// Fields that did not fit.
     pub fields: u64,
     /// Texts that were cut.
     pub cut: u64,
-    /// Events, and fields of spans, that a value's `Debug` or `Display` made.
+    /// Events, and fields of spans, that were dropped because a value's `Debug` or `Display` made them.
     pub nested: u64,
 }
 

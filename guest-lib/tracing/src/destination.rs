@@ -1,4 +1,4 @@
-//! The trait of a destination of spans, in addition to the logger's.
+//! The trait of a destination of spans, in addition to the logger's trait.
 
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_log::parts;
@@ -12,9 +12,9 @@ pub trait Destination: parts::Destination {
     fn process() -> u32;
     /// Records an event on the calling thread's ring.
     fn emit<S: Site, F: Fields>(site: S, fields: F);
-    /// Records the begin of a span for these backends, which are no rings.
+    /// Records the begin of a span for the backends `on`, which are no rings.
     fn begin(on: u32, id: u64, name: &str);
-    /// Records the end of a span for these backends, which are no rings.
+    /// Records the end of a span for the backends `on`, which are no rings.
     fn end(on: u32, id: u64);
 }
 

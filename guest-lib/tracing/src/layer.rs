@@ -29,18 +29,18 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Words of an event.
+/// Maximum number of words of an event.
 const EVENT_WORDS: usize = 128;
 /// Besides the fields of an event, its record has the target, the current span, and the bytes cut off.
 const OF_EVENT: Limits = Limits { fields: Shape::FIELDS - 3, text: 512, spare: 1 };
 /// Besides the fields of a span, its record has the numbers of the span and of its parent, and the target.
 const OF_SPAN: Limits = Limits { fields: Shape::FIELDS - 3, text: 64, spare: 0 };
-/// Words of a begin without fields.
+/// Number of words of a begin without fields.
 const PLAIN: usize = 2;
-/// Number of a span's place in the code that has no schemas.
+/// Number in place of a callsite's, if the span's place in the code has no schemas.
 const NO_CALLSITE: u16 = u16::MAX;
-/// Bits of a span's number that count the spans of a process. Above them is the number of the process, which
-/// has 22 bits, so that a double has room for all.
+/// Number of low bits of a span's number, which count the spans of a process. The bits above are the number
+/// of the process, which has 22 bits, so that a double has room for the span's number.
 const COUNT_BITS: u32 = 31;
 
 /// A layer that records into a guest's ring or a VMM's backends.
@@ -68,8 +68,8 @@ impl HypertraceLayer<crate::Host> {
 }
 
 impl<D> HypertraceLayer<D> {
-    /// Leaves out the polls of spans that are entered several times. This saves two events for each poll, and
-    /// `hypertrace regions` cannot tell a span's busy time from its idle time then.
+    /// Leaves out the polls of spans that are entered several times. A layer without polls saves two events
+    /// for each poll, but `hypertrace regions` cannot tell a span's busy time from its idle time then.
     ///
     /// ```
     /// # #[cfg(feature = "guest")] {
@@ -111,7 +111,7 @@ impl<D: Destination> HypertraceLayer<D> {
         Some(open.serial()).filter(|serial| serial >> COUNT_BITS == u64::from(D::process()))
     }
 
-    /// Returns the number of the span that is around a new span or an event; 0: none is.
+    /// Returns the number of the span that is around a new span or an event; 0 if there is no such span.
     #[inline]
     fn around<S>(&self, parent: Option<&Id>, is_contextual: bool, ctx: &Context<'_, S>) -> u64
     where
@@ -123,11 +123,12 @@ impl<D: Destination> HypertraceLayer<D> {
         }
         let current = ctx.current_span();
         let Some(id) = current.id() else { return 0 };
-        // A filter may hide the innermost ones from this layer.
+        // A filter may hide the innermost spans from this layer.
         serial(id).or_else(|| serial(&ctx.lookup_current()?.id())).unwrap_or(0)
     }
 
-    /// Writes the fields of a new span. Returns the number of its begin's schema and of the words.
+    /// Writes the fields of a new span. Returns the number of the schema of the span's begin, and how many
+    /// words there are.
     #[inline]
     fn first_words(
         &self,
@@ -230,7 +231,7 @@ impl<D: Destination> HypertraceLayer<D> {
         }
     }
 
-    /// Records an event with its fields. `false`: it has no schema of its own.
+    /// Records an event with its fields. Returns `false` if the event has no schema of its own.
     #[inline]
     fn event(&self, event: &Event<'_>, span: u64) -> bool {
         let Some((_, callsite)) = self.names.find(event.metadata()) else {
@@ -283,7 +284,7 @@ where
     S: Subscriber + for<'l> LookupSpan<'l>,
 {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        // Now rather than at the first event, which may be on a vCPU's thread.
+        // Prepares the place in the code now rather than at its first event, which may be on a vCPU's thread.
         self.names.find(metadata);
         Interest::always()
     }

@@ -8,21 +8,21 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tracing_core::{Level, Metadata};
 
-/// Places in the table. More than there can be of spans and events with schemas, so that
-/// a place is found near its hash.
+/// Number of places in the table: more than there can be spans and events with schemas, so that each is found
+/// near its hash.
 const PLACES: usize = 1024;
-/// Places that are looked at for one in the code.
+/// Number of places in the table where a place in the code may be.
 const PROBES: usize = 32;
-/// Schemas of all places: a part of what a producer knows at once, as the program's own
+/// Maximum number of schemas of all places: fewer than a producer knows at once, because the program's own
 /// events need some.
 const MAX_SCHEMAS: usize = 400;
-/// Schemas of one place: sets of fields that were given.
+/// Maximum number of schemas of one place: one for each set of fields that was given.
 const VARIANTS: usize = 6;
-/// Most bytes of a span's target.
+/// Maximum number of bytes of a span's target.
 const MAX_TARGET: usize = 128;
-/// Suffix of the event with values that a span gets later: the longest of a span's suffixes.
+/// Suffix of the event with values that a span gets later: the longest suffix of a span's events.
 const RECORD: &str = "_record";
-/// Bits of a field's type in a [`Shape`].
+/// Number of bits of a field's type in a [`Shape`].
 const TYPE_BITS: usize = 4;
 
 /// The use of a schema.
@@ -33,13 +33,13 @@ pub enum Purpose {
     Event,
 }
 
-/// The types of fields, by their index in the metadata: its number in [`FieldType::ALL`]
-/// and one; 0 if the field is not given.
+/// The types of fields, by the fields' index in the metadata: a type's number in [`FieldType::ALL`] plus 1,
+/// or 0 if the field is not given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape(u64);
 
 impl Shape {
-    /// Number of fields that have a place in it.
+    /// Number of fields that have a place in a shape.
     pub const FIELDS: usize = 64 / TYPE_BITS;
 
     /// Adds a field, whose index is below [`Shape::FIELDS`].
@@ -64,7 +64,8 @@ pub struct Schema {
 
 impl Schema {
     fn new(metadata: &Metadata<'_>, purpose: Purpose, shape: Shape) -> Schema {
-        // A reader takes a begin with a field `any_client` for another region's.
+        // A begin has no field `any_client`, because a reader would take it for the begin of a region that
+        // any client may end.
         let of_span = ["id", "parent", "target", "any_client"].as_slice();
         let (name, first, last, own) = match purpose {
             Purpose::Begin => {
@@ -138,19 +139,19 @@ pub struct Callsite {
     pub begin_slot: usize,
     pub end_slot: usize,
     pub record_slot: usize,
-    /// The first is that of a span without fields.
+    /// The first schema of a span is the schema of its begin without fields.
     variants: [OnceLock<Schema>; VARIANTS],
 }
 
-/// How the spans of a place in the code are entered, as far as they have shown it.
+/// How often the spans of a place in the code are entered, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Habit {
-    /// No span has closed or was entered again.
+    /// No span has closed, or was entered again.
     Unknown,
-    /// Once each.
+    /// Each span is entered once.
     Once,
-    /// Some several times.
+    /// Some spans are entered several times.
     Again,
 }
 
@@ -228,7 +229,7 @@ impl Names {
         self.places.get(usize::from(number))?.get()
     }
 
-    /// Returns a place in the code and its number. `None`: there are too many.
+    /// Returns a place in the code and its number. Returns `None` if there are too many places or schemas.
     #[inline]
     pub fn find(&self, metadata: &'static Metadata<'static>) -> Option<(u16, &Callsite)> {
         for at in probes(metadata) {
@@ -245,7 +246,7 @@ impl Names {
 
     #[cold]
     fn make(&self, first: usize, metadata: &'static Metadata<'static>) -> Option<(u16, &Callsite)> {
-        // A begin without fields, and two kinds of ends.
+        // A span has schemas of a begin without fields and of two kinds of ends.
         let schemas = if metadata.is_span() { 3 } else { 0 };
         if !self.reserve(schemas) {
             return None;
@@ -267,8 +268,8 @@ impl Names {
         None
     }
 
-    /// Returns a place's schema for these fields and its number. `None`, counted: there
-    /// are too many.
+    /// Returns a place's schema for these fields and the schema's number. If there are too many schemas,
+    /// counts that and returns `None`.
     #[inline]
     pub fn schema<'n>(
         &'n self,
@@ -308,7 +309,7 @@ impl Names {
     }
 }
 
-/// Returns the places where one in the code may be.
+/// Returns the places in the table where a place in the code may be.
 #[inline]
 fn probes(metadata: &'static Metadata<'static>) -> impl Iterator<Item = usize> {
     let address = std::ptr::from_ref(metadata).addr() as u64;

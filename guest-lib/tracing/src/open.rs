@@ -5,16 +5,16 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
-/// Number of spans of a block. A block takes 1 MiB.
+/// Number of spans in a block. A block takes 1 MiB.
 const PLACES: usize = 4096;
-/// Maximum number of blocks: as many spans as a reader keeps open.
+/// Maximum number of blocks, which hold as many spans as a reader keeps open.
 const BLOCKS: usize = 4;
-/// Places of a block that are looked at for a span. A place in a block that is a quarter full is taken with a
-/// probability of a quarter, so a span finds a free one among these.
+/// Number of places in a block where a span may be. If a block is a quarter full, a place is taken with a
+/// probability of a quarter, so a span finds a free place among this many.
 const PROBES: usize = 64;
-/// Words of a begin: the span's number, its parent's, and its fields.
+/// Maximum number of words of a begin: the span's number, its parent's number, and its fields.
 pub const WORDS: usize = 28;
-/// The number in a place that is being filled. It is not the number of a span.
+/// Number in a place that is being filled. No span has this number.
 const TAKEN: u64 = u64::MAX;
 
 /// A span, from its making to its close.
@@ -23,14 +23,14 @@ const TAKEN: u64 = u64::MAX;
 pub struct Open {
     /// Number of the place in the code, number of its schema, number of words.
     kind: AtomicU64,
-    /// Number of the thread inside the span, in the upper 32 bits, and the depth of that thread's entries below. 0: no thread is
-    /// inside.
+    /// Number of the thread inside the span, in the upper 32 bits, and the depth of that thread's entries
+    /// below. 0: no thread is inside.
     inside: AtomicU64,
     /// Thread of the first entry. 0: the span was not entered.
     first: AtomicU32,
     /// Whether the span was entered again after its first entry.
     is_again: AtomicU32,
-    /// Whether its begin was recorded: without that, no other event is.
+    /// Whether the span's begin was recorded. If not, no other event of the span is recorded.
     pub is_recorded: AtomicBool,
     words: [AtomicU64; WORDS],
 }
@@ -86,7 +86,8 @@ impl Open {
         let thread = thread();
         let inside = self.inside.load(Relaxed);
         if inside == 0 {
-            // Of two threads at once, one stores last: the other one's exits count as those of entries that are not nested.
+            // If two threads enter at once, one thread stores last. The other thread's exits then count as
+            // exits of entries that are not nested.
             self.inside.store(u64::from(thread) << 32 | 1, Relaxed);
         } else if inside >> 32 == u64::from(thread) {
             self.inside.store(inside + 1, Relaxed);
@@ -115,7 +116,7 @@ impl Open {
         has_left
     }
 
-    /// Returns what a close by this thread is.
+    /// Returns the effect of a close by this thread.
     #[inline]
     pub fn close(&self) -> Close {
         match self.first.load(Relaxed) {
@@ -126,7 +127,8 @@ impl Open {
     }
 }
 
-/// Returns the calling thread's number. Threads are numbered from 1, in the order of their first entries into spans.
+/// Returns the calling thread's number. Threads are numbered from 1, in the order of their first entries into
+/// spans.
 #[inline]
 fn thread() -> u32 {
     static THREADS: AtomicU32 = AtomicU32::new(0);
@@ -155,8 +157,7 @@ impl<'a> Claim<'a> {
         &self.open.words
     }
 
-    /// Keeps a span of so many words, with the numbers of its place in the code and of its
-    /// schema.
+    /// Keeps a span of `words` words, with the numbers of its place in the code and of its schema.
     #[inline]
     pub fn keep(self, id: u64, callsite: u16, schema: u8, words: usize) {
         let kind = u64::from(callsite) | u64::from(schema) << 16;
@@ -178,10 +179,11 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Places of spans. A span's number in `Registry` is stored last, so a thread that finds the number finds the span.
+/// Places of spans. A span's number in `Registry` is stored last, so a thread that finds the number finds the
+/// span.
 #[derive(Debug)]
 struct Block {
-    /// 0: free.
+    /// Number of the span in each place; 0 if the place is free.
     ids: Box<[AtomicU64]>,
     places: Box<[Open]>,
 }
@@ -196,8 +198,8 @@ impl Block {
 
     fn claim(&self, id: u64) -> Option<Claim<'_>> {
         probes(id).find_map(|at| {
-            // ORDERING: the Acquire pairs with the Release in `remove`: the last span's
-            // thread has read its words.
+            // ORDERING: the Acquire pairs with the Release in `remove`: the thread that removed the last span
+            // has read that span's words.
             let is_free = self.ids[at].load(Relaxed) == 0
                 && self.ids[at].compare_exchange(0, TAKEN, Ordering::Acquire, Relaxed).is_ok();
             // Not `then_some`: to drop a claim frees its place.
@@ -212,7 +214,8 @@ impl Block {
     }
 }
 
-/// The spans that are open. The first block is made at once, each further one when the blocks before it are full.
+/// The spans that are open. The first block is made at once, and each further block when the blocks before it
+/// are full.
 #[derive(Debug)]
 pub struct OpenSpans {
     first: Block,
@@ -224,7 +227,7 @@ impl OpenSpans {
         OpenSpans { first: Block::new(), others: [const { OnceLock::new() }; BLOCKS - 1] }
     }
 
-    /// Takes a place for a new span. `None`: there is none.
+    /// Takes a place for a new span. Returns `None` if no place is free.
     #[inline]
     pub fn claim(&self, id: u64) -> Option<Claim<'_>> {
         self.first.claim(id).or_else(|| self.claim_in_others(id))
@@ -269,9 +272,9 @@ impl OpenSpans {
 /// Returns the places of a block where a span may be.
 #[inline]
 fn probes(id: u64) -> impl Iterator<Item = usize> {
-    // Numbers of `Registry` have a place in its table in the low bits, the number of a thread in bits 38 to 50, and a
-    // generation above. A new span in the place of an old one is here, too, in the place of the old one, whose lines are
-    // in the cache: the generation is left out.
+    // A span's number in `Registry` has a place in the registry's table in its low bits, the number of a
+    // thread in bits 38 to 50, and a generation above. The generation is left out, so that a new span in an
+    // old span's place in the registry takes the old span's place here, too, whose lines are in the cache.
     let hash = (id % (1 << 51)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (0..PROBES).map(move |n| (hash as usize + n) % PLACES)
 }

@@ -1,4 +1,4 @@
-//! An event as one text: for backends of text, and where it has no schema of its own.
+//! An event as one text, for text backends and for events without a schema of their own.
 
 use std::fmt::{self, Formatter};
 use tracing_core::Event;

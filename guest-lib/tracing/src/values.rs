@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tracing_core::field::{Field, Visit};
 
-/// The words of a record, in a buffer of another.
+/// The words of a record, in a borrowed buffer.
 pub struct Values<'w> {
     words: &'w [AtomicU64],
     len: usize,
@@ -18,18 +18,18 @@ pub struct Values<'w> {
     /// Least index of the next field.
     next: usize,
     limits: Limits,
-    /// Bytes of texts that did not fit.
+    /// Number of bytes of texts that did not fit.
     cut: u32,
 }
 
 /// Limits of a record, besides its words.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// Fields of the metadata.
+    /// Maximum number of fields of the metadata.
     pub fields: usize,
-    /// Bytes of a text.
+    /// Maximum number of bytes of a text.
     pub text: usize,
-    /// Words that are kept free at the end.
+    /// Number of words that are kept free at the end.
     pub spare: usize,
 }
 
@@ -69,8 +69,7 @@ impl<'w> Values<'w> {
         self.word(self.cut.into());
     }
 
-    /// Adds a text that is no field of the metadata; without room for a byte of it, an empty
-    /// one.
+    /// Adds the words of a text, cut to what fits. If there is no room for a byte, adds an empty text.
     #[inline]
     pub fn text(&mut self, text: &str) {
         let end = self.words.len() - self.limits.spare;
@@ -88,7 +87,8 @@ impl<'w> Values<'w> {
         }
     }
 
-    /// Takes in a field of the metadata. `false`, counted: there is no room for it.
+    /// Takes in a field of the metadata. If there is no room for the field, counts the field and returns
+    /// `false`.
     #[inline]
     fn take(&mut self, field: &Field, ty: FieldType) -> bool {
         let index = field.index();
@@ -115,7 +115,7 @@ impl<'w> Values<'w> {
 pub struct AtomicWords<'a>(pub &'a [AtomicU64]);
 
 impl Fields for AtomicWords<'_> {
-    // The schema has them.
+    // The schema has the types.
     const TYPES: &'static [FieldType] = &[];
 
     #[inline(always)]

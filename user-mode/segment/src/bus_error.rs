@@ -1,5 +1,5 @@
-//! Shared memory that is taken away while it is mapped: a segment's file that is cut off, or a device's memory when a kernel's
-//! module takes the function. The next access is a SIGBUS.
+//! Handles shared memory that is taken away while it is mapped: a segment's file is cut off, or a kernel's
+//! module takes the PCI function of a device. The next access raises SIGBUS.
 //!
 //! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]
@@ -9,15 +9,16 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
 
-/// The program's action for such signals.
+/// The program's action for SIGBUS.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// See [`watch`].
 static REPLACE: OnceLock<fn(usize) -> bool> = OnceLock::new();
 
-/// Lets `replace` handle accesses to memory that is gone, once in a process: in a signal handler, it puts other memory at an
-/// address if the memory there is its own, and returns whether it did. Returns whether this is the first call. A program that
-/// sets an action of its own later is not protected.
+/// Lets `replace` handle accesses to memory that is gone. A signal handler calls `replace` with an address;
+/// if the memory there is the function's own, `replace` puts other memory in its place and returns true. Only
+/// the first call in a process takes effect: returns whether this is the first call. A program that later
+/// sets an action of its own is not protected.
 pub fn watch(replace: fn(usize) -> bool) -> bool {
     let is_first = REPLACE.set(replace).is_ok();
     BEFORE.get_or_init(|| {
@@ -35,9 +36,10 @@ pub fn watch(replace: fn(usize) -> bool) -> bool {
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's own.
+    // SAFETY: the kernel passes a valid `info`.
     let code = unsafe { (*info).si_code };
-    // Another process can send the signal, and the kernel tells of broken memory that nobody has accessed yet.
+    // A signal may be no access: another process can send the signal, and the kernel sends it for broken
+    // memory that nobody has accessed yet.
     let is_access = code > 0 && code != libc::BUS_MCEERR_AO;
     // SAFETY: a SIGBUS of an access has its address.
     let address = || unsafe { (*info).si_addr() } as usize;
@@ -46,8 +48,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
     let Some(before) = BEFORE.get() else { return };
     let has_info = before.sa_flags & libc::SA_SIGINFO != 0;
-    // SAFETY: the program's own action for this signal. Without a handler an access is made again, and another signal
-    // comes when this one's handler has returned.
+    // SAFETY: the program's own action for this signal. If the program has no handler, the access is repeated
+    // when this handler has returned, and raises the signal again.
     unsafe {
         match before.sa_sigaction {
             libc::SIG_IGN if !is_access => {}

@@ -1,4 +1,4 @@
-//! A program that a command runs to its end: signals that would end the command are the program's meanwhile.
+//! Runs a program to its end for a command. Signals that would end the command are the program's meanwhile.
 //!
 //! Unsafe, because of sigaction(2) and kill(2).
 #![allow(unsafe_code)]
@@ -9,25 +9,23 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
-/// While it lives, a handler gets these signals.
+/// Signals that a handler gets as long as this value lives.
 #[derive(Debug)]
 pub struct Signals {
     before: Vec<(c_int, libc::sigaction)>,
 }
 
 impl Signals {
-    /// Begins to catch these signals, but for those that are ignored: under nohup,
-    /// or in the background of a shell script, they stay so. A system call that a
-    /// signal interrupts is made again.
+    /// Begins to catch these signals. Signals that are ignored, as under nohup or in the background of a
+    /// shell script, stay ignored. A system call that a signal interrupts is made again.
     ///
     /// # Safety
     /// `handler` does only what a signal handler may.
     pub unsafe fn catch(signals: &[c_int], handler: extern "C" fn(c_int)) -> Signals {
         let mut before = Vec::new();
         for &signal in signals {
-            // SAFETY: both structures are plain data that live through the calls; the
-            // handler is the caller's promise. A handler, unlike being ignored, ends at
-            // a program's exec.
+            // SAFETY: both structures are plain data that live through the calls; the handler is the caller's
+            // promise. A handler ends at a program's exec; only an ignored signal stays ignored.
             unsafe {
                 let mut old: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(signal, std::ptr::null(), &mut old);
@@ -54,11 +52,11 @@ impl Drop for Signals {
     }
 }
 
-/// Runs a program to its end. Meanwhile SIGTERM and SIGHUP are passed on to the program, and SIGINT and SIGQUIT, which a
-/// terminal sends to both, are left to it.
+/// Runs a program to its end. Meanwhile this process passes SIGTERM and SIGHUP on to the program, and leaves
+/// SIGINT and SIGQUIT, which a terminal sends to both processes, to the program.
 ///
 /// # Errors
-/// If it cannot be started.
+/// If the program cannot be started.
 pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     let _signals = pass_signals_on();
     let mut child = command.spawn()?;
@@ -69,17 +67,17 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     status
 }
 
-/// Returns the exit code that a shell reports for a program with this status: 128 plus the number of a signal that ended the
-/// program.
+/// Returns the exit code that a shell reports for a program with this status: 128 plus the number of the
+/// signal, if a signal ended the program.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// The program that signals go to, 0 if there is none.
+/// Id of the program that signals go to; 0 if there is no program.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
 
-/// A signal that came before the program was there, 0 if none did.
+/// A signal that came before the program was there; 0 if no signal did.
 static EARLY: AtomicI32 = AtomicI32::new(0);
 
 /// Whether a signal that ends programs was passed on.
@@ -90,7 +88,8 @@ pub fn was_told_to_end() -> bool {
     TOLD.load(SeqCst)
 }
 
-/// Passes on a signal that came before the program was there. The program did not get that signal from a terminal.
+/// Passes on a signal that came before the program was there, and so did not come to the program from a
+/// terminal.
 fn pass_early() {
     let program = PROGRAM.load(SeqCst);
     if program != 0 {
@@ -106,24 +105,25 @@ fn pass_early() {
 extern "C" fn pass_on(signal: libc::c_int) {
     let program = PROGRAM.load(SeqCst);
     if signal == libc::SIGXFSZ {
-        // A write of this process beyond the limit of a file's size: it fails.
+        // This process has written beyond the limit of a file's size, and the write fails.
     } else if program == 0 {
         EARLY.store(signal, SeqCst);
-        // Another thread may have started the program meanwhile, and have looked for an early signal before this one.
+        // Another thread may have started the program meanwhile, and looked for an early signal before this
+        // one came.
         pass_early();
     } else if matches!(signal, libc::SIGTERM | libc::SIGHUP) {
         TOLD.store(true, SeqCst);
-        // SAFETY: kill may be called in a signal handler; a child that has
-        // ended keeps its number until it is waited for.
+        // SAFETY: kill may be called in a signal handler. A child that has ended keeps its number until this
+        // process waits for it.
         unsafe { libc::kill(program, signal) };
     }
 }
 
-/// Keeps signals from ending this process, until the result is dropped: they are
-/// the program's of [`run`], also those that come before it is started. For a
-/// process that creates a session before, and has to end it after. SIGXFSZ is caught
-/// too: a write beyond the limit of a file's size (RLIMIT_FSIZE) is an error then. The
-/// program gets the action that was there before, as a handler ends at its exec.
+/// Keeps signals from ending this process, until the result is dropped: the signals, even those that come
+/// before the start, are for the program of [`run`]. For a process that creates a session before the program
+/// starts, and has to end the session afterwards. SIGXFSZ is caught, too, so that a write beyond the limit of
+/// a file's size (RLIMIT_FSIZE) is an error. The program gets the action that was there before, because a
+/// handler ends at the program's exec.
 pub fn pass_signals_on() -> Signals {
     let signals = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGXFSZ];
     // SAFETY: the handler calls kill only, which a handler may.

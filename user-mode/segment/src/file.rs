@@ -1,4 +1,4 @@
-//! The segment: the regions of a device in a file, mapped.
+//! The segment: a mapped file with the regions of a device in it.
 //!
 //! Unsafe, because posix_fallocate(3) is a C function.
 #![allow(unsafe_code)]
@@ -27,21 +27,21 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why there is no segment.
+/// Reason why there is no segment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
-    /// Sizes that cannot be.
+    /// The sizes are not valid.
     #[error("the segment cannot have these sizes")]
     Geometry(#[from] GeometryError),
-    /// There is a file already.
+    /// The file exists already.
     #[error(
         "{} exists: it may hold what a killed run left; save that with `hypertrace recover`, \
          or remove it",
         .0.display()
     )]
     Exists(PathBuf),
-    /// There is a file already, which is no segment.
+    /// The file exists already, and is no segment.
     #[error(
         "{} exists, and is no segment: QEMU makes such a file if it is started first; end that VM, remove the file, \
          and start this before the VM",
@@ -54,13 +54,13 @@ pub enum SegmentError {
     Reserve {
         /// The file.
         path: PathBuf,
-        /// Bytes that it has to have.
+        /// Number of bytes that the file has to have.
         bytes: u64,
         /// Why not.
         #[source]
         source: io::Error,
     },
-    /// The system refused something.
+    /// The system refused an action.
     #[error("cannot {doing} the segment {}", path.display())]
     System {
         /// The action: a verb.
@@ -71,7 +71,7 @@ pub enum SegmentError {
         #[source]
         source: io::Error,
     },
-    /// The file is too short to be one.
+    /// The file is too short to be a segment.
     #[error("{} is not a segment: it has {found} bytes and no room for a config page", path.display())]
     NoPage {
         /// The file.
@@ -79,16 +79,16 @@ pub enum SegmentError {
         /// Bytes that it has.
         found: u64,
     },
-    /// The file has no config page, or one of another version.
+    /// The file has no config page, or a config page of another version.
     #[error("{} is not a segment", path.display())]
     NotOne {
         /// The file.
         path: PathBuf,
-        /// The defect of its config page.
+        /// Defect of the config page.
         #[source]
         source: ConfigError,
     },
-    /// Another user, who may read and cut it at any time, has the file.
+    /// The file belongs to another user, who may read and cut it at any time.
     #[error(
         "{} belongs to user {owner}, neither to user {user} who runs this nor to root",
         path.display()
@@ -96,7 +96,7 @@ pub enum SegmentError {
     NotOwned {
         /// The file.
         path: PathBuf,
-        /// Its owner.
+        /// Owner of the file.
         owner: u32,
         /// The user of this process.
         user: u32,
@@ -104,27 +104,28 @@ pub enum SegmentError {
     /// The file is the memory of a device.
     #[error("{} is not a segment: it is a device's, as its config page says TRAPS", .0.display())]
     Device(PathBuf),
-    /// It ends before its rings do.
+    /// The file ends before its rings do.
     #[error("{} is cut off: it has {found} bytes, and its config page says {expected}", path.display())]
     Short {
         /// The file.
         path: PathBuf,
         /// Bytes that it has.
         found: u64,
-        /// Bytes that its config page says.
+        /// Number of bytes that the config page says.
         expected: u64,
     },
-    /// A host serves it.
+    /// A host serves the segment.
     #[error("{} is served by process {pid}: end that first", path.display())]
     Served {
         /// The file.
         path: PathBuf,
-        /// The host, by its own account.
+        /// Id of the host's process, as the host has stored it.
         pid: u32,
     },
 }
 
-/// The name of a file in a directory. That is open, so that another one which gets its path is left alone.
+/// The name of a file in an open directory. The directory is open, so that another directory which gets its
+/// path is left alone.
 #[derive(Debug)]
 struct Entry {
     directory: OwnedFd,
@@ -145,11 +146,11 @@ impl Entry {
         Ok((Entry { directory, name, inode: (stat.st_dev, stat.st_ino) }, file.into()))
     }
 
-    /// Removes the file. Another one that has its name by now stays.
+    /// Removes the file. Another file that has the name by now stays.
     fn remove(&self) {
         let found = statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| (found.st_dev, found.st_ino) == self.inode) {
-            // Not to be removed: it does no harm.
+            // A file that cannot be removed does no harm.
             let _ = unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
     }
@@ -159,12 +160,12 @@ impl Entry {
 #[derive(Debug)]
 pub struct Segment {
     file: File,
-    /// `None`: a memfd.
+    /// Path of the file; `None` for a memfd.
     path: Option<PathBuf>,
-    /// `None`: this did not create the file.
+    /// Name of the file in its directory; `None` if this value did not create the file.
     entry: Option<Entry>,
-    /// The same file by a description of its own, which no child inherits: the
-    /// host's locks are gone with the host. `None`: this is no host.
+    /// The same file by a description of its own, which no child inherits, so that the host's locks are gone
+    /// with the host. `None` if this process is not the host.
     host_lock: Option<LockFile>,
     mapping: Mapping,
     page: ConfigPage,
@@ -173,24 +174,23 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Creates a segment in memory, to serve it: a memfd, which cannot be cut. It
-    /// exists as long as a process has a descriptor or a mapping of it.
+    /// Creates a segment in memory, to serve it: a memfd, which cannot be cut. The segment exists as long as
+    /// a process has a descriptor or a mapping of it.
     ///
     /// # Errors
-    /// If the geometry cannot be, or the system gives no memory.
+    /// If the geometry is not valid, or the system gives no memory.
     pub fn anonymous(geometry: &Geometry, facts: &HostInfo) -> Result<Segment, SegmentError> {
         geometry.check()?;
         let file = memfd(geometry.window_size()).map_err(failed("create", unnamed()))?;
         Segment::begin(file, None, geometry, facts)
     }
 
-    /// Creates a segment in a new file, to serve it: on tmpfs for its speed, it
-    /// outlives a crash of all that use it. Its memory is reserved, so that a full
-    /// file system is an error here and not a signal later. The file has `size` bytes, at
-    /// least those that are needed; if none are given, these.
+    /// Creates a segment in a new file, to serve it. The file, on tmpfs for its speed, outlives a crash of
+    /// all processes that use it. The file's memory is reserved, so that a full file system is an error here
+    /// and not a signal later. The file has `size` bytes, but at least as many as the segment needs.
     ///
     /// # Errors
-    /// If there is such a file already, or it cannot be made.
+    /// If there is such a file already, or the file cannot be made.
     pub fn create(
         path: &Path,
         size: Option<u64>,
@@ -230,20 +230,21 @@ impl Segment {
         Segment::map(file, path, page)?.to_serve()
     }
 
-    /// Returns the sizes of a segment with the largest rings, of at most 1 MiB, that fit into so many
-    /// bytes. `None`: the smallest do not.
+    /// Returns the sizes of a segment with the largest rings, of at most 1 MiB, that fit into `bytes` bytes.
+    /// Returns `None` if even the smallest rings do not fit.
     pub fn fitting(bytes: u64, clients: u32) -> Option<Geometry> {
         let rings = (16..=20).rev().map(|log| 1 << log);
         let mut all = rings.map(|ring_bytes| Geometry::for_programs(clients, ring_bytes));
         all.find(|geometry| geometry.check().is_ok() && used(geometry) <= bytes)
     }
 
-    /// Opens the segment in this file, to use it: one of this user or of root. If `path` names a descriptor of another
-    /// process, as [`Segment::location`] does, and this process cannot use that descriptor, it tries its own descriptor of
-    /// the same number: an inherited segment may belong to any user.
+    /// Opens the segment in this file, to use it. The file must belong to this user or to root. If `path`
+    /// names a descriptor of another process, as [`Segment::location`] does, and this process cannot use that
+    /// descriptor, tries this process's own descriptor of the same number: an inherited segment may belong to
+    /// any user.
     ///
     /// # Errors
-    /// If it is none, or another user's.
+    /// If the file is no segment, or belongs to another user.
     pub fn open(path: &Path) -> Result<Segment, SegmentError> {
         let opened = Segment::open_at(path).and_then(Segment::check_owner);
         match inherited(path).filter(|_| opened.is_err()) {
@@ -255,7 +256,7 @@ impl Segment {
     /// Opens the segment in this file, of any user, to recover it.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the file is no segment.
     pub fn open_of_anyone(path: &Path) -> Result<Segment, SegmentError> {
         Segment::open_at(path)
     }
@@ -280,17 +281,17 @@ impl Segment {
         Segment::of_file(file, path)
     }
 
-    /// Opens a segment as [`Segment::open`] does, from an open file. `path` is its name in errors.
+    /// Opens a segment from an open file, of any user. `path` is the file's name in errors.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the file is no segment.
     pub fn of_file(file: File, path: &Path) -> Result<Segment, SegmentError> {
         let found = file.metadata().map_err(failed("look at", path))?.len();
         let path = path.to_owned();
         if found < MIN_BAR {
             return Err(SegmentError::NoPage { path, found });
         }
-        // The only look at the page: other programs can change it at any time.
+        // Reads the page only here, because other programs can change it at any time.
         let mut words = [0; CONFIG_WORDS];
         file.read_exact_at(words.as_mut_bytes(), 0).map_err(failed("read", &path))?;
         Segment::map(file, Some(path), ConfigPage::from_words(&words))
@@ -311,7 +312,7 @@ impl Segment {
         }
         let mapping = Mapping::new(&file, 0, expected, true).map_err(|source| {
             match source.raw_os_error() {
-                // As under `ulimit -v`.
+                // The process has no addresses left, as under `ulimit -v`.
                 Some(libc::ENOMEM) => {
                     SegmentError::Reserve { path: name.to_owned(), bytes: expected, source }
                 }
@@ -321,10 +322,10 @@ impl Segment {
         Ok(Segment { file, path, entry: None, host_lock: None, mapping, page, geometry, mode })
     }
 
-    /// Makes this process the segment's host, until this is dropped.
+    /// Makes this process the segment's host, until the result is dropped.
     ///
     /// # Errors
-    /// If another process is.
+    /// If another process is the host.
     pub fn to_serve(mut self) -> Result<Segment, SegmentError> {
         let own = own_description(self.file.as_fd()).map_err(failed("open again", self.name()))?;
         let lock = LockFile::new(own, 0, LockFile::ANY);
@@ -336,7 +337,7 @@ impl Segment {
         Ok(self)
     }
 
-    /// Returns the path of its file, if it has a name.
+    /// Returns the path of the segment's file, if the file has a name.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -349,40 +350,40 @@ impl Segment {
         self.path().unwrap_or(unnamed())
     }
 
-    /// Returns its descriptor's number, if it has no name.
+    /// Returns the number of the file's descriptor, if the file has no name.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.path.is_none().then(|| self.file.as_raw_fd())
     }
 
-    /// Returns the path by which a program finds it: its absolute path, or that of
-    /// this process's descriptor. Another process can open the latter if it is of
-    /// the same user and sees this process; otherwise it has to inherit the
-    /// descriptor under the same number.
+    /// Returns the path by which a program finds the segment: the file's absolute path, or the path of this
+    /// process's descriptor. Another process can open the descriptor's path if that process is of the same
+    /// user and sees this process; otherwise that process has to inherit the descriptor under the same
+    /// number.
     pub fn location(&self) -> OsString {
         if let Some(path) = &self.path {
             return std::path::absolute(path).unwrap_or_else(|_| path.clone()).into();
         }
-        // The number by which that /proc knows this process, which may be in a PID
-        // namespace of its own.
+        // Asks /proc for this process's number there, because the process may be in a PID namespace of its
+        // own.
         let process = std::fs::read_link("/proc/self").unwrap_or_else(|_| "self".into());
         let descriptor = self.file.as_raw_fd().to_string();
         Path::new("/proc").join(process).join("fd").join(descriptor).into()
     }
 
-    /// Removes its file if this created it. Another file that has its name by now stays.
+    /// Removes the segment's file if this value created it. Another file that has the name by now stays.
     pub fn remove(&self) {
         if let Some(entry) = &self.entry {
             entry.remove();
         }
     }
 
-    /// Returns the config page, as it was written or found.
+    /// Returns the config page, as this process wrote or found it.
     pub fn page(&self) -> &ConfigPage {
         &self.page
     }
 
-    /// Writes the config page again, after the memory was replaced by that of another time. Returns whether
-    /// that was of this segment's session, too.
+    /// Writes the config page again, after the segment's memory was replaced by memory of another time.
+    /// Returns whether that memory was of this segment's session, too.
     pub fn write_page_again(&self) -> bool {
         let session = offset_of!(ConfigPage, session) / 8;
         let mut is_own = true;
@@ -398,7 +399,7 @@ impl Segment {
         &self.geometry
     }
 
-    /// Returns the mode of a full ring.
+    /// Returns what a full ring does with new records.
     pub fn mode(&self) -> RingMode {
         self.mode
     }
@@ -409,13 +410,13 @@ impl Segment {
         (u32::try_from(self.page.vcpu_clients).map_or(all, |n| n.min(all)), all)
     }
 
-    /// Returns its memory, up to the last ring's end.
+    /// Returns the segment's memory, up to the last ring's end.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Returns the address where it is mapped, valid as long as this value
-    /// lives. A `Channel` of this process can be made of it.
+    /// Returns the address where the segment is mapped, valid as long as this value lives. This process can
+    /// make a `Channel` of the address.
     pub fn address(&self) -> *mut u8 {
         self.mapping.address()
     }
@@ -437,7 +438,7 @@ impl Segment {
         ClientMemory::of_rings(self.rings(), client, &self.geometry, self.mode)
     }
 
-    /// Returns true if a process has a client now, by its lock.
+    /// Returns true if a process has the client now, as the client's lock shows.
     pub fn is_held(&self, client: u32) -> bool {
         let Some(lock) = &self.host_lock else { return false };
         let is_free = lock.lock(client);
@@ -447,9 +448,9 @@ impl Segment {
         !is_free
     }
 
-    /// Gives the system back the memory that a client's ring does not need while all of its records are taken and no
-    /// thread has the client. Returns false if a thread has it, if records are left, or if the segment has a file of its
-    /// own, whose memory is reserved.
+    /// Gives the system back the memory that a client's ring does not need while all of its records are taken
+    /// and no thread has the client. Returns false if a thread has the client, if records are left, or if the
+    /// segment has a file of its own, whose memory is reserved.
     ///
     /// The host has the client's lock meanwhile, so no thread leases the client and writes to the ring.
     pub fn give_back(&self, client: u32) -> bool {
@@ -462,10 +463,11 @@ impl Segment {
         is_given
     }
 
-    /// Makes a ring zero and frees its pages, but for those of a part: the index of the first word, and the words.
+    /// Makes a ring zero and frees its pages, except for the pages of a part, given by the index of its first
+    /// word and its number of words.
     fn free_all_but(&self, client: u32, (first, words): (u64, u64)) -> io::Result<()> {
         let ring = self.geometry.ring_bytes;
-        // As if the ring went on after its end: from the part's end to its begin.
+        // The bytes to free go from the part's end to its begin, as if the ring went on after its end.
         let begin = ((first + words) * WORD).next_multiple_of(PAGE);
         let end = (first * WORD + ring) / PAGE * PAGE;
         let area = self.geometry.window_offset(Region::Rings) + self.geometry.client_offset(client);
@@ -480,8 +482,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Takes it apart: the file, its memory, and the copy of the config page that
-    /// both were checked against.
+    /// Takes the segment apart: the file, its memory, and the copy of the config page that both were checked
+    /// against.
     pub fn into_parts(self) -> (File, Mapping, ConfigPage) {
         (self.file, self.mapping, self.page)
     }
@@ -490,7 +492,7 @@ impl Segment {
 /// Returns the error that there is such a file already.
 fn exists(path: &Path) -> SegmentError {
     let mut bytes = [0; size_of::<ConfigPage>()];
-    // To open another kind of file might block.
+    // Opens only a regular file, because opening another kind of file might block.
     let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
     let mut read = || File::open(path)?.read_exact_at(&mut bytes, 0);
     let is_zeros = is_file && read().is_ok() && bytes.iter().all(|byte| *byte == 0);
@@ -505,7 +507,7 @@ fn used(geometry: &Geometry) -> u64 {
     geometry.window_offset(Region::Rings) + geometry.rings_size()
 }
 
-/// Returns the descriptor of this process with the same number as the one that `path` names.
+/// Returns the path of this process's descriptor with the same number as the descriptor that `path` names.
 fn inherited(path: &Path) -> Option<PathBuf> {
     let (process, descriptor) = path.strip_prefix("/proc").ok()?.to_str()?.split_once("/fd/")?;
     process.parse::<u32>().ok()?;
@@ -524,7 +526,7 @@ fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
 fn reserve(file: &File, size: Option<u64>, geometry: &Geometry) -> io::Result<()> {
     let size = size.unwrap_or_else(|| geometry.window_size());
     check_size(size.max(used(geometry)))?;
-    // The C library's, which helps out where a file system has no such call.
+    // Calls the C library, which helps out if a file system has no such call.
     // SAFETY: takes a descriptor that is open, and two numbers.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, used(geometry) as libc::off_t) } {
         0 => file.set_len(size.max(used(geometry))),

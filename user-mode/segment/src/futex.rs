@@ -1,5 +1,4 @@
-//! Sleeping on a word that processes share: futex(2). Nothing here allocates,
-//! takes a lock or changes errno.
+//! Sleeps on a word that processes share, by futex(2). Nothing here allocates, takes a lock or changes errno.
 //!
 //! Unsafe, because the kernel knows a word of 64 bits by its low half.
 #![allow(unsafe_code)]
@@ -9,12 +8,12 @@ use rustix::io::Errno;
 use rustix::thread::futex::{Flags, Timespec};
 use std::time::Duration;
 
-/// Sleeps while the word is `found`, until another thread wakes it or the time
-/// is over. It may also wake for nothing. Returns `false` if no thread can sleep on this word: the
-/// kernel refuses, as for the memory of a PCI function.
+/// Sleeps while the word is `found`, until another thread wakes this thread or the time is over. The thread
+/// may also wake for no reason. Returns `false` if no thread can sleep on this word because the kernel
+/// refuses, as for the memory of a PCI function.
 pub fn wait(word: &AtomicU32, found: u32, most: Option<Duration>) -> bool {
     let most = most.and_then(|most| Timespec::try_from(most).ok());
-    // However it ends, the caller looks at the word again.
+    // The caller looks at the word again, however the wait ends.
     match rustix::thread::futex::wait(word, Flags::empty(), found, most.as_ref()) {
         Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => true,
         Err(_) => false,
@@ -26,9 +25,9 @@ pub fn wait_low(word: &AtomicU64, found: u32, most: Option<Duration>) -> bool {
     wait(low(word), found, most)
 }
 
-/// Wakes at most so many threads that sleep on the word.
+/// Wakes at most `most` threads that sleep on the word.
 pub fn wake(word: &AtomicU32, most: u32) {
-    // It fails for no address of this process's.
+    // The call fails for no address of this process.
     let _ = rustix::thread::futex::wake(word, Flags::empty(), most);
 }
 
@@ -37,8 +36,8 @@ pub fn wake_low(word: &AtomicU64, most: u32) {
     wake(low(word), most);
 }
 
-/// Returns the low half, for the kernel alone: this crate never loads or stores
-/// it, as all others access the whole word.
+/// Returns the low half of a word, for the kernel alone: this crate never loads or stores the half, because
+/// all others access the whole word.
 fn low(word: &AtomicU64) -> &AtomicU32 {
     // SAFETY: the first half of an aligned word that lives as long as the result;
     // on a little-endian machine it is the low one.

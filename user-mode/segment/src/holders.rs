@@ -1,5 +1,5 @@
-//! Processes that have a segment: found by the system, as the segment itself says nothing that other programs could not
-//! have written.
+//! Finds processes that have a segment. The system tells which, because the segment itself says nothing that
+//! other programs could not have written.
 
 use crate::file::Segment;
 use hypertrace_abi::layout::local::ENVIRONMENT;
@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 
 /// Longest time between two looks at processes.
 const PERIOD: Duration = Duration::from_millis(200);
-/// Time without a process that has the segment after which none is expected: a service manager starts a process some time
-/// before the process has its environment.
+/// Time without a process that has the segment, after which no such process is expected any more. A service
+/// manager starts a process some time before the process has its environment.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A process that has a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
     /// The kernel's name of the process: 15 bytes, of any kind.
     pub name: Vec<u8>,
@@ -34,9 +34,9 @@ pub struct Holder {
 const START_TIME: usize = 19;
 
 impl Segment {
-    /// Returns the processes that can trace into the segment, but for this one: those that have the segment's file open,
-    /// and those whose environment names the segment. Of processes that began before this one there are none, and those
-    /// of other users are seen by root alone.
+    /// Returns the other processes that can trace into the segment: processes that have the segment's file
+    /// open, and processes whose environment names the segment. Leaves out processes that began before this
+    /// process. Only root sees processes of other users.
     pub fn holders(&self) -> Vec<Holder> {
         let own = fs::read_link("/proc/self").ok().and_then(|pid| pid.to_str()?.parse().ok());
         let began = own.and_then(start_time);
@@ -54,8 +54,9 @@ impl Segment {
         named.collect()
     }
 
-    /// Waits until no process has had the segment for a second, or until `is_over`, which is asked every 200 ms at last.
-    /// `has_begun`: a process has had the segment; else the wait begins when a process has it. Processes are those of
+    /// Waits until no process has had the segment for a second, or until `is_over` returns true, which is
+    /// called at least every 200 ms. `has_begun` is true if a process has had the segment already; if not,
+    /// the second begins only after a process has had the segment. The processes are those of
     /// [`Segment::holders`].
     pub fn wait_for_holders(&self, has_begun: bool, is_over: impl Fn() -> bool) {
         let mut last = has_begun.then(Instant::now);
@@ -77,7 +78,8 @@ impl Segment {
     }
 
     fn is_in_environment(&self, pid: u32) -> bool {
-        // Nobody but the owner and root can open the segment: others who name it cannot trace.
+        // Only the owner and root can open the segment, so processes of other users that name the segment
+        // cannot trace.
         let owner = fstat(self.file()).map_or(0, |own| own.st_uid);
         let user = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
         if !user.is_ok_and(|user| user == owner || user == 0) {
@@ -94,7 +96,7 @@ impl Segment {
     fn is_open_in(&self, pid: u32) -> bool {
         let Ok(own) = fstat(self.file()) else { return false };
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        // Without a question to the file's system: one that does not answer would hold this process up.
+        // Asks no file system, because a file system that does not answer would hold this process up.
         let known = |path: &Path| statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
         files.filter_map(|entry| known(&entry.path()).ok()).any(|found| {
             let device = makedev(found.stx_dev_major, found.stx_dev_minor);
@@ -103,20 +105,22 @@ impl Segment {
     }
 }
 
-/// Opens a process. `None`: the process has ended, or the kernel is older than 5.3.
+/// Opens a process. Returns `None` if the process has ended, or the kernel is older than 5.3.
 fn open(holder: Holder) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(holder.pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Waits until a process has ended, at most this long, or for a signal. Returns whether the process has ended.
+/// Waits until a process has ended, but at most for `time` or until a signal. Returns whether the process has
+/// ended.
 fn has_ended(process: &OwnedFd, time: Duration) -> bool {
     let time = Timespec::try_from(time).ok();
-    // An interrupted wait is a short one.
+    // A signal only makes the wait shorter.
     poll(&mut [PollFd::new(process, PollFlags::IN)], time.as_ref()).is_ok_and(|ended| ended > 0)
 }
 
-/// Returns when a process began, in the kernel's ticks. `None`: it has ended, or is a zombie, which has nothing open.
+/// Returns when a process began, in the kernel's ticks. Returns `None` if the process has ended, or is a
+/// zombie, which has nothing open.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name before may have any bytes.

@@ -1,5 +1,4 @@
-//! A segment: a file with the regions of a device in it, which programs share
-//! with the host of a session.
+//! A segment: a file with the regions of a device in it, which programs share with the host of a session.
 //!
 //! ```
 //! use hypertrace_abi::config::HostInfo;
@@ -19,20 +18,21 @@
 //! # }
 //! ```
 //!
-//! - [`Segment`] is the file: created or opened, its config page checked, mapped;
-//! - [`LocalPages`] is what a segment has and a device does not: the host's page
-//!   and the bells, by which a program rings the host; a [`Bell`] is one client's;
-//! - [`LockFile`] is which process has which client, in a segment or a device;
-//! - [`Mapping`] is a part of a file in memory, [`futex`] sleeps on a word of it;
-//! - [`signals`] keeps a program's signals and this project's work in its process apart, [`bus_error`] is for memory that
-//!   is gone, and [`child`] passes a command's signals on to the program that it runs.
+//! - [`Segment`] is the file: created or opened, mapped, and its config page checked;
+//! - [`LocalPages`] are the pages that a segment has and a device does not: the host's page, and the bells by
+//!   which a program rings the host; a [`Bell`] is one client's bell;
+//! - [`LockFile`] says which process has which client, in a segment or a device;
+//! - [`Mapping`] is a part of a file in memory, and [`futex`] sleeps on a word of a mapping;
+//! - [`signals`] keeps a program's signals apart from this project's work in the program's process,
+//!   [`bus_error`] handles memory that is gone, and [`child`] passes a command's signals on to the program
+//!   that the command runs.
 //!
-//! It serves nobody: the threads of a host are `hypertrace-user`'s.
+//! This crate serves nobody: the threads of a host are `hypertrace-user`'s.
 //!
 //! # Features
 //!
-//! - `std` (default): all of the above, on Linux. Without it there are
-//!   [`LocalPages`] and [`Bell`] alone, for a segment that is mapped already.
+//! - `std` (default): all of the above, on Linux. Without `std` there are [`LocalPages`] and [`Bell`] alone,
+//!   for a segment that is mapped already.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![warn(missing_debug_implementations)]
 

@@ -14,28 +14,27 @@ use hypertrace_abi::layout::{PAGE, WORD};
 use hypertrace_abi::ring::Wake;
 use hypertrace_abi::sink::NameSet;
 
-/// Words of page L and of the page with the bells, which follows it.
+/// Number of words in page L and in the page with the bells, which follows page L.
 const WORDS: usize = (2 * PAGE / WORD) as usize;
 const _: () = assert!(BELLS == PAGE_L + PAGE);
 
-/// Page L and the bells of a segment. Each word is accessed in one size by all
-/// sides: the bells, and those of page L that are a `u64`, by 64 bits; the rest
-/// by 32.
+/// Page L and the bells of a segment. All sides access a word in the same size: bells, and words of page L
+/// that are a `u64`, by 64 bits; the other words by 32 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalPages<'m>(&'m [AtomicU64; WORDS]);
 
 impl<'m> LocalPages<'m> {
-    /// Finds them in a segment that is mapped at this address.
+    /// Finds the pages in a segment that is mapped at this address.
     ///
     /// # Safety
-    /// A segment's config region is mapped there, writable, for `'m`.
+    /// A segment's config region is mapped at the address, writable, for `'m`.
     pub unsafe fn at(segment: *mut u8) -> LocalPages<'m> {
         // SAFETY: the caller's promise: the config region is larger, and aligned as
         // pages are; shared memory is accessed by atomic operations only.
         LocalPages(unsafe { &*segment.wrapping_add(PAGE_L as usize).cast() })
     }
 
-    /// Finds them among the words of a segment. `None` if those are too few.
+    /// Finds the pages among the words of a segment. Returns `None` if there are too few words.
     pub fn of(segment: &'m [AtomicU64]) -> Option<LocalPages<'m>> {
         segment.get((PAGE_L / WORD) as usize..)?.first_chunk().map(LocalPages)
     }
@@ -71,7 +70,7 @@ impl<'m> LocalPages<'m> {
         self.half(HOST_PID)
     }
 
-    /// Passes of the host's loop.
+    /// Returns the number of passes of the host's loop.
     pub fn beat(self) -> &'m AtomicU64 {
         self.word(BEAT)
     }
@@ -125,20 +124,18 @@ impl<'m> LocalPages<'m> {
         self.word(TRIGGERS + word as u64 * WORD).load(Relaxed) & bit != 0
     }
 
-    /// Adds 1 to a client's bell, so that the host reads its registers at its next
-    /// look. A bell that wraps around carries 1 into the next client's bell, which
-    /// then rings without need.
+    /// Adds 1 to a client's bell, so that the host reads the client's registers at its next look. A bell that
+    /// wraps around carries 1 into the next client's bell, which then rings without need.
     ///
     /// # Panics
-    /// If no segment has so many clients.
+    /// If no segment has a client of this number.
     pub fn notify(self, client: u32) {
         let client = u64::from(client);
-        // ORDERING: pairs with the host's Acquire load: the registers are stored.
+        // ORDERING: pairs with the host's Acquire load: the registers are stored by then.
         self.word(PAGE + client).fetch_add(1 << (client % WORD * 8), Ordering::Release);
     }
 
-    /// Rings a client's bell: as [`LocalPages::notify`], and wakes the host if it
-    /// sleeps.
+    /// Rings a client's bell as [`LocalPages::notify`] does, and wakes the host if it sleeps.
     ///
     /// # Panics
     /// As [`LocalPages::notify`].
@@ -148,7 +145,7 @@ impl<'m> LocalPages<'m> {
         // at the bells: one of the two sees what the other did.
         fence(Ordering::SeqCst);
         let watches = self.watch();
-        // A host that is about to sleep does not.
+        // A host that is about to sleep finds the new value, and does not sleep.
         if watches.load(Relaxed) == watch::ASLEEP
             && watches.compare_exchange(watch::ASLEEP, watch::BELLS, Relaxed, Relaxed).is_ok()
         {
@@ -158,7 +155,7 @@ impl<'m> LocalPages<'m> {
     }
 }
 
-/// A client's bell, which wakes a host that sleeps when the client's ring fills.
+/// A client's bell, which wakes a sleeping host when the client's ring fills.
 #[derive(Clone, Copy, Debug)]
 pub struct Bell<'m> {
     pages: LocalPages<'m>,
@@ -166,7 +163,7 @@ pub struct Bell<'m> {
 }
 
 impl<'m> Bell<'m> {
-    /// Makes it of the pages of a segment that has such a client.
+    /// Makes a client's bell of the pages of a segment that has such a client.
     pub fn new(pages: LocalPages<'m>, client: u32) -> Bell<'m> {
         Bell { pages, client }
     }

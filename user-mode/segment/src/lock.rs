@@ -1,13 +1,12 @@
-//! Which process has which client: one byte each of a file, locked.
+//! Shows which process has which client: a process that has a client locks the client's byte of a file.
 //!
-//! Open file description locks (fcntl(2), F_OFD_SETLK): one per client, held
-//! against other processes, gone with the last descriptor. A fork shares the
-//! description, so a child that kept it would hold its parent's clients.
+//! The locks are open file description locks (fcntl(2), F_OFD_SETLK), one per client: held against other
+//! processes, and gone with the last descriptor. A fork shares the description, so a child that kept it would
+//! hold its parent's clients.
 //!
-//! A program may close descriptors that it does not know, as daemons do, and open
-//! files of its own under their numbers. So each use first asks the kernel whether
-//! the number is still the lock file's. If not, the locks are gone, and the
-//! descriptor is the program's: it is forgotten.
+//! A program may close descriptors that it does not know, as daemons do, and open files of its own under
+//! their numbers. So each use first asks the kernel whether the number is still the lock file's. If not, the
+//! locks are gone and the descriptor is the program's, so this module forgets the descriptor.
 //!
 //! Nothing here allocates: clients are locked in signal handlers, and files
 //! opened again in fork handlers.
@@ -25,44 +24,44 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-/// A file whose bytes are clients. Its descriptor is closed on exec.
+/// A file with a byte for each client. The file's descriptor is closed on exec.
 #[derive(Debug)]
 pub struct LockFile {
-    /// -1: closed, here or by the program.
+    /// The file's descriptor; -1 after this type or the program has closed it.
     descriptor: AtomicI32,
     /// The file that the descriptor had when it was moved in.
     inode: Option<Inode>,
     /// The byte of client 0.
     base: u64,
-    /// It is `/dev/hypertrace`, whose clients are leased and not locked.
+    /// True if the file is `/dev/hypertrace`, whose clients are leased and not locked.
     is_module: bool,
-    /// The descriptor's number is no lower, if there is such a one.
+    /// Lowest number of the descriptor, if the system has such a number left.
     lowest: RawFd,
 }
 
-/// Device and inode. They identify a file as long as a process keeps it open.
+/// Device and inode, which identify a file as long as a process keeps the file open.
 type Inode = (libc::dev_t, libc::ino_t);
 
 impl LockFile {
-    /// The lowest number of a descriptor that is no standard stream's.
+    /// Lowest number of a descriptor that is not a standard stream's.
     pub const ANY: RawFd = 3;
 
-    /// Moves the file in. `base` is the byte of client 0, `lowest` the lowest
-    /// number that its descriptor is to have.
+    /// Moves the file in. `base` is the byte of client 0, and `lowest` is the lowest number that the file's
+    /// descriptor is to have.
     pub fn new(file: impl Into<OwnedFd>, base: u64, lowest: RawFd) -> LockFile {
         let descriptor = raise(file.into(), lowest).into_raw_fd();
         let inode = inode_of(descriptor);
         LockFile { descriptor: AtomicI32::new(descriptor), inode, base, is_module: false, lowest }
     }
 
-    /// Moves `/dev/hypertrace` in. There a lease of a client takes the place of a locked byte.
+    /// Moves `/dev/hypertrace` in. With that file, a lease of a client takes the place of a locked byte.
     pub fn of_module(file: impl Into<OwnedFd>) -> LockFile {
         let mut lock = LockFile::new(file, 0, LockFile::ANY);
         lock.is_module = true;
         lock
     }
 
-    /// Checks whether the file takes locks at all, by a byte that is no client's.
+    /// Checks whether the file takes locks at all, by a byte that belongs to no client.
     ///
     /// # Errors
     /// If the system refuses.
@@ -95,7 +94,7 @@ impl LockFile {
 
     /// Unlocks a client's byte.
     pub fn unlock(&self, client: u32) {
-        // The lock is gone also where the file is.
+        // If the file is gone, so is the lock.
         let _ = self.set(client, libc::F_UNLCK);
     }
 
@@ -128,34 +127,33 @@ impl LockFile {
         }
     }
 
-    /// Returns whether the file is open still. If not, all its locks are gone.
+    /// Returns whether the file is still open. If not, all locks of the file are gone.
     pub fn is_open(&self) -> bool {
         self.borrow().is_ok()
     }
 
     /// Returns true if this is the kernel module's file, and its device is gone.
     pub fn is_device_gone(&self) -> bool {
-        // Of a client that no device has: nothing is leased.
+        // Asks for a client that no device has, so that nothing is leased.
         let refused = || self.lease(self.borrow()?, u32::MAX - 1, true);
         self.is_module && refused().is_err_and(|why| why.raw_os_error() == Some(libc::ENODEV))
     }
 
-    /// Returns whether the other is or was the same file.
+    /// Returns whether `other` is or was the same file.
     pub fn is_same_file(&self, other: &LockFile) -> bool {
         self.inode.is_some() && self.inode == other.inode
     }
 
-    /// Closes the file. In a forked child: lets go of the parent's locks.
+    /// Closes the file. In a forked child, the close lets go of the parent's locks.
     pub fn close(&self) {
         if let Some(descriptor) = self.take() {
-            // SAFETY: this type owns it, and has just forgotten it.
+            // SAFETY: this type owns the descriptor, and has just forgotten it.
             drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
         }
     }
 
-    /// Opens the same file again, by a description of its own that holds no lock.
-    /// In a forked child: lets go of the parent's locks. Without a /proc the file
-    /// is closed.
+    /// Opens the same file again, by a new description that holds no lock. In a forked child, the call lets
+    /// go of the parent's locks. Without a /proc the file is closed.
     pub fn reopen(&self) {
         let own = self.borrow().and_then(own_description);
         self.close();
@@ -167,24 +165,25 @@ impl LockFile {
     /// Returns another descriptor of the file.
     ///
     /// # Errors
-    /// If it is closed, or there are no more descriptors.
+    /// If the file is closed, or there are no more descriptors.
     pub fn file(&self) -> io::Result<File> {
         Ok(self.borrow()?.try_clone_to_owned()?.into())
     }
 
-    /// Returns the descriptor, if the file is open still; else forgets it.
+    /// Returns the descriptor if the file is still open; else forgets the descriptor.
     fn borrow(&self) -> io::Result<BorrowedFd<'_>> {
         let descriptor = self.descriptor.load(Relaxed);
         if descriptor >= 0 && self.may_have(descriptor) {
-            // SAFETY: this type's own descriptor, open until this type closes it. (A program
-            // that closes it just now has an error here, as with any other library.)
+            // SAFETY: this type's own descriptor, open until this type closes it. (A program that closes the
+            // descriptor just now causes an error here, as with any other library.)
             return Ok(unsafe { BorrowedFd::borrow_raw(descriptor) });
         }
         let _ = self.descriptor.compare_exchange(descriptor, -1, Relaxed, Relaxed);
         Err(io::ErrorKind::NotFound.into())
     }
 
-    /// Returns true if the descriptor is the file's, or the system refuses to tell, as by a seccomp filter.
+    /// Returns true if the descriptor is the file's, or if the system refuses to tell, as under a seccomp
+    /// filter.
     fn may_have(&self, descriptor: RawFd) -> bool {
         match inode_of(descriptor) {
             Some(inode) => Some(inode) == self.inode,
@@ -192,7 +191,7 @@ impl LockFile {
         }
     }
 
-    /// Takes the descriptor, if the file is open still.
+    /// Takes the descriptor, if the file is still open.
     fn take(&self) -> Option<RawFd> {
         self.borrow().ok()?;
         Some(self.descriptor.swap(-1, Relaxed)).filter(|descriptor| *descriptor >= 0)
@@ -211,7 +210,7 @@ impl Drop for LockFile {
     }
 }
 
-/// Returns which file this descriptor is of. `None`: it is not open.
+/// Returns the file that this descriptor is of. Returns `None` if the descriptor is not open.
 fn inode_of(descriptor: RawFd) -> Option<Inode> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: fstat takes any number, and fills `stat` if it returns 0.
@@ -221,7 +220,7 @@ fn inode_of(descriptor: RawFd) -> Option<Inode> {
     }
 }
 
-/// Opens a file once more, for loads and stores: a description of its own.
+/// Opens a file once more, by a new description, for loads and stores.
 pub(crate) fn own_description(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut path = [0; 32];
     write!(&mut path[..31], "/proc/self/fd/{}", file.as_raw_fd())?;
@@ -229,10 +228,11 @@ pub(crate) fn own_description(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Gives the file a descriptor that is no lower and closed on exec, if there is one.
+/// Gives the file a descriptor that is not below `lowest` and is closed on exec, if the system has one left.
 fn raise(file: OwnedFd, lowest: RawFd) -> OwnedFd {
     fcntl_dupfd_cloexec(&file, lowest).unwrap_or_else(|_| {
-        // It fails for a closed descriptor only, and this one may have come over a socket.
+        // The call fails for a closed descriptor only. The file's own descriptor may have come over a socket,
+        // without the flag.
         let _ = fcntl_setfd(&file, FdFlags::CLOEXEC);
         file
     })
@@ -292,7 +292,7 @@ mod tests {
             let number = lost.descriptor.load(Relaxed);
             // A description of its own, under the number that `lost` remembers.
             let opened = own_description(programs.as_fd()).unwrap();
-            // SAFETY: takes numbers; `lost` is not to use its own from now on.
+            // SAFETY: takes numbers; `lost` is not to use its own number from now on.
             assert_eq!(unsafe { libc::dup2(opened.as_raw_fd(), number) }, number);
             drop(opened);
             let (descriptor, inode) = (AtomicI32::new(number), inode_of(number));

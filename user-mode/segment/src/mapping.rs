@@ -1,6 +1,6 @@
-//! A part of a file, mapped.
+//! Maps a part of a file.
 //!
-//! Unsafe, because mapping is, and because shared memory is seen as atomics.
+//! Unsafe, because mapping memory is, and because shared memory is seen as atomics.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::AtomicU64;
@@ -19,14 +19,14 @@ pub struct Mapping {
     writable: bool,
 }
 
-// SAFETY: this type accesses the memory by atomic operations only; what else is
-// done by its address is the caller's to argue.
+// SAFETY: this type accesses the memory by atomic operations only; a caller that uses the address must argue
+// for that use.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of `file` from `offset` on: pages.
+    /// Maps `len` bytes of `file` from `offset` on; `offset` is a multiple of the page size.
     ///
     /// # Errors
     /// If the system refuses.
@@ -49,8 +49,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Fills the hole that it left in a forked child with private memory, so that
-    /// code which was in the middle of an emit has memory to store to.
+    /// Fills the hole that the mapping left in a forked child with private memory, so that code which was in
+    /// the middle of an emit has memory to store to.
     pub fn detach(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -64,8 +64,8 @@ impl Mapping {
         }
     }
 
-    /// Puts private memory in its place, all zeros, so that code which uses it lives on although the file's memory is
-    /// gone. It may be called in a signal handler.
+    /// Puts private memory, all zeros, in the place of the mapping, so that code which uses the mapping lives
+    /// on although the file's memory is gone. May be called in a signal handler.
     pub fn replace(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -73,7 +73,7 @@ impl Mapping {
         let _ = unsafe { mmap_anonymous(self.at.cast(), self.len, protection, fixed) };
     }
 
-    /// Returns the address of its first byte.
+    /// Returns the address of the mapping's first byte.
     pub fn address(&self) -> *mut u8 {
         self.at
     }
@@ -83,7 +83,7 @@ impl Mapping {
         self.at as usize..self.at as usize + self.len
     }
 
-    /// Returns the mapping's words; none if it is not writable.
+    /// Returns the mapping's words; no words if the mapping is not writable.
     pub fn words(&self) -> &[AtomicU64] {
         let bytes = if self.writable { self.len } else { 0 };
         // SAFETY: mapped as long as `self` lives, and aligned as pages are. Any

@@ -1,8 +1,8 @@
-//! Work in a program's process that does not disturb the program: no handler runs meanwhile, and no signal of the work
-//! reaches it.
+//! Keeps this project's work in a program's process from disturbing the program: no signal handler runs
+//! meanwhile, and no signal that the work causes reaches the program.
 //!
-//! Unsafe, because these are C functions. All of them may be called in a signal handler: none allocates or takes a
-//! lock.
+//! Unsafe, because of C functions. Every function here may be called in a signal handler, because no function
+//! allocates or takes a lock.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -10,10 +10,10 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// Signals that a write causes: of a pipe without a reader, and of a file that is too large.
+/// Signals that a write causes: a write to a pipe without a reader, and a write to a file that is too large.
 const CAUSED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
 
-/// Signals that the CPU raises. Blocked, they would kill.
+/// Signals that the CPU raises. If these were blocked, they would kill the process.
 const RAISED: [libc::c_int; 5] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
 
@@ -22,7 +22,7 @@ thread_local! {
     static BLOCKED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A time in which no signal handler runs on this thread. Afterwards errno is what it was.
+/// A time in which no signal handler runs on this thread. At the end, errno is what it was at the begin.
 #[derive(Debug)]
 pub struct SignalsBlocked {
     mask: libc::sigset_t,
@@ -32,19 +32,19 @@ pub struct SignalsBlocked {
 }
 
 impl SignalsBlocked {
-    /// Returns true if this thread has one: it runs code of this project, or what that calls, such as a memory
-    /// allocator of the program.
+    /// Returns true if this thread has a [`SignalsBlocked`]: it runs code of this project, or code that this
+    /// project calls, such as the program's memory allocator.
     #[must_use]
     pub fn is_here() -> bool {
         BLOCKED.get() > 0
     }
 
-    /// Blocks all signals of this thread but those that the CPU raises.
+    /// Blocks all signals of this thread except the signals that the CPU raises.
     #[must_use]
     pub fn begin() -> SignalsBlocked {
         let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: errno is this thread's own. sigfillset fills `all`, and pthread_sigmask, which cannot fail with
-        // these arguments, `mask`.
+        // SAFETY: errno is this thread's own. sigfillset fills `all`, and pthread_sigmask, which cannot fail
+        // with these arguments, fills `mask`.
         unsafe {
             let errno = *libc::__errno_location();
             let mut all = MaybeUninit::<libc::sigset_t>::uninit();
@@ -58,12 +58,12 @@ impl SignalsBlocked {
         }
     }
 
-    /// Blocks signals, as [`begin`](SignalsBlocked::begin) does, for work that writes to files. SIGPIPE and SIGXFSZ that
-    /// it causes are taken back at the end.
+    /// Blocks signals, as [`begin`](SignalsBlocked::begin) does, for work that writes to files. The end takes
+    /// back SIGPIPE and SIGXFSZ that the work has caused.
     #[must_use]
     pub fn begin_to_write() -> SignalsBlocked {
         let mut begun = SignalsBlocked::begin();
-        // Signals that came before are the program's.
+        // Signals that are pending already are the program's.
         begun.taken_back = CAUSED.map(|signal| !is_pending(signal));
         begun
     }
@@ -77,8 +77,8 @@ impl Drop for SignalsBlocked {
             }
         }
         BLOCKED.set(BLOCKED.get() - 1);
-        // SAFETY: `mask` is what pthread_sigmask gave; errno is this thread's. A pending signal is delivered in the
-        // first call, and its handler keeps errno or it is broken anyway.
+        // SAFETY: `mask` is what pthread_sigmask gave; errno is this thread's. A pending signal is delivered
+        // in the call, and the signal's handler keeps errno or is broken anyway.
         unsafe {
             *libc::__errno_location() = self.errno;
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, null_mut());
@@ -107,16 +107,16 @@ fn take(signal: libc::c_int) {
     }
 }
 
-/// Writes a line to stderr, if that can be done within a time. A line for a reader that is slower, or gone, is lost:
-/// the program must not be killed for it. errno stays.
+/// Writes a line to stderr if stderr takes the line within the time `within`. If the reader is slower, or
+/// gone, the line is lost: the program must not be killed for a line. errno stays.
 pub fn say(line: &str, within: Duration) {
     // A line that a pipe has room for is written as a whole.
     let line = line.as_bytes().get(..libc::PIPE_BUF).unwrap_or(line.as_bytes());
     let within = within.as_millis().try_into().unwrap_or(libc::c_int::MAX);
     let mut poll = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
     let _signals_blocked = SignalsBlocked::begin_to_write();
-    // SAFETY: `poll` and `line` are as long as said. Not by the standard library: a thread that a forked child does
-    // not have may hold its lock.
+    // SAFETY: `poll` and `line` are as long as said. The standard library does not do the write, because a
+    // thread that a forked child does not have may hold the library's lock.
     unsafe {
         if libc::poll(&mut poll, 1, within) == 1 && poll.revents == libc::POLLOUT {
             libc::write(poll.fd, line.as_ptr().cast(), line.len());
@@ -141,7 +141,7 @@ mod tests {
 
         drop(signals_blocked);
 
-        // It would have ended this process.
+        // The signal would have ended this process.
         assert!(!is_pending(libc::SIGXFSZ));
     }
 

@@ -3,13 +3,12 @@
 use hypertrace_abi::clock::ticks;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns a lease token: nonzero, and no other holder's. May be called in a
-/// signal handler.
+/// Returns a lease token: a nonzero number that no other holder has. May be called in a signal handler.
 pub fn token() -> u64 {
     let mut token = [0; 8];
     match getrandom(&mut token, GetRandomFlags::NONBLOCK) {
         Ok(8) => u64::from_le_bytes(token),
-        // Too early after boot. No two threads have the same id and time.
+        // Too early after boot there are no random numbers, but no two threads have the same id and time.
         _ => ticks() << 22 ^ rustix::thread::gettid().as_raw_nonzero().get() as u64,
     }
     .max(1)
