@@ -1,4 +1,4 @@
-//! Finding and using a device, on a system made of plain files.
+//! Finds and uses a device, on a system made of plain files.
 #![cfg(feature = "std")]
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Opens a PCI function, which has a host.
+/// Opens a PCI function that has a host.
 fn opened() -> (System, FakeHost) {
     let system = System::with_function(0x10f0, 0);
     let fake = system.host();
@@ -110,7 +110,7 @@ fn a_client_that_another_took_is_left_to_it() {
         fake.host.drain();
         assert_eq!(fake.host.seen.count(TICK), 30);
         assert_eq!(fake.host.seen.leases.len(), 2);
-        // Nothing more was written there.
+        // The thread has written nothing more to the client's ring.
         assert_eq!(fake.host.memory(2).guest[guest_page::HEAD].load(Relaxed), head);
 
         assert_eq!(counts().unattached, 0);
@@ -125,7 +125,7 @@ fn events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host
         emit(10);
         fake.host.drain();
         assert_eq!(fake.host.seen.count(TICK), 10);
-        // As loadvm does: the device's memory is as at first, and the program continues.
+        // Resets the device as loadvm does: the client has no holder any more, and the program continues.
         fake.store(2, register::LEASE, 0);
         let shown = &fake.host.memory(2).host[host_page::LEASE];
         wait_until("nobody's", || shown.load(Relaxed) == 0);
@@ -134,7 +134,8 @@ fn events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host
 
         emit(1);
 
-        // On a slow machine the client is given up in the middle: the rest has another one.
+        // On a slow machine, the thread gives the client up in the middle of its events, and emits the rest
+        // on another client.
         fake.host.drain();
         let seen = &fake.host.seen;
         let later = seen.leases[1..].iter().map(|lease| seen.count_of(lease.token, TICK));
@@ -156,7 +157,7 @@ fn a_poll_takes_no_client_away_whose_lease_the_host_does_not_show_yet() {
             emit(1);
             hypertrace::poll();
             hypertrace::poll();
-            // The library's own thread takes it away at its second look, not before 10 ms.
+            // The library's own thread takes the client away at its second look, not before 10 ms.
             let taken = counts().taken;
             (begin.elapsed() < Duration::from_millis(9)).then_some(taken)
         };
@@ -176,7 +177,8 @@ fn a_forked_child_maps_the_function_anew() {
         let rings = system.file("resource4_wc");
         emit(10);
         let child = fork(|| {
-            // Not inherited; nor its client, at whose address is private memory.
+            // The child does not inherit the mapping, and has private memory at the address of its parent's
+            // client.
             assert!(!is_mapped(&rings));
             hypertrace::poll();
             emit(20);
@@ -374,7 +376,7 @@ fn an_event_after_a_pause_asks_the_host_to_drain() {
         let (_system, mut fake) = opened();
         emit(1);
         fake.host.drain();
-        // Longer than 10 ms by any counter that is known or not.
+        // The pause is longer than 10 ms, whether or not the counter's rate is known.
         thread::sleep(Duration::from_millis(50));
         fake.mark();
         emit(1);

@@ -1,4 +1,4 @@
-//! Without a device: an event costs nothing, and a later one is still heard.
+//! Without a device: an event costs nothing, and a device that is opened later still gets events.
 #![cfg(feature = "std")]
 
 use crate::common;
@@ -10,7 +10,7 @@ use hypertrace::{Channel, Client, Emit, LeaseInfo, Options, ProcessCounts, Produ
 use hypertrace::{counts, event, is_on, open, reference_point};
 use std::time::Instant;
 
-/// This machine has one: then there is nothing to see here.
+/// Returns true if this machine has a device, so that a test without a device cannot run.
 fn has_device() -> bool {
     let has = open(&Options::default()).is_ok();
     if has {
@@ -80,7 +80,7 @@ fn an_explicit_client_is_heard_though_there_is_no_device() {
             let channel = Channel::local(&host.page, rings).unwrap();
             Client::lease(channel, 0, &state, 7, &info).unwrap()
         };
-        // Before anybody looked, then after.
+        // Leases a client before the library looks for a device, and again after.
         let client = lease();
         event!("tick");
         event!(client: client, "tick");

@@ -1,5 +1,5 @@
-//! Processes: a fork has clients of its own, an exec has none, and what a dead
-//! process had is free.
+//! Processes: a forked child has clients of its own, a process has none after an exec, and a dead process's
+//! clients are free.
 #![cfg(feature = "std")]
 #![allow(unsafe_code)]
 
@@ -41,7 +41,7 @@ fn a_forked_child_has_a_client_of_its_own_and_its_parents_records_are_intact() {
         assert_eq!(host.seen.tokens_of(std::process::id()).len(), 1);
         assert_eq!(parent + host.losses().total(), 101_000);
         assert_eq!((host.seen.backwards, host.faults()), (0, vec![]));
-        // The child is gone, and so are its leases.
+        // The child has ended, and its leases have ended with it.
         assert!(is_locked(&memory, 1));
         assert!(!is_locked(&memory, 2) && !is_locked(&memory, 3));
         thread::spawn(|| assert_eq!(client(), Some(2))).join().unwrap();
@@ -74,7 +74,8 @@ fn a_child_that_never_emits_does_not_keep_its_dead_parents_client() {
     });
 }
 
-/// Without fork handlers the wiped pages do it, at the child's first event.
+/// If no fork handler runs, the child finds its wiped pages at its first event, and lets go of its parent's
+/// channel then.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_child_made_without_fork_handlers_parts_at_its_first_event() {
@@ -97,7 +98,7 @@ fn a_child_made_without_fork_handlers_parts_at_its_first_event() {
         assert!(is_locked(&memory, 0), "inherited, with the description");
         say.store(1, Relaxed);
         wait_until("the grandchild's events", || said.load(Relaxed) > 0);
-        // It has let go of the lock; its parent is dead; so that is free.
+        // The grandchild has let go of its parent's lock, and its parent is dead, so client 0 is free.
         assert_eq!(said.load(Relaxed), 1);
         say.store(2, Relaxed);
         host.drain();
@@ -161,7 +162,7 @@ fn a_lock_file_that_takes_no_locks_is_refused() {
         let read_only = File::open(path).unwrap();
         let why = hypertrace::install(channel, Some(read_only)).unwrap_err();
         assert!(why.to_string().contains("cannot lock bytes of the lock file"), "{why}");
-        // It was only refused.
+        // The refusal leaves no channel open.
         hypertrace::install(channel, Some(memory)).unwrap();
     });
 }
@@ -188,7 +189,7 @@ fn many_processes_and_threads_never_share_a_client() {
                 assert_eq!(child.wait(), 0);
             }
         });
-        // Two on one client would break sequence, order and sums.
+        // Two threads on one client would break sequence, order and sums.
         let lost = host.losses().total();
         let unattached = unattached.load(Relaxed);
         eprintln!("recorded {}, lost {lost}, unattached {unattached}", host.seen.count(TICK));
@@ -240,7 +241,7 @@ fn a_child_that_is_forked_while_threads_begin_and_end_has_its_own_refresher() {
                 let child = fork(|| {
                     emit(1);
                     host.set_mask("tick", true, 2 * version + 1);
-                    // Not by an event of this thread: by its refresher.
+                    // This thread emits nothing, so the child's refresher copies the mask.
                     wait_until("the mask", || !hypertrace::is_on(slot));
                     0
                 });

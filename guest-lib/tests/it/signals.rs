@@ -1,5 +1,5 @@
-//! Signal handlers that emit amid an emit, and that jump out of one: real
-//! timers, real signals, the real siglongjmp.
+//! Signal handlers that emit amid an emit, and that jump out of an emit: by real timers, real signals, and
+//! the real siglongjmp.
 #![cfg(all(feature = "std", target_arch = "x86_64"))]
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ static OUTER_TRIED: AtomicU64 = AtomicU64::new(0);
 static INNER_TRIED: AtomicU64 = AtomicU64::new(0);
 static OTHERS_TRIED: AtomicU64 = AtomicU64::new(0);
 static JUMPS: AtomicU64 = AtomicU64::new(0);
-/// Jump at every so many signals; 0 never.
+/// Number of signals after which a handler jumps; 0 if handlers never jump.
 static JUMP_EVERY: AtomicU64 = AtomicU64::new(0);
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -31,13 +31,13 @@ static mut JUMP: JumpBuffer = JumpBuffer([0; 64]);
 
 unsafe extern "C" {
     fn siglongjmp(to: *mut c_void, value: c_int) -> !;
-    /// Calls `body`, and returns 0 when it does, or 1 after a siglongjmp to
-    /// `to`. Returns once as far as the compiler can see, unlike sigsetjmp.
+    /// Calls `body`, and returns 0 when `body` returns, or 1 after a siglongjmp to `to`. Unlike sigsetjmp,
+    /// this function returns once as far as the compiler can see.
     fn call_until_jump(to: *mut c_void, body: extern "C" fn()) -> c_int;
 }
 
-// Saves what sigsetjmp itself keeps in registers on its caller's behalf: the
-// body's address in rbx, and the stack's alignment.
+// Keeps the body's address in rbx, which sigsetjmp saves and siglongjmp restores, and keeps the stack
+// aligned.
 core::arch::global_asm!(
     ".globl call_until_jump",
     "call_until_jump:",
@@ -87,7 +87,7 @@ fn handle(signal: c_int) {
     }
 }
 
-/// A timer that sends SIGALRM to the calling thread every `period`.
+/// Starts a timer that sends SIGALRM to the calling thread every `period`.
 fn start_timer(period: Duration) {
     // SAFETY: plain structures; the timer lives as long as the process.
     unsafe {
@@ -103,7 +103,7 @@ fn start_timer(period: Duration) {
     }
 }
 
-/// No more signals on this thread, which may end now.
+/// Blocks all signals on this thread, which may end now.
 fn block_signals() {
     // SAFETY: a filled set.
     unsafe {
@@ -113,8 +113,8 @@ fn block_signals() {
     }
 }
 
-/// Whether there was enough of something, and time for the rest. A busy machine
-/// takes longer.
+/// Returns true if `what` has reached `most` and two seconds have passed, which gives other events time. A
+/// busy machine takes longer.
 fn enough(start: Instant, what: &AtomicU64, most: u64) -> bool {
     let passed = start.elapsed();
     assert!(passed < Duration::from_secs(100), "{} of {most}", what.load(Relaxed));
@@ -137,7 +137,7 @@ fn a_handler_amid_an_emit_is_recorded_or_counted() {
                 emit_until_stopped();
                 block_signals();
             });
-            // And at times that no timer has.
+            // Sends signals at other times than the timer's, too.
             let start = Instant::now();
             while !enough(start, &SIGNALS, 5000) {
                 use std::os::unix::thread::JoinHandleExt;
@@ -205,7 +205,7 @@ fn a_thread_that_jumps_out_of_emits_gets_another_client() {
         for lease in host.seen.leases.iter().filter(|lease| lease.client > 0) {
             assert!(lease.name.contains("before on client"), "{}", lease.name);
         }
-        // The thread has ended: all its clients are free.
+        // The thread has ended, so all its clients are free.
         assert!((0..256).all(|client| !common::is_locked(&memory, client)));
         let first = thread::spawn(|| hypertrace::with_client(|client| client.index()));
         assert_eq!(first.join().unwrap(), Some(0));

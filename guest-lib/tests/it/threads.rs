@@ -1,4 +1,5 @@
-//! Threads: each has a client, gives it back, and is counted if it gets none.
+//! Threads: each thread has a client and gives it back, and the events of a thread without a client are
+//! counted.
 #![cfg(feature = "std")]
 
 use crate::common;
@@ -55,7 +56,7 @@ fn threads_without_a_client_are_counted_until_one_is_free() {
         assert_eq!(host.seen.count(TICK), 400);
         assert_eq!(counts().unattached, 300, "with_client is no event");
 
-        // They have ended: a new thread gets a client.
+        // The threads have ended, so a new thread gets a client.
         thread::spawn(|| emit(50)).join().unwrap();
         host.drain();
         assert_eq!(host.seen.count(TICK), 450);
@@ -127,7 +128,7 @@ fn losses_are_exact_while_threads_begin_and_end() {
         let lost = host.losses();
         assert!(lost.full > 0);
         assert_eq!(host.seen.count(TICK) + lost.total(), 600_000);
-        // A holder that met a full ring only may have left no record at all.
+        // A holder that found the ring full the whole time may have left no record at all.
         assert!((100..=300).contains(&host.seen.leases.len()));
         assert_eq!(host.faults(), []);
         assert_eq!(counts(), ProcessCounts::default());
@@ -183,7 +184,7 @@ fn events_without_a_client_are_reported_by_the_next_thread_with_one() {
                 })
             });
             threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
-            // If the last thread that ended had no client, its count waits for this one's.
+            // If the last thread that ended had no client, this thread's client publishes the count.
             emit(1);
         });
 
@@ -205,7 +206,7 @@ fn threads_that_come_and_go_fill_all_rings_before_an_event_is_lost() {
             (0..n).for_each(|_| thread::spawn(|| emit(EVENTS)).join().unwrap());
         };
 
-        // Each begins a block, and of the 16 of a ring one is kept for commits.
+        // Each thread begins a block, and a ring keeps one of its 16 blocks for commits.
         threads(15 * u64::from(CLIENTS));
 
         assert_eq!(host.losses().total(), 0);

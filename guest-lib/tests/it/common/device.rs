@@ -1,5 +1,4 @@
-//! A device made of plain files, and a thread that does the host's part of
-//! LEASE.
+//! A device made of plain files, and a thread that does the host's part of LEASE.
 
 use super::{Host, map};
 use hypertrace::Options;
@@ -22,7 +21,7 @@ pub const GEOMETRY: Geometry = Geometry {
     schema_bytes: 1 << 12,
 };
 pub const VCPU_CLIENTS: u32 = 2;
-/// The device's function.
+/// Address of the device's PCI function.
 pub const FUNCTION: &str = "0000:00:04.0";
 /// Offset of the window in the file that takes the place of /dev/mem.
 pub const WINDOW: u64 = 0x2_0000;
@@ -35,14 +34,14 @@ pub fn page() -> ConfigPage {
     ConfigPage::new(&GEOMETRY, &facts)
 }
 
-/// A system's files, under a folder of its own.
+/// Files of a system, under a folder of its own.
 pub struct System {
     pub root: tempfile::TempDir,
     pub options: Options,
 }
 
 impl System {
-    /// Without a device.
+    /// Makes a system without a device.
     pub fn new() -> System {
         let root = tempfile::tempdir().unwrap();
         let options = Options::default().with(|options| {
@@ -57,7 +56,7 @@ impl System {
         system
     }
 
-    /// With a PCI function that has these ids and the BARs of a device.
+    /// Makes a system with a PCI function that has these ids and the BARs of a device.
     pub fn with_function(device: u16, subsystem: u16) -> System {
         let system = System::new();
         system.function(FUNCTION, device, subsystem);
@@ -74,7 +73,7 @@ impl System {
                 file.write_all_at(page().words().as_bytes(), 0).unwrap();
             }
         }
-        // The same memory under its other name.
+        // Gives each of these BARs' files its second name.
         for name in ["resource1", "resource4"] {
             let at = system.file(name);
             fs::hard_link(at.with_file_name(format!("{name}_wc")), at).unwrap();
@@ -82,7 +81,7 @@ impl System {
         system
     }
 
-    /// With a window at [`WINDOW`].
+    /// Makes a system with a window at [`WINDOW`].
     pub fn with_window() -> System {
         let system = System::new();
         let memory = system.create("mem");
@@ -91,7 +90,7 @@ impl System {
         system
     }
 
-    /// A file of the device's function.
+    /// Returns the path of a file of the device's function.
     pub fn file(&self, name: &str) -> PathBuf {
         self.root.path().join(folder(FUNCTION)).join(name)
     }
@@ -114,11 +113,11 @@ impl System {
         self.write(&format!("{at}/enable"), "0\n");
         let config = self.create(&format!("{at}/config"));
         config.set_len(256).unwrap();
-        // INTx disabled: a bit of COMMAND that has to stay.
+        // Sets the bit of COMMAND that disables INTx, which the library must leave set.
         config.write_all_at(&[0, 4], 4).unwrap();
     }
 
-    /// The host's side of the function's memory.
+    /// Returns the host's side of the function's memory.
     pub fn host(&self) -> FakeHost {
         let bar = |name, region| {
             let file = File::options().read(true).write(true).open(self.file(name));
@@ -127,7 +126,7 @@ impl System {
         FakeHost::new(bar("resource2", Region::Control), bar("resource4", Region::Rings))
     }
 
-    /// The host's side of the window.
+    /// Returns the host's side of the window.
     pub fn host_of_window(&self) -> FakeHost {
         let memory = File::options().read(true).write(true).open(&self.options.memory);
         let words = map(&memory.unwrap(), WINDOW + GEOMETRY.window_size());
@@ -168,12 +167,12 @@ pub fn is_mapped(path: &Path) -> bool {
 /// Value that the library stores to no register.
 const MARK: u64 = 0x6d61_726b;
 
-/// Shows new tokens in page H, a little later, as a transport that posts
-/// stores; and takes records.
+/// A host that takes records, and shows new tokens in page H a little later, as with a transport that posts
+/// stores.
 pub struct FakeHost {
     pub host: Host,
     pub registers: &'static [AtomicU64],
-    /// While set, the host shows this token for every client.
+    /// Token that the host shows for every client, while it is not 0.
     pub thief: Arc<StdAtomicU64>,
     stop: Arc<AtomicBool>,
 }
@@ -210,7 +209,7 @@ impl FakeHost {
         &self.registers[GEOMETRY.kick_offset() as usize / 8]
     }
 
-    /// Stores to KICK, as nobody else does.
+    /// Stores a value to KICK that nobody else stores.
     pub fn mark(&self) {
         self.kick().store(MARK, Relaxed);
     }

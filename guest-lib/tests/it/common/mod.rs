@@ -1,5 +1,5 @@
-//! Common parts of the tests of the process's channel: a separate process for
-//! each test, the host's side of shared memory, and children.
+//! Common parts of the tests of the process's channel: a process of its own for each test, the host's side of
+//! shared memory, and child processes.
 #![allow(unsafe_code, dead_code)]
 
 pub mod device;
@@ -20,19 +20,19 @@ use std::time::Duration;
 /// The event of [`emit`].
 pub const TICK: &str = "tick(n:u64)";
 
-/// Emits an event so many times.
+/// Emits the event [`TICK`] `times` times.
 pub fn emit(times: u64) {
     for n in 0..times {
         event!("tick", n);
     }
 }
 
-/// The client of this thread.
+/// Returns the number of this thread's client.
 pub fn client() -> Option<u32> {
     with_client(|client| client.index())
 }
 
-/// Runs a test alone: a process has one channel.
+/// Runs a test in a process of its own, because a process has one channel.
 pub use hypertrace_test_support::child::in_own_process as alone;
 pub use hypertrace_test_support::wait_until;
 
@@ -67,27 +67,27 @@ pub struct Leased {
 #[derive(Default)]
 pub struct Seen {
     pub leases: Vec<Leased>,
-    /// Events by lease token and id.
+    /// Number of events, by lease token and id.
     pub events: HashMap<(u64, u32), u64>,
-    /// Timestamps that went backwards within a lease.
+    /// Number of timestamps that went backwards within a lease.
     pub backwards: u64,
     last: HashMap<u64, u64>,
 }
 
 impl Seen {
-    /// Events with this schema, of all holders.
+    /// Returns the number of events with this schema, of all holders.
     pub fn count(&self, schema: &str) -> u64 {
         let wanted = schema::id_of(schema);
         self.events.iter().filter(|((_, id), _)| *id == wanted).map(|(_, n)| n).sum()
     }
 
-    /// Events with this schema under this lease.
+    /// Returns the number of events with this schema under this lease.
     pub fn count_of(&self, token: u64, schema: &str) -> u64 {
         let key = (token, schema::id_of(schema));
         self.events.get(&key).copied().unwrap_or(0)
     }
 
-    /// All events, points too, without lease records.
+    /// Returns the number of all events and points, without lease records.
     pub fn total(&self) -> u64 {
         self.events.values().sum()
     }
@@ -119,8 +119,8 @@ impl Host {
         }
     }
 
-    /// Shared memory whose clients from `vcpu_clients` on are this process's to
-    /// lease, installed. The memory's file is the lock file too.
+    /// Makes and installs shared memory whose clients from `vcpu_clients` on this process can lease. The
+    /// memory's file is the lock file, too.
     pub fn install(clients: u32, vcpu_clients: u32, ring_bytes: u64) -> (Host, File) {
         let geometry = Geometry {
             clients,
@@ -132,7 +132,7 @@ impl Host {
         let memory = memfd(geometry.rings_size());
         let host = Host::new(geometry, vcpu_clients, map(&memory, geometry.rings_size()));
         let channel = hypertrace::Channel::local(&host.page, host.rings).unwrap();
-        // A descriptor of its own, as another process would have.
+        // Opens the file anew, because another process would have a description of its own.
         let lock = reopen(&memory);
         hypertrace::install(channel, Some(lock)).unwrap();
         (host, memory)
@@ -142,7 +142,7 @@ impl Host {
         ClientMemory::of_rings(self.rings, client, &self.geometry, RingMode::Discard).unwrap()
     }
 
-    /// Takes all that is there.
+    /// Takes all records that are in the rings.
     pub fn drain(&mut self) {
         for client in 0..self.geometry.clients {
             let memory = self.memory(client);
@@ -202,7 +202,7 @@ impl Host {
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// The running totals of lost events, of all clients.
+    /// Returns the running totals of lost events, summed over all clients.
     pub fn losses(&mut self) -> Losses {
         let mut sum = Losses::default();
         for client in 0..self.geometry.clients {
@@ -217,7 +217,7 @@ impl Host {
         sum
     }
 
-    /// Everything that a producer can do wrong, by kind, of all clients.
+    /// Returns the number of each fault that producers have made, of all clients.
     pub fn faults(&mut self) -> Vec<(&'static str, u64)> {
         use hypertrace::abi::ring::Fault;
         let mut faults = Vec::new();
@@ -230,7 +230,7 @@ impl Host {
         faults
     }
 
-    /// Switches the event with this name on or off.
+    /// Switches the event with this name off or on.
     pub fn set_mask(&self, name: &str, off: bool, version: u64) {
         let slot = schema::mask_slot(name);
         let word = &mask_words(self.rings).unwrap()[slot / 8];
@@ -263,13 +263,13 @@ pub fn memfd(len: u64) -> File {
     file
 }
 
-/// The same file with a description of its own.
+/// Opens the same file with a description of its own.
 pub fn reopen(file: &File) -> File {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// Whether another description than this holds the client's byte.
+/// Returns whether another description than `file`'s holds the lock on the client's byte.
 pub fn is_locked(file: &File, client: u32) -> bool {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
@@ -284,7 +284,7 @@ pub fn is_locked(file: &File, client: u32) -> bool {
     lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// Forks; the child runs `body` and ends at once with its value.
+/// Forks. The child runs `body` and ends at once, with the value of `body` as its exit code.
 pub fn fork(body: impl FnOnce() -> i32) -> Child {
     // SAFETY: the child only runs `body`, and never returns to the harness.
     let pid = unsafe { libc::fork() };
@@ -295,7 +295,7 @@ pub fn fork(body: impl FnOnce() -> i32) -> Child {
     Child(pid)
 }
 
-/// As [`fork`], but no fork handler runs: as a program that calls clone(2).
+/// Forks as [`fork`] does, but without fork handlers, as in a program that calls clone(2).
 #[cfg(target_arch = "x86_64")]
 pub fn raw_fork(body: impl FnOnce() -> i32) -> Child {
     // SAFETY: as in `fork`.
@@ -317,7 +317,7 @@ fn child(body: impl FnOnce() -> i32) -> ! {
 pub struct Child(pub i32);
 
 impl Child {
-    /// Its exit code.
+    /// Waits for the child's end. Returns the child's exit code.
     pub fn wait(self) -> i32 {
         let mut status = 0;
         // SAFETY: writes to `status`.
@@ -335,7 +335,7 @@ impl Child {
     }
 }
 
-/// A word that a parent and its children share.
+/// Returns a word that a parent and its children share.
 pub fn shared_word() -> &'static AtomicU64 {
     &map(&memfd(4096), 4096)[0]
 }
