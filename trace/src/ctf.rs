@@ -1,5 +1,5 @@
-//! The files of a session: a CTF 1.8 trace, `session.json` and `classes.jsonl`. `hypertrace-format` has their
-//! layouts.
+//! The files of a session: a CTF 1.8 trace, `session.json` and `classes.jsonl`. `hypertrace-format` has the
+//! layouts of these files.
 //!
 //! [`stream`] writes files that survive a kill at any instant, in packets that a [`packet_buffer`] holds.
 //! [`metadata`] describes these files to CTF's readers, `clock` maps raw counters to Unix time, and [`tsc`]

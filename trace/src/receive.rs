@@ -65,13 +65,13 @@ pub enum ReceiveError {
         #[source]
         source: io::Error,
     },
-    /// The journal ends between two frames, without the end of its session: its writer was ended.
+    /// The journal ends between two frames, without the end of its session, because its writer was ended.
     #[error("the journal ends at byte {at} without the end of its session")]
     Unfinished {
         /// Size of the journal in bytes.
         at: u64,
     },
-    /// The input is no journal, or a journal that is damaged, or one that does what no session does.
+    /// The input is no journal, is a damaged journal, or does what no session does.
     #[error("the journal is damaged at byte {at}: {what}")]
     Damaged {
         /// Offset of the frame in the journal.

@@ -45,7 +45,7 @@ const MAX_BYTES: usize = 4 << 20;
 /// Period in which the end of a file checks whether a slow reader has made progress.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What the file needs to know about a declared event.
+/// Facts about a declared event that the file needs.
 #[derive(Clone, Copy)]
 struct Kind {
     /// The event's index in [`EVENTS`], which is its id in this file.
@@ -54,7 +54,7 @@ struct Kind {
 }
 
 impl Kind {
-    /// Returns true if a payload has all arguments. Every reader would stop at a record without all of them.
+    /// Returns true if a payload has all arguments, because every reader would stop at a record with fewer.
     fn fits(&self, payload: &[u64]) -> bool {
         let mut words = payload;
         self.types.iter().all(|ty| {
@@ -70,7 +70,7 @@ impl Kind {
     }
 }
 
-/// What one of the session's classes means for this file.
+/// Meaning of one of the session's classes for this file.
 #[derive(Clone, Copy)]
 enum Class {
     Other,

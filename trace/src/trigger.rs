@@ -60,7 +60,7 @@ pub type Callback = Arc<dyn Fn(&Fired) + Send + Sync>;
 pub struct Fired {
     /// Number of the rule.
     pub rule: u32,
-    /// Client whose point it is.
+    /// Client that made the point.
     pub client: u32,
     /// Number that the guest gave the point.
     pub seq: u32,
@@ -145,8 +145,8 @@ impl Triggers {
                 }
                 Action::Call(callback) => {
                     let fired = Fired { rule: rule.number, client, seq, host_time };
-                    // Waking the worker takes a system call, so `pass` does that.
-                    // Dropping a job frees nothing, because the table still holds the callback.
+                    // Waking the worker takes a system call, so `pass` wakes it instead. Dropping a job frees
+                    // nothing, because the table still holds the callback.
                     if self.queue.jobs.push((Arc::clone(callback), fired)).is_err() {
                         self.queue.dropped.fetch_add(1, Relaxed);
                     }
@@ -202,8 +202,8 @@ impl Triggers {
         }
         let number = control.last + 1;
         let callback = |name: &str| control.callbacks.get(name).cloned();
-        // A removed rule keeps its files until the session ends, so its files are shared: a rule that comes
-        // and goes must not use up descriptors.
+        // Rules share open files, because a removed rule keeps its files until the session ends, and rules
+        // that come and go must not use up descriptors.
         let opened = |path: &Path| {
             let mut rules = control.rules.iter().chain(&control.removed);
             rules.find_map(|rule| rule.opened(path)).cloned()

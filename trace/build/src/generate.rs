@@ -177,8 +177,8 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
     ));
 }
 
-/// Returns, for each argument, whether it is recorded as a hexadecimal number. Addresses are, and unsigned
-/// integers that the format shows in hexadecimal.
+/// Returns, for each argument, whether it is recorded as a hexadecimal number: it is if it is an address, or
+/// an unsigned integer that the format shows in hexadecimal.
 fn is_hex(event: &EventDecl) -> Vec<bool> {
     let letters = event.segments.iter().flat_map(|segment| match segment {
         Segment::Conversion(conversion) => {

@@ -2,8 +2,8 @@
 
 /// Maximum size of a name of an event or an argument in bytes: the limit of schema texts.
 pub const MAX_NAME: usize = 64;
-/// Maximum number of arguments of an event. QEMU's readers refuse a file in which an event has more, and that
-/// file has all events of a program.
+/// Maximum number of arguments of an event. QEMU's readers refuse a file in which an event has more
+/// arguments, and that file has all events of a program.
 pub const MAX_ARGUMENTS: usize = 10;
 
 /// Keywords of all editions that can be raw identifiers.

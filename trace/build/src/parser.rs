@@ -21,7 +21,7 @@ pub fn parse(file_name: &str, text: &str) -> Result<Vec<EventDecl>, Errors> {
     errors.or(events)
 }
 
-/// Returns the events of one of several files. No name may occur twice in all of them.
+/// Returns the events of one of several files. No name may occur twice in all of these files.
 pub(crate) fn parse_into(
     file: &str,
     text: &str,

@@ -69,7 +69,7 @@ pub struct PacketHeader {
     pub events_filtered: u64,
     /// Number of this stream's guest faults so far.
     pub faults: u64,
-    /// Sequence number of the packet's first ring record. In an empty packet, of the next record.
+    /// Sequence number of the packet's first ring record or, in an empty packet, of the next record.
     pub sequence: u64,
     /// Zero.
     pub reserved: u32,

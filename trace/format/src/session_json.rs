@@ -108,7 +108,7 @@ pub struct ClockJson {
     /// restored: nothing relates their times to the host's.
     #[serde(default, skip_serializing_if = "is_false")]
     pub found: bool,
-    /// Why the clock's first client stamps with this clock: a name of the ABI, as the guest gave it.
+    /// Reason why the clock's first client stamps with this clock: a name of the ABI, as the guest gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

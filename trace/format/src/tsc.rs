@@ -10,7 +10,7 @@ pub const MAX_TSC_SHIFT: u32 = 48;
 pub struct GuestTsc {
     /// Offset in ticks. With KVM, KVM_VCPU_TSC_OFFSET as a signed number.
     pub offset: i64,
-    /// Guest ticks for each host tick, with `shift` fraction bits. Not 0.
+    /// Guest ticks for each host tick, with `shift` fraction bits; never 0.
     pub multiplier: u64,
     /// Number of fraction bits of `multiplier`, at most [`MAX_TSC_SHIFT`].
     pub shift: u32,

@@ -81,7 +81,7 @@ struct CpuPages {
     wrong: Option<u64>,
 }
 
-/// Pieces of a page that lie at equal distances. Each has [`PIECE`] bytes, except for the last one.
+/// Pieces of a page that lie at equal distances. Each piece has [`PIECE`] bytes, except for the last one.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     /// Offset of the first piece.
@@ -236,8 +236,8 @@ impl CpuPages {
             self.is_after_gap |= number != self.number.map_or(0, |last| last + 1);
             self.number = Some(number);
         }
-        // A page that misses one of its parts is not whole at its end. Neither is a page in shorter pieces,
-        // which would have more locations.
+        // A page that misses one of its parts is not whole at its end, and neither is a page in shorter
+        // pieces, which would have more locations.
         let len = piece.bytes.len();
         if at != self.page.len() || at % PIECE != 0 || len > PIECE || len == 0 {
             return is_whole;

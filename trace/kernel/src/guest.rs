@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 /// lease of its own.
 const MAX_OF_LEASE: usize = 4;
 
-/// Maximum number of recordings in a session. Each client that sends some may send an equal number, at least
-/// one.
+/// Maximum number of recordings in a session. Each client that sends recordings may send an equal number, at
+/// least one.
 const MAX: usize = 1024;
 
 /// The recordings of a client of a guest, put together from their pieces. A recording that has ended becomes
@@ -69,8 +69,8 @@ impl GuestRecordings {
         }
         let key = (clock, piece.recording);
         if !self.coming.contains_key(&key) {
-            // Only one recording at a time is being described. So one that is not described when another
-            // begins never will be.
+            // Only one recording at a time is being described, so a recording that is not described when
+            // another one begins never will be.
             self.coming.retain(|_, assembly| assembly.is_described());
             if self.coming.len() == MAX_OF_LEASE {
                 self.found.beyond = Some((MAX_OF_LEASE, "a client's holder"));

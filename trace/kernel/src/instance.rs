@@ -40,8 +40,8 @@ const SCHED_EVENTS: [&str; 6] = [
 ];
 
 /// Events that tell which thread a CPU has, and what woke the thread. A kernel without high resolution timers
-/// lacks one of them. The end of an interrupt is recorded, too, because a wake-up after that end is not the
-/// interrupt's.
+/// lacks one of these events. The end of an interrupt is recorded, too, because a wake-up after that end is
+/// not the interrupt's.
 const CPUS_EVENTS: [&str; 12] = [
     "sched:sched_process_exec",
     "sched:sched_process_exit",
@@ -58,7 +58,7 @@ const CPUS_EVENTS: [&str; 12] = [
 ];
 
 /// Events of the signal that ends all threads of a process. Together with the events of new and ended
-/// threads, they tell which thread ended a process.
+/// threads, the signal's events tell which thread ended a process.
 const KILL_EVENTS: [&str; 2] = ["signal:signal_deliver", "signal:signal_generate"];
 /// Filter of these events: 9 is the number of SIGKILL.
 const KILL_FILTER: &str = "sig == 9";
@@ -200,7 +200,7 @@ impl Instance {
             root.read(name).map_err(|source| Error::File { action: "read", path, source })
         };
         let mut ftrace = Vec::new();
-        // There are as many as the kernel has kinds of records, some 20, and some of them have no format.
+        // The kernel has some 20 kinds of records, and some of these kinds have no format.
         let own = root.dir("events/ftrace").and_then(|dir| Ok((dir.names(256)?, dir)));
         if let Ok((names, dir)) = own {
             ftrace.extend(names.iter().filter_map(|name| dir.read(&format!("{name}/format")).ok()));

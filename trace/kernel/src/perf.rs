@@ -206,8 +206,8 @@ impl Writer {
         }
     }
 
-    /// Writes all records. Records that cannot be written stay in the ring, where the kernel counts the
-    /// further ones that find no room.
+    /// Writes all records. Records that cannot be written stay in the ring, where the kernel counts further
+    /// records that find no room.
     fn pass(&mut self) {
         for index in 0..self.outputs.len() {
             let output = &mut self.outputs[index];

@@ -138,8 +138,8 @@ impl Recording {
         match started {
             Ok(started) => Ok(Recording(Some(Running { state, processes, started, why_perf }))),
             Err(why) => {
-                // The first error says more than one that follows from it. The next start removes what this
-                // one leaves.
+                // The first error says more than one that follows from it. The next start removes what a
+                // failed start leaves.
                 let _ = state.remove();
                 Err(why)
             }
@@ -314,7 +314,7 @@ fn prepare(
         instance.leave_out(drain.tid)?;
         instance.switch(true)?;
     } else {
-        // The threads that these start later have an event of their own.
+        // An event tells of each thread that these threads start later.
         instance.switch(true)?;
         state.set_threads(instance.followed()?)?;
     }

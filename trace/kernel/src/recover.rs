@@ -27,7 +27,7 @@ pub struct Recovered {
     pub instance: String,
     /// Directory of the recording's data.
     pub dir: PathBuf,
-    /// Contents of the recording. `None` if it holds nothing, or if the directory is gone.
+    /// Contents of the recording, or `None` if the recording holds nothing or the directory is gone.
     pub summary: Result<Option<Summary>, Error>,
     /// Number of events that were removed with the instance, because there was no recording to add them to.
     pub dropped: u64,
@@ -99,7 +99,7 @@ fn left(dir: &Path, name: &str) -> Result<Option<State>, Error> {
     Ok(Some(state).filter(|_| !is_others))
 }
 
-/// Completes a recording. If its instance exists, adds what is left in the kernel's buffers.
+/// Completes a recording, with what is left in the kernel's buffers if the recording's instance exists.
 fn finish(state: State) -> Result<Option<Summary>, Error> {
     let mut taken = Taken::default();
     if let Some(json) = state.json()? {
@@ -116,9 +116,8 @@ fn finish(state: State) -> Result<Option<Summary>, Error> {
 
 /// Opens the instances that still exist of a recording whose process has ended.
 ///
-/// # Errors
-/// If it cannot be known whether they exist: without the pages in their buffers, the recording would lack
-/// events.
+/// # Errors If it cannot be known whether instances exist: without the pages in their buffers, the recording
+/// would lack events.
 fn instances_of(json: &RecordingJson) -> Result<Vec<(Buffer, Instance)>, Error> {
     let is_possible = json.source == Source::Tracefs
         && json.boot_id == boot_id()

@@ -36,7 +36,7 @@ pub(crate) const MAX_HEAD: usize = 64 << 20;
 /// its streams.
 pub(crate) const MAX_JSON: usize = 64 << 20;
 
-/// The buffers of a recording. Each is an instance of the kernel's trace.
+/// The buffers of a recording, each of which is an instance of the kernel's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffer {
     /// The events that were asked for, of the threads of the processes
@@ -150,7 +150,7 @@ pub(crate) struct EndJson {
     /// Same as [`RecordingJson::reading`], at the end.
     #[serde(default)]
     pub reading: Option<Reading>,
-    /// Same as [`RecordingJson::stolen_ms`], at the end. Only a guest sends this.
+    /// Same as [`RecordingJson::stolen_ms`], at the end. Only a guest sends this number.
     #[serde(default)]
     pub stolen_ms: Option<u64>,
 }

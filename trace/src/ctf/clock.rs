@@ -240,7 +240,7 @@ impl GuestClock {
     }
 
     /// Returns the maximum number of ticks since the epoch began: the host's time x 1.001 + 1 ms. Found
-    /// records may be of any time within [`FOUND_SECONDS`]. An assumed rate may really be as high as the
+    /// records may be of any time within `FOUND_SECONDS`. An assumed rate may really be as high as the
     /// host's.
     pub fn allowed(&self, host: &HostClock, now: u64) -> u64 {
         let least = if self.said.is_assumed { host.frequency } else { 0 };

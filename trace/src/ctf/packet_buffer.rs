@@ -73,8 +73,8 @@ impl PacketBuffer {
         &mut self.words[self.used..end]
     }
 
-    /// Adds the first `words` [free](Self::free) words to the packet. The last `pad` bytes of them are a
-    /// string's padding.
+    /// Adds the first `words` [free](Self::free) words to the packet. The last `pad` bytes of these words are
+    /// a string's padding.
     ///
     /// If `words` exceeds the free words, only these are added.
     #[inline(always)]

@@ -10,7 +10,7 @@ pub(crate) fn set(
     (epoch, client): (u32, Option<u32>),
     tsc: Option<GuestTsc>,
 ) -> bool {
-    // Searched from the end, where the newest ones are.
+    // The search begins at the end, where the newest TSCs are.
     let at = all.iter().rposition(|said| (said.epoch, said.client) == (epoch, client));
     match (tsc, at) {
         (None, Some(at)) => _ = all.remove(at),

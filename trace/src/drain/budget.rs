@@ -57,8 +57,8 @@ impl Budget {
     }
 }
 
-/// The times at which files are replaced: `session.json` for its accounts, once a second or less often; and
-/// with it the metadata for the maps of its clocks, each time after twice as long.
+/// The times at which files are replaced: `session.json` for its accounts, once a second or less often, and
+/// together with `session.json` the metadata for the maps of its clocks, each time after twice as long.
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// The host's raw counter when the accounts were last written.

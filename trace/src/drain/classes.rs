@@ -316,7 +316,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Returns a table of a client whose texts a killed process may have read. Those texts are among
+    /// Returns a table of a client whose texts a killed process may have read; these texts are among
     /// `earlier`.
     pub fn recovered(earlier: Arc<RecoveredClasses>) -> Table {
         Table { known: HashMap::new(), earlier }

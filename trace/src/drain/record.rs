@@ -1,7 +1,8 @@
 //! Packs one record of a ring: copies it once into the packet, with every check.
 //!
 //! A reader of the trace stops or aborts at an undeclared id, a length that does not fit, or a timestamp that
-//! goes backwards. The packer lets none of these pass, whatever the producer writes and whenever.
+//! goes backwards. The packer writes no such id, length or timestamp, whatever the producer writes and
+//! whenever.
 
 use super::budget::Account;
 use super::classes::{CACHE, Cached, ClassRef, Classes, Table};

@@ -104,7 +104,7 @@ impl Source {
         self.texts.forget();
     }
 
-    /// Begins generation `number`, counted from the first, with an empty ring.
+    /// Begins the generation `number` after the first one, whose ring begins anew.
     pub fn begin_generation(&mut self, number: u32) {
         (self.lease, self.clock, self.holder) = (None, None, None);
         (self.is_restored, self.is_first_after_restore) = (false, false);

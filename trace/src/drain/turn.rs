@@ -97,7 +97,7 @@ impl Turn<'_, '_> {
         }
         let taken = consumer.taken_schema_words();
         // Also committed if the log had no readable text, because the next holder needs the room of the
-        // skipped one.
+        // skipped text.
         if taken > 0 {
             state.log_words = state.log_words.saturating_sub((taken - before).saturating_sub(own));
             state.sync()?;
@@ -293,7 +293,7 @@ impl Turn<'_, '_> {
         now: u64,
     ) -> Result<Drained, WriteFailed> {
         if self.state.buffer.is_empty() {
-            // No record was wanted. A later packet has their number.
+            // No record was wanted. A later packet has the number of unwanted records.
             self.note();
         } else {
             if let Err(failed) = self.write(pulled, &packed) {

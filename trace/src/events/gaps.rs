@@ -54,8 +54,8 @@ impl Gaps {
         let next = self.slot(begun);
         next.at.store(at, Relaxed);
         next.time.store(now, Relaxed);
-        // Added, not stored: a signal handler may lose events at any point here, and the slot may have got a
-        // loss after it was taken.
+        // The loss is added, not stored, because a signal handler may lose events at any point here, and the
+        // slot may have got a loss after it was taken.
         next.lost.fetch_add(1, Relaxed);
         // ORDERING: pairs with the Acquire in `take`.
         self.begun.store(begun + 1, Ordering::Release);
@@ -66,7 +66,7 @@ impl Gaps {
     }
 
     /// Takes the gaps up to the ring's position `end`, at which the drain stopped. Calls `gap` with the time
-    /// and the number of events of each.
+    /// and the number of events of each gap.
     pub fn take(&self, end: u64, mut gap: impl FnMut(u64, u64)) {
         // ORDERING: pairs with the Release in `lost`.
         let begun = self.begun.load(Ordering::Acquire);
@@ -84,7 +84,7 @@ impl Gaps {
                 gap(slot.time.load(Relaxed), lost);
             }
             if at == end {
-                // This gap may still grow. Gaps before it cannot, because the thread has written since.
+                // This gap may still grow, but gaps before it cannot, because the thread has written since.
                 break;
             }
             taken += 1;

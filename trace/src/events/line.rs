@@ -14,7 +14,7 @@ const MAX_WHOLE: usize = MAX_LINE - MORE.len();
 /// A line of text in its own buffer. Writing to a line never fails: text that finds no room is cut off.
 #[derive(Default)]
 pub struct Line {
-    // Not an array, because zeroing an array takes as long as writing a line.
+    // An array would have to be zeroed, which takes as long as writing a line.
     bytes: ArrayVec<u8, MAX_LINE>,
     cut: bool,
 }

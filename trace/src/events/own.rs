@@ -26,7 +26,7 @@ mod declared {
         guest_hypertrace::EVENT.is_wanted()
     }
 
-    /// Passes a point to the backends that know no guest's schemas. The rings hold it as a point.
+    /// Passes a point to the backends that know no guest's schemas; the rings hold the point itself.
     #[inline(always)]
     pub(crate) fn reference_point(point: &ReferencePoint<'_>) {
         let others = guest_hypertrace::EVENT.on() & !Backends::RING.bits();

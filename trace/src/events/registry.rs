@@ -26,7 +26,7 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Backends: u32 {
         /// The threads' rings, from which `session` and `simple` are written. Active while a
-        /// [`Session`](crate::Session) exists.
+        /// [`Session`](crate::Session) has not ended.
         const RING = 1;
         /// Lines on stderr.
         const LOG = 2;
@@ -170,7 +170,7 @@ impl TraceEvent {
         self.declaration.split('"').next().unwrap_or_default().trim_end()
     }
 
-    /// Returns true if the event is switched on. Even then, it may reach no backend.
+    /// Returns true if the event is switched on, even if it reaches no backend.
     pub fn is_wanted(&self) -> bool {
         self.state.load(Relaxed) & WANTED != 0
     }
@@ -186,9 +186,9 @@ impl TraceEvent {
         self.settle_as(|state| state & WANTED != 0);
     }
 
-    /// Sets the state to `wanted`, with the active backends. The backends may change meanwhile. Whoever
-    /// changes them settles all events afterwards: either that thread sees the state stored here, or this
-    /// thread sees the change.
+    /// Sets the state to `wanted`, with the active backends. The backends may change meanwhile. A thread that
+    /// changes the backends settles all events afterwards: either that thread sees the state stored here, or
+    /// this thread sees the change.
     #[inline]
     fn settle_as(&self, wanted: impl Fn(u32) -> bool) {
         loop {

@@ -162,7 +162,7 @@ impl Claim {
     #[cold]
     #[inline(never)]
     fn lost(&self) {
-        // The thread's own last store, so the load cannot return an older value.
+        // The load returns the thread's own last store, so it cannot return an older value.
         let head = self.ring.area[guest_page::HEAD].load(Ordering::Relaxed);
         self.ring.gaps.lost(head, ticks());
     }

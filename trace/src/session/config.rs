@@ -29,7 +29,7 @@ pub struct SessionConfig {
     /// The span in whose course the session is recorded, by W3C's Trace Context. Guests can ask for this
     /// span, and exported spans become its children.
     pub trace_parent: Option<TraceParent>,
-    /// Size of a stream's file in bytes: at least a packet and two headers. The file is sparse.
+    /// Size of a stream's sparse file in bytes: at least a packet and two headers.
     pub file_bytes: u64,
     /// Maximum size of a packet in bytes, and so of the drain's only buffer for records.
     pub packet_bytes: usize,
@@ -70,8 +70,8 @@ pub struct SessionConfig {
     /// [`Session::set_events`](crate::Session::set_events) does. Without patterns, all events of guests are
     /// on and all declared events are off. Ignored when a session is [recovered](crate::Session::recover).
     pub events: Vec<Pattern>,
-    /// Callback for failed writes. The drain loop's thread calls it when writing begins to fail, and again
-    /// only after writing has worked in between.
+    /// Callback for failed writes. The drain loop's thread calls the callback when writing begins to fail,
+    /// and again only after writing has worked in between.
     pub on_write_failed: Option<OnWriteFailed>,
     /// Contents of the directory, beside the control socket.
     pub output: Output,

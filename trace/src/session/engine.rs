@@ -219,8 +219,8 @@ impl Engine {
         }
     }
 
-    /// Begins another generation of guests, and returns its epoch. `known` is what is known of the clients.
-    /// If the rings already held records, `found` is the raw time since which the machine may have run.
+    /// Begins another generation of guests, and returns its epoch. `known` describes the clients. If the
+    /// rings already held records, `found` is the raw time since which the machine may have run.
     pub fn begin_generation(
         &mut self,
         least: u32,
@@ -245,7 +245,7 @@ impl Engine {
             let Some(source) = guests.source(known.client, &mut state.stats) else { continue };
             let stats = &mut state.stats[source.stats];
             for (number, text) in known.texts.iter().enumerate() {
-                // A client has no more texts than this, so the others are not even read.
+                // A client has no more texts than this, so further texts are not even read.
                 let adopted = match number < MAX_CLIENT_SCHEMAS {
                     true => source.texts.adopt(&mut state.classes, text),
                     false => Err(Fault::SchemaTable),
@@ -274,7 +274,7 @@ impl Engine {
         }
     }
 
-    /// Calls `each` with what is known of each client of the guests.
+    /// Calls `each` with a description of each client of the guests.
     pub fn known_clients(&mut self, each: &mut dyn FnMut(&KnownClient<'_>)) {
         let Engine { state, guests, .. } = self;
         for source in guests.iter_mut() {

@@ -36,8 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct SessionParts {
     pub uuid: [u8; 16],
     pub destination: Root,
-    /// Directory of a session without a trace of its own. The empty folder for a trace in it is removed at
-    /// the end.
+    /// Directory of a session without a trace of its own. At the session's end, the empty trace folder in
+    /// that directory is removed.
     pub claim: Option<Folder>,
     pub host_frequency: u64,
     pub guest_frequency: u64,
@@ -188,9 +188,9 @@ impl Session {
         self.parts.destination.folder()
     }
 
-    /// Makes the session the calling process's own. For a process that was forked after [`Session::create`],
-    /// and that drains and ends the session from now on. No thread may have attached yet, and the process
-    /// that forked must [leave](Session::leave) the session.
+    /// Makes the session belong to the calling process, which was forked after [`Session::create`] and drains
+    /// and ends the session from now on. No thread may have attached yet, and the process that forked must
+    /// [leave](Session::leave) the session.
     pub fn adopt(&self) {
         if self.parts.rings.adopt() {
             registry::session_began();
@@ -257,7 +257,7 @@ impl Session {
         Ok(writer)
     }
 
-    /// Records an event that no `trace-events` file declares on the calling thread's ring:
+    /// Records an event on the calling thread's ring without a declaration in a `trace-events` file:
     /// `session.emit(event_type!("tick", n))`, see [`event_type!`](crate::abi::event_type). Never waits: an
     /// event that finds no room is counted.
     #[inline]

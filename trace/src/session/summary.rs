@@ -21,7 +21,7 @@ pub struct Summary {
     pub host_events: u64,
     /// Number of lease records, of guests' rings and of host rings.
     pub leases: u64,
-    /// Number of impossible timestamps. The trace keeps each original.
+    /// Number of impossible timestamps, whose originals the trace keeps.
     pub time_faults: u64,
     /// Number of lost events of guests and of the VMM, from all causes.
     pub lost: u64,
@@ -32,7 +32,7 @@ pub struct Summary {
     pub filtered: u64,
     /// Guest faults by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Number of failed writes. Each of them was tried again.
+    /// Number of failed writes, each of which was tried again.
     pub write_failures: u64,
     /// Number of snapshots that guests' triggers were refused.
     pub snapshots_refused: u64,

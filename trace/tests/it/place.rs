@@ -218,8 +218,8 @@ fn a_directory_of_another_user_is_refused() {
         return;
     }
     if !geteuid().is_root() {
-        // The tests' own user must not use the directory of process 1, /proc/1. In a user namespace, that can
-        // be the user's own.
+        // The tests' own user must not use the directory of process 1, /proc/1. In a user namespace, that
+        // directory can be the user's own.
         if fs::metadata("/proc/1").unwrap().uid() != geteuid().as_raw() {
             let error = Session::create(SessionConfig::new("/proc/1")).unwrap_err();
             assert!(

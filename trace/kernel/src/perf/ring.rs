@@ -99,7 +99,7 @@ fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// An event of a thread and of all that the thread starts. Records while it is open.
+/// An event of a thread and of all that the thread starts, which records while it is open.
 #[derive(Debug)]
 pub(super) struct Event {
     fd: OwnedFd,

@@ -88,7 +88,7 @@ fn write(file: impl Fn(&Instance) -> &File, bytes: &[u8]) {
         Err(why) => why,
     };
     LOST.fetch_add(1, Relaxed);
-    // A trace that is off (EBADF) or full: the loss is counted and reported once, and the VM runs on.
+    // If the trace is off (EBADF) or full, the loss is counted and reported once, and the VM runs on.
     if !REPORTED.swap(true, Relaxed) {
         // `eprintln!` would panic if stderr is closed.
         let _ = writeln!(

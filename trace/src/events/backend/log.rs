@@ -1,7 +1,7 @@
 //! `log`: one line per event on stderr, written by one write each.
 //!
-//! The format is that of QEMU's log backend: `PID@SECONDS.MICROSECONDS:NAME TEXT`, in Unix time. Synchronous:
-//! the thread waits until the line is written.
+//! The format is that of QEMU's log backend: `PID@SECONDS.MICROSECONDS:NAME TEXT`, in Unix time. The backend
+//! is synchronous: the thread waits until the line is written.
 
 use crate::events::line::Line;
 use std::fmt::Write;
@@ -27,7 +27,7 @@ pub(super) fn write(line: &Line) {
         whole[len..len + part.len()].copy_from_slice(part);
         len += part.len();
     }
-    // Not `eprintln!`, which panics if stderr is gone, and makes one write for each piece.
+    // `eprintln!` would panic if stderr is gone, and would make one write for each piece.
     if std::io::stderr().write_all(&whole[..len]).is_err() {
         LOST.fetch_add(1, Relaxed);
     }

@@ -1,6 +1,6 @@
 //! `syslog`: one message per event, at level info.
 //!
-//! Synchronous, and takes libc's own lock: the thread may wait for others.
+//! The backend is synchronous and takes libc's own lock, so a thread may wait for other threads.
 #![allow(unsafe_code)] // libc's syslog(3)
 
 use crate::events::line::{Line, MAX_LINE};
