@@ -115,7 +115,7 @@ mod tests {
             unix_ns: first.unix_ns + real_ns,
             monotonic_ns: first.monotonic_ns + 10_000_000_000,
         };
-        // Ends of a steady clock, of one slewed by 500 ppm, and of one set back an hour.
+        // CLOCK_REALTIME is steady, slewed by 500 ppm, or set back an hour.
         for real in [10_000_000_000, 10_005_000_000, -3_590_000_000_000] {
             assert_eq!(first.frequency_until(&after(real)), Some(2_600_000_000));
         }

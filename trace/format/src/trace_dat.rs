@@ -1,5 +1,5 @@
-//! Constants that the writer and the reader of `kernel.dat` share. That file is a trace.dat of trace-cmd, as
-//! described in trace-cmd.dat.v7(5).
+//! Constants that the writer and the reader of `kernel.dat` share. `kernel.dat` is a trace.dat of trace-cmd,
+//! as described in trace-cmd.dat.v7(5).
 
 /// The file's first bytes, before its version.
 pub const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";

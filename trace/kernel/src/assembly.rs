@@ -512,7 +512,7 @@ pub(crate) mod tests {
             let mut bytes = vec![0xee; file.bytes() as usize + 1];
             assert_eq!(file.read_at(&mut bytes, 0, read), Ok(file.bytes() as usize));
             bytes.pop();
-            // The same bytes, read in parts that are no pages.
+            // Reads the same bytes in parts that are no pages.
             let mut parts = vec![0; bytes.len()];
             for (part, at) in parts.chunks_mut(1_000).zip((0..).step_by(1_000)) {
                 assert_eq!(file.read_at(part, at, read), Ok(part.len()));

@@ -50,8 +50,8 @@ pub struct Config {
     pub pids: Vec<u32>,
     /// True to leave out the second buffer of the file, `cpus`. The buffer says which thread each CPU has,
     /// and what woke that thread, for all threads of the machine, so with names of other processes. Without
-    /// that buffer, nobody can say because of whom a thread waited. Without `pids`, these events are among
-    /// the others, unless `events` are named.
+    /// that buffer, nobody can say because of whom a thread waited. Without `pids`, the events of that buffer
+    /// are among the others, unless `events` are named.
     pub own_only: bool,
     /// Users that may read the file.
     pub share: Share,

@@ -2,7 +2,7 @@
 //!
 //! `.kernel/head` has the descriptions, `.kernel/recording.json` the identity, `.kernel/cpuN` and
 //! `.kernel/cpusN` the pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's
-//! counters. These files become `kernel.dat` at the end of the recording, or when another process finds them.
+//! counters. All files become `kernel.dat` at the end of the recording, or when another process finds them.
 //! The folder is locked while a process uses it.
 //!
 //! The recording of a guest's kernel has the same files, which are events in a session.

@@ -185,7 +185,7 @@ mod tests {
         write(&kvm.join("31-9/vcpu0"), "-4000\n", None);
         write(&kvm.join("31-9/vcpu1"), "-4000\n", None);
         write(&kvm.join("77-12/vcpu0"), "18\n", Some(("4294967297\n", "32\n")));
-        // These folders have no vCPUs, or are no VMs.
+        // Folders without vCPUs, or of no VM.
         write(&kvm.join("31-9/other"), "1", None);
         write(&kvm.join("nested/vcpu0"), "2", None);
         fs::create_dir_all(kvm.join("78-1/vcpu0")).unwrap();

@@ -97,7 +97,8 @@ impl HostClock {
 }
 
 /// Returns CLOCK_BOOTTIME at an earlier instant. The system's clocks run at the same rate, so both clocks are
-/// read later, one after the other. Of several tries, the one counts in which no other thread got the CPU.
+/// read later, one after the other. The best of several tries counts: the one in which no other thread got
+/// the CPU.
 fn boot_ns_at(first: &Anchor) -> i128 {
     let sample = || {
         let before = read(ClockId::Realtime);

@@ -304,7 +304,8 @@ enum Known {
     Ambiguous,
 }
 
-/// Meanings of the ids of all clients of a killed process. `None` if two texts have the id.
+/// Meanings of the ids of all clients of a killed process. An id's meaning is `None` if two texts have this
+/// id.
 pub(crate) type RecoveredClasses = HashMap<u32, Option<ClassRef>>;
 
 /// Meanings of the ids of one client.
@@ -426,7 +427,7 @@ pub(crate) struct Cached {
     /// The second header word of every plain record of this id, if all of them have the same length;
     /// otherwise 0, which is a pad's.
     pub meta: u64,
-    /// The same header word with the dense id.
+    /// The second header word with the dense id in place of the guest's.
     pub out: u64,
     pub id: u32,
     pub class: Option<ClassRef>,
