@@ -2,10 +2,9 @@
 
 //! The atomics of the ring, from `core` or, under `--cfg hypertrace_loom`, from loom.
 //!
-//! Shared memory is a slice of [`AtomicU64`]. Each word has one writer, and both sides use plain loads and
-//! stores only: the ring does no read-modify-write, because a locked instruction on an uncached page locks
-//! the bus. Only words of a segment, which are plain memory, may be read, modified and written in one
-//! operation.
+//! Shared memory is a slice of [`AtomicU64`]: one writer per word, plain loads and stores only. The ring does
+//! no read-modify-write, because a locked instruction on an uncached page locks the bus. In a segment, which
+//! is plain memory, read-modify-write is allowed.
 
 #[cfg(not(hypertrace_loom))]
 pub use core::{

@@ -5,11 +5,10 @@
 //!
 //! A pass gives each client that has something to take a share of time, in ticks of the raw counter. Bytes or
 //! packets would not be a fair measure, because a client chooses what they cost. Each client has an account
-//! of the time that was spent on it. A client gets at most one share more than the waiting client on which
-//! the least time was spent. A step cannot be divided, so a client whose step took longer than its share
-//! waits until the others have had as much time. Short steps come first, so that a client with little to take
-//! does not wait for all clients with much to take. Time that no other client needs goes to any client that
-//! has more to take.
+//! of the time spent on it. A client gets at most a share more than the waiting client with the least. A step
+//! cannot be divided, so a client whose step took longer than its share waits until the others have had as
+//! much time. Short steps come first, so that a client with little to take does not wait for all those with
+//! much. Time that no other client needs goes to any client that has more.
 
 use crate::ring::{Consumer, ConsumerState};
 use crate::sink::{DrainSink, Drained};
@@ -19,7 +18,7 @@ use core::ops::Range;
 
 /// Access to the rings of a device or a segment.
 pub trait Rings {
-    /// Returns a consumer of the client's ring for one step, or `None` if there is nothing to take.
+    /// Returns a consumer of the client's ring for a step, or `None` if there is nothing to take.
     fn ring<'c>(&'c mut self, client: u32, state: &'c mut ConsumerState) -> Option<Consumer<'c>>;
 }
 
@@ -33,8 +32,8 @@ pub struct Clients {
 
 impl Clients {
     /// Makes the state of `all` clients whose memory is zero. The first `relays` clients relay the points of
-    /// other clients. The relays form a group of their own, which shares the loop's time and comes after the
-    /// other clients, because the relayed points may need their schemas.
+    /// others. The relays share the loop's time with each other, and come after the rest, whose schemas the
+    /// points may need.
     pub fn new(relays: u32, all: u32) -> Clients {
         let groups = [relays..all, 0..relays].into_iter().filter(|group| !group.is_empty());
         Clients {
@@ -43,9 +42,8 @@ impl Clients {
         }
     }
 
-    /// Gives each client a turn. A client whose account allows it gets a `share` of ticks; for any other
-    /// client, the loop only looks whether there is something to take. Returns whether any client has more to
-    /// take.
+    /// Gives each client a turn: a `share` of ticks if its account allows, or else only a look whether there
+    /// is something to take. Returns whether any client has more.
     ///
     /// The round of a group ends after 16 shares and one step. Clients that the round did not reach come
     /// first in the next round. `now` reads the raw counter.
@@ -75,17 +73,17 @@ impl Clients {
     }
 
     /// Lets the sink take everything that the clients have now. Draining a client ends when the sink stops,
-    /// and at the latest when the sink has taken twice as much as the ring and the schema log hold.
+    /// or has taken twice as much as ring and schema log hold.
     pub fn drain_rest(&mut self, sink: &mut (impl DrainSink + ?Sized), rings: &mut impl Rings) {
         self.each(rings, |client, consumer| drain_rest(sink, client, consumer));
     }
 
-    /// Counts the records that are left in the rings as lost. A host that ends calls this after the last
-    /// pass, if the sink could not take these records.
+    /// Counts the records that are left in the rings as lost, for the end, after the last pass, if the sink
+    /// could not take them.
     pub fn discard_unread(&mut self, sink: &mut (impl DrainSink + ?Sized), rings: &mut impl Rings) {
         self.each(rings, |client, consumer| {
             consumer.discard_unread(&mut vec![0; consumer.stage_words()]);
-            // The rings are empty now, so this call only lets the sink read the losses.
+            // The rings are empty, so the sink only reads the losses.
             sink.drain(client, consumer);
         });
     }
@@ -99,9 +97,8 @@ impl Clients {
     }
 }
 
-/// Maximum time in shares by which a client's account can be ahead of the others, so that a client does not
-/// wait for long if the loop lost its CPU in the middle of the client's step. Also the maximum length of one
-/// round.
+/// Maximum lead of a client's account over the others, in shares: a client must not wait for long because the
+/// loop lost its CPU in the middle of a step. Also the length of a round.
 const MAX_SHARES: u64 = 16;
 
 /// Account of the time spent on one client.
@@ -110,20 +107,18 @@ struct Account {
     client: u32,
     /// Time spent on the client, in ticks on a scale that all accounts share.
     spent: u64,
-    /// Expected ticks of a step: the ticks of the last step, or 7/8 of the previous expectation if this is
-    /// more.
+    /// Expected ticks of a step: those of the last step, or 7/8 of the previous expectation if more.
     step: u64,
     /// Whether the client had more to take after its last turn.
     waits: bool,
 }
 
-/// Lets the sink take everything that a client has now. Ends when the sink stops, and at the latest when the
-/// sink has taken twice as much as the ring and the schema log hold.
+/// Lets the sink take everything that a client has now. Ends when the sink stops, or has taken twice as much
+/// as ring and schema log hold.
 pub fn drain_rest(sink: &mut (impl DrainSink + ?Sized), client: u32, consumer: &mut Consumer<'_>) {
     consumer.up_to(consumer.head());
-    // Bound: no client has more than `most` words, whatever it claims. The factor is 2 because, in a ring
-    // that was overwritten, the first step skips the records that are gone, and counts as much as a whole
-    // ring.
+    // Bound: no client has more than `most`, whatever it claims. Twice, because in an overwritten ring the
+    // first step skips the records that are gone, and counts as much as a whole ring.
     let most = consumer.most_words();
     let mut room = 2 * most;
     while room > 0 {
@@ -139,7 +134,7 @@ pub fn drain_rest(sink: &mut (impl DrainSink + ?Sized), client: u32, consumer: &
 #[derive(Debug)]
 struct Group {
     clients: Range<u32>,
-    /// Accounts of the clients, in the order of the last round.
+    /// Accounts in the order of the last round.
     accounts: Box<[Account]>,
     /// Least time that was spent on any waiting client.
     floor: u64,
@@ -154,9 +149,8 @@ impl Group {
         Group { clients, accounts, floor: 0, ended: 0 }
     }
 
-    /// Calls `step` for each client. With `true`, `step` takes records, as often as the client's `share` of
-    /// ticks allows. With `false`, `step` is called once and only looks whether there is something to take.
-    /// Returns whether any client has more to take.
+    /// Calls `step` for each client: with `true` to take records, as often as its `share` of ticks allows, or
+    /// once with `false`, only to look. Returns whether any client has more.
     fn round(
         &mut self,
         share: u64,
@@ -172,8 +166,8 @@ impl Group {
             None => self.floor.saturating_add(begin.saturating_sub(self.ended)),
         };
         let until = self.floor.saturating_add(share);
-        // The key is the time at which the client's next step would end. The accounts are sorted before they
-        // are raised to the floor, so that a client that spends less than its share stays before the others.
+        // By the time at which the next step would end, before accounts are raised to the floor, so that a
+        // client that spends less than its share stays before the others.
         accounts.sort_unstable_by_key(|a| (a.spent.saturating_add(a.step), a.client));
         let (mut last, mut more) = (begin, false);
         for account in accounts {

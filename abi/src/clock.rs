@@ -3,8 +3,8 @@
 //! The raw counter, the source of all timestamps.
 #![allow(unsafe_code)]
 
-/// Reads the raw counter: the TSC on x86-64, the virtual counter on AArch64, `time` on RISC-V. The read is
-/// not ordered against surrounding memory accesses.
+/// Reads the raw counter: the TSC on x86-64, the virtual counter on AArch64, `time` on RISC-V. Not ordered
+/// against surrounding memory accesses.
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -31,8 +31,8 @@ pub fn ticks() -> u64 {
     compile_error!("hypertrace needs a raw counter: x86-64, AArch64 or riscv64")
 }
 
-/// Reads the raw counter after all earlier loads have completed. If an earlier load saw a store of another
-/// thread, then the result is later than any time that the other thread read before this store.
+/// Reads the raw counter after all earlier loads have completed. If one of these loads saw a store of another
+/// thread, the result is later than any time which that thread read before the store.
 #[inline(always)]
 pub fn ticks_after_loads() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -55,8 +55,8 @@ pub fn ticks_after_loads() -> u64 {
     ticks()
 }
 
-/// Returns whether QEMU emulates the CPU. If so, the counters of all CPUs are one clock. A kernel that
-/// compares the counters may find otherwise, because each emulated CPU is a thread that can stop at any time.
+/// Returns whether QEMU emulates the CPU. If so, the counters of all CPUs are one clock, even if a kernel's
+/// comparison says otherwise, because each emulated CPU is a thread that can stop at any time.
 #[must_use]
 pub fn is_emulated() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -78,7 +78,7 @@ pub fn is_emulated() -> bool {
 }
 
 /// Returns the raw counter's ticks per second if the CPU reports them, as AArch64 does. On RISC-V, the VMM
-/// writes the ticks per second into the devicetree, as `timebase-frequency`.
+/// writes them to the devicetree as `timebase-frequency`.
 pub fn frequency() -> Option<u64> {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: reads CNTFRQ_EL0, which every OS lets user code read.
@@ -91,20 +91,18 @@ pub fn frequency() -> Option<u64> {
     None
 }
 
-/// A description of a machine's raw counter, which a guest gives to the host. The host does not rely on this
-/// description.
+/// A machine's raw counter, as a guest describes it. The host does not rely on the description.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
     /// The kind of the counter.
     pub kind: CounterKind,
     /// Ticks per second, 0 if unknown.
     pub frequency: u64,
-    /// The reason why the guest uses its clock for timestamps. The clock may be this counter or another
-    /// clock.
+    /// Why the guest uses its clock for timestamps, which may be another clock than this counter.
     pub reason: Reason,
 }
 
-/// The reason why a guest uses the raw counter or CLOCK_MONOTONIC_RAW for timestamps.
+/// Why a guest uses the raw counter or CLOCK_MONOTONIC_RAW for timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
@@ -121,8 +119,8 @@ pub enum Reason {
     Agreeing = 4,
     /// The counters of the CPUs differ.
     Differing = 5,
-    /// Nothing shows that the counters are one clock: the rate of the counter may vary, or the guest's kernel
-    /// no longer uses the counter.
+    /// Nothing shows that the counter is one clock: its rate may vary, or the guest's kernel no longer uses
+    /// it.
     Doubtful = 6,
 }
 
@@ -137,12 +135,12 @@ impl Reason {
         (Reason::Doubtful, "doubtful"),
     ];
 
-    /// Returns the reason's name in `session.json`, or `None` if the reason is unknown.
+    /// Returns the name in `session.json`, or `None` if the reason is unknown.
     pub fn name(self) -> Option<&'static str> {
         Reason::NAMES.iter().find(|(reason, _)| *reason == self).map(|(_, name)| *name)
     }
 
-    /// Returns the reason that has this name in `session.json`, or [`Reason::Unknown`].
+    /// Returns the reason with this name in `session.json`, or [`Reason::Unknown`].
     pub fn named(name: &str) -> Reason {
         let named = Reason::NAMES.iter().find(|(_, known)| *known == name);
         named.map(|(reason, _)| *reason).unwrap_or_default()
@@ -169,7 +167,7 @@ impl Counter {
     /// Bit position of the kind in the word of page G.
     pub const KIND_SHIFT: u32 = 56;
 
-    /// Bit position of the reason in the word of page G. The ticks per second are below this bit.
+    /// Bit position of the reason in the word of page G, above the ticks per second.
     pub const REASON_SHIFT: u32 = 48;
 
     /// Returns the counter of this machine.
@@ -208,7 +206,7 @@ impl Counter {
     }
 }
 
-/// Converts a time to ticks of a counter. A counter of unknown frequency (0) is taken for a counter of 1 GHz.
+/// Converts a time to ticks of a counter. A counter of unknown frequency (0) counts as one of 1 GHz.
 pub fn in_ticks(time: core::time::Duration, frequency: u64) -> u64 {
     let frequency = if frequency == 0 { 1_000_000_000 } else { frequency };
     let ticks = time.as_nanos() * u128::from(frequency) / 1_000_000_000;

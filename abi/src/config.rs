@@ -22,8 +22,8 @@ bitflags! {
         /// Stores to registers trap. Without this feature, all regions are shared memory, and a client asks
         /// for a reference point by its slot and its bell.
         const TRAPS = 4;
-        /// The segment is the memory of a VM's PCI function. Guest and host have different kernels, so
-        /// neither side can wake the other: each side sleeps for a short time and looks again.
+        /// The segment is the memory of a VM's PCI function. The two sides have different kernels and cannot
+        /// wake each other: each sleeps for a short time and looks again.
         const REMOTE = 16;
     }
 }
@@ -39,7 +39,7 @@ pub enum RingMode {
     Overwrite = 1,
 }
 
-/// Contents of BAR 0. All offsets in the device follow from the sizes in this page: see [`Geometry`].
+/// Contents of BAR 0. All offsets follow from the sizes: see [`Geometry`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ConfigPage {
@@ -61,7 +61,7 @@ pub struct ConfigPage {
     pub guest_frequency: u64,
     /// 0x60: ticks per second of the host's raw counter, 0 if unknown.
     pub host_frequency: u64,
-    /// 0x68: number n of clients that belong to vCPUs: clients [0, n). Programs lease the rest.
+    /// 0x68: number n of vCPUs' clients, [0, n). Programs lease the rest.
     pub vcpu_clients: u64,
     /// 0x70: size of a client's schema log in bytes. The log follows pages G and H.
     pub schema_size: u64,
@@ -226,7 +226,7 @@ impl ConfigPage {
         }
     }
 
-    /// Returns the caller's span, during which the session is recorded, if the host gives a span.
+    /// Returns the caller's span, if the host gives one.
     pub fn trace_parent(&self) -> Option<TraceParent> {
         TraceParent::from_words(self.trace_parent)
     }
@@ -234,7 +234,7 @@ impl ConfigPage {
     /// Checks each size, and returns the geometry that the page describes.
     ///
     /// # Errors
-    /// Returns an error for the first field that is wrong.
+    /// The first field that is wrong.
     pub fn geometry(&self) -> Result<Geometry, ConfigError> {
         if self.magic != MAGIC {
             return Err(ConfigError::Magic(self.magic));
@@ -271,8 +271,8 @@ impl ConfigPage {
         Features::from_bits_truncate(self.features)
     }
 
-    /// Returns the number by which the host of a segment shows that it has ended. The number is nonzero and
-    /// comes from the session's UUID.
+    /// Returns the number by which the host of a segment shows that it has ended: a part of the session's
+    /// UUID, nonzero.
     pub fn end_mark(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.session;
         u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)

@@ -12,11 +12,11 @@ use core::time::Duration;
 pub const PAUSE: Duration = Duration::from_millis(10);
 
 /// Time without a record after which a drain loop may stop its timer and wait for a KICK. Longer than
-/// [`PAUSE`], so that a client whose pauses are too short for a KICK keeps the timer running.
+/// [`PAUSE`], so that a client that need not kick keeps the timer running.
 pub const REST: Duration = Duration::from_millis(50);
 
-/// Minimum time from the beginning of a pass to the beginning of a pass that a KICK causes, because guests
-/// may kick as often as they like. A guest needs more time than this to fill a ring of 1 MiB.
+/// Minimum time from the beginning of a pass to that of a pass by a KICK, because guests may kick as often as
+/// they like. Filling a ring of 1 MiB takes longer.
 pub const KICK_SPACING: Duration = Duration::from_micros(200);
 
 /// Period and budget of a drain loop's passes.
@@ -24,15 +24,14 @@ pub const KICK_SPACING: Duration = Duration::from_micros(200);
 pub struct DrainPolicy {
     /// Time between passes without a KICK.
     pub period: Duration,
-    /// Time to drain one client in one pass, while other clients have something to drain, too.
+    /// Drain time of one client in one pass while other clients have something, too.
     pub budget: Duration,
 }
 
 impl Default for DrainPolicy {
     fn default() -> Self {
         // A ring of 1 MiB holds 32,768 short records, so a million records per second fill the ring in 32 ms.
-        // In 250 us a sink takes a few packets. A pass over 16 clients that all use up their budget takes 4
-        // ms.
+        // 250 us are a few packets. A pass over 16 clients that use up their budgets takes 4 ms.
         DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) }
     }
 }
@@ -41,8 +40,7 @@ impl Default for DrainPolicy {
 /// is answered within 20 ms.
 pub const LONGEST_POLL: Duration = Duration::from_millis(16);
 
-/// Divisor of the idle time: a loop that nobody wakes and that has been idle for a time waits for 1/16 of
-/// this time.
+/// Divisor of the idle time: a loop that nobody wakes waits for 1/16 of the time that it has been idle.
 #[cfg(feature = "host")]
 const POLLS: u32 = 16;
 
@@ -58,13 +56,12 @@ pub struct IdleDetector {
 
 #[cfg(feature = "host")]
 impl IdleDetector {
-    /// Makes a detector for `rings` rings. `now` is the time on a clock of the caller; all calls must use the
-    /// same clock.
+    /// Makes a detector for `rings` rings. `now` is a time of the caller's clock, which all calls must use.
     pub fn new(rings: usize, now: Duration) -> IdleDetector {
         IdleDetector { heads: (0..rings).map(|_| 0).collect(), since: now }
     }
 
-    /// Notes the heads of the rings. Returns whether all heads have stayed where they were in the last pass.
+    /// Notes the heads of the rings. Returns whether none has moved since the last pass.
     pub fn have_heads_stayed(&mut self, heads: impl Iterator<Item = u64>) -> bool {
         let mut stayed = true;
         for (last, head) in self.heads.iter_mut().zip(heads) {
@@ -86,9 +83,9 @@ impl IdleDetector {
 /// Returns the time until the next pass of a loop that nobody wakes and whose rings have been idle for the
 /// time `idle`.
 ///
-/// The result grows with `idle` and begins at `period`, so that a short pause of a client does not slow the
-/// loop. Unless `period` is longer, the result is at most [`LONGEST_POLL`], and at most half of the time in
-/// which a million short records per second fill a ring of `ring_bytes` bytes.
+/// The result grows with `idle` from `period` on, so that a short pause of a client does not slow the loop.
+/// Unless `period` is longer, it is at most [`LONGEST_POLL`], and half of the time in which a million short
+/// records per second fill a ring of `ring_bytes`.
 #[cfg(feature = "host")]
 pub fn poll_after(idle: Duration, period: Duration, ring_bytes: u64) -> Duration {
     let half_full = Duration::from_micros(ring_bytes / 2 / SHORT_RECORD);

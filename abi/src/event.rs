@@ -2,9 +2,9 @@
 
 //! Typed events: conversion from Rust values to a schema and payload words.
 //!
-//! [`event_type!`](crate::event_type) makes a [`Site`] from the event name and field names at a call site.
-//! The compiler infers the types of the values, which are a tuple that implements [`Fields`]. [`Site`] and
-//! [`Fields`] together are an [`Event`], whose id is a compile-time constant.
+//! [`event_type!`](crate::event_type) makes a [`Site`] from a call site's event name and field names. The
+//! compiler infers the types of the values, a tuple that implements [`Fields`]. Both together are an
+//! [`Event`], whose id is a compile-time constant.
 
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::schema::{self, FieldType};
@@ -15,9 +15,9 @@ pub const MAX_STR: usize = 1024;
 /// Maximum length of a slice field in words. Longer slices are cut.
 pub const MAX_SLICE: usize = 128;
 
-/// A value that can be a field of an event.
+/// A value that can be a field.
 pub trait Field: Copy {
-    /// Type of the field in the schema.
+    /// Type in the schema.
     const TYPE: FieldType;
     /// Returns the number of words that [`Field::put`] writes.
     fn words(self) -> usize;
@@ -121,7 +121,7 @@ impl Field for Bytes<'_> {
     }
 }
 
-/// Returns a little-endian word that contains `bytes`, which are at most eight bytes.
+/// Returns a little-endian word of at most eight bytes.
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -179,12 +179,12 @@ macro_rules! tuples {
 
 tuples!(A B C D E F G H I J K L M N O P);
 
-/// The names of the event and of its fields at a call site.
+/// The names at a call site.
 ///
-/// [`event_type!`](crate::event_type) makes a site from names that the compiler knows. Such a site needs only
-/// the two constants. A site whose names are known only at run time, as in a C program, leaves the constants
-/// empty and implements all methods. The [`Fields`] of such a site, for example [`Words`], have no types at
-/// compile time either.
+/// [`event_type!`](crate::event_type) makes a site from names that the compiler knows, which needs only the
+/// two constants. A site whose names are known only at run time, as in a C program, leaves the constants
+/// empty and implements all methods. Its [`Fields`], such as [`Words`], do not know their types at compile
+/// time either.
 pub trait Site: Copy {
     /// Name of the event.
     const NAME: &'static str;
@@ -203,8 +203,8 @@ pub trait Site: Copy {
         const { schema::name_hash(Self::NAME) }
     }
 
-    /// Returns the schema text, which a producer needs only on its slow path. Returns `None` if the producer
-    /// need not send a text to the host.
+    /// Returns the schema text, which a producer needs only on its slow path, or `None` if the host need not
+    /// know one.
     #[inline(always)]
     fn text<'t, F: Fields>(self) -> Option<&'t dyn Text>
     where
@@ -214,8 +214,7 @@ pub trait Site: Copy {
     }
 }
 
-/// A schema text in pieces, so that the text need not be concatenated at compile time or allocated at run
-/// time.
+/// A schema text in pieces, so that nothing is concatenated at compile time or allocated at run time.
 pub trait Text {
     /// Returns the event's id, the hash of the whole text.
     fn id(&self) -> u32;
@@ -229,7 +228,7 @@ pub trait Text {
     }
 }
 
-/// An event: the names of a site with the types of its values.
+/// An event: a site's names with its values' types.
 #[derive(Debug)]
 pub struct Event<S, F>(PhantomData<(S, F)>);
 
@@ -304,7 +303,7 @@ pub struct DynamicEvent<T> {
 }
 
 impl<T: AsRef<str>> DynamicEvent<T> {
-    /// Makes an event from a canonical schema text: `NAME(FIELD:TYPE,..)`.
+    /// Takes a canonical schema text: `NAME(FIELD:TYPE,..)`.
     pub fn new(text: T) -> DynamicEvent<T> {
         let whole = text.as_ref();
         let name = whole.split_once('(').map_or(whole, |(name, _)| name);
@@ -351,7 +350,7 @@ impl<T: AsRef<str>> Site for &DynamicEvent<T> {
     }
 }
 
-/// Id of a record whose producer sends no schema text: a reserved id, or an id that the host knows already.
+/// Id of a record without a text: reserved, or known to the host already.
 #[derive(Clone, Copy, Debug)]
 pub struct Id(pub u32);
 
@@ -375,7 +374,7 @@ impl Site for Id {
     }
 }
 
-/// Scalar fields that are words already. The [`Site`] knows the types of the fields at run time.
+/// Scalar fields that are words already. The [`Site`] knows their types at run time.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a>(pub &'a [u64]);
 
@@ -387,8 +386,7 @@ impl Fields for Words<'_> {
     }
     #[inline(always)]
     fn put(self, out: &[AtomicU64]) {
-        // Short events are unrolled, because most events are short, and the setup of a loop of unknown length
-        // is slow.
+        // Most events are short, and the setup of a loop of unknown length is slow.
         match (out, self.0) {
             ([p], &[a]) => p.store(a, Relaxed),
             ([p, q], &[a, b]) => {
@@ -424,14 +422,13 @@ impl Fields for [Words<'_>; 2] {
     }
 }
 
-/// The names at an event's call site, as an ELF note in the program's file. Commands can list the notes
-/// without running the program. Linkers that remove unreferenced sections keep notes, and `strip` keeps
-/// notes, too.
+/// The names at a call site, as an ELF note in the program's file, which commands list without running the
+/// program. Linkers that remove unreferenced sections keep notes, and so does `strip`.
 #[doc(hidden)]
 #[derive(Debug)]
 #[repr(C, align(4))]
 pub struct Note<const N: usize> {
-    /// Size of the owner and size of the text in bytes, and type of the note.
+    /// Sizes of the owner and the text in bytes, and the note's type.
     head: [u32; 3],
     owner: [u8; 12],
     /// `NAME(FIELD,..)`, padded with zeros.
@@ -439,7 +436,7 @@ pub struct Note<const N: usize> {
 }
 
 impl<const N: usize> Note<N> {
-    /// Makes a note. `N` must be the result of [`note_size`].
+    /// Makes a note. `N` is its [`note_size`].
     pub const fn new(name: &str, fields: &[&str]) -> Note<N> {
         let mut text = [0; N];
         let mut at = copied(&mut text, 0, name);
@@ -460,7 +457,7 @@ impl<const N: usize> Note<N> {
     }
 }
 
-/// Returns the size in bytes of a note's text, rounded up to a multiple of 4.
+/// Returns the size of a note's text in bytes, a multiple of 4.
 #[doc(hidden)]
 pub const fn note_size(name: &str, fields: &[&str]) -> usize {
     let mut size = name.len() + 2;
@@ -472,7 +469,7 @@ pub const fn note_size(name: &str, fields: &[&str]) -> usize {
     size.next_multiple_of(4)
 }
 
-/// Copies a text into an array at index `at`. Returns the index after the text.
+/// Copies a text into an array at `at`. Returns the index after it.
 const fn copied<const N: usize>(to: &mut [u8; N], at: usize, text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut i = 0;
@@ -483,9 +480,8 @@ const fn copied<const N: usize>(to: &mut [u8; N], at: usize, text: &str) -> usiz
     at + i
 }
 
-/// Makes a site and pairs it with the values at the call site. Expands to `(site, (value, ...))`, for
-/// functions that are generic over [`Site`] and [`Fields`]. `name = value` is a field; `name` alone is a
-/// variable of that name.
+/// Names a call site and pairs it with its values. Expands to `(site, (value, ...))`, for functions that are
+/// generic over [`Site`] and [`Fields`]. `name = value` is a field; `name` alone is a variable of that name.
 ///
 /// `event_type!("disk_read", lba, len = sectors * 512)`.
 #[macro_export]

@@ -7,9 +7,9 @@
 
 #[doc(hidden)]
 pub mod local;
-/// PCI vendor id of Red Hat, which reserves the device ids 10f0 to 10ff for experiments.
+/// PCI vendor id of Red Hat, which sets 10f0 to 10ff aside for experiments.
 pub const PCI_VENDOR: u16 = 0x1af4;
-/// Default PCI device id. A VMM may use another id, so a guest also checks the magic word of the config page.
+/// Default PCI device id. A guest also checks the config page's magic word.
 pub const PCI_DEVICE: u16 = 0x10f0;
 /// PCI subsystem id: "ht" in ASCII.
 pub const PCI_SUBSYSTEM: u16 = 0x6874;
@@ -27,13 +27,13 @@ pub const PCI_REVISION: u8 = 3;
 
 /// Unit of mapping: the size of register pages and client pages.
 pub const PAGE: u64 = 4096;
-/// Minimum size of a BAR in bytes, so that a host with 64 KiB pages can map each BAR by itself.
+/// Minimum size of a BAR, so that a host with 64 KiB pages can map each BAR by itself.
 pub const MIN_BAR: u64 = 64 * 1024;
 /// Size in bytes of a 64-bit word, the unit of rings and logs.
 pub const WORD: u64 = 8;
 
-/// Distance in bytes, per argument, from one client's 2016 argument slot in BAR 1 to the next. The factor is
-/// 64 because the 2016 code advances `u64` pointers by `client * args * 8`.
+/// Distance in bytes, per argument, from one client's 2016 argument slot in BAR 1 to the next. The 2016 code
+/// advances `u64` pointers by `client * args * 8`.
 #[doc(hidden)]
 pub const LEGACY_SLOT_STRIDE_PER_ARG: u64 = 64;
 /// Maximum number of arguments of a 2016 event.
@@ -42,11 +42,11 @@ pub const MAX_LEGACY_ARGS: u32 = 16;
 
 /// Offsets of the registers in a client's page of BAR 2.
 pub mod register {
-    /// Register that makes a reference point. The low half of the stored value is the slot's `seq`.
+    /// Register for reference points. The low half of the value is the slot's `seq`.
     pub const EMIT: u64 = 0x00;
-    /// Register to which a new holder stores its token, which is nonzero.
+    /// Register for the token of a new holder, nonzero.
     pub const LEASE: u64 = 0x08;
-    /// End of the registers. The rest of the page reads as zero; the device ignores and counts stores there.
+    /// End of the registers. The rest of the page reads as zero, and ignores and counts stores.
     pub const END: u64 = 0x10;
 }
 
@@ -55,16 +55,15 @@ pub mod register {
 #[doc(hidden)]
 pub mod mark {
     /// Displacement of the marked store on x86-64: `mov [reg + DISPLACEMENT], reg`, 64 bits wide. The program
-    /// subtracts the displacement from the address before the store. The bytes of the displacement are
-    /// "prTh".
+    /// subtracts the displacement from the address first. Its bytes are "prTh".
     pub const DISPLACEMENT: i32 = 0x6854_7270;
     /// Operand of the instruction `movz xzr, #IMMEDIATE` that precedes the marked 64-bit `str` on AArch64.
-    /// The instruction has no effect, and compilers do not emit it. The operand is "ht" in ASCII.
+    /// The instruction has no effect, and compilers do not emit it. The operand is "ht".
     pub const IMMEDIATE: u16 = 0x6874;
 }
 
-/// Numbers of the ioctls of `/dev/hypertrace`, the device file that the kernel module creates in a Linux
-/// guest. The argument of each ioctl is the address of a client number (u32).
+/// Ioctls of `/dev/hypertrace`, which the kernel module of a Linux guest creates. Their argument is the
+/// address of a client's number, a u32.
 #[doc(hidden)]
 pub mod module {
     /// Ioctl that leases the client to the open file description: `_IOWR(0xe7, 0, u32)`.
@@ -84,19 +83,18 @@ pub mod guest_page {
     pub const LOST_FULL: usize = 8;
     /// Running total of events dropped because they interrupted another emit.
     pub const LOST_BUSY: usize = 9;
-    /// Running total of events that threads without a client dropped. A process adds its number to the total
-    /// of a client that it holds, so the total of a client runs over all its holders.
+    /// Running total of events of threads without a client, over all holders of this client. A process adds
+    /// its events to the total of a client that it holds.
     pub const LOST_UNATTACHED: usize = 10;
     /// Running total of words written to the schema log.
     pub const SCHEMA_LEN: usize = 16;
-    /// Flag, used in a segment only: nonzero while the client sleeps on the reply's u32 `seq`, a shared
-    /// futex.
+    /// In a segment, nonzero while the client sleeps on the reply's u32 `seq`, a shared futex.
     pub const SLEEPS: usize = 24;
     /// The slot of a reference point: four header words, then up to 256 payload words.
     pub const SLOT: usize = 0x400 / 8;
-    /// The slot's header word that contains the number of payload words (u16). In a segment, the upper half
-    /// of this word is the `seq` of the point that the client asks the host to serve. While the upper half is
-    /// 0, the host does not serve the point, because an emulator's plugin may be serving it.
+    /// The slot's header word with the number of payload words (u16). In a segment, the upper half is the
+    /// `seq` of the point that the client asks the host to serve. While the upper half is 0, an emulator's
+    /// plugin may be serving the point, so the host does not.
     pub const SLOT_LEN: usize = SLOT + 3;
 }
 
@@ -107,16 +105,16 @@ pub mod host_page {
     pub const TAIL: usize = 0;
     /// Position up to which the host has stored the schema log on disk, in words.
     pub const SCHEMA_SEEN: usize = 1;
-    /// Flag: nonzero while the host cannot write the records of this ring. While the flag is set, a client
-    /// does not wait for room in a full ring.
+    /// Nonzero while the host cannot write the records of this ring, so that clients do not wait for room in
+    /// a full ring.
     pub const WRITE_FAILED: usize = 2;
     /// Token that was last stored to LEASE, if stores trap.
     pub const LEASE: usize = 8;
-    /// Version of the enable mask. The host changes the version whenever it changes the mask.
+    /// Version of the enable mask, which changes with each change of the mask.
     pub const MASK_VERSION: usize = 9;
-    /// Reply: u32 seq, u32 status. The host stores this word last.
+    /// Reply: u32 seq, u32 status, stored last.
     pub const REPLY: usize = 16;
-    /// Reply: the host's raw counter when the store to EMIT arrived.
+    /// Reply: the host's raw counter at entry.
     pub const REPLY_HOST_TIME: usize = 17;
     /// Reply: the clock epoch.
     pub const REPLY_EPOCH: usize = 18;
@@ -128,7 +126,7 @@ pub const SLOT_HEADER_WORDS: usize = 4;
 /// Maximum number of payload words of a reference point.
 #[doc(hidden)]
 pub const SLOT_WORDS: usize = 256;
-/// Divisor of a ring's size: only reference points may use the last sixteenth of a ring.
+/// Only reference points may use the last part of a ring, a sixteenth.
 #[doc(hidden)]
 pub const RESERVED_PART: u64 = 16;
 /// Size of the enable mask in bytes: one byte per value of `hash(name) & 0xfff`.
@@ -177,17 +175,17 @@ impl Default for Geometry {
 const LEASED: u32 = 16;
 
 impl Geometry {
-    /// Returns this geometry with the number of clients that a VM of `vcpus` vCPUs needs: one client for each
-    /// vCPU, and 16 clients that threads of guest programs lease. Set [`clients`](Geometry::clients)
-    /// afterwards if more than 16 threads trace at the same time.
+    /// Returns this geometry with as many clients as a VM of `vcpus` vCPUs needs: one for each vCPU, and 16
+    /// that threads of programs lease. Set [`clients`](Geometry::clients) afterwards if more than 16 threads
+    /// trace at the same time.
     #[must_use]
     pub const fn for_vcpus(self, vcpus: u32) -> Geometry {
         Geometry { clients: vcpus.saturating_add(LEASED), ..self }
     }
 
-    /// Returns the sizes for `clients` threads of programs that come and go. Each new thread begins a block,
-    /// so blocks are smaller than in a geometry for vCPUs: 1/256 of a ring, but at least 4 KiB and at most 64
-    /// KiB. A ring needs at least 64 KiB, because a ring has at least 16 blocks.
+    /// Returns the sizes for `clients` threads of programs that come and go. Each thread begins a block, so
+    /// blocks are smaller than a vCPU's: 1/256 of a ring, but from 4 KiB to 64 KiB. A ring of at least 64 KiB
+    /// then has 16 blocks.
     #[must_use]
     pub fn for_programs(clients: u32, ring_bytes: u64) -> Geometry {
         let block_bytes = (ring_bytes / 256).clamp(1 << 12, 1 << 16);
@@ -224,8 +222,7 @@ impl Geometry {
         Ok(())
     }
 
-    /// Returns the size of one client's area in BAR 4, which contains the pages G and H, the schema log and
-    /// the ring.
+    /// Returns the size of one client's area in BAR 4: pages G and H, schema log, ring.
     pub const fn client_stride(&self) -> u64 {
         2 * PAGE + self.schema_bytes + self.ring_bytes
     }
@@ -250,9 +247,9 @@ impl Geometry {
         (self.clients as u64 * self.legacy_slot_stride()).next_multiple_of(PAGE)
     }
 
-    /// Returns the offset of the register KICK in BAR 2. A store to KICK requests a drain of all rings. KICK
-    /// has a page of its own, which a kernel can map for each program. Below this page are the 2016
-    /// registers, a u64 at `client * 8`.
+    /// Returns the offset of KICK in BAR 2. A store to KICK requests a drain of all rings. KICK has a page of
+    /// its own, which a kernel can map for each program. The 2016 registers are below this page, a u64 at
+    /// `client * 8`.
     pub const fn kick_offset(&self) -> u64 {
         (self.clients as u64 * WORD).next_multiple_of(PAGE)
     }

@@ -2,10 +2,9 @@
 
 //! The interface of 2016, which a device still serves to old guests.
 //!
-//! An old guest reads five [words](Words) at the start of the config page. To record an event, the guest
-//! stores all arguments but the first to the client's slot in BAR 1, and then the first argument to the
-//! client's register at `client * 8` in BAR 2. Of all this, newer guests use only the number of clients and
-//! the number of arguments.
+//! An old guest reads five [words](Words) at the start of the config page. To record an event, it stores all
+//! arguments but the first to the client's slot in BAR 1, and then the first one to the register at `client *
+//! 8` in BAR 2. Newer guests use only the numbers of clients and arguments.
 
 use crate::layout::{Geometry, WORD};
 
@@ -19,9 +18,9 @@ pub struct Words {
     pub client_args: u64,
     /// 0x10: 8 * client_args.
     pub client_data_size: u64,
-    /// 0x18: size in bytes of the 2016 registers at the start of BAR 2.
+    /// 0x18: bytes of registers at the start of BAR 2.
     pub control_size: u64,
-    /// 0x20: size in bytes of the argument slots in BAR 1.
+    /// 0x20: bytes of argument slots in BAR 1.
     pub data_size: u64,
 }
 

@@ -4,17 +4,16 @@
 //! needs.
 //!
 //! A guest *client* (a vCPU or a thread) writes [`record`]s into its own ring with a [`ring::Producer`]; the
-//! host reads the records with a [`ring::Consumer`]. Events describe themselves: each [`event`] has a
-//! [`schema`], and the hash of the schema text is the event's id. A client sends each schema text to the host
-//! once per lease, through its schema log. [`layout`] defines every region and offset. The [`config`] page
-//! tells the guest the sizes from which all offsets follow. [`sink`] defines the traits between a device and
-//! a trace engine.
+//! host reads the records with a [`ring::Consumer`]. Each [`event`] has a [`schema`], whose hash is the
+//! event's id. A client sends each schema text once per lease, through its schema log. [`layout`] defines
+//! every region and offset, and the [`config`] page tells the guest the sizes. [`sink`] defines the traits
+//! between a device and a trace engine.
 //!
 //! Items that are hidden from this documentation are for hypertrace's own crates.
 //!
-//! The crate is `no_std` and supports little-endian machines only. Only `clients` (feature `host`) allocates,
-//! and `file` (feature `file`, which needs `std`). Neither side trusts shared memory: each side keeps its
-//! state in private memory and checks everything that it reads from shared memory.
+//! The crate is `no_std`, for little-endian machines only. Only `clients` (feature `host`) and `file`
+//! (feature `file`, with `std`) allocate. Neither side trusts shared memory: each side keeps its state in
+//! private memory, and checks what it reads.
 #![warn(missing_debug_implementations)]
 #![cfg_attr(not(any(test, hypertrace_loom)), no_std)]
 

@@ -6,7 +6,7 @@ use bitflags::bitflags;
 
 /// Number of words in the header of a record.
 pub const HEADER_WORDS: usize = 2;
-/// Maximum number of payload words of a record. A small block may allow fewer.
+/// Maximum number of payload words. A small block may allow fewer.
 pub const MAX_WORDS: usize = 4096;
 
 /// Reserved ids, below [`id::FIRST`].
@@ -15,11 +15,11 @@ pub mod id {
     pub const PAD: u32 = 0;
     /// A lease: the record describes a new holder of this client.
     pub const LEASE: u32 = 1;
-    /// An event of the 2016 interface, or a call of `hypertrace()` over shared memory.
+    /// An event of the 2016 interface, or `hypertrace()` over shared memory.
     pub const HYPERTRACE: u32 = 2;
-    /// The raw value of an impossible guest timestamp. Only the host writes this record.
+    /// Written by the host: the raw value of an impossible guest timestamp.
     pub const TIME_FAULT: u32 = 4;
-    /// A record of the guest that has no matching schema. Only the host writes this record.
+    /// Written by the host: a record without a matching schema.
     pub const UNTYPED: u32 = 5;
     /// Lowest id that a schema can have.
     pub const FIRST: u32 = 16;
@@ -40,8 +40,7 @@ bitflags! {
         /// A reference point, written by the host thread that served the point, or a commit, written by the
         /// guest.
         const REFERENCE_POINT = 1;
-        /// A reference point that arrived while the declared event `guest_hypertrace` was on. Only the host
-        /// sets this flag.
+        /// Set by the host: a reference point that came while the declared event `guest_hypertrace` was on.
         const GUEST_HYPERTRACE = 4;
     }
 }
@@ -49,7 +48,7 @@ bitflags! {
 /// Number of words before a reference point's own payload in a host ring: client, cpu, seq, guest time.
 pub const REFERENCE_PREFIX_WORDS: usize = 4;
 
-/// The clock of a producer's timestamps. The producer announces its clock in the lease record.
+/// The clock of a producer's timestamps, which its lease record announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ClockKind {

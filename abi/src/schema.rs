@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Schemas: a schema describes an event, and a payload can be checked against the schema.
+//! Schemas: descriptions of events, and checks of payloads against them.
 //!
-//! The canonical text of a schema is `name(field:type,field:type)`, without spaces. The hash of the text is
-//! the event's id, so an id means the same schema in every thread, process and boot.
+//! The canonical text is `name(field:type,field:type)`, without spaces. Its hash is the event's id, so an id
+//! means the same in every thread, process and boot.
 
 use crate::kinds;
 use crate::record::id;
@@ -45,7 +45,7 @@ pub const fn id_of(text: &str) -> u32 {
     id_of_hash(fnv1a(FNV_START, text.as_bytes()))
 }
 
-/// Returns the hash of an event's name. The low 12 bits of the hash are the name's slot in the enable mask.
+/// Returns the hash of an event's name, whose low 12 bits are the slot in the enable mask.
 pub const fn name_hash(name: &str) -> u32 {
     fnv1a(FNV_START, name.as_bytes())
 }
@@ -87,7 +87,7 @@ kinds! {
 }
 
 impl FieldType {
-    /// Returns whether every value of this type takes exactly one word.
+    /// Returns whether every value takes exactly one word.
     pub(crate) const fn is_scalar(self) -> bool {
         !matches!(self, FieldType::Str | FieldType::Words)
     }
@@ -97,8 +97,7 @@ impl FieldType {
     }
 }
 
-/// Returns whether a schema can contain this name. A name is `[A-Za-z_][A-Za-z0-9_]*`, 1 to [`MAX_NAME`]
-/// bytes.
+/// Returns whether a schema can contain a name: `[A-Za-z_][A-Za-z0-9_]*`, 1 to [`MAX_NAME`] bytes.
 pub const fn is_name(name: &str) -> bool {
     let bytes = name.as_bytes();
     if bytes.is_empty() || bytes.len() > MAX_NAME || bytes[0].is_ascii_digit() {
@@ -136,14 +135,13 @@ impl Shape {
         &self.types[..usize::from(self.len)]
     }
 
-    /// Returns the length in words that every payload has if all fields are scalars, or else `None`.
+    /// Returns the length of every payload in words, if all fields are scalars.
     pub fn fixed_words(&self) -> Option<u16> {
         self.types().iter().all(|t| t.is_scalar()).then_some(self.len.into())
     }
 
     /// Checks that the payload is exactly as long as its fields require. Returns the number of padding bytes
-    /// (0 to 7) after a string in the last field, 0 if the last field is not a string, or `None` if the check
-    /// fails.
+    /// (0 to 7) after a last field that is a string, or `None` if the check fails.
     pub fn check(&self, payload: &[u64]) -> Option<usize> {
         let mut fields = Values { types: self.types(), rest: payload };
         let mut pad = 0;
@@ -226,7 +224,7 @@ pub enum SchemaError {
     TooLong,
     /// The text is not `name(...)`.
     Form,
-    /// [`is_name`] refuses the name of the event or of a field.
+    /// [`is_name`] refuses an event's or field's name.
     Name,
     /// The type of a field does not exist.
     Type,

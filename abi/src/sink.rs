@@ -13,7 +13,7 @@ use crate::ring::Consumer;
 use crate::trace_parent::TraceParent;
 use core::time::Duration;
 
-/// Outcome of a reference point, which is also the status in the reply.
+/// Outcome of a reference point, and the status in the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
@@ -21,28 +21,28 @@ pub enum Status {
     Recorded = 0,
     /// No trace wanted the point.
     Filtered = 1,
-    /// The host had no room for the point, and counted it.
+    /// The host had no room: counted.
     Failed = 2,
-    /// The slot is malformed. The host counted the point.
+    /// The slot is malformed: counted.
     Invalid = 3,
-    /// The point exceeds the client's rate limit. The host counted the point.
+    /// The point exceeds the client's rate limit: counted.
     Limited = 4,
 }
 
 /// A reference point, copied once out of guest memory.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferencePoint<'a> {
-    /// Client to whose register the guest stored. Always below the device's number of clients.
+    /// Client to whose register the guest stored, below the device's number of clients.
     pub client: u32,
     /// Sequence number of the point, chosen by the guest.
     pub seq: u32,
-    /// Event id, as the guest claims. [`crate::record::id::HYPERTRACE`] for an event of the 2016 interface.
+    /// Event id, as the guest claims. [`crate::record::id::HYPERTRACE`] for a 2016 event.
     pub id: u32,
     /// Hash of the event's name, as the guest claims.
     pub name_hash: u32,
     /// Number of the guest CPU, as the guest claims.
     pub cpu: u32,
-    /// Time of the guest's clock before the store, as the guest claims. 0 for an event of the 2016 interface.
+    /// Time of the guest's clock before the store, as the guest claims. 0 for a 2016 event.
     pub guest_time: u64,
     /// The host's raw counter when the store arrived.
     pub host_time: u64,
@@ -53,7 +53,7 @@ pub struct ReferencePoint<'a> {
 /// Result of one call of [`DrainSink::drain`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Number of ring words that the sink took and committed.
+    /// Number of ring words taken and committed.
     pub words: u64,
     /// Whether the client has more to take now.
     pub more: bool,
@@ -74,8 +74,8 @@ pub struct KnownClient<'a> {
     pub texts: &'a [&'a str],
 }
 
-/// A set of event names, with a bit for each value of `hash % 4096`, as in page L of a segment. If a name is
-/// in the set, then all names with the same bit are in the set.
+/// A set of event names, with a bit for each `hash % 4096`, as in page L of a segment. Names with the same
+/// bit are in the set together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameSet(pub [u64; NAME_SET_WORDS]);
 
@@ -89,8 +89,7 @@ impl NameSet {
     /// The set of all names.
     pub const ALL: NameSet = NameSet([u64::MAX; NAME_SET_WORDS]);
 
-    /// Returns the place of the name with this hash: the index of a word, and a mask for the bit in this
-    /// word.
+    /// Returns the place of the name with this hash: the index of a word, and a mask of the bit.
     #[inline(always)]
     pub const fn place(name_hash: u32) -> (usize, u64) {
         let bit = name_hash as usize % (NAME_SET_WORDS * 64);
@@ -109,12 +108,12 @@ impl NameSet {
 #[non_exhaustive]
 pub struct PassConfig {
     /// The guests' enable mask, one byte per slot (0 is on), if the mask may have changed since the last
-    /// pass. In the first pass of each [generation](DrainSink::begin_generation), the sink always gives the
-    /// mask, because the device turns all names on when a generation begins.
+    /// pass. Always present in the first pass of a [generation](DrainSink::begin_generation), which begins
+    /// with all names on.
     pub mask: Option<[u8; MASK_BYTES as usize]>,
     /// Names of the reference points that may have an effect in the host, for which
-    /// [`EventSink::reference_point`] must be called. A relay may record all other points in its ring, on the
-    /// host's behalf.
+    /// [`EventSink::reference_point`] must be called. A relay may record others in its ring, on the host's
+    /// behalf.
     pub points: NameSet,
 }
 
@@ -128,7 +127,7 @@ impl PassConfig {
 }
 
 impl Default for PassConfig {
-    /// Returns settings that leave the mask as it is, and let every point have an effect.
+    /// Leaves the mask as it is. Every point may have an effect.
     fn default() -> PassConfig {
         PassConfig { mask: None, points: NameSet::ALL }
     }
@@ -170,15 +169,14 @@ pub trait EventSink: Send + Sync {
     /// waits.
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status;
 
-    /// Returns whether the calling thread has room to record any reference point now. If not, a host that can
-    /// let a point wait drains first.
+    /// Returns whether the calling thread could record any reference point now. If not, a host that can let a
+    /// point wait drains first.
     fn has_room_for_point(&self) -> bool {
         true
     }
 
-    /// Calls `work` once with the drain loop's side of the sink, and gives this side to nobody else
-    /// meanwhile. `work` is a whole pass, or calls between two passes. Reference points do not wait for
-    /// `work`.
+    /// Calls `work` once with the drain loop's side of the sink, which nobody else gets meanwhile: for a
+    /// whole pass, or between two. Reference points do not wait for `work`.
     fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink));
 }
 
@@ -217,17 +215,16 @@ pub fn with_drain<R>(
 
 /// The side of a sink that the drain loop's thread uses. The default methods suit a sink that keeps nothing.
 pub trait DrainSink {
-    /// Begins a pass over all clients. The schema of everything that a vCPU's thread recorded before this
-    /// call is in the schema log of some client, so the sink notes the ends of its own rings here. Returns
-    /// the settings for guests from now on.
+    /// Begins a pass over all clients. The schemas of all that vCPU threads recorded before this call are in
+    /// clients' logs, so the sink notes the ends of its own rings. Returns the settings from now on.
     fn begin_pass(&mut self) -> PassConfig {
         PassConfig::default()
     }
 
     /// Begins another generation of guests with another clock, after a reset or a restore. Ring positions and
-    /// sequence numbers do not continue those of the last generation, and consumers count losses and faults
-    /// from 0. After a reset, all rings are empty and `known` is empty. After a restore, guests do not send
-    /// the facts in `known` again. These facts are as untrusted as data that guests send.
+    /// sequence numbers do not continue, and consumers count losses and faults from 0. After a reset, all
+    /// rings are empty and nothing is `known`. After a restore, guests do not send what is `known` again, and
+    /// it is as untrusted as what guests send.
     ///
     /// Returns the generation's clock epoch, at least `epoch`. The caller has drained or discarded all
     /// earlier records, and never calls this during a pass.
@@ -237,10 +234,9 @@ pub trait DrainSink {
     }
 
     /// Begins a [generation](DrainSink::begin_generation) of events that were in the rings before this host
-    /// served the rings, or before the machine was restored. Nothing relates the times of these events to the
-    /// host's time. The default method ignores this, and gives the events the clock of the generation. The
-    /// machine may have run since the host's raw counter was `since`, so records of the next generation may
-    /// be as old as this.
+    /// served them, or before the machine was restored: nothing relates their times to the host's. The
+    /// default method ignores this. The machine may have run since the host's raw counter was `since`, so
+    /// records of the next generation may be as old.
     fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>], since: u64) -> u32 {
         let _ = since;
         self.begin_generation(epoch, known)
@@ -252,12 +248,12 @@ pub trait DrainSink {
         let _ = each;
     }
 
-    /// Announces the last passes. No producer runs any more, so the passes from now on take everything that
-    /// is left, and the sink need not protect clients from each other.
+    /// Announces the last passes, which take everything that is left. No producer runs any more, so the sink
+    /// need not protect clients from each other.
     fn last_pass(&mut self) {}
 
-    /// Takes the number of events that have been lost since the last call in processes without a client,
-    /// which have no ring in which to report them.
+    /// Takes the number of further events lost in processes that hold no client, and so have no ring to
+    /// report them in.
     fn unattached(&mut self, more: u64) {
         let _ = more;
     }
@@ -266,14 +262,13 @@ pub trait DrainSink {
     /// ring's tail.
     fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained;
 
-    /// Ends the pass. The sink drains its own rings up to the ends that it noted at the beginning of the
-    /// pass.
+    /// Ends the pass: the sink drains its own rings up to the ends that it noted.
     fn end_pass(&mut self) {}
 
-    /// Returns for how long the sink needs no pass unless somebody wakes the drain loop. If the result is not
-    /// zero, the sink's own rings are empty, the last pass found nothing in them, and a thread that records
-    /// in them after a [pause](crate::drain::PAUSE) wakes the loop. If the result is zero, the loop keeps its
-    /// timer. [`Duration::MAX`] means for ever. The loop calls this after a pass.
+    /// Returns after a pass for how long the sink needs no other pass unless the drain loop is woken: the
+    /// sink's own rings are empty, the last pass found nothing in them, and a thread that records in them
+    /// after a [pause](crate::drain::PAUSE) wakes the loop. If zero, the loop keeps its timer.
+    /// [`Duration::MAX`] is for ever.
     fn quiet_for(&mut self) -> Duration {
         Duration::ZERO
     }

@@ -46,9 +46,8 @@ impl Versions {
         self.epoch.store(begin(least).into(), Relaxed);
     }
 
-    /// Replaces the enable mask in BAR 4, one byte per slot: 0 is on, 1 is off. Then stores the mask's new
-    /// version in every client's page H. Clients copy the mask when they see a new version. Only one thread
-    /// may call this at a time.
+    /// Replaces the enable mask in BAR 4, one byte per slot: 0 is on, 1 is off. Then shows the mask's new
+    /// version to every client, which copies the mask. Only one thread may call this at a time.
     pub fn set_mask(
         &self,
         rings: &[AtomicU64],
@@ -83,8 +82,8 @@ pub enum BadSlot {
 }
 
 /// Asks the host to serve the point in the client's slot of a segment. `cpu` is the CPU that made the point,
-/// and `seq` is the slot's number, which is nonzero. A host that is awake polls only the word of the last
-/// store, which is in the cache line of the slot's header.
+/// `seq` the slot's number, nonzero. An awake host polls only the word stored last, which is in the slot's
+/// own cache line.
 #[inline(always)]
 pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
     let [.., who, _, len] = &memory.guest[guest_page::SLOT..=guest_page::SLOT_LEN] else {
@@ -96,8 +95,8 @@ pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
     len.store(words | u64::from(seq) << 32, Ordering::Release);
 }
 
-/// Returns the `seq` of the point that the client asks the host to serve, or `None` if the client does not
-/// ask or the host has replied to this point.
+/// Returns the `seq` of the point that the client asks the host to serve, or `None` if it asks for none or
+/// has a reply.
 #[inline(always)]
 pub fn asked(memory: &ClientMemory<'_>) -> Option<u32> {
     // ORDERING: pairs with the Release in `ask`.
@@ -157,7 +156,7 @@ pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: ReplyBody) {
 /// Serves a reference point on the thread that sees the store: copies the slot once, calls `record` with the
 /// copy, and replies. Takes no lock and allocates nothing.
 ///
-/// For a malformed slot, `record` gets an error, which it counts and answers with [`Status::Invalid`].
+/// `record` also gets malformed slots, which it counts and answers with [`Status::Invalid`].
 #[inline]
 pub fn serve(
     memory: &ClientMemory<'_>,
@@ -165,8 +164,7 @@ pub fn serve(
     versions: &Versions,
     record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Status,
 ) {
-    // Short events get a small copy, because most events are short, and zeroing 2 KiB costs as much as all
-    // the rest.
+    // Most events are short, and zeroing 2 KiB would cost as much as all the rest.
     let status = match read(memory.guest, &emitted) {
         Err(bad) => record(Err(bad)),
         Ok((point, words)) if words.len() <= 16 => copied::<16>(memory, point, words, record),

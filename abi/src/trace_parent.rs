@@ -58,11 +58,11 @@ impl TraceParent {
     }
 }
 
-/// The reason why a text is not a `traceparent` of version 00.
+/// Why a text is not a `traceparent` of version 00.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceParentError {
-    /// The text has this length in bytes instead of [`TraceParent::TEXT_BYTES`].
+    /// The text has this wrong length in bytes.
     Length(usize),
     /// The version is not 00.
     Version,

@@ -12,13 +12,12 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 /// Offset of page L in the config region. The host writes this page, except for [`WATCH`],
 /// [`LOST_UNATTACHED`] and [`BOOT`].
 pub const PAGE_L: u64 = 0x1000;
-/// Offset of the bells in the config region. Each client has a byte. The client's holder adds 1 to this byte
-/// to make the host look at the client's registers. The addition is an atomic add to the u64 that contains
-/// the byte, because all sides access these words whole. When a byte wraps, it carries into the next byte,
-/// and the host looks at one more client needlessly.
+/// Offset of the bells in the config region. Each client has a byte. Its holder adds 1 to make the host look
+/// at the client's registers, by an atomic add to the whole u64, because all sides access these words whole.
+/// A byte that wraps carries into the next byte, and the host looks at that client in vain.
 pub const BELLS: u64 = 0x2000;
 
-/// u32 in page L, a shared futex: one of the values in [`watch`], which say what the host polls.
+/// u32 in page L, a shared futex: what the host polls, one of [`watch`].
 pub const WATCH: u64 = 0;
 /// u64 in page L: a counter that the host increments in every pass of its loop, at least once every
 /// [`BEAT_MS`] milliseconds.
@@ -27,14 +26,14 @@ pub const BEAT: u64 = 64;
 pub const STATE: u64 = 128;
 /// u32 in page L: the host's process id.
 pub const HOST_PID: u64 = 132;
-/// u64 in page L: the value of the host's raw counter when the segment was made.
+/// u64 in page L: the host's raw counter when the segment was made.
 pub const BEGAN: u64 = 136;
-/// u64 in page L: running total of events that were dropped by threads without a client, in processes that
-/// hold no client. Many processes add to the total, atomically.
+/// u64 in page L: running total of events of threads without a client, in processes that hold no client.
+/// Processes add to the total atomically.
 pub const LOST_UNATTACHED: u64 = 192;
 /// u64 in page L, written by guests if host and guest run under different kernels: the number of the guest's
-/// boot, nonzero. Before a process of a new boot uses the segment, the process stores its boot's number here
-/// and waits until [`BOOT_SEEN`] has the same number.
+/// boot, nonzero. Before a process of a new boot uses the segment, it stores its number here and waits until
+/// [`BOOT_SEEN`] is the same.
 pub const BOOT: u64 = 256;
 /// u64 in page L: the number of the boot whose records the host takes.
 pub const BOOT_SEEN: u64 = 320;
@@ -43,26 +42,25 @@ pub const BOOT_SEEN: u64 = 320;
 /// tracing.
 pub const END: u64 = 384;
 /// Offset in page L of a set of [`TRIGGERS_BYTES`] bytes: bit `hash(name) % 4096` is set if the host itself
-/// must handle points of this name. An emulator's plugin may record all other points on the host's behalf.
+/// must handle points of this name. A plugin may record other points on the host's behalf.
 pub const TRIGGERS: u64 = 0x200;
 /// Size in bytes of the set at [`TRIGGERS`].
 pub const TRIGGERS_BYTES: u64 = 512;
 /// Maximum time between two increments of [`BEAT`], in milliseconds.
 pub const BEAT_MS: u64 = 50;
 
-/// Offset in the file of the byte that a host locks (open file description lock) while it serves. The process
-/// that holds client *n* locks byte *n*.
+/// Byte of the file that a host locks (open file description lock) while it serves. The holder of client *n*
+/// locks byte *n*.
 pub const HOST_LOCK: u64 = 1 << 16;
 
 /// Values of [`WATCH`]: what the host polls.
 pub mod watch {
     /// All bells.
     pub const BELLS: u32 = 0;
-    /// Nothing: the host sleeps on this word. Before a client wakes the host, the client stores [`BELLS`]
-    /// here, so that a host that is about to sleep does not sleep.
+    /// Nothing: the host sleeps on this word. A client stores [`BELLS`] before it wakes the host, so that a
+    /// host that is about to sleep does not.
     pub const ASLEEP: u32 = 1;
-    /// All bells and the slot of client *n*, if the value is `CLIENT` + *n*. Client *n* need not ring its
-    /// bell for a reference point.
+    /// All bells, and with `CLIENT` + *n* the slot of client *n*, which need not ring for a reference point.
     pub const CLIENT: u32 = 2;
 }
 

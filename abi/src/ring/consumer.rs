@@ -2,9 +2,9 @@
 
 //! The consumer: the host's access to a ring that the guest may change at any time.
 //!
-//! The consumer loads every word once, and checks the word before it uses it. The cursor runs ahead of the
-//! committed position: tail advances only when the records are safe ([`Consumer::commit`]), and a failed
-//! write leaves the records in the ring ([`Consumer::rollback`]).
+//! The consumer loads every word once, and checks it before use. The cursor runs ahead of the committed
+//! position: tail advances only when the records are safe ([`Consumer::commit`]), and a failed write leaves
+//! the records in the ring ([`Consumer::rollback`]).
 
 use super::counts::{FAULT_KINDS, Fault, LOSSES, Losses};
 use super::progress::{ConsumerState, Cursor};
@@ -95,26 +95,25 @@ impl<'a> Payload<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pulled {
-    /// Ring position at which the pull began, in words. The pull begins after records that are overwritten
-    /// already.
+    /// Ring position at which the pull began, in words, after records that were overwritten before.
     pub begin: u64,
     /// Ring position after the last record taken.
     pub end: u64,
     /// Number of records taken.
     pub records: u64,
-    /// Sequence number of the first record taken, or of the next record if no record was taken. Only a lower
-    /// bound if no sequence number is known before the next block.
+    /// Sequence number of the first record taken, or of the next record if none was taken. A lower bound if
+    /// the number is unknown before the next block.
     pub sequence: u64,
     /// Lease token of all records taken.
     pub token: u64,
     /// Whether there may be more records now: the visitor stopped, another holder's records follow, the
-    /// producer has overwritten the next records, or the pull reached its limit of words. If so, the caller
-    /// reads schemas and then pulls again.
+    /// producer has overwritten the next records, or the pull reached its limit of words. The caller then
+    /// reads schemas and pulls again.
     pub more: bool,
 }
 
-/// Number of words after which one [`Consumer::pull`] ends, at the next block. The limit is in words, not
-/// records, because records that the visitor drops and blocks without records cost time, too.
+/// Number of words after which one [`Consumer::pull`] ends, at the next block: records that the visitor drops
+/// and blocks without records cost time, too.
 const PULL_WORDS: u64 = 1 << 15;
 
 /// The host's side of one client.
@@ -124,31 +123,31 @@ pub struct Consumer<'a> {
     state: &'a mut ConsumerState,
     /// Position at which [`Consumer::pull`] ends.
     head: u64,
-    /// End of the schema log, in words. The texts of all records below `head` are before this position.
+    /// End of the schema log in words, after the texts of all records below `head`.
     schemas: u64,
     /// Upper limit of `head`.
     limit: Option<u64>,
-    /// Whether the ring counts as empty, because the client has no share of time now.
+    /// Whether the ring counts as empty, because it is not the client's turn.
     is_paused: bool,
 }
 
 impl<'a> Consumer<'a> {
     /// Combines private state and shared memory, and loads the ends of the ring and of the schema log.
     pub fn new(memory: ClientMemory<'a>, state: &'a mut ConsumerState) -> Self {
-        // Head is loaded first, so that the log contains the texts of all records below head.
+        // Head first, so that the log contains the texts of all records below head.
         let head = load_head(&memory);
         let schemas = schema_log::written(&memory);
         Consumer { memory, state, head, schemas, limit: None, is_paused: false }
     }
 
-    /// Makes the ring end at `limit` from now on. `limit` is an earlier head.
+    /// Makes the ring end at `limit`, an earlier head, from now on.
     pub fn up_to(&mut self, limit: u64) {
         self.limit = Some(limit);
         self.head = self.limited(self.head);
     }
 
-    /// Makes the ring count as empty from now on. [`Consumer::losses`] still works, and so does the schema
-    /// log, which the records of other rings may need.
+    /// Makes the ring count as empty from now on. [`Consumer::losses`] and the schema log, which other rings'
+    /// records may need, still work.
     pub fn pause(&mut self) {
         self.is_paused = true;
     }
@@ -230,12 +229,12 @@ impl<'a> Consumer<'a> {
         Losses { full, busy, unattached, overwritten: self.state.cursor.overwritten }
     }
 
-    /// Takes records, in order, up to the end that [`Consumer::new`] found. A producer therefore cannot keep
-    /// the consumer busy, and once [`Consumer::next_schema`] has returned `None`, the caller has read the
-    /// schema of every record. The pull ends earlier if `visit` stops, if another holder's records follow, or
-    /// at its limit of words. `stage` needs [`Consumer::stage_words`] words.
+    /// Takes records, in order, up to the end that [`Consumer::new`] found. So a producer cannot keep the
+    /// consumer busy, and after [`Consumer::next_schema`] returned `None`, the caller has read the schema of
+    /// every record. Ends earlier if `visit` stops, if another holder's records follow, or at a limit of
+    /// words. `stage` needs [`Consumer::stage_words`] words.
     ///
-    /// Does not give room back to the producer; [`Consumer::commit`] does.
+    /// Only [`Consumer::commit`] gives room back to the producer.
     ///
     /// # Panics
     /// If `stage` is too short.
@@ -298,15 +297,15 @@ impl<'a> Consumer<'a> {
                     fence(Ordering::Acquire);
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
                     if is_ahead(oldest(&memory, now), cursor.position) {
-                        // The producer overwrote this part while it was copied. The cursor moves past the
-                        // part, so that every pull makes progress.
+                        // This part was overwritten while it was copied. The cursor moves past it, so that
+                        // every pull makes progress.
                         pulled.more = skip_overwritten(&memory, cursor, head, now);
                         break;
                     }
                     Payload::Staged(stage)
                 }
             };
-            // Only `walk` calls `visit`, and only here, so that the compiler inlines `visit`.
+            // The only call of `walk`, so that `visit` is inlined.
             walk(&memory, cursor, &mut pulled, source, end, &mut visit);
         }
         pulled.end = cursor.position;
@@ -324,8 +323,8 @@ impl<'a> Consumer<'a> {
         self.state.cursor = self.state.committed;
     }
 
-    /// Counts all remaining events as lost and gives their room back. A host that ends calls this if it
-    /// cannot write the events. Lease records do not count as events. `stage` is as for [`Consumer::pull`].
+    /// Counts all remaining events as lost and gives their room back, for the end of a host that cannot write
+    /// the events. A lease record is no event. `stage` is as for [`Consumer::pull`].
     ///
     /// # Panics
     /// If `stage` is too short.
@@ -356,8 +355,8 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Tells the producer whether the host fails to write its records. While the host fails, the producer
-    /// does not wait for room.
+    /// Tells the producer whether writing its records fails. While it fails, the producer does not wait for
+    /// room.
     pub fn set_write_failed(&mut self, failed: bool) {
         let word = &self.memory.host[host_page::WRITE_FAILED];
         if word.load(Relaxed) != u64::from(failed) {
@@ -365,14 +364,14 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Returns an upper bound on the number of calls of [`Consumer::pull`] that empty the ring. Each change
-    /// of the holder ends a call and begins a block.
+    /// Returns an upper bound on the calls of [`Consumer::pull`] that empty the ring: each change of the
+    /// holder ends a call and begins a block.
     pub fn most_leases(&self) -> u64 {
         self.memory.capacity() / self.memory.block_words() + 1
     }
 
-    /// Returns the number of words that the ring and the schema log hold together. An honest client never has
-    /// more than these words to take at one time.
+    /// Returns the number of words that the ring and the schema log hold together, the most that an honest
+    /// client has to take at a time.
     pub fn most_words(&self) -> u64 {
         self.memory.capacity() + self.memory.schema.len() as u64
     }
@@ -453,8 +452,8 @@ fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
 }
 
 /// Moves the cursor to the oldest position that a producer whose head is `now` has not begun to overwrite. If
-/// no such position is before `head`, moves the cursor to the beginning of `head`'s block, where a later pull
-/// counts the losses, and returns `false`. Never moves the cursor past `head`, whatever `now` is.
+/// there is none before `head`, moves it to the beginning of `head`'s block, where a later pull counts the
+/// losses, and returns `false`. Never moves the cursor past `head`, whatever `now` is.
 fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64, now: u64) -> bool {
     let oldest = oldest(memory, now);
     let is_there = is_ahead(head, oldest);
@@ -466,8 +465,8 @@ fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64, n
     is_there
 }
 
-/// Enters the block at `cursor`, whose header is `sequence` and `token`. Returns `false` if the block belongs
-/// to another holder than the records that were taken: the pull then ends before the block.
+/// Enters the block at `cursor`, whose header is `sequence` and `token`. Returns `false` if another holder
+/// than that of the records taken owns the block: the pull ends before it.
 #[inline(never)]
 fn enter_block(cursor: &mut Cursor, pulled: &mut Pulled, sequence: u64, token: u64) -> bool {
     if token != cursor.token && pulled.records > 0 {
@@ -508,7 +507,7 @@ fn walk(
 ) {
     let base = cursor.position;
     let len = source.len();
-    // Number of header words left, if an earlier head was within the header. No record begins in these words.
+    // Header words that are left, if an earlier head was within the header: no record begins there.
     let header = BLOCK_HEADER_WORDS.saturating_sub(base - memory.block_start(base));
     let mut at = header as usize;
     if header == BLOCK_HEADER_WORDS {
@@ -536,7 +535,7 @@ fn walk(
         }
         let header = Header::from_words(source.load(at), source.load(at + 1));
         if header.id == id::PAD {
-            // A pad fills the rest of the block, so an honest head is not within the block.
+            // A pad fills the rest of the block, so head must be after the block.
             if end != memory.block_start(end) {
                 count(cursor, Fault::Length);
             }

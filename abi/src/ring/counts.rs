@@ -10,7 +10,7 @@ pub(super) const LOSSES: [usize; 3] =
     [guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::LOST_UNATTACHED];
 
 kinds! {
-    /// A fault of a producer, with its name in reports. The host counts each fault; no fault stops the host.
+    /// A fault of a producer, with its name in reports. Each fault is counted; none stops the host.
     #[repr(usize)]
     #[non_exhaustive]
     pub enum Fault {
@@ -22,7 +22,7 @@ kinds! {
         Sequence => "sequence",
         /// A block has no lease token.
         Token => "token",
-        /// A running total of lost events went backwards, or grew by an impossible number.
+        /// A running total of lost events went backwards or jumped.
         Losses => "losses",
         /// The schema log's end or the length of an entry is impossible.
         SchemaLog => "schema_log",
@@ -55,8 +55,8 @@ pub struct Losses {
     pub busy: u64,
     /// Events that threads without a client dropped, in a process that held this client.
     pub unattached: u64,
-    /// Events that the producer wrote but the host did not take: they were overwritten, skipped after an
-    /// unreadable record, or left in the ring at the end because the host could not write them.
+    /// Events that were written but lost before the host took them: overwritten, skipped after an unreadable
+    /// record, or left in the ring at the end because the host could not write them.
     pub overwritten: u64,
 }
 
@@ -67,8 +67,8 @@ impl Losses {
         [busy, unattached, overwritten].into_iter().fold(full, u64::saturating_add)
     }
 
-    /// Returns the sum, for each cause, of these losses and `other`: those of another ring, or of an earlier
-    /// life of the same ring.
+    /// Returns the sums by cause of these losses and `other`, from another ring or from an earlier life of
+    /// this ring.
     pub fn plus(&self, other: &Losses) -> Losses {
         Losses {
             full: self.full.saturating_add(other.full),
@@ -95,13 +95,12 @@ impl Total {
         Total { last, counted: 0 }
     }
 
-    /// Returns the value of the guest's word at the last look.
+    /// Returns the guest's word at the last look.
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// Replaces the last value by `word` without counting the difference: the new total did not grow out of
-    /// the old one.
+    /// Continues with a total that did not grow out of the last one.
     pub fn replace(&mut self, word: u64) {
         self.last = word;
     }

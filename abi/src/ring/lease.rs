@@ -32,8 +32,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Makes the record of a lease. `token` is nonzero and random, `clock` is the clock of the records'
-    /// timestamps, and `now` is the time of the lease.
+    /// Makes a lease record. `token` is nonzero and random, `clock` is that of the records' timestamps, and
+    /// `now` is the time of the lease.
     pub fn new(token: u64, clock: ClockKind, now: u64, info: &LeaseInfo<'_>) -> Lease {
         let name = cut(info.name, MAX_NAME_BYTES);
         let fields = (Hex(token), info.pid, info.tid, clock as u32, name);
@@ -53,8 +53,8 @@ impl Lease {
     }
 }
 
-/// Reads the block that ends at `head` or contains `head`. Returns the sequence number of the next record and
-/// the timestamp of the last record. Both values are hints, because others can write to the block.
+/// Reads the block that ends at or contains `head`. Returns the next record's sequence number and the last
+/// record's timestamp. Both are hints, because others can write to the block.
 pub(super) fn walk(memory: &ClientMemory<'_>, head: u64) -> (u64, Option<u64>) {
     if head == 0 {
         return (0, None);

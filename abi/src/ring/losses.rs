@@ -13,23 +13,22 @@ use crate::layout::guest_page;
 impl ProducerState {
     /// Counts an event in one of the totals.
     pub(super) fn count(&self, total: &AtomicU64) {
-        // An atomic add, because a signal handler may interrupt the count: a load and a store would lose the
-        // handler's counts.
+        // Atomic, because a signal handler may interrupt this, and a load and a store would lose its counts.
         total.fetch_add(1, Relaxed);
         self.unpublished.store(1, Relaxed);
     }
 }
 
 impl<'m> Producer<'m> {
-    /// Returns the producer with `events`, the number of events that threads without a client have dropped in
-    /// this process. When the producer publishes its totals, it moves this number to them.
+    /// Returns the producer with `events`, the number of events of this process's threads without a client.
+    /// The producer moves this number to its totals when it publishes them.
     pub fn with_unattached(mut self, events: &'m AtomicU64) -> Self {
         self.unattached = Some(events);
         self
     }
 
-    /// Publishes the running totals of dropped events. A call that interrupts another call on the same thread
-    /// leaves the publication to the outer call, so that the published totals never go backwards.
+    /// Publishes the running totals of dropped events. A call that interrupts another on the same thread
+    /// leaves this to the outer call, so that the published totals never go backwards.
     pub(super) fn publish_losses(&self) {
         let state = self.state;
         if let Some(events) = self.unattached
@@ -41,7 +40,7 @@ impl<'m> Producer<'m> {
         while state.unpublished.load(Relaxed) != 0 && state.publishing.load(Relaxed) == 0 {
             state.publishing.store(1, Relaxed);
             compiler_fence(Ordering::SeqCst);
-            // The flag is cleared before the totals are read, so that a later count sets the flag again.
+            // Before the totals are read, so that a later count sets the flag again.
             state.unpublished.store(0, Relaxed);
             compiler_fence(Ordering::SeqCst);
             for (word, total) in [
@@ -50,8 +49,7 @@ impl<'m> Producer<'m> {
                 (guest_page::LOST_UNATTACHED, &state.lost_unattached),
             ] {
                 let (published, total) = (&self.memory.guest[word], total.load(Relaxed));
-                // A total that has not changed is not stored, because the cache line may be on the host's
-                // CPU.
+                // Stored only if it has changed, because the host's CPU may have the line.
                 if published.load(Relaxed) != total {
                     published.store(total, Relaxed);
                 }
@@ -62,7 +60,7 @@ impl<'m> Producer<'m> {
         }
     }
 
-    /// Counts events that interrupted the client's owner in the library outside of any emit, like events that
+    /// Counts events that interrupted the client's owner in the library outside of an emit like events that
     /// interrupt an emit.
     pub fn count_busy(&self, events: u64) {
         self.state.lost_busy.fetch_add(events, Relaxed);
@@ -72,7 +70,7 @@ impl<'m> Producer<'m> {
 
     /// Publishes the totals and ends the lease.
     pub(super) fn publish_last(&self) {
-        // A `longjmp` out of a publication leaves `publishing` at 1.
+        // A `longjmp` may have left this flag set.
         self.state.publishing.store(0, Relaxed);
         self.state.unpublished.store(1, Relaxed);
         self.publish_losses();

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The ring: one producer, one consumer, and positions that are 64-bit counters of words.
+//! The ring: one producer, one consumer, and 64-bit positions in words.
 //!
 //! A ring has a power-of-two size and at least 16 blocks. A record never crosses the end of a block: a pad
-//! record (id 0) fills the rest of the block. If only one word is left, both sides skip the word without a
-//! pad. A block begins with two words: the sequence number of its first record, and the lease token of its
-//! writer.
+//! record (id 0) fills the rest, except for a single word, which both sides skip. A block begins with two
+//! words: the sequence number of its first record, and the lease token of its writer.
 //!
 //! ```text
 //! block | seq | token | record | record | ... | pad ~~~~~ | block | seq | ...
 //! ```
 //!
 //! *discard*: a producer that finds no room drops the event and counts the loss. *overwrite*: a producer
-//! overwrites the oldest records. After the consumer has copied records, it loads head again and drops the
-//! records that the producer may have overwritten meanwhile.
+//! overwrites the oldest records. The consumer loads head again after a copy, and drops records that may have
+//! been overwritten meanwhile.
 //!
-//! Neither side trusts the other. A wrong tail harms only the events of the producer that reads it. A
-//! consumer checks everything that it reads against a bound, and counts impossible values ([`Fault`]).
+//! Neither side trusts the other. A producer that reads a wrong tail harms only its own events. A consumer
+//! bounds everything that it reads, and counts impossible values ([`Fault`]).
 
 mod consumer;
 mod counts;
@@ -69,8 +68,8 @@ pub struct ClientMemory<'m> {
 
 impl<'m> ClientMemory<'m> {
     /// Makes a client's memory from its area, which has `Geometry::client_stride` bytes. Returns `None` if
-    /// the area has another size. The geometry must have passed [`Geometry::check`]. This function does not
-    /// repeat the check, because a device calls this function for every reference point.
+    /// the area has another size. The geometry must have passed [`Geometry::check`], which is not repeated
+    /// here, because a device calls this for every reference point.
     #[inline]
     pub fn new(area: &'m [AtomicU64], geometry: &Geometry, mode: RingMode) -> Option<Self> {
         debug_assert_eq!(geometry.check(), Ok(()));
@@ -92,7 +91,7 @@ impl<'m> ClientMemory<'m> {
     }
 
     /// Returns the memory of a client, given all of BAR 4.
-    // Inlined, because a device calls this function for each reference point and needs little of the result.
+    // Inlined, because a device calls this for each reference point and needs little of the result.
     #[inline]
     pub fn of_rings(
         rings: &'m [AtomicU64],
@@ -136,10 +135,10 @@ impl<'m> ClientMemory<'m> {
     ///
     /// A snapshot needs the whole of a ring in overwrite mode. In discard mode, the part contains
     ///
-    /// - the records between tail and head, because the host has not taken these records;
-    /// - the block that contains head - 1, because the next holder counts the records in this block;
-    /// - the room of the next record, in head's block or at the beginning of the next block, because a vCPU
-    ///   that was stopped in the middle of an emit has stored a part of the record there.
+    /// - the records between tail and head, which the host has not taken;
+    /// - the block that contains head - 1, whose records the next holder counts;
+    /// - the room of the next record, in head's block or at the beginning of the next block, where a vCPU
+    ///   that was stopped in an emit has stored a part of the record.
     ///
     /// If tail is not plausible, all records count as taken, so that a guest cannot make a snapshot of empty
     /// rings large.
@@ -195,8 +194,7 @@ impl<'m> ClientMemory<'m> {
         &self.ring[(position & (self.capacity() - 1)) as usize]
     }
 
-    /// Returns `words` words from `position` on. Words that do not cross the end of a block do not cross the
-    /// end of the ring either.
+    /// Returns `words` words from `position` on. A span within a block does not cross the ring's end.
     #[inline(always)]
     fn span(&self, position: u64, words: u64) -> &'m [AtomicU64] {
         let start = (position & (self.capacity() - 1)) as usize;

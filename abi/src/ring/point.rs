@@ -16,9 +16,9 @@ impl Producer<'_> {
     /// called.
     ///
     /// # Errors
-    /// Returns [`Emit::Busy`] (counted) if this interrupts another emit, [`Emit::Unleased`] without a lease,
-    /// or [`Emit::Full`] (counted) if the event is larger than a slot.
-    // Always inlined, because the closures of the caller would otherwise be called through memory.
+    /// [`Emit::Busy`] (counted), [`Emit::Unleased`], or [`Emit::Full`] (counted) if the event is larger than
+    /// a slot.
+    // Inlined, because the caller's closures would otherwise be called through memory.
     #[inline(always)]
     pub fn slot<S: Site, F: Fields, R>(
         &self,
@@ -29,7 +29,7 @@ impl Producer<'_> {
         fields: F,
         fire: impl FnOnce(u64, u32) -> R,
     ) -> Result<R, Emit> {
-        // No waker is passed, because the store to EMIT wakes the reader.
+        // No waker: the store to EMIT wakes the reader.
         let now = self.enter(clock, None)?;
         if !self.state.is_leased() {
             give_up(self.state);
@@ -46,12 +46,10 @@ impl Producer<'_> {
             self.count_full();
             return Err(Emit::Full);
         }
-        // The number is taken inside the emit, so that no reference point of a signal handler can get the
-        // same number.
+        // Inside the emit, so that no point of a signal handler can get the same number.
         let seq = seq();
         let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
-        // This store comes first, because it clears the request for the previous point, which a host may
-        // still poll.
+        // First, because this clears the request for the previous point, which a host may still poll.
         slot[3].store(payload as u64, Relaxed);
         slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
         // ORDERING: pairs with the Acquire fence in `slot::serve`: a host that

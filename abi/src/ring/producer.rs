@@ -3,8 +3,8 @@
 //! The producer: the guest's side of a ring.
 //!
 //! The hot path loads private memory only: a load from a BAR that is mapped uncached costs hundreds of
-//! nanoseconds. The private state consists of atomics that are loaded and stored with relaxed ordering,
-//! because a signal handler or an interrupt may emit on the same thread in the middle of another emit.
+//! nanoseconds. Private state is in relaxed atomics, because a signal handler or an interrupt may emit in the
+//! middle of an emit on the same thread.
 
 use super::fence::store_fence;
 use super::lease::{Lease, walk};
@@ -18,27 +18,24 @@ use crate::layout::{guest_page, host_page};
 use crate::prefetch::prefetch_for_store;
 use crate::record::{Flags, HEADER_WORDS, Header};
 
-/// Highest plausible head, in words. A producer that writes a word per nanosecond reaches this head after 36
-/// years.
+/// Highest plausible head in words, which a word per nanosecond reaches after 36 years.
 const MAX_HEAD: u64 = 1 << 60;
 
-/// Outcome of an emit. Callers need not handle the outcome: the producer counts each dropped event, and the
-/// count reaches the host.
+/// Outcome of an emit. Callers need not handle it: each dropped event is counted, and the count reaches the
+/// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
     /// The record is published.
     Recorded,
-    /// The event was dropped because the ring was full, and counted in `lost_full`.
+    /// The ring was full: the event is counted in `lost_full`.
     Full,
-    /// The event was dropped because its emit interrupted another emit, and counted in `lost_busy`.
+    /// The emit interrupted another emit: the event is counted in `lost_busy`.
     Busy,
-    /// The event was dropped because this producer has no lease. The event is not counted: the caller leases
-    /// a client and emits the event again.
+    /// This producer has no lease. The event is not counted: lease, and emit the event again.
     Unleased,
 }
 
-/// A record to emit. `(site, fields)` converts to the record of an event; [`NewRecord::of_id`] makes a record
-/// with a given id.
+/// A record to emit: an event from `(site, fields)`, or a record with a given id from [`NewRecord::of_id`].
 #[derive(Clone, Copy, Debug)]
 pub struct NewRecord<S, F> {
     site: S,
@@ -57,8 +54,8 @@ impl<F: Fields> NewRecord<Id, F> {
 }
 
 impl<S: Site, F: Fields> NewRecord<S, F> {
-    /// Returns this record with `flags`. With the flag REFERENCE_POINT, the record may use the part of the
-    /// ring that is reserved for reference points.
+    /// Returns this record with `flags`. A reference point may use the part of the ring that is reserved for
+    /// reference points.
     #[inline(always)]
     #[must_use]
     pub fn with_flags(self, flags: Flags) -> Self {
@@ -78,7 +75,7 @@ impl<S: Site, F: Fields> From<(S, F)> for NewRecord<S, F> {
     }
 }
 
-/// Writes a record to its words in the ring.
+/// Writes a record.
 #[inline(always)]
 fn write<S: Site, F: Fields>(record: &[AtomicU64], now: u64, new: NewRecord<S, F>) {
     let NewRecord { site, fields, flags, .. } = new;
@@ -102,15 +99,15 @@ pub(super) fn give_up(state: &ProducerState) {
     state.busy.store(0, Relaxed);
 }
 
-/// A way to wake the ring's reader: the thread that drains the ring.
+/// A way to wake the ring's reader, the thread that drains it.
 pub trait Wake: Sync + core::fmt::Debug {
-    /// Wakes the reader. The producer calls this method when it opens a block in a ring that is at least a
-    /// quarter full, and when an emit follows a pause: in the middle of an emit, at most once per block or
-    /// pause, even if the event is dropped. The method must not block and must not emit.
+    /// Wakes the reader. The producer calls this in the middle of an emit that opens a block in a ring at
+    /// least a quarter full, or follows a pause: at most once per block or pause, even if the event is
+    /// dropped. Must not block, and must not emit.
     fn wake(&self);
 }
 
-/// A pause that is longer than any pause between two emits, for producers without a waker.
+/// A pause longer than any between two emits, for producers without a waker.
 const ENDLESS: u64 = i64::MAX as u64;
 
 /// The guest's side of one client's ring. A producer and its state belong to one thread, and a state has only
@@ -139,7 +136,7 @@ pub struct Producer<'m> {
     mask: u32,
     /// Head in page G: the word that publishes records.
     published: &'m AtomicU64,
-    /// Longest time between two emits, in ticks, after which the second emit need not wake the reader.
+    /// Longest time between two emits, in ticks, that needs no wake-up of the reader.
     pause: u64,
     pub(super) memory: ClientMemory<'m>,
     pub(super) lease: Lease,
@@ -148,8 +145,8 @@ pub struct Producer<'m> {
     /// Clock that replaces the `clock` argument of each emit.
     pub(super) system_clock: Option<fn() -> u64>,
     pub(super) wake: Option<&'m dyn Wake>,
-    /// Number of events that the process's threads without a client have dropped. The producer moves this
-    /// number to its own totals.
+    /// Number of events of the process's threads without a client, which the producer moves to its own
+    /// totals.
     pub(super) unattached: Option<&'m AtomicU64>,
 }
 
@@ -158,7 +155,7 @@ impl<'m> Producer<'m> {
     /// continues its sequence numbers and totals, and announces the lease. Apart from this function, only
     /// slow paths load from shared memory.
     ///
-    /// `fenced` says that the mapping is not write-back, or not known to be write-back.
+    /// `fenced`: the mapping is not write-back, or not known to be.
     pub fn lease(
         memory: ClientMemory<'m>,
         state: &'m ProducerState,
@@ -168,8 +165,8 @@ impl<'m> Producer<'m> {
         let guest = memory.guest;
         let published = guest[guest_page::HEAD].load(Ordering::Acquire);
         let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
-        // If the last holder has left an impossible head, then this client starts at zero and publishes zero
-        // at once. The host counts a fault and follows.
+        // If the last holder has left an impossible head, this client starts at zero and publishes that now:
+        // the host counts a fault and follows.
         let is_plausible = published <= MAX_HEAD
             && tail <= published
             && (memory.mode() == RingMode::Overwrite || published - tail <= memory.capacity());
@@ -178,8 +175,7 @@ impl<'m> Producer<'m> {
         if !is_plausible {
             guest[guest_page::HEAD].store(head, Ordering::Release);
         }
-        // Relaxed is enough, because the host loads this word after it has loaded the head of the first
-        // record.
+        // Relaxed, because the host reads this word after the head of the first record.
         let counter = Counter { reason: lease.reason, ..Counter::own() };
         guest[guest_page::COUNTER].store(counter.to_word(), Relaxed);
         state.head.store(head, Relaxed);
@@ -194,7 +190,7 @@ impl<'m> Producer<'m> {
         state.unpublished.store(0, Relaxed);
         state.asked.store(0, Relaxed);
         state.last.store(lease.words[0], Relaxed);
-        // A `longjmp` out of a publication of the totals leaves `publishing` at 1.
+        // A `longjmp` may have left this flag set.
         state.publishing.store(0, Relaxed);
         state.schema_len.store(guest[guest_page::SCHEMA_LEN].load(Relaxed), Relaxed);
         state.known_len.store(0, Relaxed);
@@ -221,15 +217,14 @@ impl<'m> Producer<'m> {
         producer
     }
 
-    /// Returns the producer with a waker for the ring's reader. The producer wakes the reader in an emit that
-    /// follows the last one after more than `pause` ticks, and when it opens a block in a ring in discard
-    /// mode that is a quarter full.
+    /// Returns the producer with a waker for the ring's reader. The producer wakes the reader in an emit more
+    /// than `pause` ticks after the last one, and when a ring in discard mode is a quarter full.
     pub fn waking(self, wake: &'m dyn Wake, pause: u64) -> Self {
         Producer { wake: Some(wake), pause: pause.min(ENDLESS), ..self }
     }
 
-    /// Returns the producer with a clock that is a function call, which each emit reads on the slow path. On
-    /// the hot path, the function call would slow down all other code, too.
+    /// Returns the producer with a clock that is a call. Each emit then takes the slow path and reads this
+    /// clock there, because a call would slow down the whole hot path.
     pub fn with_system_clock(self, clock: fn() -> u64) -> Self {
         self.state.limit.store(0, Relaxed);
         Producer { system_clock: Some(clock), ..self }
@@ -245,9 +240,8 @@ impl<'m> Producer<'m> {
         self.state
     }
 
-    /// Emits a record with the time of `clock`, which is nonzero. If a signal handler has emitted after the
-    /// clock was read, this function reads the clock again, so a client's timestamps never go backwards. The
-    /// function never allocates, blocks or formats.
+    /// Emits a record with the time of `clock`, nonzero. Reads the clock again if a signal handler has
+    /// emitted since, so a client's timestamps never go backwards. Never allocates, blocks or formats.
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(
         &self,
@@ -257,8 +251,8 @@ impl<'m> Producer<'m> {
         self.emit_new(record.into(), clock)
     }
 
-    /// Emits a record as [`Producer::emit`] does, but does not count an event that finds no room: the caller
-    /// tries again, or calls [`Producer::count_full`].
+    /// Emits a record like [`Producer::emit`], but does not count a full ring: the caller tries again, or
+    /// calls [`Producer::count_full`].
     #[inline(always)]
     pub fn try_emit<S: Site, F: Fields>(
         &self,
@@ -294,7 +288,7 @@ impl<'m> Producer<'m> {
             if self.is_rare(now) || head + words > state.limit.load(Relaxed) {
                 break 'rare;
             }
-            // `start` has 32 bits, so `start + words` cannot wrap, and the compiler checks only one bound.
+            // `start` has 32 bits, so the sum below cannot wrap, and only one bound is checked.
             let start = (head as u32 & self.mask) as usize;
             let Some(record) = self.ring.get(start..start + words as usize) else {
                 break 'rare;
@@ -306,12 +300,12 @@ impl<'m> Producer<'m> {
             leave(state, now);
             return Emit::Recorded;
         }
-        // The slow path is a tail call, so that the hot path saves no registers. The record is passed in
-        // parts, because a record that is passed as a whole would be kept in memory, also on the hot path.
+        // A tail call, so that the hot path saves no registers. The record is passed in parts, because a
+        // whole record would be kept in memory, on the hot path too.
         self.emit_slowly(fields, now, site, flags, is_counted, clock)
     }
 
-    /// Finishes an emit that has to do something rare before it writes the record.
+    /// Finishes an emit that has something rare to do first.
     #[cold]
     #[inline(never)]
     fn emit_slowly<S: Site, F: Fields>(
@@ -336,11 +330,11 @@ impl<'m> Producer<'m> {
         Emit::Recorded
     }
 
-    /// Begins an emit and returns its timestamp, which is nonzero. Until [`leave`] or [`give_up`], all other
-    /// emits of this client fail. Calls `wake` if the emit follows a pause.
+    /// Begins an emit and returns its timestamp, nonzero. Until [`leave`] or [`give_up`], all other emits of
+    /// this client fail. Calls `wake` if the emit follows a pause.
     ///
     /// # Errors
-    /// Returns [`Emit::Busy`], which is counted, if this emit interrupts another emit.
+    /// [`Emit::Busy`], counted, if this emit interrupts another emit.
     #[inline(always)]
     pub(super) fn enter(
         &self,
@@ -364,7 +358,7 @@ impl<'m> Producer<'m> {
     /// Returns whether a signal handler's emit has overtaken an emit at `now`, or the emit follows a pause.
     #[inline(always)]
     fn is_rare(&self, now: u64) -> bool {
-        // One comparison covers both cases: a negative difference wraps to a value above any pause.
+        // One comparison for both: a negative difference wraps to more than any pause.
         now.wrapping_sub(self.state.last.load(Relaxed)) > self.pause
     }
 
@@ -375,17 +369,17 @@ impl<'m> Producer<'m> {
     fn enter_rarely(&self, mut now: u64, clock: impl Fn() -> u64, wake: Option<&dyn Wake>) -> u64 {
         let state = self.state;
         if self.system_clock.is_some() || now < state.last.load(Relaxed) {
-            // A signal handler may have emitted after this emit read the clock and before it set `busy`.
+            // A signal handler may have emitted between the clock and `busy`.
             now = self.system_clock.map_or_else(clock, |clock| clock());
             state.busy.store(now, Relaxed);
         }
-        // If `now` is still below `last`, the clock was set back, for example by a restore. The length of the
-        // pause is then unknown, so the reader is woken.
+        // If `now` is still below `last`, the clock was set back, perhaps by a restore, and the pause is
+        // unknown.
         if now.wrapping_sub(state.last.load(Relaxed)) > self.pause
             && let Some(wake) = wake
         {
-            // The reader may rest, so the emit wakes it. `last` is set first: if this event is dropped, the
-            // next emit must not wake the reader for the same pause.
+            // The reader may rest. `last` is set first, so that the next emit does not follow the same pause
+            // if this event is dropped.
             state.last.store(now, Relaxed);
             wake.wake();
         }
@@ -414,7 +408,7 @@ impl<'m> Producer<'m> {
         state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Counts an event whose emit interrupted another emit at any point.
+    /// Counts an event that interrupted another emit, at any point.
     #[cold]
     #[inline(never)]
     fn interrupted(&self) -> Emit {
@@ -454,20 +448,20 @@ impl<'m> Producer<'m> {
         let commit = flags.contains(Flags::REFERENCE_POINT);
         let room = self.announce(now, commit).and_then(|()| self.find_room(words, false, commit));
         if room.is_none() {
-            // The emit ends before the event is counted, because an interrupted count must not look like an
-            // interrupted emit.
+            // The emit ends before the count, because an interrupted count must not look like an interrupted
+            // emit.
             give_up(state);
             compiler_fence(Ordering::SeqCst);
             if is_counted {
-                // The count is published at once, because the program may end before the next event.
+                // At once, because the program may end before the next event.
                 self.count_full();
             }
         }
         room.ok_or(Emit::Full)
     }
 
-    /// Announces the lease at `now` if the lease record is not in the ring yet, and publishes losses. Call
-    /// this outside of any emit.
+    /// Announces the lease at `now` unless the lease record is in the ring already, and publishes losses.
+    /// Called outside of any emit.
     pub fn refresh(&self, now: u64) {
         let state = self.state;
         if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(|| now, None).is_err()
@@ -481,7 +475,7 @@ impl<'m> Producer<'m> {
     }
 
     /// Gives up the client when the thread ends, and publishes the totals. If a `longjmp` has left an emit,
-    /// the event counts as lost unless its record was published or the host has answered its reference point.
+    /// the event counts as lost unless it was published or the host has answered it.
     pub fn release(&self) {
         let state = self.state;
         if let Some(since) = state.interrupted_since() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A consumer's progress: the state that a consumer keeps from one pass to the next, and the position from
-//! which another consumer can continue.
+//! A consumer's progress: its state from one pass to the next, and the position from which another consumer
+//! can continue.
 
 use super::counts::{FAULT_KINDS, LOSSES, Total};
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
@@ -50,12 +50,10 @@ impl Default for ConsumerState {
 }
 
 impl ConsumerState {
-    /// Returns the position up to which the consumer has committed, from which another consumer can
-    /// [continue](Self::continue_at).
+    /// Returns the committed position, from which another consumer can [continue](Self::continue_at).
     pub fn place(&self) -> RingPosition {
         let Cursor { position, sequence, token, .. } = self.committed;
-        // A guest can put any number in the header of a block, so an impossible sequence number counts as
-        // unknown.
+        // An impossible sequence number counts as unknown: a guest can put any number in a block's header.
         let sequence =
             sequence.filter(|sequence| *sequence <= RingPosition::most_sequence(position));
         let lost = self.lost.map(|total| total.last());
@@ -63,13 +61,13 @@ impl ConsumerState {
     }
 
     /// Makes the state of a consumer for a ring that another host may have served. The consumer begins at the
-    /// tail that the other host has left in page H, and reads the texts that are still in the schema log.
+    /// tail in page H, and reads the texts that are still in the schema log.
     pub fn found(memory: &ClientMemory<'_>) -> ConsumerState {
         let host = |word: usize| memory.host[word].load(Relaxed);
         let guest = |word: usize| memory.guest[word].load(Relaxed);
         let position = host(host_page::TAIL);
-        // Only the header of a block names the holder, so a consumer that begins within a block takes the
-        // token from this header.
+        // Only a block's header names the holder, so a consumer that begins within a block loads the token
+        // from there.
         let block = memory.block_start(position);
         let token = match position == block {
             true => 0,
@@ -114,8 +112,8 @@ pub struct RingPosition {
 }
 
 impl RingPosition {
-    /// Returns the greatest sequence number that a record at this position can have, because each record
-    /// before this position has at least two words.
+    /// Returns the greatest sequence number of a record at this position: each record before it has at least
+    /// two words.
     pub const fn most_sequence(position: u64) -> u64 {
         position / HEADER_WORDS as u64
     }

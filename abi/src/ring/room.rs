@@ -9,29 +9,27 @@ use crate::config::RingMode;
 use crate::record::{HEADER_WORDS, Header, id};
 
 impl Producer<'_> {
-    /// Writes the lease record with the time `now` if the record is not in the ring yet. Returns `None` if
-    /// there is no room.
+    /// Writes the lease record at `now` unless it is in the ring already. Returns `None` if there is no room.
     pub(super) fn announce(&self, now: u64, commit: bool) -> Option<()> {
         let (state, lease) = (self.state, &self.lease);
         if state.fresh.load(Relaxed) == 0 {
             return Some(());
         }
-        // The lease record opens a block, because a block belongs to one lease.
+        // Opens a block, because a block belongs to one lease.
         let at = self.find_room(lease.len, true, commit)?;
         let record = self.memory.span(at, lease.len);
         for (to, &from) in record.iter().zip(&lease.words) {
             to.store(from, Relaxed);
         }
-        // The time is `now`, because a lease that found a full ring is announced later, perhaps in another
-        // clock epoch.
+        // `now`, because a lease that found a full ring is announced later, perhaps in another clock epoch.
         record[0].store(now, Relaxed);
         state.fresh.store(0, Relaxed);
         self.publish(state, at + lease.len, self.fenced);
         Some(())
     }
 
-    /// Returns the position for a record of `words` words, and opens a block for the record if `opens` is set
-    /// or the current block has no room.
+    /// Returns the position for a record of `words` words. Opens a block if `opens` is set or the record does
+    /// not fit the current block.
     pub(super) fn find_room(&self, words: u64, opens: bool, commit: bool) -> Option<u64> {
         let (state, memory) = (self.state, &self.memory);
         let head = state.head.load(Relaxed);
@@ -43,7 +41,7 @@ impl Producer<'_> {
                 // ORDERING: pairs with the Release in `Consumer::commit`: the
                 // host has read the words that are overwritten now.
                 let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
-                // If tail is beyond the end, the host has made a mistake, and the ring counts as full.
+                // A tail beyond the end is the host's mistake, and the ring counts as full.
                 let used = end.checked_sub(tail)?;
                 if used > memory.capacity() - if commit { 0 } else { memory.reserve() } {
                     return None;
@@ -79,9 +77,8 @@ impl Producer<'_> {
         Some(at)
     }
 
-    /// Returns the beginning and the end of a record of `words` words after `head`. If the record opens a
-    /// block, the beginning is the start of this block. Returns `None` if the record is too long for any
-    /// block.
+    /// Returns the beginning and end of a record of `words` words after `head`. The beginning is that of the
+    /// block if the record opens one. Returns `None` if the record is too long for any block.
     fn place(&self, head: u64, words: u64, opens: bool) -> Option<(u64, u64)> {
         let memory = &self.memory;
         if words > memory.max_record_words() {
@@ -106,9 +103,8 @@ impl Producer<'_> {
         }
     }
 
-    /// Returns whether the next `records` records find room if each record has at most `words` words, header
-    /// included. In overwrite mode, all records find room. Not for the hot path, because this function loads
-    /// from shared memory.
+    /// Returns whether the next `records` records find room, each of at most `words` words, header included.
+    /// In overwrite mode, all do. Not for the hot path, because this loads from shared memory.
     pub fn has_room(&self, records: u64, words: u64) -> bool {
         let memory = &self.memory;
         let words = words.max(HEADER_WORDS as u64);
@@ -133,7 +129,7 @@ impl Producer<'_> {
     fn end_of(&self, records: u64, words: u64, end: u64) -> u64 {
         let block = self.memory.block_words();
         let block_end = self.memory.block_start(end - 1) + block;
-        // Every block holds at least as many records as it would hold if each record had `words` words.
+        // A block holds no fewer records than it would if each had `words` words.
         let fit = (block_end - end) / words;
         let Some(last) = records.checked_sub(fit + 1) else { return end + records * words };
         let each = (block - BLOCK_HEADER_WORDS) / words;

@@ -16,8 +16,7 @@ use crate::layout::{guest_page, host_page};
 use crate::schema::MAX_TEXT;
 use core::fmt;
 
-/// A text copied out of a schema log. Nothing has checked the text yet: the caller parses the text, and
-/// compares the text's hash with `id`.
+/// A text copied out of a schema log, unchecked: the caller parses the text, and compares its hash with `id`.
 #[derive(Clone, Copy)]
 pub struct SchemaText {
     /// Id of the text, as the producer claims.
@@ -41,9 +40,8 @@ impl SchemaText {
     }
 }
 
-/// Appends a text to the log, once per lease. If the log is full or the producer has already written the
-/// maximum number of texts, the producer records the event without its text, and the host reports the event
-/// as untyped.
+/// Appends a text to the log, once per lease. If the log is full or the host knows no more texts, the event
+/// is recorded without its text, and the host reports it as untyped.
 pub(super) fn announce(
     memory: &ClientMemory<'_>,
     state: &ProducerState,
@@ -62,7 +60,7 @@ pub(super) fn announce(
     }
 }
 
-/// Appends a text to the log. Returns the log's new end, or `None` if there is no room now.
+/// Appends a text. Returns the log's new end, or `None` if there is no room now.
 fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text, fenced: bool) -> Option<u64> {
     let capacity = memory.schema.len() as u64;
     let len = text.size();
@@ -75,8 +73,7 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text, fenced: bool
     }
     let at = |i: u64| &memory.schema[(written.wrapping_add(i) & (capacity - 1)) as usize];
     at(0).store(u64::from(text.id()) | (len as u64) << 32, Ordering::Relaxed);
-    // The pieces are joined first, because the text may wrap around the log's end, and a piece may end within
-    // a word.
+    // Joined first, because the text may wrap around the log's end, and its pieces around words.
     let mut bytes = [0; MAX_WORDS * 8];
     let mut end = 0;
     text.pieces(&mut |piece| {
@@ -100,7 +97,7 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text, fenced: bool
 pub enum Logged {
     /// A text that the caller knows already.
     Known,
-    /// A text that the caller does not know.
+    /// Another text.
     Text(SchemaText),
 }
 

@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 /// Maximum number of known ids. The table is small for the model checker, which visits every slot in every
 /// execution.
 pub(super) const MAX_KNOWN: u64 = if cfg!(hypertrace_loom) { 4 } else { MAX_SCHEMAS as u64 };
-/// Number of slots in the table of known ids. At most half of the slots are used, so a search ends soon.
+/// Number of slots in the table of known ids. At most half are used, so a search ends soon.
 const KNOWN: usize = 2 * MAX_KNOWN as usize;
 
 /// The private state of a producer. All zeros mean "no lease". A fork with MADV_WIPEONFORK zeroes the state
@@ -29,8 +29,7 @@ const KNOWN: usize = 2 * MAX_KNOWN as usize;
 /// ```
 ///
 /// A program whose other threads [revoke](ProducerState::revoke) leases or look at
-/// [counts](ProducerState::attempted) wraps the state in a `Sync` type of its own, and has to argue why this
-/// is sound.
+/// [counts](ProducerState::attempted) wraps the state in a `Sync` type of its own, and argues why.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProducerState {
@@ -40,7 +39,7 @@ pub struct ProducerState {
     pub(super) last: AtomicU64,
     /// Ring position of the next record, in words.
     pub(super) head: AtomicU64,
-    /// Ring position up to which the hot path writes records without any other check.
+    /// Ring position up to which records are written without any other check.
     pub(super) limit: AtomicU64,
     /// Ring position up to which there is room in the current block.
     pub(super) room: AtomicU64,
@@ -62,7 +61,7 @@ pub struct ProducerState {
     pub(super) schema_len: AtomicU64,
     pub(super) known_len: AtomicU64,
     pub(super) known: [AtomicU32; KNOWN],
-    /// Makes the type not `Sync`.
+    /// Not `Sync`.
     pub(super) one_thread: PhantomData<Cell<()>>,
 }
 
@@ -137,10 +136,9 @@ impl ProducerState {
         Some(self.busy.load(Relaxed)).filter(|since| *since != 0)
     }
 
-    /// Ends the lease with this token. Another thread than the producer's calls this method after it has
-    /// found that the client belongs to somebody else. The producer's next slow path, at most a block later,
-    /// returns [`Emit::Unleased`](super::Emit::Unleased). Returns `false` if the producer holds another lease
-    /// by now.
+    /// Ends the lease with this token, on behalf of another thread, which has found that the client belongs
+    /// to somebody else now. The producer's next slow path, at most a block later, returns
+    /// [`Emit::Unleased`](super::Emit::Unleased). Returns `false` if the producer holds another lease by now.
     pub fn revoke(&self, token: u64) -> bool {
         let revoked = self.token.compare_exchange(token, 0, Relaxed, Relaxed).is_ok();
         if revoked {
@@ -160,8 +158,8 @@ impl ProducerState {
         self.token.load(Relaxed)
     }
 
-    /// Returns the number of records that were written plus the number of events that were dropped, over all
-    /// holders of the client. Any thread may call this.
+    /// Returns the number of records written plus events dropped, over all holders of the client. For any
+    /// thread.
     pub fn attempted(&self) -> u64 {
         let counts = [&self.sequence, &self.lost_full, &self.lost_busy];
         counts.iter().fold(0, |sum, count| sum.wrapping_add(count.load(Relaxed)))
