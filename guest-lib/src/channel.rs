@@ -203,7 +203,8 @@ impl<'m> Channel<'m> {
         self.traps() && self.features.contains(Features::KICK)
     }
 
-    /// Returns the longest pause between two events, in ticks, after which the second need not wake the host.
+    /// Returns the longest pause between two events, in ticks, after which the second event need not wake the
+    /// host.
     pub(crate) fn pause(&self) -> u64 {
         let frequency = match self.clock.kind() {
             ClockKind::Tsc => self.guest_frequency,

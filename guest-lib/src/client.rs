@@ -106,9 +106,9 @@ impl<'m> Client<'m> {
         Ok(client)
     }
 
-    /// Makes this a thread's client, whose reference points carry the CPU that the thread runs on. The client
-    /// publishes `unattached`, if given, the count of events of threads without a client, and rings `bell`,
-    /// if given, when its ring fills.
+    /// Makes this a thread's client, whose reference points carry the CPU that the thread runs on. If
+    /// `unattached`, the count of events of threads without a client, is given, the client publishes that
+    /// count. If `bell` is given, the client rings the bell when its ring fills.
     #[cfg(feature = "std")]
     pub(crate) fn of_thread(
         self,

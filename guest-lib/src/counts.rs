@@ -1,4 +1,4 @@
-//! Counts of this process that its clients' rings do not have.
+//! Counts of this process, as opposed to the counts of one client.
 #![cfg_attr(not(feature = "std"), allow(dead_code))]
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -13,8 +13,8 @@ pub(crate) static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static TAKEN: AtomicU64 = AtomicU64::new(0);
 static HOST_ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// Counts of this process that its clients' rings do not have. The host learns `unattached` alone. The counts
-/// are running totals; a forked child begins at zero.
+/// Counts of this process, as opposed to the counts of one client. The host learns `unattached` alone. The
+/// counts are running totals; a forked child begins at zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessCounts {
@@ -29,7 +29,7 @@ pub struct ProcessCounts {
     /// under way for 10 ms, because a signal handler has then jumped out of the emit. The thread keeps the
     /// abandoned client until the thread ends, and emits on another client.
     pub abandoned: u64,
-    /// Clients that threads have left because another holder had taken the client.
+    /// Clients that threads have given up because another holder had taken them.
     pub taken: u64,
     /// Reference points without an answer, whose status is [`Failed`](crate::Status::Failed). A segment's
     /// host did not answer within a second, or was known to be dead, so that the thread did not wait. A
@@ -43,7 +43,7 @@ pub struct ProcessCounts {
     pub host_ended: u64,
 }
 
-/// Returns the counts of this process that its clients' rings do not have.
+/// Returns the counts of this process.
 pub fn counts() -> ProcessCounts {
     ProcessCounts {
         unattached: UNATTACHED.load(Relaxed),
@@ -111,7 +111,7 @@ mod tests {
         PUBLISHERS.fetch_add(1, SeqCst);
         scope(|scope| {
             scope.spawn(|| {
-                // A busy machine has given its CPU to others.
+                // Stands for a busy machine, which gives the thread no CPU for a while.
                 sleep(Duration::from_millis(400));
                 total.fetch_add(3, SeqCst);
                 PUBLISHERS.fetch_sub(1, SeqCst);

@@ -1,8 +1,8 @@
-//! Why there is no channel: what, where, and what to do about it.
+//! Errors of opening a channel. Each error says what failed, where, and what to do.
 
 use hypertrace_abi::config::ConfigError;
 
-/// Why there is no channel. Only opening fails; emitting never does.
+/// Reason why there is no channel. Only opening fails; emitting never fails.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -10,9 +10,9 @@ pub enum OpenError {
     Config(ConfigError),
     /// The memory is shorter than the config page says.
     Short,
-    /// The device has no such client: the client's number, and how many clients the device has.
+    /// The device has no such client. The fields are the client's number and the number of clients.
     Client(u32, u32),
-    /// All clients of the device, this many, belong to vCPUs.
+    /// All clients of the device belong to vCPUs. The field is the number of clients.
     #[cfg(feature = "std")]
     NoneToLease(u32),
     /// There is no device in this folder of sysfs, and no window on this

@@ -14,8 +14,8 @@
 //! hypertrace::commit!("done", status = "ok");
 //! ```
 //!
-//! On a host, as a program with no VM; in a VM whose VMM has the device, the same
-//! program traces into the session of that VMM:
+//! In a VM whose VMM has the device, this program traces into the session of that VMM. On a host, the same
+//! program is traced without a VM:
 //!
 //! ```console
 //! $ cargo build
@@ -52,7 +52,7 @@
 //!
 //! A thread gives its client back when the thread ends; a forked child leases clients of its own. After
 //! [`open`], [`event!`] is safe in a signal handler: an event that interrupts another event is counted, not
-//! recorded. [`counts()`] returns counts of lost events that no ring has.
+//! recorded. [`counts()`] returns counts that the host does not show, and counts of events without a client.
 //!
 //! # Bare metal
 //!

@@ -60,7 +60,7 @@ impl LocalHost {
         self.pages.end().load(Ordering::Acquire) == self.end_mark
     }
 
-    /// Notes that a thread has waited without an answer.
+    /// Notes that a thread has waited for the host without an answer.
     pub(crate) fn give_up(&self) {
         DEAD.store(self.sign_of_life(), Relaxed);
     }

@@ -33,7 +33,7 @@ pub fn is_on(slot: usize) -> bool {
     MASK[slot].load(Relaxed) == 0
 }
 
-/// Copies the mask if the host's `version` is not the copy's.
+/// Copies the mask if the host's `version` differs from the copy's version.
 #[inline]
 pub(crate) fn refresh(rings: &[hypertrace_abi::atomic::AtomicU64], version: u64) {
     if VERSION.load(Ordering::Acquire) != version {

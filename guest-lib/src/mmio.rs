@@ -89,8 +89,8 @@ impl Wake for Kick {
 }
 
 /// Makes one marked 8-byte store. The form of the store is independent of the compiler: every hypervisor's
-/// instruction emulator knows this form, and an emulator's plugin can distinguish it from all other code
-/// ([`mark`]).
+/// instruction emulator knows this form, and an emulator's plugin can distinguish the store from all other
+/// code ([`mark`]).
 ///
 /// # Safety
 /// `to` is a mapped, aligned register.

@@ -51,7 +51,7 @@ pub(crate) struct Drain<S> {
     idle: IdleDetector,
     /// Time at which the sink has work of its own to do.
     sink_due: Duration,
-    /// Begin from which `idle` and `sink_due` count time.
+    /// Time from which `idle` and `sink_due` count.
     begun: Instant,
     /// Raw counter when the host saw the guest's last boot.
     booted: Option<u64>,
@@ -65,7 +65,7 @@ pub(crate) struct Drain<S> {
     /// Whether the host has seen a process lock a client. If not, threads of this process may use clients
     /// without locks, and the host cannot tell which rings are unused.
     has_locks: bool,
-    /// Number of times that memory of this session at an earlier time replaced the memory. `taken_over` is
+    /// Number of times that an earlier state of this session's memory replaced the memory. `taken_over` is
     /// the number of times that another host's memory did.
     rollbacks: u64,
     taken_over: u64,
@@ -314,7 +314,7 @@ impl<S: EventSink> Drain<S> {
     }
 
     /// Begins a generation. `found` is the time since which the memory has been that of another time, if the
-    /// generation is of records found in the rings; `None` if it is of records to come.
+    /// generation is of records found in the rings; `None` if the generation is of records to come.
     fn begin_generation(&mut self, known: &[Known], found: Option<u64>) {
         let texts =
             Vec::from_iter(known.iter().map(|k| Vec::from_iter(k.texts.iter().map(|t| &**t))));
@@ -385,7 +385,7 @@ impl<S: EventSink> Drain<S> {
             if let Some(memory) = segment.client(number).filter(|_| !is_used.load(Relaxed)) {
                 let is_touched = |word: &usize| memory.guest[*word].load(Relaxed) != 0;
                 let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY, LOST_UNATTACHED, SLOT];
-                // Or, because the other thread may have marked the client meanwhile.
+                // Uses `fetch_or`, because the other thread may have marked the client meanwhile.
                 is_used.fetch_or(words.iter().any(is_touched), Relaxed);
             }
         }

@@ -49,7 +49,7 @@ impl Host {
         local.began().store(ticks(), Relaxed);
         let sink = Arc::new(sink);
         let drain = Drain::new(Arc::clone(&state), Arc::clone(&sink));
-        // Switches all events on, until the first pass says which.
+        // Switches all events on, until the first pass says which events are on.
         drain.set(&PassConfig::default());
         // ORDERING: a program that sees this state sees the rest of the page.
         local.state().store(State::Serving as u32, Ordering::Release);
@@ -83,7 +83,7 @@ impl Host {
     }
 
     fn end(&mut self) -> ThreadCounts {
-        // Ends the points before the last pass, which takes the last point.
+        // Stops the points first, so that the last pass takes the last point.
         self.state.segment.local().state().store(State::Ended as u32, Relaxed);
         // ORDERING: pairs with the fence in `Points::end`: the state is stored first.
         self.state.stop_points.store(true, Ordering::Release);

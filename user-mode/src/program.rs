@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::OnceLock;
 
-/// Why a program cannot be run in a session.
+/// Reason why a program cannot be run in a session.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
@@ -112,12 +112,11 @@ fn is_executable(path: &Path) -> bool {
     rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-/// Runs a program in a session to its end. Meanwhile SIGTERM and SIGHUP are passed
-/// to the program, and SIGINT and SIGQUIT, which a terminal sends to both, are left
-/// to it.
+/// Runs a program in a session to its end. Meanwhile this process passes SIGTERM and SIGHUP on to the
+/// program, and leaves SIGINT and SIGQUIT, which a terminal sends to both processes, to the program.
 ///
 /// # Errors
-/// If it cannot be started.
+/// If the program cannot be started.
 pub fn run(
     session: &Session,
     program: &Program,
@@ -130,7 +129,7 @@ pub fn run(
 /// Runs a program to its end as [`run`] does, without a session.
 ///
 /// # Errors
-/// If it cannot be started.
+/// If the program cannot be started.
 pub fn run_command(program: &Program, mut command: Command) -> Result<ExitStatus, ProgramError> {
     let failed = |source| ProgramError::Start { path: program.path.clone(), source };
     if let Some(limit) = OPEN_FILES.get().copied() {

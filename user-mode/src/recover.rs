@@ -127,7 +127,7 @@ fn recover_client(
     let mut state = ConsumerState::continue_at(&place);
     let mut consumer = Consumer::new(memory, &mut state);
     if !is_possible(committed.map_or(tail, |_| position)) {
-        // Records a fault, because readers would take the step in positions for damage without one.
+        // Records a fault, because without a fault readers would take the step in positions for damage.
         consumer.fault(Fault::Head);
     }
     consumer.up_to(head);

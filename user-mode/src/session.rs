@@ -21,14 +21,14 @@ use std::sync::Arc;
 pub struct Config {
     /// Settings of the trace session. The settings for relays and the counter are overwritten.
     pub trace: SessionConfig,
-    /// Number of clients, of which each thread that traces takes one, and sizes.
+    /// Sizes, and the number of clients, of which each thread that traces takes one.
     pub geometry: Geometry,
     /// File for the segment, so that the segment outlives a crash; else the segment is in memory.
     pub segment: Option<PathBuf>,
     /// Size in bytes, a power of two, of a file that is the memory of a VM's PCI function. `None` if programs
     /// of this host use the segment.
     pub vm_memory: Option<u64>,
-    /// Number of clients, the first ones, that relay points of other clients, as an emulator's plugin does.
+    /// Number of the first clients, which relay points of other clients, as an emulator's plugin does.
     pub relays: u32,
     /// Policy of the host: when and how much to drain.
     pub policy: Policy,

@@ -84,8 +84,8 @@ impl HostState {
     /// drains.
     pub(crate) fn wake_drain(&self, drain: &Thread) {
         self.is_drain_due.store(true, Ordering::Release);
-        // ORDERING: pairs with the fence in `Points::sleep`: either its last look sees the store above, or
-        // the load below sees that it sleeps.
+        // ORDERING: pairs with the fence in `Points::sleep`: either that thread's last look sees the store
+        // above, or the load below sees that the thread sleeps.
         fence(Ordering::SeqCst);
         if self.sleeps.load(Relaxed) {
             drain.unpark();

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 const NOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Runs a command. Returns its status, as a shell does.
+/// Runs a command. Returns the command's status, as a shell does.
 pub fn run(command: &[OsString]) -> u8 {
     match child::run(&mut prepared(command)) {
         Ok(status) => child::exit_code(status),
@@ -19,7 +19,7 @@ pub fn run(command: &[OsString]) -> u8 {
     }
 }
 
-/// Runs a command in place of this program. Returns only if it cannot be run.
+/// Runs a command in place of this program. Returns only if the command cannot be run.
 pub fn replace(command: &[OsString]) -> ExitCode {
     let why = prepared(command).exec();
     ExitCode::from(not_run(command, &why))

@@ -125,7 +125,7 @@ fn result(emitted: Emit) -> Result<(), String> {
     }
 }
 
-/// Says why this program failed. Returns its exit status.
+/// Says why this program failed. Returns the program's exit status.
 fn failed(why: &str) -> ExitCode {
     eprintln!("hypertrace-mark: {why}");
     ExitCode::from(FAILED)

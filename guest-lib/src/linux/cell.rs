@@ -70,7 +70,7 @@ impl ClientCell {
         self.slot
     }
 
-    /// Puts this cell in front of those that the thread holds.
+    /// Puts this cell in front of the cells that the thread holds.
     pub(super) fn push_to(&'static self, held: &AtomicPtr<ClientCell>) {
         self.next.store(held.load(Relaxed), Relaxed);
         held.store(std::ptr::from_ref(self).cast_mut(), Relaxed);

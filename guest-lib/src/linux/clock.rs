@@ -18,8 +18,8 @@ const CHEAP: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 /// Chooses a clock, and returns the reason for the choice, too. The options or the environment may name the
 /// clock. Else the choice is the TSC if the TSC is known to be one clock, because the kernel keeps the TSC,
 /// QEMU emulates the CPUs, or a virtual machine's CPUs agree; otherwise the choice is CLOCK_MONOTONIC_RAW.
-/// AArch64's counter always ticks at one rate, and is the choice unless its rate is not `told`, as under an
-/// emulator.
+/// AArch64's counter always ticks at one rate, and is the choice unless that rate differs from `told`, as
+/// under an emulator.
 ///
 /// `told` is the rate of AArch64's counter, as the host says; 0 if the host does not say a rate.
 ///

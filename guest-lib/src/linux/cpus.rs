@@ -25,7 +25,7 @@ const STEP_NS: u64 = 280;
 const MAX_ERROR_NS: u64 = 10_000;
 
 /// Returns whether the counters of all CPUs that this process may be given are one clock; `None` if the
-/// readings show neither. Counters that are one clock may differ by less than the readings' error, at most
+/// readings do not tell. Counters that are one clock may differ by less than the readings' error, at most
 /// [`MAX_ERROR_NS`].
 pub(super) fn are_one_clock() -> Option<bool> {
     // Blocks signals, because the new thread inherits the signal mask.
@@ -37,7 +37,7 @@ pub(super) fn are_one_clock() -> Option<bool> {
         false
     });
     for _ in 0..MAX_MS {
-        // If nobody else has the answer, the thread has ended or was not started.
+        // If no thread shares `answer`, the thread has ended or was not started.
         if answer.get().is_some() || Arc::strong_count(&answer) == 1 {
             break;
         }
@@ -199,7 +199,7 @@ mod tests {
         let own = std::thread::spawn(|| {
             let before = cpus().unwrap();
             assert!(run_on(before[0]));
-            // The thread that compares has a CPU of its own choice.
+            // The comparison moves a thread of its own from CPU to CPU, not the caller.
             let _ = are_one_clock();
             let mut set: CpuSet = [0; 16];
             // SAFETY: the kernel writes at most the set.

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! A thread's first event leases a client without allocating, so it may be in a signal handler. The process's
-//! first event looks for the device, which allocates: a program in which a signal handler may emit first
-//! calls [`open`] before. A program that closes descriptors which it does not know also closes the library's,
-//! and calls [`open`] again for the same reason: else the next event opens the device.
+//! first event looks for the device, which allocates, so a program whose first event may be in a signal
+//! handler calls [`open`] before. A program that closes descriptors which it does not know also closes the
+//! library's, and calls [`open`] again for the same reason: else the next event opens the device.
 
 mod cell;
 mod clock;

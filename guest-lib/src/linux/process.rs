@@ -152,7 +152,7 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     if is_hopeless() {
         return Err(Missing::Nobody);
     }
-    // In a forked child, this is the host of the parent, which the child shares.
+    // A forked child shares its parent's host, and the parent has seen that host end.
     if losses::is_host_ended() {
         return Err(Missing::Now);
     }
@@ -227,7 +227,7 @@ fn installed(channel: Channel<'static>, lock: Option<LockFile>) -> Opened {
     Opened { place, channel, memory_type, mappings: Vec::new(), lock, name: None }
 }
 
-/// Opens the device that `options` name, or, in a forked child, the parent's device, or the device that this
+/// Opens the device that `options` names, or, in a forked child, the parent's device, or the device that this
 /// process had before it lost its lock file. The caller holds `Opening`, and this process has no usable
 /// channel.
 fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, OpenError> {
@@ -361,13 +361,13 @@ struct Opening {
 }
 
 impl Opening {
-    /// Begins to open the channel. `None` if another thread is opening it.
+    /// Begins to open the channel. Returns `None` if another thread is opening it.
     fn begin() -> Option<Opening> {
         let signals_blocked = SignalsBlocked::begin();
         let me = std::process::id();
         let other = OPENING.load(Relaxed);
         (other != me && OPENING.compare_exchange(other, me, Ordering::Acquire, Relaxed).is_ok())
-            // Not `then_some`: dropping an `Opening` ends it.
+            // Uses `then`, because `then_some` would make an `Opening` whose drop ends another thread's.
             .then(|| Opening { _signals_blocked: signals_blocked })
     }
 
@@ -379,7 +379,7 @@ impl Opening {
         }
     }
 
-    /// Begins to open the channel as soon as no other thread is opening it. `None` after `most_ms`
+    /// Begins to open the channel as soon as no other thread is opening it. Returns `None` after `most_ms`
     /// milliseconds.
     fn wait_for(most_ms: u32) -> Option<Opening> {
         for _ in 0..most_ms {

@@ -29,7 +29,7 @@ pub(super) fn thread_id() -> i32 {
 /// Whether the main thread has ended by itself.
 static MAIN_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the calling thread ends, and that its process may continue.
+/// Notes that the calling thread ends, if that is the main thread, without which the process may continue.
 pub(super) fn note_end() {
     if thread_id() == std::process::id() as i32 {
         MAIN_ENDED.store(true, Relaxed);

@@ -75,7 +75,7 @@ pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 /// see [`can_retry`].
 #[inline(always)]
 pub fn emit_leased<S: Site, F: Fields>(site: S, fields: F) -> Emit {
-    // Matches, because `map_or` would be a call.
+    // Uses `match`, because `map_or` would be a call.
     match current() {
         Some(client) => client.emit(site, fields),
         None => Emit::Unleased,
@@ -154,8 +154,8 @@ pub fn poll() {
     }
     // In a forked child, the token and the client's memory are gone.
     if let Some(client) = current().filter(|client| client.producer().state().is_leased()) {
-        // Ignores the result, because one look proves no other holder: a transport may hold back our own
-        // store to LEASE. The library's thread looks twice.
+        // Ignores the result, because one look does not prove that another holder exists: a transport may
+        // hold back our own store to LEASE. The library's thread looks twice.
         client.poll();
     }
 }
@@ -196,7 +196,7 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
             let client = attach();
             if client.is_none() && !process::is_hopeless() {
                 losses::count_lost(1);
-                // Publishes now, because the thread's end has been.
+                // Publishes now, because the thread's end, which publishes losses, is over.
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
                 {
@@ -326,7 +326,8 @@ fn use_other_client(process: &'static Process, left: Option<u32>) -> bool {
 fn end_later() {
     let key = KEY.load(Relaxed);
     if key != NO_KEY {
-        // SAFETY: the key exists. Any value but null has the destructor called, which does not look at it.
+        // SAFETY: the key exists. With any value but null, the destructor is called, which does not look at
+        // the value.
         unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
     }
 }

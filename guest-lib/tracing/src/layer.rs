@@ -37,7 +37,7 @@ const OF_EVENT: Limits = Limits { fields: Shape::FIELDS - 3, text: 512, spare: 1
 const OF_SPAN: Limits = Limits { fields: Shape::FIELDS - 3, text: 64, spare: 0 };
 /// Number of words of a begin without fields.
 const PLAIN: usize = 2;
-/// Number in place of a callsite's, if the span's place in the code has no schemas.
+/// Number that stands for a place in the code without schemas.
 const NO_CALLSITE: u16 = u16::MAX;
 /// Number of low bits of a span's number, which count the spans of a process. The bits above are the number
 /// of the process, which has 22 bits, so that a double has room for the span's number.
@@ -147,7 +147,7 @@ impl<D: Destination> HypertraceLayer<D> {
         }
     }
 
-    /// Records the begin of a span. Returns whether a backend gets it.
+    /// Records the begin of a span. Returns whether a backend gets the begin.
     #[inline]
     fn begin(&self, open: &Open, metadata: Option<&'static Metadata<'static>>) -> bool {
         let (number, schema, words) = open.get();
@@ -255,7 +255,7 @@ impl<D: Destination> HypertraceLayer<D> {
 /// Returns the number of a new span of a process.
 #[inline]
 fn next_serial(process: u32) -> u64 {
-    /// Numbers that a thread takes at once.
+    /// Number of span numbers that a thread takes at once.
     const BLOCK: u64 = 1 << 10;
     static SPANS: AtomicU64 = AtomicU64::new(1);
     thread_local! {

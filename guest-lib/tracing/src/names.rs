@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tracing_core::{Level, Metadata};
 
-/// Number of places in the table: more than there can be spans and events with schemas, so that each is found
-/// near its hash.
+/// Number of places in the table: more than there can be spans and events with schemas, so that each span or
+/// event is found near its hash.
 const PLACES: usize = 1024;
 /// Number of places in the table where a place in the code may be.
 const PROBES: usize = 32;
@@ -147,7 +147,7 @@ pub struct Callsite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Habit {
-    /// No span has closed, or was entered again.
+    /// No span has closed or was entered again yet.
     Unknown,
     /// Each span is entered once.
     Once,

@@ -202,7 +202,7 @@ impl Block {
             // has read that span's words.
             let is_free = self.ids[at].load(Relaxed) == 0
                 && self.ids[at].compare_exchange(0, TAKEN, Ordering::Acquire, Relaxed).is_ok();
-            // Not `then_some`: to drop a claim frees its place.
+            // Uses `then`, because `then_some` would drop a claim, which frees the claim's place.
             is_free.then(|| Claim { id: &self.ids[at], open: &self.places[at] })
         })
     }
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_span_that_is_closed_makes_room() {
         let open = OpenSpans::new();
-        // Far more than there are places, one after the other.
+        // Opens far more spans than there are places, one after the other.
         for id in 1..100_000 {
             assert!(keep(&open, id));
             let (callsite, schema, AtomicWords(words)) = open.get(id).unwrap().get();

@@ -141,7 +141,7 @@ impl Fields for AtomicWords<'_> {
     }
 }
 
-/// The words of a span, and those of its target.
+/// The words of a span, and the words of its target.
 #[derive(Clone, Copy, Debug)]
 pub struct BeginWords<'a>(pub AtomicWords<'a>, pub &'a [AtomicU64]);
 

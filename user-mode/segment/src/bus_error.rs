@@ -15,10 +15,10 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// See [`watch`].
 static REPLACE: OnceLock<fn(usize) -> bool> = OnceLock::new();
 
-/// Lets `replace` handle accesses to memory that is gone. A signal handler calls `replace` with an address;
-/// if the memory there is the function's own, `replace` puts other memory in its place and returns true. Only
-/// the first call in a process takes effect: returns whether this is the first call. A program that later
-/// sets an action of its own is not protected.
+/// Lets `replace` handle accesses to memory that is gone. A signal handler calls `replace` with the address
+/// of the access. If `replace` is responsible for the lost memory, it puts other memory there and returns
+/// true. Only the first call in a process takes effect: returns whether this is the first call. A program
+/// that later sets an action of its own is not protected.
 pub fn watch(replace: fn(usize) -> bool) -> bool {
     let is_first = REPLACE.set(replace).is_ok();
     BEFORE.get_or_init(|| {

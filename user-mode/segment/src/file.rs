@@ -56,18 +56,18 @@ pub enum SegmentError {
         path: PathBuf,
         /// Number of bytes that the file has to have.
         bytes: u64,
-        /// Why not.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
     /// The system refused an action.
     #[error("cannot {doing} the segment {}", path.display())]
     System {
-        /// The action: a verb.
+        /// Action that was refused, as a verb.
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -76,7 +76,7 @@ pub enum SegmentError {
     NoPage {
         /// The file.
         path: PathBuf,
-        /// Bytes that it has.
+        /// Number of bytes that the file has.
         found: u64,
     },
     /// The file has no config page, or a config page of another version.
@@ -109,7 +109,7 @@ pub enum SegmentError {
     Short {
         /// The file.
         path: PathBuf,
-        /// Bytes that it has.
+        /// Number of bytes that the file has.
         found: u64,
         /// Number of bytes that the config page says.
         expected: u64,

@@ -1,5 +1,5 @@
-//! Finds processes that have a segment. The system tells which, because the segment itself says nothing that
-//! other programs could not have written.
+//! Finds processes that have a segment. The operating system tells which processes do, because the segment
+//! itself says nothing that other programs could not have written.
 
 use crate::file::Segment;
 use hypertrace_abi::layout::local::ENVIRONMENT;
@@ -69,7 +69,8 @@ impl Segment {
                 last = if has_any { Some(Instant::now()) } else { last };
                 continue;
             }
-            // Processes that get the segment meanwhile are children of these, or are found in the next round.
+            // Processes that get the segment meanwhile are children of these processes, or are found in the
+            // next round.
             while !held.is_empty() && !is_over() {
                 held.pop_if(|process| has_ended(process, PERIOD));
             }
@@ -123,7 +124,7 @@ fn has_ended(process: &OwnedFd, time: Duration) -> bool {
 /// zombie, which has nothing open.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name before may have any bytes.
+    // The process's name, which comes before, may have any bytes.
     let stat = String::from_utf8_lossy(&stat);
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;

@@ -1,8 +1,8 @@
-//! The two pages that a segment has and a device has not: page L, which shows the
-//! host's state, and the bells, which replace a device's traps.
+//! The two pages that a segment has and a device does not: page L, which shows the host's state, and the
+//! bells, which replace a device's traps.
 //!
-//! Unsafe, because a word of 32 bits is half of one of 64, and because a mapping
-//! may be an address only.
+//! Unsafe, because a word of 32 bits is half of a word of 64 bits, and because a mapping may be an address
+//! only.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
@@ -75,7 +75,7 @@ impl<'m> LocalPages<'m> {
         self.word(BEAT)
     }
 
-    /// Returns the word of the host's raw counter when it began.
+    /// Returns the word with the host's raw counter at the host's begin.
     pub fn began(self) -> &'m AtomicU64 {
         self.word(BEGAN)
     }
