@@ -379,7 +379,7 @@ mod tests {
     fn what_was_done_during_a_pause_of_the_vm_is_seen_after_it() {
         let geometry = Geometry::default();
         let rings = rings(&geometry);
-        // One tick a second: the first turn takes longer than any wait.
+        // With one tick a second, the first turn takes longer than any wait.
         let facts = HostInfo::default().with(|info| info.guest_frequency = 1);
         let channel = Channel::local(&ConfigPage::new(&geometry, &facts), &rings).unwrap();
         let host = channel.memory(0).unwrap().host;

@@ -60,10 +60,10 @@ pub(crate) struct Drain<S> {
     /// Number of looks at that total that found an impossible number.
     bad_totals: u64,
     settling: Option<Settling>,
-    /// Each client's head when its ring's memory was given back.
+    /// Head of each client when the host last gave the memory of the client's ring back.
     given_back: Box<[u64]>,
-    /// Whether the host has seen a process lock a client. If not, threads of this process may use clients
-    /// without locks, and the host cannot tell which rings are unused.
+    /// Whether the host has seen a process lock a client. Before that, threads of this process may use
+    /// clients without locks, and the host cannot tell which rings are unused.
     has_locks: bool,
     /// Number of times that an earlier state of this session's memory replaced the memory. `taken_over` is
     /// the number of times that another host's memory did.
@@ -313,8 +313,8 @@ impl<S: EventSink> Drain<S> {
         state.is_settling.store(false, Relaxed);
     }
 
-    /// Begins a generation. `found` is the time since which the memory has been that of another time, if the
-    /// generation is of records found in the rings; `None` if the generation is of records to come.
+    /// Begins a generation. If the generation is of records found in the rings, `found` is the raw counter
+    /// when the memory began to be replaced; `None` if the generation is of records to come.
     fn begin_generation(&mut self, known: &[Known], found: Option<u64>) {
         let texts =
             Vec::from_iter(known.iter().map(|k| Vec::from_iter(k.texts.iter().map(|t| &**t))));

@@ -100,7 +100,7 @@ pub(crate) fn run<S: EventSink>(
         full: None,
         counts: [0; COUNTERS.len()],
     };
-    // This thread is the only one of this host that answers points.
+    // The word is not set yet, because only one thread of this host answers points.
     let _ = state.points_thread.set(thread::current());
     let gone = Gone(&state.sleeps);
     points.run(drain);

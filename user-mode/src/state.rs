@@ -38,11 +38,11 @@ pub(crate) struct HostState {
     /// True if a client has asked for a point, maybe without its bell, so that the thread that answers points
     /// has to look at all slots.
     pub(crate) is_point_due: AtomicBool,
-    /// The beat that this host stored last. If page L has another number, a VM's memory is that of another
-    /// time.
+    /// The beat that this host stored last. If page L has another beat, memory of another time has replaced
+    /// the VM's memory.
     pub(crate) beat: AtomicU64,
-    /// True if the drain thread has found a beat or a client's tail that this host has not stored, so that a
-    /// VM's memory is that of another time.
+    /// True if the drain thread has found a beat or a client's tail that this host has not stored: memory of
+    /// another time has replaced the VM's memory.
     pub(crate) is_replaced: AtomicBool,
     /// True if this host has seen that the memory was replaced, and waits until the memory does not change
     /// any more.
@@ -92,8 +92,8 @@ impl HostState {
         }
     }
 
-    /// Returns true if a VM's memory may be that of another time, whose points belong to no epoch that has
-    /// begun.
+    /// Returns true if memory of another time may have replaced a VM's memory. Points in such memory belong
+    /// to no epoch that has begun.
     pub(crate) fn is_of_another_time(&self) -> bool {
         let is_same = || self.segment.local().beat().load(Relaxed) == self.beat.load(Relaxed);
         self.is_remote && (self.is_settling.load(Relaxed) || !is_same())

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// Exit status if this program itself fails, as of env(1) and timeout(1).
 const FAILED: u8 = 125;
 
-/// Reason of a failure: the host may not have taken the event.
+/// Reason of a failure if the host has ended: the host may not have taken the event.
 const HOST_ENDED: &str =
     "the host has ended: in a VM, start `hypertrace serve` anew, and then the VM";
 

@@ -78,7 +78,7 @@ impl ClientCell {
 
     /// Takes the first of the cells that the thread holds.
     pub(super) fn pop_from(held: &AtomicPtr<ClientCell>) -> Option<&'static ClientCell> {
-        // SAFETY: the list holds cells only, and those are never freed.
+        // SAFETY: the list holds cells only, and cells are never freed.
         let first = unsafe { held.load(Relaxed).as_ref() }?;
         held.store(first.next.load(Relaxed), Relaxed);
         Some(first)

@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn counters_that_move_with_the_other_clock_are_compared_by_their_order() {
-        // CPU 1 is a second ahead, and so is the clock that its kernel derives from its counter.
+        // The counter of CPU 1 is a second ahead, as is the clock that the kernel derives from that counter.
         let readings = [at(0, 100), at(1_001_000_000, 100), at(2_000_000, 100)];
         assert_eq!(compare(&readings), Some(false));
     }

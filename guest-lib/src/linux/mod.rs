@@ -78,8 +78,8 @@ pub fn say(line: &str) {
 }
 
 /// Returns true if this process has a channel whose host has ended, or whose device the guest's kernel has
-/// taken away: the process's events are lost then. Only shared memory, as of `hypertrace record` and
-/// `hypertrace serve --file`, shows that its host has ended.
+/// taken away: the process's events are lost then. Only the shared memory of `hypertrace record` and
+/// `hypertrace serve --file` shows that its host has ended.
 pub fn host_has_ended() -> bool {
     process::has_host_ended()
 }

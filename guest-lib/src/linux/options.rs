@@ -89,7 +89,7 @@ pub struct Info {
     pub clock: Clock,
     /// Ticks per second of the counter, as the host says; 0 if the host does not know.
     pub frequency: u64,
-    /// Whether stores to registers trap to a host. If not, the channel is shared memory.
+    /// Whether stores to registers trap to a host; if they do not trap, the channel is shared memory.
     pub traps: bool,
     /// Number of arguments of an event of the 2016 interface.
     pub legacy_args: u32,

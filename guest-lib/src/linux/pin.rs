@@ -67,7 +67,7 @@ fn may_be_unloaded() -> bool {
 }
 
 unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, search: *mut c_void) -> c_int {
-    // SAFETY: as `dl_iterate_phdr` and `may_be_unloaded` call this. The headers are those of a loaded object.
+    // SAFETY: as `dl_iterate_phdr` and `may_be_unloaded` call this. The headers belong to a loaded object.
     let (info, search, headers) = unsafe {
         let info = &*info;
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());

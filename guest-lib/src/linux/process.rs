@@ -116,8 +116,8 @@ fn inherited() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
-/// A function that prepares what the threads of a process with a channel need. Called before each channel is
-/// opened, so perhaps more than once.
+/// Function that prepares what the threads of a process with a channel need. The function is called before
+/// each channel is opened, so perhaps more than once.
 pub(super) type Prepare = fn() -> Result<(), OpenError>;
 
 /// Reason why an event has no channel.

@@ -28,12 +28,12 @@ use std::sync::atomic::{
 /// Time, in milliseconds, that a thread which got no client waits before it asks again.
 const PAUSE_MS: u64 = 10;
 
-// Atomics, because signal handlers emit too. All have constant initial values and need no drop, so an access
-// has no destructor to register.
+// Atomics, because signal handlers emit too. The variables have constant initial values and need no drop, so
+// an access has no destructor to register.
 thread_local! {
     /// Cell where this thread's events go; null if the thread has no client.
     static CURRENT: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
-    /// All cells that this thread holds, the abandoned ones too.
+    /// List of all cells that this thread holds, including abandoned cells.
     static HELD: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
     /// Timestamp of an emit that an event found under way. `STUCK_SINCE` is when an event first found that
     /// emit.
@@ -181,8 +181,7 @@ pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
     }
 }
 
-/// Returns the client for another try after an emit that did not succeed, if the
-/// thread got one.
+/// Returns a client for another try after an emit that did not succeed, if the thread gets one.
 #[cold]
 fn after(why: Emit) -> Option<&'static Client<'static>> {
     match why {
@@ -368,7 +367,7 @@ extern "C" fn ended(_: *mut libc::c_void) {
     sys::note_end();
 }
 
-/// Publishes the losses of a process that ends by `exit`, as those of a thread that ends.
+/// Publishes the losses of a process that ends by `exit`, as a thread that ends publishes its losses.
 extern "C" fn at_exit() {
     if let Some(process) = process::ours() {
         end();

@@ -210,7 +210,7 @@ impl Callsite {
     }
 }
 
-/// All places and their schemas.
+/// Table of all places in the code and their schemas.
 #[derive(Debug)]
 pub struct Names {
     places: Box<[OnceLock<Callsite>]>,

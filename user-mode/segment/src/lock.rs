@@ -5,8 +5,9 @@
 //! hold its parent's clients.
 //!
 //! A program may close descriptors that it does not know, as daemons do, and open files of its own under
-//! their numbers. So each use first asks the kernel whether the number is still the lock file's. If not, the
-//! locks are gone and the descriptor is the program's, so this module forgets the descriptor.
+//! their numbers. So each use first asks the kernel whether the number is still the lock file's. If the
+//! number is not, the locks are gone and the descriptor is the program's, so this module forgets the
+//! descriptor.
 //!
 //! Nothing here allocates: clients are locked in signal handlers, and files
 //! opened again in fork handlers.
@@ -94,7 +95,7 @@ impl LockFile {
 
     /// Unlocks a client's byte.
     pub fn unlock(&self, client: u32) {
-        // If the file is gone, so is the lock.
+        // If the file is gone, the lock is gone, too.
         let _ = self.set(client, libc::F_UNLCK);
     }
 
@@ -127,7 +128,7 @@ impl LockFile {
         }
     }
 
-    /// Returns whether the file is still open. If not, all locks of the file are gone.
+    /// Returns whether the file is still open. All locks of a closed file are gone.
     pub fn is_open(&self) -> bool {
         self.borrow().is_ok()
     }
