@@ -3,7 +3,7 @@
 //! Typed events: conversion from Rust values to a schema and payload words.
 //!
 //! [`event_type!`](crate::event_type) makes a [`Site`] from a call site's event name and field names. The
-//! compiler infers the types of the values, a tuple that implements [`Fields`]. Both together are an
+//! compiler infers the types of the values, a tuple that implements [`Fields`]. A site with its fields is an
 //! [`Event`], whose id is a compile-time constant.
 
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
@@ -183,8 +183,8 @@ tuples!(A B C D E F G H I J K L M N O P);
 ///
 /// [`event_type!`](crate::event_type) makes a site from names that the compiler knows, which needs only the
 /// two constants. A site whose names are known only at run time, as in a C program, leaves the constants
-/// empty and implements all methods. Its [`Fields`], such as [`Words`], do not know their types at compile
-/// time either.
+/// empty and implements all methods. The [`Fields`] of such a site, like [`Words`], do not know their types
+/// at compile time either.
 pub trait Site: Copy {
     /// Name of the event.
     const NAME: &'static str;

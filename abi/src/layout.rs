@@ -55,7 +55,7 @@ pub mod register {
 #[doc(hidden)]
 pub mod mark {
     /// Displacement of the marked store on x86-64: `mov [reg + DISPLACEMENT], reg`, 64 bits wide. The program
-    /// subtracts the displacement from the address first. Its bytes are "prTh".
+    /// subtracts the displacement, whose bytes are "prTh", from the address first.
     pub const DISPLACEMENT: i32 = 0x6854_7270;
     /// Operand of the instruction `movz xzr, #IMMEDIATE` that precedes the marked 64-bit `str` on AArch64.
     /// The instruction has no effect, and compilers do not emit it. The operand is "ht".

@@ -2,8 +2,8 @@
 
 //! Schemas: descriptions of events, and checks of payloads against them.
 //!
-//! The canonical text is `name(field:type,field:type)`, without spaces. Its hash is the event's id, so an id
-//! means the same in every thread, process and boot.
+//! The canonical text is `name(field:type,field:type)`, without spaces. The text's hash is the event's id, so
+//! an id means the same in every thread, process and boot.
 
 use crate::kinds;
 use crate::record::id;

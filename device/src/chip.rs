@@ -51,21 +51,20 @@ impl DrainWaker for () {
     }
 }
 
-/// A frequency in ticks per second that no host's counter reaches.
+/// Ticks per second that no host's counter reaches.
 const FASTEST_COUNTER: u64 = 10_000_000_000;
 
 /// Choices of the VMM.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ChipConfig {
-    /// Number n of clients that belong to vCPUs: clients [0, n). Programs lease the rest. A number above the
-    /// geometry's number of clients means all clients.
+    /// Number n of vCPUs' clients, [0, n). Programs lease the rest. A number above the geometry's clients
+    /// means all.
     pub vcpu_clients: u32,
     /// Whether the VMM arms KICK as an ioeventfd.
     pub has_doorbells: bool,
-    /// Number of reference points that one client may make per second, 0 for no limit. A burst may contain
-    /// the reference points of one second. If the sink does not know the frequency of the host's counter, the
-    /// actual limit is stricter.
+    /// Number of reference points that one client may make per second, 0 for no limit. A burst may have one
+    /// second's points. The limit is stricter if the sink does not know the host's frequency.
     pub reference_points_per_second: u32,
 }
 
@@ -87,18 +86,17 @@ impl ChipConfig {
 
 /// Offset of a client's 2016 register, after the registers in the client's page.
 const LEGACY: u64 = register::END;
-/// Offset of KICK among the registers of the first client, after the 2016 register. The device has only one
-/// KICK.
+/// Offset of the device's KICK, after the 2016 register of the first client.
 const KICK: u64 = LEGACY + WORD;
 const _: () = assert!(KICK / WORD + 1 == REGISTERS as u64);
 
-/// A client's registers. The alignment keeps the registers of two vCPUs out of one cache line.
+/// A client's registers, aligned so that two vCPUs share no cache line.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Registers {
-    /// Shadow word of each register, by offset. Partial stores accumulate here.
+    /// Shadow word of each register, in which partial stores accumulate.
     pub(crate) shadows: [AtomicU64; REGISTERS],
-    /// Time at which the next reference point is due for the rate limit, in host ticks.
+    /// Time at which the next reference point is due, in host ticks (rate limit).
     due: AtomicU64,
     /// Whether a guest has stored to any of these registers since the device was made or reset.
     pub(crate) is_used: AtomicBool,
@@ -110,7 +108,7 @@ pub struct Chip {
     pub(crate) config: ConfigPage,
     pub(crate) geometry: Geometry,
     pub(crate) ring_mode: RingMode,
-    /// Minimum average interval between two reference points of a client in host ticks, 0 for no limit.
+    /// Average interval that a client's reference points must keep, in host ticks, 0 for no limit.
     rate_interval: u64,
     /// Host ticks per second, for the rate limit.
     rate_second: u64,
@@ -122,9 +120,9 @@ pub struct Chip {
     /// Clock epoch and mask version. Each reset changes the epoch.
     pub(crate) versions: Versions,
     pub(crate) registers: Box<[Registers]>,
-    /// State of the drain loop for all clients. vCPU threads never lock this mutex.
+    /// The drain loop's state of all clients, which vCPU threads never lock.
     pub(crate) clients: Mutex<Clients>,
-    /// State from which the drain loop decides whether to rest. vCPU threads never lock this mutex.
+    /// The drain loop's decision to rest.
     pub(crate) rest: Mutex<RestDecision>,
     /// Whether the drain loop waits for a KICK, or may do so after its next pass.
     rests: AtomicBool,
@@ -151,8 +149,8 @@ impl Chip {
     ) -> Self {
         let geometry = *memory.geometry();
         let session = sink.session_info();
-        // If the frequency is unknown, assume one that is too high. The limit is then too strict, which a
-        // user notices; a user would not notice a limit that is too loose.
+        // An unknown counter is taken for a faster one than any: a limit that is too strict shows, a limit
+        // that is too loose would not.
         let second = match session.host_frequency {
             0 => FASTEST_COUNTER,
             frequency => frequency,
@@ -188,7 +186,7 @@ impl Chip {
         }
     }
 
-    /// Returns the sizes of the device's parts.
+    /// Returns the sizes.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -203,7 +201,7 @@ impl Chip {
         ConfigPage { epoch: self.versions.epoch.load(Relaxed), ..self.config }
     }
 
-    /// Returns the bytes of the config page, for a VMM that copies the page into memory of its own.
+    /// Returns the config page's bytes, for a VMM that copies them to memory of its own.
     pub fn config_bytes(&self) -> Vec<u8> {
         self.config_page().words().as_bytes().to_vec()
     }
@@ -246,8 +244,7 @@ impl Chip {
 
     /// Performs a guest's store, on any thread.
     pub fn write(&self, region: Region, offset: u64, data: &[u8]) {
-        // The clock is read first, so that everything that the guest did before the store has an earlier
-        // time.
+        // First of all, so that everything that the guest did before the store has an earlier time.
         let now = clock::ticks();
         let done = match region {
             Region::Config => false,
@@ -262,7 +259,7 @@ impl Chip {
         }
     }
 
-    /// Counts an access to shared memory that trapped, if it was `done`. Returns `done`.
+    /// Counts an access to memory that trapped and was `done`. Returns `done`.
     fn trapped(&self, done: bool) -> bool {
         if done {
             self.counts.add(Counter::MemoryTrapped);
@@ -311,7 +308,7 @@ impl Chip {
         let word = self.shadow(client, register);
         let at = (offset % WORD) as usize;
         let bytes = match data.try_into() {
-            // The usual case has a path of its own, because a copy of unknown length is a function call.
+            // The usual case. A copy of unknown length would be a call.
             Ok(whole) => whole,
             Err(_) => {
                 let mut bytes = word.load(Relaxed).to_le_bytes();
@@ -328,7 +325,7 @@ impl Chip {
 
     fn fire(&self, now: u64, client: u32, register: u64, value: u64) {
         self.act(now, client, register, value);
-        // The drain loop is woken after the record is stored, so that the loop finds the record.
+        // After the record, so that the loop finds it.
         compiler_fence(Ordering::SeqCst);
         self.wake_drain();
     }
@@ -360,8 +357,7 @@ impl Chip {
         }
     }
 
-    /// Serves a reference point. The slot in page G contains the event, and the low half of `value` is the
-    /// slot's `seq`.
+    /// Serves the reference point in the slot of page G, whose `seq` is the low half of `value`.
     fn emit(&self, now: u64, client: u32, value: u64) {
         let Some(memory) = self.client_memory(client) else {
             return;
@@ -392,9 +388,8 @@ impl Chip {
         status
     }
 
-    /// Returns whether a point is within the rate limit, by the generic cell rate algorithm: each point
-    /// delays `due` by one interval, and a point is refused if `due` would be more than a second ahead of
-    /// now.
+    /// Returns whether the rate limit allows a point, by the generic cell rate algorithm: each point delays
+    /// `due` by one interval, to at most a second ahead of now.
     fn is_due(&self, point: &ReferencePoint<'_>) -> bool {
         let due = &self.registers[point.client as usize].due;
         let now = point.host_time;
@@ -415,13 +410,13 @@ impl Chip {
     /// pass, or `None` if the loop waits for the next KICK. `is_kicked` says that a KICK or the waker caused
     /// this pass.
     ///
-    /// The loop keeps its timer if guests do not kick (`has_doorbells` is false) or if the waker does not
-    /// [work](DrainWaker::works). The timer then becomes [slower](drain::poll_after) while nobody records
-    /// anything. The loop also keeps its timer while the sink is not [quiet](DrainSink::quiet_for).
+    /// The loop keeps its timer while the sink is not [quiet](DrainSink::quiet_for). The loop always keeps
+    /// its timer if guests do not kick (`has_doorbells` is false) or the waker does not
+    /// [work](DrainWaker::works), but a [slower](drain::poll_after) one while nobody records anything.
     ///
-    /// A loop that waits for an eventfd reads the eventfd before each call, because an eventfd that stays
-    /// readable wakes the loop at once. Guests may kick as often as they like, so the loop bounds their cost:
-    /// a KICK causes no call within 200 us of the last call.
+    /// A loop that waits for an eventfd reads it before each call, because an eventfd that stays readable
+    /// wakes the loop at once. Guests may kick as often as they like, so a KICK should cause no call within
+    /// 200 us of the last.
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain(&self, policy: &DrainPolicy, is_kicked: bool) -> Option<Duration> {
@@ -452,13 +447,13 @@ impl Chip {
         memory.map_or(0, |memory| memory.guest[guest_page::HEAD].load(Relaxed))
     }
 
-    /// Drains every client for a share of time, which is one pass of the drain loop. Returns `true` if any
-    /// client has more to take.
+    /// Drains every client for a share of time: one pass of the drain loop. Returns `true` if any client has
+    /// more.
     ///
-    /// `budget` is the share of one client. A step cannot be divided, so a client may exceed its share. Such
-    /// a client waits in later passes until the others have had as much time. Time that no other client needs
-    /// goes to any client that has more to take. Each client therefore gets its part of the thread's time,
-    /// whatever the others do. A pass lasts at most 16 shares, one step, and a look at every client.
+    /// `budget` is the share of one client. A step cannot be divided, so a client may exceed its share; it
+    /// then waits in later passes until the others have had as much. Time that no other client needs goes to
+    /// any client that has more. So each client gets its part of the thread, whatever the others do. A pass
+    /// lasts at most 16 shares, a step and a look at every client.
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_pass(&self, budget: Duration) -> bool {
@@ -473,8 +468,8 @@ impl Chip {
         self.pass(|sink, rings| clients.round(sink, rings, share, now))
     }
 
-    /// Drains everything that is in the rings now, however long this takes. A drain loop that ends calls
-    /// this. Records that clients add meanwhile do not delay the end.
+    /// Drains everything that is in the rings now, however long that takes, for the end. Records that clients
+    /// add meanwhile do not delay this.
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_all(&self) {
@@ -482,9 +477,9 @@ impl Chip {
         self.pass(|sink, rings| clients.drain_rest(sink, rings));
     }
 
-    /// Ends draining: drains the records that are left, and counts records that cannot be written as lost. A
-    /// dropped [`DrainThread`](crate::DrainThread) calls this. A VMM with a drain loop of its own calls this
-    /// after the last vCPU has stopped and before the session ends.
+    /// Ends a drain loop: drains the rest, and counts what cannot be written as lost. A dropped
+    /// [`DrainThread`](crate::DrainThread) does so. A VMM's own loop calls this after the last vCPU has
+    /// stopped and before the session ends.
     pub fn end_drain(&self) {
         with_drain(&*self.sink, |sink| sink.last_pass());
         self.drain_all();
@@ -493,8 +488,8 @@ impl Chip {
     }
 
     /// Resets the device, as a reset of the machine does: registers, argument slots and rings become zero.
-    /// The next guest leases its clients anew and has another clock. The session continues: the device first
-    /// drains the rings or counts their records as lost, totals continue, and the sink begins another
+    /// The next guest leases its clients anew and has another clock. The session continues: the rings are
+    /// drained first, or their records counted as lost, totals continue, and the sink begins another
     /// [generation](DrainSink::begin_generation).
     ///
     /// If the sink panics meanwhile, the device [counts](Counter::DrainPanicked) the panic and finishes the
@@ -534,9 +529,9 @@ impl Chip {
         });
     }
 
-    /// Makes a call to the sink. If the sink panics, counts the panic and returns `None`.
+    /// Calls the sink. Counts a panic, and returns `None` then.
     pub(crate) fn guarded<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
-        // The locks can be used after a panic: at worst the counts of one packet are lost.
+        // The locks stay in use: at worst the counts of a packet are lost.
         let done = catch_unwind(AssertUnwindSafe(call));
         done.inspect_err(|_| self.counts.add(Counter::DrainPanicked)).ok()
     }
@@ -550,8 +545,8 @@ impl Chip {
         })
     }
 
-    /// Counts the records that are still in the rings as lost, because the sink could not take them. Call
-    /// this at the end: after the last pass, when no vCPU runs any more.
+    /// Counts the records that are still in the rings as lost, for the end: after the last pass, when no vCPU
+    /// runs any more, if the sink could not take them.
     pub fn discard_unread(&self) {
         let clients = &mut *lock(&self.clients);
         with_drain(&*self.sink, |sink| clients.discard_unread(sink, &mut &*self));
@@ -579,7 +574,7 @@ fn in_bounds(offset: u64, len: usize, size: u64) -> bool {
     offset.checked_add(len as u64).is_some_and(|end| end <= size)
 }
 
-/// Returns whether an access suits a register: it must be aligned and have 1, 2, 4 or 8 bytes.
+/// Returns whether registers allow such an access: aligned, of 1, 2, 4 or 8 bytes.
 fn is_register_access(offset: u64, len: usize) -> bool {
     matches!(len, 1 | 2 | 4 | 8) && offset.is_multiple_of(len as u64)
 }

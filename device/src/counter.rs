@@ -17,7 +17,7 @@ kinds! {
         Region => "region",
         /// A store to EMIT whose value is not the slot's `seq`.
         SlotSequence => "slot_sequence",
-        /// A store to EMIT with a slot that claims more than 256 words.
+        /// A store to EMIT with a slot of more than 256 words.
         SlotWords => "slot_words",
         /// A store to EMIT with a slot whose id is reserved.
         SlotId => "slot_id",
@@ -37,10 +37,10 @@ kinds! {
         /// An access to the argument slots or the rings that trapped, because the VMM has not mapped this
         /// memory. Not a fault.
         MemoryTrapped => "memory_trapped",
-        /// A reset over vfio-user while a client was leased. Either a guest boots again, or a snapshot
-        /// without the device has been restored, and the guest's programs have lost the device.
+        /// A reset over vfio-user while a client was leased: a guest boots again, or was restored from a
+        /// snapshot without the device, which its programs have lost.
         ResetLeased => "reset_leased",
-        /// A panic of the sink. A panic in the drain thread ends this thread.
+        /// A panic of the sink, which ends a drain thread.
         DrainPanicked => "drain_panicked",
     }
 }

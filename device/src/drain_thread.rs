@@ -14,11 +14,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 /// A thread that drains a chip's rings on KICK, and on a timer while there are records.
-/// [`Chip::drain_thread`] starts the thread. Drop this when no vCPU runs any more: the drop waits until the
-/// thread has drained the remaining records and ended.
+/// [`Chip::drain_thread`] starts the thread. Drop this when no vCPU runs any more: the drop drains the rest
+/// and ends the thread.
 ///
-/// If the sink panics, the chip [counts](crate::Counter::DrainPanicked) the panic and the thread ends. The VM
-/// runs on, and events that find no room are lost and counted.
+/// If the sink panics, the thread ends, which is [counted](crate::Counter::DrainPanicked). The VM runs on,
+/// and events that find no room are lost and counted.
 #[derive(Debug)]
 pub struct DrainThread {
     stop: Arc<AtomicBool>,
@@ -28,9 +28,9 @@ pub struct DrainThread {
 
 impl Chip {
     /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Chip::doorbell)
-    /// KICK, and the eventfd to which the chip's waker writes. The thread first calls `before`, in which the
-    /// VMM can install the thread's seccomp filter. The thread makes the system calls `ppoll` and `read`, and
-    /// the system calls of the sink and of its own end: `hypertrace_vmm::syscalls` lists them.
+    /// KICK, to which the chip's waker writes, too. The thread first calls `before`, where the VMM installs
+    /// the thread's seccomp filter. The thread makes the system calls `ppoll` and `read`, and those of the
+    /// sink and of its own end, which `hypertrace_vmm::syscalls` lists.
     ///
     /// # Errors
     /// If the host cannot make a thread, or `before` fails.
@@ -82,7 +82,7 @@ impl Loop {
                 let early = next.saturating_duration_since(Instant::now());
                 if !early.is_zero() && !self.stop.load(Relaxed) {
                     self.chip.counts().add(Counter::KickLimited);
-                    // `park_timeout` waits on a futex, which every seccomp filter allows anyway.
+                    // By a futex, which a filter allows anyway.
                     thread::park_timeout(early);
                 }
                 self.kick.clear();

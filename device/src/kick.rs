@@ -8,9 +8,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The eventfd that the drain loop waits for. The guest signals this eventfd by a store to KICK, if the VMM
-/// has [armed](crate::Chip::doorbell) the eventfd as an ioeventfd. The chip signals this eventfd if it is the
-/// chip's waker. All clones use the same descriptor.
+/// The eventfd that the drain loop waits for. The guest signals this eventfd by a store to KICK if the VMM
+/// has [armed](crate::Chip::doorbell) it as an ioeventfd, and the chip signals it as its waker. Clones are
+/// the same descriptor.
 ///
 /// ```
 /// use hypertrace_device::{DrainWaker, Kick};
@@ -34,10 +34,10 @@ impl Kick {
         Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?.into())
     }
 
-    /// Makes the eventfd not readable. A VMM with a drain loop of its own calls this before each
+    /// Makes the eventfd not readable. A VMM's own loop calls this before each
     /// [`Chip::drain`](crate::Chip::drain).
     pub fn clear(&self) {
-        // The read fails only if the eventfd is not readable.
+        // Fails only if the eventfd is not readable.
         let _ = rustix::io::read(self, &mut [0; 8]);
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The hypertrace device, which turns stores of guests into trace events on the host.
+//! The hypertrace device, which turns guest stores into host trace events.
 //!
 //! [`Chip`] is the device itself: registers, shared memory, and the host's state for each client. The chip
-//! knows no bus and no file. Guests reach the chip through a [`PciFunction`] or a [`Window`]. The chip passes
+//! knows no bus and no file. Guests reach the chip through a [`PciFunction`] or a [`Window`], and it passes
 //! reference points and rings to an [`EventSink`](hypertrace_abi::sink::EventSink), usually
 //! `hypertrace_trace::Session`:
 //!
@@ -12,9 +12,9 @@
 //! drain loop  ----------------drain--------------> Chip ------drain--------> sink
 //! ```
 //!
-//! All calls that a guest causes take `&self` and may come from any thread at any time. The device counts a
-//! guest's mistakes ([`Counter`]), which never cause errors or log lines. The path of a reference point has
-//! no lock, no allocation and no system call.
+//! All calls that a guest causes take `&self` and may come from any thread at any time. A guest's mistakes
+//! are counted ([`Counter`]), and are never errors or log lines. The path of a reference point has no lock,
+//! no allocation and no system call.
 //!
 //! The device raises no interrupt, performs no DMA, and accesses no guest RAM other
 //! than its own two shared regions ([`Memory`]).

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The regions that are memory: the argument slots and the rings, which guest and host share, and the config
-//! page, which only the host writes.
+//! The regions that are memory: argument slots and rings, which guest and host share, and the config page,
+//! which only the host writes.
 //!
 //! The host accesses these regions only as slices of atomic words, because the ring needs whole words with an
 //! ordering, and racing accesses of different sizes are undefined in Rust's memory model. The cast to such a
-//! slice is unsafe code: vm-memory offers one atomic at a time, but the drain copies thousands of words. The
-//! call of `madvise` is unsafe, too.
+//! slice is unsafe, because vm-memory offers one atomic at a time, and the drain copies thousands. So is
+//! `madvise`.
 #![allow(unsafe_code)]
 
 use crate::state::RestoreError;
@@ -117,8 +117,8 @@ impl SharedRegion {
         })
     }
 
-    /// Calls `f` for each word that an access of `len` bytes at `offset` touches, with the range of bytes in
-    /// the word and the range of bytes in the access.
+    /// Calls `f` for each word that `len` bytes at `offset` touch, with the ranges of bytes in the word and
+    /// in the access.
     fn parts(
         &self,
         offset: u64,
@@ -140,7 +140,7 @@ impl SharedRegion {
         true
     }
 
-    /// Returns the region as words. A guest that runs on threads of this process can use these words, too.
+    /// Returns the region as words, also for a guest on threads of this process.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, lives as long as `self`, and is readable and writable over its
         // whole size. This process accesses the mapping only through slices like this one. Stores of vCPUs
@@ -160,9 +160,9 @@ impl SharedRegion {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Pages {
-    /// Offset of the first page in the memory's file, in bytes.
+    /// Offset in the memory's file, in bytes.
     pub offset: u64,
-    /// Contents of the pages, as little-endian words.
+    /// Contents, as little-endian words.
     pub words: Vec<u64>,
 }
 
@@ -187,7 +187,7 @@ impl Memory {
     /// that has the descriptor can take the pages away, or keep a later process from mapping them.
     ///
     /// # Errors
-    /// If the geometry is invalid, or the host cannot make or map the file.
+    /// If the geometry is invalid, or the host cannot make the file.
     pub fn anonymous(geometry: Geometry) -> Result<Memory, MemoryError> {
         geometry.check()?;
         let bytes = Memory::file_size(&geometry);
@@ -195,8 +195,8 @@ impl Memory {
         Memory::map(geometry, file)
     }
 
-    /// Makes memory in a file of the caller. The function sets the file's size. The caller must ensure that
-    /// nobody truncates the file.
+    /// Makes memory in a file of the caller, and sets the file's size. The caller ensures that nobody
+    /// truncates the file.
     ///
     /// # Errors
     /// If the geometry is invalid, or the file cannot be sized or mapped.
@@ -222,13 +222,13 @@ impl Memory {
         })
     }
 
-    /// Returns the size in bytes of the file, which contains BARs 0, 1 and 4.
+    /// Returns the size of the file, which has BARs 0, 1 and 4.
     pub fn file_size(geometry: &Geometry) -> u64 {
         let regions = [Region::Data, Region::Rings, Region::Config];
         regions.iter().map(|region| geometry.bar_size(*region)).sum()
     }
 
-    /// Returns the sizes of the device's parts.
+    /// Returns the sizes.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -244,10 +244,10 @@ impl Memory {
         }
     }
 
-    /// Hides these mappings from processes that this process forks from now on. Otherwise, another device of
-    /// the VMM that is jailed in a forked process could write to the memory, including the config page. A
-    /// forked process must close the memory's file, and must not use or drop its copy of this value. Do not
-    /// call this if the forked process is to drain the rings.
+    /// Hides these mappings from processes that this one forks from now on. Otherwise, a device of the VMM
+    /// that is jailed in a process of its own could write to the memory, even to the config page. A forked
+    /// process must close the memory's file, and must not use or drop its copy of this. Not for a process
+    /// that forks the one that drains.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -261,10 +261,9 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns the pages that a restored machine needs and that are not zero, for a snapshot of the machine.
-    /// Call [`Chip::state`](crate::Chip::state) first, which drains the rings. Of each ring, the result
-    /// contains the pages of the [live part](ClientMemory::live), so a drained ring in discard mode adds at
-    /// most two blocks to a snapshot.
+    /// Returns the pages that a restored machine needs and that are not zero, for a snapshot. Call
+    /// [`Chip::state`](crate::Chip::state) first, which drains the rings. Of a ring, these are the pages of
+    /// the [live part](ClientMemory::live), so a ring in discard mode adds at most two blocks to a snapshot.
     ///
     /// Call this while no vCPU runs.
     ///
@@ -274,7 +273,7 @@ impl Memory {
         let mut saved: Vec<Pages> = Vec::new();
         let mut chunk = vec![0; MIN_BAR as usize];
         let is_needed = self.needed_pages();
-        // The size of every region is a multiple of the size of a chunk.
+        // The size of a chunk divides that of every region.
         for begin in (0..Memory::file_size(&self.geometry)).step_by(MIN_BAR as usize) {
             self.file().read_exact_at(&mut chunk, begin)?;
             for (page, at) in chunk.chunks(PAGE as usize).zip((begin..).step_by(PAGE as usize)) {
@@ -295,8 +294,8 @@ impl Memory {
     /// device has guests.
     ///
     /// # Errors
-    /// If a page is beyond this memory, in which case the memory is unchanged. If the host cannot write the
-    /// pages, in which case the contents are unknown.
+    /// If a page is beyond this memory, which is then unchanged, or if the host has no memory: the contents
+    /// are then unknown.
     pub fn load(&self, saved: &[Pages]) -> Result<(), RestoreError> {
         let most = Memory::file_size(&self.geometry);
         if let Some(found) = saved.iter().map(Pages::end).find(|end| *end > most) {
@@ -311,9 +310,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns a function that tells whether a restored machine needs the page at an offset of the file. The
-    /// machine needs a page in the used part of a region; of a ring, it needs only the pages of the live
-    /// part.
+    /// Returns a function that tells whether a restored machine needs the page at an offset of the file: a
+    /// page in the used part of a region and, in a ring, in the live part.
     fn needed_pages(&self) -> impl Fn(u64) -> bool {
         let geometry = self.geometry;
         let words = std::array::from_fn(|at| self.config.words()[at].load(Relaxed));
@@ -335,7 +333,7 @@ impl Memory {
                     (at / geometry.client_stride(), at % geometry.client_stride());
                 let ring = geometry.client_stride() - geometry.ring_bytes;
                 let (first, bytes) = live[client as usize];
-                // The live part may wrap around to the beginning of the ring.
+                // The live part may wrap around the ring's end.
                 let is_live = |at: u64| at.wrapping_sub(first) & (geometry.ring_bytes - 1) < bytes;
                 in_area.checked_sub(ring).is_none_or(is_live)
             }),
@@ -371,9 +369,8 @@ impl Memory {
     }
 }
 
-/// Stores bytes to a word or a part of it. The other bytes of the word keep the values that other CPUs store
-/// at the same time. If another CPU stores to the same bytes, these bytes may become a mixture of both
-/// stores: the guest races with itself.
+/// Stores bytes to a word or a part of it. The other bytes keep what other CPUs store to them at the same
+/// time. If another CPU stores to the same bytes, they become a mixture: the guest races with itself.
 fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
     // ORDERING: pairs with the host's Acquire loads: the guest's earlier stores, which
     // trapped as well, are complete.
@@ -398,7 +395,7 @@ mod tests {
     #[test]
     fn children_have_none_of_the_memory_if_it_is_hidden() {
         let memory = Memory::anonymous(Geometry::default()).unwrap();
-        // The kernel's flags of a mapping: "dc" is "do not copy on fork".
+        // The kernel's flags: "dc" is "do not copy on fork".
         let hidden = || {
             let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             Region::ALL.map(|region| {

@@ -2,8 +2,8 @@
 
 //! The PCI function: 64 bytes of config space in front of the chip.
 //!
-//! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Each dword of the header has a value
-//! and a mask of the bits that a guest can change. The mask also makes BAR sizing work.
+//! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Each dword has a value and a mask of
+//! the bits that a guest can change, by which BAR sizing works, too.
 
 use crate::chip::Chip;
 use crate::counter::Counter;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 const COMMAND_MEMORY: u32 = 1 << 1;
 /// BAR bits 2:1: the address has 64 bits, and the next BAR contains the upper half.
 const BAR_64: u32 = 0b10 << 1;
-/// BAR bit 3: the memory is prefetchable. Loads have no side effects, and stores may be combined.
+/// BAR bit 3: loads have no side effects, and stores may be combined.
 const BAR_PREFETCHABLE: u32 = 1 << 3;
 
 const COMMAND: usize = 1;
@@ -30,19 +30,19 @@ const INTERRUPT_LINE: usize = 15;
 const NOWHERE: u64 = u64::MAX;
 
 /// A BAR that appeared, moved or went away. The VMM unmaps memory and ioeventfds at the old address, and then
-/// maps memory and ioeventfds at the new address.
+/// maps them at the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarChange {
     /// The region.
     pub region: Region,
-    /// Guest-physical address of the BAR before the change, if the BAR was decoded.
+    /// Guest-physical address before, if the BAR was decoded.
     pub from: Option<u64>,
-    /// Guest-physical address of the BAR now, if the BAR is decoded. The guest has chosen this address, which
-    /// may be over RAM, over another device, or where nothing can be mapped.
+    /// Guest-physical address now, if the BAR is decoded. The guest's choice may be over RAM, over another
+    /// device, or where nothing can be mapped.
     pub to: Option<u64>,
 }
 
-/// Form of the BARs, for VMMs that can place BARs of one form only.
+/// Form of the BARs, for VMMs that place BARs of one form only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BarForm {
@@ -75,11 +75,11 @@ pub struct Bar {
     pub region: Region,
     /// Index of the BAR.
     pub index: usize,
-    /// Size in bytes, a power of two. The address of the BAR is a multiple of the size.
+    /// Size in bytes, a power of two, which divides the address.
     pub size: u64,
-    /// Whether the address has 64 bits, the upper half of which are in the next BAR.
+    /// Whether the address has 64 bits, with the upper half in the next BAR.
     pub is_64_bit: bool,
-    /// Whether the BAR is prefetchable: loads have no side effects.
+    /// Whether loads have no side effects.
     pub is_prefetchable: bool,
 }
 
@@ -198,9 +198,8 @@ impl PciFunction {
         self.decode(&header, &mut changed);
     }
 
-    /// Sets the address of a BAR on behalf of the VMM: because there is no firmware, or because the bus did
-    /// not move the BAR to the address that the guest has chosen. Calls `changed` if the BAR's decoded
-    /// address changes.
+    /// Sets the address of a BAR for the VMM: without firmware, or if the bus does not have the BAR where the
+    /// guest has put it. Calls `changed` if the BAR's decoded address changes.
     pub fn set_bar(&self, region: Region, address: u64, mut changed: impl FnMut(BarChange)) {
         let mut header = self.lock();
         let bar = BAR0 + region.bar();
@@ -221,17 +220,16 @@ impl PciFunction {
         self.chip.reset();
     }
 
-    /// Returns the state of config space, for a snapshot of the machine, which also needs [`Chip::state`].
+    /// Returns the state of config space, for a snapshot beside [`Chip::state`].
     pub fn state(&self) -> PciState {
         PciState { version: STATE_VERSION, header: self.lock().value }
     }
 
-    /// Restores config space. Calls `changed` for each BAR whose decoded address changes. In a new function,
-    /// these are the BARs that were decoded in the snapshot. Call this before any vCPU runs.
+    /// Restores config space. Calls `changed` for each BAR whose decoded address changes: in a new function,
+    /// each that was decoded in the snapshot. Call this before any vCPU runs.
     ///
     /// # Errors
-    /// If the state belongs to another function, for example a function with BARs of other sizes or of
-    /// another form.
+    /// If the state belongs to another function, for example with BARs of other sizes or another form.
     pub fn restore(
         &self,
         state: &PciState,
@@ -254,7 +252,7 @@ impl PciFunction {
         Ok(())
     }
 
-    /// Decodes the BARs at the addresses that are in the header now.
+    /// Decodes the BARs where the header says now.
     fn decode(&self, header: &Header, changed: &mut dyn FnMut(BarChange)) {
         for region in Region::ALL {
             let (decoded, to) = (&self.decoded[region as usize], header.address(region));
@@ -266,7 +264,7 @@ impl PciFunction {
         }
     }
 
-    /// Returns the guest-physical address at which a BAR is decoded, if it is decoded. Takes no lock.
+    /// Returns the guest-physical address at which a BAR is decoded. Takes no lock.
     pub fn decoded(&self, region: Region) -> Option<u64> {
         known(self.decoded[region as usize].load(Relaxed))
     }
@@ -295,7 +293,7 @@ impl PciFunction {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Header> {
-        // The callback of a config store may panic and poison the lock, but the header is complete by then.
+        // The callback of a config store may panic, but the header is complete by then.
         self.header.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory that a VMM maps and doorbells that it arms, so that guests use a region without exits.
+//! Memory to map and doorbells to arm, so that a region works without exits.
 //!
 //! Mappings and doorbells are plain data, so that a VMM makes the calls with its own types and error
 //! handling.
@@ -11,8 +11,8 @@ use hypertrace_abi::layout::Region;
 use std::fs::File;
 use std::sync::Arc;
 
-/// A region that a VMM maps into the guest's physical memory. Only [`Chip::mapping`] makes mappings, so a
-/// mapping is always memory of the device.
+/// A region that a VMM maps into the guest's physical memory. Only [`Chip::mapping`] makes one, so it is the
+/// device's memory.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Mapping<'a> {
@@ -20,17 +20,16 @@ pub struct Mapping<'a> {
     pub region: Region,
     /// Guest-physical address of the region.
     pub gpa: u64,
-    /// Size of the region in bytes, a multiple of the page size.
+    /// Size of the region in bytes: whole pages.
     pub size: u64,
-    /// Address of the region in this process, for `userspace_addr` of KVM_SET_USER_MEMORY_REGION. Valid as
-    /// long as the chip lives.
+    /// Address in this process as long as the chip lives, the `userspace_addr` of KVM_SET_USER_MEMORY_REGION.
     pub host_address: u64,
     /// The file that contains the region, for another process to map.
     pub file: &'a Arc<File>,
     /// Offset of the region in the file, in bytes.
     pub file_offset: u64,
-    /// Whether the guest must not store to the region: KVM_MEM_READONLY. If the kernel does not support this
-    /// flag, leave the region unmapped, so that its accesses trap.
+    /// Whether the guest may not store there: KVM_MEM_READONLY. If the kernel lacks this flag, leave the
+    /// region unmapped, so that it traps.
     pub is_read_only: bool,
 }
 

@@ -6,14 +6,14 @@ use hypertrace_abi::drain::{IdleDetector, REST};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// State from which the drain loop decides whether to rest.
+/// State of the decision, which the drain loop's thread owns.
 #[derive(Debug)]
 pub(crate) struct RestDecision {
     idle: IdleDetector,
-    /// Instant from which all times in this state are measured.
+    /// Beginning of all times in this state.
     begun: Instant,
-    /// Time at which the guest was restored. Each of its clients may have kicked before the snapshot for a
-    /// record that it publishes after the restore.
+    /// Time at which the guest was restored. Each client may have kicked before the snapshot for a record
+    /// after it.
     restored: Option<Duration>,
 }
 
@@ -50,8 +50,7 @@ impl RestDecision {
         is_quiet && self.restored.is_none()
     }
 
-    /// Notes the heads of the clients' rings. Returns whether all heads have stayed where they were in the
-    /// last pass.
+    /// Notes the heads of the clients' rings. Returns whether none has moved since the last pass.
     pub fn have_heads_stayed(&mut self, heads: impl Iterator<Item = u64>) -> bool {
         self.idle.have_heads_stayed(heads)
     }
@@ -64,7 +63,7 @@ impl RestDecision {
 }
 
 /// Returns whether a loop whose rings have been idle for the time `idle` may wait for a KICK. `rests` tells
-/// the vCPU threads that the loop rests. A vCPU thread that wakes the loop clears `rests`.
+/// vCPU threads that the loop rests; they clear it when they wake the loop.
 ///
 /// This function sets `rests` at least one period before the loop's last look at the rings, so that look
 /// finds every event that a vCPU thread stored before it saw `rests`.

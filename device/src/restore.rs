@@ -44,7 +44,7 @@ impl Chip {
             clients: clients.collect(),
         };
         let ChipState { texts, clients, .. } = &mut state;
-        // Each text is saved once, because most clients have the same texts.
+        // Once each, because most clients have the same texts.
         let mut indices = HashMap::new();
         with_drain(&*self.sink, |sink| {
             sink.known_clients(&mut |known| {
@@ -67,17 +67,16 @@ impl Chip {
     }
 
     /// Restores the state of a snapshot in this device, which has no guest yet. The guests continue without
-    /// noticing: the sink gets the schemas that it needs from the state. The sink also begins another
-    /// [generation](hypertrace_abi::sink::DrainSink::begin_generation), so that events which happen once more
-    /// after an older snapshot belong to another generation. Clients whose memory is zero begin as after a
-    /// [reset](Chip::reset).
+    /// noticing: the sink gets the schemas that it needs from the state, and begins another
+    /// [generation](hypertrace_abi::sink::DrainSink::begin_generation), to which events belong that happen
+    /// again after an older snapshot. Clients whose memory is zero begin as after a [reset](Chip::reset).
     ///
-    /// `memory` is the result of [`Memory::save`](crate::Memory::save). `None` means that the device's memory
-    /// has the contents of the snapshot already; the drain loop must not have begun then.
+    /// `memory` is the result of [`Memory::save`](crate::Memory::save). With `None`, the device's memory has
+    /// the contents of the snapshot already, and the drain loop must not have begun.
     ///
-    /// This device must have the geometry of the saved device, and the same settings on which guests rely:
-    /// the ring mode, the number of clients of vCPUs, and `has_doorbells`. The device's counters continue.
-    /// The drain loop waits while this runs, and then keeps its timer for 10 s.
+    /// The saved device had the same geometry and the same settings on which guests rely: the ring mode, the
+    /// number of vCPUs' clients, and `has_doorbells`. Counters continue. A drain loop waits while this runs,
+    /// and then keeps its timer for 10 s.
     ///
     /// Call this before any vCPU runs, on any thread that may wait for a disk.
     ///
@@ -101,8 +100,8 @@ impl Chip {
             }
         }
         let clients = &mut *guard;
-        // Guests only notice that these numbers change, so numbers near the maximum are reduced, which leaves
-        // room for more changes.
+        // Guests only notice that these numbers change, so numbers near the maximum are reduced to leave room
+        // for more.
         self.versions.epoch.store(u64::from(state.epoch) % (1 << 31), Relaxed);
         self.versions.mask.store(state.mask_version % (1 << 63), Relaxed);
         let texts = state.clients.iter().map(|client| {
@@ -130,7 +129,7 @@ impl Chip {
         for ((client, saved), own) in (0..).zip(&state.clients).zip(&mut clients.states) {
             if let Some(memory) = self.client_memory(client).filter(|memory| !memory.is_fresh()) {
                 *own = ConsumerState::continue_at(&saved.place());
-                // Published again, because a guest may have overwritten the words for which it waits.
+                // A guest may have overwritten the words for which it waits.
                 let mut consumer = Consumer::new(memory, own);
                 consumer.publish_tail();
                 consumer.commit_schemas();
@@ -141,16 +140,16 @@ impl Chip {
         let now = rest.now();
         rest.restore(heads, now);
         self.memory.set_config(&self.config_bytes());
-        // The memory contains the mask of the saved device. All names are turned on until the sink's next
-        // pass sets the sink's mask.
+        // The memory has the mask of the saved device. All names are on until the sink's next pass sets its
+        // mask.
         self.set_mask(&[0; MASK_BYTES as usize]);
         // The drain loop may wait for a KICK already, and these guests may not kick soon.
         self.wake_drain();
         Ok(())
     }
 
-    /// Checks that this device has recorded nothing. `is_memory_ours` says that the memory does not have the
-    /// contents of a snapshot yet.
+    /// Checks that nothing was recorded. `is_memory_ours`: the memory does not have a snapshot's contents
+    /// yet.
     fn check_unused(&self, clients: &Clients, is_memory_ours: bool) -> Result<(), RestoreError> {
         let is_used = |client: &u32| {
             let number = *client as usize;

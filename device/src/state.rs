@@ -2,9 +2,8 @@
 
 //! The state of a device as plain data, for a snapshot of the machine.
 //!
-//! A state is as untrusted as a guest. A restore refuses numbers that contradict the device or that no device
-//! has, and its error names the number. Numbers that contradict the guest's memory are counted as faults of
-//! the guest.
+//! A state is as untrusted as a guest. Numbers that contradict the device, or that no device has, are refused
+//! by name. Numbers that contradict the guest's memory are counted as the guest's faults.
 
 use hypertrace_abi::config::{Features, RingMode};
 use hypertrace_abi::layout::{Geometry, WORD, register};
@@ -16,7 +15,7 @@ use thiserror::Error;
 /// Version of [`ChipState`] and [`PciState`].
 pub(crate) const STATE_VERSION: u32 = 2;
 
-/// Number of shadow words of a client: for the registers in its page, for its 2016 register, and for KICK.
+/// Number of shadow words of a client: for the registers of its page, the 2016 register and KICK.
 pub(crate) const REGISTERS: usize = (register::END / WORD + 2) as usize;
 
 /// Number of dwords of a PCI header of type 0.
@@ -29,7 +28,7 @@ pub enum RestoreError {
     /// The state has an unknown version.
     #[error("the device's state has version {found}, expected {expected}")]
     Version {
-        /// The only version that this device knows.
+        /// The only known version.
         expected: u32,
         /// Value in the state.
         found: u32,
@@ -105,7 +104,7 @@ pub struct ChipState {
     pub legacy_args: u32,
     /// Behaviour of a full ring, as in the config page.
     pub ring_mode: u32,
-    /// Features, as in the config page. Guests have read these features and rely on them.
+    /// Features, as in the config page, which guests have read.
     pub features: u64,
     /// Number of clients that belong to vCPUs.
     pub vcpu_clients: u32,
@@ -113,13 +112,13 @@ pub struct ChipState {
     pub epoch: u32,
     /// Version of the enable mask that guests saw last.
     pub mask_version: u64,
-    /// Schema texts of all clients, to which [`ClientState::texts`] refers.
+    /// Schema texts, for [`ClientState::texts`].
     pub texts: Vec<String>,
-    /// State of each client, by client number.
+    /// All clients, by number.
     pub clients: Vec<ClientState>,
 }
 
-/// State of a [`PciFunction`](crate::PciFunction), which is its config space.
+/// State of a [`PciFunction`](crate::PciFunction): config space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
@@ -127,8 +126,7 @@ pub struct ChipState {
 pub struct PciState {
     /// Version of this struct.
     pub version: u32,
-    /// Dwords of the header. The guest sets COMMAND, the BARs and the interrupt line; all other bits are
-    /// fixed.
+    /// Dwords of the header. COMMAND, BARs and the interrupt line are the guest's, the rest is fixed.
     pub header: [u32; HEADER],
 }
 
@@ -159,7 +157,7 @@ pub struct ClientState {
 }
 
 impl ClientState {
-    /// Returns the client's position in the ring and the schema log.
+    /// Returns the place in ring and schema log.
     pub(crate) fn place(&self) -> RingPosition {
         let ClientState { position, sequence, token, lost, schemas, .. } = *self;
         RingPosition { position, sequence, token, lost, schemas }
@@ -176,7 +174,7 @@ impl ClientState {
         most("name's length", self.name.len() as u64, MAX_NAME_BYTES as u64)?;
         let texts = texts as u64;
         most("number of texts", self.texts.len() as u64, texts)?;
-        // If there are no texts, the check above has refused every index.
+        // Without texts, the check above refuses every index.
         let last = texts.saturating_sub(1);
         self.texts.iter().try_for_each(|text| most("index of a text", (*text).into(), last))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The MMIO window, for VMMs without PCI: all regions one after the other, without gaps.
+//! The MMIO window, for VMMs without PCI: all regions without gaps.
 
 use crate::chip::Chip;
 use hypertrace_abi::layout::Region;
@@ -18,8 +18,7 @@ impl Window {
         Window { chip }
     }
 
-    /// Returns the size of the range in bytes. A VMM can map the regions config, data and rings. Accesses to
-    /// control must trap.
+    /// Returns the size of the range in bytes. Config, data and rings can be mapped; control must trap.
     pub fn size(&self) -> u64 {
         self.chip.geometry().window_size()
     }

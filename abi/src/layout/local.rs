@@ -12,9 +12,10 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 /// Offset of page L in the config region. The host writes this page, except for [`WATCH`],
 /// [`LOST_UNATTACHED`] and [`BOOT`].
 pub const PAGE_L: u64 = 0x1000;
-/// Offset of the bells in the config region. Each client has a byte. Its holder adds 1 to make the host look
-/// at the client's registers, by an atomic add to the whole u64, because all sides access these words whole.
-/// A byte that wraps carries into the next byte, and the host looks at that client in vain.
+/// Offset of the bells in the config region. Each client has a byte, to which the client's holder adds 1 to
+/// make the host look at the client's registers, by an atomic add to the whole u64, because all sides access
+/// these words whole. A byte that wraps carries into the next byte, and the host looks at that client in
+/// vain.
 pub const BELLS: u64 = 0x2000;
 
 /// u32 in page L, a shared futex: what the host polls, one of [`watch`].

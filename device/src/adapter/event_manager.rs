@@ -15,9 +15,8 @@ use vmm_sys_util::timerfd::TimerFd;
 
 pub use hypertrace_abi::drain::DrainPolicy;
 
-/// An event-loop subscriber that drains the chip on KICK, and on a timer while there are records. The
-/// subscriber drains on the thread that runs the event loop, which must not be a vCPU's thread. When the
-/// event loop has ended, the VMM calls [`Chip::end_drain`].
+/// An event-loop subscriber that drains the chip on KICK, and on a timer while there are records, on the
+/// event loop's thread, which must not be a vCPU's. After the loop's end, the VMM calls [`Chip::end_drain`].
 #[derive(Debug)]
 pub struct DrainLoop {
     chip: Arc<Chip>,
@@ -30,7 +29,7 @@ pub struct DrainLoop {
     next: Instant,
     /// Whether the loop ignores KICKs until the timer fires at `next`, because a KICK came too early.
     is_deaf: bool,
-    /// Error that occurred in [`MutEventSubscriber::init`], which cannot return an error.
+    /// Error of [`MutEventSubscriber::init`], which cannot return one.
     error: Option<event_manager::Error>,
 }
 
@@ -84,7 +83,7 @@ impl MutEventSubscriber for DrainLoop {
         self.next = Instant::now() + KICK_SPACING;
         let wait = self.chip.drain(&self.policy, is_kicked);
         if wait == Some(Duration::ZERO) {
-            // There is more to take, so the loop comes back after its other subscribers have run.
+            // There is more to take: come back after the loop's other subscribers.
             self.next = Instant::now();
             self.kick.wake();
         }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Adapters to the buses and event loops of the rust-vmm crates, and a server of vfio-user. Each adapter has
-//! a feature of its own.
+//! Adapters to buses and event loops of rust-vmm crates, and to vfio-user, each under a feature of its own.
 
 #[cfg(feature = "event-manager")]
 pub mod event_manager;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The window as an MMIO device on `vm-device` buses. `hypertrace-vmm` has the PCI function for these buses.
+//! The window on `vm-device` buses, as MMIO. The PCI function is in `hypertrace-vmm`.
 
 use crate::window::Window;
 use vm_device::DeviceMmio;

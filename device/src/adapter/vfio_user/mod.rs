@@ -4,8 +4,8 @@
 //!
 //! QEMU (`-device vfio-user-pci`) and Cloud Hypervisor (`--user-device`) are clients. The client maps BARs 1
 //! and 4. Accesses to the other BARs and to config space are messages, which the serving thread handles in
-//! their order. The device performs no DMA and has no interrupts: the server accepts guest memory that a
-//! client offers but does not use this memory, and immediately closes every descriptor that the client sends.
+//! their order. The device performs no DMA and has no interrupts: guest memory that a client offers is
+//! accepted but not used, and every descriptor that the client sends is closed at once.
 
 mod server;
 mod wire;
@@ -38,8 +38,7 @@ const REGIONS: u32 = 9;
 const CONFIG_SPACE: u32 = 7;
 /// Size of config space in bytes, without PCI Express.
 const CONFIG_BYTES: u64 = 256;
-/// Number of kinds of interrupts in VFIO: INTx, MSI, MSI-X, error, request. The device has no interrupts of
-/// any kind.
+/// Number of kinds of interrupts in VFIO: INTx, MSI, MSI-X, error, request. The device has none.
 const IRQS: u32 = 5;
 
 const DEVICE_RESETS: u32 = 1;
@@ -51,12 +50,11 @@ const REGION_MMAP: u32 = 4;
 /// Capabilities of this server as JSON, with the terminating NUL.
 const CAPABILITIES: &str = "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":4096,\"migration\":{\"pgsize\":4096}}}\0";
 
-/// Maximum number of descriptors of one message that the server closes. The kernel closes all further
-/// descriptors.
+/// Number of descriptors of one message that the server closes. The kernel closes those beyond.
 const MAX_FDS: usize = 16;
 
-/// Minimum time between two resets, because each reset begins a generation, and a client that resets all the
-/// time must not fill the session with generations.
+/// Minimum time between two resets, so that a client that resets all the time does not fill the session with
+/// generations.
 const RESET: Duration = Duration::from_millis(100);
 
 /// Maximum wait for a client's first message, for the rest of a message that has begun, and until the client
@@ -76,14 +74,14 @@ pub enum End {
 }
 
 impl End {
-    /// Makes the end of a connection whose client was too late. `what` says for what.
+    /// Makes the end of a client that takes too long for `what`.
     fn late(what: &str) -> End {
         End::Protocol(format!("{what} after {} s", PATIENCE.as_secs()))
     }
 }
 
-/// Serves the function to the client on this connection, until the client or the server ends the connection.
-/// The connection must be blocking. The function changes the connection's timeouts.
+/// Serves the function to the client on this connection until one side ends the connection, which must be
+/// blocking. Changes the connection's timeouts.
 ///
 /// # Errors
 /// If the connection fails for any other reason.
@@ -120,7 +118,7 @@ struct Connection<'c> {
     function: &'c PciFunction,
     stream: &'c UnixStream,
     messages: &'c AtomicU64,
-    /// Bytes that were received and are not handled yet.
+    /// Received bytes that are not handled yet.
     received: Vec<u8>,
     reply: Vec<u8>,
     has_version: bool,
@@ -162,8 +160,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Limits the next wait if the server waits for the first message or for the rest of a message. Makes no
-    /// system call if the last wait, too, was between two messages.
+    /// Limits the next wait if it is for the first message or for the rest of one. Makes no system call from
+    /// one wait between messages to the next.
     fn limit_wait(&mut self) -> io::Result<()> {
         let is_between = self.has_version && self.received.is_empty();
         if is_between && !self.is_limited {
@@ -178,8 +176,7 @@ impl Connection<'_> {
         self.stream.set_read_timeout(left)
     }
 
-    /// Receives at least one byte, and closes all descriptors. Returns the number of bytes, 0 at the end of
-    /// the connection.
+    /// Receives at least a byte, and closes all descriptors. Returns the number of bytes, 0 at the end.
     fn receive(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         loop {
@@ -264,7 +261,7 @@ impl Connection<'_> {
         }
         match command {
             command::VERSION => return self.version(message),
-            // Accepted without effect, because the device never accesses guest memory.
+            // Without effect, because the device never accesses guest memory.
             command::DMA_MAP => message.reply(&[], &mut self.reply),
             command::DMA_UNMAP => message.reply(&[message.body], &mut self.reply),
             command::DEVICE_GET_INFO => {
@@ -368,7 +365,7 @@ impl Connection<'_> {
             return self.refuse(message);
         }
         match (access.region, bar(access.region)) {
-            // Changes of BARs are ignored, because the client decodes the BARs.
+            // Ignored, because the client decodes the BARs.
             (CONFIG_SPACE, _) => self.function.config_write(access.offset, data, |_| ()),
             (_, Some(region)) => {
                 self.is_used = true;
@@ -379,8 +376,8 @@ impl Connection<'_> {
         message.reply(&[access.as_bytes()], &mut self.reply);
     }
 
-    /// Resets the device, unless it is unused since the last reset. Returns false if the client hangs up
-    /// during the wait between two resets, because nothing that it has sent matters any more.
+    /// Resets the device, unless it is unused since the last reset. Returns false if the client is gone:
+    /// nothing that it has sent is worth the wait between two resets.
     fn reset(&mut self) -> bool {
         let chip = self.function.chip();
         let has_rings = (0..chip.geometry().clients).any(|client| chip.head(client) != 0);
@@ -400,8 +397,8 @@ impl Connection<'_> {
     }
 }
 
-/// Waits until the other side has closed the connection, but at most for the time `wait`. Returns whether the
-/// other side has closed the connection; false in case of doubt.
+/// Waits until the other side has closed the connection, at most for `wait`. Returns whether the other side
+/// has closed it; false in doubt.
 fn hangs_up(stream: &UnixStream, wait: Duration) -> bool {
     let begin = Instant::now();
     loop {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Wait before a connection after the first is served, because each such connection begins a generation.
+/// Wait before each connection after the first, which begins a generation.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Maximum wait for a connection in a turn.
@@ -24,17 +24,15 @@ const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A second connection was closed, because a VMM is being served. The server reports only the first such
-    /// connection during the service of each VMM. The refused VMM may report only that its connection was
-    /// closed, or nothing.
+    /// A second connection was closed, because a VMM is being served. Only the first one beside each VMM is
+    /// reported. The refused VMM may report only that its connection was closed, or nothing.
     Refused,
     /// A VMM's connection failed, or the server ended it because of what the VMM sent.
     Ended(io::Result<End>),
 }
 
-/// A server that serves one VMM after another, each on a thread of its own. If a VMM connects while another
-/// VMM is being served, the server closes the new connection at once. For each VMM after the first, the
-/// device has been reset.
+/// A server that serves one VMM after another, each on a thread of its own. A connection of a second VMM at
+/// the same time is closed at once. Each VMM after the first finds the device reset.
 pub struct Server {
     function: Arc<PciFunction>,
     listener: UnixListener,
@@ -58,14 +56,13 @@ impl fmt::Debug for Server {
 #[derive(Debug)]
 struct Client {
     stream: UnixStream,
-    /// Thread that serves the client. Returns whether the client was a VMM, which sends something.
+    /// Thread that returns whether the client was a VMM, which sends something.
     thread: JoinHandle<bool>,
     has_refused: bool,
 }
 
 impl Server {
-    /// Makes a server for the VMMs that connect to `listener`. The server calls `notice` on threads other
-    /// than the caller's.
+    /// Makes a server for VMMs that connect to `listener`, which calls `notice` on threads of its own.
     ///
     /// # Errors
     /// If the listener cannot be used.
@@ -84,12 +81,11 @@ impl Server {
         self.has_served && self.client.is_none()
     }
 
-    /// Ends the service of a client that has left, and accepts a new client. Waits a moment for the new
-    /// client.
+    /// Takes leave of a client that has ended, and waits a moment for a new one.
     ///
     /// # Errors
-    /// If no connection can be accepted or served. With `TimedOut`, a connection does not end, because its
-    /// client has sent a descriptor that cannot be closed. The device must not be given to another client
+    /// If no connection can be accepted or served. Or, with `TimedOut`, if a connection does not end, because
+    /// its client has sent a descriptor that cannot be closed: the device must not be given to another client
     /// then.
     pub fn turn(&mut self) -> io::Result<()> {
         if self.client.as_ref().is_some_and(|client| client.thread.is_finished()) {

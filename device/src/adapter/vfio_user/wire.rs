@@ -2,8 +2,8 @@
 
 //! Messages of vfio-user: decoding of a client's bytes, and encoding of replies.
 //!
-//! The layouts come from the specification of libvfio-user, version 0.1, and from `linux/vfio.h`. All numbers
-//! are little-endian. No decoder reads beyond its message, and no message is longer than [`MAX_BYTES`].
+//! The layouts are those of libvfio-user's specification, version 0.1, and of `linux/vfio.h`. All numbers are
+//! little-endian. Every decoder is bounded by its message, and every message by [`MAX_BYTES`].
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -12,7 +12,7 @@ pub(super) const MAX_BYTES: usize = 16 << 10;
 /// Maximum size of the data of one access to a region, in bytes.
 pub(super) const MAX_DATA: usize = 4096;
 
-/// Version of the protocol that this server speaks: 0.1.
+/// Version that this server speaks: 0.1.
 pub(super) const VERSION: Version = Version { major: 0, minor: 1 };
 
 pub(super) mod command {
@@ -98,9 +98,9 @@ pub(super) struct Access {
 /// Fault in a client's bytes that ends the connection, because the next message cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// The message has this size in bytes: it is shorter than its header, or longer than [`MAX_BYTES`].
+    /// A message of this size, which is below that of the header or above [`MAX_BYTES`].
     Size(u32),
-    /// The message with these flags is not a command.
+    /// A message with these flags, which is no command.
     Type(u32),
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Message<'b> {
 }
 
 impl Message<'_> {
-    /// Returns the first message in these bytes, or `None` if the bytes end before the message ends.
+    /// Returns the first message in these bytes, or `None` if it is not complete.
     pub fn first(bytes: &[u8]) -> Result<Option<Message<'_>>, Broken> {
         let Ok((header, _)) = Header::read_from_prefix(bytes) else { return Ok(None) };
         let size = header.size as usize;
@@ -135,14 +135,13 @@ impl Message<'_> {
         self.header.flags & NO_REPLY == 0
     }
 
-    /// Appends to `out` a reply whose body is the concatenation of `parts`.
+    /// Appends a reply with these parts as its body.
     pub fn reply(&self, parts: &[&[u8]], out: &mut Vec<u8>) {
         self.answer(REPLY, 0, parts, out);
     }
 
-    /// Appends to `out` a reply that the command failed. The body of the reply is the command's body and then
-    /// `more`, which makes the reply as long as the reply to a successful command: some clients wait for as
-    /// many bytes.
+    /// Appends a reply that the command failed, whose body is the command's body and then `more`: some
+    /// clients wait for as many bytes as in a reply that succeeded.
     pub fn refuse(&self, errno: i32, more: &[u8], out: &mut Vec<u8>) {
         self.answer(REPLY | ERROR, errno as u32, &[self.body, more], out);
     }
@@ -205,8 +204,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any message lies within the bytes, whatever the bytes are, and a part of the bytes gives the same
-        /// result.
+        /// A message lies within any bytes, and a part of the bytes gives the same result.
         #[test]
         fn any_bytes_have_a_first_message_or_none(
             mut bytes in prop::collection::vec(any::<u8>(), 0..100),
