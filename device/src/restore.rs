@@ -82,8 +82,8 @@ impl Chip {
     ///
     /// # Errors
     /// If the state belongs to another device or is impossible, or if this device has already recorded
-    /// something. In these cases the device is unchanged. If the host has no memory for the pages, the device
-    /// has been reset.
+    /// something. The device is unchanged then. Or if the host has no memory for the pages: the device was
+    /// reset then.
     pub fn restore(&self, state: &ChipState, memory: Option<&[Pages]>) -> Result<(), RestoreError> {
         let vcpus = self.config.vcpu_clients as u32;
         state.check(&self.geometry, vcpus, self.config.features(), self.ring_mode)?;

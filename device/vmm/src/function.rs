@@ -10,28 +10,26 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A BAR whose address in the guest differs from its address on the bus, because the guest has moved it. The
-/// VMM moves the BAR on its bus and calls [`PciFunction::move_bar`], or refuses and calls
-/// [`PciFunction::restore_bar`].
+/// A BAR that the guest has moved away from its address on the bus. The VMM moves the BAR on its bus and
+/// calls [`PciFunction::move_bar`], or refuses and calls [`PciFunction::restore_bar`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarMove {
     /// The BAR.
     pub bar: Bar,
-    /// Address of the BAR on the bus.
+    /// Address on the bus.
     pub from: u64,
     /// Address that the guest has chosen, which may be over RAM, or over another device.
     pub to: u64,
 }
 
-/// The device as a PCI function: config space and BARs. A BAR is mapped while the guest and the bus have it
-/// at the same address.
+/// The device as a PCI function: config space, and BARs that are mapped while guest and bus have them at the
+/// same address.
 ///
-/// Loads from BARs and stores to BARs take no lock, and no lock is held while the VMM maps a BAR. A thread
-/// that changes the BARs while another thread maps BARs leaves the change to the other thread. If a guest
-/// changes its BARs without end, all its BARs trap.
+/// Loads and stores of BARs take no lock, and no lock is held while the VMM maps a BAR. A thread that changes
+/// BARs while another thread maps BARs leaves its change to the other one. If a guest changes its BARs
+/// without end, they trap.
 pub struct PciFunction {
-    // Declared before the device, so that this field is dropped first: if it is the last reference to the VM,
-    // the VM ends before the device's memory goes away.
+    // Dropped before the device, so that a VM whose last reference this is ends before the device's memory.
     vm: Arc<dyn Vm>,
     pub(crate) function: Inner,
     form: BarForm,
@@ -39,18 +37,17 @@ pub struct PciFunction {
     places: Mutex<Places>,
 }
 
-/// Maximum number of steps of a change of BARs. Each BAR may be unmapped and mapped, and once more if another
-/// vCPU changes the BARs meanwhile.
+/// Maximum number of steps of a change of BARs: each is unmapped and mapped, and once more for another vCPU's
+/// change.
 const MAX_STEPS: usize = 16;
 
 /// Addresses of the BARs.
 #[derive(Debug)]
 struct Places {
     bus: Bars,
-    /// Address at which each BAR is mapped, or at which mapping it was tried.
+    /// Address at which each BAR is mapped or was tried to be.
     mapped: [Option<u64>; 4],
-    /// Whether a thread maps or unmaps BARs now. A thread that finishes looks for more to do before it clears
-    /// the flag.
+    /// Whether a thread maps or unmaps BARs, and will look for more to do.
     is_busy: bool,
 }
 
@@ -64,8 +61,7 @@ impl fmt::Debug for PciFunction {
 }
 
 impl PciFunction {
-    /// Makes a function as after a reset. The function decodes no BAR until the guest sets memory space in
-    /// COMMAND.
+    /// Makes a function as after a reset, which decodes nothing until the guest sets memory space in COMMAND.
     ///
     /// # Errors
     /// If a BAR is too large for this form.
@@ -87,14 +83,12 @@ impl PciFunction {
         self.form.bars(self.device.chip().geometry())
     }
 
-    /// Returns the BAR with index `index` (0 to 5), or `None` if there is no such BAR or this index is the
-    /// upper half of an address.
+    /// Returns BAR `index` (0 to 5), or `None` if there is none or it is the upper half of an address.
     pub fn bar(&self, index: usize) -> Option<Bar> {
         self.bars().into_iter().find(|bar| bar.index == index)
     }
 
-    /// Returns the address at which the guest has a BAR, for a bus that follows the guest, or `None` if the
-    /// BAR is not decoded.
+    /// Returns the address at which a BAR is decoded, if it is, for a bus that follows the guest.
     pub fn address(&self, region: Region) -> Option<u64> {
         self.function.decoded(region)
     }
@@ -106,17 +100,17 @@ impl PciFunction {
         self.program();
     }
 
-    /// Performs a load from config space, of any length. Fills every byte of `data`.
+    /// Performs a load from config space, of any length. Fills every byte.
     pub fn config_read(&self, offset: u64, data: &mut [u8]) {
         self.function.config_read(offset, data);
     }
 
-    /// Performs a store to config space. Returns the BARs that this store has moved to an address other than
-    /// their address on the bus.
+    /// Performs a store to config space. Returns the BARs that this has moved away from their addresses on
+    /// the bus.
     pub fn config_write(&self, offset: u64, data: &[u8]) -> Vec<BarMove> {
         let mut changes = Vec::new();
         self.function.config_write(offset, data, |change| changes.push(change));
-        // Errors are ignored, because a BAR that is not mapped traps.
+        // A BAR that is not mapped traps.
         let _ = self.settle();
         let Bars::At(bases) = self.places().bus else { return Vec::new() };
         let moved = |change: BarChange| {
@@ -138,8 +132,7 @@ impl PciFunction {
         self.config_write(offset_of(register).saturating_add(offset), data)
     }
 
-    /// Performs a load from a BAR, by address. Fills every byte of `data`, with ones if no BAR is at this
-    /// address. Takes no lock.
+    /// Performs a load from a BAR, by address. Fills every byte, with ones if no BAR is there. Takes no lock.
     pub fn read(&self, gpa: u64, data: &mut [u8]) {
         if !self.function.read(gpa, data) {
             data.fill(0xff);
@@ -151,9 +144,8 @@ impl PciFunction {
         self.function.write(gpa, data);
     }
 
-    /// Notes that the bus has moved a BAR, and maps the BAR at the new address. If another thread maps BARs
-    /// at the same time, the other thread soon maps the moved BAR, too; until then, the BAR may still be
-    /// mapped at its old address.
+    /// Notes that the bus has moved a BAR, and maps it there. If another thread maps BARs at this time, that
+    /// thread maps this one soon; until then, the old place may still be mapped.
     ///
     /// # Errors
     /// If the hypervisor refuses. The BAR traps then.
@@ -183,14 +175,14 @@ impl PciFunction {
         }
     }
 
-    /// Resets config space and the device, as a reset of the machine does. Call this while no vCPU runs.
+    /// Resets config space and the device, as a reset of the machine does, while no vCPU runs.
     pub fn reset(&self) {
         self.function.reset(|_| ());
         let _ = self.settle();
         self.program();
     }
 
-    /// Returns the state of the function, for [`Saved::pci`](crate::Saved::pci).
+    /// Returns the state, for [`Saved::pci`](crate::Saved::pci).
     pub fn save(&self) -> SavedFunction {
         SavedFunction { config: self.function.state(), bars: self.places().bus.clone() }
     }
@@ -222,8 +214,8 @@ impl PciFunction {
         let _ = self.settle();
     }
 
-    /// Maps each BAR that the guest and the bus have at the same address, and unmaps all other BARs. If
-    /// another thread is doing so already, leaves the work to the other thread. Returns the first error.
+    /// Maps each BAR that guest and bus have at the same address, and unmaps the others. If another thread is
+    /// doing so, leaves the rest to it. Returns the first error.
     fn settle(&self) -> io::Result<()> {
         if std::mem::replace(&mut self.places().is_busy, true) {
             return Ok(());
@@ -232,8 +224,7 @@ impl PciFunction {
         let mut done = Ok(());
         for _ in 0..MAX_STEPS {
             match self.next_step() {
-                // `next_step` has cleared `is_busy` in the same critical section in which it found nothing to
-                // do.
+                // `next_step` cleared `is_busy` under the lock under which it found nothing to do.
                 None => {
                     std::mem::forget(busy);
                     return done;
@@ -244,8 +235,8 @@ impl PciFunction {
                 Some((region, gpa, false)) => self.device.remove(&*self.vm, region, gpa),
             }
         }
-        // All BARs are unmapped and trap until the next change, so that another vCPU that changes the BARs
-        // all the time does not keep this thread.
+        // All BARs trap until the next change, so that a guest whose other vCPU changes its BARs all the time
+        // does not keep this thread.
         let mapped = std::mem::take(&mut self.places().mapped);
         for (region, gpa) in Region::ALL.into_iter().zip(mapped) {
             if let Some(gpa) = gpa {
@@ -255,8 +246,8 @@ impl PciFunction {
         done
     }
 
-    /// Returns the BAR that is to be mapped (true) or unmapped (false) next, and its address. If there is
-    /// nothing to do, clears `is_busy` and returns `None`.
+    /// Returns the BAR to map (true) or unmap (false) next, and the address. With nothing to do, clears
+    /// `is_busy` and returns `None`.
     fn next_step(&self) -> Option<(Region, u64, bool)> {
         let places = &mut *self.places();
         let Places { bus, mapped, .. } = &*places;
@@ -266,7 +257,7 @@ impl PciFunction {
         });
         let differing = Region::ALL.into_iter().zip(mapped.iter().zip(wanted));
         let differing = differing.filter(|(_, (mapped, wanted))| **mapped != *wanted);
-        // BARs are unmapped first, because a BAR may move to an address where another BAR was.
+        // Unmaps first, because a BAR may move to where another one was.
         let next = differing.min_by_key(|(_, (mapped, _))| mapped.is_none());
         let step = next.and_then(|(region, (mapped, wanted))| match *mapped {
             Some(from) => Some((region, from, false)),
@@ -284,8 +275,8 @@ impl PciFunction {
     }
 }
 
-/// Guard of the thread that maps and unmaps BARs. The drop lets another thread map and unmap BARs, even after
-/// a panic in a call of the VMM.
+/// Guard of the thread that maps and unmaps BARs. Its drop lets another thread do so, even after a panic of
+/// the VMM's call.
 struct Busy<'a>(&'a Mutex<Places>);
 
 impl Drop for Busy<'_> {
@@ -295,7 +286,7 @@ impl Drop for Busy<'_> {
 }
 
 fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
-    // A poisoned lock is safe to use, because no code of the VMM runs while the lock is held.
+    // Used even if poisoned: no code of the VMM runs while it is locked.
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

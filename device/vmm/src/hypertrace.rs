@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// Error of the device. A guest cannot cause an error.
+/// Error of the device, which no guest can cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -28,22 +28,21 @@ pub enum Error {
     /// The process has no descriptors left.
     #[error("cannot make an eventfd")]
     EventFd(#[source] io::Error),
-    /// The thread cannot be started, or the function that it calls first has failed.
+    /// The thread cannot be started, or its first function has failed.
     #[error("cannot start the drain thread")]
     Drain(#[source] io::Error),
 }
 
-/// Configuration of the device. [`DeviceConfig::new`] returns defaults, of which a VMM changes the fields
-/// that it needs.
+/// Configuration of the device. [`DeviceConfig::new`] has defaults, whose fields a VMM can set.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct DeviceConfig {
-    /// Sizes of the device's parts.
+    /// Sizes.
     pub geometry: Geometry,
-    /// Number n of vCPUs. Clients [0, n) belong to the vCPUs, and programs lease the others.
+    /// Number n of vCPUs, whose clients are [0, n). Programs lease the others.
     pub vcpus: u32,
-    /// Whether [`Vm::arm`](crate::Vm::arm) works, on which guests rely. If not, the drain loop always keeps
-    /// its timer, at first with a period of 1 ms.
+    /// Whether [`Vm::arm`](crate::Vm::arm) works, on which guests rely. If not, the drain loop keeps its
+    /// timer of 1 ms.
     pub has_doorbells: bool,
     /// Number of reference points that one client may make per second, 0 for no limit.
     pub reference_points_per_second: u32,
@@ -52,8 +51,8 @@ pub struct DeviceConfig {
 }
 
 impl DeviceConfig {
-    /// Returns the defaults for a VM of `vcpus` vCPUs: 16 further clients for threads of programs, rings of 1
-    /// MiB, doorbells, no limit, and a drain thread.
+    /// Returns defaults for a VM of `vcpus` vCPUs: clients for 16 threads of programs, rings of 1 MiB,
+    /// doorbells, no limit, a drain thread.
     pub fn new(vcpus: u32) -> DeviceConfig {
         DeviceConfig {
             geometry: Geometry::default().for_vcpus(vcpus),
@@ -72,20 +71,20 @@ impl DeviceConfig {
     }
 }
 
-/// The thread that drains the rings. This thread reads the rings and writes files.
+/// The thread that drains the rings: it reads rings and writes files.
 #[non_exhaustive]
 pub enum Drain {
-    /// A thread of its own, which starts with the device. The thread first calls the function, in which the
-    /// VMM can install the thread's seccomp filter.
+    /// A thread of its own, which first calls the function: there the VMM installs the thread's seccomp
+    /// filter.
     Thread(Box<dyn FnOnce() -> io::Result<()> + Send>),
-    /// No thread starts with the device. Either the VMM calls [`Hypertrace::start_threads`] later, for
-    /// example in the process in which it jails the device. Or an event loop of the VMM drains, on a thread
-    /// that is not a vCPU's: the loop uses the adapter for `event-manager`, or calls [`Chip::drain`] itself
-    /// when [`Device::kick`] is readable or the time that the last call returned is over.
+    /// No thread starts with the device. The VMM calls [`Hypertrace::start_threads`] later, for example in
+    /// the process in which it jails the device. Or an event loop of the VMM drains, not on a vCPU's thread:
+    /// by the adapter for `event-manager`, or by [`Chip::drain`] when [`Device::kick`] is readable or the
+    /// last call's time is over.
     Later,
 }
 
-/// The default is a thread without a seccomp filter of its own.
+/// A thread without a filter of its own.
 impl Default for Drain {
     fn default() -> Drain {
         Drain::Thread(Box::new(|| Ok(())))
@@ -111,12 +110,12 @@ pub struct Hypertrace {
 }
 
 impl Hypertrace {
-    /// Creates a session with a host ring for each vCPU, and starts a device that records in this session.
-    /// The device begins in the state that it has after a reset.
+    /// Creates a session with a host ring for each vCPU, and starts a device that records in it, in the state
+    /// after a reset.
     ///
     /// # Errors
-    /// If the host has no disk space or memory for the session or the device. The session's directory is
-    /// empty then, so another start can use it.
+    /// If the host has no space or memory. The session's directory is empty then, and another start may use
+    /// it.
     pub fn start(session: SessionConfig, config: DeviceConfig) -> Result<Hypertrace, Error> {
         let host_rings = session.host_rings;
         let session = session.for_vcpus(config.vcpus);
@@ -154,12 +153,12 @@ impl Hypertrace {
         Ok(hypertrace)
     }
 
-    /// Starts the thread that drains the rings of a device with [`Drain::Later`]. The thread first calls
-    /// `first`, like the thread of [`Drain::Thread`].
+    /// Starts the thread that drains the rings, of a device with [`Drain::Later`]. The thread first calls
+    /// `first`, as that of [`Drain::Thread`] does.
     ///
     /// A VMM that jails the device in a forked process calls this in the forked process, before any thread
-    /// attaches. The original process [leaves](Hypertrace::leave) the device to the forked process, which may
-    /// close all descriptors except the device's [descriptors](Hypertrace::descriptors).
+    /// attaches. The original process [leaves](Hypertrace::leave) the device to the forked one, which may
+    /// close all but the device's [descriptors](Hypertrace::descriptors).
     ///
     /// # Errors
     /// If the thread cannot be started, if `first` fails, or if the thread runs already.
@@ -177,9 +176,8 @@ impl Hypertrace {
         Ok(())
     }
 
-    /// Leaves the device's threads and its session to a forked process. Returns the device. If this process
-    /// has mapped the device's memory into the guest, **keep the device until the VM's last descriptor is
-    /// closed**.
+    /// Leaves the device's threads and its session to a forked process. Returns the device, whose memory the
+    /// guest has if this process has mapped it: **keep it until the VM's last descriptor is closed**.
     pub fn leave(self) -> Device {
         self.session.leave();
         self.device
@@ -195,8 +193,8 @@ impl Hypertrace {
         Ok(())
     }
 
-    /// Returns the descriptors that the device and its session hold, for a VMM that closes all other
-    /// descriptors in the process in which it jails the device.
+    /// Returns the descriptors of the device and its session, for a VMM that closes all others in the process
+    /// in which it jails the device.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let mut all = self.session.descriptors();
         all.push(self.device.kick().as_fd().as_raw_fd());
@@ -205,10 +203,10 @@ impl Hypertrace {
         all
     }
 
-    /// Hides the device's mappings from processes that this process forks from now on: see
+    /// Hides the device's mappings from processes that this one forks from now on: see
     /// [`Memory::hide_from_children`]. A forked process must close the device's
-    /// [descriptors](Hypertrace::descriptors), and must not use or drop its copy of the device. A VMM that
-    /// daemonizes or jails this device after this point must not call this.
+    /// [descriptors](Hypertrace::descriptors), and must not use or drop its copy of the device. Not for a VMM
+    /// that daemonizes or jails this device after this call.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -216,7 +214,7 @@ impl Hypertrace {
         self.chip().memory().hide_from_children()
     }
 
-    /// Returns the device, which a VMM puts on a bus.
+    /// Returns the device, for a bus.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -231,8 +229,8 @@ impl Hypertrace {
         &self.session
     }
 
-    /// Returns the device for a snapshot of the machine, without config space. First drains the rings to this
-    /// session. Call this while no vCPU runs, and save guest RAM in the same pause.
+    /// Returns the device for a snapshot of the machine, without config space. Drains the rings to this
+    /// session first. Call this while no vCPU runs, and save guest RAM in the same pause.
     ///
     /// # Errors
     /// If the device's memory cannot be read.
@@ -245,14 +243,13 @@ impl Hypertrace {
     /// [`PciFunction::load`](crate::PciFunction::load) restores config space.
     ///
     /// # Errors
-    /// If `saved` belongs to another device or is impossible, or if this device has already recorded
-    /// something. In these cases the device is unchanged. If the host has no memory, the device has been
-    /// reset.
+    /// If `saved` belongs to another device or is impossible, or if this device has recorded something: the
+    /// device is unchanged then. Or if the host has no memory: the device was reset then.
     pub fn load(&self, saved: &Saved) -> Result<(), RestoreError> {
         self.chip().restore(&saved.chip, Some(&saved.memory))
     }
 
-    /// Ends the session. Call this when no vCPU runs any more.
+    /// Ends the session, when no vCPU runs any more.
     ///
     /// # Errors
     /// If the session cannot be written to its end. [`Hypertrace::end`] returns the summary even then.
@@ -261,8 +258,8 @@ impl Hypertrace {
         written.map(|()| summary)
     }
 
-    /// Ends the session, even if it cannot be written to its end: see [`Session::end`]. Call this when no
-    /// vCPU runs any more.
+    /// Ends the session when no vCPU runs any more, even if it cannot be written to its end: see
+    /// [`Session::end`].
     pub fn end(self) -> (Summary, Result<(), SessionError>) {
         self.stop().end()
     }
@@ -272,7 +269,7 @@ impl Hypertrace {
         self.stop().abandon();
     }
 
-    /// Drains the remaining records, and gives the device's counters to the session.
+    /// Drains the rest, and gives the session the device's counters.
     fn stop(self) -> Session {
         drop(self.monitor);
         let chip = self.device.chip();

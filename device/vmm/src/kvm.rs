@@ -2,7 +2,7 @@
 
 //! The KVM calls that the device needs.
 //!
-//! The calls use the VM's file descriptor, so this module does not depend on the version of a crate for KVM.
+//! The calls use the VM's descriptor, and so depend on no version of a crate for KVM.
 #![allow(unsafe_code)] // ioctl(2)
 
 use crate::vm::Vm;
@@ -25,7 +25,7 @@ const IOEVENTFD: libc::c_ulong = iow::<kvm_ioeventfd>(0x79);
 
 /// The [`Vm`] for KVM, which uses memory slots and ioeventfds.
 ///
-/// A `KvmVm` holds a descriptor of the VM, and the VM ends when its last descriptor is closed.
+/// A `KvmVm` holds a descriptor of the VM, which ends when the last one is closed.
 ///
 /// ```no_run
 /// use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig, kvm::KvmVm};
@@ -52,9 +52,8 @@ impl KvmVm {
     /// memory slots, from `first_slot` on.
     ///
     /// # Safety
-    /// `vm` is an open descriptor of a VM. Memory that is mapped by this value remains memory of this process
-    /// until it is unmapped, or until no vCPU of the VM runs any more, because the guest loads from this
-    /// memory and stores to it.
+    /// `vm` is an open descriptor of a VM. What is mapped by this value stays memory of this process until it
+    /// is unmapped, or until no vCPU of the VM runs any more: the guest loads and stores there.
     ///
     /// # Errors
     /// If the process has no descriptors left.
@@ -111,7 +110,7 @@ impl Vm for KvmVm {
     }
 
     fn unmap(&self, memory: &Mapping<'_>) {
-        // This call fails only if the slot does not exist.
+        // Fails only if the slot does not exist.
         let _ = self.set_slot(memory, 0);
     }
 
@@ -120,7 +119,7 @@ impl Vm for KvmVm {
     }
 
     fn disarm(&self, gpa: u64, eventfd: BorrowedFd<'_>) {
-        // This call fails only if the eventfd is not armed.
+        // Fails only if the eventfd is not armed.
         let _ = self.set_ioeventfd(gpa, eventfd, 1 << kvm_ioeventfd_flag_nr_deassign);
     }
 }

@@ -2,9 +2,9 @@
 
 //! The hypertrace device in a VMM.
 //!
-//! [`Hypertrace`] contains everything that a VMM needs for a guest: the session, the device with its memory
-//! and its eventfd, and the thread that drains the rings. The VMM implements four calls of its hypervisor as
-//! a [`Vm`], and puts the device on its bus.
+//! [`Hypertrace`] holds what a VMM needs for a guest: the session, the device with its memory and its
+//! eventfd, and the thread that drains the rings. The VMM implements its hypervisor's four calls as a [`Vm`],
+//! and puts the device on its bus.
 //!
 //! ```no_run
 //! use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig};

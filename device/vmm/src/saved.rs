@@ -11,14 +11,14 @@ use std::io::{self, Read, Write};
 
 /// The device in a snapshot of its machine: registers, config space and memory.
 ///
-/// A VMM that saves by serde makes this a field of its own state. In JSON, the memory is saved as decimal
-/// words. A VMM that writes a stream calls [`Saved::write`]. A saved device is as untrusted as a guest.
+/// A field of the state of a VMM that saves by serde; in JSON, memory is words in decimal. A VMM that writes
+/// a stream calls [`Saved::write`]. A saved device is as untrusted as a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Saved {
     /// State of the device.
     pub chip: ChipState,
-    /// State of the PCI function, if the device is one.
+    /// Config space, of a PCI function.
     pub pci: Option<SavedFunction>,
     /// The pages of the device's memory that a restored machine needs and that are not zero.
     pub memory: Vec<Pages>,
@@ -44,7 +44,7 @@ impl Saved {
     /// Reads a device of these sizes that [`Saved::write`] has written. Reads no bytes after it.
     ///
     /// # Errors
-    /// If the stream ends early, is longer than for any device of these sizes, or does not contain a device.
+    /// If the stream ends early, is too long for such a device, or contains none.
     pub fn read(from: &mut impl Read, geometry: &Geometry) -> io::Result<Saved> {
         let from = &mut from.take(most_bytes(geometry));
         let length = read_number(from)?;
@@ -74,10 +74,9 @@ pub struct SavedFunction {
     pub bars: Bars,
 }
 
-/// Returns the size in bytes of the longest stream, in which all texts of all clients differ and every other
-/// page is zero.
+/// Returns the size of the longest stream: all texts of all clients differ, and every other page is zero.
 fn most_bytes(geometry: &Geometry) -> u64 {
-    // Each text with its quotes, comma and index, and one page for registers, numbers and an escaped name.
+    // Texts with quotes, comma and index; registers, numbers and an escaped name.
     let client = (MAX_SCHEMAS * (MAX_TEXT + 16) + PAGE as usize) as u64;
     let memory = Memory::file_size(geometry);
     u64::from(geometry.clients) * client + memory + memory / PAGE * 16 + 2 * PAGE

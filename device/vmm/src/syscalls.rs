@@ -4,12 +4,11 @@
 //!
 //! A thread's filter needs [`RUNTIME`] and the lists for everything that the thread does. A new thread
 //! inherits the filter of the thread that starts it. So a thread that calls
-//! [`Hypertrace::start`](crate::Hypertrace::start) also needs the calls of the drain thread, and a thread
-//! that calls [`Session::serve_after`](crate::Session::serve_after) also needs the calls of the monitor.
+//! [`Hypertrace::start`](crate::Hypertrace::start) also needs the drain thread's calls, and one that calls
+//! [`Session::serve_after`](crate::Session::serve_after) the monitor's.
 //!
-//! glibc's allocator opens a file when the arena of a thread shrinks for the first time in a process. To keep
-//! arenas from shrinking, call `libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX)` before the first filter is
-//! installed.
+//! glibc's allocator opens a file when the arena of a thread shrinks for the first time in a process. Call
+//! `libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX)` before the first filter, so that arenas do not shrink.
 
 macro_rules! lists {
     ($($(#[$doc:meta])* $name:ident: $($call:ident)*;)*) => {
@@ -33,8 +32,7 @@ const fn without_prefix(call: &str) -> &str {
 }
 
 lists! {
-    /// Start of the device: its memory, eventfd and drain thread. Combine this list with one of the next
-    /// three.
+    /// Start of the device: memory, eventfd, drain thread. Besides one of the next three.
     START: SYS_memfd_create SYS_prlimit64 SYS_ftruncate SYS_fcntl SYS_eventfd2
         SYS_clone3 SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_getrandom SYS_clock_gettime SYS_write;
     /// Start of a session by [`Destination::Path`](crate::Destination::Path).
@@ -51,11 +49,10 @@ lists! {
     /// Drain thread of a session in a journal.
     DRAIN_JOURNAL: SYS_getrandom SYS_ppoll SYS_read SYS_sendto SYS_close SYS_prlimit64
         SYS_clock_gettime;
-    /// Event loop of the VMM that drains by the adapter for `event-manager`. Combine this list with one of
-    /// the lists for drain threads.
+    /// Event loop of a VMM that drains by the adapter for `event-manager`, besides a list for drain threads.
     EVENT_LOOP: SYS_timerfd_settime SYS_epoll_ctl SYS_epoll_wait SYS_epoll_pwait SYS_write;
-    /// Reset, save, load and finish of the device. Combine this list with one of the lists for drain threads,
-    /// because these calls drain on the calling thread.
+    /// Reset, save, load and finish of the device, besides a list for drain threads, because these drain on
+    /// the calling thread.
     RESET_SAVE_FINISH: SYS_fallocate SYS_pread64 SYS_pwrite64 SYS_write;
     /// [`attach`](crate::attach), on a thread that already has its filter.
     ATTACH: SYS_getpid SYS_gettid SYS_write;
@@ -73,8 +70,8 @@ lists! {
     /// `snapshot` and `trace-file set`.
     MONITOR: SYS_ppoll SYS_accept4 SYS_ioctl SYS_recvfrom SYS_sendto SYS_close SYS_clock_nanosleep SYS_clock_gettime
         SYS_getrandom;
-    /// Every thread, for memory, locks and its end, as Rust and the C library need them. Builds with debug
-    /// assertions call `fcntl` at each close.
+    /// Every thread: memory, locks and its end, by Rust and the C library. Builds with debug assertions call
+    /// `fcntl` at each close.
     RUNTIME: SYS_fcntl SYS_futex SYS_mmap SYS_mremap SYS_munmap SYS_madvise SYS_mprotect SYS_brk
         SYS_rt_sigprocmask SYS_sigaltstack SYS_rseq SYS_exit;
 }

@@ -54,8 +54,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A machine that remembers the regions that are mapped and the doorbells that are armed. All clones refer to
-/// the same machine.
+/// A machine that keeps what is mapped and armed. Clones are the same machine.
 #[derive(Clone, Debug, Default)]
 pub struct FakeVm(Arc<Mutex<Placed>>);
 
@@ -75,7 +74,7 @@ struct Mapped {
 }
 
 impl Placed {
-    /// Returns the mapping that contains an address, and the offset of the address in the mapping's file.
+    /// Returns the mapping at an address, and the address's offset in the file.
     fn at(&self, gpa: u64) -> Option<(&Mapped, u64)> {
         let (base, mapped) = self.mapped.range(..=gpa).next_back()?;
         (gpa - base < mapped.size).then(|| (mapped, mapped.file_offset + (gpa - base)))
@@ -122,7 +121,7 @@ impl Vm for FakeVm {
         let overlaps =
             |(base, other): (&u64, &Mapped)| gpa < base + other.size && *base < gpa + size;
         if placed.mapped.iter().any(overlaps) {
-            // KVM refuses overlapping slots with the same error.
+            // As KVM does.
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let file = Arc::clone(file);
@@ -184,7 +183,7 @@ impl<'a> FakeGuest<'a> {
         bus: &'a dyn Bus,
         base: u64,
     ) -> Result<FakeGuest<'a>, ConfigError> {
-        // The config page is at the beginning of the window, and tells where the other regions are.
+        // The config page is at the beginning of the window, and the other regions follow from it.
         let guest = FakeGuest::at_bars(vm, bus, [base; 4])?;
         let bases = Region::ALL.map(|region| base + guest.geometry.window_offset(region));
         Ok(FakeGuest { bases, ..guest })
@@ -273,14 +272,14 @@ impl<'a> FakeGuest<'a> {
     }
 }
 
-/// A copy of a client's memory, on which the guest works before it stores the changes.
+/// A copy of a client's memory, whose changes are stored later.
 struct Copy<'a> {
     guest: &'a FakeGuest<'a>,
     client: u32,
-    /// Offset of the client's memory in the region `Rings`.
+    /// Offset in the region.
     begin: u64,
     words: Vec<AtomicU64>,
-    /// Values of the words in the device's memory when the copy was made.
+    /// Words when the copy was made.
     before: Vec<u64>,
 }
 
@@ -309,7 +308,7 @@ impl<'a> Copy<'a> {
         Producer::lease(self.memory(), state, lease, false)
     }
 
-    /// Stores all words that have changed: first ring and schema log, then the pages, and head last.
+    /// Stores what has changed: the pages after the rest, and head last.
     fn write_back(&self) {
         let page = (PAGE / WORD) as usize;
         let changed = |at: &usize| self.words[*at].load(Relaxed) != self.before[*at];

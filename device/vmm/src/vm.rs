@@ -9,11 +9,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// A virtual machine, as the device needs it. With the feature `kvm`, [`kvm::KvmVm`](crate::kvm::KvmVm)
-/// implements this trait for KVM. The thread that starts, moves or resets the device makes the calls, one at
-/// a time for each function, and holds no lock of the device.
+/// A virtual machine, as the device needs it. [`kvm::KvmVm`](crate::kvm::KvmVm) (feature `kvm`) implements it
+/// for KVM. The thread that starts, moves or resets the device makes the calls, one at a time for each
+/// function, and holds no lock of the device.
 ///
-/// A region that is not mapped and a doorbell that is not armed trap, which is slower, but not an error.
+/// A region that is not mapped and a doorbell that is not armed trap: slower, but no error.
 pub trait Vm: Send + Sync {
     /// Maps memory of this process into the guest: KVM_SET_USER_MEMORY_REGION, with KVM_MEM_READONLY if the
     /// guest may only read the memory.
@@ -22,8 +22,8 @@ pub trait Vm: Send + Sync {
     /// If the hypervisor refuses, or cannot map memory read-only.
     fn map(&self, memory: &Mapping<'_>) -> io::Result<()>;
 
-    /// Removes the mapping of this region, if there is one, but never another mapping at the same address.
-    /// The device also calls this after the hypervisor has refused a mapping.
+    /// Removes the region's mapping, if there is one, but no other mapping at this address. Also called after
+    /// a mapping that was refused.
     fn unmap(&self, memory: &Mapping<'_>);
 
     /// Makes stores of any length at `gpa` signal the eventfd: KVM_IOEVENTFD without a datamatch.
@@ -44,7 +44,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Makes a device from a chip, which may have any sink, and the eventfd of the chip's waker.
+    /// Makes a device from a chip with any sink, and the eventfd of the chip's waker.
     pub fn new(chip: Arc<Chip>, kick: Kick) -> Device {
         Device { chip, kick }
     }
@@ -71,7 +71,7 @@ impl Device {
         self.chip.doorbell(region, gpa).map_or(Ok(()), |gpa| vm.arm(gpa, self.kick.as_fd()))
     }
 
-    /// Undoes [`Device::place`], even if it has failed halfway.
+    /// Undoes [`Device::place`], complete or not.
     pub fn remove(&self, vm: &dyn Vm, region: Region, gpa: u64) {
         if let Some(memory) = self.chip.mapping(region, gpa) {
             vm.unmap(&memory);
@@ -82,7 +82,7 @@ impl Device {
     }
 
     /// Places all regions in one window at `base`, for a VMM without PCI. `base` is a multiple of 4 KiB
-    /// outside of RAM. The VMM adds `hypertrace.mmio=` and the address to the guest's kernel command line.
+    /// outside of RAM. The guest's kernel command line gets `hypertrace.mmio=` and the address.
     ///
     /// A region that the hypervisor cannot map (`ErrorKind::Unsupported`) traps.
     ///
@@ -92,8 +92,8 @@ impl Device {
         self.place_window_with(vm, |_| Ok(base)).map(|(_, window)| window)
     }
 
-    /// Places all regions in one window, like [`Device::place_window`], at the address that `allocate`
-    /// returns. The argument of `allocate` is the window's size in bytes. Returns the address and the window.
+    /// Places all regions in one window like [`Device::place_window`], at the address that `allocate` returns
+    /// for a size in bytes. Returns the address, too.
     ///
     /// # Errors
     /// If `allocate` fails, or the hypervisor refuses.
@@ -107,7 +107,7 @@ impl Device {
         let gpa = |region| base + self.chip.geometry().window_offset(region);
         for region in Region::ALL {
             match self.place(vm, region, gpa(region)) {
-                // A region that is not supported traps.
+                // An unsupported region traps.
                 Err(why) if why.kind() != io::ErrorKind::Unsupported => {
                     Region::ALL.into_iter().for_each(|region| self.remove(vm, region, gpa(region)));
                     return Err(why);
@@ -123,16 +123,15 @@ impl Device {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Bars {
-    /// The address of each BAR, in the order of [`Region::ALL`]. The BARs have these addresses at first and
-    /// after each reset.
+    /// The address of each BAR at first and after each reset, in the order of [`Region::ALL`].
     At([u64; 4]),
-    /// A range of the host bridge that belongs to the function. The guest places the BARs within this range.
+    /// The function's range of the host bridge, in which the guest places the BARs.
     Within(Range<u64>),
 }
 
 impl Bars {
-    /// Returns the numbers of this bus that a restored state must not change. A wider range would let the
-    /// guest place BARs outside of the bus's range.
+    /// Returns what a restored state must not change: a wider range would let the guest place BARs outside of
+    /// the bus's.
     pub(crate) fn fixed(&self) -> [(&'static str, u64); 3] {
         let (entries, range) = match self {
             Bars::At(bases) => (bases.len() as u64, 0..0),
@@ -145,7 +144,7 @@ impl Bars {
         ]
     }
 
-    /// Returns whether the bus has the BAR of this region at `gpa`, where the BAR takes `size` bytes.
+    /// Returns whether the bus has this BAR of `size` bytes at `gpa`.
     pub(crate) fn contain(&self, region: Region, gpa: u64, size: u64) -> bool {
         match self {
             Bars::At(bases) => bases[region as usize] == gpa,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The PCI function on `vm-device` buses: the BARs as an MMIO device, and config space as ports.
+//! The PCI function on `vm-device` buses: BARs as MMIO, config space by ports.
 
 use crate::function::PciFunction;
 use std::sync::Arc;
@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vm_device::bus::{MmioAddress, MmioAddressOffset, PioAddress, PioAddressOffset};
 use vm_device::{DeviceMmio, DevicePio};
 
-/// The device takes the whole MMIO range of the host bridge. The guest chooses the addresses of the BARs
-/// within this range.
+/// For the whole MMIO range of the host bridge, in which the guest places the BARs.
 impl DeviceMmio for PciFunction {
     fn mmio_read(&self, base: MmioAddress, offset: MmioAddressOffset, data: &mut [u8]) {
         data.fill(0);
@@ -50,13 +49,12 @@ impl ConfigPorts {
         self.address.load(Relaxed)
     }
 
-    /// Sets CONFIG_ADDRESS: to the address of the snapshot at a restore, or to 0 at a reset.
+    /// Sets CONFIG_ADDRESS: to that of the snapshot at a restore, to 0 at a reset.
     pub fn set_address(&self, address: u32) {
         self.address.store(address, Relaxed);
     }
 
-    /// Returns the offset in config space of an access at port offset `at`, if the access is for the
-    /// function.
+    /// Returns the config offset of an access at port offset `at`, if it is for the function.
     fn target(&self, at: u16) -> Option<u64> {
         let address = self.address.load(Relaxed);
         let ours = address & !0xff == ENABLE | self.device;
@@ -85,7 +83,7 @@ impl DevicePio for ConfigPorts {
         } else if offset >= CONFIG_DATA
             && let Some(target) = self.target(offset)
         {
-            // The result is ignored, because the bus has the whole range of the bridge and moves no BARs.
+            // The bus has the whole range of the bridge, so it moves no BARs.
             self.function.config_write(target, data);
         }
     }
