@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A thread that reads a recording, while the consumer works on the caller's thread: both take about as long.
+//! A thread that reads a recording while the consumer works on the caller's thread. Reading and consuming
+//! take about as long.
 
 use crate::error::Error;
 use crate::event::{
@@ -17,25 +18,25 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::{mem, panic, thread};
 
-/// Entries of a batch.
+/// Maximum number of entries of a batch.
 const MAX_ENTRIES: usize = 1024;
-/// Bytes of the fields of a batch, after which it takes no further entry.
+/// Size of the fields of a batch in bytes, from which the batch takes no further entry.
 const MAX_BYTES: usize = 256 << 10;
-/// Batches between the threads.
+/// Maximum number of filled batches that wait for the consumer.
 const MAX_BATCHES: usize = 2;
-/// Slots for those who record events.
+/// Number of slots of `last`.
 const SLOTS: usize = 64;
 
 /// Entries in order, with copies of their fields.
 #[derive(Debug, Default)]
 struct Batch {
     entries: Vec<Kept>,
-    /// Payloads of sessions' events.
+    /// Payloads of the events of sessions.
     words: Vec<u64>,
-    /// Records of kernels, and texts of `trace_printk`.
+    /// Records of kernels' traces, and texts of `trace_printk`.
     bytes: Vec<u8>,
     recorders: Vec<Recorder>,
-    /// By bits of the source's number, the index of the last recorder.
+    /// Index of the last recorder by the source's number modulo [`SLOTS`].
     last: Vec<usize>,
     rare: Vec<Rare>,
 }
@@ -46,7 +47,7 @@ enum Kept {
     Lost(Box<Lost>),
 }
 
-/// What each event has, in few bytes: they go from one CPU's cache to the other's.
+/// What each event has, in few bytes, because they go from one CPU's cache to another's.
 #[derive(Debug)]
 struct KeptEvent {
     ts_ns: i64,
@@ -58,7 +59,7 @@ struct KeptEvent {
     /// Place of a session's payload in `words`, or of a kernel's record in `bytes`.
     begin: u32,
     len: u32,
-    /// Index of what is rare, counted from 1; 0: nothing is.
+    /// Index of the event's rare values, counted from 1; 0 if there are none.
     rare: u32,
     trace: u32,
     flags: u16,
@@ -72,7 +73,7 @@ struct Recorder {
     thread: Option<Thread>,
 }
 
-/// What few events have.
+/// Values that few events have.
 #[derive(Debug)]
 struct Rare {
     ticks: Option<u64>,
@@ -97,7 +98,7 @@ impl Batch {
         self.entries.len() >= MAX_ENTRIES || bytes >= MAX_BYTES
     }
 
-    /// Adds an entry. Events of function traces are not for batches.
+    /// Adds an entry. Events of function traces are left out: the caller must not read those ahead.
     fn push(&mut self, entry: &EntryRef<'_>, needs: &Needs) {
         let event = match entry {
             EntryRef::Event(event) => event,
@@ -132,7 +133,7 @@ impl Batch {
         }));
     }
 
-    /// Returns the index of who recorded an event.
+    /// Returns the index of the recorder of an event.
     fn recorder(&mut self, event: &EventRef<'_>) -> usize {
         let new = self.recorders.len();
         self.last.resize(SLOTS, usize::MAX);
@@ -146,7 +147,7 @@ impl Batch {
         *last
     }
 
-    /// Hands over the entries, until the consumer wants no more.
+    /// Hands over the entries until the consumer wants no more.
     fn hand_over(
         &self,
         recording: &Recording,
@@ -154,7 +155,7 @@ impl Batch {
     ) -> ControlFlow<()> {
         self.entries.iter().try_for_each(|entry| match entry {
             Kept::Lost(lost) => give(EntryRef::Lost((**lost).clone())),
-            // The recording has what described the event when it was read.
+            // The recording still has the class or format that described the event when it was read.
             Kept::Event(event) => match self.event(recording, event) {
                 Some(event) => give(EntryRef::Event(event)),
                 None => ControlFlow::Continue(()),
@@ -199,7 +200,7 @@ impl Batch {
     }
 }
 
-/// Appends values. Returns where they are.
+/// Appends values. Returns their range.
 fn append<T: Copy>(to: &mut Vec<T>, values: &[T]) -> Range<usize> {
     let begin = to.len();
     to.extend_from_slice(values);
@@ -207,14 +208,14 @@ fn append<T: Copy>(to: &mut Vec<T>, values: &[T]) -> Range<usize> {
 }
 
 impl Recording {
-    /// Returns whether its events can be read ahead, and there is a CPU for it.
+    /// Returns whether the recording's events can be read ahead, and there is a CPU for it.
     pub(crate) fn can_be_read_ahead(&self, needs: &Needs) -> bool {
         let has_functions = !self.functions.is_empty() && !needs.without_functions;
         !has_functions && thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)
     }
 
-    /// Reads as [`Recording::read`] does, on another thread than the consumer's. Returns `None`, before it gives an entry, if the
-    /// system makes no thread.
+    /// Reads as [`Recording::read`] does, but on another thread than the consumer's. Returns `None`, before
+    /// it gives an entry, if the system cannot make a thread.
     pub(crate) fn read_ahead<E: From<Error>>(
         &self,
         needs: &Needs,
@@ -240,22 +241,22 @@ impl Recording {
                 if batch.hand_over(self, &mut give).is_break() {
                     break;
                 }
-                // The reader may have ended.
+                // Sending fails if the reader has ended, which is no fault.
                 let _ = back.send(batch);
             }
-            // The reader ends when nobody takes its batches.
+            // Without a receiver, the reader's next send fails and the reader ends.
             drop(batches);
             let read = reader.join().unwrap_or_else(|reason| panic::resume_unwind(reason));
             Some(read.map_err(E::from).and_then(|(warnings, read)| match end {
                 None => read.map_err(E::from).map(|()| warnings),
-                // Damage and faults after the last entry that was wanted are none of the consumer's.
+                // Damage and faults after the last entry that the consumer wanted do not concern it.
                 Some(Ok(())) if !warnings.is_empty() => Ok(self.warnings_up_to(given, needs)?),
                 Some(ended) => ended.map(|()| warnings),
             }))
         })
     }
 
-    /// Returns the faults that a reader knows after so many entries.
+    /// Returns the faults that are known after reading so many entries.
     fn warnings_up_to(&self, entries: u64, needs: &Needs) -> Result<Vec<Warning>, Error> {
         let mut timeline = self.timeline(needs)?;
         for _ in 0..entries {
@@ -265,7 +266,8 @@ impl Recording {
     }
 }
 
-/// Fills batches with the entries, until nobody takes them. Returns the faults so far, and the error that ended the reading.
+/// Fills batches with the entries until nobody takes the batches. Returns the faults so far, and the error
+/// that ended the reading.
 fn fill(
     mut timeline: Timeline<'_>,
     needs: &Needs,
@@ -287,7 +289,7 @@ fn fill(
             }
         }
     };
-    // Nobody may be left to take the last entries.
+    // Sending fails if the consumer has ended, which is no fault.
     let _ = full.send(batch);
     (timeline.warnings(), read)
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Functions that are compiled into programs: a program's own events `function_entry` and `function_exit` have addresses.
+//! Functions that are compiled into programs: a program's own events `function_entry` and `function_exit`
+//! hold their addresses.
 
 use crate::error::{Error, Result};
 use crate::event::{EntryRef, EventRef};
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 /// Name of the event that says where a file of code is in a process.
 const MODULE: &str = "function_module";
 
-/// Most functions whose names are kept for their next event.
+/// Maximum number of functions whose names are kept for later events.
 const MAX_KEPT: usize = 1 << 16;
 
 /// Functions of a file.
@@ -22,10 +23,10 @@ const MAX_KEPT: usize = 1 << 16;
 pub struct Module {
     /// Name of the file.
     pub name: String,
-    /// Its functions.
+    /// Functions of the file.
     pub symbols: Symbols,
-    /// Whether an event `function_module` of a file of this name says where it was: then the functions have their
-    /// addresses in the file.
+    /// Whether the functions still have their addresses in the file. An event `function_module` of a file of
+    /// this name then moves them to their place in the process.
     pub is_in_file: bool,
 }
 
@@ -33,7 +34,7 @@ impl Module {
     /// Reads the functions of a file. Without an offset, their addresses are those in the file.
     ///
     /// # Errors
-    /// If it has none; the message says why.
+    /// If the file has no functions. The message says why.
     pub fn read(source: &Source) -> Result<Module> {
         let name = source.path.file_name().unwrap_or(source.path.as_os_str());
         let name = name.to_string_lossy().into_owned();
@@ -50,9 +51,9 @@ pub fn has_functions(session: &Session) -> bool {
 /// Entry or exit of a function, with its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// It is entered.
+    /// The function at this address is entered.
     Entry(u64),
-    /// It is left.
+    /// The function at this address is left.
     Exit(u64),
 }
 
@@ -65,7 +66,7 @@ impl Call {
             EXIT => Call::Exit,
             _ => return None,
         };
-        // A program may have an event of its own with this name.
+        // A program may have another event of this name, so the field's name is checked.
         match event.fields.iter().next() {
             Some((name, ValueRef::Unsigned(address) | ValueRef::Hex(address)))
                 if **name == *"address" =>
@@ -77,8 +78,8 @@ impl Call {
     }
 }
 
-/// Moves the functions of a file to where an event says that they are. Returns false for other events. The first process
-/// with the file decides: a directory has one place for a file.
+/// Moves the functions of a file to the place that an event gives. Returns false for other events. The first
+/// process with the file decides, because a file has one place in a recording.
 pub fn place(modules: &mut [Module], event: &EventRef<'_>) -> bool {
     if &**event.name != MODULE || event.source.client.is_none() {
         return false;
@@ -113,7 +114,8 @@ impl FunctionNames {
         FunctionNames { modules, kept: HashMap::new() }
     }
 
-    /// Returns the entry, with the name of the function that it enters or leaves. All entries are due here, in their order.
+    /// Returns the entry, with the name of the function that it enters or leaves. The caller must pass all
+    /// entries, in their order.
     pub fn named<'a>(&'a mut self, entry: EntryRef<'a>) -> EntryRef<'a> {
         match entry {
             EntryRef::Event(event) => {
@@ -123,8 +125,8 @@ impl FunctionNames {
         }
     }
 
-    /// Returns the name of the function that an event enters or leaves. Other events may say where the files are: all
-    /// are due here, in their order.
+    /// Returns the name of the function that an event enters or leaves. Other events may say where the files
+    /// are, so the caller must pass all events, in their order.
     fn name(&mut self, event: &EventRef<'_>) -> Option<&FunctionName> {
         if self.modules.is_empty() {
             return None;

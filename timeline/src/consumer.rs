@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Who takes what a recording has.
+//! The trait of whoever takes what a recording holds.
 
 use crate::compiled::FunctionNames;
 use crate::error::Error;
@@ -10,8 +10,8 @@ use crate::recording::Recording;
 use crate::regions::{Begins, Options, Region, Regions, ThreadInterval};
 use hypertrace_format::error::Warning;
 
-/// An exporter or a printer: it takes the events, losses, intervals or regions of a recording one by one. A method that a consumer
-/// does not define ignores what it is given.
+/// An exporter or a printer, which takes the events, losses, intervals or regions of a recording one by one.
+/// A method that a consumer does not define ignores what it is given.
 ///
 /// ```
 /// use hypertrace_timeline::regions::Region;
@@ -31,29 +31,30 @@ use hypertrace_format::error::Warning;
 /// }
 /// ```
 pub trait Consumer {
-    /// Why it cannot go on.
+    /// Why the consumer cannot go on.
     type Error: From<Error>;
 
-    /// Takes the next event, or the next place where events were lost, in order of time. Returns whether more is wanted. What a
-    /// kernel's buffer of all threads' scheduling lost is in [`Regions::warnings`] alone.
+    /// Takes the next event, or the next place where events were lost, in order of time. Returns whether the
+    /// consumer wants more. Losses of a kernel's buffer of all threads' scheduling appear only in
+    /// [`Regions::warnings`].
     ///
     /// # Errors
-    /// The first one ends the reading.
+    /// The first error ends the reading.
     fn entry(&mut self, _: &EntryRef<'_>) -> Result<bool, Self::Error> {
         Ok(true)
     }
 
-    /// Takes what a thread did for some time: the intervals of a thread in order of time, those of several threads as they
-    /// become known.
+    /// Takes what a thread did for some time. The intervals of one thread come in order of time, those of
+    /// several threads as they become known.
     ///
     /// # Errors
-    /// After the first one it gets no more intervals.
+    /// After the first error the consumer gets no more intervals.
     fn interval(&mut self, _: &ThreadInterval<'_>) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// Takes the next region in the order of [`Regions::by_begin`], with the event that begins it. Returns whether more is
-    /// wanted.
+    /// Takes the next region in the order of [`Regions::by_begin`], with the event that begins the region.
+    /// Returns whether the consumer wants more.
     ///
     /// # Errors
     /// The first one ends the reading.
@@ -72,9 +73,10 @@ impl<E: From<Error>, F: FnMut(&EntryRef<'_>) -> Result<bool, E>> Consumer for F 
 }
 
 impl Recording {
-    /// Reads the recording, and gives the consumer the events that it needs, and all losses, until the consumer wants no more.
-    /// Returns the faults of inputs that could be read all the same. Where there are several CPUs, another thread reads, up to
-    /// some thousand events ahead of the consumer, which has the caller's thread.
+    /// Reads the recording, and gives the consumer all losses and the events that it needs, until the
+    /// consumer wants no more. Returns the faults of inputs that could be read all the same. If there are
+    /// several CPUs, another thread reads up to some thousand events ahead of the consumer, which runs on the
+    /// caller's thread.
     ///
     /// # Errors
     /// If an input is damaged, after the events before the damage; or an error of the consumer.
@@ -102,8 +104,8 @@ impl Recording {
         Ok(timeline.warnings())
     }
 
-    /// Finds the regions, as [`Regions::of`] does, and hands over what all threads of the sessions did meanwhile:
-    /// [`Consumer::interval`]. [`Regions::lanes`] does not have these intervals then.
+    /// Finds the regions, as [`Regions::of`] does, and hands over what all threads of the sessions did
+    /// meanwhile: [`Consumer::interval`]. [`Regions::lanes`] then lacks these intervals.
     ///
     /// # Errors
     /// If a stream or a trace is damaged, or an error of the consumer.
@@ -122,12 +124,13 @@ impl Recording {
         taken.map(|()| regions)
     }
 
-    /// Hands over the regions that were found, each with the event that begins it, until the consumer wants no more:
-    /// [`Consumer::region`]. [`Consumer::entry`] gets the events that say which thread has a client from then on. Who needs
-    /// neither iterates over [`Regions::by_begin`]: the same regions in the same order.
+    /// Hands over the regions that were found, each with the event that begins it, until the consumer wants
+    /// no more: [`Consumer::region`]. [`Consumer::entry`] gets the events that say which thread holds a
+    /// client from then on. A caller that needs neither the events of regions nor the holders iterates over
+    /// [`Regions::by_begin`]: the same regions in the same order.
     ///
-    /// Which regions count is known at the end of the recording alone, and memory is for the regions and not for the fields of
-    /// their events: so the events are read a second time, of those that begin regions.
+    /// Which regions count is known only at the end of the recording, and memory holds the regions but not
+    /// the fields of their events. So the events that begin regions are read a second time.
     ///
     /// # Errors
     /// If a stream is damaged, or an error of the consumer.

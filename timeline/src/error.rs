@@ -17,7 +17,7 @@ pub enum Error {
     NotASession {
         /// The path that was given.
         path: PathBuf,
-        /// Kind of thing that the path is instead, and what to do.
+        /// Kind of the thing at the path, and what to do.
         why: String,
     },
     /// `session.json` breaks a rule.
@@ -40,7 +40,7 @@ pub enum Error {
         /// Value that was found.
         found: String,
     },
-    /// A file that was given as a trace of a kernel is something else.
+    /// A file that was given as a trace of a kernel is no such trace.
     #[error("{}: not a trace.dat of trace-cmd, but {found}", path.display())]
     NotATrace {
         /// The file.
@@ -53,10 +53,10 @@ pub enum Error {
     NotSupported {
         /// The file.
         path: PathBuf,
-        /// The form, and what to do.
+        /// Form of the trace, and what to do.
         why: String,
     },
-    /// A kernel's trace is not of the boot in which its session was recorded.
+    /// A kernel's trace was recorded in another boot than its session.
     #[error(
         "{}: recorded in another boot than the session beside it: move it away, or show it alone",
         path.display()
@@ -68,25 +68,25 @@ pub enum Error {
     /// A trace cannot be put on the clock of a session's guest.
     #[error("{}: cannot be put on the clock of the guest in {}: {why}", path.display(), session.display())]
     NoGuestClock {
-        /// The trace.
+        /// Path of the trace.
         path: PathBuf,
-        /// The session.
+        /// Directory of the session.
         session: PathBuf,
-        /// Reason.
+        /// Why the trace cannot be put on that clock.
         why: String,
     },
     /// Recordings of guests' kernels in a session are not read.
     #[error("{why}")]
     GuestKernels {
-        /// Reason.
+        /// Why the recordings are not read.
         why: String,
-        /// Whether it is that they have not ended yet.
+        /// Whether the reason is that the recordings have not ended yet.
         is_coming: bool,
     },
-    /// A trace is of the guest of a session that was not given, too.
+    /// A trace was recorded by the guest of a session that was not given.
     #[error("{}: recorded by the guest of {}, which is not read", path.display(), session.display())]
     NotGiven {
-        /// The trace.
+        /// Path of the trace.
         path: PathBuf,
         /// Directory of the session.
         session: PathBuf,
@@ -97,9 +97,9 @@ pub enum Error {
         path.display(), other.display()
     )]
     AnotherHost {
-        /// The function trace.
+        /// Path of the function trace.
         path: PathBuf,
-        /// The other recording.
+        /// Path of the other recording.
         other: PathBuf,
     },
     /// A function trace cannot be read.
@@ -110,7 +110,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// Cause.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -138,7 +138,7 @@ impl Error {
         }
     }
 
-    /// Returns a conversion for `map_err`: of the rule that a description breaks.
+    /// Returns a conversion for `map_err`, from the rule that a description breaks.
     pub(crate) fn description(path: &Path) -> impl Fn(String) -> Error + '_ {
         |why| Error::Description { path: path.to_owned(), why: of_contents(&why) }
     }

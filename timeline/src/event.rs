@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Entries of a timeline: events, and places where some were lost.
+//! Entries of a timeline: events, and places where events were lost.
 
 use crate::clock::{FRACTION, GuestReading};
 use crate::format;
@@ -11,7 +11,7 @@ use hypertrace_abi::ring::Losses;
 use hypertrace_abi::schema::Shape;
 use std::sync::Arc;
 
-/// The next item of the timeline, valid until the one after it is read.
+/// The next item of the timeline, valid until the reader reads the item after it.
 #[derive(Debug)]
 pub enum EntryRef<'a> {
     /// An event.
@@ -21,7 +21,7 @@ pub enum EntryRef<'a> {
 }
 
 impl EntryRef<'_> {
-    /// Returns its Unix time in nanoseconds, if it is known.
+    /// Returns the Unix time of the entry in nanoseconds, if it is known.
     pub fn ts_ns(&self) -> Option<i64> {
         match self {
             EntryRef::Event(event) => Some(event.ts_ns),
@@ -30,19 +30,22 @@ impl EntryRef<'_> {
     }
 }
 
-/// An event on the timeline. The bound on the error of its time is computed once somebody asks for it ([`EventRef::bound_ns`]).
+/// An event on the timeline. The bound on the error of its time is computed when [`EventRef::bound_ns`] is
+/// called.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EventRef<'a> {
-    /// Unix time, nanoseconds. If there are `ticks`, these in its place: an order within the trace, and no time.
+    /// Unix time in nanoseconds. If `ticks` is `Some`, this field has the ticks too: they give an order
+    /// within the trace, and no time.
     pub ts_ns: i64,
-    /// Time of an event of a kernel's trace, in ticks of its clock, if the length of a tick is not known.
+    /// Time of an event of a kernel's trace in ticks of the trace's clock, if the length of a tick is not
+    /// known.
     pub ticks: Option<u64>,
-    /// Who recorded it; of an event that a vCPU's thread recorded for a client, the client.
+    /// Who recorded the event. If a vCPU's thread recorded the event for a client, the client.
     pub source: &'a Arc<Source>,
     /// Name of the event.
     pub name: &'a Arc<str>,
-    /// Fields, decoded while they are iterated over.
+    /// Fields of the event, decoded while they are iterated over.
     pub fields: Fields<'a>,
     /// Flags of the record.
     pub flags: u16,
@@ -50,36 +53,39 @@ pub struct EventRef<'a> {
     pub kind: EventKind,
     /// Words of a reference point that a vCPU thread recorded.
     pub reference: Option<Reference>,
-    /// Thread of the host that recorded the event, if it is known: of a kernel's event, of the VMM's, and of a program's without
-    /// a VMM.
+    /// Thread of the host that recorded the event, if it is known: for events of a kernel, of the VMM, and of
+    /// a program without a VMM.
     pub thread: Option<Thread>,
-    /// Name of the function that it enters or leaves, where that is compiled in and not among the fields.
+    /// Name of the function that the event enters or leaves, if the function is compiled in and its name is
+    /// not among the fields.
     pub function: Option<&'a FunctionName>,
-    /// Reading of a guest's clock that the time is from.
+    /// Reading of a guest's clock from which the time was computed.
     pub(crate) reading: Option<GuestReading<'a>>,
     pub(crate) bound: Bound,
-    /// Index of the kernel's trace that it is from, among those of the timeline; 0 for others.
+    /// Index of the kernel's trace that holds the event, among the traces of the timeline; 0 for other
+    /// events.
     pub(crate) trace: usize,
 }
 
-/// The bound on the error of an event's time. To compute it takes longer than to map the time.
+/// The bound on the error of an event's time. Computing the bound takes longer than mapping the time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound {
-    /// In nanoseconds.
+    /// The bound in nanoseconds.
     Known(Option<u64>),
-    /// What the constraints of a guest's clock allow for the event's reading. `host` is the host time by the map, `late` by how
-    /// much later the event is shown, `rest` the part of a nanosecond that the time shown leaves out, all in units of
-    /// 1/[`FRACTION`] ns. The place of the session adds its own error, `margin_ns`.
+    /// What the constraints of a guest's clock allow for the event's reading. `host` is the host time by the
+    /// map, `late` is how much later the event is shown, and `rest` is the part of a nanosecond that the time
+    /// shown leaves out, all in units of 1/[`FRACTION`] ns. `margin_ns` is the error of the session's place,
+    /// which adds to the bound.
     OfReading { host: i64, late: u64, rest: u64, margin_ns: u64 },
 }
 
 impl Bound {
-    /// Makes one of a bound in units.
+    /// Makes a bound from units of 1/[`FRACTION`] ns.
     pub fn of(units: Option<u64>, rest: u64) -> Bound {
         Bound::Known(units.map(|units| nanoseconds(units, rest)))
     }
 
-    /// Returns the bound of a session that is placed with this error.
+    /// Returns the bound if the session's place has this error.
     pub fn with_margin(self, margin_ns: Option<u64>) -> Bound {
         match (self, margin_ns) {
             (_, None) => Bound::Known(None),
@@ -103,7 +109,8 @@ impl Bound {
     }
 }
 
-/// Converts a bound to whole nanoseconds. The part of a nanosecond that the time shown leaves out is an error, too.
+/// Converts a bound to whole nanoseconds. The part of a nanosecond that the time shown leaves out is an error
+/// too.
 fn nanoseconds(units: u64, rest: u64) -> u64 {
     let units = if units > 0 { units.saturating_add(rest) } else { 0 };
     units.div_ceil(FRACTION.unsigned_abs())
@@ -115,7 +122,7 @@ impl<'a> EventRef<'a> {
         self.bound.ns(self.reading)
     }
 
-    /// Returns the index of the kernel's trace that it is from, among those of the timeline.
+    /// Returns the index of the kernel's trace that holds the event, among the traces of the timeline.
     pub fn kernel_trace(&self) -> Option<usize> {
         (self.kind == EventKind::Kernel).then_some(self.trace)
     }
@@ -125,7 +132,7 @@ impl<'a> EventRef<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a>(pub(crate) Encoded<'a>);
 
-/// The bytes of the fields, and their layout.
+/// The bytes of the fields, and the layout of the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Encoded<'a> {
     /// The payload of a record of a session.
@@ -139,7 +146,7 @@ pub(crate) enum Encoded<'a> {
 /// The payload of a session's record, and its class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
-    /// Dense id of the class in its session.
+    /// Dense id of the event's class in its session.
     pub class: u32,
     pub names: &'a [Arc<str>],
     pub shape: &'a Shape,
@@ -147,7 +154,7 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Returns the dense id of a session's event.
+    /// Returns the dense id of the class, if the event is of a session.
     pub(crate) fn class(&self) -> Option<u32> {
         match self.0 {
             Encoded::Record(record) => Some(record.class),
@@ -155,7 +162,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Returns the fields of a kernel's record.
+    /// Returns the fields of a kernel's record, if the event is of a kernel.
     pub(crate) fn kernel(&self) -> Option<format::Fields<'a>> {
         match self.0 {
             Encoded::Kernel(fields) => Some(fields),
@@ -163,7 +170,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Returns whether there is no field.
+    /// Returns whether the event has no field.
     pub fn is_empty(&self) -> bool {
         match self.0 {
             Encoded::Record(record) => record.names.is_empty(),
@@ -184,8 +191,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// An iterator over the fields of an event in whichever encoding. A chain of three iterators would ask each of them for
-/// every field.
+/// An iterator over the fields of an event in whichever encoding. A chain of three iterators would ask each
+/// of the three for every field.
 enum Each<R, K, F> {
     Record(R),
     Kernel(K),
@@ -213,11 +220,11 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Thread {
-    /// Number of its process; a kernel's trace does not have it.
+    /// Number of the thread's process. `None` in a kernel's trace, which does not have the number.
     pub pid: Option<u32>,
     /// Number of the thread, 0 for the idle thread of any CPU.
     pub tid: u32,
-    /// CPU that recorded the event, in a kernel's trace.
+    /// CPU that recorded the event, if the event is of a kernel's trace.
     pub cpu: Option<u32>,
 }
 
@@ -228,23 +235,23 @@ pub struct Lost {
     /// Unix time of the event before the place, or of the event after it if events
     /// were overwritten, in nanoseconds. `None` if the place is not known.
     pub ts_ns: Option<i64>,
-    /// Who lost them.
+    /// Who lost the events.
     pub source: Arc<Source>,
-    /// CPU, in a kernel's trace.
+    /// CPU whose events were lost, in a kernel's trace.
     pub cpu: Option<u32>,
     /// Thread of the VMM whose ring was full, if it is known.
     pub thread: Option<Thread>,
     /// Index of the kernel's trace, as in [`EventRef`].
     pub(crate) trace: usize,
-    /// Exact number of lost events; 0 if a kernel only says that there are some.
+    /// Exact number of lost events; 0 if a kernel's trace only says that events were lost.
     pub events: u64,
-    /// Causes of all losses of this source, from `session.json`; packets have only the
-    /// number. All zeros if not known.
+    /// Causes of all losses of this source, from `session.json`; packets hold only the number. All counts are
+    /// 0 if the causes are not known.
     pub causes: Losses,
 }
 
 impl Lost {
-    /// Returns the index of the kernel's trace that it is from, among those of the timeline.
+    /// Returns the index of the kernel's trace that lost the events, among the traces of the timeline.
     pub fn kernel_trace(&self) -> Option<usize> {
         self.cpu.map(|_| self.trace)
     }
@@ -255,8 +262,8 @@ impl Lost {
 pub enum EventKind {
     /// A declared event, in the guest's ring or of the VMM.
     Event,
-    /// A reference point, on the host's clock if a vCPU thread recorded it. Those
-    /// of the 2016 interface are among them.
+    /// A reference point, on the host's clock if a vCPU thread recorded it. Reference points of the 2016
+    /// interface are included.
     ReferencePoint,
     /// The start of a new holder of the client.
     Lease,
@@ -268,7 +275,7 @@ pub enum EventKind {
     Untyped,
     /// An event of a kernel's trace.
     Kernel,
-    /// Entry or exit of a function, of a function trace.
+    /// Entry or exit of a function, from a function trace.
     Function,
 }
 
@@ -276,12 +283,12 @@ pub enum EventKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reference {
-    /// Client whose register was stored to.
+    /// Client whose register the guest stored to.
     pub client: u32,
     /// Guest CPU, by the guest's account.
     pub cpu: u32,
-    /// The guest's number for the point.
+    /// Number that the guest gave the point.
     pub seq: u32,
-    /// The guest's raw clock before the store.
+    /// Raw value of the guest's clock before the store.
     pub guest_time: u64,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Reading a session while it is written.
+//! A reader of a session that is still being written.
 
 use crate::error::{Error, Result};
 use crate::event::EntryRef;
@@ -18,20 +18,20 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of packets that a round reads, of all files together.
+/// Maximum size of the packets that a round reads from all files together, in bytes.
 const ROUND_BYTES: u64 = 4 << 20;
-/// Bytes that a round reads of each file at least.
+/// Minimum of what a round reads of each file, in bytes.
 const FILE_BYTES: u64 = 64 << 10;
-/// Tries of a round that finds damage: the writer cuts files.
+/// Number of tries of a round that finds damage, because the writer may have cut a file meanwhile.
 const TRIES: u32 = 4;
-/// Pause between two of them.
+/// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A reader of a session that is being written, in rounds.
 ///
-/// Times of a guest's own clock are by the writer's estimate in `session.json`, without a
-/// bound. A source has the name that was read last: the host may record the first points of a thread before the reader gets
-/// the thread's name. Memory depends on the number of files, not on their sizes.
+/// The reader computes the times of a guest's own clock from the writer's estimate in `session.json`, so they
+/// have no bound. A source has the name that was read last: the host may record the first points of a thread
+/// before the reader gets the thread's name. Memory depends on the number of files, not on the files' sizes.
 #[derive(Debug)]
 pub struct Follow {
     dir: PathBuf,
@@ -45,11 +45,11 @@ pub struct Follow {
 #[derive(Debug)]
 struct File {
     cursor: Cursor,
-    /// Producer of its stream.
+    /// Producer of the file's stream.
     source: (Domain, u32),
-    /// UUID in its packets.
+    /// UUID in the file's packets.
     uuid: [u8; 16],
-    /// Unix time of the end of the part, nanoseconds.
+    /// Unix time of the end of the part that was read, in nanoseconds.
     until: i64,
 }
 
@@ -57,20 +57,20 @@ struct File {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Round {
-    /// Whether there was something new.
+    /// Whether the round found new packets.
     pub has_news: bool,
-    /// Whether the session was ended before the round: without news, nothing follows.
+    /// Whether the session had ended before the round. If it had and the round has no news, nothing follows.
     pub is_finished: bool,
-    /// If there is more already: Unix time, in nanoseconds, up to which all streams were
-    /// read that have more.
+    /// If files already hold more: Unix time in nanoseconds up to which the round has read all streams that
+    /// have more.
     pub more_after: Option<i64>,
 }
 
 impl Follow {
-    /// Opens a session, to be read from its beginning.
+    /// Opens a session, to read it from its beginning.
     ///
     /// # Errors
-    /// If it is not a session's directory, or its description is damaged.
+    /// If `dir` is not a session's directory, or its description is damaged.
     pub fn open(dir: &Path) -> Result<Follow> {
         let json = SessionJson::read(dir)?;
         let session = Session::of(dir, json.clone(), Vec::new(), 0)?;
@@ -88,11 +88,11 @@ impl Follow {
         self.started_unix_ns
     }
 
-    /// Reads what was committed since the last round, up to some MiB. `each` gets the entries
-    /// in order of time; those of later rounds may be earlier.
+    /// Reads what the writer committed since the last round, up to some MiB. `each` gets the entries in order
+    /// of time. Entries of later rounds may be earlier than these.
     ///
     /// # Errors
-    /// If something is damaged. Entries before it may have been given.
+    /// If something is damaged. `each` may have been given the entries before the damage.
     pub fn round(&mut self, each: &mut dyn FnMut(EntryRef<'_>)) -> Result<Round> {
         let mut tries = 1;
         let (session, cursors, is_finished) = loop {
@@ -106,7 +106,7 @@ impl Follow {
         let has_news = session.is_some();
         if let Some(session) = session {
             let maps = ClockMaps::estimates();
-            // They stay as they are if something is damaged.
+            // `self.names` must stay as they are if something is damaged, so the round works on a copy.
             let mut names = self.names.clone();
             let inputs = stream_inputs(0, &session, &maps, Needs::ALL, &mut names);
             let mut timeline = Timeline::of(inputs, names, Vec::new())?;
@@ -118,7 +118,7 @@ impl Follow {
                 }
             };
             let names = timeline.into_names();
-            // No source that was given has the number of a later one.
+            // Even if the round fails, a later source must not get the number of a source that was given.
             self.names.number_after(&names);
             read?;
             self.names = names;
@@ -128,15 +128,15 @@ impl Follow {
         Ok(Round { has_news, is_finished, more_after: more.map(|file| file.until).min() })
     }
 
-    /// Returns whether a process may still write the session: its writer holds a lock on the folder of
-    /// the trace.
+    /// Returns whether a process may still write the session. A writer holds a lock on the folder of the
+    /// trace.
     pub fn has_writer(&self) -> bool {
         let locked = Folder::open(&self.dir.join("ctf"), Share::Owner).and_then(|f| f.is_locked());
-        // A folder that cannot be locked tells nothing.
+        // If the folder cannot be locked, there may be a writer.
         locked.unwrap_or(true)
     }
 
-    /// Gives the losses that belong to no stream, once the session has ended.
+    /// Gives `each` the losses that belong to no stream. Called once the session has ended.
     ///
     /// # Errors
     /// If the description is damaged.
@@ -151,17 +151,17 @@ impl Follow {
         Ok(())
     }
 
-    /// Finds new packets. Returns the session with those alone, `None` if there are none, the
-    /// ends of its files, and whether the session had ended before.
+    /// Finds new packets. Returns a session of the new packets alone (`None` if there are none), the ends of
+    /// its files, and whether the session had ended before.
     fn scan(&mut self) -> Result<(Option<Session>, HashMap<PathBuf, Cursor>, bool)> {
         self.json.read_again(&self.dir)?;
         let is_finished = self.json.finished;
         let paths = stream_files(&self.dir, &self.json)?;
         let most = (ROUND_BYTES / paths.len().max(1) as u64).max(FILE_BYTES);
-        // Files that are ahead of one that has more wait for it.
+        // Files that are ahead of a file that has more must wait for that file.
         let more = self.files.values().filter(|file| file.cursor.has_more);
         let limit = more.map(|file| file.until).min().unwrap_or(i64::MAX);
-        // So do later files of their streams.
+        // Later files of the streams of such files must wait too.
         let ahead = self.files.values().filter(|file| file.cursor.has_more && file.until > limit);
         let ahead: HashSet<(Domain, u32)> = ahead.map(|file| file.source).collect();
         let mut cursors = HashMap::new();
@@ -176,7 +176,8 @@ impl Follow {
             if ahead.contains(&(segment.first.domain, segment.first.client)) {
                 continue;
             }
-            // The last scan may have ended at the last packet.
+            // A file without news still needs its cursor, because the last scan may have ended at its last
+            // packet.
             if segment.has_news() || file.is_none_or(|file| file.cursor.has_more) {
                 cursors.insert(path, cursor);
                 segments.push(segment);
@@ -185,7 +186,7 @@ impl Follow {
         if segments.is_empty() {
             return Ok((None, cursors, is_finished));
         }
-        // It then describes all that the scan saw.
+        // The description is read after the scan, so that it describes all that the scan saw.
         self.json.read_classes(&self.dir)?;
         let mut session = Session::of(&self.dir, self.json.clone(), segments, 0)?;
         // Later files of a stream wait for earlier ones.
@@ -194,7 +195,7 @@ impl Follow {
         Ok((Some(session), cursors, is_finished))
     }
 
-    /// Notes which parts were read.
+    /// Notes which parts of files were read.
     fn advance(&mut self, session: &Session, cursors: &HashMap<PathBuf, Cursor>) {
         for stream in session.streams() {
             for segment in &stream.segments {
@@ -208,7 +209,7 @@ impl Follow {
     }
 }
 
-/// Returns the Unix time of the end of a part, nanoseconds.
+/// Returns the Unix time of the end of a part, in nanoseconds.
 fn end(session: &Session, segment: &Segment) -> i64 {
     let clock = session.json().clock(segment.last.stream_id);
     let time = clock.map(|clock| session.time(clock, segment.last.timestamp_end));

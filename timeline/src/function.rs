@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// Name of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionName {
-    /// As in the source.
+    /// Name of the function in the source code.
     pub name: String,
-    /// The symbol, if it is another name.
+    /// Symbol of the function, if it differs from the name.
     pub symbol: Option<String>,
 }
 
@@ -39,7 +39,8 @@ pub(crate) struct EventNames {
     pub symbol: Arc<str>,
 }
 
-/// Fields of a function's event: the function's name, or its address, and the depth; and the symbol if that is another name.
+/// Fields of a function's event: the function's name or address, the depth, and the symbol if it differs from
+/// the name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FunctionFields<'a> {
     pub names: &'a EventNames,
@@ -50,7 +51,7 @@ pub(crate) struct FunctionFields<'a> {
 /// A function of an event.
 #[derive(Debug)]
 pub(crate) enum Function {
-    /// Its address has no symbol.
+    /// Address of a function without a symbol.
     Unknown(u64),
     Named(FunctionName),
 }
@@ -70,7 +71,7 @@ impl<'a> FunctionFields<'a> {
 }
 
 fn text(name: &str) -> ValueRef<'_> {
-    // A plain name needs no quotes.
+    // A plain name needs no quotes, so it is not a text.
     match name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c)) {
         true => ValueRef::Name(Name::of(name)),
         false => ValueRef::Str(name.as_bytes()),

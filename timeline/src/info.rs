@@ -17,7 +17,7 @@
 //! # }
 //! ```
 //!
-//! Its types serialize to the JSON of `hypertrace info --json`. Times are in nanoseconds.
+//! The types of this module serialize to the JSON of `hypertrace info --json`. Times are in nanoseconds.
 
 use crate::clock::{self, ClockMap, Contradicted, FRACTION, Residuals};
 use crate::error::{Error, Result};
@@ -39,60 +39,60 @@ pub use crate::inputs::ctf::GuestCpu;
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Session {
-    /// Its directory.
+    /// Directory of the session.
     pub dir: String,
-    /// Its identity.
+    /// UUID of the session.
     pub uuid: String,
-    /// Unix time of its start.
+    /// Unix time of the session's start.
     pub started_unix_ns: i64,
-    /// Process and machine that recorded it. Escape its texts.
+    /// Process and machine that recorded the session. Escape the texts.
     pub origin: Option<Origin>,
     /// The caller's span, as in a `traceparent` header.
     pub trace_parent: Option<String>,
-    /// Whether it was ended: else it is being written, or its writer was killed.
+    /// Whether the writer ended the session. If not, the session is being written, or its writer was killed.
     pub finished: bool,
-    /// Boot of the host.
+    /// ID of the host's boot.
     pub boot_id: Option<String>,
     /// Frequency of the host's counter, Hz.
     pub frequency: u64,
-    /// A value of the counter, and its time.
+    /// One value of the host's counter, and the time of that value.
     pub anchor: Point,
-    /// Whether the counter is that of the recording's first session.
+    /// Whether the session is on the same counter as the recording's first session.
     pub is_placed: bool,
-    /// How much later its start is on the common anchor than on its own.
+    /// How much later the session starts on the common anchor than on its own.
     pub moved_ns: i64,
-    /// Events that `session.json` counts and no file holds: see [`SessionStat::missing`].
+    /// Number of events that `session.json` counts and no file holds: see [`SessionStat::missing`].
     pub missing: u64,
-    /// Counters of the device.
+    /// Counters of the device, by name.
     pub device: BTreeMap<String, u64>,
-    /// Reference points with an impossible client or guest time.
+    /// Number of reference points with an impossible client or guest time.
     pub unusable_reference_points: u64,
     /// Counts by stream, those of the host first.
     pub streams: Vec<StreamStat>,
     /// Sums over all streams.
     pub total: StreamStat,
-    /// Clocks of guests, and of clients whose clock differs.
+    /// Clocks of guests, and of clients whose clock differs from their guest's.
     pub clocks: Vec<Clock>,
-    /// Clients without reference points, by clock.
+    /// Numbers of clients without reference points, by clock.
     pub without_points: Vec<WithoutPoints>,
-    /// The VMM's word on clients' TSCs.
+    /// What the VMM says of clients' TSCs.
     pub guest_tscs: Vec<VmmTsc>,
-    /// KVM's word on clients' TSCs.
+    /// What KVM says of clients' TSCs.
     pub kvm_tscs: Vec<KvmTsc>,
-    /// Guests' CPUs, by guest mode.
+    /// CPUs of guests, as found by guest mode.
     pub guest_cpus: Vec<GuestCpu>,
-    /// Counts of the host's kernel's events.
+    /// Counts of the events of the host's kernel.
     pub kernel: Option<KernelStat>,
-    /// Counts of guests' kernels' events.
+    /// Counts of the events of guests' kernels.
     pub guest_kernels: Vec<KernelStat>,
-    /// Why the host's kernel's events are not used.
+    /// Why the events of the host's kernel are not used.
     pub kernel_error: Option<String>,
-    /// Times of the host's kernel's trace that limit guests' clocks.
+    /// Numbers of times in the trace of the host's kernel that limit guests' clocks.
     pub kernel_limits: Option<Limits>,
-    /// Faults of the kernels' traces, although they could be read.
+    /// Faults of the kernels' traces that could be read all the same.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
-    /// Why guests' kernels' events could not be counted: a guest has made what is in such a file.
+    /// Why the events of guests' kernels could not be counted. A guest has made the contents of such a file.
     #[serde(skip)]
     pub not_counted: Vec<Error>,
 }
@@ -101,19 +101,19 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Limits {
-    /// Those that are used.
+    /// Number of limits that are used.
     pub used: usize,
-    /// Those that contradict the points or each other.
+    /// Number of limits that contradict the points or each other.
     pub left_out: usize,
 }
 
-/// A value of a counter, and its time.
+/// A value of a counter, and the time of that value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Point {
-    /// The value.
+    /// Value of the counter, in ticks.
     pub raw: u64,
-    /// Unix time.
+    /// Unix time of the value.
     pub unix_ns: i64,
 }
 
@@ -122,41 +122,41 @@ pub struct Point {
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Clock {
-    /// Its number in the session.
+    /// Number of the clock in the session.
     pub id: u32,
-    /// The client whose clock differs; `None`: all clients that agree.
+    /// Client whose clock differs; `None`: the clock holds for all clients that agree.
     pub client: Option<u32>,
-    /// Its kind: `tsc`, `cntvct` and so on. By the guest's account: escape it.
+    /// Kind of the clock: `tsc`, `cntvct` and so on, as the guest says. Escape it.
     pub kind: Option<String>,
-    /// Rate that is declared, Hz.
+    /// Declared rate in Hz.
     pub declared_hz: Option<u64>,
-    /// Whether the rate is assumed.
+    /// Whether the declared rate is assumed.
     pub assumed: bool,
-    /// Whether its events were in the VM's memory before the session had it.
+    /// Whether the events of the clock were in the VM's memory before the session began to use that memory.
     pub found: bool,
     /// Why the guest has this clock.
     pub reason: Option<String>,
-    /// Least rate that the points allow, Hz.
+    /// Lowest rate that the points allow, in Hz.
     pub least_hz: Option<f64>,
-    /// Largest one, Hz.
+    /// Highest rate that the points allow, in Hz.
     pub most_hz: Option<f64>,
     /// Whether the points contradict the declared rate.
     pub has_another_rate: bool,
     /// Number of readings that reference points limit.
     pub readings: usize,
-    /// Number of points that are records in rings, if there are no others.
+    /// Number of points that are records in rings, if the clock has no others; else 0.
     pub points_in_rings: u64,
     /// Bounds on the error at a client's own readings; `None` if one is unknown.
     pub bound_ns: Option<Bounds>,
-    /// Usual distance between both limits of a reading.
+    /// Usual distance between the lower and the upper limit of a reading.
     pub usual_width_ns: Option<u64>,
-    /// A shorter jump may be missed.
+    /// Length of the longest jump that may be missed.
     pub room_for_jumps_ns: Option<u64>,
-    /// Distances of the limits from the times that reports show.
+    /// Distances between the limits and the times that reports show.
     pub residuals_ns: Distances,
-    /// Number of jumps.
+    /// Number of jumps of the clock.
     pub jumps: usize,
-    /// The first of them.
+    /// First jumps of the clock.
     pub first_jumps: Vec<Jump>,
 }
 
@@ -164,11 +164,11 @@ pub struct Clock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Bounds {
-    /// At half of the readings.
+    /// Bound that holds at half of the readings.
     pub p50: u64,
-    /// At 99 % of them.
+    /// Bound that holds at 99 % of the readings.
     pub p99: u64,
-    /// At all of them.
+    /// Bound that holds at all readings.
     pub max: u64,
 }
 
@@ -176,9 +176,9 @@ pub struct Bounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Distances {
-    /// From a guest's reading until the host handles the point.
+    /// Time from a guest's reading until the host handles the point.
     pub to_host: Option<u64>,
-    /// From then until the guest's next reading.
+    /// Time from the host's handling of the point until the guest's next reading.
     pub from_host: Option<u64>,
 }
 
@@ -187,17 +187,17 @@ pub struct Distances {
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Jump {
-    /// Whether the clock went ahead: else it lost time.
+    /// Whether the clock went ahead. If not, it lost time.
     pub ahead: bool,
-    /// Least length.
+    /// Least length of the jump.
     pub least_ns: u64,
-    /// Time between the two points, if a rate explains them.
+    /// Time between the two points, if a rate of the clock explains them without a jump.
     pub measured_ns: Option<u64>,
-    /// By how much this rate is off, parts per million.
+    /// Difference between that rate and the declared one, in parts per million.
     pub measured_ppm: Option<f64>,
-    /// The point before it.
+    /// Last point before the jump.
     pub before: Point,
-    /// The point after it.
+    /// First point after the jump.
     pub after: Point,
 }
 
@@ -207,13 +207,13 @@ pub struct Jump {
 pub struct WithoutPoints {
     /// Number of the clock.
     pub clock: u32,
-    /// Number of the clients.
+    /// How many clients of the clock have no reference points.
     pub clients: usize,
-    /// Whether the others' points limit their error.
+    /// Whether points of the clock's other clients limit the error of these clients.
     pub has_bound: bool,
 }
 
-/// The VMM's word on a client's TSC: the host's, times a multiplier, shifted, plus an offset.
+/// What the VMM says of a client's TSC: the host's TSC times a multiplier, shifted, plus an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
@@ -222,29 +222,29 @@ pub struct VmmTsc {
     pub clock: u32,
     /// The client.
     pub client: u32,
-    /// The offset, ticks.
+    /// Offset in ticks of the guest's counter.
     pub offset: i64,
-    /// The multiplier.
+    /// Multiplier of the host's TSC.
     pub multiplier: u64,
     /// Bits by which the product is shifted to the right.
     pub shift: u32,
-    /// Whether times are by it.
+    /// Whether times of the client are computed from this TSC.
     pub is_used: bool,
-    /// Whether its rate is possible.
+    /// Whether the rate that the multiplier gives is possible.
     pub has_possible_rate: bool,
-    /// Number of limits by points.
+    /// Number of limits that points set.
     pub limits: usize,
-    /// Number of those that contradict it.
+    /// Number of limits that contradict this TSC.
     pub contradicting: usize,
-    /// The one that does most.
+    /// Limit that contradicts this TSC most.
     pub worst: Option<Worst>,
-    /// How far a constant offset could be off.
+    /// Largest error of a constant offset, to both sides.
     pub room_ns: Room,
-    /// Distances of the limits from times by it.
+    /// Distances between the limits and the times computed from this TSC.
     pub residuals_ns: Distances,
 }
 
-/// A limit that contradicts.
+/// A limit that contradicts a TSC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Worst {
@@ -252,9 +252,10 @@ pub struct Worst {
     pub raw: u64,
     /// Unix time of the limit.
     pub unix_ns: i64,
-    /// By how much it contradicts.
+    /// Time by which the limit contradicts the TSC.
     pub by_ns: u64,
-    /// Whether the value was not after the time: else not before it.
+    /// Whether the limit is an upper one: the guest read the value at `unix_ns` or before. If not, at
+    /// `unix_ns` or after.
     pub is_upper: bool,
 }
 
@@ -262,13 +263,13 @@ pub struct Worst {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Room {
-    /// To an earlier time.
+    /// Room to an earlier time.
     pub earlier: Option<u64>,
-    /// To a later time.
+    /// Room to a later time.
     pub later: Option<u64>,
 }
 
-/// KVM's word on a client's TSC.
+/// What KVM says of a client's TSC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
@@ -279,27 +280,27 @@ pub struct KvmTsc {
     pub client: u32,
     /// Number of offsets that the points contradict.
     pub contradicted: usize,
-    /// Whether those of several VMs or vCPUs fit the points.
+    /// Whether offsets of several VMs or vCPUs fit the points.
     pub is_ambiguous: bool,
-    /// Those that times are by.
+    /// Offsets from which times are computed.
     pub used: Vec<UsedTsc>,
-    /// Whether it puts guest events outside of guest mode.
+    /// Whether these offsets put guest events outside of guest mode.
     pub is_outside: bool,
 }
 
-/// KVM's word for some time.
+/// What KVM says of a client's TSC for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct UsedTsc {
-    /// The offset, ticks.
+    /// Offset in ticks of the guest's counter.
     pub offset: i64,
-    /// The multiplier.
+    /// Multiplier of the host's TSC.
     pub multiplier: u64,
     /// Bits by which the product is shifted to the right.
     pub shift: u32,
-    /// Unix time from which on it holds.
+    /// Unix time from which the offset holds.
     pub from_unix_ns: i64,
-    /// Unix time until which it holds.
+    /// Unix time until which the offset holds.
     pub until_unix_ns: i64,
 }
 
@@ -310,7 +311,7 @@ impl Session {
     /// If the session or the trace of its host's kernel is damaged.
     ///
     /// # Panics
-    /// If there is no such session.
+    /// If the recording has no session of this index.
     pub fn of(recording: &Recording, number: usize) -> Result<Session> {
         let (session, maps) = &recording.sessions[number];
         let unread = recording.unread_of(number);
@@ -475,12 +476,12 @@ impl From<Residuals> for Distances {
     }
 }
 
-/// Returns units of the timeline as nanoseconds, rounded up.
+/// Converts units of the timeline to nanoseconds, rounded up.
 pub fn in_ns(units: u64) -> u64 {
     units.div_ceil(FRACTION.unsigned_abs())
 }
 
-/// Returns how much later the session's start is on the common anchor than on its own, in nanoseconds.
+/// Returns how much later the session starts on the common anchor than on its own, in nanoseconds.
 pub fn moved_ns(session: &ctf::Session) -> i64 {
     let json = session.json();
     let own = json.clocks.iter().find(|clock| clock.id == 0).map_or(0, |clock| clock.offset_ns);
@@ -488,15 +489,16 @@ pub fn moved_ns(session: &ctf::Session) -> i64 {
     (common - i128::from(own)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-/// Returns the number of a clock's points that are records in rings, if it has no others.
+/// Returns the number of points that are records in rings, for a clock without any other points.
 pub fn points_in_rings(session: &ctf::Session, id: u32) -> u64 {
     let streams = session.json().streams.iter();
     let own = streams.filter(|stream| stream.domain == Domain::Guest && stream.clock == id);
     own.map(|stream| stream.reference_points).fold(0, u64::saturating_add)
 }
 
-/// Returns by how many ppm a clock must have been off from its declared rate to pass both constraints of a jump
-/// without one, and for how many ns of host time; `None` if no rate does.
+/// Returns the rate that explains a jump: by how many ppm the clock must have been off from its declared rate
+/// to satisfy both constraints without a jump, and for how many ns of host time. Returns `None` if no rate
+/// does.
 pub fn measured(session: &ctf::Session, id: u32, jump: &clock::Jump) -> Option<(f64, f64)> {
     let frequency = session.json().clock(id)?.frequency as f64;
     let host = (i128::from(jump.after.y) - i128::from(jump.before.y)) as f64 / FRACTION as f64;

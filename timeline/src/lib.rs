@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One timeline of the events that guests and their hosts recorded.
+//! Reads the events that guests and their hosts recorded, as one timeline.
 //!
-//! A [`Recording`] is all that is read together: sessions, which are directories that
-//! `hypertrace-trace` wrote, traces of kernels, and function traces. A writer may still be
-//! writing to a session, or may have been killed. Guests' clocks are mapped
-//! to the host's, with a bound on the error. [`Recording::read`] hands over all events of a
-//! recording in order, and the places where some were lost.
+//! A [`Recording`] is all that is read together: sessions, which are directories that `hypertrace-trace`
+//! wrote, traces of kernels, and function traces. The writer of a session may still be at work, or may have
+//! been killed. Guests' clocks are mapped to the host's, with a bound on the error. [`Recording::read`] hands
+//! over all events of a recording in order, and the places where events were lost.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), hypertrace_timeline::Error> {
@@ -23,23 +22,23 @@
 //! # }
 //! ```
 //!
-//! [`Follow`] reads a session in rounds while it is written.
+//! [`Follow`] reads a session in rounds while the session is written.
 //!
-//! An exporter or a printer is a [`Consumer`], as such a closure is: [`Recording::read`] maps no
-//! more of the events than the consumer [`Needs`]; [`Recording::regions`] hands over what threads did, and [`Recording::read_regions`] the
-//! [`regions`], each with the event that begins it.
+//! An exporter or a printer is a [`Consumer`], as is the closure above. [`Recording::read`] maps only the
+//! events that the consumer [`Needs`]. [`Recording::regions`] hands over what threads did, and
+//! [`Recording::read_regions`] hands over the [`regions`], each with the event that begins it.
 //!
-//! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
-//! of trace-cmd. A [`FunctionTrace`] has the entries and exits of a guest's functions.
+//! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat of trace-cmd. A
+//! [`FunctionTrace`] holds the entries and exits of a guest's functions.
 //!
-//! Everything that is read is checked, and an [`Error`] names file and byte. What could be read in spite of a fault
-//! is a [`Warning`]: those of opening are [`Recording::warnings`], those of reading are returned by [`Recording::read`], and
-//! those of regions, with what could not be known, are [`Regions::warnings`](regions::Regions::warnings).
-//! An unfinished end of a file is no damage: sessions survive a kill at any
-//! instant. Memory depends on the number of streams (64 KiB each) and, while
-//! maps are made, on the number of reference points (500 bytes each, 600 with a trace of
-//! the kernel, less than half of it afterwards), but not on the session's size. A thread that
-//! reads ahead has up to five batches, each of at most 1,024 events, or of 256 KiB and one event.
+//! The readers check everything that they read, and an [`Error`] names file and byte. A [`Warning`] is about
+//! input that could be read in spite of a fault: [`Recording::warnings`] are the warnings of opening,
+//! [`Recording::read`] returns those of reading, and [`Regions::warnings`](regions::Regions::warnings) are
+//! those of regions, with what could not be known. An unfinished end of a file is no damage, because a
+//! session survives a kill at any instant. Memory depends on the number of streams (64 KiB each) and, while
+//! clock maps are made, on the number of reference points (500 bytes each, 600 with a trace of the kernel,
+//! less than half of it afterwards), but not on the session's size. A thread that reads ahead holds up to
+//! five batches, each of at most 1,024 events, or of 256 KiB and one event.
 //!
 //! This crate writes nothing, repairs nothing on disk, and is not meant to run inside
 //! a VMM.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The merge of the inputs of sessions, of kernels' traces and of function traces.
+//! The merge of the inputs: those of sessions, of kernels' traces and of function traces.
 
 use crate::error::Result;
 use crate::event::EntryRef;
@@ -11,22 +11,22 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-/// All events of a recording in order of time, with the places where some were lost.
+/// All events of a recording in order of time, with the places where events were lost.
 ///
-/// Within a stream nothing is reordered. Among streams, a guest's events come
-/// before a reference point if the guest emitted them before it, and after the point if
-/// it emitted them after the reply. Memory: one window per stream.
+/// Within a stream nothing is reordered. Among streams, events that a guest emitted before a reference point
+/// come before the point, and events that the guest emitted after the reply come after the point. Memory: one
+/// window per stream.
 #[derive(Debug)]
 pub(crate) struct Timeline<'a> {
     inputs: Vec<Box<dyn Input + 'a>>,
     heap: BinaryHeap<Reverse<Key>>,
     names: Names,
     margins: Vec<Option<u64>>,
-    /// Whether the first input's entry was returned, so that its next one must be read.
+    /// Whether the first input's entry was returned, so that the input must read its next entry.
     taken: bool,
 }
 
-/// Position of an input's next entry. Fields in order of weight.
+/// Position of an input's next entry. The fields are in order of weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     time: Time,
@@ -36,8 +36,9 @@ struct Key {
 }
 
 impl<'a> Timeline<'a> {
-    /// Returns a timeline of these inputs, before their first entries. `names` are those of the inputs' sources. `margins` has, for
-    /// each session, the bound on the error of its place among the others, `None` if the bound is unknown; it is empty if all are 0.
+    /// Returns a timeline of these inputs, before their first entries. `names` has the names of the inputs'
+    /// sources. `margins` has, for each session, the bound on the error of its place among the others, or
+    /// `None` if that bound is unknown. `margins` is empty if all are 0.
     ///
     /// # Errors
     /// If the first records of an input are damaged.
@@ -58,17 +59,17 @@ impl<'a> Timeline<'a> {
         Ok(timeline)
     }
 
-    /// Returns the names at its end.
+    /// Returns the names at the end of the timeline.
     pub fn into_names(self) -> Names {
         self.names
     }
 
-    /// Returns the next event, or the next place where some were lost. The losses of a
-    /// stream's places add up exactly. A place is as exact as a packet: the drop itself
-    /// may be up to a ring's content away. Losses at an unknown place come last.
+    /// Returns the next event, or the next place where events were lost. The losses at a stream's places add
+    /// up exactly. A place is as exact as a packet: the drop itself may be up to a ring's content away.
+    /// Losses at an unknown place come last.
     ///
     /// # Errors
-    /// If an input is damaged, after the events before the damage. Nothing follows it.
+    /// If an input is damaged, after the events before the damage. Nothing follows the error.
     pub fn read(&mut self) -> Option<Result<EntryRef<'_>>> {
         let number = loop {
             if std::mem::take(&mut self.taken) {
@@ -98,12 +99,12 @@ impl<'a> Timeline<'a> {
         Some(Ok(entry))
     }
 
-    /// Iterates over the sessions of events that were left out, with their numbers.
+    /// Iterates over the sessions whose events were left out, with the number of those events.
     pub fn left_out(&self) -> impl Iterator<Item = (usize, u64)> {
         self.inputs.iter().filter_map(|input| input.left_out())
     }
 
-    /// Returns the faults of the traces of kernels and of the function traces so far, although they could be read: with
+    /// Returns the faults so far of kernels' traces and function traces that could be read all the same, with
     /// file and offset.
     pub fn warnings(&self) -> Vec<Warning> {
         self.inputs.iter().flat_map(|input| input.warnings()).collect()

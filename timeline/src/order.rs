@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Order of entries of a session that is being written.
+//! The order of a session's entries while the session is being written.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Time for which an entry waits for earlier ones of other streams.
+/// Time for which an entry waits for earlier entries of other streams.
 const DELAY: Duration = Duration::from_millis(250);
-/// Number of entries that are held back at most.
+/// Maximum number of entries that are held back.
 const MAX_HELD: usize = 200_000;
-/// Bytes of them that are held back at most.
+/// Maximum size of the entries that are held back, in bytes.
 const MAX_HELD_BYTES: usize = 64 << 20;
 
-/// Entries of [`Follow`](crate::Follow) in order of time, and of reading where that is the same. The streams of a
-/// session are drained one after the other, so an entry waits a quarter of a second for earlier ones. At most
-/// 200,000 wait, of 64 MiB.
+/// Entries of [`Follow`](crate::Follow) in order of time; entries of the same time keep the order in which
+/// they were read. The host drains the streams of a session one after the other, so an entry waits a quarter
+/// of a second for earlier ones. At most 200,000 entries wait, of at most 64 MiB.
 ///
 /// `T` is what the caller keeps of an entry.
 #[derive(Debug)]
 pub struct Order<T> {
     held: BTreeMap<(i64, u64), Held<T>>,
-    /// Bytes of those that are held.
+    /// Size of the entries that are held back, in bytes.
     bytes: usize,
     entries: u64,
-    /// Latest time of an entry that was read.
+    /// Latest Unix time of an entry that was read, in nanoseconds.
     last: i64,
-    /// Times of rounds, and the latest times of their entries.
+    /// Ends of rounds, each with the latest time of an entry that was read until then.
     rounds: VecDeque<(Instant, i64)>,
-    /// Latest time that was given.
+    /// Latest time of an entry that was given.
     given: i64,
     late: Late,
 }
@@ -38,18 +38,18 @@ struct Held<T> {
     entry: T,
 }
 
-/// Events that came after later ones had been given.
+/// Events that came after events of later times had been given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Late {
-    /// Their number.
+    /// Number of late events.
     pub events: u64,
-    /// The most that one was late by, nanoseconds.
+    /// Time by which the latest event was late, in nanoseconds.
     pub most_ns: i64,
 }
 
 impl<T> Order<T> {
-    /// Makes an empty one for a session that started at this Unix time, in nanoseconds.
+    /// Makes an empty order for a session that started at this Unix time, in nanoseconds.
     pub fn new(started_unix_ns: i64) -> Order<T> {
         Order {
             held: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl<T> Order<T> {
         }
     }
 
-    /// Adds an event of this Unix time, in nanoseconds. `bytes` is what it takes.
+    /// Adds an event of this Unix time, in nanoseconds. `bytes` is the memory that the event takes.
     pub fn event(&mut self, ts_ns: i64, bytes: usize, event: T) {
         if ts_ns < self.given {
             self.late.events += 1;
@@ -71,7 +71,8 @@ impl<T> Order<T> {
         self.push(ts_ns, bytes, event);
     }
 
-    /// Adds a place where events were lost. One of an unknown time has the place of the latest entry.
+    /// Adds a place where events were lost. If the time is unknown, the losses get the place of the latest
+    /// entry.
     pub fn lost(&mut self, ts_ns: Option<i64>, bytes: usize, lost: T) {
         self.push(ts_ns.unwrap_or(self.last), bytes, lost);
     }
@@ -83,7 +84,8 @@ impl<T> Order<T> {
         self.held.insert((time, self.entries), Held { bytes, entry });
     }
 
-    /// Takes an entry that need not wait any more: up to the time `until`, or of an order that is full.
+    /// Takes an entry that need not wait any more: an entry up to the time `until`, or the first one if the
+    /// order is full.
     pub fn pop(&mut self, until: i64) -> Option<T> {
         let first = self.held.first_entry()?;
         let (time, _) = *first.key();
@@ -110,13 +112,13 @@ impl<T> Order<T> {
             until = until.max(*last);
             self.rounds.pop_front();
         }
-        // Nothing of a stream that has more may be overtaken.
+        // Entries later than `after` wait, because a stream that has more may still give earlier ones.
         more_after.map_or(until, |after| {
             until.max(after.saturating_sub(DELAY.as_nanos() as i64)).min(after)
         })
     }
 
-    /// Returns the events that came too late for their place.
+    /// Returns how many events came too late for their place, and by how much.
     pub fn late(&self) -> Late {
         self.late
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What was given to read.
+//! The inputs to read: paths that were given, and what lies there.
 
 use crate::compiled::{Module, has_functions};
 use crate::error::{Error, Result};
@@ -16,20 +16,20 @@ use hypertrace_functions::symbols::Source;
 use hypertrace_kernel::Summary;
 use std::path::{Path, PathBuf};
 
-/// A path that is read, and what places its times beside the others'.
+/// A path to read, and what places the times of this input beside the times of the others.
 #[derive(Clone, Debug)]
 pub struct Given {
-    /// The path.
+    /// Path of the input.
     pub path: PathBuf,
-    /// What is there.
+    /// Kind of input at the path.
     pub form: Form,
-    /// A time that is added to its events: of a session, or of a trace of a kernel.
+    /// Time that is added to the times of the input's events, for a session or a trace of a kernel.
     pub offset: Option<Offset>,
-    /// Directory of the session whose guest recorded it, of a trace of a kernel.
+    /// Directory of the session whose guest recorded the input, for a trace of a kernel.
     pub guest_of: Option<PathBuf>,
 }
 
-/// What is at a path.
+/// Kind of input at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The directory of a session, with the trace of its kernel.
@@ -41,8 +41,8 @@ pub enum Form {
 }
 
 impl Given {
-    /// Takes a path as what it seems to be: a directory as a function trace or else a session, and a file as the trace of a
-    /// kernel, except for `session.json`.
+    /// Takes a path as what it seems to be. A directory is a function trace or else a session; a file other
+    /// than `session.json` is the trace of a kernel.
     pub fn new(path: impl Into<PathBuf>) -> Given {
         let path = path.into();
         let is_of_session = path.file_name().is_some_and(|name| name == session_json::FILE);
@@ -57,23 +57,26 @@ impl Given {
     }
 }
 
-/// Sessions with their clocks, traces of kernels, and function traces: all on the clock of the first session's host.
+/// Sessions with their clocks, traces of kernels, and function traces, all on the clock of the first
+/// session's host.
 ///
-/// A session has bounds against it if it is on the same counter ([`Session::counter`]); the error of all others is unknown.
+/// Bounds of a session's times against that clock are known if the session is on the same counter
+/// ([`Session::counter`]). Otherwise the error is unknown.
 #[derive(Debug, Default)]
 pub struct Recording {
     /// Sessions with their clocks.
     pub sessions: Vec<(Session, ClockMaps)>,
-    /// Traces of kernels, those of the sessions first, each of a session or of none.
+    /// Traces of kernels, those of the sessions first. Each trace belongs to a session or to none.
     pub traces: Vec<KernelTrace>,
-    /// Function traces, each on the clock of a session ([`FunctionTrace::place`]), or there is no session.
+    /// Function traces, each on the clock of a session ([`FunctionTrace::place`]) if there is a session.
     pub functions: Vec<FunctionTrace>,
-    /// Files whose functions are compiled into programs: [`Recording::read`] finds their names for
-    /// [`EventRef::function`](crate::EventRef::function).
+    /// Files whose functions are compiled into programs. [`Recording::read`] looks up the functions' names
+    /// there for [`EventRef::function`](crate::EventRef::function).
     pub modules: Vec<Module>,
-    /// What is in the recordings of guests' kernels that lie in sessions, also of those that are not among the traces.
+    /// Summaries of the recordings of guests' kernels that lie in sessions, including recordings that are not
+    /// among the traces.
     pub guest_kernels: Vec<Summary>,
-    /// What is not read, although it lies in a session.
+    /// Parts of sessions that are not read.
     pub unread: Vec<Unread>,
 }
 
@@ -83,22 +86,24 @@ pub struct Recording {
 pub struct Unread {
     /// Index of the session.
     pub session: usize,
-    /// Which events.
+    /// Events that are not used.
     pub what: UnreadPart,
-    /// Why.
+    /// Why they are not used.
     pub why: Error,
 }
 
 /// Which events of a kernel are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnreadPart {
-    /// The trace of its host's kernel: it is not among the traces.
+    /// The trace of the session's host's kernel, which is not among the traces.
     Host,
-    /// The recording of its host's kernel that is in progress, or that a kill left: `hypertrace info DIR` completes the latter.
+    /// The recording of the session's host's kernel that is in progress, or that a killed writer left:
+    /// `hypertrace info DIR` completes a left one.
     Unfinished,
-    /// What the traces of hosts' kernels say of the session's clocks: the traces are read.
+    /// What the traces of hosts' kernels say of the session's clocks. The traces are read all the same.
     Clocks,
-    /// Recordings of a guest's kernel, which are not among the traces: they are no recordings, or their times are not known.
+    /// Recordings of a guest's kernel, which are not among the traces, because they are no recordings or
+    /// their times are not known.
     Guest,
 }
 
@@ -112,11 +117,12 @@ impl Recording {
         Recording { sessions, traces, ..Recording::default() }
     }
 
-    /// Opens all that is given, with the recordings of guests' kernels within sessions. Sessions of one boot are on one counter, and
-    /// clocks are limited by all traces that show their hosts. Sessions have the order of their paths, as have other inputs.
+    /// Opens all that is given, with the recordings of guests' kernels within sessions. Sessions of one boot
+    /// are placed on one counter, and all traces that show a session's host limit the session's clocks.
+    /// Sessions and other inputs keep the order of their paths.
     ///
     /// # Errors
-    /// If something is not what it was taken for, is damaged, or has no place on the others' clock.
+    /// If an input is not what it was taken for, is damaged, or has no place on the others' clock.
     pub fn open(given: &[Given]) -> Result<Recording> {
         let of = |form| given.iter().filter(move |given| given.form == form);
         let dirs = Vec::from_iter(of(Form::Session).map(|given| &given.path));
@@ -204,10 +210,10 @@ impl Recording {
         self.sessions.iter().any(|(session, _)| has_functions(session))
     }
 
-    /// Adds names of functions: of function traces, and of functions that are compiled in.
+    /// Adds names of functions to function traces, and of functions that are compiled in.
     ///
     /// # Errors
-    /// If the file has none.
+    /// If the file has no names of functions.
     pub fn add_symbols(&mut self, source: &Source) -> Result<()> {
         self.functions.iter_mut().try_for_each(|trace| trace.add_symbols(source))?;
         if self.has_compiled_functions() {
@@ -216,7 +222,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Returns the Unix time of the first session's or function trace's start, nanoseconds.
+    /// Returns the Unix time at which the first session or function trace started, in nanoseconds.
     pub fn start_unix_ns(&self) -> i64 {
         let started = self.sessions.iter().map(|(session, _)| session.json().started_unix_ns).min();
         let first = || self.functions.iter().map(FunctionTrace::start_unix_ns).min();
@@ -237,7 +243,7 @@ impl Recording {
             .map(|unread| &unread.why)
     }
 
-    /// Iterates over the faults of the inputs, although these could be opened.
+    /// Iterates over the faults of inputs that could be opened all the same.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let functions = self.functions.iter().flat_map(FunctionTrace::warnings);
         self.traces.iter().flat_map(KernelTrace::warnings).chain(functions)
@@ -288,7 +294,7 @@ impl Recording {
             all.extend(functions::inputs(number, trace, functions.len() == 1, &mut names)?);
         }
         if needs.has_all_threads {
-            // Numbered after all traces, in their order.
+            // The inputs of CPUs are numbered after all traces, in the order of the traces.
             let traces = (traces.len()..).zip(traces);
             all.extend(traces.flat_map(|(number, trace)| kernel::inputs_of_cpus(number, trace)));
         }

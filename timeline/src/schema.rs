@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The members of the types of JSON are those of docs/json.md. To be asked for them, a type is one that can be read.
+//! Checks that the types that serialize to JSON have the members of docs/json.md. Types can be read from JSON
+//! in tests, because their `Deserialize` lists the members.
 
 use crate::info::Session;
 use crate::inputs::kernel::KernelStat;

@@ -11,17 +11,18 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub struct Source {
     /// Number of the source: within one call of [`Recording::read`](crate::Recording::read), or one
-    /// [`Follow`](crate::Follow), no two sources have the same. A client whose holder changes is another source.
+    /// [`Follow`](crate::Follow), no two sources have the same number. A client whose holder changes becomes
+    /// another source.
     pub number: u64,
-    /// Index of the session. Traces of a kernel that belong to no session are counted after the sessions.
+    /// Index of the session. Kernel traces that belong to no session have the indices after the sessions.
     pub session: usize,
-    /// Guest client; `None` for others.
+    /// Number of the guest's client; `None` for other sources.
     pub client: Option<u32>,
-    /// Name of the thread: the one that a client gave itself, or a thread of the host has. Escape it.
+    /// Name of the thread, as a client gave it or as a thread of the host has it. Escape it.
     pub name: Option<Box<str>>,
-    /// What reports show: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`, `kernel/vcpu0-1234`, with the name of the session
-    /// before it if there are several. The name in it is not chosen by the host: escape it. Empty for processes that had no
-    /// client.
+    /// Text that reports show: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`, `kernel/vcpu0-1234`. If there
+    /// are several sessions, the session's name stands before it. The host does not choose the name within
+    /// the text: escape it. The text is empty for processes that had no client.
     pub text: Arc<str>,
 }
 

@@ -9,34 +9,34 @@ use hypertrace_abi::ring::Losses;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Counts of one stream, from its packets unless another source is named.
+/// Counts of one stream. They are from the stream's packets unless a field names another source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "Members")]
 #[non_exhaustive]
 pub struct StreamStat {
     /// Producer of the stream; `None` in a total.
     pub stream: Option<(Domain, u32)>,
-    /// Name of its last holder, by the guest's account: escape it.
+    /// Name of the stream's last holder, as the guest says: escape it.
     pub name: String,
-    /// Packets with events.
+    /// Number of packets with events.
     pub packets: u64,
-    /// Records of any kind in its files: the number that other readers report.
+    /// Number of records of any kind in the stream's files, as other readers report it.
     pub records: u64,
-    /// Events: declared ones, those of the 2016 interface, untyped ones.
-    /// Events that a vCPU thread recorded count for their client.
+    /// Number of events: declared ones, those of the 2016 interface, untyped ones. An event that a vCPU
+    /// thread recorded for a client counts for the client.
     pub events: u64,
-    /// Reference points of this client, in any stream.
+    /// Number of reference points of this client, in any stream.
     pub reference_points: u64,
-    /// Lost events, for any cause.
+    /// Number of lost events, for any cause.
     pub lost: u64,
-    /// Lost events by their causes, from `session.json`. A total includes those of
-    /// processes without any client.
+    /// Numbers of lost events by cause, from `session.json`. A total includes the losses of processes without
+    /// any client.
     pub causes: Losses,
-    /// Events that passed the mask, but that no trace wanted.
+    /// Number of events that passed the mask, but that no trace wanted.
     pub filtered: u64,
-    /// Guest faults.
+    /// Number of guest faults.
     pub faults: u64,
-    /// Guest faults by kind, from `session.json`.
+    /// Numbers of guest faults by kind, from `session.json`.
     pub faults_by_kind: BTreeMap<String, u64>,
 }
 
@@ -92,8 +92,8 @@ pub struct SessionStat {
     pub streams: Vec<StreamStat>,
     /// Sums over all streams.
     pub total: StreamStat,
-    /// Events and reference points that `session.json` counts and no file holds. None of
-    /// them is lost in the sense of `total`: their packets were written, and are gone.
+    /// Number of events and reference points that `session.json` counts and no file holds. They are not lost
+    /// in the sense of `total`: their packets were written, and are gone.
     pub missing: u64,
 }
 
@@ -115,7 +115,7 @@ impl SessionStat {
         }
         let has_files = |uuid: &_, domain, client| session.has_files(uuid, domain, client);
         for described in session.json().without_files(&has_files) {
-            // It has no packets with these counts.
+            // Such a stream has no packets that hold these counts.
             let add = |sum: u64, n: u64| sum.saturating_add(n);
             let stat = stat_of(&mut streams, described.domain, described.client);
             stat.lost = stat.lost.saturating_add(described.lost());
@@ -167,14 +167,14 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
     let mut own = std::mem::take(stat_of(stats, domain, client));
     own.stream = Some((domain, client));
     own.packets = stream.segments.iter().map(|s| s.packets).sum();
-    // Running totals since the session's beginning. But to other readers each file
-    // is a stream of its own, which begins without losses.
+    // Packets hold running totals since the session's beginning. But other readers take each file for a
+    // stream of its own, which begins without losses.
     own.lost = stream
         .segments
         .iter()
         .map(|s| s.last.events_discarded.saturating_sub(s.first.events_discarded))
         .fold(0, u64::saturating_add);
-    // Those of what was recovered begin anew.
+    // The totals begin anew in a recovered part, which has a UUID of its own.
     for part in stream.segments.chunk_by(|a, b| a.first.uuid == b.first.uuid) {
         if let Some(segment) = part.last() {
             own.filtered = own.filtered.saturating_add(segment.last.events_filtered);

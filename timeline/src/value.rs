@@ -18,19 +18,20 @@ pub enum ValueRef<'a> {
     Bool(bool),
     /// A u64 that reports show in hexadecimal.
     Hex(u64),
-    /// Bytes as the guest or a program wrote them. They may not be UTF-8, and may contain terminal
+    /// Bytes as the guest or a program wrote them. The bytes may not be UTF-8, and may contain terminal
     /// control sequences: escape them.
     Str(&'a [u8]),
     /// An array of numbers.
     Array(Array<'a>),
-    /// Name of a number, or names of flags joined by a delimiter, by the kernel's `__print_symbolic` or `__print_flags`; or
-    /// name of a function. Printable ASCII.
+    /// Name of a number, or names of flags joined by a delimiter, as the kernel's `__print_symbolic` or
+    /// `__print_flags` gives them; or the name of a function. Printable ASCII.
     Name(Name<'a>),
 }
 
-/// Takes a value by its type. What a writer of values does not take in a way of its own is put as a text.
+/// Takes a value by its type. If a writer does not define the method for a type, `put` gets such a value as a
+/// text.
 pub trait ValueWriter {
-    /// What stands around the numbers of an array.
+    /// Texts that stand before and after the numbers of an array.
     const BRACKETS: [&'static str; 2] = ["[", "]"];
 
     /// Takes a text as it is: printable ASCII.
@@ -77,7 +78,8 @@ pub trait ValueWriter {
             if at > 0 {
                 self.put(",");
             }
-            // It has at most 8 bytes.
+            // A number of an array has at most 8 bytes, so one that does not fit `u64` is negative and fits
+            // `i64`.
             match u64::try_from(number) {
                 Ok(number) => self.unsigned(number),
                 Err(_) => self.signed(number as i64),
@@ -88,7 +90,7 @@ pub trait ValueWriter {
 }
 
 impl ValueRef<'_> {
-    /// Hands the value over.
+    /// Hands the value to a writer.
     #[inline]
     pub fn write(&self, to: &mut impl ValueWriter) {
         match self {
@@ -103,7 +105,7 @@ impl ValueRef<'_> {
         }
     }
 
-    /// Returns the bytes of a text or an array in a kernel's event, 0 for a number.
+    /// Returns the size of a text or an array in a kernel's event in bytes; 0 for a number.
     pub(crate) fn array_len(&self) -> usize {
         match self {
             ValueRef::Str(text) => text.len(),
@@ -133,9 +135,9 @@ pub struct Array<'a>(Numbers<'a>);
 
 #[derive(Clone, Copy, Debug)]
 enum Numbers<'a> {
-    /// Of a declared event.
+    /// Array of a declared event.
     Words(&'a [u64]),
-    /// Of a kernel's event: little-endian numbers of 1 to 8 bytes.
+    /// Array of a kernel's event: little-endian numbers of 1 to 8 bytes.
     Bytes { bytes: &'a [u8], width: usize, signed: bool },
 }
 
@@ -145,12 +147,12 @@ impl<'a> Array<'a> {
         Array(Numbers::Bytes { bytes, width: width.clamp(1, 8), signed })
     }
 
-    /// Returns whether its numbers have a sign.
+    /// Returns whether the numbers of the array have a sign.
     pub fn is_signed(&self) -> bool {
         matches!(self.0, Numbers::Bytes { signed: true, .. })
     }
 
-    /// Returns the words of a declared event's array.
+    /// Returns the words, if the array is of a declared event.
     pub fn words(&self) -> Option<&'a [u64]> {
         match self.0 {
             Numbers::Words(words) => Some(words),
@@ -166,7 +168,7 @@ impl<'a> Array<'a> {
         }
     }
 
-    /// Returns whether there is no number.
+    /// Returns whether the array has no number.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -209,7 +211,7 @@ pub(crate) fn signed_number(number: u64, bytes: usize) -> i64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a> {
     pub(crate) first: Part<'a>,
-    /// Added to the first after a `|`.
+    /// Part that follows the first one after a `|`.
     pub(crate) second: Option<Part<'a>>,
 }
 
@@ -217,12 +219,12 @@ pub struct Name<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part<'a> {
     Text(&'a str),
-    /// The names of all flags of a number, with this delimiter.
+    /// The number, the delimiter between names, and the names of flags.
     Flags(u64, &'a str, &'a [(u64, Box<str>)]),
 }
 
-/// Most bytes of a name, or of the names of a number's flags, which whoever made the trace chose. Of longer ones, the number
-/// is shown.
+/// Maximum size of a name, or of the names of a number's flags, in bytes. Whoever made the trace chose the
+/// names. Of longer names, the number is shown.
 pub(crate) const MAX_NAME: usize = 256;
 
 impl<'a> Name<'a> {
@@ -233,7 +235,7 @@ impl<'a> Name<'a> {
 }
 
 impl Name<'_> {
-    /// What stands in the place of a value that is too large.
+    /// Text that stands for a value that is too large.
     pub(crate) const CUT: Name<'static> = Name::of("...");
 
     /// Returns the number of bytes that are shown.
@@ -246,7 +248,7 @@ impl Name<'_> {
             }
         }
         let mut count = Count(0);
-        // Counting does not fail.
+        // `Count` never fails.
         let _ = write!(count, "{self}");
         count.0
     }
@@ -264,7 +266,7 @@ impl fmt::Display for Name<'_> {
 }
 
 impl Part<'_> {
-    /// Writes flags as the kernel does: those without a name as a number at the end.
+    /// Writes flags as the kernel does: flags without a name form a number at the end.
     fn write(&self, f: &mut impl Write) -> fmt::Result {
         let (mut left, delimiter, names) = match *self {
             Part::Text(text) => return f.write_str(text),

@@ -27,35 +27,35 @@ pub(crate) fn nanoseconds_up(distance: Time) -> u64 {
     units.div_ceil(FRACTION.unsigned_abs())
 }
 
-/// A sequence of events in order of time, with the places where some were lost.
+/// A sequence of events in order of time, with the places where events were lost.
 pub(crate) trait Input: Debug + Send {
-    /// Reads the next entry. Returns its time, which is never before that of the last
-    /// one, or `None` at the end.
+    /// Reads the next entry. Returns the time of that entry, which is never before the time of the last one,
+    /// or `None` at the end.
     ///
     /// # Errors
     /// If the input is damaged there.
     fn advance(&mut self) -> Result<Option<Time>>;
 
-    /// Returns the entry that was read last. Called in the timeline's order, because a
-    /// lease changes a name in `names` for the entries after it.
+    /// Returns the entry that was read last. The timeline calls this in its own order, because a lease
+    /// changes a name in `names` for the entries after it.
     fn take<'s>(&'s mut self, names: &'s mut Names) -> Option<EntryRef<'s>>;
 
-    /// Returns whether entries come after those of a guest with the same time. The time of
-    /// a guest's event before a reference point may be mapped to that of the point, but
-    /// never the time of an event after it.
+    /// Returns whether the input's entries come after a guest's entries of the same time. The time of a
+    /// guest's event before a reference point may be mapped to the time of the point, but the time of an
+    /// event after the point never is.
     fn is_host(&self) -> bool;
 
-    /// Returns whether there is no entry, but damage that the next [`advance`](Input::advance) returns.
+    /// Returns whether the input has no entry, but damage that the next [`advance`](Input::advance) returns.
     fn is_damaged(&self) -> bool {
         false
     }
 
-    /// Returns the session of events that were left out, and their number so far.
+    /// Returns the session whose events were left out, and the number of those events so far.
     fn left_out(&self) -> Option<(usize, u64)> {
         None
     }
 
-    /// Returns the faults of the entries so far, although they could be read.
+    /// Returns the faults of entries so far that could be read all the same.
     fn warnings(&self) -> Vec<Warning> {
         Vec::new()
     }
