@@ -4,8 +4,8 @@
 //! and every value that a load may see.
 //!
 //! The rings have two or four blocks of 16 words. A lease record and its block's header take nine words, so a
-//! few emits fill, wrap and lap a ring. The model's main thread is the producer, which leases and fills the
-//! ring before the consumer's thread begins, so that the model covers the race and not the preparation.
+//! few emits fill, wrap and lap a ring. The producer is the model's main thread, which leases and fills the
+//! ring before the consumer's begins, so that the model covers the race and not the preparation.
 //!
 //! Both threads take [`World::turn`]s, because loom finds races by the last access to each word. The consumer
 //! loads tail before it stores tail, and this load would hide the producer's loads.
@@ -53,8 +53,7 @@ struct World {
     turns: AtomicU64,
 }
 
-// SAFETY: a model gives each state to only one of its threads at a time, and all fields of a state are
-// atomic.
+// SAFETY: a model gives each state to one of its threads at a time, and all fields are atomic.
 unsafe impl Sync for World {}
 
 impl World {
@@ -127,7 +126,7 @@ struct Host {
 }
 
 impl Host {
-    /// Pulls once and checks every record. Commits the pull if `keep` is set, or else rolls it back.
+    /// Pulls once and checks every record. Commits if `keep` is set, or else rolls back.
     fn pull(&mut self, world: &World, most: u64, keep: bool) -> (Pulled, Vec<u64>) {
         world.turn();
         let mut consumer = Consumer::new(world.memory(), &mut self.state);
@@ -228,7 +227,7 @@ fn discard_writes_no_further_than_a_tail_inside_a_block() {
         let shared = world.clone();
         let consumer = thread::spawn(move || {
             let mut host = Host::default();
-            // This pull takes only the lease record, which is half a block.
+            // Only the lease record, half a block.
             host.pull(&shared, 1, true);
             host.pull(&shared, u64::MAX, true);
             host
@@ -248,8 +247,8 @@ fn overwrite_accepts_nothing_torn_and_counts_lost_records() {
     check(4, || {
         let world = World::new(4, 4, RingMode::Overwrite);
         let producer = world.lease(&world.state, 7, 1);
-        // Head is in the last of the four blocks. The consumer may read three blocks, because the producer
-        // may be writing to the next block.
+        // Head is in the last of four blocks. The consumer may read three, because the producer may be
+        // writing to the next.
         for now in 2..=3 {
             world.emit(&producer, now, WHOLE);
         }
@@ -352,7 +351,7 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
 }
 
 /// A vCPU's thread first runs the guest, which logs a text, and then the host, which records the point in a
-/// host ring. A pass notes the head of the host ring before it reads the log.
+/// host ring. A pass notes that ring's head before it reads the log.
 #[test]
 fn the_text_of_a_point_is_in_the_log_of_its_client_before_the_point_is_below_a_head() {
     check(3, || {

@@ -133,7 +133,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
             }
         }
         consumer.commit_schemas();
-        // These records and their text come after the consumer has looked.
+        // These records come later, and so does their text.
         let (site, fields) = event_type!("later", x = 1u64);
         producer.emit((site, fields), || 10 + texts.len() as u64);
     }
@@ -144,7 +144,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
 fn a_known_text_is_not_copied() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let (mut host, mut written) = (ConsumerState::default(), 0);
-    // A text longer than a word, a shorter one, and a text that begins like another text.
+    // A text longer than a word, a shorter one, and one that begins like another.
     let texts = ["known(x:u64)", "k()", "known(x:u64,y:u64)"];
     for text in texts {
         append(&memory, &mut written, text);
@@ -158,7 +158,7 @@ fn a_known_text_is_not_copied() {
     let mut host = ConsumerState::default();
     let mut consumer = Consumer::new(memory.client(), &mut host);
     for text in texts {
-        // The text that the caller knows under this id may be another text.
+        // The id may be that of another text.
         let Some(Logged::Text(read)) = consumer.next_schema_beside(|_| Some("known(x:u6?)")) else {
             panic!("{text} is taken for another");
         };
@@ -307,7 +307,7 @@ fn a_lying_producer_is_counted_and_does_not_harm_the_host() {
     }
     let consumer = Consumer::new(memory.client(), &mut host);
     assert!(consumer.faults()[Fault::Head as usize] >= 3);
-    // The host records an honest holder again after all these lies.
+    // After all these lies, an honest holder is recorded again.
     let state = ProducerState::new();
     let producer = memory.producer(&state, 9);
     seen.clear();
@@ -325,7 +325,7 @@ fn a_head_within_a_blocks_header_makes_no_record_longer_than_a_block_has_room_fo
     let mut seen = Vec::new();
     memory.guest[guest_page::HEAD].store(1, Ordering::Relaxed);
     pull(&memory, &mut host, usize::MAX, &mut seen);
-    // A record that reaches from the second word of the block's header to the end of the block.
+    // A record from the second word of the block's header to the block's end.
     memory.ring[2].store(u64::from(id::FIRST) | 13 << 32, Ordering::Relaxed);
     memory.guest[guest_page::HEAD].store(16, Ordering::Relaxed);
 
@@ -529,8 +529,8 @@ fn ring_of_empty_records() -> Memory {
     memory
 }
 
-/// Pulls once, and checks that the pull ends within the ring's capacity. Returns the number of words in the
-/// records that were visited.
+/// Pulls once, and checks that this ends within the ring's capacity. Returns the number of words in visited
+/// records.
 fn bounded_pull(consumer: &mut Consumer<'_>, capacity: usize) -> usize {
     let mut stage = vec![0; consumer.stage_words()];
     let (faults, mut visited) = (consumer.faults(), 0);
@@ -570,7 +570,7 @@ fn a_producer_that_laps_the_consumer_exactly_is_no_fault() {
     let head = || memory.guest[guest_page::HEAD].load(Ordering::Relaxed);
     let mut now = 1;
     let mut emit_to = |target: u64| {
-        // The last record in a block fills the block, so that head can be at the beginning of a block.
+        // The last record fills its block, so that head can be at a block's beginning.
         while head() < target {
             now += 1;
             let left = 16 - head() % 16;
@@ -580,10 +580,10 @@ fn a_producer_that_laps_the_consumer_exactly_is_no_fault() {
         assert_eq!(head(), target);
         now
     };
-    // The lease record and the first record fill a block, so head can be at 64.
+    // The lease record and one more record fill a block.
     emit_to(64);
     let mut consumer = Consumer::new(memory.client(), &mut host);
-    // The oldest position that is not overwritten now is the head that the consumer knows.
+    // The oldest position that is left is the head that the consumer knows.
     let emitted = emit_to(64 + 256 - 2 * 16);
     let mut stage = [0; 16];
     let pulled = consumer.pull(&mut stage, |_, _| Flow::Taken);

@@ -120,8 +120,8 @@ fn beyond_a_quarter<'m>(
     producer
 }
 
-/// Returns events whose ids are equal in the low 12 bits. These are more bits than the index in a producer's
-/// table of known ids has.
+/// Returns events whose ids are equal in their low 12 bits, more than the index of a producer's table of
+/// known ids has.
 fn alike(count: usize) -> Vec<DynamicEvent<String>> {
     let events = (0u32..).map(|n| DynamicEvent::new(format!("e{n}(n:u64)")));
     events.filter(|event| Text::id(event).is_multiple_of(1 << 12)).take(count).collect()
@@ -160,12 +160,12 @@ fn events_that_find_no_room_wake_the_reader_once_a_pause() {
     while common::emit(&producer, 1, 0) == Emit::Recorded {}
     bell.calls();
 
-    // These emits come within the pause after the last record.
+    // Within the pause after the last record.
     for now in 1..=1 + PAUSE {
         assert_eq!(common::emit(&producer, now, 0), Emit::Full);
     }
     assert_eq!(bell.calls(), 0);
-    // These emits last for ten pauses.
+    // For ten pauses.
     for now in 1..=10 * (PAUSE + 1) {
         assert_eq!(common::emit(&producer, 1 + PAUSE + now, 0), Emit::Full);
     }

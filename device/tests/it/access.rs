@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Accesses of every width at every class of offset of every region, through every front of the chip.
+//! Accesses of every width at every class of offset of every region, by every front of the chip.
 
 use crate::common;
 use common::{Front, counted, counters, geometry, memory, points};
@@ -37,12 +37,12 @@ fn offsets(region: Region) -> Vec<u64> {
     offsets
 }
 
-/// Class of an access, as the specification defines it.
+/// Class of an access, by the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// An access outside of all regions.
     Nothing,
-    /// An access that begins in a region and goes beyond its end, or a store to the config page.
+    /// An access in a region but beyond its end, or a store to the config page.
     Region,
     Width,
     Unassigned,
@@ -112,7 +112,7 @@ fn a_load_fills_every_byte_and_changes_nothing() {
                     let class = class(&front, region, offset, len, false);
                     let at = format!("{region:?} {offset:#x} {len} {class:?}");
                     assert_eq!(counts, expected_counter(class), "{at}");
-                    // A byte that the load did not fill keeps the fill value of each buffer.
+                    // A byte that was not filled keeps the value of each buffer.
                     let left = |i: usize| one[i] == 0x5a && other[i] == 0xa5;
                     assert!(!(1..=len).any(left), "{at}: not filled");
                     assert!(left(0) && left(len + 1), "{at}: overrun");

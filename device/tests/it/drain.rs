@@ -45,7 +45,7 @@ fn a_pass_begins_drains_every_client_and_ends() {
 
 #[test]
 fn the_end_of_a_loop_takes_what_is_left_and_counts_what_the_sink_cannot_take() {
-    // Nine events and a lease record, which does not count as a lost event.
+    // Nine events and the lease record, which is no event.
     for (packet, taken, lost) in [(None, 10, 0), (Some(0), 0, 9)] {
         let (chip, sink) = chip();
         *sink.packet.lock().unwrap() = packet;
@@ -76,7 +76,7 @@ fn a_busy_client_gets_its_budget_and_no_more() {
     let mut passes = 0;
     let mut taken = Vec::new();
     loop {
-        // The budget is two steps.
+        // Two steps.
         let more = chip.drain_pass_by(2, &steps);
         passes += 1;
         taken.push(sink.records.lock().unwrap().len());
@@ -88,7 +88,7 @@ fn a_busy_client_gets_its_budget_and_no_more() {
         }
         assert!(passes < 10);
     }
-    // A lease record and nine events, at most two of which each drain takes.
+    // A lease record and nine events, two in each drain.
     assert_eq!(taken, [4, 8, 10]);
     let records: Vec<_> = (1..=10).map(|now| (1, now)).collect();
     assert_eq!(*sink.records.lock().unwrap(), records);

@@ -250,7 +250,7 @@ fn a_vcpu_uses_bars_while_a_move_is_reported() {
     pci.config_write(4, &[2, 0], |change| {
         let (pci, (tell, told)) = (Arc::clone(&pci), std::sync::mpsc::channel());
         std::thread::spawn(move || tell.send(pci.read(0xe000_0000, &mut [0; 8])));
-        // The vCPU must find the BAR while the VMM is still in the callback that maps it.
+        // The VMM takes its time to map the BAR.
         let found = told.recv_timeout(Duration::from_secs(20)).expect("the vCPU does not wait");
         assert!(found || change.region != Region::Config);
     });
@@ -264,7 +264,7 @@ fn bars_move_while_vcpus_use_them() {
     let done = AtomicBool::new(false);
     let change = |change: BarChange| map.lock().unwrap().change(change);
     let hits = [const { AtomicBool::new(false) }; 2];
-    // On a machine with few CPUs, 20,000 moves may be done before a user thread has run.
+    // On a machine with few CPUs, all moves may be done before a user has run.
     let is_enough = |moves: u64| moves >= 20_000 && hits.iter().all(|hit| hit.load(Relaxed));
     let begin = Instant::now();
     let is_late = || begin.elapsed() > Duration::from_secs(60);

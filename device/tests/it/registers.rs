@@ -134,7 +134,7 @@ fn a_changed_config_page_changes_nothing_for_the_host() {
 
 #[test]
 fn a_client_over_its_rate_is_limited_and_others_are_not() {
-    // The frequency is so high that no second passes while this test runs.
+    // At this frequency, no second passes while this test runs.
     let config = ChipConfig::default().with(|config| config.reference_points_per_second = 5);
     let (chip, sink) =
         chip_of(&config, SessionInfo::default().with(|info| info.host_frequency = 1 << 50));
@@ -181,7 +181,7 @@ fn a_driver_of_2016_is_served() {
         }
     }
     for client in 0..4u64 {
-        // Both kinds of store that the kernel module and the library of 2016 use: 8 bytes, and twice 4 bytes.
+        // Both kinds of store that the kernel module and the library of 2016 use.
         store(&chip, client * 8, &(client * 100 + 1).to_le_bytes());
         let split = (client * 100 + 1) | 0xabcd << 32;
         store(&chip, client * 8, &(split as u32).to_le_bytes());
@@ -197,7 +197,7 @@ fn a_driver_of_2016_is_served() {
     assert_eq!(found.iter().map(|p| p.words.clone()).collect::<Vec<_>>(), expected);
     assert!(found.iter().all(|p| p.id == id::HYPERTRACE && u64::from(p.client) == p.words[0]));
     assert!(chip.count(Counter::Width) + chip.count(Counter::Unassigned) == 0);
-    // There is no client 4, so there is no register at its offset.
+    // Client 4 of 4 has no register.
     store(&chip, 32, &[0; 8]);
     assert_eq!((points(&sink).len(), chip.count(Counter::Unassigned)), (0, 1));
 }
@@ -229,7 +229,7 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
     let mut calls = 0u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // This thread stores headers of every kind, word by word.
+            // Headers of every kind, word by word.
             let memory = client(&chip, 0);
             let mut random = 1u64;
             while !done.load(Relaxed) {
@@ -244,8 +244,7 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
             }
         });
         let _end = Done(&done);
-        // On a busy machine, 100,000 calls may be done before the other thread has run, so the loop also
-        // waits for a fault.
+        // On a busy machine, all calls may be done before the other thread has run.
         while calls < 100_000 || chip.count(Counter::SlotWords) == 0 {
             let seq = 1 + calls % 2;
             calls += 1;
@@ -262,7 +261,7 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
     assert_eq!(found.len() as u64 + faults, calls);
 }
 
-/// A model of the registers, written from the specification.
+/// A model of the registers, by the specification.
 #[derive(Default)]
 struct Model {
     shadows: BTreeMap<u64, [u8; 8]>,

@@ -39,7 +39,7 @@ fn rest(chip: &Chip) -> Duration {
     begin.elapsed()
 }
 
-/// Makes passes for twice the time after which a loop may rest, and checks that the loop does not rest.
+/// Checks for twice the time after which a loop may rest that it does not rest.
 fn rests_not(chip: &Chip) {
     let begin = Instant::now();
     while begin.elapsed() < 2 * REST {
@@ -109,7 +109,7 @@ fn a_loop_of_a_restored_guest_keeps_its_timer() {
     restored.restore(&chip.state(), None).unwrap();
     // The guest may have kicked before the snapshot for a record that it writes now.
     rests_not(&restored);
-    // A KICK of one client says nothing about the other clients.
+    // A KICK of one client says nothing about the others.
     assert_eq!(restored.drain(&POLICY, true), Some(POLICY.period));
     rests_not(&restored);
 }
@@ -142,7 +142,7 @@ fn a_thread_that_rests_makes_no_pass_until_it_is_kicked() {
     let passes = || common::passes(&sink);
     let kick = Kick::new().unwrap();
     let drain = chip.drain_thread(&kick, POLICY, || Ok(())).unwrap();
-    // With a timer of 1 ms, a loop makes no pass for 200 ms only if the machine stops.
+    // With a timer of 1 ms, no pass in 200 ms happens only on a machine that stops.
     let rested = || {
         let before = passes();
         thread::sleep(Duration::from_millis(200));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Restoring a device from a state: the device is as at the snapshot, and no state breaks the device.
+//! A device that is restored from its state is as at the snapshot, and no state breaks it.
 
 use crate::common;
 use common::{
@@ -26,7 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Returns memory with the contents of the memory of `chip`.
+/// Returns memory with the contents of that of `chip`.
 fn copy(chip: &Chip) -> Memory {
     let memory = Memory::anonymous(geometry()).unwrap();
     for region in [Region::Data, Region::Rings] {
@@ -57,14 +57,14 @@ fn lease<'m>(chip: &'m Chip, number: u32, state: &'m ProducerState) -> Producer<
     Producer::lease(client(chip, number), state, Lease::new(77, ClockKind::Tsc, 1, &info), false)
 }
 
-/// Emits events at these times. Returns the number of events that the ring took.
+/// Emits events at these times. Returns how many the ring took.
 fn emit(producer: &Producer<'_>, times: std::ops::Range<u64>) -> usize {
     times
         .filter(|time| producer.emit(NewRecord::of_id(99, Words(&[])), || *time) == Emit::Recorded)
         .count()
 }
 
-/// Returns the times of the records that the sink has taken, and removes the records from the sink.
+/// Takes the records out of the sink, and returns their times.
 fn times(sink: &Recorder) -> Vec<u64> {
     let records = std::mem::take(&mut *sink.records.lock().unwrap());
     records.into_iter().map(|(_, time)| time).collect()
@@ -94,7 +94,7 @@ fn memory_is_saved_and_loaded_and_zeros_take_none() {
         };
         assert!(words(&new) == words(&old), "{region:?}");
     }
-    // The test looks at the file, because a look at the mapped words would allocate pages.
+    // By the file, because a look at the words would make pages.
     let taken = Memory::anonymous(Geometry::default()).unwrap();
     taken.load(&saved).unwrap();
     let file = taken.region(Region::Data).unwrap().file();
@@ -231,7 +231,7 @@ fn a_device_that_has_recorded_something_is_not_restored() {
     let (state, pages) = (old.state(), old.memory().save().unwrap());
     let in_use = |client| Err(RestoreError::InUse { client });
 
-    // A reference point whose value is zero, by EMIT and by the 2016 interface.
+    // A point whose value is zero, by EMIT and by the 2016 register.
     for offset in [register(2, EMIT), 2 * 8] {
         let (new, sink) = chip();
         new.write(Region::Control, offset, &[0; 8]);
@@ -321,7 +321,7 @@ fn a_guest_sees_the_callers_span_after_a_reset_and_after_a_restore_that_of_the_n
         }
         chip
     };
-    // The span that a guest loads from the config page.
+    // The span that a guest loads.
     let seen = |chip: &Chip| {
         let mut words = [0; CONFIG_WORDS];
         for (i, word) in words.iter_mut().enumerate() {
@@ -344,7 +344,7 @@ fn a_guest_sees_the_callers_span_after_a_reset_and_after_a_restore_that_of_the_n
     assert_eq!(seen(&restored), trace_parent(2));
 }
 
-/// A sink of a device whose restore is refused: every call of the drain loop panics.
+/// A sink that panics, of a device whose restore is refused.
 struct Untold;
 
 impl EventSink for Untold {
@@ -435,9 +435,9 @@ fn a_state_that_contradicts_the_memory_counts_as_the_guests_fault() {
     emit(&producer, 2..30);
     let mut state = old.state();
     let memory = copy(&old);
-    // A position beyond the end of the ring.
+    // Beyond the ring's end.
     state.clients[1].position += 1 << 40;
-    // Totals above those in the memory, so that the totals seem to go back.
+    // Totals that seem to fall.
     state.clients[1].lost = [9; 3];
     let (new, new_sink) = restore(memory, &state).unwrap();
     new.drain_all();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The rings in a saved machine: they are small, and they suffice for every guest to continue.
+//! The rings in a saved machine are small, and enough for every guest to continue.
 
 use crate::common::Recorder;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
@@ -47,7 +47,7 @@ fn lease<'m>(memory: ClientMemory<'m>, token: u64, state: &'m ProducerState) -> 
     Producer::lease(memory, state, Lease::new(token, ClockKind::Tsc, 1, &info), false)
 }
 
-/// The words 1, 2, .. of an event. The function runs in the middle of writing these words.
+/// The words 1, 2, .. of an event, in the middle of which the function is called.
 #[derive(Clone, Copy)]
 struct Interrupted<'a>(usize, &'a dyn Fn());
 
@@ -108,7 +108,7 @@ fn a_guest_that_was_stopped_within_an_emit_completes_its_record_after_the_restor
     let private = ProducerState::new();
     let producer = lease(memory, 77, &private);
     let mut place = START;
-    // The records go three times around the ring and begin anywhere in a block. Some records open a block.
+    // Three times around the ring, at any place of a block: some records open a block.
     for words in (0..200).map(|n| [2000, 300, 1][n % 3]) {
         assert_eq!(emit(&producer, words, &|| save_and_load(chip.memory())), Emit::Recorded);
         // The host takes the record only after the restore.
@@ -133,7 +133,7 @@ fn the_next_holder_continues_the_sequence_after_a_restore_at_any_place_of_a_bloc
         (0..records).for_each(|_| assert_eq!(emit(&producer, 1, &|| ()), Emit::Recorded));
         let (payloads, next) = take(memory, &place);
         assert_eq!(payloads.len(), records);
-        // If the next holder left a gap in the sequence, `take` would find a fault or a loss.
+        // A gap in the next holder's sequence would be a fault or a loss.
         place = next;
         save_and_load(chip.memory());
     }
@@ -146,7 +146,7 @@ fn records_that_the_host_has_not_taken_are_restored_however_many_there_are() {
     let private = ProducerState::new();
     let producer = lease(memory, 77, &private);
     let mut place = START;
-    // All records together go almost twenty times around the ring. Each round begins at another place.
+    // In all almost twenty times around the ring, from another place each time.
     for records in (1..40).map(|n| 18 * n) {
         (0..records).for_each(|_| assert_eq!(emit(&producer, 40, &|| ()), Emit::Recorded));
         save_and_load(chip.memory());
@@ -189,7 +189,7 @@ fn a_drained_ring_takes_two_blocks_of_a_snapshot_whatever_was_in_the_ring() {
 fn a_guest_cannot_make_a_snapshot_of_drained_rings_large() {
     for value in [u64::MAX, 1 << 63, 0x1234_5678_9abc, 1] {
         let chip = chip(RingMode::Discard);
-        // Every word that a guest can write, including words beyond the used parts of the regions.
+        // Every word that a guest can write, even beyond the used parts of the regions.
         for region in [Region::Data, Region::Rings] {
             let words = chip.memory().region(region).unwrap().words();
             words.iter().for_each(|word| word.store(value, Relaxed));
@@ -199,7 +199,7 @@ fn a_guest_cannot_make_a_snapshot_of_drained_rings_large() {
         let saved = chip.memory().save().unwrap();
 
         let client = 2 * GEOMETRY.block_bytes + GEOMETRY.schema_bytes + 2 * PAGE;
-        // The last page is for the enable mask.
+        // The last page is the enable mask.
         let most = u64::from(GEOMETRY.clients) * client + GEOMETRY.data_size() + PAGE;
         let bytes = bytes_of_rings(&saved);
         assert!(bytes <= most, "{value:#x}: {bytes}, at most {most}");

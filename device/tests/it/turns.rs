@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The division of the drain loop's time between an honest client and clients with long steps.
+//! The division of the drain loop's time: an honest client beside clients with long steps.
 
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer};
@@ -83,7 +83,7 @@ impl Costs {
     }
 }
 
-/// Makes a device. Each client whose steps cost something always has something in its ring.
+/// Makes a device in which each client whose steps cost something always has something in its ring.
 fn chip(costs: Costs) -> (Chip, Arc<Costs>) {
     let geometry = Geometry {
         clients: CLIENTS,

@@ -31,7 +31,7 @@ fn versioned() -> (Server, UnixStream) {
     (server, stream)
 }
 
-/// Returns correct messages in the order of a VMM, without the first message, which is for the version.
+/// Returns correct messages in the order of a VMM, after that of the version.
 fn exchange() -> Vec<Vec<u8>> {
     let index = |size: usize, index: u8| {
         let mut body = vec![0; size];
@@ -55,8 +55,7 @@ fn exchange() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Sends these bytes and nothing more. Returns the command and the error of each reply, and the end of the
-/// connection.
+/// Sends only these bytes. Returns the command and error of each reply, and the end.
 fn exchanged(bytes: &[u8]) -> (Vec<(u16, u32)>, End) {
     let (server, mut stream) = Server::raw();
     let mut reader = stream.try_clone().unwrap();
@@ -126,7 +125,7 @@ fn a_command_that_cannot_be_is_refused_and_the_next_one_is_served() {
     let long = access(CONFIG_SPACE, 0, 1 << 20, &[]);
     let index = [0, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0];
     for (command, body, more) in [
-        // The reply is as long as the data for which the client waits, up to the maximum size of a load.
+        // As long as the data for which the client waits, up to the largest load.
         (command::REGION_READ, &far[..], 8),
         (command::REGION_READ, &long, 4096),
         (command::REGION_READ, &long[..7], 0),
@@ -195,7 +194,7 @@ fn a_version_is_taken_with_any_text_after_it() {
     }
 }
 
-/// The clients run at the same time, because one after the other they would take the sum of their limits.
+/// The clients run at the same time, because one after the other they would take too long.
 #[test]
 fn a_client_that_is_silent_in_the_middle_of_something_is_left_and_a_silent_vm_is_not() {
     let begin = Instant::now();
@@ -205,8 +204,7 @@ fn a_client_that_is_silent_in_the_middle_of_something_is_left_and_a_silent_vm_is
     let (slow, mut bits) = versioned();
     let (lives, mut vm) = versioned();
     let (greedy, mut many) = versioned();
-    // If a server waits without a limit, this thread ends the connections, so that the test fails instead of
-    // hanging.
+    // If a server waits without a limit, this thread makes the test fail instead of hang.
     let all = [&silent, &half, &bits, &many].map(|stream| stream.try_clone().unwrap());
     let (ended, is_ended) = mpsc::channel::<()>();
     let watch = thread::spawn(move || {
@@ -214,12 +212,12 @@ fn a_client_that_is_silent_in_the_middle_of_something_is_left_and_a_silent_vm_is
             all.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         }
     });
-    // This client fills the buffers with replies that it does not take, and then with its commands.
+    // Fills the buffers with replies that this client does not take, and then with its commands.
     let filled = thread::spawn(move || {
         let query = message(command::GET_INFO, 0, &[0; 16]).repeat(64);
         while many.write_all(&query).is_ok() {}
     });
-    // This client sends a byte now and then, but never a whole message.
+    // A byte now and then, but never a whole message.
     let sent = thread::spawn(move || {
         let event = legacy_event(0, 1);
         for byte in event.iter().cycle().take(event.len() - 1) {

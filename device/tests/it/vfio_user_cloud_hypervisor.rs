@@ -2,10 +2,10 @@
 
 //! The messages of Cloud Hypervisor's `--user-device`, byte for byte, and the replies that it reads.
 //!
-//! The messages are derived from the source of Cloud Hypervisor (pci/src/vfio_user.rs and pci/src/vfio.rs of
-//! August 2026, with the crate `vfio_user` 0.1.5), not recorded. Particulars of Cloud Hypervisor:
-//! - It reads as many bytes of a reply as it expects, whatever the header says. If the reply is a byte too
-//!   short, it waits; if the reply is a byte too long, it is out of step.
+//! The messages are derived from its source (pci/src/vfio_user.rs and pci/src/vfio.rs of August 2026, with
+//! the crate `vfio_user` 0.1.5), not recorded. Particulars of Cloud Hypervisor:
+//! - It reads as many bytes of a reply as it expects, whatever the header says: it waits after one too few,
+//!   and is out of step after one too many.
 //! - It receives a region's reply and the region's descriptor in one call.
 //! - It resets a device only if the device says that it *cannot* be reset.
 //! - It leaves all bits of the BARs set, and keeps the guest's addresses to itself.
@@ -78,14 +78,13 @@ const FIND: &[Exchange] = &[
     ),
 ];
 
-/// `VfioCommon::new`: loads the status, which has no list of capabilities, and then asks for INTx, which the
-/// device does not have.
+/// `VfioCommon::new`: the status without a list of capabilities, then INTx, which the device does not have.
 const INTERRUPTS: &[Exchange] = &[
     (9, "0600000000000000 07000000 02000000", "0600000000000000 07000000 02000000 0000"),
     (7, "10000000 00000000 00000000 00000000", "10000000 00000000 00000000 00000000"),
 ];
 
-/// `dma_map` of 1 GiB, with a descriptor, and `dma_unmap`, whose reply has the same body as the command.
+/// `dma_map` of 1 GiB, with a descriptor, and `dma_unmap`, whose reply has the command's body.
 const DMA_MAP: Exchange =
     (2, "20000000 03000000 0000000000000000 0000000000000000 0000004000000000", "");
 const DMA_UNMAP: Exchange = (
@@ -94,8 +93,8 @@ const DMA_UNMAP: Exchange = (
     "18000000 00000000 0000000000000000 0000004000000000",
 );
 
-/// `allocate_bars`: loads each BAR, sets all its bits, and loads the BAR again. Does so with both halves of
-/// BAR 4, and at last with the ROM.
+/// `allocate_bars`: loads each BAR, sets all its bits, and loads it again: also both halves of BAR 4, and at
+/// last the ROM.
 const SIZES: &[Exchange] = &[
     (9, "1000000000000000 07000000 04000000", "1000000000000000 07000000 04000000 00000000"),
     (10, "1000000000000000 07000000 04000000 ffffffff", "1000000000000000 07000000 04000000"),
@@ -119,9 +118,9 @@ const SIZES: &[Exchange] = &[
     (9, "3000000000000000 07000000 04000000", "3000000000000000 07000000 04000000 00000000"),
 ];
 
-/// A guest that boots. Before each load from config space, Cloud Hypervisor loads the status. The guest loads
-/// the identity and the class, and then enables memory. Then Cloud Hypervisor loads the command register,
-/// because the guest may have moved BARs.
+/// A guest that boots: Cloud Hypervisor loads the status before each load from config space. The guest loads
+/// the identity and the class, and enables memory. Then the command register is loaded, for BARs that the
+/// guest has moved.
 const BOOT: &[Exchange] = &[
     (9, "0600000000000000 07000000 02000000", "0600000000000000 07000000 02000000 0000"),
     (9, "0000000000000000 07000000 04000000", "0000000000000000 07000000 04000000 f41af010"),
@@ -214,7 +213,7 @@ impl Vmm {
         message
     }
 
-    /// Makes an exchange, with the descriptor of `sent` in the command. Returns the descriptor in the reply.
+    /// Makes an exchange with `sent` in the command. Returns the descriptor in the reply.
     fn exchange_with(&mut self, exchange: Exchange, sent: Option<&File>) -> Option<File> {
         let command = self.command(exchange);
         match sent {
@@ -224,7 +223,7 @@ impl Vmm {
         let expected = self.reply(exchange);
         let mut reply = vec![0xaa; expected.len()];
         let mut file = None;
-        // A region's reply must arrive in one piece, because Cloud Hypervisor receives it in one call.
+        // A region's reply must be in one piece, because one call receives it.
         match exchange.0 {
             5 => {
                 let (n, received) = self.stream.recv_with_fd(&mut reply).unwrap();

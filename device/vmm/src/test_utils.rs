@@ -121,7 +121,7 @@ impl Vm for FakeVm {
         let overlaps =
             |(base, other): (&u64, &Mapped)| gpa < base + other.size && *base < gpa + size;
         if placed.mapped.iter().any(overlaps) {
-            // As KVM does.
+            // KVM refuses an overlap, too.
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let file = Arc::clone(file);

@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// A virtual machine, as the device needs it. [`kvm::KvmVm`](crate::kvm::KvmVm) (feature `kvm`) implements it
-/// for KVM. The thread that starts, moves or resets the device makes the calls, one at a time for each
-/// function, and holds no lock of the device.
+/// A virtual machine, as the device needs it. [`kvm::KvmVm`](crate::kvm::KvmVm) (feature `kvm`) is KVM's. The
+/// thread that starts, moves or resets the device makes the calls, one at a time for each function, and holds
+/// no lock of the device.
 ///
 /// A region that is not mapped and a doorbell that is not armed trap: slower, but no error.
 pub trait Vm: Send + Sync {

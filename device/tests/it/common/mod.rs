@@ -47,7 +47,7 @@ pub enum Call {
     Generation(u32),
 }
 
-/// Facts about a client, which the sink gets at a restore and gives for a snapshot.
+/// Facts about a client, as the sink gets and gives them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     pub client: u32,
@@ -71,7 +71,7 @@ pub struct Recorder {
     pub points: Mutex<Vec<Point>>,
     pub calls: Mutex<Vec<Call>>,
     pub records: Mutex<Vec<(u32, u64)>>,
-    /// Number of lost events and number of faults of each client.
+    /// Lost events and faults of each client.
     pub losses: Mutex<BTreeMap<u32, (u64, u64)>>,
     /// Facts about clients, from a restore or for a snapshot.
     pub known: Mutex<Vec<Known>>,
@@ -294,7 +294,7 @@ impl Front {
         })
     }
 
-    /// Loads `data`. Bytes that the chip does not fill keep their value.
+    /// Performs a load. Bytes that are not filled keep their value.
     pub fn read(&self, region: Region, offset: u64, data: &mut [u8]) {
         let address = self.base(region).wrapping_add(offset);
         match self {

@@ -61,7 +61,7 @@ fn a_bar_that_moves_is_named_once_the_guest_decodes_it() {
     }
 }
 
-/// A machine that remembers the mapped addresses. If `function` is set, another vCPU turns memory space off
+/// A machine that keeps the mapped addresses. If `function` is set, another vCPU turns memory space off
 /// during the next mapping.
 #[derive(Default)]
 struct Interrupted {
@@ -320,7 +320,7 @@ fn a_dword_beyond_config_space_is_none_of_it() {
     let (_dir, _hypertrace, function) = function();
     let before = function.save();
 
-    // Some of these numbers, multiplied by four without a check for overflow, are offsets in the header.
+    // Some of these numbers times four would wrap to offsets in the header.
     for register in [1 << 10, 1 << 62, (1 << 62) + COMMAND, usize::MAX] {
         for offset in [0, 1, 4, u64::MAX - 3] {
             assert_eq!(function.write_register(register, offset, &MEMORY_SPACE), []);
