@@ -62,8 +62,8 @@ pub mod mark {
     pub const IMMEDIATE: u16 = 0x6874;
 }
 
-/// Ioctls of `/dev/hypertrace`, which the kernel module of a Linux guest creates. Their argument is the
-/// address of a client's number, a u32.
+/// Ioctls of `/dev/hypertrace`, which the kernel module of a Linux guest creates. The argument of an ioctl is
+/// the address of a client's number, a u32.
 #[doc(hidden)]
 pub mod module {
     /// Ioctl that leases the client to the open file description: `_IOWR(0xe7, 0, u32)`.

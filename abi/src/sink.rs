@@ -267,7 +267,7 @@ pub trait DrainSink {
 
     /// Returns after a pass for how long the sink needs no other pass unless the drain loop is woken: the
     /// sink's own rings are empty, the last pass found nothing in them, and a thread that records in them
-    /// after a [pause](crate::drain::PAUSE) wakes the loop. If zero, the loop keeps its timer.
+    /// after a [pause](crate::drain::PAUSE) wakes the loop. If the result is zero, the loop keeps its timer.
     /// [`Duration::MAX`] is for ever.
     fn quiet_for(&mut self) -> Duration {
         Duration::ZERO

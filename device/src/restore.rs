@@ -74,9 +74,9 @@ impl Chip {
     /// `memory` is the result of [`Memory::save`](crate::Memory::save). With `None`, the device's memory has
     /// the contents of the snapshot already, and the drain loop must not have begun.
     ///
-    /// The saved device had the same geometry and the same settings on which guests rely: the ring mode, the
-    /// number of vCPUs' clients, and `has_doorbells`. Counters continue. A drain loop waits while this runs,
-    /// and then keeps its timer for 10 s.
+    /// The saved device must have had the same geometry, and the same settings on which guests rely: the ring
+    /// mode, the number of vCPUs' clients, and `has_doorbells`. Counters continue. A drain loop waits while
+    /// this runs, and then keeps its timer for 10 s.
     ///
     /// Call this before any vCPU runs, on any thread that may wait for a disk.
     ///

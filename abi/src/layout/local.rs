@@ -14,7 +14,7 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 pub const PAGE_L: u64 = 0x1000;
 /// Offset of the bells in the config region. Each client has a byte, to which the client's holder adds 1 to
 /// make the host look at the client's registers, by an atomic add to the whole u64, because all sides access
-/// these words whole. A byte that wraps carries into the next byte, and the host looks at that client in
+/// these words whole. A byte that wraps carries into the next byte, whose client the host then looks at in
 /// vain.
 pub const BELLS: u64 = 0x2000;
 

@@ -230,8 +230,8 @@ impl<'a> Consumer<'a> {
     }
 
     /// Takes records, in order, up to the end that [`Consumer::new`] found. So a producer cannot keep the
-    /// consumer busy, and after [`Consumer::next_schema`] returned `None`, the caller has read the schema of
-    /// every record. Ends earlier if `visit` stops, if another holder's records follow, or at a limit of
+    /// consumer busy, and after [`Consumer::next_schema`] has returned `None`, the caller has read the schema
+    /// of every record. Ends earlier if `visit` stops, if another holder's records follow, or at a limit of
     /// words. `stage` needs [`Consumer::stage_words`] words.
     ///
     /// Only [`Consumer::commit`] gives room back to the producer.

@@ -100,7 +100,7 @@ impl Total {
         self.last
     }
 
-    /// Continues with a total that did not grow out of the last one.
+    /// Continues with `word`, a total that did not grow out of the last one.
     pub fn replace(&mut self, word: u64) {
         self.last = word;
     }

@@ -54,7 +54,7 @@ impl Lease {
 }
 
 /// Reads the block that ends at or contains `head`. Returns the next record's sequence number and the last
-/// record's timestamp. Both are hints, because others can write to the block.
+/// record's timestamp. Both results are hints, because others can write to the block.
 pub(super) fn walk(memory: &ClientMemory<'_>, head: u64) -> (u64, Option<u64>) {
     if head == 0 {
         return (0, None);

@@ -49,7 +49,7 @@ impl<'m> Producer<'m> {
                 (guest_page::LOST_UNATTACHED, &state.lost_unattached),
             ] {
                 let (published, total) = (&self.memory.guest[word], total.load(Relaxed));
-                // Stored only if it has changed, because the host's CPU may have the line.
+                // A total is stored only if it has changed, because the host's CPU may have the line.
                 if published.load(Relaxed) != total {
                     published.store(total, Relaxed);
                 }

@@ -58,9 +58,9 @@ pub struct ClientMemory<'m> {
     pub guest: &'m [AtomicU64],
     /// Page H: written by the host.
     pub host: &'m [AtomicU64],
-    /// The schema log. Its length in words is a power of two.
+    /// The schema log, whose length in words is a power of two.
     pub schema: &'m [AtomicU64],
-    /// The ring's data. Its length in words is a power of two.
+    /// The ring's data, whose length in words is a power of two.
     pub ring: &'m [AtomicU64],
     block_words: u64,
     mode: RingMode,

@@ -31,7 +31,7 @@ fn versioned() -> (Server, UnixStream) {
     (server, stream)
 }
 
-/// Returns correct messages in the order of a VMM, after that of the version.
+/// Returns correct messages in a VMM's order, without the first one, for the version.
 fn exchange() -> Vec<Vec<u8>> {
     let index = |size: usize, index: u8| {
         let mut body = vec![0; size];

@@ -275,7 +275,7 @@ impl PciFunction {
     }
 }
 
-/// Guard of the thread that maps and unmaps BARs. Its drop lets another thread do so, even after a panic of
+/// Guard of the thread that maps and unmaps BARs, whose drop lets another thread do so, even after a panic of
 /// the VMM's call.
 struct Busy<'a>(&'a Mutex<Places>);
 

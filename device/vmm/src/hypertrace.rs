@@ -114,8 +114,8 @@ impl Hypertrace {
     /// after a reset.
     ///
     /// # Errors
-    /// If the host has no space or memory. The session's directory is empty then, and another start may use
-    /// it.
+    /// If the host has no space or memory. After an error, the session's directory is empty, and another
+    /// start may use it.
     pub fn start(session: SessionConfig, config: DeviceConfig) -> Result<Hypertrace, Error> {
         let host_rings = session.host_rings;
         let session = session.for_vcpus(config.vcpus);
