@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The marks of boots, and the exits of vCPUs: one pass over the events.
+//! The marks of boots and the exits of vCPUs, from one pass over the events.
 
 use super::{Boot, Exit, Options, Point, Stage, UNKNOWN};
 use crate::error::Result;
@@ -12,15 +12,16 @@ use hypertrace_format::error::Warning;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Maximum number of different ports, addresses and MSRs that a stage counts apart. Exits that touched others are counted together.
+/// Maximum number of different ports, addresses and MSRs that a stage counts apart. Exits that touched
+/// further ones are counted together.
 const MAX_TOUCHED: usize = 4096;
-/// Name under which a stage counts those exits.
+/// Name under which a stage counts exits together.
 const OTHERS: &str = "others";
 /// End of the name of a stage after lost events.
 const OR_LATER: &str = " or later";
-/// Maximum number of stages of a boot. Later marks and losses begin none.
+/// Maximum number of stages of a boot. Later marks and losses begin no stage.
 const MAX_STAGES: usize = 1000;
-/// Maximum time between the records of one event in the kernel's two buffers, nanoseconds.
+/// Maximum time between the records of one event in the kernel's two buffers, in nanoseconds.
 const SAME: i64 = 100_000;
 /// Maximum number of processes that ran vCPUs.
 const MAX_BOOTS: usize = 1000;
@@ -29,14 +30,15 @@ const MAX_BOOTS: usize = 1000;
 const CLONE_THREAD: i64 = 0x10000;
 /// First address of the upper half, in which Linux is, on x86-64 and AArch64.
 const UPPER_HALF: u64 = 1 << 63;
-/// First address above the part of the memory in which a CPU of x86 begins.
+/// First address above the 1 MiB of memory in which a CPU of x86 begins.
 const REAL_MODE: u64 = 1 << 20;
-/// First address of the 64 KiB below 4 GiB in which a CPU of x86 begins.
+/// Addresses of the 64 KiB below 4 GiB in which a CPU of x86 begins.
 const RESET: std::ops::Range<u64> = 0xffff_0000..0x1_0000_0000;
 /// First address of user space in programs of Linux that are not relocated.
 const USER: u64 = 0x40_0000;
 
-/// Ports of a PC: the first serial one, POST codes, and the keyboard's controller, which resets the machine by a command.
+/// Ports of a PC: the first serial port, POST codes, and the keyboard's controller, which resets the machine
+/// by a command.
 const SERIAL: i64 = 0x3f8;
 const POST: i64 = 0x80;
 const KEYBOARD: i64 = 0x64;
@@ -60,17 +62,18 @@ pub(super) struct Found {
     pub warnings: Vec<Warning>,
 }
 
-/// A process, before it has a vCPU.
+/// What is known of a process before it has a vCPU.
 #[derive(Default)]
 struct Process {
-    /// Time of the process's first exec.
+    /// Unix time of the process's first exec in nanoseconds.
     exec: Option<i64>,
     made: Option<i64>,
     name: Option<String>,
 }
 
 impl Process {
-    /// Returns whether the process was created at a time, or so little before that the number cannot be another process's.
+    /// Returns whether the process was created at a time, or so shortly before it that the kernel cannot have
+    /// used the number for another process.
     fn is_made_at(&self, ts: i64) -> bool {
         self.made.is_some_and(|made| ts - made < SAME)
     }
@@ -80,12 +83,12 @@ impl Process {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Code {
     Nothing,
-    /// Code below the kernel's addresses, and nothing else since the last reset.
+    /// The vCPU has run code below the kernel's addresses, and nothing else since the last reset.
     Low,
     Kernel,
 }
 
-/// A vCPU.
+/// What is known of a vCPU.
 struct Vcpu {
     boot: usize,
     code: Code,
@@ -95,14 +98,14 @@ struct Vcpu {
 
 /// An exit that has not ended yet.
 struct Lasting {
-    /// Begin of the exit, or of the stage, whichever is later.
+    /// Unix time at which the exit or the stage began, whichever is later, in nanoseconds.
     since: i64,
     what: String,
     /// Whether an earlier stage has counted it.
     is_counted: bool,
 }
 
-/// A boot while it is read.
+/// A boot while its events are read.
 struct Open {
     boot: Boot,
     enders: Vec<Option<u32>>,
@@ -112,7 +115,7 @@ struct Open {
     numbers: HashSet<u32>,
     /// Threads of vCPUs that have run the guest's kernel.
     in_kernel: HashSet<u32>,
-    /// The vCPU's thread with the last event of KVM.
+    /// Thread of a vCPU that entered guest mode last.
     last_vcpu: Option<u32>,
     last: i64,
 }
@@ -125,21 +128,21 @@ struct Pass<'a> {
     started: HashMap<u32, Process>,
     vcpus: HashMap<u32, Vcpu>,
     numbers: HashMap<u32, (usize, u32)>,
-    /// By process.
+    /// Index of the boot by process.
     boots: HashMap<u32, usize>,
     open: Vec<Open>,
-    /// The CPUs that lost events and have had none since, by trace.
+    /// Trace and number of each CPU that lost events and has had no event since.
     lost: HashSet<(usize, u32)>,
     /// Threads that have ended.
     ended: HashSet<u32>,
-    /// When each CPU had its last event, by trace.
+    /// Unix time of the last event of each CPU, by trace and number of the CPU.
     last: HashMap<(usize, u32), i64>,
     has_lost: bool,
     has_entries: bool,
     has_kvm: bool,
 }
 
-/// Reads everything.
+/// Reads all events of a recording.
 pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
     let mut pass = Pass {
         options,
@@ -166,7 +169,8 @@ pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
         match entry? {
             EntryRef::Event(event) => {
                 let trace = event.kernel_trace();
-                // Events of all threads come after those of traces.
+                // Buffers with the events of all threads are numbered after all traces, in the order of the
+                // traces.
                 let of = trace.map(|trace| &traces[trace % traces.len()]);
                 match of {
                     Some(of) if of.is_of_guest() => {}
@@ -189,7 +193,7 @@ pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
     Ok(pass.finish(warnings))
 }
 
-/// Returns a field's number.
+/// Returns the number in a field.
 fn number(event: &EventRef<'_>, name: &str) -> Option<i64> {
     let fields = event.fields.kernel()?;
     fields.number(fields.format.field(name)?)
@@ -227,7 +231,7 @@ impl Pass<'_> {
                 started.exec.get_or_insert(ts);
                 let name = text(event, "filename");
                 let name = name.map(|path| path.rsplit('/').next().unwrap_or(&path).to_owned());
-                // The last program that began before the vCPUs is the VMM.
+                // The VMM is the last program that began before the vCPUs.
                 started.name = name.or(started.name.take());
             }
             "sched:sched_process_exit" => {
@@ -254,7 +258,8 @@ impl Pass<'_> {
                 }
                 if let Some(vcpu) = self.vcpus.get_mut(&tid) {
                     let new = Lasting { since: ts, what: reason, is_counted: false };
-                    // KVM has entered the guest again without an event: how long the last exit took is not known.
+                    // KVM has entered the guest again without an event, so it is not known how long the last
+                    // exit took.
                     if let Some(last) = vcpu.exit.replace(new) {
                         self.open[vcpu.boot].count(&last, last.since);
                     }
@@ -292,14 +297,14 @@ impl Pass<'_> {
         self.mark(event, Some(tid));
     }
 
-    /// Begins the stages of the user's marks.
+    /// Begins the stages of those marks of the user that the event fits.
     fn mark(&mut self, event: &EventRef<'_>, tid: Option<u32>) {
         for mark in &self.options.marks {
             if !mark.fits(event) {
                 continue;
             }
             let own = tid.and_then(|tid| self.boots.get(&self.process(tid)).copied());
-            // An event of a program or of the guest is of no boot in particular.
+            // An event of a program or of the guest belongs to no boot in particular, so it counts for all.
             let all = if own.is_none() { 0..self.open.len() } else { 0..0 };
             for boot in all.chain(own) {
                 self.stage(boot, mark.name(), event.ts_ns, tid);
@@ -307,7 +312,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the process of a thread. One whose beginning was not recorded is a process of its own.
+    /// Returns the process of a thread. A thread whose beginning was not recorded counts as a process of its
+    /// own.
     fn process(&self, tid: u32) -> u32 {
         self.processes.get(&tid).copied().unwrap_or(tid)
     }
@@ -316,14 +322,15 @@ impl Pass<'_> {
         let child = number(event, "pid").or_else(|| number(event, "child_pid"));
         let Some(child) = child.and_then(|pid| u32::try_from(pid).ok()) else { return };
         let parent = self.process(by);
-        // Numbers are used again: this is a new thread.
+        // The kernel may use a number again, so everything known about an older thread of this number is
+        // forgotten.
         self.makers.insert(child, (event.ts_ns, by));
         self.vcpus.remove(&child);
         self.ended.remove(&child);
         match number(event, "clone_flags") {
             Some(flags) if flags & CLONE_THREAD != 0 => {
                 self.processes.insert(child, parent);
-                // Other events may have come first.
+                // The boot may have begun by other events of the process.
                 if let Some(boot) = self.boots.get(&parent) {
                     self.open[*boot].threads.insert(child);
                 }
@@ -331,19 +338,19 @@ impl Pass<'_> {
             Some(_) => {
                 self.processes.insert(child, child);
                 self.parents.insert(child, parent);
-                // Two buffers have the event.
+                // Two buffers may hold this event, so the second one must not reset the process.
                 if !self.started.get(&child).is_some_and(|of| of.is_made_at(event.ts_ns)) {
                     let made = Some(event.ts_ns);
                     self.started.insert(child, Process { made, ..Process::default() });
                     self.boots.remove(&child);
                 }
             }
-            // `sched_process_fork` does not say whether it is a thread.
+            // `sched_process_fork` does not say whether the child is a thread.
             None => {}
         }
     }
 
-    /// A vCPU enters guest mode.
+    /// Takes the entry of a vCPU into guest mode.
     fn enter(&mut self, tid: u32, number: Option<u32>, ts: i64) {
         if !self.vcpus.contains_key(&tid) {
             let Some(boot) = self.boot_of(tid, ts) else { return };
@@ -363,7 +370,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the boot of a vCPU's thread. The first vCPU begins it.
+    /// Returns the boot of a vCPU's thread. The first vCPU of a process begins the boot.
     fn boot_of(&mut self, tid: u32, ts: i64) -> Option<usize> {
         let process = self.process(tid);
         if let Some(boot) = self.boots.get(&process) {
@@ -407,7 +414,7 @@ impl Pass<'_> {
         Some(at)
     }
 
-    /// A vCPU runs the guest's code at an address.
+    /// Takes an address at which a vCPU runs the guest's code.
     fn runs(&mut self, tid: u32, address: u64, ts: i64) {
         let Some(vcpu) = self.vcpus.get_mut(&tid) else { return };
         let (boot, code) = (vcpu.boot, vcpu.code);
@@ -429,7 +436,7 @@ impl Pass<'_> {
                     _ => return,
                 }
             }
-            // The CPU has had the kernel's own addresses, so a low one is a program's.
+            // The CPU has run code at the kernel's own addresses, so a low address is a program's.
             Code::Kernel if address >= USER => "user space",
             Code::Nothing if is_first => {
                 vcpu.code = Code::Low;
@@ -465,14 +472,14 @@ impl Pass<'_> {
         }
     }
 
-    /// Begins a stage, if none of the name has begun.
+    /// Begins a stage, unless a stage of the name has begun already.
     fn stage(&mut self, boot: usize, name: &str, ts: i64, by: Option<u32>) {
         let is_end = self.options.until.as_deref() == Some(name);
         let open = &mut self.open[boot];
         if open.boot.has_end || open.seen.len() >= MAX_STAGES || !open.seen.insert(name.into()) {
             return;
         }
-        // Exits that last are in both stages, and are counted by the first one.
+        // An exit that has not ended has time in both stages, and only the first stage counts it.
         for vcpu in self.vcpus.values_mut().filter(|vcpu| vcpu.boot == boot) {
             if let Some(exit) = &mut vcpu.exit {
                 open.count(exit, ts);
@@ -491,14 +498,16 @@ impl Pass<'_> {
         open.threads.remove(&tid);
         open.last = open.last.max(ts);
         if open.threads.is_empty() && !open.boot.has_end {
-            // The VMM's own threads wait for this vCPU.
+            // When a VMM ends, its own threads wait for the last vCPU, so that vCPU counts as the end's
+            // cause.
             open.end(ts, open.last_vcpu.or(Some(tid)));
         }
     }
 
-    /// Notes that events were lost: from now on the stage is not known, until all CPUs have events again.
+    /// Notes that events were lost. From then on the stage is not known, until all CPUs have events again.
     fn lose(&mut self, ts: i64, cpu: (usize, u32)) {
-        // The kernel overwrites the oldest events, and tells it with the next one.
+        // The kernel overwrites the oldest events, and tells of the loss with the CPU's next event, so the
+        // loss may have begun after the CPU's last event.
         let ts = self.last.get(&cpu).map_or(ts, |last| ts.min(*last));
         self.lost.insert(cpu);
         self.has_lost = true;
@@ -521,7 +530,7 @@ impl Pass<'_> {
             if open.boot.has_end || !open.boot.stages.last().is_some_and(Stage::is_unknown) {
                 continue;
             }
-            // A mark may have passed meanwhile. Those that come later say where the boot is.
+            // Marks may have been lost meanwhile. Later marks say where the boot is.
             let name = before.next().map_or(UNKNOWN, |stage| &stage.name);
             let name = format!("{}{OR_LATER}", name.trim_end_matches(OR_LATER));
             open.begin(&name, ts, None);
@@ -580,7 +589,7 @@ impl Pass<'_> {
 }
 
 impl Open {
-    /// Adds the time of an exit until now.
+    /// Adds the time of an exit until `ts`.
     fn count(&mut self, exit: &Lasting, ts: i64) {
         let is_full = self.exits.len() >= MAX_TOUCHED && !self.exits.contains_key(&exit.what);
         let what = if is_full { OTHERS } else { &exit.what };
@@ -593,7 +602,7 @@ impl Open {
         if self.boot.stages.len() >= MAX_STAGES {
             return;
         }
-        // Two marks at one time are one: no stage is empty.
+        // If two marks have the same time, only the second begins a stage, because no stage is empty.
         if self.boot.stages.pop_if(|last| last.begin_ns == ts).is_none() {
             self.close(ts, by);
         }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Marks that a user names: the first event that fits.
+//! Marks that a user names. Each mark is the first event that fits.
 
 use crate::event::EventRef;
 use crate::filter::{Filter, FilterError};
 use std::fmt;
 use std::str::FromStr;
 
-/// The first event of a name for which a condition is true. As a text: `[NAME=][first] EVENT [where EXPR]`, with the expressions
-/// of [`Filter`].
+/// The first event of a name for which a condition is true. A mark's text is `[NAME=][first] EVENT [where
+/// EXPR]`, with the expressions of [`Filter`].
 ///
 /// ```
 /// use hypertrace_timeline::boot::Mark;
@@ -23,24 +23,24 @@ pub struct Mark {
     filter: Option<Filter>,
 }
 
-/// The text of a mark that is none.
+/// Why a text is no mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MarkError {
-    /// It names no event.
+    /// The text names no event.
     NoEvent,
-    /// A word after the event's name that is not `where`.
+    /// This word follows the event's name, in place of `where`.
     NotWhere(String),
-    /// The condition is none.
+    /// The condition is not valid.
     Filter(FilterError),
 }
 
 impl Mark {
-    /// Returns the name: of the event, or the one before `=`.
+    /// Returns the name of the mark: the name before `=`, or else the event's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns whether an event is one of the mark's.
+    /// Returns whether an event fits the mark.
     pub fn fits(&self, event: &EventRef<'_>) -> bool {
         **event.name == *self.event && self.filter.as_ref().is_none_or(|filter| filter.fits(event))
     }

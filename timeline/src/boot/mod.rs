@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Boots of virtual machines, by the host kernel's events alone: the stages of a boot, and what the VMM's threads did in each.
+//! Boots of virtual machines, from the host kernel's events alone: the stages of a boot, and what the VMM's
+//! threads did in each stage.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), hypertrace_timeline::Error> {
@@ -51,19 +52,20 @@ pub struct Options {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Boots {
-    /// One for each process that ran vCPUs, in the order of their beginnings.
+    /// Boots of all processes that ran vCPUs, one for each process, in the order of their beginnings.
     pub boots: Vec<Boot>,
-    /// Faults of the inputs, although they could be read, and what could not be known.
+    /// Faults of inputs that could be read all the same, and what could not be known.
     pub warnings: Vec<Warning>,
 }
 
-/// The boot of a virtual machine: from the start of its VMM on.
+/// The boot of a virtual machine, from the start of its VMM on.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Boot {
     /// Number of the VMM's process.
     pub pid: u32,
-    /// File name of the VMM's program, or else the name of the process's first thread. Chosen by the program: escape it.
+    /// File name of the VMM's program, or else the name of the process's first thread. The program chooses
+    /// the name: escape it.
     pub name: String,
     /// Whether the recording has the start of the VMM's program. If not, the boot began earlier.
     pub has_start: bool,
@@ -71,9 +73,9 @@ pub struct Boot {
     pub has_end: bool,
     /// Number of vCPUs that ran.
     pub vcpus: usize,
-    /// The stages, in order, without a gap: their durations add up to the boot's.
+    /// Stages of the boot in order, without a gap: their durations add up to the duration of the boot.
     pub stages: Vec<Stage>,
-    /// What happened within stages, in order of time.
+    /// Moments within stages, in order of time.
     pub points: Vec<Point>,
 }
 
@@ -81,9 +83,9 @@ pub struct Boot {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Point {
-    /// What happened.
+    /// Name of what happened.
     pub name: String,
-    /// Unix time, nanoseconds.
+    /// Unix time in nanoseconds.
     pub ts_ns: i64,
 }
 
@@ -91,31 +93,34 @@ pub struct Point {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Stage {
-    /// Name of the mark that begins it.
+    /// Name of the mark that begins the stage.
     pub name: String,
-    /// Beginning, Unix time in nanoseconds.
+    /// Unix time of the beginning in nanoseconds.
     pub begin_ns: i64,
-    /// End, Unix time in nanoseconds.
+    /// Unix time of the end in nanoseconds.
     pub end_ns: i64,
-    /// The exits of vCPUs, by what they touched: those with the most time first. An exit that lasts into a later stage has time in
-    /// both, and is counted in the first.
+    /// Exits of vCPUs by what they touched, those with the most time first. An exit that lasts into a later
+    /// stage has time in both stages, and is counted in the first.
     pub exits: Vec<Exit>,
     /// Time of each thread of the VMM's processes in the stage. The thread with the most time on a CPU comes first.
     pub threads: Vec<Thread>,
-    /// The critical path: while the thread whose event ended the stage was blocked, what the thread did that woke it, and so on.
-    /// The longest step first. Steps add up to the duration.
+    /// Critical path of the thread whose event ended the stage: while that thread was blocked, the path
+    /// follows the thread that woke it, and so on. The longest step comes first. The steps add up to the
+    /// duration.
     pub path: Vec<Step>,
 }
 
-/// Exits of vCPUs that touched the same.
+/// Exits of vCPUs that touched the same port, address or MSR.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Exit {
-    /// Port, address or MSR that the exits touched, as `pio write 0x70`, `mmio read 0xfee00020`, `msr write 0x10`; else KVM's reason, as `hlt`.
+    /// Port, address or MSR that the exits touched, as in `pio write 0x70`, `mmio read 0xfee00020`, `msr
+    /// write 0x10`. Without one, KVM's reason, as in `hlt`.
     pub what: String,
     /// Number of exits.
     pub count: u64,
-    /// Time from the exits to the vCPU's next entries into guest mode, nanoseconds: work of KVM and the VMM, and waits.
+    /// Time from the exits to the vCPU's next entries into guest mode in nanoseconds: work of KVM and the
+    /// VMM, and waits.
     pub ns: u64,
 }
 
@@ -125,11 +130,11 @@ pub struct Exit {
 pub struct Thread {
     /// Number of the thread.
     pub tid: u32,
-    /// Name of the thread. Chosen by the program: escape it.
+    /// Name of the thread. The program chooses the name: escape it.
     pub name: String,
-    /// Number of the vCPU that it ran.
+    /// Number of the vCPU that the thread ran.
     pub vcpu: Option<u32>,
-    /// Time of the thread in each part, nanoseconds.
+    /// Time of the thread in each part in nanoseconds.
     #[serde(rename = "parts")]
     pub times: Times,
     /// Waits of the thread by cause, the longest first.
@@ -140,11 +145,11 @@ pub struct Thread {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Wait {
-    /// Waiting for a CPU, or blocked.
+    /// Kind of the wait: waiting for a CPU, or blocked.
     pub part: Part,
-    /// The thread that had the CPU, or what woke the thread. Chosen by programs: escape it.
+    /// Thread that had the CPU, or what woke the waiting thread. Programs choose names: escape it.
     pub cause: String,
-    /// Time, nanoseconds.
+    /// Length of the waits in nanoseconds.
     pub ns: u64,
 }
 
@@ -152,11 +157,11 @@ pub struct Wait {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Step {
-    /// The thread, or what ended a wait. Chosen by programs: escape it.
+    /// Thread of the step, or what ended a wait. Programs choose names: escape it.
     pub name: String,
     /// What the thread did.
     pub part: Part,
-    /// Time, nanoseconds.
+    /// Length of the step in nanoseconds.
     pub ns: u64,
 }
 
@@ -174,19 +179,20 @@ impl Boots {
 }
 
 impl Boot {
-    /// Returns its length, nanoseconds: the sum of its stages.
+    /// Returns the length of the boot in nanoseconds: the sum of its stages.
     pub fn duration_ns(&self) -> u64 {
         self.stages.iter().map(Stage::duration_ns).fold(0, u64::saturating_add)
     }
 }
 
 impl Stage {
-    /// Returns its length, nanoseconds.
+    /// Returns the length of the stage in nanoseconds.
     pub fn duration_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.begin_ns).max(0).unsigned_abs()
     }
 
-    /// Returns whether events were lost in it, so that it is not known which stage it is.
+    /// Returns whether the kernel lost events in the stage, so that it is not known which stage the boot was
+    /// in.
     pub fn is_unknown(&self) -> bool {
         self.name == UNKNOWN
     }

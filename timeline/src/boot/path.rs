@@ -16,24 +16,25 @@ pub(super) struct Span {
     pub from: i64,
     pub to: i64,
     pub part: Part,
-    /// The thread that woke it, or that had its CPU.
+    /// Thread that woke this thread, or that had its CPU.
     pub waker: Option<u32>,
-    /// What it waited for, as text.
+    /// Text that says what the thread waited for.
     pub cause: Option<String>,
 }
 
-/// Times by who had them and what they did.
+/// Times in nanoseconds, by name of who spent them and by part.
 type Sums = HashMap<(String, usize), u64>;
 
 /// What is known of threads.
 pub(super) struct Threads<'a> {
     pub spans: &'a HashMap<u32, Vec<Span>>,
-    /// When a thread was made, and by which thread.
+    /// Time at which each thread was made, and the thread that made it.
     pub makers: &'a HashMap<u32, (i64, u32)>,
     pub name: &'a dyn Fn(u32) -> String,
 }
 
-/// Returns the critical path from one time to another that ends on a thread; `None`: the thread is not known.
+/// Returns the critical path that ends on the thread `ender`, from one time to another. If `ender` is `None`,
+/// that thread is not known.
 pub(super) fn steps(of: &Threads<'_>, ender: Option<u32>, (from, to): (i64, i64)) -> Vec<Step> {
     let mut sums = Sums::new();
     match ender {
@@ -52,8 +53,8 @@ fn add(sums: &mut Sums, name: &str, part: Part, (from, to): (i64, i64)) {
     }
 }
 
-/// Follows a thread through a time: before the thread was made, the one that made it, and while it was blocked, the one that
-/// woke it.
+/// Follows a thread through a time. Before the thread was made, the path follows the thread that made it;
+/// while the thread was blocked, the path follows the thread that woke it.
 fn follow(of: &Threads<'_>, tid: u32, (mut from, to): (i64, i64), depth: usize, sums: &mut Sums) {
     let own = (of.name)(tid);
     if let Some((made, maker)) = of.makers.get(&tid).copied()

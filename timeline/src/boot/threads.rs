@@ -13,7 +13,7 @@ use hypertrace_format::error::Warning;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
-/// Maximum number of intervals that critical paths are made of. Beyond that, stages have no path.
+/// Maximum number of intervals that critical paths are made of. If there are more, stages have no path.
 const MAX_SPANS: usize = 1 << 22;
 /// Maximum number of causes that a thread's waits in a stage have; the others are counted together.
 const MAX_CAUSES: usize = 64;
@@ -27,10 +27,10 @@ struct Sums {
 
 struct Intervals<'a> {
     found: &'a Found,
-    /// By boot, stage and thread.
+    /// Sums by boot, stage and thread.
     sums: HashMap<(usize, usize, u32), Sums>,
     names: HashMap<u32, String>,
-    /// By thread.
+    /// Intervals by thread.
     spans: HashMap<u32, Vec<Span>>,
     kept: usize,
 }
@@ -78,10 +78,11 @@ impl Consumer for Intervals<'_> {
 }
 
 impl Found {
-    /// Returns the boot that a thread is of: one of the VMM, or of a process that the VMM made.
+    /// Returns the boot of a thread: a thread of the VMM, or of a process that the VMM made.
     fn boot_of(&self, tid: u32) -> Option<usize> {
         let mut process = self.processes.get(&tid).copied().unwrap_or(tid);
-        // Numbers of processes may be used again: no chain is longer than this.
+        // The kernel may use numbers of processes again, so parents may form a circle. No real chain is
+        // longer than 64.
         for _ in 0..64 {
             let boot = self.boots.iter().position(|boot| boot.pid == process);
             if boot.is_some() {
@@ -111,7 +112,7 @@ pub(super) fn divide(
     let of_boots = known.into_iter().filter(|tid| found.boot_of(*tid).is_some());
     let vcpu = |tid: u32| found.vcpus.get(&tid).map(|(_, number)| *number);
     let threads = of_boots.map(|tid| (tid, vcpu(tid))).collect();
-    // No region is wanted.
+    // Only intervals are wanted, so no region's name fits.
     let select = Select::Names(vec![String::new()]);
     let options = Options { select, threads, ..Options::default() };
     let regions = recording.regions(&options, &mut all)?;

@@ -2,18 +2,18 @@
 
 //! Whether a map from several clients' readings agrees with each client's own constraints.
 //!
-//! A client's readings may be false. So a map from all of them is compared with the limits of each
+//! A client's readings may be false. So a map from all clients' readings is compared with the limits of each
 //! client's own constraints.
 
 use super::{ClockMap, ENDS, MAX_JUMPS, Point};
 
 impl ClockMap {
-    /// Returns the ends of all parts of the map whose rate is not within the limits, in order.
+    /// Returns the ends of all steep parts of the map, in order: parts whose rate is not within the limits.
     pub(crate) fn steep(&self) -> Vec<Point> {
         let mut ends: Vec<Point> = Vec::new();
         for (a, b) in self.knots.iter().zip(self.knots.iter().skip(1)) {
             let rise = i128::from(b.y) - i128::from(a.y);
-            // The map's values are rounded down.
+            // The map's values are rounded down, so the limits get some room.
             let least = self.rates.min.rise(b.x - a.x - 1) - 1;
             let most = self.rates.max.rise(b.x - a.x + 1) + 2;
             if !(least..=most).contains(&rise) {
@@ -23,14 +23,14 @@ impl ClockMap {
         ends
     }
 
-    /// Returns whether this map, from the constraints of several clients, stays within what one client's
-    /// own constraints allow. `steep` is the ends of its steep parts.
+    /// Returns whether this map, from the constraints of several clients, stays within what one client's own
+    /// constraints allow. `steep` holds the ends of the map's steep parts.
     ///
-    /// It stays within them if it does so at the client's readings and at the ends of the steep parts:
-    /// elsewhere, the limits of the rate hold. So the work does not grow with the readings of other
-    /// clients. A client with more steep parts between its readings than it has readings, and
-    /// [`MAX_JUMPS`] besides, is taken to disagree. At the ends, the client's own constraints do not
-    /// show a jump that others' do: nothing is compared there.
+    /// The map is compared at the client's readings and at the ends of the steep parts, because the limits of
+    /// the rate hold everywhere else. So the work does not grow with the readings of other clients. A client
+    /// is taken to disagree if more steep parts lie between its readings than it has readings and
+    /// [`MAX_JUMPS`] together. At the ends of the client's readings, its own constraints do not show a jump
+    /// that the constraints of others do, so nothing is compared there.
     pub(crate) fn is_within(&self, own: &ClockMap, steep: &[Point]) -> bool {
         let ends = ENDS.min(own.knots.len() / 4);
         let compared = own.knots.get(ends..own.knots.len() - ends).unwrap_or_default();
@@ -50,7 +50,8 @@ impl ClockMap {
                 .all(|knot| is_inside(knot.x, self.value(self.find(&mut here, knot.x), knot.x)))
     }
 
-    /// Returns whether the constraints of another client, at each of its readings, may be those of the same clock.
+    /// Returns whether this map and the map of another client may be of the same clock, by their limits at
+    /// each of the other's readings.
     pub(crate) fn may_be(&self, other: &ClockMap) -> bool {
         let mut hints = (0, 0);
         other.knots.iter().all(|knot| {

@@ -5,21 +5,23 @@
 use super::sweep::{NONE, Rates, Span};
 use super::{ClockMap, clamped};
 
-/// A guest reading, for durations: how long it is between two readings follows from the clock's rate
-/// alone, whatever the map is.
+/// A guest reading, for durations. The host time between two readings follows from the clock's rate alone,
+/// whatever the map is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestTime {
     /// Number of the clock.
     pub clock: u32,
     x: i64,
     rates: Rates,
-    /// Number of the map's readings before the last one, and up to it, after which a jump may be.
+    /// Number of readings after which a jump may be: up to the second last reading before this one, and up to
+    /// the last.
     jumps: (u32, u32),
 }
 
 impl GuestTime {
-    /// Returns the least and the largest host time, in 1/[`FRACTION`](super::FRACTION) ns, that can have passed until a
-    /// later reading of the same clock; `None` if the clock may have jumped meanwhile, or its rate is unknown.
+    /// Returns the least and the largest host time that can have passed until a later reading of the same
+    /// clock, in units of 1/[`FRACTION`](super::FRACTION) ns; `None` if the clock may have jumped meanwhile,
+    /// or its rate is unknown.
     pub fn until(self, later: GuestTime) -> Option<(i64, i64)> {
         let dx = later.x.checked_sub(self.x)?;
         let is_known =
@@ -35,7 +37,7 @@ impl GuestTime {
     pub fn or(self, other: GuestTime) -> GuestTime {
         GuestTime {
             rates: self.rates.or(other.rates),
-            // There are fewer readings than that.
+            // A map has too few readings for the sums to wrap.
             jumps: (
                 self.jumps.0.wrapping_add(other.jumps.0),
                 self.jumps.1.wrapping_add(other.jumps.1),
@@ -51,15 +53,15 @@ pub(crate) struct GuestReading<'a> {
     /// Number of the clock.
     pub clock: u32,
     pub ticks: u64,
-    /// The map of the client's own readings, and another one that may be right, too.
+    /// Map of the client's own readings, and another map that may be right too.
     pub maps: (&'a ClockMap, Option<&'a ClockMap>),
-    /// Where a lookup of it may find it.
+    /// Hint for the lookup of the reading in a map.
     pub hint: usize,
 }
 
 impl GuestReading<'_> {
     /// Returns the distance from a host time to the farther end of what the maps allow for the reading, in
-    /// 1/[`FRACTION`](super::FRACTION) ns; `None` if one has no limit on a side.
+    /// units of 1/[`FRACTION`](super::FRACTION) ns; `None` if a map has no limit on a side.
     pub fn distance(self, host: i64) -> Option<u64> {
         let mut hint = self.hint;
         let own = self.maps.0.distance_from(&mut hint, self.ticks, host);
@@ -69,7 +71,7 @@ impl GuestReading<'_> {
         }
     }
 
-    /// Returns the reading for durations. This looks it up in the maps.
+    /// Looks the reading up in the maps, and returns it for durations.
     pub fn time(self) -> GuestTime {
         let (own, other) = self.maps;
         let time = own.guest_time(self.ticks);
@@ -89,7 +91,8 @@ impl ClockMap {
         };
         let jumps = (jumps(at.checked_sub(2)), jumps(at.checked_sub(1)));
         let own = GuestTime { clock: 0, x, rates: self.rates, jumps };
-        // Its knots are at the same readings, so one level is all there is.
+        // `otherwise` has knots at the same readings and no `otherwise` of its own, so the recursion ends
+        // after one level.
         match &self.otherwise {
             None => own,
             Some(map) => own.or(map.guest_time(guest)),

@@ -2,15 +2,14 @@
 
 //! The host's raw counter, and the one map to Unix time that all recordings of a boot share.
 //!
-//! A recording has an *anchor*: one reading of the raw counter together with Unix time. Each
-//! anchor has its own error, and the system's clock may be set between two of them, but the
-//! counter itself is one for the whole boot. So recordings of one boot are put on one anchor,
-//! and their events are merged by raw ticks. Recordings of different boots, or of unknown ones,
-//! have no counter in common: nothing is known about the difference between their anchors.
+//! A recording has an *anchor*: one reading of the raw counter together with Unix time. Each anchor has its
+//! own error, and the system's clock may be set between two anchors, but the counter stays the same for the
+//! whole boot. So recordings of one boot are put on one anchor, and their events are merged by raw ticks.
+//! Recordings of different boots, or of unknown boots, have no counter in common, so the difference between
+//! their anchors is unknown.
 //!
-//! The counter must be the same on all CPUs, and must not stop within a boot: the kernel checks
-//! the first (`tsc` is then its clock source), and a machine that was suspended may break the
-//! second.
+//! The counter must be the same on all CPUs, and must not stop within a boot: The kernel checks that all CPUs
+//! agree (`tsc` is then its clock source). A machine that was suspended may break the second rule.
 
 use super::FRACTION;
 use hypertrace_format::clock::FREQUENCIES;
@@ -19,17 +18,17 @@ use hypertrace_format::clock::FREQUENCIES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCounter {
     boot_id: Option<u128>,
-    /// Raw ticks at the anchor.
+    /// Raw reading at the anchor, in ticks.
     raw: u64,
-    /// Unix time at the anchor, nanoseconds.
+    /// Unix time at the anchor in nanoseconds.
     unix_ns: i64,
-    /// Ticks per second.
+    /// Rate in ticks per second.
     frequency: u64,
-    /// Units per tick, rounded down, with [`BITS`] fraction bits.
+    /// Units of 1/[`FRACTION`] ns per tick, rounded down, with [`BITS`] fraction bits.
     units: u128,
 }
 
-/// Units of a second.
+/// Number of units in a second.
 const SECOND: u128 = 1_000_000_000 * FRACTION as u128;
 const BITS: u32 = 40;
 
@@ -66,8 +65,7 @@ impl HostCounter {
             // 2^65 ticks x 2^38 fit in 128 bits.
             return start + (ticks * SECOND as i128).div_euclid(self.frequency.into());
         };
-        // Without a division of 128 bits: the rest is below 10^12, so the estimate is
-        // too low by at most 1.
+        // The rest is below 10^12, so the estimate is too low by at most 1 and needs no division of 128 bits.
         let (seconds, rest) = (ticks / self.frequency, u128::from(ticks % self.frequency));
         let mut units = (rest * self.units) >> BITS;
         if (units + 1) * u128::from(self.frequency) <= rest * SECOND {
@@ -76,8 +74,8 @@ impl HostCounter {
         start + (u128::from(seconds) * SECOND + units) as i128
     }
 
-    /// Returns the first raw reading at or after a Unix time, in nanoseconds; 0 or the largest number where there is
-    /// none.
+    /// Returns the first raw reading at or after a Unix time in nanoseconds. If there is none, returns 0 or
+    /// the largest number.
     pub fn raw(&self, unix_ns: i64) -> u64 {
         let ns = i128::from(unix_ns) - i128::from(self.unix_ns);
         // 2^64 ns x 2^40 ticks fit in 128 bits.
@@ -86,14 +84,14 @@ impl HostCounter {
         (i128::from(self.raw) + ticks).clamp(0, u64::MAX.into()) as u64
     }
 
-    /// Returns the counter whose Unix times are later by so many nanoseconds.
+    /// Returns a counter whose Unix times are later by so many nanoseconds.
     pub fn later(&self, ns: i64) -> HostCounter {
         HostCounter { unix_ns: self.unix_ns.saturating_add(ns), ..*self }
     }
 
-    /// Returns whether both are readings of one counter: of the same known boot. Rates that differ by
-    /// more than 1,000 ppm are not of one counter, whatever the boots are: a restored copy of a
-    /// machine has the boot of the original.
+    /// Returns whether both are one counter, of the same known boot. Counters whose rates differ by more than
+    /// 1,000 ppm are not the same, whatever the boots are, because a restored copy of a machine has the boot
+    /// of the original.
     pub fn is_same(&self, other: &HostCounter) -> bool {
         let slower = self.frequency.min(other.frequency);
         self.boot_id.is_some()
@@ -102,8 +100,8 @@ impl HostCounter {
     }
 }
 
-/// Puts all counters of one boot on the anchor and rate of the one with the earliest anchor.
-/// Counters of unknown boots do not change.
+/// Puts all counters of one boot on the anchor and rate of the counter with the earliest anchor. Counters of
+/// unknown boots do not change.
 pub fn share(counters: &mut [HostCounter]) {
     let mut by_age = counters.to_vec();
     by_age.sort_by_key(|counter| counter.raw);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The limits of several maps together: what every one of them allows is inside.
+//! The limits of several maps together. What any of the maps allows is inside.
 //!
-//! At each reading of any map, all maps' limits are known. From there to the next one, they grow by no more than the
-//! limits of the rate allow, from both sides. So a lookup costs the same, however many maps there are.
+//! At each reading of any map, the limits of all maps are known. From there to the next reading, the limits
+//! grow by no more than the limits of the rate allow, from both sides. So a lookup costs the same, however
+//! many maps there are.
 
 use super::sweep::{NONE, Rates, Span};
 use super::{ClockMap, clamped, distance, find};
 
-/// Most limits that are computed, some seconds: all maps' at each other's readings.
+/// Maximum number of limits that are computed, one per map and reading of any map. Computing them takes some
+/// seconds.
 const MAX_LIMITS: usize = 1 << 25;
 
 /// Limits of several maps.
@@ -18,7 +20,7 @@ pub(crate) struct Hull {
     rates: Rates,
 }
 
-/// A reading of a map, with the limits of all just before and just after it.
+/// A reading of a map, with the limits of all maps just before and just after it.
 #[derive(Debug)]
 struct Knot {
     x: i64,
@@ -27,7 +29,7 @@ struct Knot {
 }
 
 impl Hull {
-    /// Makes the limits of some maps. Returns `None` if these have too many readings for that.
+    /// Makes the limits of some maps. Returns `None` if the maps have too many readings.
     pub fn of<'m>(maps: impl Iterator<Item = &'m ClockMap>) -> Option<Hull> {
         let all = maps.flat_map(|map| [Some(map), map.otherwise.as_deref()]).flatten();
         let mut all: Vec<(&ClockMap, usize)> = all.map(|map| (map, 0)).collect();
@@ -52,8 +54,8 @@ impl Hull {
         Some(Hull { knots: readings.into_iter().map(knot).collect(), rates })
     }
 
-    /// Returns the distance from a host time to the farther end of what any map allows for a guest reading; `None`
-    /// if one of them has no limit on a side. `hint` is as for [`ClockMap::host_from`].
+    /// Returns the distance from a host time to the farther end of what any map allows for a guest reading;
+    /// `None` if a map has no limit on a side. `hint` is as for [`ClockMap::host_from`].
     pub fn distance_from(&self, hint: &mut usize, guest: u64, host: i64) -> Option<u64> {
         let x = clamped(guest);
         let at = find(&self.knots, |knot| knot.x, hint, x);
@@ -72,7 +74,7 @@ mod tests {
 
     const GHZ: u64 = 1_000_000_000;
 
-    /// Makes the map of a clock that may jump once, from readings of which each has a limit on one side or on both.
+    /// Makes the map of a clock that may jump once. Each reading has a limit on one side or on both.
     fn map(readings: &[(i64, u8, i64)], jump: (i64, i64)) -> Option<ClockMap> {
         let (mut not_after, mut not_before) = (Vec::new(), Vec::new());
         for (x, sides, error) in readings {

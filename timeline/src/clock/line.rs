@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A clock as somebody says that it is computed: a straight line, compared with constraints. A line counts only if
-//! it satisfies every constraint.
+//! A clock as the VMM or KVM says that it is computed: a straight line, which is compared with constraints. A
+//! line counts only if it satisfies every constraint.
 //!
-//! The VMM's word is not evidence. It may be of another vCPU, or of the time before the guest set its clock; a
-//! hypervisor may not do what it says. So bounds stay those of the constraints alone.
+//! What the VMM says is no evidence: the VMM may speak of another vCPU, or of the time before the guest set
+//! its clock, and a hypervisor may not do what it says. So bounds stay those of the constraints alone.
 //!
-//! KVM's word, which the recorder of the host's kernel read, is: KVM sets the CPU's registers so. Where it held,
-//! times have no error but that of roundings.
+//! What KVM says, which the recorder of the host's kernel read, is evidence, because KVM sets the CPU's
+//! registers accordingly. While KVM's word held, times have no error but that of roundings.
 
 use super::host::HostCounter;
 use super::sweep::{Rate, Rates};
@@ -15,34 +15,37 @@ use super::{ClockMap, Distances, FRACTION, LIMIT, Limits, Point, Residuals, clam
 use hypertrace_format::session_json::GuestTsc;
 use std::sync::Arc;
 
-/// A guest's clock by KVM's or its VMM's word: a map from guest ticks to host time that never goes backwards.
+/// A guest's clock as KVM or the VMM describes it: a map from guest ticks to host time that never goes
+/// backwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     tsc: GuestTsc,
     counter: HostCounter,
-    /// Unix time from which clock maps count, in host units.
+    /// Unix time from which clock maps count, in units of 1/[`FRACTION`] ns.
     origin: i128,
-    /// The guest's ticks at 0, less the offset.
+    /// Raw guest ticks at which clock maps begin, less the offset.
     start: i128,
-    /// Host times from and until which KVM computed the TSC so; `None` of a VMM's word.
+    /// Host times from and until which KVM computed the TSC this way; `None` if the VMM describes the line.
     of_kvm: Option<(i64, i64)>,
 }
 
-/// The lines by which a client's times are mapped: those of KVM in order of time, which do not overlap; or the VMM's.
+/// The lines by which a client's times are mapped: KVM's lines in order of time, which do not overlap, or the
+/// VMM's single line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     all: Arc<[Line]>,
-    /// Whether the client's own points do not show that it reads this TSC: then its bound is not KVM's.
+    /// Whether the client's own points do not show that the client reads this TSC. Its bound is then not
+    /// KVM's.
     is_unproven: bool,
 }
 
 impl Lines {
-    /// Makes lines of KVM's words, or of the VMM's one.
+    /// Makes lines from KVM's lines, or from the VMM's line.
     pub fn new(all: Arc<[Line]>) -> Lines {
         Lines { all, is_unproven: false }
     }
 
-    /// Returns the lines for a client whose own points do not show that it reads this TSC.
+    /// Returns the lines for a client whose own points do not show that the client reads this TSC.
     pub fn unproven(self) -> Lines {
         Lines { is_unproven: true, ..self }
     }
@@ -51,16 +54,16 @@ impl Lines {
         self.all.len()
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there is no line.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Returns the host time of a guest reading, and the bound on its error where KVM's word holds; `None` without a
-    /// line.
+    /// Returns the host time of a guest reading, and the bound on its error while KVM's word holds; `None` if
+    /// there is no line.
     pub fn at(&self, guest: u64) -> Option<(i64, Option<u64>)> {
         let x = clamped(guest);
-        // Between two of KVM's, and before the first, the time is not known better than by points.
+        // Between two of KVM's lines, and before the first, points alone limit the time.
         let last = self.all.iter().take_while(|line| line.has_begun(x)).last();
         let line = last.or(self.all.first())?;
         let host = line.at(x);
@@ -69,39 +72,40 @@ impl Lines {
     }
 }
 
-/// How a clock by its VMM's word agrees with the constraints.
+/// How a clock that the VMM or KVM describes agrees with the constraints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Agreement {
     /// Number of constraints.
     pub constraints: usize,
-    /// Number of those that the clock contradicts.
+    /// Number of constraints that the clock contradicts.
     pub contradicting: usize,
-    /// Contradiction by most.
+    /// Constraint that the clock contradicts by most.
     pub worst: Option<Contradicted>,
-    /// Whether the rate is one that the constraints allow.
+    /// Whether the constraints allow the rate.
     pub has_possible_rate: bool,
-    /// By how much the clock could be earlier and later at all readings, in 1/[`FRACTION`] ns, without a
-    /// contradiction. `None` if there are no constraints on that side.
+    /// Room by which the clock could be earlier and later at all readings without a contradiction, in units
+    /// of 1/[`FRACTION`] ns. `None` if that side has no constraints.
     pub room: (Option<u64>, Option<u64>),
-    /// How far the clock is from the constraints.
+    /// Distances between the clock and the constraints.
     pub residuals: Residuals,
 }
 
-/// A constraint that the VMM's word contradicts.
+/// A constraint that a described clock contradicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contradicted {
     /// The constraint.
     pub point: Point,
-    /// Whether the reading is not after that host time; otherwise, it is not before.
+    /// Whether the constraint is an upper one: the reading is not after that host time. If not, the reading
+    /// is not before it.
     pub is_upper: bool,
-    /// Distance, in 1/[`FRACTION`] ns.
+    /// Distance between the clock and the constraint in units of 1/[`FRACTION`] ns.
     pub by: u64,
 }
 
 impl Agreement {
-    /// Returns whether nothing contradicts the VMM's word, and there are constraints on both sides.
+    /// Returns whether no constraint contradicts the clock, and there are constraints on both sides.
     pub fn is_agreed(&self) -> bool {
         self.contradicting == 0
             && self.has_possible_rate
@@ -111,10 +115,10 @@ impl Agreement {
 }
 
 impl Line {
-    /// Makes the line of a TSC, for guest ticks from the raw value `base` on. `origin` is the host time from which
-    /// maps count. `None` if there can be no such TSC.
+    /// Makes the line of a TSC, for guest ticks from the raw value `base` on. `origin` is the host time from
+    /// which maps count. Returns `None` if no such TSC is possible.
     pub fn new(tsc: GuestTsc, base: u64, counter: HostCounter, origin: i128) -> Option<Line> {
-        // Modulo 2^64. The clock's base may be before the host's counter began.
+        // The difference is modulo 2^64, because the clock's base may be before the host's counter began.
         let start = base.wrapping_sub(tsc.offset as u64) as i64;
         let line = Line { tsc, counter, origin, start: start.into(), of_kvm: None };
         tsc.is_possible().then_some(line)
@@ -125,7 +129,7 @@ impl Line {
         Line { of_kvm: Some((from, until)), ..self }
     }
 
-    /// Returns the host times from and until which KVM computed the TSC so.
+    /// Returns the host times from and until which KVM computed the TSC this way.
     pub fn held(&self) -> Option<(i64, i64)> {
         self.of_kvm
     }
@@ -134,18 +138,18 @@ impl Line {
         self.of_kvm.is_some_and(|(from, until)| (from..until).contains(&host))
     }
 
-    /// Returns whether both are the same TSC, and KVM computed it without a break.
+    /// Returns whether both lines are the same TSC, and KVM computed it without a break.
     pub fn joins(&self, later: &Line) -> bool {
         self.tsc == later.tsc
             && self.of_kvm.zip(later.of_kvm).is_some_and(|((_, end), (from, _))| from <= end)
     }
 
-    /// Returns whether KVM computed both at some time. `later` did not begin before.
+    /// Returns whether KVM computed both lines at the same time. `later` did not begin before this line.
     pub fn overlaps(&self, later: &Line) -> bool {
         self.of_kvm.zip(later.of_kvm).is_some_and(|((_, until), (from, _))| from < until)
     }
 
-    /// Makes the line hold as long as another one that it joins.
+    /// Makes the line hold as long as a later line that it joins.
     pub fn join(&mut self, later: &Line) {
         if let (Some((_, until)), Some((_, later))) = (&mut self.of_kvm, later.of_kvm) {
             *until = later.max(*until);
@@ -156,10 +160,11 @@ impl Line {
         self.of_kvm.is_none_or(|(from, _)| from <= self.at(x))
     }
 
-    /// Returns the largest error of [`Line::at`] if the line is true, which comes from roundings.
+    /// Returns the largest error of [`Line::at`] if the line is true. Such an error comes from roundings
+    /// alone.
     pub fn step(&self) -> u64 {
         let tick = 1_000_000_000 * FRACTION as u128 / u128::from(self.counter.frequency());
-        // Host ticks of which the guest's are the same one, besides the first.
+        // Number of host ticks that show the same guest tick, besides the first.
         let ticks = match self.tsc.multiplier {
             1 if self.tsc.shift == 0 => 0,
             multiplier => (1u128 << self.tsc.shift) / u128::from(multiplier) + 1,
@@ -185,7 +190,7 @@ impl Line {
         time.clamp(-i128::from(LIMIT), LIMIT.into()) as i64
     }
 
-    /// Returns the rates that the TSC may have: its multiplier was rounded down.
+    /// Returns the limits of the TSC's rate, because its multiplier was rounded down.
     fn rates(&self) -> Rates {
         let units = (1_000_000_000 * i128::from(FRACTION)) << self.tsc.shift;
         let rate = |multiplier: u64| {
@@ -196,8 +201,8 @@ impl Line {
         Rates { min: rate(more), max: rate(multiplier) }
     }
 
-    /// Compares the line with a clock's constraints, from which its map was made: those within the times at which KVM
-    /// computed it so, or all.
+    /// Compares the line with the constraints from which a clock's map was made. For KVM's line, only
+    /// constraints within the time at which KVM computed it count.
     pub fn compare(&self, limits: &Limits, map: &ClockMap) -> Agreement {
         let held = |point: &Point| self.of_kvm.is_none() || self.holds(self.at(point.x));
         let within = |points: &[Point]| points.iter().copied().filter(held).collect();
@@ -241,7 +246,7 @@ mod tests {
     /// Raw ticks of the host at the origin.
     const HOST: u64 = 1 << 40;
 
-    /// Makes the line of a TSC on a host of 1 GHz, for ticks from `base` on.
+    /// Makes the line of a TSC on a host of 1 GHz, for guest ticks from `base` on.
     fn line(tsc: GuestTsc, base: u64) -> Line {
         let counter = HostCounter::new(None, HOST, 0, GHZ);
         Line::new(tsc, base, counter, counter.unix(HOST)).unwrap()

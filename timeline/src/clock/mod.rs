@@ -1,66 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The map from a guest's clock to the host's, by certain constraints.
+//! The map from a guest's clock to the host's, computed from constraints that are certain.
 //!
-//! A reference point gives two constraints on the unknown map *f* from guest
-//! ticks to host time. The guest read its clock at `g` before the store that
-//! the host saw at `h`, so `f(g) <= h` (*not after*). The same client's next
-//! reading `g2` came after the reply, so `f(g2) >= h` (*not before*).
+//! A reference point gives two constraints on the unknown map *f* from guest ticks to host time.  The guest
+//! read its clock at `g` before the store that the host saw at `h`, so `f(g) <= h` (*not after*). The same
+//! client's next reading `g2` came after the reply, so `f(g2) >= h` (*not before*).
 //!
 //! # The envelope
 //!
-//! A clock's rate is never off by more than 1,000 ppm ([`SLACK_PER_MILLE`]). So each
-//! constraint limits *f* everywhere, the less the farther away. A sweep from left to right
-//! gives for each reading the limits by all constraints before it, a sweep from right to left
-//! those by all constraints after it. Between both, *f* must satisfy *both* limits; the map goes
-//! through the middle of what they leave, straight from reading to reading.
+//! A clock's rate is never off by more than 1,000 ppm ([`SLACK_PER_MILLE`]). So each constraint limits *f*
+//! everywhere, the less the farther away. For each reading, a sweep from left to right gives the limits by
+//! all constraints before the reading, and a sweep from right to left gives the limits by all constraints
+//! after the reading. Between two readings, *f* must satisfy the limits of *both* sweeps. The map goes
+//! through the middle of what these limits leave, straight from reading to reading.
 //!
-//! Nothing is assumed about how the rate changes within its limits: it may drift, change at
-//! once, or oscillate.
+//! Nothing is assumed about how the rate changes within its limits: the rate may drift, change at once, or
+//! oscillate.
 //!
 //! # Jumps
 //!
-//! A clock *jumps* if its rate is outside of its limits for a moment: the guest was stopped
-//! together with its clock, or somebody set it. A jump that is larger than the envelope is
-//! *found*: two constraints contradict each other, [`ClockMap::jumps`] names both, and each
-//! sweep begins anew there. A smaller one only makes the envelope narrower, by as much as the
-//! clock jumped.
+//! A clock *jumps* if its rate is outside of its limits for a moment: the guest was stopped together with its
+//! clock, or somebody set it. A jump that is larger than the envelope is *found*: two constraints contradict
+//! each other, [`ClockMap::jumps`] names both, and each sweep begins anew there. A smaller jump only makes
+//! the envelope narrower, by as much as the clock jumped.
 //!
 //! # The bound
 //!
-//! The bound of a mapped time is the distance to the farther end of the envelope, after the
-//! envelope was made wider on both sides by the *usual width*, which the wider of both sweeps does
-//! not exceed at 90 of 100 readings ([`ClockMap::width`]). So the true time is inside the bound even
-//! beside a jump of that size that was not found. The bound never exceeds the limits by *either*
-//! sweep: on each side of a jump, one of them has not passed it yet. Around a jump that was found,
-//! these limits are the bound.
+//! The bound of a mapped time is the distance to the farther end of the envelope, after the envelope was made
+//! wider on both sides by the *usual width*, which the wider of both sweeps does not exceed at 90 of 100
+//! readings ([`ClockMap::width`]). So the true time is inside the bound even beside a jump of at most that
+//! size that was not found. The bound never exceeds the limits by *either* sweep, because on each side of a
+//! jump one of the sweeps has not passed the jump yet. Around a jump that was found, these limits are the
+//! bound.
 //!
 //! # Assumptions
 //!
-//! - The rate stays within 1,000 ppm of the declared one, if that is not only assumed ([`Declared`]).
-//!   If the constraints contradict that, and the mean rate from the first to the last constraint
-//!   explains them with at least two jumps less, it stays within 1,000 ppm of that mean. If both rates are within one per cent, a
-//!   clock of the declared rate that is stopped now and then could look the same: then the bound
-//!   holds for both. Before the first and after the last reading nothing checks this.
-//! - A jump that is not found is no larger than the envelope's usual width. Where points are far
-//!   apart, a larger one could hide between two of them.
-//! - Of two jumps in opposite directions that are both too small to be found, one is outside of
-//!   the other's reach: until the limits of the rate have made constraints on the other side of
-//!   a jump useless. No jump is among the first or last [`ENDS`] readings, or outside of them.
-//! - The clock is not set back over readings that it gave already.
+//! - The rate stays within 1,000 ppm of the declared rate, unless the declared rate is only assumed
+//!   ([`Declared`]). If the constraints contradict the declared rate, and the mean rate from the first to the
+//!   last constraint explains them with at least two jumps less, the rate is taken to stay within 1,000 ppm
+//!   of that mean. If both rates are within one per cent, a clock of the declared rate that is stopped now
+//!   and then could look the same, so the bound holds for both rates. Before the first and after the last
+//!   reading nothing checks this.
+//! - A jump that is not found is no larger than the envelope's usual width. If points are far apart, a larger
+//!   jump could hide between two points.
+//! - Two jumps in opposite directions that are both too small to be found are out of each other's reach. A
+//!   jump reaches as far as the limits of the rate leave constraints on its other side of any use. No jump is
+//!   among the first or last [`ENDS`] readings, or outside of them.
+//! - The clock is not set back over readings that the clock gave already.
 //!
-//! There is no bound if one side has no constraint at all.
+//! A time has no bound if one side has no constraint at all.
 //!
 //! # Exactness
 //!
-//! Host time is in units of 1/256 ns ([`FRACTION`]), and all arithmetic is in integers: each
-//! constraint holds for the integer that [`ClockMap::at`] returns, and the map never goes
-//! backwards.
+//! Host time is in units of 1/256 ns ([`FRACTION`]), and all arithmetic is in integers: each constraint holds
+//! for the integer that [`ClockMap::at`] returns, and the map never goes backwards.
 //!
 //! # Memory
 //!
-//! 56 bytes for each reading with a constraint; a reference point makes two. While a map is
-//! made, up to 80 bytes more.
+//! A map takes 56 bytes for each reading with a constraint, and a reference point makes two such readings.
+//! While a map is made, each reading takes up to 80 bytes more.
 
 mod agree;
 mod elapsed;
@@ -82,26 +80,24 @@ pub use residuals::Residuals;
 pub use sweep::{LIMIT, Point};
 use sweep::{NONE, Rate, Rates, Reading, Span};
 
-/// Units of host time in a nanosecond: enough to keep the order of events within a
-/// nanosecond.
+/// Number of units of host time in a nanosecond: enough to keep the order of events within a nanosecond.
 pub const FRACTION: i64 = 256;
 
 /// Maximum deviation of a clock from its rate, in parts per thousand. Crystals differ by some
 /// 100 ppm, a VMM's calibration by a few hundred.
 pub const SLACK_PER_MILLE: i64 = 1;
 
-/// Number of readings at each end of a map where no jump can be recognized, because one sweep
-/// has passed too few of them: those of eight reference points.
+/// Number of readings at each end of a map where no jump can be recognized, because one sweep has passed too
+/// few readings. The number is that of eight reference points.
 pub const ENDS: usize = 16;
 
-/// Per cent of the readings at which the envelope is no wider than its usual width.
+/// Percentage of the readings at which the envelope is no wider than its usual width.
 const USUAL_PER_CENT: usize = 90;
 
-/// Most jumps of a map that are kept; [`ClockMap::segments`] counts all.
+/// Maximum number of jumps that a map keeps; [`ClockMap::segments`] counts all.
 pub const MAX_JUMPS: usize = 1024;
 
-/// No map that never goes backwards satisfies all the constraints: they are
-/// not of one clock.
+/// No map that never goes backwards satisfies all the constraints, so they are not from one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at guest tick {guest} the clock would have to go backwards")]
 #[non_exhaustive]
@@ -113,11 +109,11 @@ pub struct Conflict {
 /// The rate that a clock is said to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// Ticks per second. A value outside of [`FREQUENCIES`] counts as the nearer end.
+    /// Rate in ticks per second. A value outside of [`FREQUENCIES`] counts as the nearer end.
     pub frequency: u64,
-    /// Whether nothing speaks for it but a guest's word. Then bounds hold for all rates that the constraints
-    /// allow: within 1,000 ppm of any mean rate between the first and the last of them. If they limit no mean
-    /// rate, or contradict it, there is no limit.
+    /// Whether only a guest's word speaks for the rate. Then bounds hold for all rates that the constraints
+    /// allow: within 1,000 ppm of any mean rate between the first and the last constraint. If the constraints
+    /// limit no mean rate, or contradict it, the rate has no limit.
     pub is_assumed: bool,
 }
 
@@ -132,9 +128,9 @@ impl From<u64> for Declared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mapped {
-    /// Host time, in 1/[`FRACTION`] ns.
+    /// Host time in units of 1/[`FRACTION`] ns.
     pub host: i64,
-    /// Bound on the error, in the same unit; `None` if there is no bound.
+    /// Bound on the error in units of 1/[`FRACTION`] ns; `None` if there is no bound.
     pub bound: Option<u64>,
 }
 
@@ -142,15 +138,15 @@ pub struct Mapped {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Jump {
-    /// The constraint before the jump.
+    /// Last constraint before the jump.
     pub before: Point,
-    /// The constraint after it.
+    /// First constraint after the jump.
     pub after: Point,
-    /// Least size of the jump, in 1/[`FRACTION`] ns.
+    /// Least size of the jump in units of 1/[`FRACTION`] ns.
     pub least: u64,
-    /// Whether the guest's clock went ahead. `before` is then a time that is not before its host
-    /// time, `after` one that is not after. Otherwise the guest's clock lost time, as if
-    /// it had been stopped, and it is the other way round.
+    /// Whether the guest's clock went ahead. If so, `before` limits the host time from below and `after`
+    /// limits it from above. If not, the guest's clock lost time, as if it had been stopped, and `before` is
+    /// the upper limit and `after` the lower one.
     pub ahead: bool,
 }
 
@@ -158,30 +154,30 @@ pub struct Jump {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bounds {
-    /// Half of the readings have no larger one.
+    /// Bound that half of the readings do not exceed.
     pub p50: u64,
-    /// 99 of 100 readings have no larger one.
+    /// Bound that 99 of 100 readings do not exceed.
     pub p99: u64,
-    /// No reading has a larger one. Times between readings that are far apart do, and those
-    /// before the first and after the last.
+    /// Bound that no reading exceeds. The bounds of times between readings that are far apart exceed it, and
+    /// so do the bounds of times before the first and after the last reading.
     pub max: u64,
 }
 
 /// A map from guest ticks to host time that never goes backwards.
 #[derive(Clone, Debug)]
 pub struct ClockMap {
-    /// Readings in order of guest time; at least one.
+    /// Readings in order of guest time. There is at least one.
     knots: Vec<Knot>,
     rates: Rates,
     /// Rate before the first and after the last reading.
     outside: Rate,
     has_another_rate: bool,
-    /// The map of the same readings at the declared rate, where that explains them too: with jumps.
+    /// Map of the same readings at the declared rate, if the declared rate explains them too, with jumps.
     otherwise: Option<Box<ClockMap>>,
     constraints: usize,
     jumps: Vec<Jump>,
     segments: usize,
-    /// The envelope's usual width.
+    /// Usual width of the envelope in units of 1/[`FRACTION`] ns.
     width: Option<u64>,
 }
 
@@ -189,21 +185,21 @@ pub struct ClockMap {
 #[derive(Clone, Copy, Debug)]
 struct Knot {
     x: i64,
-    /// The map's value.
+    /// Host time of the reading by the map.
     y: i64,
-    /// Limits by this reading and those before it.
+    /// Limits by this reading and the readings before it.
     forward: Span,
-    /// Limits by this reading and those after it.
+    /// Limits by this reading and the readings after it.
     backward: Span,
-    /// Number of readings up to this one after which, before the next one, a jump that was found may be.
+    /// Number of readings, up to this one, that have `is_at_jump`.
     jumps: u32,
-    /// Whether one may be after this one.
+    /// Whether a jump that was found may be between this reading and the next one.
     is_at_jump: bool,
 }
 
 impl ClockMap {
-    /// Makes the map that passes through `at` with the rate of `frequency` (ticks per
-    /// second), without a bound: for a clock without constraints.
+    /// Makes a map without a bound, for a clock without constraints. The map passes through `at` with the
+    /// rate of `frequency` (ticks per second).
     pub fn nominal(frequency: u64, at: Point) -> ClockMap {
         let at = Point { x: at.x.clamp(0, LIMIT), y: at.y.clamp(-LIMIT, LIMIT) };
         let (forward, backward) = (Span::ALL, Span::ALL);
@@ -221,12 +217,11 @@ impl ClockMap {
         }
     }
 
-    /// Makes the map of a clock of about this rate from constraints:
-    /// `not_after` means f(x) <= y, `not_before` means f(x) >= y. They may come in any order.
-    /// Returns `None` if there are none.
+    /// Makes the map of a clock of about this rate from constraints: `not_after` means f(x) <= y,
+    /// `not_before` means f(x) >= y. The constraints may come in any order. Returns `None` if there are none.
     ///
-    /// Points outside of `0..LIMIT` guest ticks, or farther away than half a year, are
-    /// left out: no clock of a session gets there.
+    /// Points outside of `0..LIMIT` guest ticks, or farther away than half a year, are left out, because no
+    /// clock of a session gets there.
     ///
     /// # Errors
     /// If the constraints contradict each other.
@@ -249,23 +244,23 @@ impl ClockMap {
         if is_assumed {
             let mean = measured.unwrap_or(Rates::ANY);
             let least = contradictions(&readings, mean);
-            // Otherwise the points between jumps prove the declared rate.
+            // If the mean leaves more jumps, the points between jumps prove the declared rate.
             if least <= jumps + 1 {
                 let is_possible = declared.min <= mean.max && mean.min <= declared.max;
                 let guess = Some(if is_possible { declared } else { mean });
                 if least > 0 && !mean.is_near(declared) {
-                    // A jump that is large makes the mean another rate than that between jumps.
+                    // A large jump makes the mean differ from the rate between jumps.
                     return Ok(Some(through(Rates::ANY, guess)));
                 }
                 let map = through(mean, guess);
-                // A guest of the declared rate that was stopped looks the same.
+                // A guest that had the declared rate and was stopped looks the same.
                 let is_either = (1..=least + 1).contains(&jumps);
                 let otherwise = is_either.then(|| Box::new(through(declared, None)));
                 return Ok(Some(ClockMap { has_another_rate: !is_possible, otherwise, ..map }));
             }
         } else if jumps > 0
             && let Some(measured) = measured.filter(|measured| *measured != declared)
-            // One jump alone may as well be one.
+            // A single contradiction less proves no other rate: it may be a real jump.
             && contradictions(&readings, measured) + 1 < jumps
         {
             let is_either = declared.is_near(measured);
@@ -276,8 +271,8 @@ impl ClockMap {
         Ok(Some(through(declared, None)))
     }
 
-    /// Makes the map under these limits of the rate. Within them, its times are those under the narrower limits
-    /// `guess`, if there are some.
+    /// Makes the map under these limits of the rate. If there are narrower limits `guess`, the map's times
+    /// are those under `guess` wherever `rates` allow them.
     fn through(
         readings: &[Reading],
         windows: &[Span],
@@ -324,7 +319,8 @@ impl ClockMap {
         for (at, (knot, window)) in knots.iter_mut().zip(windows).enumerate() {
             let Span { low, high } = knot.forward.both(knot.backward);
             let guess = guessed.as_ref().and_then(|map| Some(map.knots.get(at)?.y));
-            // Near a jump the two sweeps may contradict each other: then between them.
+            // Near a jump, the two sweeps may contradict each other. The value is then in the middle between
+            // them.
             let middle = match (low, high) {
                 (low, high) if guess.is_some_and(|guess| (low..=high).contains(&guess)) => {
                     guess.unwrap_or(low)
@@ -333,10 +329,10 @@ impl ClockMap {
                 (low, high) if low == -NONE => high,
                 (low, high) => ((i128::from(low) + i128::from(high)) >> 1) as i64,
             };
-            // Limits only grow from window to window, so the last value violates none.
+            // Limits only grow from window to window, so `last` violates no limit.
             knot.y = middle.clamp(window.low, window.high).max(last);
             last = knot.y;
-            // A jump that is not found narrows one of them.
+            // A jump that is not found narrows the limits of one sweep only.
             widths.extend(knot.forward.width().max(knot.backward.width()));
         }
         let width = quantile(&mut widths, USUAL_PER_CENT);
@@ -360,8 +356,9 @@ impl ClockMap {
         Mapped { host, bound: self.distance_from(&mut hint, guest, host) }
     }
 
-    /// Maps a reading of the guest's clock to host time. It does not compute the bound, which takes longer. `hint` is where the
-    /// last reading was found: any value is right, but one near this reading makes the lookup faster.
+    /// Maps a reading of the guest's clock to host time, without the bound, whose computation takes longer.
+    /// `hint` is where the last reading was found: any value is right, but a value near this reading makes
+    /// the lookup faster.
     pub fn host_from(&self, hint: &mut usize, guest: u64) -> i64 {
         let x = clamped(guest);
         self.value(self.find(hint, x), x)
@@ -379,7 +376,7 @@ impl ClockMap {
         let own = distance(host, self.span(at, x))?;
         match &self.otherwise {
             None => Some(own),
-            // Its knots are at the same readings.
+            // The knots of `otherwise` are at the same readings.
             Some(map) => Some(own.max(distance(host, map.span(at, x))?)),
         }
     }
@@ -397,7 +394,8 @@ impl ClockMap {
         match (at.checked_sub(1).and_then(|i| self.knots.get(i)), self.knots.get(at)) {
             (Some(a), Some(b)) => {
                 let (rise, run, dx) = (b.y.wrapping_sub(a.y), b.x - a.x, x - a.x);
-                // Nearly always: a division of 128 bits takes several times as long.
+                // The product nearly always fits 64 bits, and a division of 128 bits takes several times as
+                // long.
                 match rise.checked_mul(dx).filter(|_| rise >= 0) {
                     Some(product) => a.y + product / run,
                     None => {
@@ -419,7 +417,7 @@ impl ClockMap {
         match (before, self.knots.get(at)) {
             (Some(a), Some(b)) => {
                 let forward = a.forward.later(self.rates, x - a.x);
-                // A jump that was found is larger than usual.
+                // A jump that was found may be larger than usual.
                 let usual = if a.is_at_jump { NONE } else { usual };
                 forward.with_jumps(b.backward.earlier(self.rates, b.x - x), usual)
             }
@@ -433,12 +431,12 @@ impl ClockMap {
         }
     }
 
-    /// Returns the number of pieces that no jump divides: one more than there are jumps.
+    /// Returns the number of pieces between jumps: one more than there are jumps.
     pub fn segments(&self) -> usize {
         self.segments
     }
 
-    /// Returns the jumps in order of guest time, the first [`MAX_JUMPS`] of them.
+    /// Returns the first [`MAX_JUMPS`] jumps in order of guest time.
     pub fn jumps(&self) -> &[Jump] {
         &self.jumps
     }
@@ -454,19 +452,19 @@ impl ClockMap {
         self.constraints
     }
 
-    /// Returns the envelope's usual width, in 1/[`FRACTION`] ns: what the sweep that leaves more
-    /// leaves at most at 90 of 100 readings.
+    /// Returns the usual width of the envelope in units of 1/[`FRACTION`] ns: at 90 of 100 readings, neither
+    /// sweep leaves more.
     pub fn width(&self) -> Option<u64> {
         self.width
     }
 
-    /// Returns whether the constraints contradict the declared rate, so that the limits of the rate
-    /// are others.
+    /// Returns whether the constraints contradict the declared rate, so that the map has other limits of the
+    /// rate.
     pub fn has_another_rate(&self) -> bool {
         self.has_another_rate
     }
 
-    /// Returns whether bounds hold for the declared rate, too, although the constraints contradict it: a
+    /// Returns whether bounds hold for the declared rate as well, although the constraints contradict it. A
     /// guest of that rate that is stopped now and then would look the same.
     pub fn allows_declared_rate(&self) -> bool {
         self.otherwise.is_some()
@@ -478,8 +476,7 @@ impl ClockMap {
         (self.rates != Rates::ANY).then(|| (max.frequency(), min.frequency()))
     }
 
-    /// Returns the bounds at the readings, on the side where they are larger; `None` if
-    /// one is unknown.
+    /// Returns the bounds at the readings, each on the side where it is larger; `None` if a bound is unknown.
     pub fn bounds(&self) -> Option<Bounds> {
         let side = |at: usize, knot: &Knot| self.distance_at(at, knot.x, knot.y);
         let worse = |(i, knot): (usize, &Knot)| {
@@ -495,13 +492,13 @@ impl ClockMap {
 }
 
 impl Bounds {
-    /// Returns the bounds that so many of these are. `None` if there are none.
+    /// Returns the quantiles of these bounds. `None` if there are no bounds.
     pub(crate) fn of(mut all: Vec<u64>) -> Option<Bounds> {
         let mut at = |per_cent| quantile(&mut all, per_cent);
         Some(Bounds { p50: at(50)?, p99: at(99)?, max: at(100)? })
     }
 
-    /// Returns the larger ones of both.
+    /// Returns the larger bound of both for each quantile.
     pub(crate) fn max(self, other: Bounds) -> Bounds {
         Bounds {
             p50: self.p50.max(other.p50),
@@ -511,7 +508,7 @@ impl Bounds {
     }
 }
 
-/// Returns the ticks of a guest's reading, of which a clock shows at most [`LIMIT`].
+/// Returns the ticks of a guest's reading. A clock shows at most [`LIMIT`] ticks.
 fn clamped(guest: u64) -> i64 {
     i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT)
 }
@@ -578,9 +575,9 @@ fn readings(rate: Rate, not_after: &[Point], not_before: &[Point]) -> Vec<Readin
     all
 }
 
-/// Returns the limits of each reading that follow from its own constraints, and from others'
-/// because clocks do not go backwards: an upper limit holds for all earlier readings, a lower
-/// one for all later ones. These hold whatever the rate is.
+/// Returns the limits of each reading that follow from its own constraints, and from the constraints of other
+/// readings because clocks do not go backwards: an upper limit holds for all earlier readings, a lower limit
+/// for all later ones. These limits hold whatever the rate is.
 fn windows(readings: &[Reading]) -> Result<Vec<Span>, Conflict> {
     let mut windows: Vec<Span> = readings.iter().map(|r| r.span).collect();
     let mut low = -NONE;
@@ -606,7 +603,7 @@ fn contradictions(readings: &[Reading], rates: Rates) -> usize {
 }
 
 /// Returns limits around all rates that the clock may have had on average from the first to the last
-/// constraint; `None` if there are none.
+/// constraint; `None` if the constraints allow no rate or limit none.
 fn measured(readings: &[Reading]) -> Option<Rates> {
     let low = |r: &Reading| (r.span.low > -NONE).then_some(Point { x: r.x, y: r.span.low });
     let high = |r: &Reading| (r.span.high < NONE).then_some(Point { x: r.x, y: r.span.high });

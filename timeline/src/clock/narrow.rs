@@ -2,22 +2,22 @@
 
 //! A map made narrower by constraints of a second source, which may be wrong.
 //!
-//! The constraints of reference points are certain. Those of a kernel's trace are not: an event
-//! may be missing and not be counted, or the file may be of another machine. So they count only
-//! where they agree with the points and with each other. A jump that they show beside that is
-//! taken as one.
+//! The constraints of reference points are certain. The constraints of a kernel's trace are not: an event may
+//! be missing and not be counted, or the file may be of another machine. So a trace's constraints count only
+//! where they agree with the points and with each other. A jump that such constraints show beside that is
+//! taken as a jump.
 
 use super::sweep::{self, Reading};
 use super::{ClockMap, Declared, ENDS, Point, nominal_rate, readings};
 use std::collections::HashSet;
 
-/// One constraint of so many may contradict others. If more do, the rest cannot be relied on.
+/// Number of constraints of which one may contradict others. If more do, the rest cannot be relied on.
 const MAX_WRONG: usize = 16;
 
-/// Times that contradicting constraints are searched for.
+/// Number of passes that search for contradicting constraints.
 const PASSES: usize = 4;
 
-/// Constraints: f(x) <= y, and f(x) >= y.
+/// Constraints: f(x) <= y (`not_after`), and f(x) >= y (`not_before`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Limits {
     pub not_after: Vec<Point>,
@@ -45,12 +45,12 @@ impl Limits {
 }
 
 impl ClockMap {
-    /// Makes a narrower map from the constraints of this one, `certain`, and from those of `more` that
-    /// contradict neither these nor each other; the others are removed from `more`. Of two that contradict
-    /// each other, both are. If more than one of [`MAX_WRONG`] is removed, all are, and there is no
-    /// narrower map.
+    /// Makes a narrower map from the constraints of this one, `certain`, and from the constraints of `more`
+    /// that contradict neither `certain` nor each other. The others are removed from `more`; if two
+    /// contradict each other, both are removed. If more than one of [`MAX_WRONG`] is removed, all are removed
+    /// and there is no narrower map.
     ///
-    /// The room for jumps stays that of this map.
+    /// The narrower map keeps this map's room for jumps.
     pub(crate) fn narrowed(
         &self,
         declared: Declared,

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How far times are from the constraints.
+//! Distances between times and the constraints on their readings.
 
 use super::{Limits, Point, quantile};
 
-/// How far times are from the constraints on their readings, in 1/[`FRACTION`](super::FRACTION) ns: medians. Of
-/// several constraints on one side of a reading, the closest one counts.
+/// Medians of the distances between times and the constraints on their readings, in units of
+/// 1/[`FRACTION`](super::FRACTION) ns. If several constraints limit one side of a reading, the closest
+/// constraint counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Residuals {
-    /// From a reading's time to the host time that it was not after.
+    /// Distance from a reading's time to the host time that limits the reading from above.
     pub to_host: Option<u64>,
-    /// From the host time that a reading was not before to its time.
+    /// Distance from the host time that limits a reading from below to the reading's time.
     pub from_host: Option<u64>,
 }
 
@@ -23,7 +24,7 @@ pub(crate) struct Distances {
 }
 
 impl Distances {
-    /// Adds those of one client's constraints to the times that `at` returns for guest ticks.
+    /// Adds the distances between one client's constraints and the times that `at` returns for guest ticks.
     pub fn add(&mut self, limits: &Limits, mut at: impl FnMut(i64) -> i64) {
         let distance = |low: i64, high: i64| high.saturating_sub(low).max(0).unsigned_abs();
         let upper = closest(&limits.not_after, |y| y);
@@ -49,7 +50,7 @@ impl Distances {
 /// Returns for each reading the point whose host time has the least `order`.
 fn closest(points: &[Point], order: impl Fn(i64) -> i64) -> Vec<Point> {
     let mut points = points.to_vec();
-    // Those of the points and those of the kernel are each in order, which a stable sort makes use of.
+    // Points of reference points and of the kernel are each in order, which makes a stable sort fast.
     points.sort_by_key(|point| (point.x, order(point.y)));
     points.dedup_by_key(|point| point.x);
     points

@@ -1,46 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One sweep over constrained readings: how far each reading's limits reach, under the limits
-//! of the slope alone, and where they contradict each other.
+//! One sweep over constrained readings: how far each reading's limits reach, under the limits of the rate
+//! alone, and where readings contradict each other.
 //!
-//! Everything is integer arithmetic, rounded away from the inside: a limit never becomes
-//! tighter than it is.
+//! All arithmetic is in integers, rounded outwards, so that a limit never becomes tighter than it is.
 
 /// Largest absolute coordinate. The product of a difference and a rate then fits an `i128`.
 pub const LIMIT: i64 = 1 << 62;
 
-/// No limit above; its negative: no limit below.
+/// Value that stands for no upper limit. Its negative stands for no lower limit.
 pub(super) const NONE: i64 = i64::MAX;
 
-/// Fraction bits of rates. The slowest clock's rate is below 2^28 units a tick.
+/// Number of fraction bits of rates. The slowest clock's rate is below 2^28 units per tick.
 const BITS: u32 = 32;
 
-/// A point: guest ticks, host time.
+/// A pair of guest ticks and host time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// Guest ticks, `0..LIMIT`.
+    /// Guest time in ticks, `0..LIMIT`.
     pub x: i64,
-    /// Host time, `-LIMIT..LIMIT`.
+    /// Host time in units of 1/256 ns, `-LIMIT..LIMIT`.
     pub y: i64,
 }
 
-/// A rate in host units a tick, with [`BITS`] fraction bits.
+/// A rate in host units per guest tick, with [`BITS`] fraction bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rate(i64);
 
 impl Rate {
-    /// Makes the rate `rise / run`, rounded down; 0 at least. `run` is positive.
+    /// Makes the rate `rise / run`, rounded down to 0 at least. `run` is positive.
     pub fn floor(rise: i128, run: i128) -> Rate {
         // Differences of coordinates have 63 bits, so the shift fits.
         Rate(((rise << BITS) / run).clamp(0, LIMIT.into()) as i64)
     }
 
-    /// Returns the rates of all clocks whose frequency is within so many parts per thousand of this
-    /// one's, rounded away from it.
+    /// Returns the limits of the rates of all clocks whose frequency is within so many parts per thousand of
+    /// this one's, rounded outwards.
     pub fn around(self, per_mille: i64) -> Rates {
         let by = |thousandths: i64| i128::from(self.0) * 1000 / i128::from(thousandths);
         let rate = |rate: i128| Rate(rate.clamp(0, LIMIT.into()) as i64);
-        // The rate itself was rounded down.
+        // The rate itself was rounded down, so the fastest one begins at the next value.
         let fastest = i128::from(self.0 + 1) * 1000 / i128::from(1000 - per_mille) + 1;
         Rates { min: rate(by(1000 + per_mille)), max: rate(fastest) }
     }
@@ -50,7 +49,7 @@ impl Rate {
         Rate(self.0 / 2 + other.0 / 2)
     }
 
-    /// Returns the ticks per second of a clock of this rate; for people.
+    /// Returns the ticks per second of a clock of this rate, to show to people.
     pub fn frequency(self) -> f64 {
         let units = self.0.max(1) as f64 / (1_u64 << BITS) as f64;
         1e9 * super::FRACTION as f64 / units
@@ -67,7 +66,7 @@ impl Rate {
     }
 }
 
-/// The limits of a clock's rate, as host units a guest tick.
+/// The limits of a clock's rate, in host units per guest tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rates {
     pub min: Rate,
@@ -75,10 +74,11 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// No limits: a clock only never goes backwards.
+    /// No limits, but a clock never goes backwards.
     pub const ANY: Rates = Rates { min: Rate(0), max: Rate(i64::MAX) };
 
-    /// Returns the least and the largest rise over a distance, each reading being anywhere within its tick.
+    /// Returns the least and the largest rise over a distance. Each of the two readings may be anywhere
+    /// within its tick.
     fn rises(self, dx: i64) -> (i128, Option<i128>) {
         let most = (self.max != Rates::ANY.max).then(|| self.max.rise_up(dx + 1));
         (self.min.rise(dx - 1), most)
@@ -90,13 +90,13 @@ impl Rates {
         max.0 - min.0 <= max.0 / 100
     }
 
-    /// Returns the limits of a rate that is within these or others.
+    /// Returns the limits that include these limits and others.
     pub fn or(self, other: Rates) -> Rates {
         Rates { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 }
 
-/// Limits of the host time of one guest reading; [`NONE`] where there is none.
+/// Limits of the host time of one guest reading; [`NONE`] for a missing limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub low: i64,
@@ -106,14 +106,14 @@ pub(super) struct Span {
 impl Span {
     pub const ALL: Span = Span { low: -NONE, high: NONE };
 
-    /// Returns what these limits mean `dx` ticks later. Each of the two readings may have been
+    /// Returns what these limits imply for a reading `dx` ticks later. Each of the two readings may have been
     /// anywhere within its tick.
     pub fn later(self, rates: Rates, dx: i64) -> Span {
         let (least, most) = rates.rises(dx);
         Span { low: add(self.low, least), high: most.map_or(NONE, |most| add(self.high, most)) }
     }
 
-    /// Returns what these limits mean `dx` ticks earlier.
+    /// Returns what these limits imply for a reading `dx` ticks earlier.
     pub fn earlier(self, rates: Rates, dx: i64) -> Span {
         let (least, most) = rates.rises(dx);
         Span { low: most.map_or(-NONE, |most| add(self.low, -most)), high: add(self.high, -least) }
@@ -125,19 +125,19 @@ impl Span {
         (self.low > -NONE && self.high < NONE).then_some(width.max(0) as u64)
     }
 
-    /// Returns the limits that satisfy both; `low` is above `high` if none do.
+    /// Returns the limits of times that satisfy both; `low` is above `high` if no time does.
     pub fn both(self, other: Span) -> Span {
         Span { low: self.low.max(other.low), high: self.high.min(other.high) }
     }
 
-    /// Returns the limits that satisfy one of both at least, and what is between them.
+    /// Returns the limits that include the times of either, and what is between them.
     pub fn or(self, other: Span) -> Span {
         Span { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
 
-    /// Returns the limits that also hold if a jump of at most `usual` is on one side, which nobody
-    /// found: the time satisfies one of both limits, and the other as far as the jump may have moved
-    /// it. A limit that only one of them has is kept.
+    /// Returns limits that hold even if a jump of at most `usual` that nobody found is on one side. The time
+    /// then satisfies one of both limits, and the other limit as far as the jump may have moved it. A limit
+    /// that only one of both has is kept.
     pub fn with_jumps(self, other: Span, usual: i64) -> Span {
         let both = self.both(other);
         let usual = i128::from(usual);
@@ -153,7 +153,7 @@ impl Span {
     }
 }
 
-/// Adds to a limit, which stays within the coordinates, or none.
+/// Adds to a limit. The sum stays within the coordinates, and a missing limit stays missing.
 fn add(limit: i64, rise: i128) -> i64 {
     if limit.abs() == NONE {
         return limit;
@@ -169,8 +169,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Returns the reading turned by 180 degrees, which turns a sweep to the left into one
-    /// to the right. Slopes stay the same.
+    /// Returns the reading turned by 180 degrees, which turns a sweep to the left into a sweep to the right.
+    /// Slopes stay the same.
     fn turned(self) -> Reading {
         Reading { x: -self.x, span: self.span.turned() }
     }
@@ -187,9 +187,9 @@ impl Span {
 pub(super) struct Contradiction {
     pub before: Point,
     pub after: Point,
-    /// How far apart they are, at least.
+    /// Least distance between the two constraints in host units.
     pub by: i64,
-    /// Whether host time is less than it should be: the guest's clock went ahead.
+    /// Whether less host time passed than should have: the guest's clock went ahead.
     pub ahead: bool,
 }
 
@@ -206,7 +206,7 @@ impl Contradiction {
     }
 }
 
-/// A limit that reaches to the right: its value somewhere, and its constraint.
+/// A limit that reaches to the right: its value at some point, and its constraint.
 #[derive(Clone, Copy, Debug)]
 struct Reach {
     at: Point,
@@ -223,7 +223,7 @@ pub(super) struct State {
 impl State {
     /// Returns the limits at `x`, which is not to the left of the state's readings.
     fn at(&self, x: i64, rates: Rates) -> Span {
-        // From where each limit began, so that rounding does not add up.
+        // The rise is counted from where each limit began, so that rounding does not add up.
         let later = |r: Reach| Span { low: r.at.y, high: r.at.y }.later(rates, x - r.at.x);
         Span {
             low: self.low.map_or(-NONE, |r| later(r).low),
@@ -231,8 +231,8 @@ impl State {
         }
     }
 
-    /// Takes the next reading. Returns the limits there, and how the reading contradicts
-    /// what was before. After a contradiction, nothing from before it counts.
+    /// Takes the next reading. Returns the limits there, and how the reading contradicts the readings before
+    /// it. After a contradiction, earlier readings do not count.
     pub fn step(&mut self, reading: &Reading, rates: Rates) -> (Span, Option<Contradiction>) {
         let (so_far, own) = (self.at(reading.x, rates), reading.span);
         let found = self.contradiction(so_far, reading);
@@ -282,11 +282,11 @@ impl State {
     }
 }
 
-/// Sweeps to the right over all readings. Calls `each` with the limits at each of them and the
-/// contradiction found there.
+/// Sweeps to the right over all readings. Calls `each` with the limits at each reading and the contradiction
+/// found there.
 ///
-/// `ends` readings at the left are looked at in the other direction first: the sweep begins with
-/// what they say about its start.
+/// The sweep first looks at `ends` readings at the left in the other direction, and begins with what they say
+/// about its start.
 pub(super) fn forward(
     readings: &[Reading],
     rates: Rates,

@@ -79,7 +79,7 @@ fn a_clock_that_jumps_ahead_gets_a_segment_and_a_straight_piece_between() {
     assert_eq!(map.segments(), 2);
     assert_satisfies(&map, &not_after, &not_before);
     assert_never_backwards(&map, not_after.iter().map(|c| c.x));
-    // The point at 5 ms still fits the first line; its reply does not.
+    // The point at 5 ms still fits the first line; the reply to it does not.
     let gap = map.at(5_005_000);
     assert!(gap.bound.unwrap() >= 256 * 400_000_000, "{gap:?}");
     assert!(map.at(6_000_000).bound.unwrap() < 256 * 10_000);
@@ -144,7 +144,7 @@ fn times_far_outside_saturate_in_order() {
 #[derive(Debug)]
 struct Known {
     frequency: u64,
-    /// Host units per 10^6 ticks and per tick's nominal; see `true_host`.
+    /// Rate of the clock: `num` host units per `den` ticks.
     num: i128,
     den: i128,
     start: i64,
@@ -153,7 +153,7 @@ struct Known {
 }
 
 impl Known {
-    /// Returns the true line, rounded down; `+ 1` is an upper limit of it.
+    /// Returns the host time on the true line, rounded down; one more is an upper limit.
     fn true_host(&self, x: i64) -> i64 {
         (i128::from(self.start) + (i128::from(x) * self.num).div_euclid(self.den)) as i64
     }
@@ -313,8 +313,8 @@ proptest! {
 
 }
 
-/// Points of a clock: a point is read, 10 us later the host sees it, 10 us later the guest reads
-/// again. `guest` gives the clock, in ticks of 1 ns, at a host time.
+/// Makes points of a clock. The guest reads a point, 10 us later the host sees it, and 10 us later the guest
+/// reads again. `guest` gives the clock, in ticks of 1 ns, at a host time.
 fn points(
     times: impl Iterator<Item = i64>,
     guest: impl Fn(i64) -> i64,
@@ -326,8 +326,9 @@ fn points(
 
 #[test]
 fn a_small_jump_at_the_begin_of_a_pause_is_inside_the_bound() {
-    // A point each 1 ms, a pause of 100 ms, a jump just after the last point before it. One sweep
-    // is narrow there, the other one wide: nothing is narrower than usual.
+    // The guest makes a point each 1 ms, and pauses for 100 ms; the clock jumps just after the last point
+    // before the pause. One sweep is narrow there and the other one is wide, so nothing is narrower than
+    // usual.
     const MS: i64 = 1_000_000;
     for jump in [15_000, 18_000, -18_000] {
         let at = 100 * MS + 50_000;
@@ -347,7 +348,7 @@ fn a_small_jump_at_the_begin_of_a_pause_is_inside_the_bound() {
 
 #[test]
 fn a_clock_that_is_stopped_now_and_then_may_have_its_declared_rate() {
-    // 30 us each 15 ms: the mean rate is 2,000 ppm lower, and explains all points.
+    // The guest stops for 30 us each 15 ms: the mean rate is 2,000 ppm lower, and explains all points.
     const PERIOD: i64 = 15_000_000;
     for (out, back) in [(500, 19_500), (6_000, 14_000)] {
         let guest = |t: i64| 5_000_000 + t - (t + 2_500_000) / PERIOD * 30_000;
@@ -365,7 +366,7 @@ fn a_clock_that_is_stopped_now_and_then_may_have_its_declared_rate() {
         let map = fit(GHZ, &not_after, &not_before);
 
         assert!(map.has_another_rate());
-        // While the clock is stopped, it shows what it showed before.
+        // While the clock is stopped, it shows its last value.
         let runs = |t: &i64| (t + 2_500_000) % PERIOD > 30_000;
         for t in (3_000_000..100_000_000).step_by(50_000).filter(runs) {
             let mapped = map.at(guest(t) as u64);

@@ -2,9 +2,9 @@
 
 //! Event formats of Linux: the fields of an event, and the names of their values.
 //!
-//! The kernel describes each event in a text, `events/SYSTEM/EVENT/format` of tracefs:
-//! a line for each field with its place, and the code of a `printf` (`print fmt`), of
-//! which [`print`] takes the names.
+//! The kernel describes each event in a text, `events/SYSTEM/EVENT/format` of tracefs. The text has a line
+//! for each field with its place, and the code of a `printf` (`print fmt`), from which [`print`] takes the
+//! names.
 
 mod print;
 
@@ -13,43 +13,45 @@ use hypertrace_abi::event::cut;
 use print::{Expr, Found, Named, Print};
 use std::sync::Arc;
 
-/// Most fields of an event: a system call has 8, the largest event of Linux 6.18 has 54.
+/// Maximum number of fields of an event. A system call has 8, the largest event of Linux 6.18 has 54.
 const MAX_FIELDS: usize = 256;
-/// Most bytes of the names of an event's values, and of those of its fields: fields of Linux 6.18 have up to 266.
+/// Maximum size of the names of an event's values, and of its fields' names, in bytes. Fields of Linux 6.18
+/// have up to 266.
 const MAX_NAMES: usize = 4096;
-/// Most bytes of a name, and most characters of a field's line, that are shown if they cannot be read.
+/// Maximum number of bytes of a name, and of characters of a field's line, that are shown if they cannot be
+/// read.
 const MAX_SHOWN: usize = 80;
-/// Largest offset or size of a field: records are smaller than a page.
+/// Maximum offset or size of a field in bytes. Records are smaller than a page.
 const MAX_BYTES: usize = 1 << 16;
 
-/// Bytes of the fields of all events: u16 id, u8 flags, u8 depth, i32 thread.
+/// Size of the fields that all events have, in bytes: u16 id, u8 flags, u8 depth, i32 thread.
 pub(crate) const COMMON: usize = 8;
 
 /// The format of an event.
 #[derive(Debug)]
 pub(crate) struct Format {
-    /// Number among the formats of its file.
+    /// Number of the format among the formats of its file.
     pub number: u32,
-    /// `SYSTEM:EVENT`
+    /// Full name of the event: `SYSTEM:EVENT`.
     pub name: Arc<str>,
-    /// The fields of all events first.
+    /// Fields of the event. The fields that all events have come first.
     fields: Vec<Field>,
     /// Number of fields that all events have.
     common: usize,
-    /// Bytes of a record that has all fields.
+    /// Least size of a record that has all fields, in bytes.
     pub least: usize,
-    /// Lines of the fields that cannot be read: their number, and the first one.
+    /// Number of fields' lines that cannot be read, and the first of these lines.
     pub unread: Option<(usize, String)>,
-    /// The fields of an event of `trace_printk`.
+    /// Fields of an event of `trace_printk`.
     pub printk: Option<Printk>,
 }
 
-/// Places of an event of `trace_printk`, by the fields' indices.
+/// Fields of an event of `trace_printk`, by their indices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printk {
     /// Field with the address of a text.
     pub address: usize,
-    /// Field with the arguments, if that text is their format.
+    /// Field with the arguments, if the text at `address` is their format.
     pub arguments: Option<usize>,
 }
 
@@ -70,9 +72,10 @@ struct Field {
     at: usize,
     size: usize,
     shape: Shape,
-    /// Names of its values.
+    /// Expressions for the names of the field's values.
     names: Vec<Expr>,
-    /// Name of a field after it that has the names of its values, if they do not tell its whole number.
+    /// Name of an extra field after this one that shows the names of the values, if the names do not tell the
+    /// whole number.
     label: Option<Arc<str>>,
 }
 
@@ -85,15 +88,15 @@ enum Shape {
     /// A text that ends at its first NUL, or with the field.
     Text,
     Array(Element),
-    /// The place of an array within the record: u16 offset, u16 bytes. The offset
-    /// counts from the field's end if `relative`.
+    /// The place of an array within the record: u16 offset, u16 size in bytes. The offset counts from the
+    /// field's end if `relative`.
     Located {
         relative: bool,
         element: Element,
     },
     /// The rest of the record.
     Rest(Element),
-    /// As many words of 8 bytes as the field of this index says.
+    /// Words of 8 bytes. The field of this index holds their number.
     Counted(usize),
 }
 
@@ -116,11 +119,12 @@ impl Element {
 
 /// Returns the id in a format's text.
 pub(crate) fn id(text: &str) -> Option<u16> {
-    // The second line; a few more cost nothing.
+    // The id is in the second line; looking at a few more lines costs nothing.
     text.lines().take(8).find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()
 }
 
-/// Returns the name of the field for the names of a field's values, if they tell only these of its bits.
+/// Returns the name of the extra field for the names of a field's values, if the names tell only the bits
+/// `tells` of the value.
 fn label(fields: &[Field], field: usize, tells: u64) -> Option<Arc<str>> {
     let Field { name, size, .. } = &fields[field];
     let all = u64::MAX >> (64 - 8 * size.clamp(&1, &8));
@@ -138,24 +142,24 @@ fn name(text: &str) -> &str {
     text.lines().find_map(|line| line.strip_prefix("name:")).unwrap_or("").trim()
 }
 
-/// Returns the name of events of a format's text, if it is one that is shown.
+/// Returns the full name of the events of a format's text, if the name can be shown.
 pub(crate) fn full_name(system: &str, text: &str) -> Option<String> {
     let name = name(text);
     (is_identifier(system) && is_identifier(name)).then(|| format!("{system}:{name}"))
 }
 
-/// Corrects fields of ftrace's own events, of which the formats do not say how long they are.
+/// Corrects fields of ftrace's own events, whose formats do not say how long the fields are.
 fn fix_shapes(fields: &mut [Field], event: &str) {
     let size = fields.iter().position(|field| &*field.name == "size");
     let end = fields.iter().map(|field| field.at + field.size).max();
     let Some((last, _)) = fields.split_last_mut() else { return };
     let is_at_end = last.size == 0 && Some(last.at) >= end;
     match (event, &*last.name, size) {
-        // The 8 in `caller[8]` is a notation.
+        // The 8 in `caller[8]` is no real length: `size` has the number of callers.
         ("kernel_stack", "caller", Some(size)) => {
             (last.size, last.shape) = (0, Shape::Counted(size))
         }
-        // Any bytes, and not a text that ends at a NUL.
+        // The field holds any bytes, not a text that ends at a NUL.
         ("raw_data", "buf", _) if is_at_end => {
             last.shape = Shape::Rest(Element::Number { width: 1, signed: false });
         }
@@ -178,7 +182,7 @@ impl Format {
     /// Parses a format's text. `number`: [`Format::number`].
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the text.
     pub fn parse(number: u32, system: &str, text: &str) -> Result<Format, String> {
         let name = name(text);
         if !is_identifier(name) || !is_identifier(system) {
@@ -201,7 +205,7 @@ impl Format {
             fix_shapes(&mut fields, name);
         }
         let common = fields.iter().take_while(|f: &&Field| f.name.starts_with("common_")).count();
-        // The reader takes the id and the thread from there without the format.
+        // The reader takes the id and the thread from fixed places without the format, so they must be there.
         for (field, place) in [("common_type", (0, 2)), ("common_pid", (4, 4))] {
             let is = |f: &&Field| &*f.name == field && (f.at, f.size) == place;
             if !fields.iter().any(|f| is(&f)) {
@@ -209,7 +213,8 @@ impl Format {
                 return Err(format!("{name}: expected {field} at {at} with {size} bytes"));
             }
         }
-        // A newline in its string may be one in the text, too.
+        // A newline in the format string may be a newline in the text too, so the code is everything after
+        // `print fmt:`.
         if let Some((_, code)) = text.split_once("\nprint fmt:") {
             let index = |name: &str| {
                 let index = fields.iter().position(|f| &*f.name == name)?;
@@ -230,13 +235,14 @@ impl Format {
         Ok(Format { number, name, fields, common, least, unread, printk })
     }
 
-    /// Iterates over the names of the event's own fields, also of those that have names of values.
+    /// Iterates over the names of the event's own fields, including the extra fields that show names of
+    /// values.
     pub fn own_fields(&self) -> impl Iterator<Item = &Arc<str>> {
         let own = self.fields[self.common..].iter();
         own.flat_map(|field| std::iter::once(&field.name).chain(&field.label))
     }
 
-    /// Makes the format of events whose own format is missing: their id and bytes.
+    /// Makes the format of events whose own format is missing. It shows their id and bytes.
     pub fn unknown() -> Format {
         let bytes = Element::Number { width: 1, signed: false };
         let field = |name: &str, at, size, shape| Field {
@@ -293,7 +299,7 @@ impl Field {
     }
 
     fn set_names(&mut self, names: Vec<Expr>, label: Option<Arc<str>>) {
-        // Names of a part are mostly of some bits.
+        // Names of a part of the number are mostly names of some bits.
         if label.is_some() && matches!(self.shape, Shape::Unsigned) {
             self.shape = Shape::Hex;
         }
@@ -306,7 +312,7 @@ impl Field {
         }
     }
 
-    /// Returns the field's number, if it is one.
+    /// Returns the field's number, if the field is a number.
     fn number(&self, bytes: &[u8]) -> Option<i64> {
         let number = number(bytes.get(self.at..self.at + self.size)?);
         match self.shape {
@@ -343,7 +349,7 @@ impl Field {
 }
 
 impl Format {
-    /// Returns whether a record holds all fields, and the arrays that they locate.
+    /// Returns whether a record holds all fields, and the arrays that the fields locate.
     pub fn fits(&self, bytes: &[u8]) -> bool {
         let is_there = |field: &Field| match field.shape {
             Shape::Located { .. } | Shape::Counted(_) => field.value(&self.fields, bytes).is_some(),
@@ -416,7 +422,7 @@ fn element(kind: &str, signed: bool, width: Option<usize>) -> Element {
     Element::Number { width, signed }
 }
 
-/// Takes a part of the room that is left. Returns whether it was there.
+/// Takes a part of the room that is left. Returns whether there was enough room.
 fn take(room: &mut usize, part: usize) -> bool {
     let left = room.checked_sub(part);
     *room = left.unwrap_or(*room);
@@ -464,12 +470,13 @@ impl<'a> Fields<'a> {
         self.format.fields.len() == self.format.common
     }
 
-    /// Iterates over the event's own fields. Leaves out those that are not in the record. A name stands in the place of
-    /// a number that it tells, and else after it, in a field of its own.
+    /// Iterates over the event's own fields. Leaves out fields that are not in the record. If a name tells
+    /// the whole number, the name takes the number's place; else the name follows in a field of its own.
     pub fn iter(self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
         let Fields { format, bytes, printed } = self;
         let printed_at = format.printk.map(|printk| printk.arguments.unwrap_or(printk.address));
-        // Several fields may have the same part of a record as their array.
+        // Several fields may locate their arrays in the same part of a record, so the size of all arrays
+        // together is limited.
         let (mut arrays, mut names) = (bytes.len(), MAX_NAMES);
         let own = format.fields.iter().enumerate().skip(format.common);
         own.flat_map(move |(index, field)| {
@@ -491,7 +498,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Returns the names of a field's value, if all are known and there is room for them.
+    /// Returns the names of a field's value, if all are known and `room` is left for them.
     fn name(self, field: &'a Field, room: &mut usize) -> Option<Name<'a>> {
         let get = |index: usize| self.format.fields.get(index)?.number(self.bytes);
         let (mut first, mut second) = (None, None);

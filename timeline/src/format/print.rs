@@ -2,30 +2,33 @@
 
 //! Names of values in the `print fmt` of an event's format.
 //!
-//! That is a `printf` in C: a format string and arguments such as `REC->len` or
-//! `(REC->isa == 1) ? __print_symbolic(REC->reason & 0xffff, { 0, "NMI" }, ..) : ..`.
-//! An argument with `__print_symbolic` or `__print_flags` names the values of the field
-//! that is the first one in that call's first argument. It is evaluated for each event.
-//! Arguments with anything unknown (functions, sizes of types, constants that the
-//! kernel did not replace by numbers) name nothing: the field is shown as a number.
+//! A `print fmt` is the arguments of a `printf` in C: a format string and arguments such as `REC->len` or
+//! `(REC->isa == 1) ? __print_symbolic(REC->reason & 0xffff, { 0, "NMI" }, ..) : ..`. An argument with
+//! `__print_symbolic` or `__print_flags` names the values of a field: the first field in that call's first
+//! argument. The reader evaluates such an argument for each event. Arguments with anything unknown
+//! (functions, sizes of types, constants that the kernel did not replace by numbers) name nothing, and the
+//! field is shown as a number.
 //!
-//! Names may tell the whole number of their field, or less: `__print_symbolic(REC->data >> 8 & 7, ..)` tells three bits.
-//! [`Named::tells`] has the bits that a reader of the names can work out again.
+//! Names may tell the whole number of their field, or less: `__print_symbolic(REC->data >> 8 & 7, ..)` tells
+//! three bits. [`Named::tells`] holds the bits that a reader of the names can work out again.
 
 use crate::value::Part;
 use std::collections::HashSet;
 
-/// Most levels of parentheses and operators within each other. Linux 6.18 has 14.
+/// Maximum depth of nested parentheses and operators. Linux 6.18 has 14.
 const MAX_DEPTH: u32 = 64;
-/// Most nodes of an argument, which bounds the recursion of its evaluation.
+/// Maximum number of nodes of an argument, which bounds the recursion of its evaluation.
 const MAX_NODES: u32 = 256;
-/// Most nodes and flags of all arguments with names: an event's names take that many steps.
+/// Maximum number of nodes and flags of all arguments with names, and so of the steps that an event's names
+/// take.
 const MAX_STEPS: u32 = 2048;
-/// Most flags of a list: a number has 64, and the kernel names some combinations. Others are shown as a number.
+/// Maximum number of flags of a list. A number has 64 bits, and the kernel names some combinations. Further
+/// flags are shown as a number.
 const MAX_FLAGS: usize = 256;
-/// Most arguments with names for the same field: one for a number, one for flags.
+/// Maximum number of arguments with names for the same field: one for a number, one for flags.
 const MAX_NAMES: usize = 2;
-/// Most combinations of conditions for which the bits that names tell are worked out. Beyond that, they tell none.
+/// Maximum number of combinations of conditions for which the bits that names tell are worked out. If there
+/// are more, the names count as telling no bits.
 const MAX_PATHS: u32 = 64;
 
 /// Facts of a `print fmt`, by the fields' indexes.
@@ -43,7 +46,7 @@ pub(super) struct Named {
     pub field: usize,
     /// Expressions whose texts together are the name.
     pub exprs: Vec<Expr>,
-    /// Bits of the field that can be told from the name, whatever the event holds. All, if there is never a name.
+    /// Bits of the field that the name tells, whatever the event holds. All bits, if there is never a name.
     pub tells: u64,
 }
 
@@ -51,13 +54,13 @@ pub(super) struct Named {
 #[derive(Debug, PartialEq)]
 pub(super) enum Expr {
     Number(i64),
-    /// A field, and whether its number has a sign.
+    /// Index of a field, and whether its number has a sign.
     Field(usize, bool),
     Text(Box<str>),
     Unary(u8, Box<Expr>),
     Binary(Operator, Box<Expr>, Box<Expr>),
     If(Box<[Expr; 3]>),
-    /// The name of a number; sorted by number.
+    /// The name of a number. The names are sorted by number.
     Symbol(Box<Expr>, Names),
     /// The names of a number's flags, with a delimiter.
     Flags(Box<Expr>, Box<str>, Names),
@@ -95,7 +98,7 @@ pub(super) enum Operator {
     Minus,
     Left,
     Right,
-    /// Of a number without a sign.
+    /// Shift to the right of a number without a sign.
     RightUnsigned,
     Less,
     NotMore,
@@ -226,7 +229,8 @@ impl Expr {
         }
     }
 
-    /// Returns whether its number can be below 0 in C. A constant takes part in either.
+    /// Returns whether the expression's number can be below 0 in C. A constant counts as signed, so that it
+    /// leaves the decision to the other operand.
     fn is_signed(&self) -> bool {
         match self {
             Expr::Field(_, is_signed) => *is_signed,
@@ -240,7 +244,8 @@ impl Expr {
         }
     }
 
-    /// Returns the bits of a field that its number consists of, and by how many bits these were shifted to the right.
+    /// Returns the bits of a field of which the expression's number consists, and by how many bits they were
+    /// shifted to the right.
     fn bits(&self, field: usize) -> Option<(u64, i32)> {
         let (operator, a, n) = match self {
             Expr::Field(index, _) => return (*index == field).then_some((u64::MAX, 0)),
@@ -267,7 +272,7 @@ impl Expr {
         Some((bits & of_field?, shift + by))
     }
 
-    /// Returns the bits of a field that are known where this condition is true, or false.
+    /// Returns the bits of a field that are known if this condition is true, or if it is false.
     fn known(&self, field: usize, is_true: bool) -> u64 {
         let of = match self {
             Expr::Unary(b'!', a) => return a.known(field, !is_true),
@@ -282,7 +287,8 @@ impl Expr {
         }
     }
 
-    /// Removes the texts that depend on other fields alone, because they would hide the number that they do not name.
+    /// Removes the texts that depend on other fields alone. Such a text would hide the number, which it does
+    /// not name.
     fn remove_others(&mut self, field: usize, known: u64) {
         match self {
             Expr::If(parts) => {
@@ -295,7 +301,7 @@ impl Expr {
         }
     }
 
-    /// Returns the bits of a field that can be told from this name, where some are `known` from its conditions.
+    /// Returns the bits of a field that this name tells, given the bits `known` from its conditions.
     fn tells(&self, field: usize, known: u64) -> u64 {
         match self {
             Expr::Symbol(of, names) | Expr::Flags(of, _, names) if names.are_distinct => {
@@ -306,7 +312,7 @@ impl Expr {
         }
     }
 
-    /// Returns the field that is named.
+    /// Returns the field whose values the expression names.
     fn named(&self) -> Option<usize> {
         match self {
             Expr::Symbol(of, _) | Expr::Flags(of, ..) => of.subject(),
@@ -352,7 +358,7 @@ pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<(usize, bool)>) -
     let Some(format) = arguments.next().and_then(|code| parser(code).text()) else {
         return print;
     };
-    // As many as there are arguments: both end.
+    // The shorter of both ends the loop: arguments or conversions.
     for (code, conversion) in arguments.zip(conversions(&format)) {
         let mut parser = parser(code);
         let parsed = parser.expression(0).filter(|_| parser.next() == 0);
@@ -369,7 +375,7 @@ pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<(usize, bool)>) -
         });
         let exprs = &mut print.names[at].exprs;
         let own = parser.nodes + parser.flags;
-        // XFS prints a type before each of two numbers.
+        // An expression is kept once, because XFS prints the same type before each of two numbers.
         let is_new = exprs.len() < MAX_NAMES && !exprs.contains(&expr);
         if is_new && steps + own <= MAX_STEPS {
             steps += own;
@@ -421,7 +427,7 @@ fn end_of_quote(code: &[u8], at: usize) -> usize {
 fn conversions(format: &str) -> impl Iterator<Item = u8> + '_ {
     let (mut rest, mut inside) = (format.as_bytes(), false);
     std::iter::from_fn(move || {
-        // Each turn takes a byte at least.
+        // Each turn takes at least one byte, so the loop ends.
         loop {
             if !inside {
                 let at = rest.iter().position(|byte| *byte == b'%')?;
@@ -430,7 +436,7 @@ fn conversions(format: &str) -> impl Iterator<Item = u8> + '_ {
             let end = rest.iter().position(|byte| !b"0123456789.-+ #hlLzjt".contains(byte))?;
             let letter = rest[end];
             rest = &rest[end + 1..];
-            // A width by an argument of its own: the conversion continues.
+            // A `*` is a width in an argument of its own, so the conversion continues.
             inside = letter == b'*';
             if letter != b'%' {
                 return Some(letter);
@@ -473,7 +479,7 @@ struct Parser<'a> {
     code: &'a [u8],
     at: usize,
     nodes: u32,
-    /// Flags with names.
+    /// Number of flags with names.
     flags: u32,
     field: &'a dyn Fn(&str) -> Option<(usize, bool)>,
 }
@@ -494,7 +500,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// Counts a node that remains.
+    /// Counts a node of the expression. Returns `None` if there are too many.
     fn node(&mut self, expr: Expr) -> Option<Expr> {
         self.nodes += 1;
         (self.nodes <= MAX_NODES).then_some(expr)
@@ -572,7 +578,7 @@ impl<'a> Parser<'a> {
                 "__print_symbolic" | "__print_symbolic64" => {
                     let of = self.accept("(").then(|| self.expression(depth + 1))??;
                     let mut names = self.names(depth + 1)?;
-                    // The first of several names is valid: the sort is stable.
+                    // The first of several names of a number is valid, and the sort is stable.
                     names.sort_by_key(|(number, _)| *number);
                     names.dedup_by_key(|(number, _)| *number);
                     self.node(Expr::Symbol(Box::new(of), Names::new(names)))
@@ -590,7 +596,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses `REC->x`, or `(REC)->x` as the kernel's macros write it. `None` if there is something else.
+    /// Parses `REC->x`, or `(REC)->x` as the kernel's macros write it. Returns `None` if the code is
+    /// something else.
     fn record(&mut self) -> Option<Expr> {
         let begin = self.at;
         let mut open = 0;
@@ -605,11 +612,12 @@ impl<'a> Parser<'a> {
         field.map(|(index, is_signed)| Expr::Field(index, is_signed))
     }
 
-    /// Skips the rest of a cast after its parenthesis: `void *)`. Returns its type, `None` if it is no cast.
+    /// Skips the rest of a cast after its parenthesis: `void *)`. Returns the type, or `None` if the code is
+    /// no cast.
     fn cast(&mut self) -> Option<Cast> {
         let begin = self.at;
         let (mut words, mut cast) = (0, Cast { bits: None, is_unsigned: false });
-        // Each turn takes a word, or is the last.
+        // Each turn takes a word or ends the loop.
         loop {
             match self.word() {
                 "" => break,
@@ -653,8 +661,9 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses `, { number, "name" }, ..)`. Entries without a name, which end some lists, and those whose number is a
-    /// constant that the kernel did not replace are left out. `None` if no other is there.
+    /// Parses `, { number, "name" }, ..)`. Leaves out entries without a name, which end some lists, and
+    /// entries whose number is a constant that the kernel did not replace. Returns `None` if no entry is
+    /// left.
     fn names(&mut self, depth: u32) -> Option<Vec<(u64, Box<str>)>> {
         let mut names = Vec::new();
         while self.accept(",") {
@@ -720,7 +729,7 @@ impl<'a> Parser<'a> {
         parsed.ok().map(|n| n as i64)
     }
 
-    /// Parses strings that follow each other. They have to be printable.
+    /// Parses strings that follow each other. The strings have to be printable.
     fn text(&mut self) -> Option<String> {
         let mut text = String::new();
         if self.next() != b'"' {
@@ -738,7 +747,7 @@ impl<'a> Parser<'a> {
                         _ => return None,
                     },
                     b' '..=b'~' => text.push(char::from(*byte)),
-                    // Some kernels write the character itself.
+                    // Some kernels write the character itself in place of an escape.
                     b'\n' | b'\t' => text.push(' '),
                     _ => return None,
                 }
