@@ -132,7 +132,8 @@ pub struct Clock {
     pub declared_hz: Option<u64>,
     /// Whether the declared rate is assumed.
     pub assumed: bool,
-    /// Whether the events of the clock were in the VM's memory before the session began to use that memory.
+    /// Whether the records of the clock were in the rings before the host served them, or before the machine
+    /// was restored. Nothing relates their times to the host's.
     pub found: bool,
     /// Why the guest has this clock.
     pub reason: Option<String>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Names of sources: a client has its holder's name; a thread of the VMM, or of the
-//! host if there is no VMM, has its own.
+//! Names of sources. A client has the name of its holder; a thread of the VMM, or of the host if there is no
+//! VMM, has its own name.
 
 use crate::event::Thread;
 use crate::source::Source;
@@ -17,7 +17,7 @@ pub(crate) struct Producer {
     pub client: u32,
 }
 
-/// The current names: a lease record changes them when the timeline passes it.
+/// The current names. A lease record changes a name when the timeline passes the record.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     /// For each session, the prefix of its names and the name of its host side.
@@ -28,25 +28,25 @@ pub(crate) struct Names {
     next: u64,
 }
 
-/// Place of a source in [`Names`], which finds it without a search.
+/// Place of a source in [`Names`], which finds the source without a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SourceIndex(usize);
 
 #[derive(Clone, Debug)]
 struct Holder {
     producer: Producer,
-    /// Token of the lease that the name belongs to; `None` if it is from a description.
+    /// Token of the lease that gave the name; `None` if the name is from a description.
     token: Option<u64>,
     name: String,
     shown: Option<Arc<Source>>,
-    /// Token of the last lease record's packet, and its thread of the host.
+    /// Token of the last lease record's packet, and the host's thread in that record.
     thread: Option<(u64, Thread)>,
 }
 
 impl Names {
-    /// Makes names for sessions, each with its own name and those of its sides.
+    /// Makes names for sessions, from each session's name and the names of its sides.
     pub fn new(mut sessions: Vec<(String, [&'static str; 2])>) -> Names {
-        // Sessions with the same name get their number.
+        // Sessions of the same name get their number as well.
         let all = sessions.clone();
         for (number, (name, _)) in sessions.iter_mut().enumerate() {
             *name = match all.iter().filter(|(other, _)| other == name).count() {
@@ -63,7 +63,7 @@ impl Names {
         self.places.contains_key(&producer)
     }
 
-    /// Returns the place of a source. A stream asks once, not for each event.
+    /// Returns the place of a source. A stream calls this once, not for each event.
     pub fn place(&mut self, producer: Producer) -> SourceIndex {
         *self.places.entry(producer).or_insert_with(|| {
             let name = String::new();
@@ -72,24 +72,24 @@ impl Names {
         })
     }
 
-    /// Sets the name of a lease, with its token if that is known.
+    /// Sets the name that a lease gives, with the token of the lease if it is known.
     pub fn lease(&mut self, SourceIndex(at): SourceIndex, token: Option<u64>, name: String) {
         let Holder { producer, thread, .. } = self.holders[at];
         self.holders[at] = Holder { producer, token, name, shown: None, thread };
     }
 
-    /// Sets the host's thread that a lease is of, with the token of the lease record's packet.
+    /// Sets the host's thread that holds a lease, with the token of the lease record's packet.
     pub fn set_thread(&mut self, SourceIndex(at): SourceIndex, thread: Option<(u64, Thread)>) {
         self.holders[at].thread = thread;
     }
 
-    /// Returns what was set last.
+    /// Returns the thread and token that were set last.
     pub fn thread(&self, SourceIndex(at): SourceIndex) -> Option<(u64, Thread)> {
         self.holders[at].thread
     }
 
-    /// Notes the lease of a record that passes. If it is another lease than the known one,
-    /// its lease record was lost, and with it the name.
+    /// Notes the lease of a record that passes. If that lease differs from the known one, its lease record
+    /// was lost, and the name with it.
     pub fn token(&mut self, place: SourceIndex, token: u64) {
         match self.holders[place.0].token {
             Some(known) if known == token => {}
@@ -119,12 +119,13 @@ impl Names {
         })
     }
 
-    /// Makes a source for what is no stream of a session: a thread in a kernel's trace, or a task of a function trace.
+    /// Makes a source that is no stream of a session: a thread in a kernel's trace, or a task of a function
+    /// trace.
     pub fn add(&mut self, session: usize, name: Option<&str>, text: String) -> Arc<Source> {
         numbered(&mut self.next, (session, None), name, text)
     }
 
-    /// Continues the numbering of sources after those of `other`.
+    /// Continues the numbering of sources after the sources of `other`.
     pub fn number_after(&mut self, other: &Names) {
         self.next = other.next;
     }

@@ -5,21 +5,21 @@
 use super::ctf::{ClockMaps, Session};
 use crate::event::EventKind;
 
-/// What a reader needs of the events of sessions; by default all. What nobody needs costs less to read, as it is not mapped
-/// to the host's clock. The timeline may return
-/// such events all the same: a reader drops what it does not want. What a session lost is returned whatever is needed.
+/// What a reader needs of the events of sessions: by default all. An event that nobody needs costs less to
+/// read, because it is not mapped to the host's clock. The timeline may return such events all the same, so a
+/// reader must drop them. Losses of a session are returned whatever is needed.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
-    /// The first Unix time that is needed, nanoseconds.
+    /// First Unix time that is needed, in nanoseconds.
     from_ns: Option<i64>,
-    /// By session: by id, whether nobody needs the events of a class.
+    /// Whether nobody needs the events of a class, by session and id of the class.
     unneeded: Vec<Box<[bool]>>,
-    /// Whether events of these classes are needed where their times are exact.
+    /// Whether events of the classes in `unneeded` are needed if their times are exact.
     pub(crate) has_exact: bool,
     pub(crate) without_kernels: bool,
     pub(crate) without_functions: bool,
     pub(crate) without_bounds: bool,
-    /// Whether the events of all threads beside those of a kernel's trace are needed, too.
+    /// Whether the events of all threads, beside the events of a kernel's trace, are needed too.
     pub(crate) has_all_threads: bool,
 }
 
@@ -35,7 +35,7 @@ impl Needs {
         has_all_threads: false,
     };
 
-    /// Needs no event before this Unix time, in nanoseconds, but those that say who has a client.
+    /// Needs no event before this Unix time in nanoseconds, except events that say who holds a client.
     pub fn since(self, from_ns: Option<i64>) -> Needs {
         Needs { from_ns, ..self }
     }
@@ -66,18 +66,18 @@ impl Needs {
         Needs { without_functions: true, ..self }
     }
 
-    /// Needs no bounds on the errors of times: they may be missing.
+    /// Needs no bounds on the errors of times, so that bounds may be missing.
     pub fn without_bounds(self) -> Needs {
         Needs { without_bounds: true, ..self }
     }
 
-    /// Needs the events and losses of sessions alone: of no traces of kernels, and of no function traces.
+    /// Needs only the events and losses of sessions, none of kernels' traces or function traces.
     pub fn of_sessions(self) -> Needs {
         Needs { without_kernels: true, ..self.without_functions() }
     }
 
-    /// Needs what regions are made of: the events of all classes but these, by session, and theirs where their times are
-    /// exact; and those of kernels.
+    /// Needs what regions are made of: the events of kernels, and the events of sessions except those of the
+    /// classes in `unneeded`, which are needed only if their times are exact.
     pub(crate) fn of_regions(unneeded: Vec<Box<[bool]>>) -> Needs {
         let needs = Needs { unneeded, has_exact: true, has_all_threads: true, ..Needs::default() };
         needs.without_functions()

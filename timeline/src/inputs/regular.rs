@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Opening and reading the files of inputs. Only regular files are accepted.
+//! Opens and reads the files of inputs. Only regular files are accepted.
 
 use crate::error::{Error, Result};
 pub(crate) use hypertrace_format::folder::read_at;
@@ -29,7 +29,7 @@ pub(crate) fn open(path: &Path) -> io::Result<Opened> {
     open_regular(CWD, path, OFlags::RDONLY).map(Opened::new)
 }
 
-/// Opens a regular file that a user gives by name, which may be a link's.
+/// Opens a regular file that a user gives by name. The name may be a link's.
 pub(crate) fn given(path: &Path) -> io::Result<Opened> {
     open_given(path, OFlags::RDONLY).map(Opened::new)
 }
@@ -42,7 +42,7 @@ pub(crate) fn open_stream(path: &Path) -> Result<Opened> {
     })
 }
 
-/// Returns what is in the place of a regular file, if that is why it cannot be opened.
+/// Returns the kind of file that is in the place of a regular one, if that is why the file cannot be opened.
 pub(crate) fn not_regular(why: &io::Error) -> Option<&'static str> {
     NotRegular::of(why).map(|found| found.0)
 }

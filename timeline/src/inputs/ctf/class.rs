@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Event classes: the names and types of the events with a dense id on disk.
+//! Event classes: the names and types of events that have a dense id on disk.
 
 use super::session_json::EventJson;
 use crate::event::{Encoded, EventKind, Fields, Record, Reference};
@@ -8,10 +8,10 @@ use hypertrace_abi::record::{Flags, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::{self, Schema, Shape};
 use std::sync::Arc;
 
-/// Limit of ids: more than any device's classes, and few enough for a table by id.
+/// Limit of ids: larger than any device's number of classes, and small enough for a table by id.
 const MAX_ID: u32 = 1 << 20;
 
-/// An event of sessions of older writers.
+/// Id and schema of an event in sessions of older writers.
 const STAMP: (u32, &str) = (3, "stamp()");
 
 /// An event class.
@@ -22,7 +22,7 @@ pub struct Class {
     pub id: u32,
     /// Name of the event.
     pub name: Arc<str>,
-    /// Names of its own fields.
+    /// Names of the event's own fields.
     pub fields: Vec<Arc<str>>,
     /// Whether a record has a [`Reference`] before its own fields.
     pub reference_point: bool,
@@ -72,7 +72,7 @@ impl Class {
         }
     }
 
-    /// Returns the words before the own fields, if this is a reference point.
+    /// Returns the words before the own fields, if the class is a reference point.
     pub(crate) fn reference(&self, payload: &[u64]) -> Option<Reference> {
         match payload {
             [client, cpu, seq, guest_time, ..] if self.reference_point => Some(Reference {

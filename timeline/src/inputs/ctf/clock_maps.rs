@@ -2,16 +2,15 @@
 
 //! Maps of a session's guest clocks.
 //!
-//! All clients of a clock share one map if their constraints allow it: then their events are in
-//! the order of their raw times. Each client's bound is from its own constraints, so it holds
-//! even if the clients' clocks differ by less than the constraints can show. False readings of a
-//! client put no event of another one outside of its bound. Only a client without constraints on
-//! both sides relies on the others.
+//! All clients of a clock share one map if their constraints allow it. Events of such clients are then in the
+//! order of their raw times. Each client's bound is from its own constraints, so it holds even if the
+//! clients' clocks differ by less than the constraints can show. A client that gives false readings cannot
+//! make another client's bound wrong. Only a client without constraints on both sides relies on the others.
 //!
-//! Where KVM's word on the TSCs of VMs, or else the VMM's, contradicts none of the client's constraints, times are by
-//! it. By KVM's word they are exact. By the VMM's, their bound is the distance to the farther end of what the
-//! constraints allow, as for every time: so
-//! a false word puts no event outside of its bound.
+//! If what KVM says of the TSCs of VMs, or else what the VMM says, contradicts none of a client's
+//! constraints, the client's times are computed from that TSC. Times from KVM's TSC are exact. The bound of
+//! times from the VMM's TSC is the distance to the farther end of what the constraints allow, as for every
+//! other time, so a VMM that says something false puts no event outside of its bound.
 
 use super::guest_tscs::{ComparedTsc, GuestCpu, GuestTscs, KvmWord};
 use super::packet::Domain;
@@ -27,22 +26,22 @@ use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-/// Number of a client's readings with a constraint below which these do not show whether the
-/// declared rate is wrong: its bound then holds for the others' rate, too.
+/// Number of a client's readings with a constraint below which the readings do not show whether the declared
+/// rate is wrong. The client's bound then holds for the others' rate too.
 const FEW: usize = 8;
 
-/// Most clients that are compared with all others, to find those that agree.
+/// Maximum number of clients that are compared with all others, to find clients that agree.
 const REFERENCES: usize = 4;
 
-/// Maps of a session's guest clocks; by default of none.
+/// Maps of a session's guest clocks. By default there are none.
 #[derive(Clone, Debug, Default)]
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
     unusable: u64,
-    /// Constraints by the kernel's trace, if there is one: used, and left out.
+    /// Numbers of constraints from the kernel's trace that are used and left out, if there is a trace.
     of_kernel: Option<(usize, usize)>,
     seats: BTreeMap<u32, Vec<Seat>>,
-    /// Whether the writer's estimates in `session.json` are used instead.
+    /// Whether times are from the writer's estimates in `session.json` instead of maps.
     is_estimate: bool,
 }
 
@@ -50,18 +49,18 @@ pub struct ClockMaps {
 struct Maps {
     /// Map of the clients that agree.
     shared: Arc<ClockMap>,
-    /// Map for each client with constraints; if there is only one, it is the shared one.
+    /// Map for each client with constraints. If there is only one such client, its map is the shared one.
     clients: BTreeMap<u32, Arc<ClockMap>>,
     /// Clients whose own map is used, because their constraints contradict those of others.
     alone: BTreeSet<u32>,
-    /// The map of a clock without constraints.
+    /// Map of a clock without constraints.
     unknown: Arc<ClockMap>,
-    /// Constraints by the kernel: used, and left out.
+    /// Numbers of constraints from the kernel's trace that are used and left out.
     of_kernel: (usize, usize),
     tscs: GuestTscs,
-    /// By client whose own map is used; `None`: of the clients that agree.
+    /// Residuals by client whose own map is used; `None`: of the clients that agree.
     residuals: BTreeMap<Option<u32>, Residuals>,
-    /// What the constraints of any client allow that has enough of them, once somebody asks.
+    /// What the constraints of any client with enough of them allow. Computed when first needed.
     together: OnceLock<Option<Arc<Hull>>>,
 }
 
@@ -70,13 +69,13 @@ struct Maps {
 pub(crate) struct ClientMap {
     clock: u32,
     map: Arc<ClockMap>,
-    /// The map of the client's own constraints, if it is not the same.
+    /// Map of the client's own constraints, if it is not `map`.
     own: Option<Arc<ClockMap>>,
-    /// The clock by KVM's or the VMM's word, if no constraint contradicts it.
+    /// The clock as KVM or the VMM describes it, if no constraint contradicts that.
     lines: Lines,
     /// Whether the client's constraints are too few to show its rate.
     has_few: bool,
-    /// Where the last lookup in the map found its time.
+    /// Place at which the last lookup in the map found its time.
     hint: usize,
 }
 
@@ -91,7 +90,7 @@ impl ClientMap {
         ClientMap { lines, ..self }
     }
 
-    /// Maps a guest reading to host time: with the bound on its error where KVM's word gives that. Everywhere else, the
+    /// Maps a guest reading to host time, with the bound on its error while KVM's word holds. Otherwise, the
     /// bound is the [distance](GuestReading::distance) of the [reading](ClientMap::reading).
     pub fn at(&mut self, guest: u64) -> (i64, Option<u64>) {
         match self.lines.at(guest) {
@@ -100,23 +99,23 @@ impl ClientMap {
         }
     }
 
-    /// Returns whether bounds of 0 are possible where KVM's word gives none.
+    /// Returns whether bounds of 0 are possible where KVM's word does not hold.
     pub fn can_be_exact(&self) -> bool {
         self.own.as_ref().unwrap_or(&self.map).width() == Some(0)
     }
 
-    /// Returns the number of words of KVM or of the VMM that give times.
+    /// Returns the number of lines of KVM or the VMM from which times are computed.
     pub fn lines(&self) -> usize {
         self.lines.len()
     }
 
-    /// Maps a guest reading to host time.
+    /// Maps a guest reading to host time, with the bound.
     pub fn mapped(&mut self, guest: u64) -> Mapped {
         let (host, exact) = self.at(guest);
         Mapped { host, bound: exact.or_else(|| self.reading(guest).distance(host)) }
     }
 
-    /// Returns a guest reading, which is the last that was mapped.
+    /// Returns a guest reading. `ticks` must be the reading that was mapped last.
     pub fn reading(&self, ticks: u64) -> GuestReading<'_> {
         let maps = match &self.own {
             Some(own) if self.has_few => (&**own, Some(&*self.map)),
@@ -127,28 +126,29 @@ impl ClientMap {
     }
 }
 
-/// The clock that the client of a recording reads, or the clients of a session that agree.
+/// The clock that the client of a recording reads, or that the clients of a session read if they agree.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestClock {
     map: Arc<ClockMap>,
-    /// The clock by KVM's or the VMM's word, if that is used for all clients.
+    /// The clock as KVM or the VMM describes it, if that holds for all clients.
     lines: Lines,
-    /// What the constraints of the recording's client allow, or those of any client, as any of them may read another clock.
-    /// `None` if there are too many.
+    /// What the constraints of the recording's client allow. Without such a client, what the constraints of
+    /// any client allow, because any of them may read another clock. `None` if there are too many.
     limits: Option<Arc<Hull>>,
     /// Raw ticks at tick 0 of the map.
     base: u64,
     frequency: u64,
-    /// Unix time from which the map counts.
+    /// Unix time from which the map counts, in units of 1/[`FRACTION`] ns.
     origin: i128,
 }
 
 impl GuestClock {
-    /// Maps a raw reading to Unix time, in units. The bound is that of the recording's client, or of the client whose
-    /// constraints say least about this time. `hints` are where the last lookups found theirs.
+    /// Maps a raw reading to Unix time, in units of 1/[`FRACTION`] ns. The bound is that of the recording's
+    /// client, or of the client whose constraints say least about this time. `hints` are where the last
+    /// lookups found their times.
     pub fn at(&self, hints: &mut (usize, usize), raw: u64) -> (i128, Option<u64>) {
         let Some(guest) = raw.checked_sub(self.base) else {
-            // Long before the first event of a client.
+            // The reading is long before the first event of a client.
             let ticks = i128::from(self.base - raw) * 1_000_000_000 * i128::from(FRACTION);
             let (first, _) = self.at(hints, self.base);
             return (first - ticks / i128::from(self.frequency), None);
@@ -161,7 +161,7 @@ impl GuestClock {
         (self.origin + i128::from(host), exact.or_else(of_limits))
     }
 
-    /// Iterates in order over the raw readings between which times are on a line.
+    /// Iterates in order over the raw readings between which the map is a straight line.
     pub fn readings(&self) -> impl Iterator<Item = u64> {
         let readings = self.map.readings().map(|reading| self.base.saturating_add(reading));
         [self.base].into_iter().chain(readings)
@@ -169,12 +169,13 @@ impl GuestClock {
 }
 
 impl ClockMaps {
-    /// Returns the guest's clock with this id, or its only clock. For a client, times and bounds are as this client's own
-    /// constraints give them, if these limit the clock on both sides. `is_raw`: CLOCK_MONOTONIC_RAW is wanted, and not the
-    /// counter.
+    /// Returns the guest's clock with this id, or its only clock. If a client is given and its own
+    /// constraints limit the clock on both sides, times and bounds follow from these constraints. `is_raw`:
+    /// the caller wants CLOCK_MONOTONIC_RAW and not the counter.
     ///
     /// # Errors
-    /// The reason, if the guest has no such clock that clients agree on and that reference points relate to the host.
+    /// The reason why the guest has no such clock that clients agree on and that reference points relate to
+    /// the host.
     pub(crate) fn guest(
         &self,
         session: &Session,
@@ -190,7 +191,7 @@ impl ClockMaps {
         if known.next().is_some() {
             return Err("its guest had several clocks, by reset or by several holders");
         }
-        // Older guests do not say which counter they have.
+        // Older guests do not say which counter they have, so `counter` is accepted.
         match (&*clock.kind, is_raw) {
             ("tsc" | "cntvct" | "counter", false) | ("monotonic_raw", true) => {}
             (_, false) => return Err("its guest's clock is not the TSC"),
@@ -213,10 +214,10 @@ impl ClockMaps {
         }
         let own = maps.clients.iter().filter(|(_, own)| own.constraints() >= FEW);
         let mut lines = own.clone().map(|(client, _)| maps.tscs.used(*client));
-        // One for all, or none.
+        // The lines count only if all clients have the same.
         let used = lines.next().filter(|used| lines.all(|other| other == *used));
         let lines = used.unwrap_or_default();
-        // Once for all traces.
+        // The limits are computed once for all traces.
         let limits = maps.together.get_or_init(|| {
             let mut own = own.map(|(_, own)| &**own).peekable();
             let shared = own.peek().is_none().then_some(&*maps.shared);
@@ -226,7 +227,7 @@ impl ClockMaps {
         Ok(GuestClock { map, lines, limits, base, frequency, origin })
     }
 
-    /// Returns no maps: times are by the writer's estimates in `session.json`, without bounds.
+    /// Returns no maps, so that times are from the writer's estimates in `session.json`, without bounds.
     pub(crate) fn estimates() -> ClockMaps {
         ClockMaps { is_estimate: true, ..ClockMaps::default() }
     }
@@ -244,8 +245,8 @@ impl ClockMaps {
         ClockMaps::of_at_most(session, MAX_POINTS)
     }
 
-    /// Makes a map of each guest clock of a session, from at most so many of its reference points: an even part
-    /// of each client's.
+    /// Makes a map of each guest clock of a session, from at most so many of its reference points. An even
+    /// part of each client's points is used.
     ///
     /// # Errors
     /// If the session is damaged.
@@ -294,15 +295,16 @@ impl ClockMaps {
             return Some(ClientMap::new(clock, own, None).with_lines(lines));
         }
         let own = match own.filter(|own| own.width().is_some()) {
-            // It has no limit of its own on one side. If others disagree, it may read any of these clocks.
+            // The client has no limit of its own on one side. If other clients disagree, it may read any of
+            // their clocks.
             None => Some(&maps.unknown).filter(|_| !maps.alone.is_empty()),
             own => own,
         };
         Some(ClientMap::new(clock, &maps.shared, own.cloned()).with_lines(lines))
     }
 
-    /// Iterates over the maps by clock: by client for those whose constraints contradict the
-    /// others', then the one of all others.
+    /// Iterates over the maps by clock: first the maps of clients whose constraints contradict the others',
+    /// then the map of all others.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Option<u32>, &ClockMap)> {
         self.clocks.iter().flat_map(|(&clock, maps)| {
             let alone = maps.clients.iter().filter(|(client, _)| maps.alone.contains(client));
@@ -313,8 +315,8 @@ impl ClockMaps {
         })
     }
 
-    /// Returns the bounds of a map that [`ClockMaps::iter`] has: at a client's own readings, or at those of
-    /// the clients that share it. `None` if one is unknown, or there are none.
+    /// Returns the bounds of a map that [`ClockMaps::iter`] gives: at the client's own readings, or at the
+    /// readings of the clients that share the map. `None` if a bound is unknown, or there are none.
     pub fn bounds(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<Bounds> {
         match of {
             (clock, Some(client), map) => match self.clocks.get(&clock)?.tscs.used(client) {
@@ -325,28 +327,30 @@ impl ClockMaps {
         }
     }
 
-    /// Returns how far the times of the clients of a map that [`ClockMaps::iter`] has are from the constraints:
-    /// by the VMM's word where that is used, by the map elsewhere.
+    /// Returns the distances between constraints and the times of the clients of a map that
+    /// [`ClockMaps::iter`] gives. Times are from the lines of KVM or the VMM where those are used, and from
+    /// the map elsewhere.
     pub fn residuals(&self, (clock, client, _): (u32, Option<u32>, &ClockMap)) -> Residuals {
         let maps = self.clocks.get(&clock);
         maps.and_then(|maps| maps.residuals.get(&client)).copied().unwrap_or_default()
     }
 
-    /// Returns the size of a jump up to which the bounds of a map that [`ClockMaps::iter`] has hold if it is
-    /// not found, in 1/[`FRACTION`] ns: the least usual width of its clients. `None` if there is no bound.
+    /// Returns the size of a jump, in 1/[`FRACTION`] ns, up to which the bounds of a map that
+    /// [`ClockMaps::iter`] gives hold even if the jump is not found: the least usual width of the map's
+    /// clients. `None` if there is no bound.
     pub fn room_for_jumps(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<u64> {
         let (clock, client, map) = of;
         let shared = map.width()?;
         let maps = self.clocks.get(&clock).filter(|_| client.is_none());
         let own = maps.into_iter().flat_map(|maps| {
             let own = maps.clients.iter().filter(|(client, _)| !maps.alone.contains(client));
-            // The bounds of those with few are the larger ones of both.
+            // Clients with few constraints are left out: their bounds are the larger ones of both maps.
             own.filter(|(_, own)| own.constraints() >= FEW).filter_map(|(_, own)| own.width())
         });
         own.chain([shared]).min()
     }
 
-    /// Returns whether constraints by the kernel's trace limit a clock.
+    /// Returns whether constraints from the kernel's trace limit a clock.
     pub fn is_limited_by_kernel(&self, clock: u32) -> bool {
         self.clocks.get(&clock).is_some_and(|maps| maps.of_kernel.0 > 0)
     }
@@ -358,8 +362,8 @@ impl ClockMaps {
         Bounds::of(bounds.collect::<Option<Vec<u64>>>()?)
     }
 
-    /// Returns the bounds of a clock's clients that share a map, each at its own readings: the largest of
-    /// all these clients. `None` if one is unknown, or there are none.
+    /// Returns the largest bounds of all clients of a clock that share a map, each at its own readings.
+    /// `None` if a bound is unknown, or there are none.
     fn shared_bounds(&self, clock: u32) -> Option<Bounds> {
         let maps = self.clocks.get(&clock)?;
         let mut worst: Option<Bounds> = None;
@@ -373,8 +377,8 @@ impl ClockMaps {
     }
 
     /// Returns for each clock the number of clients that have events with it, and no reference points that
-    /// limit it on both sides. If the second value is true, they have the others' map and bound;
-    /// otherwise no bound.
+    /// limit it on both sides. If the second value is true, these clients have the others' map and bound; if
+    /// not, no bound.
     pub fn without_points(&self, session: &Session) -> BTreeMap<u32, (usize, bool)> {
         let mut found = BTreeMap::new();
         for stream in session.streams().iter().filter(|s| s.domain == Domain::Guest) {
@@ -394,26 +398,27 @@ impl ClockMaps {
         self.clocks.iter().flat_map(|(clock, maps)| maps.tscs.compared(*clock))
     }
 
-    /// Iterates over what the recording of the host's kernel says of the TSCs of clients with points: clock, client,
-    /// KVM's word.
+    /// Iterates over what the recording of the host's kernel says of the TSCs of clients with points: number
+    /// of the clock, of the client, and KVM's word.
     pub fn kvm_words(&self) -> impl Iterator<Item = (u32, u32, &KvmWord)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
             maps.tscs.of_kvm().map(move |(client, word)| (*clock, client, word))
         })
     }
 
-    /// Iterates over the CPUs of guests whose kernels' events show whether KVM's word on the TSC of a client is true.
+    /// Iterates over the CPUs of guests whose kernels' events show whether what KVM says of a client's TSC is
+    /// true.
     pub fn guest_cpus(&self) -> impl Iterator<Item = &GuestCpu> {
         self.clocks.values().flat_map(|maps| maps.tscs.cpus())
     }
 
-    /// Returns the number of reference points that no clock of the session can have made:
-    /// the guest's time was before the session's base, or went backwards.
+    /// Returns the number of reference points that no clock of the session can have made, because the guest's
+    /// time was before the session's base or went backwards.
     pub fn unusable(&self) -> u64 {
         self.unusable
     }
 
-    /// Returns the number of constraints by the kernel's trace: those used, and those left out
+    /// Returns the numbers of constraints from the kernel's trace that are used, and that are left out
     /// because they contradict the reference points or each other. `None` without a trace.
     pub fn of_kernel(&self) -> Option<(usize, usize)> {
         self.of_kernel
@@ -434,7 +439,7 @@ impl Maps {
             let (mut certain, mut more) = (times.of_points(), times.of_kernel());
             drop(times);
             let map = ClockMap::fit(declared, &certain.not_after, &certain.not_before);
-            // One client's readings are in order, so they do not conflict.
+            // One client's readings are in order, so its constraints never conflict.
             let Ok(Some(mut map)) = map else { continue };
             let all = more.len();
             if let Some(narrower) = map.narrowed(declared, &certain, &mut more) {
@@ -488,10 +493,11 @@ impl Maps {
     }
 }
 
-/// Returns the map of several clients, if no constraint contradicts that they read one clock: all together
-/// need no more jumps than each alone, and the map stays within what each client's own constraints allow.
+/// Returns the map of several clients, if no constraint contradicts that the clients read one clock: the map
+/// of all clients needs no more jumps than the clients' own maps together, and stays within what each
+/// client's own constraints allow.
 ///
-/// `is_narrowed`: whether constraints by the kernel are among them.
+/// `is_narrowed`: whether the constraints include constraints from the kernel's trace.
 fn joint(
     declared: Declared,
     limits: &BTreeMap<u32, Limits>,
@@ -514,16 +520,16 @@ fn joint(
     let steep = joint.steep();
     let is_one = joint.segments() - 1 <= jumps && own().all(|own| joint.is_within(own, &steep));
     let joint = match joint.width() {
-        // The room for jumps stays.
+        // Constraints from the kernel's trace must not reduce the room for jumps.
         Some(width) if is_narrowed => joint.with_width(Some(width.max(narrowest))),
         _ => joint,
     };
     is_one.then(|| Arc::new(joint))
 }
 
-/// Returns the clients that agree with one of those with most constraints: as many as agree with any of
-/// these. Clients with false readings can prevent that others share a map, but not make it wrong: that
-/// is checked afterwards.
+/// Returns a largest group of clients that agree with one of the clients with most constraints. Clients with
+/// false readings can prevent that others share a map, but cannot make a shared map wrong, because [`joint`]
+/// checks it afterwards.
 fn largest_group(own: &BTreeMap<u32, Arc<ClockMap>>) -> Vec<u32> {
     let mut by_constraints = Vec::from_iter(own);
     by_constraints.sort_by_key(|(_, map)| std::cmp::Reverse(map.constraints()));

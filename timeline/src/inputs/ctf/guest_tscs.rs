@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! KVM's and the VMM's word on the TSCs of a clock's clients, compared with their reference points.
+//! What KVM and the VMM say of the TSCs of a clock's clients, compared with the clients' reference points.
 
 use super::packet::Domain;
 use super::samples::{Found, Times};
@@ -12,34 +12,34 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A client's TSC by its VMM's word, and how its reference points agree with that.
+/// A client's TSC as the VMM describes it, and how the client's reference points agree with that.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ComparedTsc {
-    /// Clock of the client.
+    /// Number of the client's clock.
     pub clock: u32,
-    /// The client.
+    /// Number of the client.
     pub client: u32,
-    /// The VMM's word.
+    /// TSC that the VMM describes.
     pub tsc: GuestTsc,
-    /// Comparison with the constraints of the client's map. The client's times are by the VMM's word if it is
-    /// [agreed](Agreement::is_agreed).
+    /// Comparison with the constraints of the client's map. The client's times are computed from `tsc` if the
+    /// comparison is [agreed](Agreement::is_agreed).
     pub agreement: Agreement,
 }
 
-/// KVM's word on the TSC of a client's VM, as the recording of the host's kernel has it.
+/// What KVM says of the TSC of a client's VM, as the recording of the host's kernel shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KvmWord {
-    /// What the client's points agree with.
+    /// Lines with which the client's points agree.
     agreed: Arc<[Line]>,
-    /// Number of TSCs of VMs of this host that the client's points contradict, or events of its guest's kernel: those of
-    /// other VMs, or wrong ones.
+    /// Number of TSCs of VMs of this host that the client's points or events of the guest's kernel
+    /// contradict: TSCs of other VMs, or wrong ones.
     pub contradicted: usize,
-    /// Whether several TSCs at a time, as of two VMs or vCPUs, fit the client's points: then none is used.
+    /// Whether several TSCs at a time, as of two VMs or vCPUs, fit the client's points. If so, none is used.
     pub is_ambiguous: bool,
-    /// Whether by a TSC that the points agree with, events of the guest's kernel are outside of guest mode: then none is
-    /// used.
+    /// Whether a TSC with which the points agree puts events of the guest's kernel outside of guest mode. If
+    /// so, none is used.
     pub is_outside: bool,
 }
 
@@ -58,22 +58,24 @@ impl KvmWord {
     }
 }
 
-/// A CPU of a guest whose kernel's events were looked for in guest mode of the host's threads, by KVM's word on its TSC.
+/// A CPU of a guest whose kernel's events were searched for in guest mode of the host's threads, with times
+/// from KVM's TSC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct GuestCpu {
-    /// Clock of the guest.
+    /// Number of the guest's clock.
     pub clock: u32,
-    /// Number that the guest has for it.
+    /// Number that the guest gives the CPU.
     pub cpu: u32,
-    /// KVM's word.
+    /// TSC that KVM describes.
     #[serde(skip)]
     #[cfg_attr(test, serde(default = "no_tsc"))]
     pub tsc: GuestTsc,
-    /// Number of the events that were looked for.
+    /// Number of events that were searched for.
     pub events: usize,
-    /// The host's threads in whose guest mode all of these events may be, in order. If there is none, KVM's word is not true.
+    /// Threads of the host in whose guest mode all of these events may be, in order. If there are none, what
+    /// KVM says is not true.
     pub threads: Vec<u32>,
 }
 
@@ -83,16 +85,16 @@ fn no_tsc() -> GuestTsc {
     GuestTsc { offset: 0, multiplier: 1, shift: 0 }
 }
 
-/// KVM's and the VMM's word on a clock.
+/// What KVM and the VMM say of a clock.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuestTscs {
-    /// By client; `None`: of all others.
+    /// Lines of the VMM by client; `None`: for all other clients.
     said: BTreeMap<Option<u32>, Line>,
     compared: BTreeMap<u32, Agreement>,
-    /// The TSCs of all VMs of the host.
+    /// TSCs of all VMs of the host.
     of_kvm: Vec<Line>,
     compared_of_kvm: BTreeMap<u32, KvmWord>,
-    /// CPUs of the guest, by TSCs of the host.
+    /// CPUs of the guest, each with a TSC of the host.
     cpus: Vec<GuestCpu>,
 }
 
@@ -102,7 +104,8 @@ fn is_like_hosts(session: &Session, clock: &Clock) -> bool {
     host.is_some_and(|host| clock.kind == host.kind || clock.kind == "counter")
 }
 
-/// Returns the line of a TSC that KVM computed, if a guest's clock can be that: KVM computes the TSC alone.
+/// Returns the line of a TSC that KVM computed, if a guest's clock can be that TSC. KVM computes no other
+/// counter.
 pub(crate) fn kvm_line(session: &Session, clock: &Clock, tsc: GuestTsc) -> Option<Line> {
     let is_possible = clock.kind == "tsc" && is_like_hosts(session, clock);
     let line = Line::new(tsc, clock.base, session.counter(), session.origin());
@@ -110,8 +113,8 @@ pub(crate) fn kvm_line(session: &Session, clock: &Clock, tsc: GuestTsc) -> Optio
 }
 
 impl GuestTscs {
-    /// Returns the words on a clock, for its clients: those with times, and those with packets. There are none on
-    /// one that cannot be a counter like the host's.
+    /// Returns what KVM and the VMM say of a clock, for its clients with times and its clients with packets.
+    /// Returns nothing if the clock cannot be a counter like the host's.
     pub fn of(
         session: &Session,
         clock: &Clock,
@@ -121,7 +124,8 @@ impl GuestTscs {
         let json = session.json();
         let is_like = is_like_hosts(session, clock);
         let said = json.guest_tscs.iter().filter(|said| is_like && said.epoch == clock.epoch);
-        // A session can have a thousand clocks, and two thousand words on each.
+        // A session can have a thousand clocks and two thousand TSCs for each, so only TSCs of the clock's
+        // clients are kept.
         let guests = session.streams().iter().filter(|stream| stream.domain == Domain::Guest);
         let is_its =
             |stream: &&Stream| stream.segments.iter().any(|s| s.first.stream_id == clock.id);
@@ -138,8 +142,8 @@ impl GuestTscs {
         GuestTscs { said, of_kvm, cpus, ..GuestTscs::default() }
     }
 
-    /// Returns whether events of the guest's kernel are outside of guest mode by a TSC: those of a CPU are in that of no
-    /// thread, or those of two CPUs only in that of the same one.
+    /// Returns whether a TSC puts events of the guest's kernel outside of guest mode: events of a CPU are in
+    /// guest mode of no thread, or events of two CPUs are only in guest mode of the same thread.
     fn is_outside(&self, tsc: GuestTsc) -> bool {
         let mut taken = BTreeMap::new();
         self.cpus.iter().filter(|cpu| cpu.tsc == tsc).any(|cpu| match cpu.threads[..] {
@@ -150,7 +154,7 @@ impl GuestTscs {
         })
     }
 
-    /// Iterates over the CPUs of the guest, by the TSCs that the points of clients agree with.
+    /// Iterates over the CPUs of the guest, for the TSCs with which the points of clients agree.
     pub fn cpus(&self) -> impl Iterator<Item = &GuestCpu> {
         let is_agreed = |tsc: GuestTsc| {
             let mut words = self.compared_of_kvm.values();
@@ -163,11 +167,12 @@ impl GuestTscs {
         self.said.get(&Some(client)).or_else(|| self.said.get(&None))
     }
 
-    /// Compares the words on a client with the constraints from which its map was made.
+    /// Compares what KVM and the VMM say of a client with the constraints from which its map was made.
     pub fn compare(&mut self, client: u32, limits: &Limits, map: &ClockMap) {
         if !self.of_kvm.is_empty() {
             let mut compared = KvmWord::of(&self.of_kvm, limits, map);
-            // Not before others are compared: an event can take exactness away, and give none.
+            // The events of the guest's kernel are looked at last, because an event can take exactness away,
+            // but can give none.
             compared.is_outside = compared.agreed.iter().any(|line| self.is_outside(line.tsc()));
             compared.contradicted += usize::from(compared.is_outside);
             self.compared_of_kvm.insert(client, compared);
@@ -178,8 +183,8 @@ impl GuestTscs {
         }
     }
 
-    /// Returns the lines by which a client's times are mapped. A client without constraints on both sides needs another
-    /// one's that agree with the same TSC, and none that contradict theirs.
+    /// Returns the lines by which a client's times are mapped. A client without constraints on both sides
+    /// gets the lines of other clients, if those agree with one TSC and nothing contradicts it.
     pub fn used(&self, client: u32) -> Lines {
         let own = self.compared_of_kvm.get(&client);
         if let Some(lines) = own.and_then(KvmWord::lines) {
@@ -187,7 +192,7 @@ impl GuestTscs {
         }
         let of_kvm = match own {
             Some(own) if own.contradicted > 0 || own.is_ambiguous => None,
-            // Nothing shows which TSC the client reads.
+            // Nothing shows which TSC the client reads, so the other clients must agree on one.
             _ => {
                 let mut others = self.compared_of_kvm.values().filter_map(KvmWord::lines);
                 let first = others.next();
@@ -217,7 +222,7 @@ impl GuestTscs {
         is_used.then_some(*line)
     }
 
-    /// Iterates over the clients that KVM's word was compared with.
+    /// Iterates over the clients with which KVM's TSCs were compared.
     pub fn of_kvm(&self) -> impl Iterator<Item = (u32, &KvmWord)> {
         self.compared_of_kvm.iter().map(|(client, word)| (*client, word))
     }
@@ -232,7 +237,7 @@ impl GuestTscs {
 }
 
 impl KvmWord {
-    /// Finds the TSCs of all VMs that may be that of a client with these constraints.
+    /// Finds those TSCs of all VMs that a client with these constraints may read.
     fn of(all: &[Line], limits: &Limits, map: &ClockMap) -> KvmWord {
         let mut agreed = Vec::new();
         let mut contradicted = 0;
@@ -245,7 +250,7 @@ impl KvmWord {
             }
         }
         agreed.sort_by_key(Line::held);
-        // The same TSC of several vCPUs, VMs or recordings is one.
+        // The same TSC of several vCPUs, VMs or recordings counts once.
         let mut used: Vec<Line> = Vec::new();
         let mut is_ambiguous = false;
         for line in agreed {
@@ -255,7 +260,8 @@ impl KvmWord {
                 _ => used.push(line),
             }
         }
-        // Where no word held, the nearest one must not contradict the points either: its times are shown.
+        // Where no TSC held, times are shown by the nearest one, so that TSC must not contradict the points
+        // either.
         let used: Arc<[Line]> = used.into();
         let lines = Lines::new(used.clone());
         let at = |p: &Point| lines.at(p.x.unsigned_abs()).map(|(host, _)| host);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Packets of a stream file: reading and checking their headers in order.
+//! The packets of a stream file. Their headers are read and checked in order.
 //!
-//! The layout is the writer's, which `docs/session.md` describes.
+//! The writer defines the layout, which `docs/session.md` describes.
 
 use crate::error::{Error, Result};
 use crate::inputs::regular::{Opened, open_stream, read_at};
@@ -12,13 +12,13 @@ use std::mem::offset_of;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-/// Size of a packet's header and context in bytes. Packet sizes are multiples of it.
+/// Size of a packet's header and context in bytes. Packet sizes are multiples of this size.
 pub const HEADER_BYTES: u64 = size_of::<PacketHeader>() as u64;
-/// Most clients, more than any session has.
+/// Maximum number of clients, more than any session has.
 pub(crate) const MAX_CLIENTS: u32 = 1 << 12;
 pub use hypertrace_format::packet::{Domain, MAGIC, PacketHeader};
 
-/// A packet, of which the header is checked.
+/// A packet whose header is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Packet {
@@ -177,8 +177,8 @@ impl Packet {
                 return damaged(field, name, this, before);
             }
         }
-        // A guest can make its ring jump anywhere. That counts as a fault. After a reset, its ring begins
-        // anew, with another epoch.
+        // A guest can make its ring jump anywhere, which counts as a fault. After a reset, the guest's ring
+        // begins anew, with another epoch.
         if (self.epoch, self.faults) == (last.epoch, last.faults) {
             for (field, name, this, before) in [
                 (
@@ -203,7 +203,7 @@ impl Packet {
     }
 }
 
-/// A reader of a file's packets, by their headers only.
+/// A reader of the headers of a file's packets.
 #[derive(Debug)]
 pub(crate) struct Packets {
     path: PathBuf,
@@ -232,17 +232,17 @@ impl Packets {
         &self.path
     }
 
-    /// Returns whether the end is reached, also for a file without packets to read.
+    /// Returns whether the reader has reached its end, which may be the file's start.
     pub fn is_done(&self) -> bool {
         self.at >= self.end
     }
 
-    /// Returns the offset at which it stops.
+    /// Returns the offset at which the reader stops.
     pub fn len(&self) -> u64 {
         self.end
     }
 
-    /// Fills `bytes` from the file. A file that has become shorter is damaged.
+    /// Fills `bytes` from the file. A file that became shorter is damaged.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<()> {
         let read = read_at(&self.file.file, bytes, at).map_err(Error::io(&self.path))?;
         if read < bytes.len() {
@@ -252,8 +252,8 @@ impl Packets {
         Ok(())
     }
 
-    /// Returns the next packet. An empty one that extends beyond the file's end is the
-    /// filler of a file that was cut: nothing is missing.
+    /// Returns the next packet. An empty packet that extends beyond the file's end is the filler of a file
+    /// that was cut, so nothing is missing.
     pub fn next(&mut self) -> Result<Option<Packet>> {
         let at = self.at;
         let rest = self.end.saturating_sub(at);
@@ -268,8 +268,8 @@ impl Packets {
         let mut bytes = [0; HEADER_BYTES as usize];
         self.read_at(&mut bytes, at)?;
         let packet = self.check(bytes, rest).or_else(|damage| {
-            // If the session is being written, the kernel may have copied the header while
-            // it was replaced. Real damage is the same in the next read.
+            // If the session is being written, the kernel may have copied the header while the writer
+            // replaced it. Real damage is the same in the next read.
             let before = bytes;
             self.read_at(&mut bytes, at)?;
             if bytes == before { Err(damage) } else { self.check(bytes, rest) }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Samples of a session's guest clocks, and the constraints that follow from them. The reader of the
+//! Samples of a session's guest clocks, and the constraints that follow from the samples. The reader of the
 //! kernel's trace fills in the kernel's times.
 //!
-//! This takes one pass over the host's streams and over those of the guest clients
-//! that have reference points.
+//! Collecting samples takes one pass over the host's streams and over the streams of those guest clients that
+//! have reference points.
 
 use super::clock_maps::ClockMaps;
 use super::guest_tscs::GuestCpu;
@@ -20,38 +20,39 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// A reference point: the guest's reading was before the host's time, and the client's next reading after
+/// A reference point. The guest's reading was before the host's time, and the client's next reading was after
 /// it. The host's kernel may have seen the exit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
-    /// Ticks of the guest's clock.
+    /// Reading of the guest's clock in ticks.
     pub guest: i64,
-    /// Host units from the session's origin.
+    /// Time at which the host handled the point, in host units from the session's origin.
     pub host: i64,
-    /// The client's next reading, in ticks.
+    /// Next reading of the client's clock in ticks.
     next: Option<i64>,
-    /// Thread of the host that served it, if it is known.
+    /// Thread of the host that served the point, if it is known.
     pub tid: Option<u32>,
-    /// The value that the guest stored.
+    /// Value that the guest stored.
     pub seq: u32,
-    /// Host time at which the kernel handled the store, at the latest.
+    /// Latest host time at which the kernel can have handled the store.
     pub reached: Option<i64>,
-    /// Host time at which the kernel entered the guest again, at the earliest.
+    /// Earliest host time at which the kernel can have entered the guest again.
     pub resumed: Option<i64>,
 }
 
 impl Sample {
-    /// Returns whether the point may be one of a client whose TSC is a line.
+    /// Returns whether the point may come from a client whose TSC is this line.
     pub fn is_possible(&self, line: &Line) -> bool {
         let is_before = line.at(self.guest) <= self.host;
         is_before && self.next.is_some_and(|next| self.host < line.at(next))
     }
 }
 
-/// Most reference points of a session that are kept, an even part of more: memory does not grow with them.
+/// Maximum number of reference points of a session that are kept: an even part of more. So memory does not
+/// grow with their number.
 pub(crate) const MAX_POINTS: usize = 1 << 17;
 
-/// Most CPUs of a guest, as of a Linux.
+/// Maximum number of CPUs of a guest, as in Linux.
 const MAX_CPUS: u32 = 8192;
 
 /// Samples by clock and client.
@@ -60,22 +61,23 @@ type Samples = BTreeMap<(u32, u32), Thinned<Sample>>;
 /// The time in which one thread of the VMM served all reference points of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
-    /// `None` of several threads, which served it in turns.
+    /// Thread that served the points; `None` if several threads did in turns.
     pub tid: Option<u32>,
-    /// The first point, in host units from the session's origin.
+    /// Time of the first point in host units from the session's origin.
     pub first: i64,
-    /// The last point.
+    /// Time of the last point in host units from the session's origin.
     pub last: i64,
 }
 
-/// The seats of a client, in order of time. They are thinned as [`Thinned`] is: several of them become one of
-/// several threads.
+/// The seats of a client, in order of time. If there are too many, several seats become one seat of several
+/// threads, much as [`Thinned`] thins points.
 #[derive(Debug)]
 struct Seats {
     kept: Vec<Seat>,
-    /// Most changes of the thread within one seat.
+    /// Maximum number of changes of the thread within one seat.
     every: usize,
-    /// Changes within the last one, and to it. Each point in a seat of several threads is one.
+    /// Number of changes within the last seat, and to it. In a seat of several threads, each point counts as
+    /// a change.
     in_last: usize,
 }
 
@@ -125,13 +127,13 @@ impl Times {
         let mut found = Limits::default();
         for Sample { guest, host, next, .. } in &self.samples {
             found.not_after.push(Point { x: *guest, y: *host });
-            // The point itself has this time. Later readings have a later one.
+            // The point itself has the time `host`, so later readings have a later time.
             found.not_before.extend(next.map(|next| Point { x: next, y: host + 1 }));
         }
         found
     }
 
-    /// Returns the constraints of what the kernel saw.
+    /// Returns the constraints from what the kernel saw.
     pub(super) fn of_kernel(&self) -> Limits {
         let mut found = Limits::default();
         for Sample { guest, next, reached, resumed, .. } in &self.samples {
@@ -147,27 +149,27 @@ impl Times {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub by_clock: BTreeMap<u32, BTreeMap<u32, Times>>,
-    /// Reference points that no client or no clock of the session can have made.
+    /// Number of reference points that no client or no clock of the session can have made.
     pub unusable: u64,
-    /// The threads that served each client's reference points, in order of time.
+    /// Threads that served each client's reference points, in order of time.
     pub served: BTreeMap<u32, Vec<Seat>>,
-    /// The TSCs that KVM gave to the VMs of this host, in host units from the session's origin.
+    /// TSCs that KVM gave to the VMs of this host, in host units from the session's origin.
     pub tscs: Vec<KvmTsc<i64>>,
-    /// CPUs of guests whose kernels' events were looked for in guest mode of the host's threads.
+    /// CPUs of guests whose kernels' events were searched for in guest mode of the host's threads.
     pub cpus: Vec<GuestCpu>,
 }
 
 /// A TSC that KVM computed for a VM from one host time to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KvmTsc<T> {
-    /// The thread that made the VM.
+    /// Thread that made the VM.
     pub pid: u32,
     pub tsc: GuestTsc,
     pub from: T,
     pub until: T,
 }
 
-/// Collects the times of a session, of at most so many points.
+/// Collects the times of at most so many points of a session.
 ///
 /// # Errors
 /// If the session is damaged.
@@ -178,7 +180,7 @@ pub(crate) fn find(session: &Session, most_points: usize) -> Result<Found> {
         let is_thinned = samples.every > 1;
         let mut samples = in_order(samples.kept, &mut found.unusable);
         if !is_thinned {
-            // What comes next is among those in order.
+            // No point was left out, so the client's next point is the next sample.
             samples.iter_mut().for_each(|sample| sample.next = None);
         }
         let times = of_client(session, (clock, client), samples)?;
@@ -187,15 +189,15 @@ pub(crate) fn find(session: &Session, most_points: usize) -> Result<Found> {
     Ok(found)
 }
 
-/// A reference point, with what a stream of the host says about it.
+/// A reference point, with what the host's stream says about it.
 struct Served {
     point: Reference,
     epoch: u32,
-    /// The host's clock.
+    /// Number of the host's clock.
     clock: u32,
-    /// Host units from the session's origin.
+    /// Time of the point in host units from the session's origin.
     host: i64,
-    /// The thread that served it, if it is known.
+    /// Thread that served the point, if it is known.
     tid: Option<u32>,
 }
 
@@ -249,10 +251,10 @@ fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
     Ok(())
 }
 
-/// Returns the host's thread of each CPU of the guests, by the guest's clock and the CPU's number: the one in whose guest mode the
-/// events of the guest's kernel are, or that handled all the CPU's reference points, and none of another CPU. Points that a
-/// process beside the VMM handled show no such thread. Another guest, and the same one after a reset or in another VM, has
-/// another clock.
+/// Returns the host's thread of each CPU of the guests, by the guest's clock and the CPU's number. The thread
+/// of a CPU is the one in whose guest mode the events of the guest's kernel are, or that handled all the
+/// CPU's reference points and none of another CPU. If a process beside the VMM handled the points, they show
+/// no such thread. Another guest has another clock, and so has the same guest after a reset or in another VM.
 ///
 /// # Errors
 /// If the session is damaged.
@@ -263,7 +265,7 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<(u32
         points(session, |served| {
             let cpu = served.point.cpu;
             let Some((clock, _)) = clocks.read(session, served) else { return };
-            // A guest can claim any.
+            // A guest can claim any number.
             if cpu < MAX_CPUS {
                 let known = threads.entry((clock, cpu)).or_insert(served.tid);
                 *known = known.filter(|tid| Some(*tid) == served.tid);
@@ -280,16 +282,16 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<(u32
     Ok(each_of_one(threads))
 }
 
-/// Returns the host's thread of each CPU of the guests that is proven to run the CPU, as [`vcpu_threads`] does: all events of the
-/// guest's kernel on the CPU are in guest mode of this thread, and those of no other CPU are.
+/// Returns the host's threads that are proven to run a CPU of a guest, with the keys of [`vcpu_threads`]: all
+/// events of the guest's kernel on the CPU are in guest mode of this thread, and events on no other CPU are.
 pub(crate) fn proven_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), u32> {
     let only = |threads: Vec<u32>| if let [only] = threads[..] { Some(only) } else { None };
     let possible = possible_threads(maps).into_iter();
     each_of_one(possible.map(|(cpu, threads)| (cpu, only(threads))).collect())
 }
 
-/// Returns the threads in whose guest mode all events of the guest's kernel on a CPU are, by the guest's clock and the CPU's
-/// number.
+/// Returns the threads in whose guest mode all events of the guest's kernel on a CPU may be, by the guest's
+/// clock and the CPU's number.
 fn possible_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), Vec<u32>> {
     let mut possible: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for of in maps.guest_cpus() {
@@ -311,9 +313,9 @@ fn each_of_one(threads: BTreeMap<(u32, u32), Option<u32>>) -> BTreeMap<(u32, u32
     threads.into_iter().filter_map(only).collect()
 }
 
-/// Collects reference points, by the clock that their client reads. If there are more than `most`, the client
-/// with the most has every second one left out, so that none costs another one its points. The same holds for
-/// the threads that served them.
+/// Collects reference points, by the clock that their client reads. If there are more than `most`, every
+/// second point of the client with the most is left out, so that no client costs another client its points.
+/// The same holds for the threads that served the points.
 fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples> {
     let mut samples = Samples::default();
     let mut kept = 0;
@@ -334,22 +336,22 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
                 seats -= halve_largest(&mut served, |of| of.kept.len(), Seats::halve);
             }
         }
-        // The 2016 interface has no guest time.
+        // A point of the 2016 interface has no guest time.
         if point.guest_time == 0 {
             return;
         }
         let client = point.client;
         match clocks.read(session, of_point) {
-            // Readings of the host's own clock add nothing about it.
+            // Readings of the host's own clock add nothing about that clock.
             Some((read, _)) if read == clock => {}
-            // Nor do points about records of before the host served them.
+            // Points about records from before the host served them add nothing either.
             Some((clock, _)) if session.json().clock(clock).is_some_and(|c| c.found) => {}
             Some((clock, guest)) => {
                 let (reached, resumed) = (None, None);
                 let sample =
                     Sample { guest, host, next: None, tid, seq: point.seq, reached, resumed };
                 let of = samples.entry((clock, client)).or_default();
-                // Also of a point that is left out: the reading after the last one that is not.
+                // The last kept point gets the next reading even if the point of that reading is left out.
                 if let Some(last) = of.kept.last_mut()
                     && last.next.is_none()
                 {
@@ -369,7 +371,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
     Ok(samples)
 }
 
-/// Halves the largest of some sequences. Returns by how much it is shorter.
+/// Halves the largest of some sequences. Returns by how many elements it became shorter.
 fn halve_largest<K: Copy + Ord, T>(
     all: &mut BTreeMap<K, T>,
     len: impl Fn(&T) -> usize,
@@ -386,7 +388,7 @@ fn halve_largest<K: Copy + Ord, T>(
 struct PointClocks<'a>(BTreeMap<(u32, u32), Vec<&'a Clock>>);
 
 impl<'a> PointClocks<'a> {
-    /// Returns the clock that a point read, and its ticks; `None` if no clock of the session can be that.
+    /// Returns the clock that a point read, and the point's ticks; `None` if no clock of the session fits.
     fn read(&mut self, session: &'a Session, of: &Served) -> Option<(u32, i64)> {
         let Served { point, epoch, host, .. } = of;
         let client = point.client;
@@ -397,15 +399,14 @@ impl<'a> PointClocks<'a> {
             let far = session.host_time(clock, guest).abs_diff(*host);
             Some((far, clock.id, i64::try_from(guest).ok()?))
         });
-        // If holders of a client read different clocks, it has several. Then the clock
-        // whose rough map is nearest is the right one: they are far apart.
+        // If holders of a client read different clocks, the client has several. The right one is the clock
+        // whose rough map is nearest, because the clocks are far apart.
         read.min().map(|(_, clock, guest)| (clock, guest))
     }
 }
 
-/// Returns the clocks in a client's packets in an epoch. The host's is among them if
-/// the client is a program of the host. Without packets, returns the guests' clocks of
-/// that epoch.
+/// Returns the clocks in a client's packets in an epoch. The host's clock is among them if the client is a
+/// program of the host. Without packets, returns the guests' clocks of that epoch.
 fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
     let json = session.json();
     let is_guest = |clock: &Clock| clock.domain == Domain::Guest;
@@ -420,12 +421,12 @@ fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
     if own.is_empty() { others } else { own }
 }
 
-/// Sorts one client's points by host time. Both times of a client only grow, as it
-/// waits for each reply. Of points that break this, as few as possible are dropped: one wrong
-/// guest time does not cost those after it.
+/// Sorts one client's points by host time. Both times of a client only grow, because the client waits for
+/// each reply. As few points as possible that break this rule are dropped, so that one wrong guest time does
+/// not cost the points after it.
 fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     samples.sort_by_key(|s| (s.host, s.guest));
-    // The longest increasing subsequence: of all with a length, the one that ends earliest.
+    // Finds the longest increasing subsequence. `ends` has, for each length, the sequence that ends earliest.
     let mut ends: Vec<usize> = Vec::new();
     let mut before = vec![None; samples.len()];
     for (at, sample) in samples.iter().enumerate() {
@@ -450,14 +451,14 @@ fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     longest
 }
 
-/// Adds the readings after the points, of the client's own records: the first record
-/// after a point came after its reply.
+/// Adds the readings that follow the points, from the client's own records: the first record after a point
+/// came after the reply to the point.
 fn of_client(
     session: &Session,
     (clock, client): (u32, u32),
     mut samples: Vec<Sample>,
 ) -> Result<Times> {
-    // Unless a record is before it, or a point that was left out.
+    // The next reading is that of the next point, unless a record or a point that was left out comes before.
     let mut later = None;
     for sample in samples.iter_mut().rev() {
         sample.next = sample.next.into_iter().chain(later).min();
@@ -481,13 +482,13 @@ fn of_client(
     Ok(Times { samples })
 }
 
-/// Of a sequence of any length, a part at even distances.
+/// A part of a sequence of any length, at even distances.
 #[derive(Debug)]
 struct Thinned<T> {
     kept: Vec<T>,
-    /// One of so many is kept: a power of two.
+    /// Number of elements of which one is kept: a power of two.
     every: usize,
-    /// Number of all so far.
+    /// Number of all elements so far.
     count: usize,
 }
 
@@ -505,7 +506,7 @@ impl<T> Thinned<T> {
         self.count += 1;
     }
 
-    /// Leaves out every second one of those that are kept, and of those that come.
+    /// Leaves out every second element that is kept, and every second element that comes.
     fn halve(&mut self) {
         let mut at = 0;
         self.kept.retain(|_| {
@@ -536,7 +537,7 @@ mod tests {
                 let expected = (0..length).step_by(every);
                 assert!(thinned.kept.iter().copied().eq(expected), "{most} of {length}");
                 assert!(thinned.kept.len() <= most);
-                // As many as can be.
+                // As many elements are kept as fit.
                 assert!(every == 1 || length > most * every / 2, "{most} of {length}");
             }
         }
@@ -559,7 +560,7 @@ mod tests {
         let expected = [seat(None, 0, 31), seat(None, 32, 63), seat(Some(7), 64, 199)];
         assert_eq!(seats.kept, expected);
 
-        // The last one has room for 31 changes more.
+        // The last seat has room for 31 more changes.
         (200..231).for_each(|n| seats.push(1 + (n % 2) as u32, n));
         assert_eq!(seats.kept.len(), 3);
         seats.push(3, 231);

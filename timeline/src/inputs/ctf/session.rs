@@ -15,36 +15,37 @@ use hypertrace_format::classes;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
-/// A session, up to what was committed when it was opened.
+/// A session, up to the part that was committed when the session was opened.
 ///
-/// If it is still being written, later data is left out.
+/// If the session is still being written, later data is left out.
 #[derive(Clone, Debug)]
 pub struct Session {
     dir: PathBuf,
     json: SessionJson,
     classes: Classes,
     streams: Vec<Stream>,
-    /// Least number of events of the streams: `session.json`'s count before they were scanned.
+    /// Least number of events that the streams hold: the count of `session.json` before the streams were
+    /// scanned.
     counted: u64,
-    /// The host's counter, which may have another recording's anchor.
+    /// Counter of the host, which may have the anchor of another recording.
     counter: HostCounter,
-    /// Unix time, in host units, from which clock maps count: of tick 0 of the host's clock.
+    /// Unix time of tick 0 of the host's clock, in host units. Clock maps count from there.
     origin: i128,
     offset: Option<Offset>,
 }
 
-/// A time that is added to all events of an input, by hand.
+/// A time that a user has added to all events of an input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offset {
-    /// Nanoseconds that are added.
+    /// Time that is added, in nanoseconds.
     pub ns: i64,
-    /// Bound on the error of that, in nanoseconds; `None` if it is unknown.
+    /// Bound on the error of `ns` in nanoseconds; `None` if it is unknown.
     pub bound_ns: Option<u64>,
 }
 
 impl Offset {
-    /// Makes an offset, with the bound on its error if that is known.
+    /// Makes an offset, with the bound on its error if the bound is known.
     pub fn new(ns: i64, bound_ns: Option<u64>) -> Offset {
         Offset { ns, bound_ns }
     }
@@ -63,18 +64,19 @@ impl Session {
     /// Reads `session.json` and the headers of all packets.
     ///
     /// # Errors
-    /// If it is not a session's directory, or something in it is damaged.
+    /// If `dir` is not a session's directory, or something in it is damaged.
     pub fn open(dir: &Path) -> Result<Session> {
         let mut json = SessionJson::read(dir)?;
         let counted = json.events();
         let segments = stream_files(dir, &json)?.into_iter().map(Segment::scan);
         let segments = segments.collect::<Result<Vec<Segment>>>()?;
-        // Even while a VMM is writing, it then describes all that the scan saw.
+        // The description is read after the scan, so that it describes all that the scan saw even while a VMM
+        // is writing.
         json.read_classes(dir)?;
         Session::of(dir, json, segments, counted)
     }
 
-    /// Makes a session of a part of its packets.
+    /// Makes a session from a part of its packets.
     ///
     /// # Errors
     /// As [`Session::open`].
@@ -104,11 +106,11 @@ impl Session {
         })
     }
 
-    /// Opens several sessions. Those of one boot of a machine are put on one anchor, so that their
-    /// events are merged by the host's raw counter.
+    /// Opens several sessions. Sessions of one boot of a machine are put on one anchor, so that their events
+    /// are merged by the host's raw counter.
     ///
     /// # Errors
-    /// As [`Session::open`], for the first that cannot be opened.
+    /// As [`Session::open`], for the first session that cannot be opened.
     pub fn open_all<P: AsRef<Path>>(dirs: &[P]) -> Result<Vec<Session>> {
         let opened = dirs.iter().map(|dir| Session::open(dir.as_ref()));
         let mut sessions = opened.collect::<Result<Vec<Session>>>()?;
@@ -135,7 +137,7 @@ impl Session {
         &self.classes
     }
 
-    /// Returns the streams: those of the host, then those of the guest, by client.
+    /// Returns the streams: first those of the host, then those of the guest, each by client.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
     }
@@ -170,41 +172,43 @@ impl Session {
         name.map_or_else(|| self.dir.display().to_string(), |n| n.to_string_lossy().into_owned())
     }
 
-    /// Returns the events of all streams, as `session.json` counted them before the streams were scanned.
+    /// Returns the number of events of all streams, as `session.json` counted them before the streams were
+    /// scanned.
     pub(crate) fn counted(&self) -> u64 {
         self.counted
     }
 
-    /// Returns the host's counter: of its anchor in `session.json`, unless another was set.
+    /// Returns the host's counter, with its anchor in `session.json` unless another was set.
     pub fn counter(&self) -> HostCounter {
         self.counter
     }
 
-    /// Puts the session on another anchor of the same boot, see [`share`](crate::clock::host::share).
-    /// Clock maps that were made before do not fit it.
+    /// Puts the session on another anchor of the same boot, see [`share`](crate::clock::host::share). Clock
+    /// maps that were made before do not fit the new anchor.
     pub fn set_counter(&mut self, counter: HostCounter) {
         self.counter = counter;
         self.origin = origin(&counter, &self.json);
     }
 
-    /// Moves all events of the session. Its host has another clock than others of its boot then.
+    /// Moves all events of the session. The session's host then has another clock than other hosts of its
+    /// boot.
     pub fn add_offset(&mut self, offset: Offset) {
         self.set_counter(self.counter.later(offset.ns));
         self.offset = Some(self.offset.map_or(offset, |before| before.and(offset)));
     }
 
-    /// Returns the time by which it was moved.
+    /// Returns the offset by which the session was moved.
     pub fn offset(&self) -> Option<Offset> {
         self.offset
     }
 
-    /// Returns whether both sessions are of one boot, and on one anchor: whether the order of their
-    /// events is that of the host's counter.
+    /// Returns whether both sessions are of one boot and on one anchor, so that the order of their events is
+    /// that of the host's counter.
     pub fn is_placed_with(&self, other: &Session) -> bool {
         self.counter == other.counter && self.counter.is_same(&other.counter)
     }
 
-    /// Returns the Unix time of a host time of this session's clock maps, nanoseconds.
+    /// Returns the Unix time of a host time of this session's clock maps, in nanoseconds.
     pub fn unix_ns(&self, host: i64) -> i128 {
         (self.origin + i128::from(host)).div_euclid(FRACTION.into())
     }
@@ -214,8 +218,8 @@ impl Session {
         self.origin
     }
 
-    /// Returns the time of a stream's tick: for the host's clock by the host's counter, for a guest's by its map in
-    /// `session.json`.
+    /// Returns the time of a stream's tick: by the host's counter for the host's clock, and by the estimate
+    /// in `session.json` for a guest's clock.
     pub(crate) fn time(&self, clock: &Clock, ticks: u64) -> Time {
         match host(&self.json) {
             Some(host) if host.id == clock.id => {
@@ -231,7 +235,8 @@ impl Session {
         }
     }
 
-    /// Returns the same in host units since the origin. Saturates at 2^62 units (half a year).
+    /// Returns the time of a stream's tick in host units since the origin. Saturates at 2^62 units (half a
+    /// year).
     pub(crate) fn host_time(&self, clock: &Clock, ticks: u64) -> i64 {
         let limit = i128::from(crate::clock::LIMIT);
         (self.time(clock, ticks) - self.origin).clamp(-limit, limit - 1) as i64
@@ -265,8 +270,8 @@ fn add_stream_files(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     let entries = match std::fs::read_dir(&ctf) {
         Ok(entries) => entries,
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            // The folder gets its name when it is complete. A session that was ended
-            // before that is empty.
+            // The writer names the folder `ctf` when it is complete. A session that ended before that is
+            // empty.
             if dir.join(".ctf").is_dir() {
                 return Ok(());
             }
@@ -283,7 +288,7 @@ fn add_stream_files(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
             continue;
         }
         if name == "metadata" {
-            // For other readers, which would wait for the writer of a pipe.
+            // Other readers read this file, and would wait for the writer of a pipe.
             open_stream(&entry.path())?;
             continue;
         }
@@ -306,7 +311,7 @@ fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
     match json.clock(stream_id) {
         // Programs on the host may stamp with the host's own clock.
         Some(clock) if clock.domain == domain || clock.domain == Domain::Host => {
-            // When there are no more clocks, an old one serves a new epoch.
+            // If the session has no more clocks, an old clock serves a new epoch.
             if epoch < clock.epoch {
                 let expected = format!("an epoch of at least {}, its clock's", clock.epoch);
                 return damaged(offset_of!(PacketHeader, epoch), &expected, epoch.to_string());

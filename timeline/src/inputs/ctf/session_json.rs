@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! `session.json` and `classes.jsonl`: read, bounded and checked. Their types are the writer's.
+//! `session.json` and `classes.jsonl`, which are read, bounded and checked. The writer defines their types.
 
 use super::packet::Domain;
 use crate::error::{Error, Result};
@@ -28,16 +28,16 @@ use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Most counters of a device, or of faults of a stream.
+/// Maximum number of counters of a device, or of faults of a stream.
 const MAX_COUNTERS: usize = 4096;
-/// The parts that must be right before the rest can be looked at.
+/// Members that must be right before the rest is looked at.
 #[derive(Deserialize)]
 struct Kind {
     format: String,
     version: u64,
 }
 
-/// The lengths of lists, checked before the file is taken in.
+/// Lengths of lists, which are checked before the file is taken in.
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "only read, to be counted")]
 struct Lengths {
@@ -57,7 +57,7 @@ struct StreamLengths {
     faults: AtMost<IgnoredAny, MAX_COUNTERS>,
 }
 
-/// A list or a map of at most `N`.
+/// A list or a map of at most `N` elements.
 #[derive(Default)]
 struct AtMost<T, const N: usize>(PhantomData<T>);
 
@@ -103,23 +103,23 @@ impl<'de, T: Deserialize<'de>, const N: usize> Deserialize<'de> for AtMost<T, N>
     }
 }
 
-/// The session's description, checked.
+/// The checked description of a session.
 #[derive(Clone, Debug)]
 pub struct SessionJson {
-    /// The trace's UUID.
+    /// UUID of the trace.
     pub uuid: [u8; 16],
-    /// The host's boot; `None` if it is unknown.
+    /// ID of the host's boot; `None` if it is unknown.
     pub boot_id: Option<u128>,
-    /// Event classes, besides the reserved ones.
+    /// Event classes except the reserved ones.
     pub events: Vec<EventJson>,
     whole: Whole,
-    /// Clocks of `classes.jsonl`.
+    /// Clocks in `classes.jsonl`.
     later: Vec<Clock>,
-    /// Bytes that were read of it.
+    /// Size of the part of `classes.jsonl` that was read, in bytes.
     read: u64,
-    /// Of the `session.json` that was read.
+    /// Identity of the `session.json` that was read.
     identity: Identity,
-    /// Of `recovered/`, whose clocks, classes and counts are among those above.
+    /// What `recovered/` adds. Its clocks, classes and counts are among those above.
     recovered: Option<Recovered>,
 }
 
@@ -127,19 +127,19 @@ pub struct SessionJson {
 #[derive(Clone, Debug)]
 struct Recovered {
     uuid: [u8; 16],
-    /// The streams of the killed process, as it counted them, and those of the recovery.
+    /// Streams of the killed process, as that process counted them, and streams of the recovery.
     killed: Vec<StreamJson>,
     own: Vec<StreamJson>,
 }
 
-/// A file and its last change.
+/// Inode of a file, and the time of its last change in seconds and nanoseconds.
 type Identity = (u64, i64, i64);
 
 fn identity(found: &Metadata) -> Identity {
     (found.ino(), found.mtime(), found.mtime_nsec())
 }
 
-/// `session.json`, by the writer's declaration. Its clocks are all that are known.
+/// Gives the members of `session.json` by the writer's declaration. Its clocks are all that are known.
 impl Deref for SessionJson {
     type Target = Whole;
 
@@ -152,12 +152,12 @@ impl SessionJson {
     /// Reads and checks the files in a session's directory, and in its `recovered/` if there is one.
     ///
     /// # Errors
-    /// If there is none, or it is not one of ours, or breaks a rule.
+    /// If there is no `session.json`, it is not hypertrace's, or a file breaks a rule.
     pub fn read(dir: &Path) -> Result<SessionJson> {
         let mut json = SessionJson::read_own(dir)?;
         let path = dir.join(RECOVERED);
         match std::fs::symlink_metadata(&path) {
-            // A session that was ended lacks nothing.
+            // A session that has ended lacks nothing.
             _ if json.finished => {}
             Err(why) if why.kind() == io::ErrorKind::NotFound => {}
             found => json.add_recovered(dir, &path, &found.map_err(Error::io(&path))?)?,
@@ -171,7 +171,8 @@ impl SessionJson {
         Ok(json)
     }
 
-    /// Adds what was recovered. It has the same clocks and classes by the same numbers, and maybe more.
+    /// Adds what was recovered. The recovered part must have the clocks and classes of the session by the
+    /// same numbers, and may have more.
     fn add_recovered(&mut self, dir: &Path, path: &Path, found: &Metadata) -> Result<()> {
         let wrong = |why: &str| {
             let why = format!("{why}; to read {} without it, move it away", dir.display());
@@ -214,7 +215,7 @@ impl SessionJson {
         Ok(())
     }
 
-    /// Returns whether packets of this UUID are the session's.
+    /// Returns whether packets of this UUID belong to the session.
     pub(crate) fn has_uuid(&self, uuid: &[u8; 16]) -> bool {
         *uuid == self.uuid || self.recovered.as_ref().is_some_and(|r| r.uuid == *uuid)
     }
@@ -225,7 +226,8 @@ impl SessionJson {
         [dir.to_owned()].into_iter().chain(recovered).collect()
     }
 
-    /// Iterates over the streams without files, whose losses only descriptions have. `has_files` takes the UUID in the packets.
+    /// Returns the streams without files, whose losses only descriptions hold. `has_files` takes the UUID in
+    /// the packets.
     pub(crate) fn without_files<'a>(
         &'a self,
         has_files: &dyn Fn(&[u8; 16], Domain, u32) -> bool,
@@ -238,7 +240,7 @@ impl SessionJson {
         all.filter(|(uuid, s)| !has_files(uuid, s.domain, s.client)).map(|(_, s)| s).collect()
     }
 
-    /// Reads `session.json` again if it was replaced. What was read of `classes.jsonl` stays.
+    /// Reads `session.json` again if it was replaced. Keeps what was read of `classes.jsonl`.
     ///
     /// # Errors
     /// As [`SessionJson::read`].
@@ -252,7 +254,8 @@ impl SessionJson {
         self.add_later(dir)
     }
 
-    /// Reads what was appended to `classes.jsonl`. The writer does that before it writes packets that need it.
+    /// Reads what was appended to `classes.jsonl`. The writer appends classes and clocks before it writes
+    /// packets that need them.
     ///
     /// # Errors
     /// As [`SessionJson::read`].
@@ -286,7 +289,7 @@ impl SessionJson {
         self.add_later(dir)
     }
 
-    /// Adds the clocks of `classes.jsonl` that `session.json` does not have.
+    /// Adds the clocks of `classes.jsonl` that are missing in `session.json`.
     fn add_later(&mut self, dir: &Path) -> Result<()> {
         for clock in &self.later {
             if self.whole.clocks.iter().all(|known| known.id != clock.id) {
@@ -314,7 +317,7 @@ impl SessionJson {
         let mut text = vec![0; len as usize];
         let read = read_at(&file, &mut text, 0).map_err(Error::io(&path))?;
         text.truncate(read);
-        // First what it is: a newer version may have another shape.
+        // The format and version are checked first, because a newer version may have another shape.
         let kind: Kind = serde_json::from_slice(&text).map_err(|error| match error.is_eof() {
             true => wrong(format!(
                 "cut after {read} bytes; without it, babeltrace2 can still read {}",
@@ -338,7 +341,7 @@ impl SessionJson {
         serde_json::from_slice::<Lengths>(&text).map_err(|e| wrong(e.to_string()))?;
         let mut whole: Whole = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
         for stream in &mut whole.streams {
-            // As the writer does: each event is shown with it.
+            // The name is cut as the writer cuts it, because each event is shown with the name.
             stream.name.truncate(cut(&stream.name, MAX_NAME_BYTES).len());
         }
         let uuid = uuid::parse(&whole.uuid).map(u128::to_be_bytes).ok_or_else(|| {
@@ -369,18 +372,18 @@ impl SessionJson {
         })
     }
 
-    /// Returns the names of what is traced and of the host's side: `guest` and `vmm`, or `program` and `host` if there
-    /// is no VMM.
+    /// Returns the names of the traced side and of the host's side: `guest` and `vmm`, or `program` and
+    /// `host` if there is no VMM.
     pub fn sides(&self) -> [&'static str; 2] {
         if self.programs { ["program", "host"] } else { ["guest", "vmm"] }
     }
 
-    /// A clock by its id.
+    /// Returns the clock with this id.
     pub fn clock(&self, id: u32) -> Option<&Clock> {
         self.clocks.iter().find(|c| c.id == id)
     }
 
-    /// Returns the events of all streams, with reference points, as the writer counted them.
+    /// Returns the number of events of all streams, including reference points, as the writer counted them.
     pub(crate) fn events(&self) -> u64 {
         let counts = self.streams.iter().flat_map(|s| [s.events, s.reference_points]);
         counts.fold(0, u64::saturating_add)
@@ -412,7 +415,7 @@ fn check_clocks(clocks: &[Clock]) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Returns the error for a `session.json` that cannot be opened, with what the path is instead.
+/// Returns the error for a `session.json` that cannot be opened. The error says what the path is instead.
 fn missing(dir: &Path, path: &Path, source: io::Error) -> Error {
     let not_a_session = |why: &str| Error::NotASession { path: dir.to_owned(), why: why.into() };
     if !dir.exists() && source.kind() == io::ErrorKind::NotFound {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Reading a stream, record by record, over all of its segment files.
+//! A reader of a stream, record by record, over all segment files of the stream.
 //!
 //! A window of 64 KiB slides over a packet's content, so memory does not
 //! depend on the size of packets, files or sessions.
@@ -15,40 +15,40 @@ use std::mem::offset_of;
 use std::path::PathBuf;
 use zerocopy::IntoBytes;
 
-/// Size of the window in words. It is larger for a longer record.
+/// Size of the window in words. A longer record makes it larger.
 const WINDOW: usize = 8192;
-/// Words of the windows of all streams that are read at once, and of one in any case.
+/// Size of the windows of all streams that are read at once, and least size of one window, in words.
 const WINDOWS: (usize, usize) = (1 << 21, 1 << 10);
 
-/// A segment file, up to what was committed when the session was opened.
+/// A segment file, up to the part that was committed when the session was opened.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Segment {
     /// Path of the file.
     pub path: PathBuf,
-    /// Offset from which it is read: 0, or where an earlier scan ended.
+    /// Offset from which the file is read: 0, or where an earlier scan ended.
     pub(crate) start: u64,
-    /// End of its last packet with events.
+    /// End of the file's last packet with events.
     pub end: u64,
-    /// First packet, or the last one of an earlier scan: the baseline.
+    /// First packet, or the last packet of an earlier scan: the baseline of the counters.
     pub first: Packet,
-    /// Last packet, which has the newest counters.
+    /// Last packet, which holds the newest counters.
     pub last: Packet,
     /// Number of packets with events.
     pub packets: u64,
-    /// The leases' tokens in order, each with the clock and the end of its last packet with events; the
-    /// first [`MAX_LEASES`].
+    /// Tokens of the first [`MAX_LEASES`] leases in order, each with the clock and the end of its last packet
+    /// with events.
     pub(crate) leases: Vec<(u64, u32, u64)>,
 }
 
-/// Most leases of a file whose ends are kept.
+/// Maximum number of leases of a file whose ends are kept.
 const MAX_LEASES: usize = 1 << 16;
 
 impl Segment {
     /// Reads all headers of a file.
     ///
     /// # Errors
-    /// If one of them is damaged.
+    /// If a header is damaged.
     pub(crate) fn scan(path: PathBuf) -> Result<Segment> {
         let mut packets = Packets::open(&path, None)?;
         let mut segment: Option<Segment> = None;
@@ -74,7 +74,7 @@ impl Segment {
     /// part, and where the next scan begins.
     ///
     /// # Errors
-    /// If one of them is damaged.
+    /// If a header is damaged.
     pub(crate) fn scan_after(
         path: PathBuf,
         after: Option<&Cursor>,
@@ -88,7 +88,7 @@ impl Segment {
                 (*cursor, cursor.at)
             }
             None => match packets.next()? {
-                // The baseline.
+                // The first packet is the baseline of the counters.
                 Some(last) if last.is_empty() => {
                     let at = HEADER_BYTES;
                     packets.skip_to(at, last);
@@ -130,7 +130,7 @@ impl Segment {
         }
     }
 
-    /// Returns whether it has events, or counts of lost ones, after an earlier scan.
+    /// Returns whether the segment has events, or counts of lost ones, after an earlier scan.
     pub(crate) fn has_news(&self) -> bool {
         self.packets > 0 || self.last.events_discarded > self.first.events_discarded
     }
@@ -141,15 +141,15 @@ impl Segment {
 pub(crate) struct Cursor {
     /// Offset of the next packet.
     at: u64,
-    /// The packet before, with the newest count of lost events.
+    /// Packet before that offset, with the newest count of lost events.
     last: Packet,
-    /// Whether there are more packets already.
+    /// Whether the file already holds more packets.
     pub has_more: bool,
-    /// Whether the file has no room for more.
+    /// Whether the file has no room for more packets.
     pub is_whole: bool,
 }
 
-/// All segments of one client, or of one ring of the host, in their order.
+/// All segments of one client, or of one ring of the host, in order.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stream {
@@ -157,16 +157,17 @@ pub struct Stream {
     pub domain: Domain,
     /// Client, or number of the host ring.
     pub client: u32,
-    /// Files in order; at least one.
+    /// Files in order. There is at least one.
     pub segments: Vec<Segment>,
 }
 
 impl Stream {
-    /// Groups segments by their producers, in the order of their contents: those of the session with this UUID, then
-    /// what was recovered of it. The files' numbers decide only between segments without contents.
+    /// Groups segments by their producers, in the order of their contents: first the segments of the session
+    /// with this UUID, then what was recovered of it. The files' numbers decide only between segments without
+    /// contents.
     ///
     /// # Errors
-    /// If two segments cover the same part of a ring: one must be a copy.
+    /// If two segments cover the same part of a ring, because one must be a copy.
     pub(crate) fn group(mut segments: Vec<Segment>, uuid: &[u8; 16]) -> Result<Vec<Stream>> {
         fn part(p: &Packet, uuid: &[u8; 16]) -> impl Ord + use<> {
             (p.uuid != *uuid, p.epoch, p.faults)
@@ -174,8 +175,7 @@ impl Stream {
         fn key<'s>(s: &'s Segment, uuid: &[u8; 16]) -> impl Ord + use<'s> {
             let p = &s.first;
             let name = s.path.file_name().unwrap_or_default();
-            // Ring positions only grow, unless a guest made its ring jump, which counts
-            // as a fault.
+            // Ring positions only grow, unless a guest made its ring jump. Such a jump counts as a fault.
             let place = (part(p, uuid), p.ring_begin, p.sequence);
             (p.domain, p.client, place, s.last.ring_end, name.len(), name)
         }
@@ -239,7 +239,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Iterates over the values of its own fields.
+    /// Iterates over the values of the event's own fields.
     pub fn values(&self) -> impl Iterator<Item = ValueRef<'a>> + use<'a> {
         let (class, payload) = (self.class, self.payload);
         class.values(payload).map(ValueRef::from)
@@ -247,12 +247,13 @@ impl<'a> Record<'a> {
 }
 
 impl Record<'_> {
-    /// Returns the kind of its event.
+    /// Returns the kind of the event.
     pub(crate) fn kind(&self) -> EventKind {
         self.class.kind(self.flags)
     }
 
-    /// Returns the client for which a vCPU thread made this record of a host ring, if there can be such a client.
+    /// Returns the client for which a vCPU thread made this record of a host ring, if such a client is
+    /// possible.
     pub(crate) fn made_for(&self) -> Option<u32> {
         let has_client = self.class.reference_point || self.kind() == EventKind::Hypertrace;
         let client = self.payload.first().filter(|_| has_client).map(|client| *client as u32);
@@ -273,26 +274,28 @@ pub struct Records<'a> {
     size: usize,
     /// Position of the next record in the window, in words.
     at: usize,
-    /// Number of words that were read.
+    /// Number of words of the window that were read.
     filled: usize,
-    /// Files that were opened so far.
+    /// Number of files that were opened so far.
     files: u32,
-    /// Lost events of all packets so far.
+    /// Number of lost events of all packets so far.
     lost: u64,
-    /// Packets with events so far.
+    /// Number of packets with events so far.
     packets: u64,
     skip: Skip<'a>,
-    /// Number of records that were skipped, and the timestamp of the last of them, until it is taken.
+    /// Number of records that were skipped, and the timestamp of the last of them until
+    /// [`Records::take_skipped`] takes it.
     skipped: (u64, Option<u64>),
 }
 
-/// Which records of a packet nobody needs, after its first one. They are checked.
+/// Records of a packet that nobody needs, not counting the packet's first record. The reader checks such
+/// records all the same.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Skip<'a> {
     Nothing,
-    /// Of the classes with these ids.
+    /// Records of the classes whose ids have `true` here.
     Classes(&'a [bool]),
-    /// All but leases, which name the source of later records.
+    /// All records but leases, which name the source of later records.
     AllButLeases,
 }
 
@@ -311,13 +314,13 @@ impl Skip<'_> {
 struct Open {
     packets: Packets,
     packet: Packet,
-    /// File offset of the word at the window's `at`.
+    /// Offset in the file of the word at the window's `at`.
     offset: u64,
-    /// End of its content in the file, rounded up to whole words.
+    /// End of the packet's content in the file, rounded up to whole words.
     end: u64,
-    /// Timestamp of the record before.
+    /// Timestamp of the last record.
     last: u64,
-    /// Running total of lost events in this file's packets so far, and in the last one.
+    /// Running totals of lost events: up to the current packet of this file, and in the file's last packet.
     discarded: u64,
     discarded_last: u64,
 }
@@ -331,14 +334,13 @@ impl Open {
 }
 
 impl<'a> Records<'a> {
-    /// Returns the number of lost events up to and including the packet of the last
-    /// record; at the end, those of the whole stream.
+    /// Returns the number of lost events up to and including the packet of the last record. At the end,
+    /// returns the number of the whole stream.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Returns the number of packets with events, up to and including that of the last
-    /// record.
+    /// Returns the number of packets with events, up to and including the packet of the last record.
     pub fn packets(&self) -> u64 {
         self.packets
     }
@@ -353,13 +355,13 @@ impl<'a> Records<'a> {
         self.skipped.0
     }
 
-    /// Returns the timestamp of the last record that was skipped since the last call. It is in the packet of the record
-    /// that was read before: the first one of each packet is not skipped.
+    /// Returns the timestamp of the last record that was skipped since the last call. That record is in the
+    /// packet of the record that was read before, because the first record of each packet is not skipped.
     pub(crate) fn take_skipped(&mut self) -> Option<u64> {
         self.skipped.1.take()
     }
 
-    /// Has a smaller window, if so many streams are read at once.
+    /// Makes the window smaller, if so many streams are read at once.
     pub(crate) fn of_many(mut self, streams: usize) -> Records<'a> {
         self.size = (WINDOWS.0 / streams.max(1)).clamp(WINDOWS.1, WINDOW);
         self.window = vec![0; self.size].into_boxed_slice();
@@ -369,7 +371,7 @@ impl<'a> Records<'a> {
     /// Returns the next record.
     ///
     /// # Errors
-    /// Damage, or a file that cannot be read. The stream ends there.
+    /// If the file is damaged or cannot be read. The stream ends there.
     pub fn read(&mut self) -> Result<Option<Record<'_>>> {
         match self.advance() {
             Ok(last) => {
@@ -398,8 +400,8 @@ impl<'a> Records<'a> {
         })
     }
 
-    /// Returns where the payload of the record that was read last lies: the number of its file in the stream, and the offset
-    /// in it.
+    /// Returns the place of the payload of the record that was read last: the number of its file in the
+    /// stream, and the offset in that file.
     pub(crate) fn place(&self) -> Option<(u32, u64)> {
         let words = u64::from(self.last?.0.words);
         Some((self.files - 1, self.open.as_ref()?.offset - words * 8))
@@ -448,8 +450,8 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Moves past the next record that is not skipped, and returns its header. All are checked: a wrong length of one
-    /// that is skipped would hide those after it.
+    /// Moves past the next record that is not skipped, and returns the header of that record. Skipped records
+    /// are checked too, because a wrong length would hide the records after it.
     fn advance(&mut self) -> Result<Option<(Header, &'a Class)>> {
         loop {
             let Some(header) = self.header()? else { return Ok(None) };
@@ -462,7 +464,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Returns the class of the record with this header, which fits its payload.
+    /// Returns the class of the record with this header. Checks that the payload fits the class.
     #[inline]
     fn checked(&self, header: Header) -> Result<&'a Class> {
         let Records { classes, open: Some(open), window, at, .. } = self else {
@@ -501,8 +503,8 @@ impl<'a> Records<'a> {
                 if segment.start > 0 {
                     packets.skip_to(segment.start, segment.first);
                 }
-                // To other readers each file is a stream of its own, which begins without
-                // losses; its first packet is the baseline.
+                // Other readers take each file for a stream of its own, which begins without losses, so the
+                // file's first packet is the baseline.
                 self.open = Some(Open {
                     packets,
                     packet: segment.first,
@@ -529,7 +531,7 @@ impl<'a> Records<'a> {
                     return Ok(true);
                 }
                 None => {
-                    // The packets after this one have no events.
+                    // The packets after the last one with events have no events, but may count losses.
                     open.lose(&mut self.lost, open.discarded_last);
                     self.open = None;
                 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The inputs of a session: an input for each stream.
+//! The inputs of a session: one for each stream.
 
 use super::clock_maps::{ClientMap, ClockMaps};
 use super::lease::Lease;
@@ -26,57 +26,58 @@ struct StreamInput<'a> {
     session: &'a Session,
     producer: Producer,
     place: SourceIndex,
-    /// The client that the last record of a host ring was made for.
+    /// Client for which the last record of a host ring was made.
     served: Option<(u32, SourceIndex)>,
     maps: &'a ClockMaps,
     stream: &'a Stream,
     records: Records<'a>,
     /// Clock of the packets of the current stream class.
     clock: Option<(u32, Ticks<'a>)>,
-    /// Time of the next entry; until it is read, that of the last event.
+    /// Time of the next entry. Until that entry is read, the time of the last event.
     time: Time,
-    /// Time of the record that was read last, until it was taken. Its source is determined at its turn.
+    /// Time of the record that was read last, until the record is taken. The source of the record is
+    /// determined when its turn comes.
     event: Option<At>,
     /// Number of lost events before `event`, or at the end.
     lost: u64,
     causes: Losses,
     losses: PacketLosses,
     needs: &'a Needs,
-    /// Token of the holder whose name is the source's: the last lease's or packet's.
+    /// Token of the holder whose name the source has: the token of the last lease or packet.
     token: Option<u64>,
-    /// The damage at which the stream ends, after events that nobody needs.
+    /// Damage at which the stream ends, after events that nobody needs.
     damage: Option<Error>,
-    /// Number of events that nobody needs, which were read in vain.
+    /// Number of events that were read although nobody needs them.
     left_out: u64,
 }
 
-/// When a record was made.
+/// Time at which a record was made.
 #[derive(Clone, Copy, Debug)]
 struct At {
     time: Time,
-    /// By how much that is later than by the record's clock: the map of a new clock may begin before the last clock's ended.
+    /// Time by which `time` is later than the record's clock says. The map of a new clock may begin before
+    /// the last clock's map ended.
     late: u64,
     bound: Within,
 }
 
-/// Bound on the error of a time by a record's clock.
+/// Bound on the error of a time from a record's clock.
 #[derive(Clone, Copy, Debug)]
 enum Within {
     Units(Option<u64>),
-    /// That of a guest's reading at this host time of the session's clock maps.
+    /// The bound of a guest's reading at this host time of the session's clock maps.
     OfReading(i64),
 }
 
-/// Lost events, by the packets of a stream.
+/// Counts of lost events, from the packets of a stream.
 #[derive(Debug, Default)]
 struct PacketLosses {
-    /// Whether losses come before a packet's first event, as overwritten events do.
-    /// Dropped events come after its last, because the ring was full of the packet's
-    /// events.
+    /// Whether losses come before a packet's first event, as overwritten events do. Dropped events come after
+    /// the packet's last event, because the ring was full of the packet's events.
     are_before: bool,
-    /// Total in all packets up to the current one.
+    /// Number of lost events in all packets up to the current one.
     total: u64,
-    /// Losses that come after the current packet.
+    /// Number of lost events that come after the current packet.
     owed: u64,
     /// Number of packets so far.
     packets: u64,
@@ -86,12 +87,12 @@ struct PacketLosses {
 enum Ticks<'a> {
     Host(&'a Clock),
     Guest(ClientMap),
-    /// A guest's clock, by the writer's estimate.
+    /// A guest's clock, whose times are from the writer's estimate.
     Estimate(&'a Clock),
 }
 
-/// Returns the inputs of a session, and adds the names in its description. Bounds are those against
-/// the session's host.
+/// Returns the inputs of a session, and adds the names in its description. Bounds are errors against the
+/// clock of the session's host.
 pub(crate) fn inputs<'a>(
     number: usize,
     session: &'a Session,
@@ -134,7 +135,7 @@ pub(crate) fn elsewhere(
     elsewhere
 }
 
-/// Returns the place of a source, which has the name in the description if it is new.
+/// Returns the place of a source. A new source gets the name in the description.
 fn place(names: &mut Names, producer: Producer, name: &str) -> SourceIndex {
     let is_new = !names.has(producer);
     let place = names.place(producer);
@@ -198,7 +199,7 @@ impl Input for StreamInput<'_> {
         self.time = match &self.event {
             Some(at) if self.lost == 0 || self.losses.are_before => at.time,
             None if self.lost == 0 => return Ok(None),
-            // A stream without an event: its losses have no place.
+            // The stream has no event, so its losses have no place.
             None if self.time == Time::MIN => UNPLACED,
             _ => self.time,
         };
@@ -226,7 +227,7 @@ impl Input for StreamInput<'_> {
         if kind == EventKind::Lease {
             let Lease { token, pid, tid, name } = Lease::of(&record);
             names.lease(self.place, token, name);
-            // The thread of a guest's client is the guest's, unless the guest is a program.
+            // The thread of a guest's client is a thread of the guest, unless the guest is a program.
             let is_of_host = self.producer.domain == Domain::Host || self.session.json().programs;
             let thread = tid.filter(|_| is_of_host).map(|tid| Thread { pid, tid, cpu: None });
             names.set_thread(self.place, thread.map(|thread| (holder, thread)));
@@ -238,7 +239,7 @@ impl Input for StreamInput<'_> {
             Domain::Host => record.made_for(),
         };
         let place = match (self.producer.domain, client) {
-            // The source of what a vCPU thread recorded for a client is the client.
+            // The source of an event that a vCPU thread recorded for a client is the client.
             (Domain::Host, Some(client)) => match self.served {
                 Some((last, place)) if last == client => place,
                 _ => {
@@ -298,12 +299,13 @@ impl StreamInput<'_> {
             if let Some(ticks) = self.records.take_skipped()
                 && let Some((_, clock)) = &mut self.clock
             {
-                // A loss after the skipped events has the time of the last of them, and events of the next clock are not earlier.
+                // A loss after the skipped events gets the time of the last skipped event, and events of the
+                // next clock are not earlier.
                 self.time = self.time.max(clock.at(self.session, ticks).0);
             }
             let has_next = match next {
                 Ok(has_next) => has_next,
-                // Other streams' events before the damage come first.
+                // The events of other streams before the damage come first.
                 Err(damage) if left_out < self.number_left_out() => {
                     self.damage = Some(damage);
                     return Ok(());
@@ -332,7 +334,8 @@ impl StreamInput<'_> {
             let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
             let has_error =
                 |ticks: &Ticks<'_>| late > 0 || ticks.has_error(record.timestamp, bound);
-            // The timeline's names need the first event of each holder: it ends the name of the holder before.
+            // The timeline's names need the first event of each holder, because that event ends the name of
+            // the holder before.
             let (is_lease, holder) = (record.class.id == id::LEASE, packet.lease_token);
             let named = if is_lease { Lease::of(&record).token } else { Some(holder) };
             let is_of_holder = self.token == Some(holder);
@@ -362,7 +365,7 @@ impl StreamInput<'_> {
             self.lost = self.losses.at_event(&self.records);
             if is_left_out && self.lost == 0 {
                 self.left_out += 1;
-                // A loss after it has its time.
+                // A loss after the event that is left out gets its time.
                 self.time = time;
                 continue;
             }
@@ -411,7 +414,7 @@ impl Ticks<'_> {
     fn is_monotonic(&self) -> bool {
         match self {
             Ticks::Host(_) | Ticks::Estimate(_) => true,
-            // Where KVM gave the vCPU another offset, a later reading can have an earlier time.
+            // If KVM gave the vCPU another offset, a later reading can have an earlier time.
             Ticks::Guest(map) => map.lines() <= 1,
         }
     }
@@ -442,8 +445,7 @@ fn lost(source: Arc<Source>, events: u64, causes: Losses) -> Lost {
     Lost { ts_ns: None, source, cpu: None, thread: None, trace: 0, events, causes }
 }
 
-/// Returns the clock of a stream class's packets. A session that could be opened has
-/// all of them.
+/// Returns the clock of a stream class's packets. A session that could be opened describes all these clocks.
 fn ticks<'a>(
     session: &'a Session,
     maps: &ClockMaps,
