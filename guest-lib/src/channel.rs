@@ -36,7 +36,7 @@ pub struct Channel<'m> {
     pub(crate) clock: Clock,
     /// Reason for the choice of `clock`.
     pub(crate) reason: Reason,
-    /// True if a kernel module lends the clients. What all clients share is then read-only or out of reach.
+    /// True if a kernel module lends clients: what all clients share is then read-only or out of reach.
     pub(crate) is_lent: bool,
 }
 
@@ -48,16 +48,15 @@ impl Channel<'static> {
     /// If there is no device or segment.
     ///
     /// # Safety
-    /// The window of a hypertrace device or of a segment is mapped at `base`, writable, and never unmapped;
-    /// or at least a readable page is mapped there.
+    /// The window of a device or segment, or at least a readable page, is mapped at `base`, writable, and
+    /// never unmapped.
     pub unsafe fn at_window(base: *mut u8) -> Result<Self, OpenError> {
         // SAFETY: the caller's promise; the config region is at the window's start.
         unsafe { Channel::in_window(&read_config(base), base) }
     }
 
-    /// Makes a channel of a window or segment at `base` from this copy of its config page. The page itself is
-    /// not read again, because a program that can write the page may have changed it since the copy was
-    /// checked.
+    /// Makes a channel of a window or segment at `base` by this copy of its config page. The page is not read
+    /// again, because a program may have changed it since the copy was checked.
     ///
     /// # Safety
     /// All regions that `page` describes are mapped at `base`, writable, and never
@@ -91,7 +90,7 @@ impl Channel<'static> {
     /// If the function is not a hypertrace device.
     ///
     /// # Safety
-    /// The BARs are mapped at these addresses, all but BAR 0 writable, and never unmapped.
+    /// The BARs are mapped at these addresses, writable but for BAR 0, and never unmapped.
     pub unsafe fn at_bars(
         bar0: *mut u8,
         bar1: *mut u8,
@@ -122,8 +121,8 @@ impl Channel<'static> {
 }
 
 impl<'m> Channel<'m> {
-    /// Makes a channel of bare rings, whose host only drains the rings. On such a channel, a reference point
-    /// is a commit, and the host answers nothing.
+    /// Makes a channel of bare rings, whose host only drains them. A reference point on this channel is a
+    /// commit, which the host does not answer.
     ///
     /// # Errors
     /// If `page` is not a valid config page, or `rings` is shorter than `page` says.
@@ -160,8 +159,8 @@ impl<'m> Channel<'m> {
         })
     }
 
-    /// Sets whether stores need fences to stay in order, because the mapping of the rings is not write-back,
-    /// or not known to be.
+    /// Sets whether stores need fences to stay in order: the rings' mapping is not, or not known to be,
+    /// write-back.
     pub fn with_fences(self, fenced: bool) -> Self {
         Channel { fenced, ..self }
     }
@@ -171,8 +170,7 @@ impl<'m> Channel<'m> {
         self.with_clock_because(clock, Reason::Named)
     }
 
-    /// Sets the clock that stamps the channel's events, and the reason for it, which each lease tells the
-    /// host.
+    /// Sets the clock that stamps the channel's events, and the reason that leases tell the host.
     pub(crate) fn with_clock_because(self, clock: Clock, reason: Reason) -> Self {
         Channel { clock, reason, ..self }
     }
@@ -203,8 +201,7 @@ impl<'m> Channel<'m> {
         self.traps() && self.features.contains(Features::KICK)
     }
 
-    /// Returns the longest pause between two events, in ticks, after which the second event need not wake the
-    /// host.
+    /// Returns the longest pause, in ticks, after which an event need not wake the host.
     pub(crate) fn pause(&self) -> u64 {
         let frequency = match self.clock.kind() {
             ClockKind::Tsc => self.guest_frequency,
@@ -235,7 +232,7 @@ impl<'m> Channel<'m> {
     }
 }
 
-/// Copies the config page, and loads each word once. The caller checks and uses the copy alone.
+/// Copies the config page, loading each word once. The caller checks and uses the copy alone.
 ///
 /// # Safety
 /// A readable page is mapped at `at`.

@@ -17,20 +17,19 @@ use hypertrace_abi::sink::Status;
 #[cfg(feature = "std")]
 use hypertrace_segment::Bell;
 
-/// The host's answer to a reference point. The host read its clock between `before` and `after`.
+/// The host's answer to a reference point. The host reads its clock between `before` and `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reply {
     /// Outcome of the reference point.
     pub status: Status,
-    /// Reading of this client's clock before the store to the host.
+    /// This client's clock before the store to the host.
     pub before: u64,
-    /// Reading of the host's raw counter, in the host's own ticks. 0 if the host did not answer
-    /// ([`Status::Failed`]), and over bare rings.
+    /// The host's raw counter, in its own ticks. 0 if no host answered ([`Status::Failed`], or bare rings).
     pub host_time: u64,
-    /// Reading of this client's clock after the store.
+    /// This client's clock after the store to the host.
     pub after: u64,
-    /// Epoch of the host's clock: a number that changes when time jumps (restore, migration).
+    /// The host's clock epoch, which changes when time jumps (restore, migration).
     pub epoch: u64,
 }
 
@@ -54,7 +53,7 @@ pub struct Client<'m> {
     /// CPU of reference points. `None`: the CPU that the thread runs on at each point.
     cpu: Option<u32>,
     seq: AtomicU32,
-    /// Number of regions whose ids the client has counted. With the feature `std`, the thread counts them.
+    /// Number of region ids that the client has given out, if its thread does not count them.
     regions: AtomicU64,
 }
 
@@ -62,10 +61,9 @@ impl<'m> Client<'m> {
     /// Leases client `index` of the channel. The client must have no other holder meanwhile: events would be
     /// lost, though the host would not be harmed.
     ///
-    /// `state` is private memory of this client, and `token` is a nonzero number that no other holder has.
-    /// The lease tells the host the channel's clock. Each reference point carries the number of a CPU:
-    /// `info.tid` if `info.pid` is 0, as in a kernel, or if the feature `std` is off; else the CPU that the
-    /// calling thread runs on.
+    /// `state` is private memory of this client, and `token` a nonzero number that no other holder has. The
+    /// lease says the channel's clock. Reference points carry a CPU: `info.tid` if `info.pid` is 0, as in a
+    /// kernel, or without the feature `std`; else the CPU that the calling thread runs on.
     ///
     /// # Errors
     /// If the device has no such client.
@@ -106,9 +104,9 @@ impl<'m> Client<'m> {
         Ok(client)
     }
 
-    /// Makes this a thread's client, whose reference points carry the CPU that the thread runs on. If
-    /// `unattached`, the count of events of threads without a client, is given, the client publishes that
-    /// count. If `bell` is given, the client rings the bell when its ring fills.
+    /// Makes this a thread's client: reference points carry the CPU that the thread runs on. The client
+    /// publishes the count `unattached` of events without a client, and rings `bell` when its ring fills, if
+    /// these are given.
     #[cfg(feature = "std")]
     pub(crate) fn of_thread(
         self,
@@ -148,7 +146,7 @@ impl<'m> Client<'m> {
     }
 
     /// Commits an event: [`commit!`](crate::commit) calls this. The wait for room ends after a second, or at
-    /// once if the host is known to be dead; an event that then has no room is counted.
+    /// once if the host is known to be dead; the event is counted then.
     #[inline(always)]
     pub fn commit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
         let record = NewRecord::from((site, fields)).with_flags(Flags::REFERENCE_POINT);
@@ -195,8 +193,8 @@ impl<'m> Client<'m> {
                 self.seq.store(seq, Relaxed);
                 seq
             },
-            // Over a segment, an emulator's plugin knows the CPU better, and under an emulator the system
-            // call for it would be most of the cost of a point.
+            // Over a segment, an emulator's plugin knows the CPU, and asking for it would be most of a
+            // point's cost.
             if self.channel.local.is_some() { 0 } else { self.cpu() },
             fields,
             |before, seq| {
@@ -206,7 +204,7 @@ impl<'m> Client<'m> {
                 if reply as u32 != seq
                     && let Some(local) = &self.channel.local
                 {
-                    // No emulator's plugin has answered the store, so the host's thread has to.
+                    // No emulator's plugin has answered, so the host's thread must.
                     local.ask(self.index, self.producer.memory(), self.cpu(), seq);
                     reply = host[host_page::REPLY].load(Ordering::Acquire);
                 }
@@ -255,9 +253,9 @@ impl<'m> Client<'m> {
         }
     }
 
-    /// Waits until the next `events` events find room if the fields of each take at most `words` words. If
-    /// there is no room, kicks the host and waits for a second at most. Returns `false` if there is still no
-    /// room, or never can be. For programs that prefer waiting to losing an event.
+    /// Waits until the next `events` events find room if the fields of each take at most `words` words: kicks
+    /// the host, and waits for a second at most. Returns `false` if there is still no room, or never can be.
+    /// For programs that prefer waiting to losing an event.
     ///
     /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
     pub fn wait_for_room(&self, events: u64, words: u64) -> bool {
@@ -270,9 +268,9 @@ impl<'m> Client<'m> {
         Deadline::new(&self.channel, self.producer.memory().host).wait_for(has_room)
     }
 
-    /// Copies the enable mask if it has changed, and publishes the counts of dropped events; for programs
-    /// without a thread that does so. Returns `false` if the host shows another holder: the program must then
-    /// stop using the client, unless a transport may still hold back this lease's store to LEASE.
+    /// Copies a changed enable mask and publishes the counts of dropped events; for programs without a thread
+    /// that does so. Returns `false` if the host shows another holder: stop using the client then, unless a
+    /// transport may still hold back this lease's store to LEASE.
     pub fn poll(&self) -> bool {
         self.producer.refresh(self.channel.clock.now());
         self.refresh_mask();

@@ -6,40 +6,39 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
 /// Part of [`UNATTACHED`] that is not published yet.
 pub(crate) static UNPUBLISHED: AtomicU64 = AtomicU64::new(0);
-/// Number of threads that are in [`publish`], between taking [`UNPUBLISHED`] and adding it to a total.
+/// Number of threads that are in [`publish`].
 static PUBLISHERS: AtomicU64 = AtomicU64::new(0);
 pub(crate) static ABANDONED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static TAKEN: AtomicU64 = AtomicU64::new(0);
 static HOST_ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// Counts of this process, as opposed to the counts of one client. The host learns `unattached` alone. The
-/// counts are running totals; a forked child begins at zero.
+/// Counts of this process, as opposed to the counts of one client. The host learns `unattached` alone.
+/// Running totals; a forked child begins at zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessCounts {
     /// Events of threads that had no client, because no client was free, the thread was ending, another
-    /// thread took more than a second to open the device, or the program had closed the lock file and the
-    /// file could not be opened again. Includes the last 20 ms of events of a client that a reset of the
-    /// device has taken. Excludes the events of a process without a device. Over a segment, the host learns
-    /// the count within some 10 ms, and when a thread or the process ends. On a device, a thread that has a
-    /// client tells the host the count when the thread begins a block, [polls](crate::poll) or ends.
+    /// thread took more than a second to open the device, or the program had closed the lock file, which
+    /// could not be opened again. Includes the last 20 ms of a client that a reset of the device has taken;
+    /// excludes a process without a device. Over a segment, the host learns the count within some 10 ms, and
+    /// when a thread or the process ends; on a device, when a thread with a client begins a block,
+    /// [polls](crate::poll) or ends.
     pub unattached: u64,
-    /// Clients that threads have abandoned. A thread abandons its client if an emit on the client has been
-    /// under way for 10 ms, because a signal handler has then jumped out of the emit. The thread keeps the
-    /// abandoned client until the thread ends, and emits on another client.
+    /// Clients that threads have abandoned, because an emit on the client was under way for 10 ms: a signal
+    /// handler has jumped out of it. The thread keeps an abandoned client until the thread ends, and uses
+    /// another.
     pub abandoned: u64,
     /// Clients that threads have given up because another holder had taken them.
     pub taken: u64,
     /// Reference points without an answer, whose status is [`Failed`](crate::Status::Failed). A segment's
-    /// host did not answer within a second, or was known to be dead, so that the thread did not wait. A
-    /// device's host did not answer before the store ended, because the device's server has died or hung, or
-    /// the VMM has dropped the device. The host may have recorded such a point.
+    /// host did not answer within a second, or was known to be dead; a device's host did not answer before
+    /// the store ended, because its server has died or hung, or the VMM has dropped the device. The host may
+    /// have recorded such a point.
     pub unanswered: u64,
-    /// Events since the host of shared memory has ended, or since the device was taken away: the guest's
-    /// kernel module was loaded while the process had the device by sysfs, or the driver was unbound.
-    /// Includes up to 10 ms of earlier events. If the host has ended before the process opens a channel, the
-    /// process counts nothing.
+    /// Events since the host of shared memory has ended, or the device was taken away: the guest's kernel
+    /// module was loaded while the process had the device by sysfs, or the driver was unbound. Includes up to
+    /// 10 ms of earlier events. A process that opens after the host's end counts nothing.
     pub host_ended: u64,
 }
 
@@ -72,8 +71,8 @@ pub(crate) fn publish(total: &AtomicU64) {
     }
 }
 
-/// Waits for the threads that are in [`publish`], for a second at most: if the process ended before such a
-/// thread has added its events, the events would be in no count.
+/// Waits for the threads that are in [`publish`], for a second at most: if the process ended before, the
+/// events that they have taken would be in no count.
 #[cfg(feature = "std")]
 pub(crate) fn settle() {
     for _ in 0..1000 {

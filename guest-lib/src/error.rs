@@ -1,4 +1,4 @@
-//! Errors of opening a channel. Each error says what failed, where, and what to do.
+//! Errors of opening a channel, which say what failed, where, and what to do.
 
 use hypertrace_abi::config::ConfigError;
 
@@ -10,9 +10,9 @@ pub enum OpenError {
     Config(ConfigError),
     /// The memory is shorter than the config page says.
     Short,
-    /// The device has no such client. The fields are the client's number and the number of clients.
+    /// The device has no client of the first number: the second number is how many clients there are.
     Client(u32, u32),
-    /// All clients of the device belong to vCPUs. The field is the number of clients.
+    /// All clients, as many as this number, belong to vCPUs.
     #[cfg(feature = "std")]
     NoneToLease(u32),
     /// There is no device in this folder of sysfs, and no window on this
@@ -31,8 +31,7 @@ pub enum OpenError {
     /// The process has a channel already.
     #[cfg(feature = "std")]
     Open,
-    /// A forked child's parent has installed its channel without a lock file, or the program has closed the
-    /// lock file.
+    /// The parent of a forked child installed no lock file, or the program has closed it.
     #[cfg(feature = "std")]
     NoLock,
     /// The host of the memory at this path has ended.
@@ -41,7 +40,7 @@ pub enum OpenError {
     /// The system refused an action.
     #[cfg(feature = "std")]
     System {
-        /// Action that was refused, as text that begins with a verb.
+        /// Action that was refused, beginning with a verb.
         doing: &'static str,
         /// Object of the action, usually a file.
         path: std::path::PathBuf,
@@ -166,7 +165,7 @@ impl OpenError {
         }
     }
 
-    /// Returns true if the system denied permission, which root, or a kernel without a lockdown, may have.
+    /// Returns true if the system denied permission, as to a plain user or under a lockdown.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, OpenError::System { source, .. }
             if source.kind() == std::io::ErrorKind::PermissionDenied)
@@ -199,7 +198,7 @@ enum Lockdown {
 impl Lockdown {
     fn of_kernel() -> Lockdown {
         let read = std::fs::read_to_string("/sys/kernel/security/lockdown");
-        // A system where securityfs is not mounted has no such file either, whatever its lockdown.
+        // Without securityfs, there is no such file either.
         let has_securityfs = || std::path::Path::new("/sys/kernel/security/lsm").exists();
         match read {
             Ok(text) => Lockdown::of_text(&text),
@@ -210,7 +209,7 @@ impl Lockdown {
         }
     }
 
-    /// Parses the kernel's file, which lists the levels of lockdown, with brackets around the present level.
+    /// Parses the kernel's file: the levels of lockdown, with brackets around the present one.
     fn of_text(text: &str) -> Lockdown {
         match text.contains("[none]") {
             true => Lockdown::Off,

@@ -23,25 +23,25 @@
 //! $ hypertrace report S
 //! ```
 //!
-//! An event costs a timestamp and a few stores to its thread's own ring, in memory that the host shares. An
-//! event makes no exit to the VMM, takes no lock, does not allocate or format, and makes no system call
-//! except the one that wakes a sleeping recorder. If there is no device, or if the host has switched the
-//! event off, an event costs a load, a test and a branch.
+//! An event costs a timestamp and a few stores to its thread's own ring, in memory that the host shares: no
+//! exit to the VMM, no lock, no allocation, no formatting, and no system call but the one that wakes a
+//! sleeping recorder. Without a device, or if the host has switched the event off, an event costs a load, a
+//! test and a branch.
 //!
 //! * [`event!`] records events at high rates.
-//! * [`commit!`] records an event that must not be dropped. Once `commit!` returns [`Emit::Recorded`], the
-//!   record is in memory that the host owns, and survives the thread.
-//! * [`reference_point!`] orders an event with what the host does, at the cost of one exit: the host stamps
-//!   the event with its own clock and answers with a [`Reply`].
+//! * [`commit!`] records an event that must not be dropped: once it returns [`Emit::Recorded`], the record is
+//!   in memory that the host owns, and survives the thread.
+//! * [`reference_point!`] orders an event with what the host does, by one exit: the host stamps the event
+//!   with its own clock and answers ([`Reply`]).
 //! * [`region!`] and [`reference_region!`] mark the beginning and the end of a piece of work.
 //! * [`hypertrace()`] records events of the 2016 interface, which carry numbers only.
 //!
 //! # Programs on Linux
 //!
-//! The library finds the device at the process's first event, and leases a client for each thread at that
-//! thread's first event. [`open`] finds the device earlier, and returns a description of the channel, or an
-//! error that says why there is no device and what to do: "not traced: no hypertrace device: ..., start it
-//! with: hypertrace record -o DIR PROG".
+//! The library finds the device at the process's first event, and leases a client for each thread at the
+//! thread's first event. [`open`] finds the device earlier, and returns what it found, or why there is no
+//! device and what to do: "not traced: no hypertrace device: ..., start it with: hypertrace record -o DIR
+//! PROG".
 //!
 //! ```
 //! match hypertrace::open(&hypertrace::Options::default()) {
@@ -50,14 +50,14 @@
 //! }
 //! ```
 //!
-//! A thread gives its client back when the thread ends; a forked child leases clients of its own. After
-//! [`open`], [`event!`] is safe in a signal handler: an event that interrupts another event is counted, not
-//! recorded. [`counts()`] returns counts that the host does not show, and counts of events without a client.
+//! Threads that end give their clients back; a forked child leases its own. After [`open`], [`event!`] is
+//! safe in a signal handler: an event that interrupts another event is counted, not recorded. [`counts()`]
+//! returns counts that the host does not show.
 //!
 //! # Bare metal
 //!
-//! The program makes a [`Channel`] from the device's addresses, and leases a [`Client`] of that channel;
-//! `event!(client: c, "name", ...)` records an event on the client `c`.
+//! The program makes a [`Channel`] from the device's addresses, and leases a [`Client`] of the channel;
+//! `event!(client: c, "name", ...)` uses that client.
 //!
 //! ```no_run
 //! use hypertrace::{Channel, Client, LeaseInfo, OpenError, ProducerState};
@@ -76,9 +76,9 @@
 //!
 //! # Limits
 //!
-//! An emit never fails: the library counts each event that it cannot record, and the host shows the count. If
-//! a thread emits more events than its ring holds before the host drains the ring, the library counts the
-//! rest as lost. An event that finds its ring at least a quarter full wakes a sleeping host.
+//! An emit never fails: the library counts each event that it cannot record, and the host shows the count.
+//! Events beyond what a ring holds until the host drains it are counted, too. An event in a ring that is a
+//! quarter full wakes a sleeping host.
 //!
 //! # Features
 //!
@@ -138,8 +138,8 @@ pub mod this_thread {
 /// Records an event: a name, then fields `name` or `name = value`.
 ///
 /// Fields are integers, floats, `bool`, `&str`, `&[u64]`, raw pointers, and [`Hex`]. If the event is switched
-/// off, the values of its fields are not computed. The macro returns nothing: an event that cannot be
-/// recorded is counted, and the host shows the count.
+/// off, the values of fields are not computed. The macro returns nothing: an event that cannot be recorded is
+/// counted, and the host shows the count.
 ///
 /// Uses the calling thread's client (feature `std`), or the [`Client`] that is
 /// named first:
@@ -172,13 +172,13 @@ macro_rules! event {
     }};
 }
 
-/// Records an event that must not be dropped. The event may use the reserved part of the ring; if that part
-/// is full too, the macro waits for a bounded time until the host drains the ring. Takes the arguments of
-/// [`event!`] and returns an [`Emit`].
+/// Records an event that must not be dropped. The event may use the reserved part of the ring; if that is
+/// full too, the macro waits for a bounded time for the host to drain. Takes the arguments of [`event!`] and
+/// returns an [`Emit`].
 ///
-/// If the macro returns [`Emit::Recorded`], the event is in memory that the host shares, follows all events
-/// that this thread recorded before, and survives the thread. The host may not have seen the event yet;
-/// [`reference_point!`] waits until the host has.
+/// After [`Emit::Recorded`] the event is in memory that the host shares, after all that this thread recorded
+/// before, and survives the thread. The host may not have seen the event yet: see [`reference_point!`] for
+/// that.
 ///
 /// ```
 /// let sent = 7u64;
@@ -198,9 +198,9 @@ macro_rules! commit {
     }};
 }
 
-/// Records an event in order with what the host does, and waits until the host has handled the event: by one
-/// exit from a VM, or over a segment by a bounded wait for the host's thread. Takes the arguments of
-/// [`event!`] and returns a [`Result`]`<`[`Reply`]`, `[`Emit`]`>`.
+/// Records an event in order with what the host does, and waits until the host has handled it: one exit from
+/// a VM, or over a segment a bounded wait for the host's thread. Takes the arguments of [`event!`] and
+/// returns a [`Result`]`<`[`Reply`]`, `[`Emit`]`>`.
 ///
 /// ```
 /// match hypertrace::reference_point!("irq", line = 3u8) {

@@ -1,4 +1,4 @@
-//! The host of a segment, where no store traps: a client rings a bell, and waits for the host's reply.
+//! The host of a segment, where no store traps: clients ring a bell and wait for the reply.
 
 use crate::counts;
 #[cfg(feature = "std")]
@@ -14,8 +14,8 @@ use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::slot;
 use hypertrace_segment::LocalPages;
 
-/// Number of looks at the reply before the thread sleeps. The looks take some microseconds, as long as a host
-/// takes that is awake on another CPU.
+/// Number of looks at the reply before the thread sleeps: some microseconds, which a host takes that is awake
+/// on another CPU.
 const SPINS: u32 = 200;
 
 /// Time in nanoseconds after which a thread that sleeps on the reply rings once more.
@@ -29,13 +29,13 @@ pub(crate) struct LocalHost {
     /// Value of the word `END` once the host has ended.
     #[cfg(feature = "std")]
     pub(crate) end_mark: u64,
-    /// True if the host has another kernel, so that nobody wakes a thread that waits for the host.
+    /// True if the host has another kernel, and cannot wake a thread that waits for it.
     #[cfg(feature = "std")]
     pub(crate) is_remote: bool,
 }
 
-/// Value of [`LocalHost::sign_of_life`] when the host had not answered for a second. Until the sign changes,
-/// no thread waits for that host again.
+/// Value of [`LocalHost::sign_of_life`] after a second without an answer. Until the sign changes, no thread
+/// waits for the host.
 static DEAD: AtomicU64 = AtomicU64::new(0);
 
 impl LocalHost {

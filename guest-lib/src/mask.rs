@@ -1,4 +1,4 @@
-//! The program's private copy of the enable mask, because the hot path must load nothing shared.
+//! The program's private copy of the enable mask, so that the hot path loads nothing shared.
 //!
 //! Unsafe, because C programs know the copy by a symbol name that nothing else may have.
 #![allow(unsafe_code)]
@@ -8,8 +8,8 @@ use hypertrace_abi::ring;
 
 const SLOTS: usize = 4096;
 
-/// The mask, a byte per slot: 0 is on, 1 is off. The whole program has one copy, so a name is on or off for
-/// all threads. At first all names are on, so that the first event looks for a device.
+/// A byte per slot: 0 is on, 1 is off. The program has one copy, so a name is on or off for all threads. All
+/// names are on at first, so that the first event looks for a device.
 // SAFETY: no other symbol of any library has this name.
 #[cfg_attr(feature = "c", unsafe(export_name = "hypertrace_off_"))]
 static MASK: [AtomicU8; SLOTS] = [const { AtomicU8::new(0) }; SLOTS];
@@ -20,14 +20,14 @@ const NEVER: u64 = u64::MAX;
 /// There is no device, so all names are off.
 #[cfg(feature = "std")]
 const NOBODY: u64 = u64::MAX - 1;
-/// Maximum number of tries to copy the mask: a try fails only if another thread copies at the same time.
+/// Maximum number of tries to copy the mask. A try fails only if another thread copies meanwhile.
 const TRIES: usize = 8;
 
 /// Returns true if events whose name hashes to this slot are on.
 ///
 /// # Panics
-/// If `slot` is not below 4,096. A slot of [`mask_slot`](hypertrace_abi::schema::mask_slot) always is, and
-/// the compiler then removes the check.
+/// If `slot` is not below 4,096. Slots of [`mask_slot`](hypertrace_abi::schema::mask_slot) always are, which
+/// removes the check.
 #[inline(always)]
 pub fn is_on(slot: usize) -> bool {
     MASK[slot].load(Relaxed) == 0
@@ -56,9 +56,9 @@ fn copy(rings: &[hypertrace_abi::atomic::AtomicU64], version: u64) {
                 slot.store(byte, Relaxed);
             }
         }
-        // The version is stored last, so that a copy that a signal handler's jump leaves half done is made
-        // again. The exchange fails if another thread has copied meanwhile, because this thread may have
-        // overwritten that thread's slots with older ones.
+        // The version comes last, so that a copy that a jump leaves half done is made again. The exchange
+        // fails if another thread has copied meanwhile, whose slots this one may have overwritten with older
+        // ones.
         if VERSION.compare_exchange(before, version, Ordering::AcqRel, Relaxed).is_ok() {
             return;
         }
@@ -73,8 +73,8 @@ pub(crate) fn nobody_listens() {
     }
     fill(1);
     if VERSION.load(Ordering::Acquire) != NOBODY {
-        // Another thread has opened a channel meanwhile. To switch too many names on is always right, because
-        // the host filters exactly.
+        // Another thread has opened a channel meanwhile. Too many names on is always right: the host filters
+        // exactly.
         fill(0);
     }
 }

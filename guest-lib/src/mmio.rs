@@ -28,8 +28,8 @@ unsafe impl Sync for Control {}
 
 impl Control {
     /// # Safety
-    /// `base` is the start of the control region of a device with this geometry, which was checked. The
-    /// region stays mapped for as long as the result is used.
+    /// `base` is the start of the control region of a device with this checked geometry, mapped for as long
+    /// as the result is used.
     pub(crate) unsafe fn new(base: *mut u8, geometry: &Geometry) -> Control {
         Control {
             base,

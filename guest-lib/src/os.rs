@@ -1,8 +1,8 @@
 //! The few things that portable code needs of an operating system: Linux with the
 //! feature `std`, stubs without.
 //!
-//! Unsafe, because of C functions. Every function here may be called in a signal handler: no function
-//! allocates, takes a lock or changes errno.
+//! Unsafe, because of C functions. A signal handler may call all functions here: none allocates, takes a lock
+//! or changes errno.
 #![cfg_attr(feature = "std", allow(unsafe_code))]
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,17 +15,16 @@ mod linux {
     use hypertrace_segment::futex;
     use std::time::Duration;
 
-    /// Length in nanoseconds of the first naps of a thread that waits for a word whose writer cannot wake the
-    /// thread. Naps are this short for a wait of up to `SOON`, the time in which a host that is not idle
-    /// answers. Then a nap is half as long as the wait so far, and at most `LONGEST_NAP`.
+    /// Nap, in nanoseconds, of a thread that waits for a word whose writer cannot wake the thread. Until
+    /// `SOON`, in which a busy host answers, naps are this short; then half as long as the wait so far, and
+    /// at most `LONGEST_NAP`.
     const NAP: u64 = 200_000;
     const SOON: u64 = 1_000_000;
     const LONGEST_NAP: u64 = 2_000_000;
 
-    /// Sleeps on the low half of a word that processes share, if that half is `found`, until the word's
-    /// writer wakes the thread. Returns `false` once the time `until`, of [`nanoseconds`], has come. `begin`
-    /// is the time at which the thread began to wait. `is_remote` is true if the writer has another kernel,
-    /// so that nobody wakes the thread.
+    /// Sleeps on the low half of a word that processes share, if that half is `found`, until the writer wakes
+    /// the thread. Returns `false` once the time `until` of [`nanoseconds`] has come. The thread began to
+    /// wait at `begin`. `is_remote`: the writer has another kernel, and cannot wake the thread.
     pub(crate) fn sleep(
         word: &AtomicU64,
         found: u32,
@@ -43,8 +42,8 @@ mod linux {
         left > 0
     }
 
-    /// Sleeps for `time`, or until a signal. Returns false if the system refuses to sleep, as under a seccomp
-    /// filter, where the standard library would panic.
+    /// Sleeps for `time`, or until a signal. Returns false if the system refuses, as under a seccomp filter,
+    /// where the standard library would panic.
     pub(crate) fn nap(time: Duration) -> bool {
         let time = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
@@ -74,13 +73,12 @@ mod linux {
     }
 
     thread_local! {
-        /// Number of regions whose ids this thread has counted. A new client of the thread does not restart
-        /// the count, because a region that is open, as in a forked child, may end on the new client.
+        /// Number of region ids that this thread has given out. A new client does not restart the count,
+        /// because an open region, as in a forked child, may end on the new client.
         static REGIONS: AtomicU64 = const { AtomicU64::new(0) };
     }
 
-    /// Returns the next id of a region. The thread counts regions over all clients that the thread has in
-    /// turn.
+    /// Returns the next id of a region. The thread counts regions over all its clients.
     #[inline(always)]
     pub(crate) fn next_region(_of_client: &AtomicU64) -> u64 {
         next_region_of_thread()
@@ -124,7 +122,7 @@ mod linux {
     }
 }
 
-/// Returns 0 in place of the CPU that this thread runs on, which is not known.
+/// Returns 0: the CPU that this thread runs on is not known.
 #[cfg(not(feature = "std"))]
 pub(crate) fn cpu() -> u32 {
     0
@@ -138,7 +136,7 @@ pub(crate) fn next_region(of_client: &hypertrace_abi::atomic::AtomicU64) -> u64 
 }
 
 /// Adds 1 to a count that only one thread changes, and returns the result. A signal handler that interrupts
-/// the function may get the same number, but has finished with the number before the thread uses it.
+/// this may get the same number, but has done with it before the thread uses it.
 #[inline(always)]
 fn next(count: &hypertrace_abi::atomic::AtomicU64) -> u64 {
     let next = count.load(Relaxed).wrapping_add(1);

@@ -1,5 +1,5 @@
-//! Handles a segment's file that is cut off while it is mapped: the next access to the lost part ends the
-//! process with a message instead of a core.
+//! Handles a segment's file that is cut off while it is mapped: the next look at it ends the process with a
+//! message instead of a core.
 //!
 //! The process does not continue, because it would record words that are not there as if they were. The part
 //! that was committed to the session is whole, as after any kill.

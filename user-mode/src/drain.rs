@@ -1,4 +1,4 @@
-//! Drains rings, on a thread of its own while the thread that answers points sleeps.
+//! Drains rings, on a thread of its own while the points thread sleeps.
 
 use crate::state::{HostState, PANICS, ThreadCounts};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
@@ -19,24 +19,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Shortest time between two boots of a guest. Each boot begins a generation, and a guest that boots all the
-/// time must not fill the session with generations.
+/// Shortest time between two boots of a guest, because each begins a generation, which must not fill the
+/// session.
 const BOOT: Duration = Duration::from_millis(200);
 
-/// Time for which a VM's memory must not change again after it was replaced: a VMM that restores a VM writes
-/// the memory page by page.
+/// Time for which a VM's replaced memory must stay the same: a VMM that restores a VM writes page by page.
 const SETTLES: Duration = Duration::from_millis(200);
 
-/// Longest time that the host waits until the memory has not changed for [`SETTLES`].
+/// Longest wait for [`SETTLES`] without a change.
 const MAX_SETTLING: Duration = Duration::from_secs(5);
 
-/// Number of passes after which one pass looks at all clients, even those that never rang, drains them
-/// whatever their heads say, and gives memory back. If another program keeps a client's bell silent, that
-/// client waits as long for its first point.
+/// Number of passes of which one looks at all clients, even those that never rang, drains them whatever their
+/// heads say, and gives memory back. A client whose bell another program keeps silent waits as long for its
+/// first point.
 const ALL_EVERY: u64 = 16;
 
-/// Part of a ring, 1/32, by which the ring's head must have moved before giving the ring's memory back is
-/// worth it.
+/// Part of a ring, 1/32, that its head must have passed before giving back the ring's memory is worth it.
 const GROWN_PART: u64 = 32;
 
 /// State of the drain: the clients, and whose turn it is.
@@ -62,11 +60,11 @@ pub(crate) struct Drain<S> {
     settling: Option<Settling>,
     /// Head of each client when the host last gave the memory of the client's ring back.
     given_back: Box<[u64]>,
-    /// Whether the host has seen a process lock a client. Before that, threads of this process may use
-    /// clients without locks, and the host cannot tell which rings are unused.
+    /// Whether a process was seen to lock a client. If none was, this process's threads may use clients
+    /// without locks, and no ring is known to be unused.
     has_locks: bool,
-    /// Number of times that an earlier state of this session's memory replaced the memory. `taken_over` is
-    /// the number of times that another host's memory did.
+    /// Number of times that this session's memory was replaced by an earlier state; `taken_over`: by another
+    /// host's memory.
     rollbacks: u64,
     taken_over: u64,
 }
@@ -74,7 +72,7 @@ pub(crate) struct Drain<S> {
 /// State while the memory is being replaced, as when a VM is restored.
 #[derive(Default)]
 struct Settling {
-    /// Raw counter when the change began. `last` is the raw counter when the host saw the last change.
+    /// Raw counter when the change began; `last`: when the last change was seen.
     first: u64,
     last: u64,
     /// Tail of each client, which the host alone stores.
@@ -96,8 +94,8 @@ impl Known {
     }
 }
 
-/// Drains while the thread that answers points sleeps: once a period while there are events, and less often
-/// while there are none. Drains all that is left at the end.
+/// Drains while the points thread sleeps: once a period while there are events, less often while there are
+/// none, and all that is left at the end.
 pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>) -> ThreadCounts {
     // A panic in a sink may leave counters out of date, but nothing half-written.
     let lock = || drain.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,9 +154,9 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Drains every client for a share of time, and calls `between` before each step and at the end. If
-    /// nothing has moved since the pass before, and nobody asked for this pass, only looks at the heads and
-    /// bells. Returns the time until the next pass: zero if some client has more.
+    /// Drains every client for a share of time, and calls `between` before each step and at the end. Only
+    /// looks at the heads and bells if nothing has moved since the last pass and nobody asked for this one.
+    /// Returns the time until the next pass: zero if a client has more.
     pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> Duration {
         // ORDERING: pairs with the Release in `wake_drain`: this pass sees what it was requested for, or
         // another request follows.
@@ -175,8 +173,8 @@ impl<S: EventSink> Drain<S> {
         if is_point_due {
             self.state.is_point_due.store(true, Relaxed);
         }
-        // Wakes the points thread in place of a program that died or misbehaved between its bell and the
-        // wake, or whose bell another program silences.
+        // Wakes the points thread for a program that died or misbehaved between its bell and the wake, or
+        // whose bell another program silences.
         if self.state.sleeps.load(Relaxed) && (is_point_due || !self.state.is_asleep()) {
             self.state.wake_points();
         }
@@ -231,13 +229,12 @@ impl<S: EventSink> Drain<S> {
         wait
     }
 
-    /// Returns whether this thread looks for the points of a VM while the thread that answers points sleeps.
+    /// Returns whether this thread looks for a VM's points while the points thread sleeps.
     fn looks_for_points(&self) -> bool {
         self.state.is_remote && self.state.is_polled.load(Relaxed)
     }
 
-    /// Increments the beat. Returns whether the memory of a VM is being replaced, so that nothing in the
-    /// memory can be relied on.
+    /// Increments the beat. Returns whether a VM's memory is being replaced, and cannot be relied on.
     fn is_settling(&mut self) -> bool {
         let state = Arc::clone(&self.state);
         let segment = &state.segment;
@@ -269,9 +266,9 @@ impl<S: EventSink> Drain<S> {
         is_settling
     }
 
-    /// Begins anew with memory of another time. Nothing relates the times of the records in the rings, which
-    /// were emitted before, to the host's time, so these records make a generation of their own. The host
-    /// does not take again what the memory's last host took out of the rings.
+    /// Begins anew with memory of another time. Nothing relates the times of the records in its rings to the
+    /// host's, so they make a generation of their own. Records that the memory's last host took are not taken
+    /// again.
     fn take_over(&mut self) {
         let state = Arc::clone(&self.state);
         let segment = &state.segment;
@@ -313,8 +310,8 @@ impl<S: EventSink> Drain<S> {
         state.is_settling.store(false, Relaxed);
     }
 
-    /// Begins a generation. If the generation is of records found in the rings, `found` is the raw counter
-    /// when the memory began to be replaced; `None` if the generation is of records to come.
+    /// Begins a generation of records found in the rings, or of records to come. `found` is the raw counter
+    /// since which the memory has been of another time.
     fn begin_generation(&mut self, known: &[Known], found: Option<u64>) {
         let texts =
             Vec::from_iter(known.iter().map(|k| Vec::from_iter(k.texts.iter().map(|t| &**t))));
@@ -334,8 +331,8 @@ impl<S: EventSink> Drain<S> {
         });
     }
 
-    /// Begins a generation if a VM's guest has booted since the last look. The rings hold records of the last
-    /// boot, and the new guest waits until the rings are empty.
+    /// Begins a generation if a VM's guest has booted since. The rings hold records of the last boot, and the
+    /// new guest waits until they are empty.
     fn look_at_boot(&mut self) {
         let state = Arc::clone(&self.state);
         let local = state.segment.local();
@@ -385,14 +382,14 @@ impl<S: EventSink> Drain<S> {
             if let Some(memory) = segment.client(number).filter(|_| !is_used.load(Relaxed)) {
                 let is_touched = |word: &usize| memory.guest[*word].load(Relaxed) != 0;
                 let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY, LOST_UNATTACHED, SLOT];
-                // Uses `fetch_or`, because the other thread may have marked the client meanwhile.
+                // The other thread may have marked the client meanwhile.
                 is_used.fetch_or(words.iter().any(is_touched), Relaxed);
             }
         }
     }
 
-    /// Gives back the memory of rings that no thread has, because threads that come and go use one ring after
-    /// the other, each ring up to its end.
+    /// Gives back the memory of rings that no thread has: threads that come and go use one ring after the
+    /// other, up to its end.
     fn give_back(&mut self) {
         let HostState { segment, is_used, .. } = &*self.state;
         // Skips the relays, which an emulator's plugin has without a lock.
@@ -410,8 +407,8 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Returns true if a client that is used asks for a point. Looks at slots, because every program can
-    /// store to all bells, so no point may depend on a bell.
+    /// Returns true if a used client asks for a point. No point may depend on a bell, because every program
+    /// can store to all bells.
     fn has_asked(&self) -> bool {
         let HostState { segment, is_used, .. } = &*self.state;
         let used = (0..).zip(is_used).filter(|(_, is_used)| is_used.load(Relaxed));
@@ -455,8 +452,8 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Begins a pass. Returns the ends of the relays' rings: the points up to there refer to schemas that the
-    /// pass reads before it takes the points.
+    /// Begins a pass. Returns the ends of the relays' rings: points up to there refer to schemas that the
+    /// pass reads before.
     fn begin(&mut self, sink: &mut dyn DrainSink, settings: &PassConfig) -> Vec<u64> {
         self.look_at_total(sink);
         self.set(settings);
@@ -465,8 +462,7 @@ impl<S: EventSink> Drain<S> {
         // ORDERING: as in the consumer's own load.
         let head = |memory: ClientMemory<'_>| memory.guest[HEAD].load(Ordering::Acquire);
         let heads = (0..relays).map(|relay| segment.client(relay).map_or(0, head)).collect();
-        // Looks at the bells after the heads, because a client whose points are before the heads has rung
-        // before.
+        // Looks after the heads, because a client whose points are before them has rung before.
         self.look_at_bells();
         heads
     }
@@ -492,7 +488,7 @@ impl<S: EventSink> Drain<S> {
         self.drain_clients(&mut || {}, |clients, sink, rings| clients.drain_rest(sink, rings));
     }
 
-    /// Counts as lost the records that are still in the rings, because the sink could not take them.
+    /// Counts as lost the records that are left, which the sink could not take.
     fn discard_unread(&mut self) {
         let Drain { state, sink, clients, .. } = self;
         let mut rings = Used { host: state, heads: Vec::new(), between: &mut || {} };
@@ -512,7 +508,7 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Drains the rings up to their present ends, for the last time.
+    /// Drains what is left, for the last time.
     fn end(&mut self) {
         if self.is_settling() {
             self.take_over();
@@ -522,7 +518,7 @@ impl<S: EventSink> Drain<S> {
         self.drain_all();
         // Takes points that came meanwhile, which are in the host's own ring.
         self.drain_all();
-        // A segment with a name keeps its records for `recover`, if they could not be written.
+        // A segment with a name is kept for records that could not be written.
         if self.state.segment.path().is_none() {
             self.discard_unread();
         }

@@ -1,10 +1,9 @@
-//! The host of a segment: a thread that answers reference points, and drains rings while it is awake, and a
-//! thread that drains the rings while the first thread sleeps.
+//! The host: a thread that answers reference points, and drains rings while it is awake, and a thread that
+//! drains the rings while the first one sleeps.
 //!
 //! There are two threads, because a thread that sleeps until a program rings must not need a timer: disarming
-//! a timer takes longer than answering. The thread that answers points drains by itself while it is awake,
-//! because on a machine with two CPUs the other thread gets none: the program that asks has the first CPU,
-//! and the thread that looks for the program's next point has the second.
+//! a timer takes longer than answering. While it is awake, the points thread drains by itself, because on two
+//! CPUs the other thread gets none: the program that asks has one CPU, and the points thread the other.
 
 use crate::drain::{self, Drain};
 use crate::points;
@@ -21,8 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// A segment's host: the threads that serve the segment. When the host is dropped, it drains what is left and
-/// ends.
+/// A segment's host: the threads that serve the segment. On its drop, the host drains what is left and ends.
 #[derive(Debug)]
 pub struct Host {
     state: Arc<HostState>,
@@ -83,7 +81,7 @@ impl Host {
     }
 
     fn end(&mut self) -> ThreadCounts {
-        // Stops the points first, so that the last pass takes the last point.
+        // Stops the points before the last pass, which takes the last point.
         self.state.segment.local().state().store(State::Ended as u32, Relaxed);
         // ORDERING: pairs with the fence in `Points::end`: the state is stored first.
         self.state.stop_points.store(true, Ordering::Release);
@@ -97,16 +95,16 @@ impl Host {
         counts
     }
 
-    /// Ends the thread that answers points. That thread sleeps on a word that programs can store to, so a
-    /// hostile program can keep this process from waking the thread. The thread is then left asleep, which is
-    /// counted; a sleeping thread holds nothing that is needed.
+    /// Ends the points thread. The thread sleeps on a word that programs can store to, so a hostile program
+    /// can keep it from being woken. The thread is then left asleep, and counted; it holds nothing that is
+    /// needed.
     fn end_points(&mut self) -> ThreadCounts {
         let begin = Instant::now();
         while let Some(points) = &self.points
             && !points.is_finished()
         {
             self.state.wake_points();
-            // A thread that does not sleep has a pass to end, and is waited for.
+            // A thread that is awake has a pass to end.
             if self.state.sleeps.load(Relaxed) && begin.elapsed() > MAX_WAKING {
                 self.points = None;
                 return vec![("not_woken", 1)];
@@ -117,11 +115,10 @@ impl Host {
     }
 }
 
-/// Longest time for tries to wake the thread that answers points.
+/// Longest time for tries to wake the points thread.
 const MAX_WAKING: Duration = Duration::from_secs(1);
 
-/// Waits for a thread's end. Returns the thread's counters, or the count of one panic if the thread ended by
-/// a panic.
+/// Waits for a thread's end. Returns the thread's counters, or one panic if the thread ended by a panic.
 fn join(thread: &mut Option<JoinHandle<ThreadCounts>>) -> ThreadCounts {
     match thread.take().map(JoinHandle::join) {
         Some(Ok(counts)) => counts,

@@ -18,13 +18,12 @@
 //! environment variable.
 //!
 //! - [`Segment`] is the file: a memfd, or a file on tmpfs that outlives a crash;
-//! - [`Host`] is the two threads, which answer reference points, drain rings, and show that the host is
-//!   alive;
+//! - [`Host`] is the threads, which answer reference points, drain rings, and beat;
 //! - [`Session`] is a trace session with a segment and a host;
 //! - [`run`] starts a program in a session, as `hypertrace record` does;
 //! - [`recover`](fn@recover) saves the records that a crash left in a segment.
 //!
-//! This crate does not watch programs: a program that never calls the library leaves no records, and costs
+//! The crate does not watch programs: a program that never calls the library leaves nothing, and costs
 //! nothing. The crate has no features.
 #![warn(missing_debug_implementations)]
 

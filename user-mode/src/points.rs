@@ -1,5 +1,5 @@
-//! The thread that answers reference points. The thread looks at bells, drains now and then, and sleeps until
-//! a bell rings.
+//! The thread that answers reference points: looks at bells, drains now and then, and sleeps until a bell
+//! rings.
 
 use crate::drain::Drain;
 use crate::state::{HostState, ThreadCounts};
@@ -18,8 +18,7 @@ use std::sync::{Mutex, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-/// Names of the counters, in their order. The counters of bad slots are in the order of
-/// [`BadSlot`](slot::BadSlot).
+/// Names of the counters; for bad slots in the order of [`BadSlot`](slot::BadSlot).
 const COUNTERS: [&str; 6] = [
     "reference_points",
     "not_recorded",
@@ -36,13 +35,12 @@ const RINGS: usize = 5;
 /// Number of looks at the bells between two looks at the clock.
 const LOOKS: u32 = 16;
 
-/// Number of looks at a watched client's slot without a point, after which another client that rings replaces
-/// the watched one.
+/// Number of looks without a point after which another client that rings replaces the watched one.
 const IN_VAIN: u32 = 64;
 
-/// Shortest and longest nap between two looks at the bells of clients that cannot wake this thread. The nap
-/// after a point is the shortest, and each further nap is twice as long as the nap before. So a client whose
-/// points follow each other is answered soon, and a client that makes no points costs little CPU time.
+/// Shortest and longest nap between two looks at the bells of clients that cannot wake this thread. After a
+/// point, naps begin with the shortest and double: points that follow each other are answered soon, and a
+/// client without points costs little CPU time.
 const NAPS: RangeInclusive<Duration> = Duration::from_micros(50)..=Duration::from_millis(1);
 
 /// State of the thread that answers points.
@@ -56,15 +54,14 @@ struct Points<'s, S> {
     memories: Vec<ClientMemory<'s>>,
     /// The bells at the last look.
     seen: Vec<u64>,
-    /// Client whose slot the thread looks at as well as at the bells, because most points come from the
-    /// client that made the last point.
+    /// Client whose slot is looked at as well, because most points come from the client that made the last
+    /// one.
     watched: Option<u32>,
     /// Number of looks at that slot that found no point.
     in_vain: u32,
-    /// Length of the thread's next nap, if clients cannot wake the thread.
+    /// Length of the next nap, if clients cannot wake the thread.
     nap: Duration,
-    /// Number of passes that had ended when the thread saw that the host's ring was full; `None` while the
-    /// ring has room.
+    /// Number of passes before the host's ring was found full; `None` while the ring has room.
     full: Option<u64>,
     counts: [u64; COUNTERS.len()],
 }
@@ -100,7 +97,7 @@ pub(crate) fn run<S: EventSink>(
         full: None,
         counts: [0; COUNTERS.len()],
     };
-    // The word is not set yet, because only one thread of this host answers points.
+    // Only one thread of this host answers points.
     let _ = state.points_thread.set(thread::current());
     let gone = Gone(&state.sleeps);
     points.run(drain);
@@ -111,7 +108,7 @@ pub(crate) fn run<S: EventSink>(
 
 impl<S: EventSink> Points<'_, S> {
     fn run(&mut self, drain: &Mutex<Drain<S>>) {
-        // Uses the counter, because serving a point takes less time than reading a clock.
+        // The counter, because serving a point takes less time than reading a clock.
         let HostState { policy, segment, .. } = self.state;
         let of = |time| in_ticks(time, segment.page().host_frequency);
         let (period, spin) = (of(policy.drain.period), of(policy.spin));
@@ -166,8 +163,7 @@ impl<S: EventSink> Points<'_, S> {
         let HostState { stop_points, is_drain_due, is_point_due, .. } = self.state;
         let is_needed = stop_points.load(Relaxed) || is_drain_due.load(Relaxed);
         if self.state.is_remote {
-            // Needs no look at the bells, because the drain thread has unparked this thread if there is a
-            // point.
+            // The drain thread has unparked this thread if there is a point.
             if !is_needed {
                 self.nap();
             }
@@ -199,15 +195,15 @@ impl<S: EventSink> Points<'_, S> {
         }
     }
 
-    /// Serves the points of all clients that rang, and of the watched client, unless the host's ring is full.
+    /// Serves the points of clients that rang, and of the watched client, unless the host's ring is full.
     /// Returns whether there was a point.
     fn serve(&mut self) -> bool {
         !self.must_drain_first() && self.look()
     }
 
-    /// Returns whether points must wait because the host's ring is full, and if so requests a pass of the
-    /// drain. Points wait for the pass that is under way and for one whole pass. If the ring is still full
-    /// then, the host cannot write, and answers that the point failed.
+    /// Returns whether points must wait because the host's ring is full, and then requests a pass of the
+    /// drain. Points wait for the pass under way and a whole one: a host that cannot write answers that the
+    /// point failed.
     fn must_drain_first(&mut self) -> bool {
         if self.sink.has_room_for_point() {
             self.full = None;
@@ -263,8 +259,8 @@ impl<S: EventSink> Points<'_, S> {
         served
     }
 
-    /// Watches this client's slot from now on, unless the watched client is busy just now. Returns the client
-    /// that was watched before: that client has to ring from now on, and may have asked before it knew.
+    /// Watches this client's slot from now on, unless the watched client is busy. Returns the client watched
+    /// before, which has to ring from now on, and may have asked before it knew.
     fn watch(&mut self, client: u32) -> Option<u32> {
         let before = self.watched.filter(|before| *before != client);
         if before.is_some() && self.in_vain < IN_VAIN {
@@ -282,15 +278,14 @@ impl<S: EventSink> Points<'_, S> {
     /// Serves the point that the client asks for. Returns `false` if the client asks for none.
     fn answer(&mut self, client: u32) -> bool {
         let Some(memory) = self.memories.get(client as usize) else { return false };
-        // The client may have rung for something else, and a point that an emulator's plugin is about to
-        // answer must not be answered twice.
+        // The client may have rung for something else, or an emulator's plugin may be about to answer.
         let Some(seq) = slot::asked(memory) else { return false };
-        // Marks the client before the point is in the host's ring, because the pass that takes the point
-        // reads the client's schemas first.
+        // Marks the client before the point is taken: the pass that takes the point reads the client's
+        // schemas first.
         if let Some(is_used) = self.state.is_used.get(client as usize) {
             is_used.store(true, Relaxed);
         }
-        // Reads the time only here, because the point was made after all that its thread did before.
+        // Reads the time only here: the point was made after all that its thread did before.
         let host_time = ticks_after_loads();
         let emitted = Emitted { client, seq, host_time };
         let Points { sink, counts, state, .. } = self;
@@ -306,8 +301,8 @@ impl<S: EventSink> Points<'_, S> {
                 Status::Invalid
             }
         });
-        // ORDERING: pairs with the fence between the sleeper's word and the sleeper's look at the reply: one
-        // of the two sees what the other did.
+        // ORDERING: pairs with the fence between the sleeper's word and its look at the reply: one of the two
+        // sees what the other did.
         fence(Ordering::SeqCst);
         wake(memory);
         self.nap = *NAPS.start();
@@ -316,8 +311,8 @@ impl<S: EventSink> Points<'_, S> {
 
     /// Ends the answering: serves the last points.
     fn end(&mut self) {
-        // ORDERING: pairs with the fence between the sleeper's word and the sleeper's look at the state,
-        // which says that this is the end.
+        // ORDERING: pairs with the fence between the sleeper's word and its look at the state, which says
+        // that this is the end.
         fence(Ordering::SeqCst);
         self.state.is_point_due.store(true, Relaxed);
         self.look();

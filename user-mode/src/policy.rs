@@ -1,16 +1,16 @@
-//! Policy of a host: when it drains, and how long it stays awake.
+//! When a host drains, and how long it stays awake.
 
 use hypertrace_abi::drain::DrainPolicy;
 use std::time::Duration;
 
-/// Policy of a host: when and how much to drain, and how long to stay awake.
+/// When and how much a host drains, and how long it stays awake.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// When and how much to drain. The period, 50 ms at most, is for rings that get events. Rings without
-    /// events are drained less and less often, but at least every 16 ms, or every period if that is longer.
+    /// When and how much to drain. The period, 50 ms at most, is for rings that get events. Idle rings are
+    /// drained at least every 16 ms, or every period if that is longer.
     pub drain: DrainPolicy,
-    /// Time after a point for which the host looks for the next point before the host sleeps. A point that
-    /// finds the host awake costs a fraction of a point that has to wake the host.
+    /// Time after a point for which the host looks for the next point before it sleeps. A point that finds
+    /// the host awake costs a fraction of a point that has to wake the host.
     pub spin: Duration,
 }
 

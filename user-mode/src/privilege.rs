@@ -1,5 +1,5 @@
-//! Finds programs that the kernel starts with more rights than their starter has. The kernel marks such
-//! programs (AT_SECURE, getauxval(3)), and the library then takes no segment from the environment.
+//! Programs that the kernel starts with more rights than their starter has. The kernel marks such programs
+//! (AT_SECURE, getauxval(3)), and the library then takes no segment from the environment.
 
 use rustix::fs::{StatVfsMountFlags, getxattr, statvfs};
 use std::ffi::OsStr;
@@ -43,8 +43,7 @@ struct Starter {
     group: u32,
 }
 
-/// Returns which rights the kernel would start the program with that this process does not have, and the file
-/// that gives these rights. Returns `None` if there are no such rights.
+/// Returns the rights that the program would get beyond this process's, and the file that gives them.
 pub(crate) fn of(program: &Path) -> Option<(PathBuf, Privilege)> {
     let file = executed(program);
     let meta = file.metadata().ok()?;
@@ -111,8 +110,7 @@ mod tests {
     use super::*;
     use std::fs::{self, Permissions};
 
-    /// Returns the rights that a file with this mode and these capabilities, owned by this user, gives to a
-    /// starter.
+    /// Returns the rights that this user's file with this mode and these capabilities gives to a starter.
     fn given_by(
         mode: u32,
         capabilities: &[u8],

@@ -1,4 +1,4 @@
-//! Runs a program in a session: starts it, waits for it, and hands its status on.
+//! Runs a program in a session, and hands its status on.
 //!
 //! Unsafe, because of signals.
 #![allow(unsafe_code)]
@@ -83,9 +83,8 @@ impl Program {
         Ok(Program { path, name: name.to_owned() })
     }
 
-    /// Returns why the program would not be traced, and the file that is the reason (for a script, its
-    /// interpreter): a program that is started with more rights than this process has takes no segment from
-    /// its environment.
+    /// Returns why the program would not be traced, and the file that is the reason (of a script, its
+    /// interpreter): with more rights than this process has, it takes no segment from its environment.
     pub fn privilege(&self) -> Option<(PathBuf, Privilege)> {
         privilege::of(&self.path)
     }
@@ -112,8 +111,8 @@ fn is_executable(path: &Path) -> bool {
     rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-/// Runs a program in a session to its end. Meanwhile this process passes SIGTERM and SIGHUP on to the
-/// program, and leaves SIGINT and SIGQUIT, which a terminal sends to both processes, to the program.
+/// Runs a program in a session to its end. Meanwhile SIGTERM and SIGHUP are passed on to the program, and
+/// SIGINT and SIGQUIT, which a terminal sends to both, are left to the program.
 ///
 /// # Errors
 /// If the program cannot be started.

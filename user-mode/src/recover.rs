@@ -1,8 +1,8 @@
 //! Saves the records that a crash left in a segment.
 //!
-//! A ring is read from the position up to which its records are committed. That position is in the packets of
-//! the dead host's session, or, without a session, in the ring itself. Nothing in the segment is given back
-//! meanwhile, so a recovery that fails or is killed can be repeated.
+//! A ring is read from its committed position: the packets of the dead host's session have that position, or,
+//! without a session, the ring itself. Nothing in the segment is given back meanwhile, so a recovery that
+//! fails or is killed can be repeated.
 
 use crate::session::Error;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
@@ -22,18 +22,16 @@ use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Saves the records that are left in the segment at `path` to a session, and returns the session's
-/// directory. If the directory of `trace` holds the session that was being written when the segment's host
-/// died, the new session is the directory `recovered` in it. If the directory of `trace` is new or empty, the
-/// new session is there, and events whose schema is not in the segment any more are shown untyped. The
-/// segment's file stays, but is not needed any more afterwards.
+/// Saves the records that are left in the segment at `path` to a session, and returns its directory:
+/// `recovered` in the directory of `trace`, if that has the session that was being written when the host
+/// died; the directory itself if it is new or empty, where events whose schema has left the segment are shown
+/// untyped. The segment's file stays, but is not needed any more.
 ///
 /// # Errors
 /// If the file is no segment, a host serves the segment, or the directory holds anything else.
 pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<(PathBuf, Summary), Error> {
     let segment = Segment::open_of_anyone(path)?.to_serve()?;
-    // Stores this process's id, because another program that wants to serve the segment names the process to
-    // wait for, and must not name the dead host.
+    // Another program that wants to serve has to wait for this process, not for the dead host.
     segment.local().host_pid().store(std::process::id(), Relaxed);
     let (relays, _) = segment.clients();
     trace.relays = relays;
@@ -64,7 +62,7 @@ fn recover_clients(segment: &Segment, session: &Session) {
         if unattached.look(segment.local().lost_unattached().load(Relaxed)) {
             sink.unattached(unattached.counted());
         }
-        // Takes the relays last, because schemas must come before the points that may need them.
+        // Takes the relays last: schemas come before the points that may need them.
         for client in (relays..all).chain(0..relays) {
             if let Some(memory) = segment.client(client) {
                 recover_client(sink, client, committed[client as usize], memory);
@@ -83,8 +81,8 @@ fn recover_client(
     if memory.is_fresh() {
         return;
     }
-    // Works on a copy of the host's page: a program that is still alive gets no room for more records, and
-    // the recovery does not look at what the program emits from now on.
+    // Uses a copy of the host's page: a program that is still alive gets no room, and what it emits from now
+    // on is ignored.
     let host: Vec<AtomicU64> =
         memory.host.iter().map(|word| AtomicU64::new(word.load(Relaxed))).collect();
     let mut memory = memory;
@@ -92,7 +90,7 @@ fn recover_client(
     let ClientMemory { guest, schema, ring, .. } = memory;
     // ORDERING: pairs with the Release in `Producer::publish`.
     let head = guest[HEAD].load(Ordering::Acquire);
-    // Reads the schema log from its start, because schemas that the host has read may be there still.
+    // Reads the schema log from its start: schemas that the host has read may be there still.
     let schemas = match guest[SCHEMA_LEN].load(Relaxed) <= schema.len() as u64 {
         true => 0,
         false => host[host_page::SCHEMA_SEEN].load(Relaxed),
@@ -107,8 +105,8 @@ fn recover_client(
         Some(Committed { position, .. })
             if !is_possible(position) && position <= tail && is_possible(tail) =>
         {
-            // Between the committed position and the tail, the host dropped records without a packet, because
-            // no rule wanted them.
+            // Between the two positions, the host dropped records without a packet, because no rule wanted
+            // them.
             let block = block_of(tail);
             match position <= block && is_possible(block) {
                 true => (block, Some(header(block, 0)), header(block, 1)),
@@ -127,15 +125,15 @@ fn recover_client(
     let mut state = ConsumerState::continue_at(&place);
     let mut consumer = Consumer::new(memory, &mut state);
     if !is_possible(committed.map_or(tail, |_| position)) {
-        // Records a fault, because without a fault readers would take the step in positions for damage.
+        // Without a fault, readers would take the step in positions for damage.
         consumer.fault(Fault::Head);
     }
     consumer.up_to(head);
     drain_rest(sink, client, &mut consumer);
 }
 
-/// Returns how much of each total in page G the dead host had counted, given the `lost` events that it
-/// counted: by their causes, as far as the causes fit the totals.
+/// Returns how much of each total in page G the dead host had counted: the `lost` events, by cause as far as
+/// the causes fit the totals.
 fn counted(memory: &ClientMemory<'_>, lost: &Losses) -> [u64; 3] {
     let totals =
         [LOST_FULL, LOST_BUSY, LOST_UNATTACHED].map(|word| memory.guest[word].load(Relaxed));

@@ -23,14 +23,14 @@ pub struct Config {
     pub trace: SessionConfig,
     /// Sizes, and the number of clients, of which each thread that traces takes one.
     pub geometry: Geometry,
-    /// File for the segment, so that the segment outlives a crash; else the segment is in memory.
+    /// File for the segment, so that it outlives a crash; else the segment is in memory.
     pub segment: Option<PathBuf>,
-    /// Size in bytes, a power of two, of a file that is the memory of a VM's PCI function. `None` if programs
-    /// of this host use the segment.
+    /// Size of the file in bytes, a power of two, if it is the memory of a VM's PCI function; `None` if
+    /// programs of this host use it.
     pub vm_memory: Option<u64>,
-    /// Number of the first clients, which relay points of other clients, as an emulator's plugin does.
+    /// Clients below this number relay points of others, as an emulator's plugin does.
     pub relays: u32,
-    /// Policy of the host: when and how much to drain.
+    /// When and how much to drain.
     pub policy: Policy,
 }
 
@@ -63,7 +63,7 @@ impl Config {
     }
 }
 
-/// Error if the session cannot be created, or cannot be written to its end.
+/// Error if the session cannot be created or written to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -101,7 +101,7 @@ impl Session {
     /// Makes the session's directory and the segment, and starts the host.
     ///
     /// # Errors
-    /// If the session, the segment or the host cannot be made; nothing is left in the directory then.
+    /// If the directory, the segment or the host cannot be made; nothing is left then.
     pub fn create(config: Config) -> Result<Session, Error> {
         let Config { mut trace, geometry, segment, vm_memory, relays, policy } = config;
         trace.relays = relays;
@@ -139,7 +139,7 @@ impl Session {
                 Ok(Session { trace, segment, host })
             }
             Err(why) => {
-                // Removes the session, because it was made here and nothing was recorded.
+                // The session was made here, and nothing was recorded.
                 trace.abandon();
                 Err(why)
             }
@@ -156,7 +156,7 @@ impl Session {
         &self.segment
     }
 
-    /// Lets a program that is about to be started, and all programs that it starts, trace into this session.
+    /// Lets a program that is about to be started, and all that it starts, trace into this session.
     pub fn pass_to(&self, command: &mut Command) {
         command.env(ENVIRONMENT, self.segment.location());
         if let Some(descriptor) = self.segment.descriptor() {

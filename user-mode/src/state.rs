@@ -17,7 +17,7 @@ pub(crate) type ThreadCounts = Vec<(&'static str, u64)>;
 /// The counter of panics in the sink, which are reported on stderr.
 pub(crate) const PANICS: &str = "panics";
 
-/// State that the thread which answers points shares with the thread which drains.
+/// State that the thread which answers points and the thread which drains share.
 #[derive(Debug)]
 pub(crate) struct HostState {
     pub(crate) segment: Arc<Segment>,
@@ -28,24 +28,22 @@ pub(crate) struct HostState {
     /// True if the thread that answers points sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
     pub(crate) is_drain_due: AtomicBool,
-    /// Whether each client has rung, made a point or written, so that the client is or was leased.
+    /// Whether each client has rung, made a point or written, and so is or was leased.
     pub(crate) is_used: Box<[AtomicBool]>,
-    /// True if the rings are idle, so that the drain thread makes few passes, and looks in each pass for
-    /// points that a VM has asked for.
+    /// True if the rings are idle: the drain thread makes few passes, and looks in each for points that a VM
+    /// asks for.
     pub(crate) is_polled: AtomicBool,
     /// The thread that answers points.
     pub(crate) points_thread: OnceLock<Thread>,
-    /// True if a client has asked for a point, maybe without its bell, so that the thread that answers points
-    /// has to look at all slots.
+    /// True if a client has asked for a point, maybe without its bell: the points thread has to look at all
+    /// slots.
     pub(crate) is_point_due: AtomicBool,
-    /// The beat that this host stored last. If page L has another beat, memory of another time has replaced
-    /// the VM's memory.
+    /// The beat that this host stored last. Another beat in page L shows that memory of another time has
+    /// replaced a VM's.
     pub(crate) beat: AtomicU64,
-    /// True if the drain thread has found a beat or a client's tail that this host has not stored: memory of
-    /// another time has replaced the VM's memory.
+    /// True if a pass has found a beat or a tail that this host has not stored: the memory was replaced.
     pub(crate) is_replaced: AtomicBool,
-    /// True if this host has seen that the memory was replaced, and waits until the memory does not change
-    /// any more.
+    /// True if this host has seen that the memory was replaced, and waits until it does not change any more.
     pub(crate) is_settling: AtomicBool,
     /// Raw counter when the last pass ended.
     pub(crate) last_pass: AtomicU64,
@@ -80,20 +78,19 @@ impl HostState {
         }
     }
 
-    /// Requests a pass of the thread that answers points, if that is awake, or else of the thread that
-    /// drains.
+    /// Requests a pass of the points thread if that is awake, else of the drain thread.
     pub(crate) fn wake_drain(&self, drain: &Thread) {
         self.is_drain_due.store(true, Ordering::Release);
-        // ORDERING: pairs with the fence in `Points::sleep`: either that thread's last look sees the store
-        // above, or the load below sees that the thread sleeps.
+        // ORDERING: pairs with the fence in `Points::sleep`: its last look sees the store above, or this load
+        // sees that the thread sleeps.
         fence(Ordering::SeqCst);
         if self.sleeps.load(Relaxed) {
             drain.unpark();
         }
     }
 
-    /// Returns true if memory of another time may have replaced a VM's memory. Points in such memory belong
-    /// to no epoch that has begun.
+    /// Returns true if memory of another time may have replaced a VM's, whose points are of no epoch that has
+    /// begun.
     pub(crate) fn is_of_another_time(&self) -> bool {
         let is_same = || self.segment.local().beat().load(Relaxed) == self.beat.load(Relaxed);
         self.is_remote && (self.is_settling.load(Relaxed) || !is_same())

@@ -58,8 +58,8 @@ thread_local! {
 
 static NESTED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of records and events of this process that were dropped because their thread was
-/// formatting another record or event.
+/// Returns the number of this process's records and events that were dropped because their thread was
+/// formatting another one.
 pub fn nested() -> u64 {
     NESTED.load(Relaxed)
 }

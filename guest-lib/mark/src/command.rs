@@ -6,8 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// Exit status of a command that cannot be run, as of a shell. `NOT_FOUND` is the status if there is no such
-/// command.
+/// Exit statuses for commands that cannot be run, as of a shell.
 const NOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 

@@ -91,12 +91,10 @@ impl Event {
         mask_slot_of(self.names().name_hash())
     }
 
-    /// Returns the event's names, for the library.
     pub fn names(&self) -> &DynamicEvent<String> {
         &self.names
     }
 
-    /// Returns the event's values, for the library.
     pub fn values(&self) -> Values<'_> {
         Values(&self.values)
     }

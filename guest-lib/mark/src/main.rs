@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// Exit status if this program itself fails, as of env(1) and timeout(1).
 const FAILED: u8 = 125;
 
-/// Reason of a failure if the host has ended: the host may not have taken the event.
+/// Reason of a failure: the host may not have taken the event.
 const HOST_ENDED: &str =
     "the host has ended: in a VM, start `hypertrace serve` anew, and then the VM";
 
@@ -75,7 +75,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
                 _ => Ok(ExitCode::SUCCESS),
             }
         }
-        // Without a channel there is nothing to record, so the command replaces this program.
+        // Without a channel, the command replaces this program.
         Action::Command { command, .. } if !is_open => Ok(command::replace(command)),
         Action::Command { begin, end, command } => {
             // A region without its beginning is in no statistics, and the command matters more.
@@ -87,7 +87,6 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     }
 }
 
-/// Opens the device or segment.
 fn open() -> Result<Info, String> {
     hypertrace::open(&Options::default()).map_err(|why| match why.source() {
         Some(source) => format!("{why}: {source}"),
@@ -95,7 +94,6 @@ fn open() -> Result<Info, String> {
     })
 }
 
-/// Records an event.
 fn record(event: &Event, arguments: &Arguments) -> Result<(), String> {
     if !hypertrace::is_on(event.slot()) && !arguments.is_point {
         return Ok(());

@@ -15,14 +15,13 @@ pub(super) struct ClientCell {
     slot: usize,
     /// The next cell that the same thread holds.
     next: AtomicPtr<ClientCell>,
-    /// Token of the lease for which the last look found another holder; else 0.
+    /// Token of the lease, if the last look found another holder; else 0.
     pub(super) suspect: AtomicU64,
     /// Head of the client's ring at the last look.
     pub(super) looked_at: AtomicU64,
-    /// Number of events that the client's threads had tried to emit at the last look that found the host
-    /// there.
+    /// Events that the client's threads had tried to emit at the last look that found the host there.
     pub(super) attempted: AtomicU64,
-    /// Number of events that the client's threads had tried to emit at the look that is under way.
+    /// Events that the client's threads had tried to emit at the look under way.
     pub(super) attempted_now: AtomicU64,
 }
 

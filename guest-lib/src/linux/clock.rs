@@ -15,13 +15,12 @@ const ENVIRONMENT: &str = "HYPERTRACE_CLOCK";
 /// The kernel's clocks that programs read without a system call.
 const CHEAP: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 
-/// Chooses a clock, and returns the reason for the choice, too. The options or the environment may name the
-/// clock. Else the choice is the TSC if the TSC is known to be one clock, because the kernel keeps the TSC,
-/// QEMU emulates the CPUs, or a virtual machine's CPUs agree; otherwise the choice is CLOCK_MONOTONIC_RAW.
-/// AArch64's counter always ticks at one rate, and is the choice unless that rate differs from `told`, as
-/// under an emulator.
+/// Chooses a clock, and returns the reason, too: the clock of the options or of the environment; else the TSC
+/// if it is known to be one clock, because the kernel keeps it, QEMU emulates the CPUs, or a virtual
+/// machine's CPUs agree; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter always ticks at one rate, but an
+/// emulator's counter is not the one whose rate the host knows.
 ///
-/// `told` is the rate of AArch64's counter, as the host says; 0 if the host does not say a rate.
+/// `told` is the rate of AArch64's counter, as the host says; 0 if the host does not.
 ///
 /// # Errors
 /// If the environment variable has a value that is no clock's name.
@@ -95,8 +94,8 @@ fn warn(source: &str) {
 enum Tsc {
     /// The TSC always ticks at one rate, or a hypervisor offers it, and the kernel has not dropped it.
     Kept,
-    /// The TSC is a virtual machine's, and the kernel has dropped it, perhaps because the kernel knows too
-    /// little of the hypervisor.
+    /// The TSC is a virtual machine's, and the kernel has dropped it, perhaps for knowing too little of the
+    /// hypervisor.
     Dropped,
     Unusable,
 }
@@ -121,7 +120,7 @@ pub(super) struct Pace {
     clock: Clock,
     /// Ticks per second; 0 if the host does not know.
     frequency: u64,
-    /// Time at which this value was made, in ticks; `nanoseconds` is the same time.
+    /// Time at which this value was made, in ticks and in `nanoseconds`.
     ticks: u64,
     nanoseconds: u64,
 }
@@ -139,13 +138,12 @@ impl Pace {
         }
     }
 
-    /// Returns the clock.
     pub(super) fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Returns true if this many ticks are more than 10 ms. If the host does not know the clock's frequency,
-    /// uses the average frequency since this value was made.
+    /// Returns true if this many ticks are more than 10 ms, by the average frequency since this value was
+    /// made if the host knows none.
     pub(super) fn is_over_10_ms(&self, ticks: u64) -> bool {
         if self.frequency > 0 {
             return ticks > self.frequency / 100;

@@ -1,5 +1,5 @@
 //! Checks whether the counters of all CPUs are one clock, for a guest whose kernel has dropped the TSC. Most
-//! such kernels have compared no CPUs, but drop the TSC because they know too little of the hypervisor.
+//! such kernels have compared no CPUs, but know too little of the hypervisor.
 //!
 //! A thread visits each CPU, and reads there the counter together with CLOCK_MONOTONIC_RAW, which the kernel
 //! keeps the same on all CPUs.
@@ -24,9 +24,8 @@ const STEP_NS: u64 = 280;
 /// Largest error, in nanoseconds, with which readings can show that counters are one clock.
 const MAX_ERROR_NS: u64 = 10_000;
 
-/// Returns whether the counters of all CPUs that this process may be given are one clock; `None` if the
-/// readings do not tell. Counters that are one clock may differ by less than the readings' error, at most
-/// [`MAX_ERROR_NS`].
+/// Returns whether the counters of all CPUs that this process may be given are one clock; `None` if nothing
+/// shows that. The counters may differ by less than the readings' error, at most [`MAX_ERROR_NS`].
 pub(super) fn are_one_clock() -> Option<bool> {
     // Blocks signals, because the new thread inherits the signal mask.
     let _signals_blocked = SignalsBlocked::begin();
@@ -71,12 +70,12 @@ impl Reading {
     }
 }
 
-/// Compares readings of all CPUs, the last of which is a second reading of the first CPU. Returns `None` if
-/// the readings are too inexact.
+/// Compares readings of all CPUs, the last of which is a second one of the first CPU. `None` if they are too
+/// inexact.
 fn compare(readings: &[Reading]) -> Option<bool> {
     let (first, last) = (readings.first()?, readings.last()?);
-    // Looks at the ticks first, because both clocks may go back, if the kernel derives CLOCK_MONOTONIC_RAW
-    // from each CPU's own counter.
+    // Looks at the ticks first: both clocks may go back if the kernel derives CLOCK_MONOTONIC_RAW from each
+    // CPU's own counter.
     if !readings.is_sorted_by_key(|reading| reading.ticks) {
         return Some(false);
     }
@@ -101,8 +100,8 @@ fn compare(readings: &[Reading]) -> Option<bool> {
     }
 }
 
-/// Returns a reading of each CPU, and a second one of the first CPU; `None` if the system refuses to run the
-/// thread on a CPU.
+/// Returns a reading of each CPU, and a second one of the first CPU, unless the system refuses to run the
+/// thread there.
 fn readings() -> Option<Vec<Reading>> {
     let cpus = cpus()?;
     let visited = cpus.iter().chain(once(cpus.first()?));
@@ -112,11 +111,10 @@ fn readings() -> Option<Vec<Reading>> {
 /// A set of CPUs, by their numbers.
 type CpuSet = [u64; 16];
 
-/// Lets the calling thread run on all CPUs that the system allows, and returns these CPUs. Returns `None` if
-/// there are more CPUs than a set has room for, or if the system refuses.
+/// Lets the calling thread run on all CPUs that it may be given, and returns them. `None` if there are more
+/// than a set has room for, or the system refuses.
 fn cpus() -> Option<Vec<usize>> {
-    // Asks for all CPUs, so that a program that was started on some CPUs chooses the same clock as other
-    // programs.
+    // A program that was started on some CPUs chooses the same clock as the others do.
     let _ = set_affinity(&[u64::MAX; 16]);
     let mut set: CpuSet = [0; 16];
     // SAFETY: the kernel writes at most the set.
@@ -170,8 +168,8 @@ mod tests {
         for ticks in [-801, 801, -2_000_000, 2_000_000] {
             assert_eq!(moved(ticks, 100), Some(false), "{ticks}");
         }
-        // One counter is so far off that even an inexact reading shows it; others are before the first
-        // reading, or after the last.
+        // The counter is so far off that even an inexact reading shows it, or is before the first reading, or
+        // after the last.
         assert_eq!(moved(40_000, 60_000), Some(false));
         for ticks in [i64::MIN, -3_000_000, 3_000_000, i64::MAX] {
             assert_eq!(moved(ticks, 100), Some(false), "{ticks}");

@@ -46,7 +46,7 @@ fn on_bus(options: &Options) -> Option<ChannelLocation> {
     if let Some(device) = functions.iter().find(|function| function::is_device(function)) {
         return Some(ChannelLocation::Function(device.clone()));
     }
-    // A function that this user may not look at may be the device, and opening it gives the user the reason.
+    // A function that this user may not look at may be the device, and opening it gives the reason.
     let mut unseen = None;
     for function in functions_of_ivshmem(options) {
         match ivshmem::is_segment(&function) {

@@ -8,8 +8,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Offset of the register COMMAND in config space (PCI Local Bus Specification 3.0, 6.2.2). `COMMAND_MEMORY`
-/// is the register's bit for decoding memory.
+/// Offset of the register COMMAND in config space, and its bit for decoding memory (PCI Local Bus
+/// Specification 3.0, 6.2.2).
 const COMMAND: u64 = 4;
 const COMMAND_MEMORY: u8 = 2;
 
@@ -17,7 +17,6 @@ const COMMAND_MEMORY: u8 = 2;
 const ENABLE_HINT: &str =
     "root has to switch it on after each boot, as hypertrace's rules for udev do";
 
-/// Returns the folder of all PCI functions.
 pub(super) fn devices(options: &Options) -> PathBuf {
     options.sysfs.join("bus/pci/devices")
 }
@@ -37,7 +36,6 @@ pub(super) fn is_device(function: &Path) -> bool {
         || id(function, "subsystem_device") == Some(PCI_SUBSYSTEM)
 }
 
-/// Returns true if the function is ivshmem.
 pub(super) fn is_ivshmem(function: &Path) -> bool {
     id(function, "vendor") == Some(PCI_VENDOR) && id(function, "device") == Some(IVSHMEM_DEVICE)
 }
@@ -81,14 +79,12 @@ pub(super) fn decode(function: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Returns the file of a BAR.
 pub(super) fn bar_file(function: &Path, bar: usize) -> PathBuf {
     function.join(format!("resource{bar}"))
 }
 
-/// Returns the file of a BAR of plain memory: the write-combining one, if the kernel has that. The first
-/// mapping of a range determines the memory type for all mappings, so `resourceN` would make the range
-/// uncached for all programs.
+/// Returns the file of a BAR of plain memory: the write-combining one, if there is one. The first mapping of
+/// a range determines the type of all, so `resourceN` would make the range uncached for all programs.
 pub(super) fn combining(function: &Path, bar: usize) -> PathBuf {
     let combining = function.join(format!("resource{bar}_wc"));
     if combining.exists() { combining } else { bar_file(function, bar) }

@@ -29,7 +29,6 @@ pub(super) fn is_segment(function: &Path) -> Result<bool, OpenError> {
     Ok(window.config_page()?.geometry().is_ok())
 }
 
-/// Maps the segment.
 pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenError> {
     function::enable(function)?;
     let path = function::combining(function, IVSHMEM_BAR);
@@ -66,8 +65,8 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     )
 }
 
-/// Tells the host the number of the guest's boot, and waits until the host has seen the number. A new boot
-/// has a new clock, and the rings must hold nothing of the last boot.
+/// Tells the host the number of this boot, and waits until the host has seen it: a new boot has a new clock,
+/// and the rings must hold nothing of the last one.
 fn is_boot_seen(host: &LocalHost, options: &Options) -> bool {
     let boot = boot(options);
     for _ in 0..MAX_MS {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// True after the host has ended. A forked child has the same host.
 static HOST_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// True if the host has ended for this process because the device was taken away.
+/// True if the host has ended because the device was taken away.
 static DEVICE_GONE: AtomicBool = AtomicBool::new(false);
 
 /// Returns true if the process's host was seen to have ended.
@@ -17,13 +17,11 @@ pub(super) fn is_host_ended() -> bool {
     HOST_ENDED.load(Relaxed)
 }
 
-/// Notes whether the process's host has ended.
 pub(super) fn set_host_ended(has_ended: bool) {
     DEVICE_GONE.store(false, Relaxed);
     HOST_ENDED.store(has_ended, Relaxed);
 }
 
-/// Notes that the process's device was taken away.
 pub(super) fn set_device_gone() {
     DEVICE_GONE.store(true, Relaxed);
     HOST_ENDED.store(true, Relaxed);
@@ -55,8 +53,8 @@ pub(super) fn count_left(events: u64) {
     }
 }
 
-/// Says at the end of the process how many of its events are lost because the device was taken away. No other
-/// program knows the number.
+/// Says at the end of the process how many events were lost with the device, because nobody else knows the
+/// number.
 pub(super) fn say_at_end() {
     let lost = counts::counts().host_ended;
     if lost > 0 && DEVICE_GONE.load(Relaxed) {
@@ -64,8 +62,8 @@ pub(super) fn say_at_end() {
     }
 }
 
-/// Says at the end of a forked child without a channel how many of its events are lost. No other program
-/// knows the number.
+/// Says at the end of a forked child without a channel how many events were lost, because nobody else knows
+/// the number.
 pub(super) fn say_of_child() {
     let lost = counts::counts().unattached;
     if lost > 0 {

@@ -10,10 +10,10 @@
 //!  device: module, segment, pci (uio), ivshmem, window   lock file
 //! ```
 //!
-//! A thread's first event leases a client without allocating, so it may be in a signal handler. The process's
-//! first event looks for the device, which allocates, so a program whose first event may be in a signal
-//! handler calls [`open`] before. A program that closes descriptors which it does not know also closes the
-//! library's, and calls [`open`] again for the same reason: else the next event opens the device.
+//! A thread's first event may be in a signal handler: it leases a client without allocating. The process's
+//! first event looks for the device, which allocates, so a program whose first event may be in a handler
+//! calls [`open`] before. So does a program after it has closed descriptors which it does not know, the
+//! library's among them: else the next event opens the device again.
 
 mod cell;
 mod clock;
@@ -58,7 +58,7 @@ pub fn default_clock() -> Result<(Clock, Reason), OpenError> {
 }
 
 /// Opens the device for this process. An event without an open channel does the same with the default
-/// options, but reports no error, and if there is no device, no later event tries again; `open` always tries.
+/// options, but reports no error, and no event tries again if there is no device; `open` always tries.
 ///
 /// If a channel is open already, `open` keeps that channel and returns its description. A forked child opens
 /// its parent's device.
@@ -77,16 +77,16 @@ pub fn say(line: &str) {
     sys::say(line);
 }
 
-/// Returns true if this process has a channel whose host has ended, or whose device the guest's kernel has
-/// taken away: the process's events are lost then. Only the shared memory of `hypertrace record` and
-/// `hypertrace serve --file` shows that its host has ended.
+/// Returns true if the host of this process's channel has ended, or the guest's kernel has taken the device
+/// away: events are lost then. Only the shared memory of `hypertrace record` and `hypertrace serve --file`
+/// shows a host's end.
 pub fn host_has_ended() -> bool {
     process::has_host_ended()
 }
 
-/// Returns the span during which the host records this process, by W3C's Trace Context, so that the program's
-/// own tracing can continue that trace. The span's `to_string()` is the value of a `traceparent` header.
-/// Looks for the device if no event has done so.
+/// Returns the span during which the host records this process, by W3C's Trace Context: the program's own
+/// tracing can continue that trace. The span's `to_string()` is the value of a `traceparent` header. Looks
+/// for the device if no event has done so.
 ///
 /// Returns `None` if there is no device, or if the host has no such span. The span is read when this process
 /// opens the device, and stays the same in a VM that is restored from a snapshot later.
@@ -100,13 +100,13 @@ pub fn trace_parent() -> Option<TraceParent> {
     process::trace_parent(thread::prepare)
 }
 
-/// Makes `channel` this process's channel, in place of a device that the library finds: shared memory, or a
-/// device that the program has mapped by itself.
+/// Makes `channel` this process's, in place of a device: shared memory, or a device that the program has
+/// mapped by itself.
 ///
-/// Each process that shares the channel passes a descriptor of the same `lock` file, open for writing (the
-/// memory's own file will do). A process that holds client *n* locks the file's byte *n*. A forked child uses
-/// the same memory, which has to be inherited, and the same lock file, which the library opens anew by
-/// `/proc/self/fd`. Without a lock file, a forked child gets no client.
+/// Processes that share the channel each pass a descriptor of the same `lock` file, open for writing (the
+/// memory's own file will do), whose byte *n* the holder of client *n* locks. A forked child uses the same
+/// memory, which has to be inherited, and the same lock file, which `/proc/self/fd` opens anew; without a
+/// lock file, a child gets no client.
 ///
 /// # Errors
 /// If a channel is open already, or `channel` has no client to lease.

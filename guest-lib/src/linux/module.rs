@@ -10,8 +10,8 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Returns the module's node, if the module has a device. Returns also a node that this user may not open,
-/// because opening that node gives the user the reason.
+/// Returns the module's node, if it has a device; also a node that this user may not open, because opening
+/// gives the reason.
 pub(super) fn find(options: &Options) -> Option<ChannelLocation> {
     let node = options.dev.join("hypertrace");
     match OpenOptions::new().read(true).write(true).open(&node) {
@@ -20,7 +20,6 @@ pub(super) fn find(options: &Options) -> Option<ChannelLocation> {
     }
 }
 
-/// Maps the window.
 pub(super) fn open(node: &Path, options: &Options) -> Result<Opened, OpenError> {
     let file = open_bar(node, false)?;
     let window = Window { file: &file, path: node, offset: 0 };

@@ -1,4 +1,4 @@
-//! Makes the names of leases: the thread's name, or the names of the process and the thread.
+//! Names of leases: the thread's, or the process's and the thread's.
 
 use super::options::Options;
 use hypertrace_abi::event::cut;
@@ -8,7 +8,7 @@ use hypertrace_abi::event::cut;
 pub(super) struct ProcessName {
     /// Name of the process.
     pub name: Box<str>,
-    /// Name of the emulator, if there is one: its threads have that name, not the program's.
+    /// Name of the emulator, if any, which its threads have, too.
     pub emulator: Option<Box<str>>,
 }
 
@@ -19,8 +19,8 @@ impl ProcessName {
     }
 }
 
-/// Returns the kernel's name of the process, and the emulator's name, if there is an emulator. QEMU's user
-/// mode shows the program under `self`, and QEMU under `thread-self`.
+/// Returns the kernel's name of the process, and the emulator's, if any: QEMU's user mode shows the program
+/// under `self`, and itself under `thread-self`.
 pub(super) fn of_process(options: &Options) -> Option<ProcessName> {
     let in_proc = |file: &str| options.proc.join(file);
     let stat = std::fs::read_to_string(in_proc("self/stat")).ok()?;
@@ -37,7 +37,7 @@ pub(super) fn of_process(options: &Options) -> Option<ProcessName> {
     })
 }
 
-/// Returns the name in the text of `/proc/self/stat`. The name may have parentheses of its own.
+/// Returns the name, which may have parentheses of its own.
 fn name_in_stat(stat: &str) -> Option<&str> {
     let (_, behind) = stat.split_once('(')?;
     Some(behind.rsplit_once(')')?.0)

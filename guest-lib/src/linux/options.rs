@@ -1,4 +1,4 @@
-//! Options for the search for the device, and the description of the channel that was found.
+//! Where to look for the device, and the description of what was found.
 
 use super::mapping::MemoryType;
 use crate::time::Clock;
@@ -9,15 +9,15 @@ use std::path::PathBuf;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// File of the segment to use. If no option names a device, the environment variable `HYPERTRACE_SEGMENT`
-    /// may name a segment.
+    /// File of the segment to use. Without an option, the environment variable `HYPERTRACE_SEGMENT` may name
+    /// one.
     pub segment: Option<PathBuf>,
     /// Physical address of the MMIO window to use.
     pub window: Option<u64>,
     /// PCI function to use, as in `0000:00:04.0`; else the first function that is a hypertrace device.
     pub function: Option<String>,
-    /// Clock that stamps events; else the clock that the environment variable `HYPERTRACE_CLOCK` names
-    /// (`tsc`, `monotonic_raw`), else the TSC if the TSC is one clock.
+    /// Clock that stamps events; else the one that the environment variable `HYPERTRACE_CLOCK` names (`tsc`,
+    /// `monotonic_raw`), else the TSC if that is one clock.
     pub clock: Option<Clock>,
     /// Folder where sysfs is mounted: `/sys`.
     pub sysfs: PathBuf,
@@ -64,8 +64,7 @@ pub enum ChannelLocation {
     /// The PCI function with this folder in sysfs, mapped by its uio device, because the kernel is locked
     /// down.
     Uio(PathBuf),
-    /// The memory of the PCI function with this folder in sysfs: an ivshmem function, whose memory is a file
-    /// of the VM's host.
+    /// The memory of the ivshmem function with this folder in sysfs, which is a file of the VM's host.
     Ivshmem(PathBuf),
     /// The MMIO window at this physical address.
     Window(u64),

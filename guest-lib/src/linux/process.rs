@@ -36,20 +36,20 @@ use std::iter::repeat;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
-/// Longest time, in milliseconds, that an event waits for another thread that opens a channel.
+/// Longest time, in milliseconds, that an event waits for another thread to open a channel.
 const MAX_MS: u32 = 1000;
 
-/// Maximum number of eighths of a ring that may be in use when a thread takes the ring, for each turn of the
-/// search: 4, then 7, which leaves room for a block, then all. Before the last turn the thread lets other
-/// threads run, because the host locks a free client for a moment while the host gives a ring's memory back.
+/// Eighths of a ring that may be in use when a thread takes the ring, for each turn of the search: 4, then 7,
+/// which leaves room for a block, then all. Before the last turn the thread yields, because the host locks a
+/// free client while it gives a ring's memory back.
 const MAX_USED: [u64; 4] = [4, 7, 8, 8];
 
 /// The last channel that was opened, here or in an ancestor.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// True after an event has searched for a device and found none.
 static NOBODY: AtomicBool = AtomicBool::new(false);
-/// Id of the process one of whose threads is opening a channel; 0 if no thread is. By the id, a forked child
-/// does not wait for a thread of its parent.
+/// Id of the process that is opening a channel, or 0. By the id, a forked child does not wait for its
+/// parent's thread.
 static OPENING: AtomicU32 = AtomicU32::new(0);
 
 /// Words that are zero in a forked child.
@@ -65,11 +65,11 @@ struct ForkGuard {
 #[repr(align(128))]
 struct State(ProducerState);
 
-// SAFETY: the thread that has the slot's cell uses the state as a producer's. Other threads call only what a
-// producer allows any thread to call: `revoke`, and functions that only read. All fields are atomic.
+// SAFETY: the thread that has the slot's cell uses the state as a producer's. Other threads only call
+// `revoke` and functions that read, as a producer allows. All fields are atomic.
 unsafe impl Sync for State {}
 
-/// A channel, and which threads use which of its clients. Never freed.
+/// A channel, and the use of its clients. Never freed.
 pub(super) struct Process {
     channel: Channel<'static>,
     place: ChannelLocation,
@@ -85,10 +85,10 @@ pub(super) struct Process {
     // A fork wipes these two in the child.
     fork_guard: &'static ForkGuard,
     states: &'static [State],
-    // The index is the client's number less the number of the first client that can be leased.
+    // The index is the client's number less that of the first leasable client.
     cells: Box<[ClientCell]>,
     in_use: Box<[AtomicU64]>,
-    /// Bells of a segment whose host sleeps until a client wakes the host; else none.
+    /// Bells of a segment whose host clients can wake; else none.
     bells: Box<[Bell<'static>]>,
 }
 
@@ -116,8 +116,8 @@ fn inherited() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
-/// Function that prepares what the threads of a process with a channel need. The function is called before
-/// each channel is opened, so perhaps more than once.
+/// Prepares a process for threads with clients. Called before each channel is opened, so perhaps more than
+/// once.
 pub(super) type Prepare = fn() -> Result<(), OpenError>;
 
 /// Reason why an event has no channel.
@@ -156,7 +156,7 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     if losses::is_host_ended() {
         return Err(Missing::Now);
     }
-    // Waits, because another thread may be opening the channel now, and events would be lost until then.
+    // Waits for a thread that is opening the channel, because events would be lost until then.
     let _opening = Opening::wait_for(MAX_MS).ok_or(Missing::Now)?;
     if let Some(process) = usable() {
         return Ok(process);
@@ -179,7 +179,6 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     })
 }
 
-/// Returns true if this process's host has ended.
 pub(super) fn has_host_ended() -> bool {
     losses::is_host_ended() || ours().is_some_and(Process::has_host_ended)
 }
@@ -227,9 +226,8 @@ fn installed(channel: Channel<'static>, lock: Option<LockFile>) -> Opened {
     Opened { place, channel, memory_type, mappings: Vec::new(), lock, name: None }
 }
 
-/// Opens the device that `options` names, or, in a forked child, the parent's device, or the device that this
-/// process had before it lost its lock file. The caller holds `Opening`, and this process has no usable
-/// channel.
+/// Opens the device that `options` names, or the device of the channel that this process or its parent had.
+/// The caller holds `Opening`, and this process has no usable channel.
 fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, OpenError> {
     let Some(parent) = inherited() else {
         let place = device::find(options)?;
@@ -237,8 +235,7 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
     };
     parent.detach_inherited();
     let Channel { clock, reason, .. } = parent.channel;
-    // A forked child keeps its parent's clock, because a comparison of the CPUs' counters takes a thread and
-    // up to half a second.
+    // Keeps the clock, because comparing the CPUs' counters takes a thread and up to half a second.
     let options = Options { clock: Some(clock), ..parent.options.clone() };
     let place = parent.place.clone();
     let mut opened = match (&place, &parent.lock) {
@@ -318,8 +315,8 @@ fn start(
         if is_last {
             process.look_after();
         } else if process.is_ours() {
-            // Another channel has replaced this one, which has lost its locks. A thread may have leased a
-            // client of this channel at that moment: `keeps_clients` revokes the lease.
+            // Another channel has replaced this one, which has lost its locks. Revokes the lease of a thread
+            // that has leased a client of this channel at that moment.
             process.keeps_clients();
         }
         is_last
@@ -327,7 +324,6 @@ fn start(
     Ok(process)
 }
 
-/// Returns the error that the host of this place has ended.
 fn host_ended(place: &ChannelLocation) -> OpenError {
     OpenError::HostEnded(lock_path(place).to_owned())
 }
@@ -355,7 +351,7 @@ pub(super) fn in_child() {
     }
 }
 
-/// The right to open a channel. The thread that has the right blocks signals meanwhile.
+/// The right to open a channel, with signals blocked.
 struct Opening {
     _signals_blocked: SignalsBlocked,
 }
@@ -367,7 +363,7 @@ impl Opening {
         let me = std::process::id();
         let other = OPENING.load(Relaxed);
         (other != me && OPENING.compare_exchange(other, me, Ordering::Acquire, Relaxed).is_ok())
-            // Uses `then`, because `then_some` would make an `Opening` whose drop ends another thread's.
+            // `then_some` would make and drop an `Opening`, which ends another thread's.
             .then(|| Opening { _signals_blocked: signals_blocked })
     }
 
@@ -416,12 +412,12 @@ impl Process {
         }
     }
 
-    /// Returns true if the cell belongs to this channel, and not to an ancestor's.
+    /// Returns true if the cell belongs to this channel, not to an ancestor's.
     pub(super) fn has(&self, cell: &ClientCell) -> bool {
         self.cells.as_ptr_range().contains(&std::ptr::from_ref(cell))
     }
 
-    /// Returns the pace of this channel's clock, to measure how long an emit takes.
+    /// Returns the pace of this channel's clock.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -434,8 +430,8 @@ impl Process {
         }
         if let Some(lock) = &self.lock {
             match self.place {
-                // Opens the file anew now, because later there may be no path to it: the program may close
-                // the descriptor that it inherited.
+                // Opens the file anew now, because the program may close the inherited descriptor, without
+                // which there may be no path.
                 ChannelLocation::Installed | ChannelLocation::Segment(_) => lock.reopen(),
                 _ => lock.close(),
             }
@@ -445,8 +441,8 @@ impl Process {
         }
     }
 
-    /// Returns true if the channel's host has ended, or its device is gone, and notes which, so that later
-    /// events are counted as lost for that reason.
+    /// Returns true if the channel's host has ended or its device is gone, and notes which, for the count of
+    /// later events.
     fn has_host_ended(&self) -> bool {
         if self.is_device_gone() {
             losses::set_device_gone();
@@ -459,14 +455,14 @@ impl Process {
         has_ended
     }
 
-    /// Returns true if the kernel has taken the device away from programs: the kernel's module has taken the
-    /// function from programs that use sysfs, or has lost the function.
+    /// Returns true if the kernel has taken the device away: the kernel's module has taken the function from
+    /// users of sysfs, or has lost the function.
     fn is_device_gone(&self) -> bool {
         self.is_revoked.load(Relaxed) || self.lock.as_ref().is_some_and(LockFile::is_device_gone)
     }
 
-    /// Puts private memory in the place of all mappings if the address is in a mapping; else returns `false`.
-    /// Called in a signal handler, after an access that failed.
+    /// Puts private memory in the place of all mappings if the address is in one; else returns `false`.
+    /// Called in a signal handler, after a failed access.
     pub(super) fn replace(&self, address: usize) -> bool {
         let is_here = self.mappings.iter().any(|mapping| mapping.range().contains(&address));
         // Another thread that comes here meanwhile repeats its access until the mappings are replaced.
@@ -476,8 +472,8 @@ impl Process {
         is_here
     }
 
-    /// Ends all leases once the host has ended, so that the next event of each thread is counted as lost, and
-    /// counts the events since the last look at which the host was there.
+    /// Once the host has ended, ends all leases, so that each thread counts its next event as lost, and
+    /// counts the events since the last look that found the host.
     pub(super) fn look_at_host(&self) {
         if !self.has_host_ended() {
             return;
@@ -492,16 +488,16 @@ impl Process {
         self.cells.iter().filter(is_used).for_each(|cell| self.count_since_last_look(cell));
     }
 
-    /// Counts as lost the events of a client since the last look at which the host was there. The host may
-    /// have recorded some of these events.
+    /// Counts a client's events since the last look that found the host, some of which the host may have
+    /// recorded.
     fn count_since_last_look(&self, cell: &ClientCell) {
         let attempted = self.states[cell.slot()].0.attempted();
         losses::count_left(attempted.saturating_sub(cell.attempted.swap(attempted, Relaxed)));
     }
 
-    /// Returns whether the process still has its lock file; if not, revokes all leases of the process. A
-    /// program that closes descriptors which it does not know may close the lock file, which frees the
-    /// clients for other processes.
+    /// Returns whether the process still has its lock file; if not, revokes its leases. A program that closes
+    /// descriptors which it does not know closes the lock file, too, which frees the clients for other
+    /// processes.
     fn keeps_clients(&self) -> bool {
         let keeps = self.lock.as_ref().is_none_or(LockFile::is_open);
         if !keeps {
@@ -514,8 +510,8 @@ impl Process {
 
     /// Claims a free client for the calling thread. `left` is the client that the thread abandons, if any.
     ///
-    /// Takes the lowest client whose ring has room. Each lease begins a block, so threads that come and go
-    /// would otherwise fill the first ring, however few events they emit.
+    /// Takes the lowest client whose ring has room, because each lease begins a block: threads that come and
+    /// go would fill the first ring, however few events they emit.
     pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static ClientCell> {
         if self.has_host_ended() {
             return None;
@@ -612,7 +608,7 @@ impl Process {
         word.fetch_and(!bit, Ordering::Release);
     }
 
-    /// Publishes the count of events of threads without a client on page L, if the process can store there.
+    /// Publishes the count of events without a client on page L, if the process can store there.
     pub(super) fn publish_unattached(&self) {
         if let Some(local) = self.page_l() {
             counts::publish(local.pages.lost_unattached());
@@ -623,8 +619,7 @@ impl Process {
         self.channel.local.filter(|_| !self.channel.is_lent)
     }
 
-    /// Returns the count of events of threads without a client, if threads that have a client must publish
-    /// the count.
+    /// Returns the count of events without a client, if threads with a client must publish it.
     fn own_place(&self) -> Option<&'static AtomicU64> {
         self.page_l().is_none().then_some(&counts::UNPUBLISHED)
     }
@@ -647,13 +642,12 @@ impl Process {
         )
     }
 
-    /// Does the periodic work: copies the mask, finds clients that another holder has taken, and publishes
-    /// losses of threads without a client. The refresher's thread calls this, and uses only those parts of
-    /// other threads' private state that a producer allows any thread to use.
+    /// Does the refresher's periodic work: copies the mask, finds clients that another holder has taken, and
+    /// publishes losses of threads without a client. Uses only what a producer allows other threads to use.
     pub(super) fn look_after(&self) {
         self.keeps_clients();
-        // Reads these numbers before the look at the device: if the device is there then, it was there for
-        // all events counted so far.
+        // Reads these numbers before the look at the device, which, if found, was there for all events
+        // counted so far.
         for Held { cell, state, .. } in self.held() {
             cell.attempted_now.store(state.attempted(), Relaxed);
         }
@@ -665,11 +659,11 @@ impl Process {
                 cell.attempted.store(cell.attempted_now.load(Relaxed), Relaxed);
                 cell.suspect.store(0, Relaxed);
                 self.kick_for(cell, &memory);
-            // Revokes at the second such look only, because a transport may hold back our own store to LEASE.
+            // Revokes at the second look, because a transport may hold back our own store to LEASE.
             } else if cell.suspect.swap(token, Relaxed) == token && state.revoke(token) {
                 counts::add(&counts::TAKEN);
-                // If the client has no holder, the device was reset, or its memory is out of reach, as after
-                // QEMU's loadvm. Events since then are lost.
+                // Without a holder, the device was reset, or its memory is out of reach, as after QEMU's
+                // loadvm: events since then are lost.
                 if memory.host[host_page::LEASE].load(Relaxed) == 0 {
                     let before = cell.attempted.load(Relaxed);
                     counts::unattached(state.attempted().saturating_sub(before));
@@ -679,8 +673,8 @@ impl Process {
         self.publish_unattached();
     }
 
-    /// Wakes the host if the host has left records in a client's ring since the last look: the client's
-    /// thread lost its CPU in an emit for so long that the host went to sleep before the record was there.
+    /// Wakes the host if it has left records in a client's ring since the last look: the client's thread may
+    /// have lost its CPU amid an emit for so long that the host went to sleep first.
     fn kick_for(&self, cell: &ClientCell, memory: &ClientMemory<'_>) {
         let Some(control) = self.channel.control.filter(|_| self.channel.needs_kicks()) else {
             return;
@@ -690,7 +684,7 @@ impl Process {
         }
         let tail = memory.host[host_page::TAIL].load(Relaxed);
         let head = memory.guest[guest_page::HEAD].load(Relaxed);
-        // A head that was seen under an earlier holder is not above the tail, and wakes nobody.
+        // An earlier holder's head is below the tail.
         if cell.looked_at.swap(head, Relaxed) > tail {
             control.kick().wake();
         }

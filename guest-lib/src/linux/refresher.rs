@@ -1,7 +1,7 @@
 //! The one thread of this library, which does the work that is due even if no thread emits.
 //!
-//! Unsafe, because the C library makes the thread. A thread of the standard library takes a lock when it
-//! begins, and never gets that lock in a forked child if another thread held the lock at the fork.
+//! Unsafe, because the C library makes the thread: a thread of the standard library begins with a lock, which
+//! it never gets in a forked child if another thread held the lock at the fork.
 #![allow(unsafe_code)]
 
 use super::sys;
@@ -15,12 +15,12 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_millis(10);
 /// Size of the thread's stack, in bytes. The thread's calls are shallow.
 const STACK: usize = 64 * 1024;
-/// Number of rounds of work after which the thread looks whether no other thread is left.
+/// Number of rounds after which the thread looks whether it is the last one.
 const ROUNDS: u32 = 10;
 
-/// Starts a thread that calls `look` every 10 ms until `look` returns `false`. If the system refuses a
-/// thread, slow paths, [`crate::poll`] and the end of threads do the same work later. The caller has blocked
-/// signals, so the new thread handles none.
+/// Starts a thread that calls `look` every 10 ms until it returns `false`. If the system refuses a thread,
+/// slow paths, [`crate::poll`] and the end of threads do the work, later. The caller has blocked signals, so
+/// the thread handles none.
 pub(super) fn start<F: FnMut() -> bool + Send + 'static>(look: F) {
     let look = Box::into_raw(Box::new(look));
     // A program with many thread-locals needs the default, which is larger.
@@ -55,8 +55,7 @@ extern "C" fn run<F: FnMut() -> bool>(look: *mut c_void) -> *mut c_void {
     let mut rounds = 0;
     while look() {
         rounds = (rounds + 1) % ROUNDS;
-        // Ends if the main thread has ended and no other thread is left, because else the process would not
-        // end.
+        // If the main thread has ended and no other is left, ends too: else the process would not end.
         if rounds == 0 && sys::main_has_ended() && sys::threads().is_some_and(|n| n <= 2) {
             break;
         }

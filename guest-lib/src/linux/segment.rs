@@ -20,7 +20,6 @@ pub(super) fn in_environment() -> Option<PathBuf> {
     (!sys::is_secure()).then(|| path.into())
 }
 
-/// Opens the segment in this file.
 pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> {
     use_segment(Segment::open(path), path, options, |file| LockFile::new(file, 0, LockFile::ANY))
 }

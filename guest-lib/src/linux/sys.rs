@@ -1,7 +1,7 @@
 //! The few system calls that threads make when they get a client.
 //!
-//! Unsafe, because of C functions. Every function here but `threads` may be called in a signal handler, and
-//! does not allocate or take a lock.
+//! Unsafe, because of C functions. A signal handler may call all functions here but `threads`: none allocates
+//! or takes a lock.
 #![allow(unsafe_code)]
 
 use hypertrace_segment::signals;
@@ -29,7 +29,7 @@ pub(super) fn thread_id() -> i32 {
 /// Whether the main thread has ended by itself.
 static MAIN_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the calling thread ends, if that is the main thread, without which the process may continue.
+/// Notes the end of the calling thread if it is the main thread, without which the process may continue.
 pub(super) fn note_end() {
     if thread_id() == std::process::id() as i32 {
         MAIN_ENDED.store(true, Relaxed);

@@ -25,15 +25,15 @@ use std::sync::atomic::{
     compiler_fence,
 };
 
-/// Time, in milliseconds, that a thread which got no client waits before it asks again.
+/// Time, in milliseconds, after which a thread that got no client asks again.
 const PAUSE_MS: u64 = 10;
 
-// Atomics, because signal handlers emit too. The variables have constant initial values and need no drop, so
-// an access has no destructor to register.
+// Atomics, because signal handlers emit too. Constant initial values without a drop make each access a plain
+// one, which registers no destructor.
 thread_local! {
     /// Cell where this thread's events go; null if the thread has no client.
     static CURRENT: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
-    /// List of all cells that this thread holds, including abandoned cells.
+    /// All cells that this thread holds, including abandoned ones.
     static HELD: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
     /// Timestamp of an emit that an event found under way. `STUCK_SINCE` is when an event first found that
     /// emit.
@@ -41,16 +41,15 @@ thread_local! {
     static STUCK_SINCE: AtomicU64 = const { AtomicU64::new(0) };
     /// Time, of [`coarse_ms`], until which the thread does not ask for a client again.
     static PAUSED_UNTIL: AtomicU64 = const { AtomicU64::new(0) };
-    /// Number of events, not counted yet, that interrupted the library while it opened a channel or leased a
-    /// client for this thread.
+    /// Number of uncounted events that interrupted the library while it opened a channel or leased a client.
     static AMID: AtomicU64 = const { AtomicU64::new(0) };
     /// Whether the thread has given its clients back.
     static ENDED: AtomicBool = const { AtomicBool::new(false) };
 }
 
-/// The thread key whose destructor gives clients back; `NO_KEY` before any channel was opened. A key is used,
-/// because the first event may be a signal handler's: unlike a destructor of a thread-local, a key's value is
-/// set without allocating. (glibc allocates for keys above 31.)
+/// The thread key whose destructor gives clients back; `NO_KEY` before any channel was opened. A key's value,
+/// unlike a destructor of a thread-local, is set without allocating, as a signal handler's event needs.
+/// (glibc allocates for keys above 31.)
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
@@ -60,8 +59,8 @@ static ON_NEW_CLIENT: OnceLock<fn()> = OnceLock::new();
 /// Returns the calling thread's client, if it has one.
 #[inline(always)]
 fn current() -> Option<&'static Client<'static>> {
-    // SAFETY: the pointer is null or a cell's, and cells are never freed. `use_other_client` has put the cell
-    // there, so the cell was filled for this thread, which keeps the cell until the thread ends.
+    // SAFETY: null or a cell: cells are never freed. `use_other_client` has put the cell there, so it was
+    // filled for this thread, which keeps the cell until the thread ends.
     CURRENT.with(|current| unsafe { Some(current.load(Relaxed).as_ref()?.client()) })
 }
 
@@ -71,27 +70,27 @@ pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     on_client(move |client| client.emit(site, fields))
 }
 
-/// Emits an event on the client that the thread has. Returns [`Emit::Unleased`] if the thread has no client:
-/// see [`can_retry`].
+/// Emits an event on the client that the thread has. Returns [`Emit::Unleased`] without one: see
+/// [`can_retry`].
 #[inline(always)]
 pub fn emit_leased<S: Site, F: Fields>(site: S, fields: F) -> Emit {
-    // Uses `match`, because `map_or` would be a call.
+    // `map_or` would be a call.
     match current() {
         Some(client) => client.emit(site, fields),
         None => Emit::Unleased,
     }
 }
 
-/// Gets a client for the thread after [`emit_leased`] has failed, and returns true if there is one for
-/// another try. If the thread gets no client, counts the event as lost. Opens no channel: until the process
-/// has opened a channel, events are neither recorded nor counted.
+/// Gets a client after [`emit_leased`] has failed, and returns true if there is one for another try. Counts
+/// the event of a thread without a client as lost. Opens no channel: until one is open, events are neither
+/// recorded nor counted.
 #[cold]
 pub fn can_retry(why: Emit) -> bool {
     process::was_opened() && after(why).is_some()
 }
 
-/// Sets the process's one function that is called each time that a thread gets a client, before the thread's
-/// event. The function may emit, but must not allocate or wait, because the event may be a signal handler's.
+/// Sets the process's one function that is called when a thread gets a client, before the thread's event. The
+/// function may emit, but must not allocate or wait, because the event may be a signal handler's.
 pub fn on_new_client(notify: fn()) {
     ON_NEW_CLIENT.get_or_init(|| notify);
 }
@@ -154,8 +153,8 @@ pub fn poll() {
     }
     // In a forked child, the token and the client's memory are gone.
     if let Some(client) = current().filter(|client| client.producer().state().is_leased()) {
-        // Ignores the result, because one look does not prove that another holder exists: a transport may
-        // hold back our own store to LEASE. The library's thread looks twice.
+        // Ignores the result: one look does not prove another holder, because a transport may hold back our
+        // own store to LEASE. The library's thread looks twice.
         client.poll();
     }
 }
@@ -168,8 +167,8 @@ pub fn with_client<R>(f: impl FnOnce(&Client<'_>) -> R) -> Option<R> {
     Some(f(current().filter(leased).or_else(attach)?))
 }
 
-/// Records an event of the 2016 interface under the client number that the program gives, if the device has
-/// such a client. If this thread has no client, the event is counted as lost.
+/// Records an event of the 2016 interface under a client number that the program gives, and the device must
+/// have. Counts the event as lost if this thread has no client.
 pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
     let recorded = with_client(|client| {
         if number < client.channel().clients() {
@@ -195,7 +194,7 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
             let client = attach();
             if client.is_none() && !process::is_hopeless() {
                 losses::count_lost(1);
-                // Publishes now, because the thread's end, which publishes losses, is over.
+                // Publishes now, because the thread's end is over.
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
                 {
@@ -212,8 +211,8 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
     }
 }
 
-/// Gives the thread a client: its first client, or a new one after the last was revoked, or, in a forked
-/// child, a client of the child's own.
+/// Gives the thread its first client, a new one after the last was revoked, or, in a forked child, the
+/// child's own.
 #[cold]
 #[inline(never)]
 fn attach() -> Option<&'static Client<'static>> {
@@ -229,8 +228,7 @@ fn attach() -> Option<&'static Client<'static>> {
     client
 }
 
-/// Counts events that interrupted the library's own code, on the thread's client if there is one, else as
-/// lost.
+/// Counts events that interrupted the library's own code, on the thread's client or else as lost.
 fn count_amid(client: Option<&Client<'static>>) {
     let events = AMID.with(|amid| amid.swap(0, Relaxed));
     match client {
@@ -270,10 +268,9 @@ fn attach_now() -> Option<&'static Client<'static>> {
 }
 
 /// Handles an event that has interrupted an emit. If events find the same emit under way for 10 ms, a signal
-/// handler has jumped out of the emit, and the thread continues with another client. The thread keeps the old
-/// client until the thread ends, because the emit may be alive after all. (The emit's age alone is not
-/// enough: a thread that is preempted in an emit returns to a pending signal, whose handler finds the emit
-/// old.)
+/// handler has jumped out of it, and the thread continues with another client. The thread also keeps the old
+/// client until the thread ends, because the emit may be alive. (The emit's age alone is not enough: a thread
+/// preempted in an emit returns to a pending signal, whose handler finds the emit old.)
 #[cold]
 #[inline(never)]
 fn abandon_if_stuck() {
@@ -296,7 +293,7 @@ fn abandon_if_stuck() {
         return;
     }
     let _signals_blocked = SignalsBlocked::begin();
-    // If no other client is free, the thread stays on this client, which counts its events.
+    // If no other client is free, the thread stays on this one, which counts its events.
     if use_other_client(process, Some(client.index())) {
         counts::add(&counts::ABANDONED);
     } else {
@@ -304,8 +301,8 @@ fn abandon_if_stuck() {
     }
 }
 
-/// Claims a cell for the thread, and makes the thread's events go there. `left` is the client that the thread
-/// leaves. Returns `false` if no cell is free: the thread then keeps the client `left`.
+/// Claims a cell for the thread's events. Returns `false` if no cell is free: the thread then keeps the
+/// client `left`.
 fn use_other_client(process: &'static Process, left: Option<u32>) -> bool {
     let cell = process.claim(left);
     let to = cell.map_or(null_mut(), |cell| std::ptr::from_ref(cell).cast_mut());
@@ -320,13 +317,11 @@ fn use_other_client(process: &'static Process, left: Option<u32>) -> bool {
     cell.is_some()
 }
 
-/// Arranges that [`end`] is called when the thread ends, even without a client, because `end` publishes the
-/// thread's lost events.
+/// Has [`end`] called when the thread ends, even without a client, to publish the thread's lost events.
 fn end_later() {
     let key = KEY.load(Relaxed);
     if key != NO_KEY {
-        // SAFETY: the key exists. With any value but null, the destructor is called, which does not look at
-        // the value.
+        // SAFETY: the key exists. Any value but null has the destructor called, which ignores the value.
         unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
     }
 }
@@ -342,8 +337,8 @@ fn is_paused() -> bool {
     })
 }
 
-/// Ends the thread's use of the library: gives the thread's clients back, publishes the losses of these
-/// clients and of threads without a client, and settles emits that a signal handler's jump has left.
+/// Ends the thread's use of the library: gives its clients back, publishes their losses and the losses of
+/// threads without a client, and settles emits that a jump has left.
 pub(super) fn end() {
     let _signals_blocked = SignalsBlocked::begin();
     let client = current().filter(|client| client.producer().state().is_leased());
@@ -367,7 +362,7 @@ extern "C" fn ended(_: *mut libc::c_void) {
     sys::note_end();
 }
 
-/// Publishes the losses of a process that ends by `exit`, as a thread that ends publishes its losses.
+/// Publishes the losses of a process that ends by `exit`.
 extern "C" fn at_exit() {
     if let Some(process) = process::ours() {
         end();
@@ -385,7 +380,7 @@ const PROCESS_BITS: u32 = 22;
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns a random number of this process, of 22 bits and not 0. Only the first call makes a system call. A
-/// pid would not do, because another process has the same pid in another PID namespace, or later.
+/// pid would not do: a later process, or a process in another PID namespace, may have the same pid.
 #[inline(always)]
 pub fn process_number() -> u32 {
     match PROCESS.load(Relaxed) {
@@ -396,7 +391,7 @@ pub fn process_number() -> u32 {
 
 #[cold]
 fn note_process() -> u32 {
-    // Hooks forks before the number is kept, because a forked child must not find its parent's number.
+    // Hooks forks first, because a forked child must not find its parent's number.
     hook_forks();
     // Hashes the pid and the time, because a forked child has its parent's `RandomState`.
     let random = RandomState::new().hash_one((std::process::id(), ticks()));
@@ -416,8 +411,7 @@ extern "C" fn in_child() {
     process::in_child();
 }
 
-/// Prepares the process for threads that come and go, and for forks. Forked children inherit what was
-/// prepared.
+/// Prepares the process, and the children that it forks, for forks and for threads that come and go.
 pub(super) fn prepare() -> Result<(), OpenError> {
     static HOOKED: AtomicBool = AtomicBool::new(false);
     make_key()?;

@@ -125,7 +125,7 @@ fn events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host
         emit(10);
         fake.host.drain();
         assert_eq!(fake.host.seen.count(TICK), 10);
-        // Resets the device as loadvm does: the client has no holder any more, and the program continues.
+        // Resets the device as loadvm does, while the program continues.
         fake.store(2, register::LEASE, 0);
         let shown = &fake.host.memory(2).host[host_page::LEASE];
         wait_until("nobody's", || shown.load(Relaxed) == 0);
@@ -134,8 +134,8 @@ fn events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host
 
         emit(1);
 
-        // On a slow machine, the thread gives the client up in the middle of its events, and emits the rest
-        // on another client.
+        // On a slow machine, the thread gives the client up in the middle, and emits the rest on another
+        // client.
         fake.host.drain();
         let seen = &fake.host.seen;
         let later = seen.leases[1..].iter().map(|lease| seen.count_of(lease.token, TICK));

@@ -1,5 +1,5 @@
-//! Processes: a forked child has clients of its own, a process has none after an exec, and a dead process's
-//! clients are free.
+//! Processes: a forked child has clients of its own, an exec leaves none, and a dead process's clients are
+//! free.
 #![cfg(feature = "std")]
 #![allow(unsafe_code)]
 
@@ -41,7 +41,7 @@ fn a_forked_child_has_a_client_of_its_own_and_its_parents_records_are_intact() {
         assert_eq!(host.seen.tokens_of(std::process::id()).len(), 1);
         assert_eq!(parent + host.losses().total(), 101_000);
         assert_eq!((host.seen.backwards, host.faults()), (0, vec![]));
-        // The child has ended, and its leases have ended with it.
+        // The child has ended, and so have its leases.
         assert!(is_locked(&memory, 1));
         assert!(!is_locked(&memory, 2) && !is_locked(&memory, 3));
         thread::spawn(|| assert_eq!(client(), Some(2))).join().unwrap();
@@ -74,8 +74,7 @@ fn a_child_that_never_emits_does_not_keep_its_dead_parents_client() {
     });
 }
 
-/// If no fork handler runs, the child finds its wiped pages at its first event, and lets go of its parent's
-/// channel then.
+/// Without fork handlers, the child finds its wiped pages at its first event, and parts then.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_child_made_without_fork_handlers_parts_at_its_first_event() {

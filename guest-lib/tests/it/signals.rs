@@ -113,8 +113,7 @@ fn block_signals() {
     }
 }
 
-/// Returns true if `what` has reached `most` and two seconds have passed, which gives other events time. A
-/// busy machine takes longer.
+/// Returns true if `what` has reached `most`, and two seconds have passed. A busy machine takes longer.
 fn enough(start: Instant, what: &AtomicU64, most: u64) -> bool {
     let passed = start.elapsed();
     assert!(passed < Duration::from_secs(100), "{} of {most}", what.load(Relaxed));

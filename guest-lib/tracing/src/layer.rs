@@ -39,8 +39,8 @@ const OF_SPAN: Limits = Limits { fields: Shape::FIELDS - 3, text: 64, spare: 0 }
 const PLAIN: usize = 2;
 /// Number that stands for a place in the code without schemas.
 const NO_CALLSITE: u16 = u16::MAX;
-/// Number of low bits of a span's number, which count the spans of a process. The bits above are the number
-/// of the process, which has 22 bits, so that a double has room for the span's number.
+/// Number of low bits of a span's number, which count the process's spans. Above is the process's number, of
+/// 22 bits, so that a double has room for all.
 const COUNT_BITS: u32 = 31;
 
 /// A layer that records into a guest's ring or a VMM's backends.
@@ -68,8 +68,8 @@ impl HypertraceLayer<crate::Host> {
 }
 
 impl<D> HypertraceLayer<D> {
-    /// Leaves out the polls of spans that are entered several times. A layer without polls saves two events
-    /// for each poll, but `hypertrace regions` cannot tell a span's busy time from its idle time then.
+    /// Leaves out the polls of spans that are entered several times, which saves two events for each poll,
+    /// but keeps `hypertrace regions` from telling a span's busy time from its idle time.
     ///
     /// ```
     /// # #[cfg(feature = "guest")] {
@@ -127,8 +127,8 @@ impl<D: Destination> HypertraceLayer<D> {
         serial(id).or_else(|| serial(&ctx.lookup_current()?.id())).unwrap_or(0)
     }
 
-    /// Writes the fields of a new span. Returns the number of the schema of the span's begin, and how many
-    /// words there are.
+    /// Writes the fields of a new span. Returns the number of the begin's schema, and how many words there
+    /// are.
     #[inline]
     fn first_words(
         &self,
@@ -180,7 +180,6 @@ impl<D: Destination> HypertraceLayer<D> {
         false
     }
 
-    /// Records the end of a span.
     #[inline]
     fn end(&self, callsite: Option<&Callsite>, id: u64, is_parted: bool) {
         let slot = callsite.map_or(const { mask_slot("span_end") }, |callsite| callsite.end_slot);
@@ -284,7 +283,7 @@ where
     S: Subscriber + for<'l> LookupSpan<'l>,
 {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        // Prepares the place in the code now rather than at its first event, which may be on a vCPU's thread.
+        // Prepares the place now rather than at its first event, which may be on a vCPU's thread.
         self.names.find(metadata);
         Interest::always()
     }

@@ -19,14 +19,13 @@
 //! So `hypertrace regions` shows how long the span took, and divides that time into its parts. A span that is
 //! never entered is no region.
 //!
-//! An asynchronous span ([`Instrument`](https://docs.rs/tracing/latest/tracing/trait.Instrument.html))
-//! is entered for each poll, on whichever thread polls. The span's end has the field `any_client`, and each
-//! poll is a region `poll` inside the span: `poll_begin` and `poll_end`, whose field `span` is the span's
-//! number. The first poll begins with the span. `hypertrace regions` shows the span's idle time, and its busy
-//! time, which is the time of its polls, divided into parts. Busy and idle time are the `time.busy` and
-//! `time.idle` of `tracing_subscriber::fmt`, without the idle time before the first entry. The last entry, in
-//! which the future is dropped, is busy time but no poll. [`HypertraceLayer::without_polls`] leaves the polls
-//! out.
+//! An asynchronous span ([`Instrument`](https://docs.rs/tracing/latest/tracing/trait.Instrument.html)) is
+//! entered for each poll, on whichever thread polls. The span's end has the field `any_client`, and each poll
+//! is a region `poll` inside the span: `poll_begin` and `poll_end`, whose field `span` is the span's number.
+//! The first poll begins with the span. `hypertrace regions` shows the span's busy time, which is the time of
+//! its polls, by parts, and its idle time. These are the `time.busy` and `time.idle` of
+//! `tracing_subscriber::fmt`, without the idle time before the first entry. The last entry, in which the
+//! future is dropped, is busy time but no poll. [`HypertraceLayer::without_polls`] leaves the polls out.
 //!
 //! A worker of an asynchronous runtime has many tasks. The time between two polls of a task is idle time of
 //! the task's span, whether the task waited for a socket or the worker was busy with other tasks. All time
@@ -66,12 +65,11 @@
 //!   takes one more. Past 400 schemas, an event has its fields as a text in `message`, and a span has no
 //!   fields; a new kind of span is a region `span` with the span's name in a field `name`.
 //! - Fields: 13 of a span or an event.
-//! - Texts: 512 bytes each in an event, which has 1,024 bytes for texts and numbers together; 64 bytes each
-//!   in a span, which has 208 bytes; 128 bytes of a span's target. An event's `cut` has the number of bytes
-//!   that did not fit.
+//! - Texts: 512 bytes in an event, with 1,024 for texts and numbers together; 64 bytes in a span, with 208
+//!   together; 128 of a span's target. An event's `cut` has the number of bytes that did not fit.
 //! - Open spans: some 16,000, of all threads together. A further span is not recorded, but makes an event
 //!   `span_lost`, and `hypertrace regions` says how many spans were lost. The layer takes 1 MiB for the first
-//!   4,096 open spans when the layer is made, and as much again for each further 4,096.
+//!   4,096 when it is made, and as much again for each 4,096 more.
 //! - Locks and allocations: a place in the code, a further set of fields of a place, and a further MiB are
 //!   prepared once, when first needed. Other threads that need the same thing wait meanwhile.
 //! - Events and records that a value's `Debug` or `Display` makes are dropped, so formatting cannot recur
@@ -81,9 +79,8 @@
 //!
 //! The layer formats no event or span that is off. If a span's begin is off at the first entry, the layer
 //! emits no later event of that span. In a guest, the enable mask switches events by patterns of their names
-//! (`trace-event request_* off`, `trace-event poll_* off`). On a host, `log_*` switch the levels, and
-//! `span_*` switch all spans. On a host all events are off until they are switched on, and text backends get
-//! `log_*` and `span_*` as text, without polls.
+//! (`trace-event request_* off`, `trace-event poll_* off`). On a host, `log_*` switch the levels, `span_*`
+//! switch all spans, all are off at first, and text backends get `log_*` and `span_*` as text, without polls.
 #![warn(missing_debug_implementations)]
 
 mod counts;

@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tracing_core::{Level, Metadata};
 
-/// Number of places in the table: more than there can be spans and events with schemas, so that each span or
-/// event is found near its hash.
+/// Number of places in the table: more than spans and events can have schemas, so that a search ends near the
+/// hash.
 const PLACES: usize = 1024;
 /// Number of places in the table where a place in the code may be.
 const PROBES: usize = 32;
-/// Maximum number of schemas of all places: fewer than a producer knows at once, because the program's own
-/// events need some.
+/// Maximum number of schemas: fewer than a producer knows at once, because the program's own events need
+/// some.
 const MAX_SCHEMAS: usize = 400;
 /// Maximum number of schemas of one place: one for each set of fields that was given.
 const VARIANTS: usize = 6;
@@ -33,8 +33,8 @@ pub enum Purpose {
     Event,
 }
 
-/// The types of fields, by the fields' index in the metadata: a type's number in [`FieldType::ALL`] plus 1,
-/// or 0 if the field is not given.
+/// The types of fields, by index in the metadata: a type's number in [`FieldType::ALL`] plus 1; 0 if the
+/// field is not given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape(u64);
 
@@ -64,8 +64,7 @@ pub struct Schema {
 
 impl Schema {
     fn new(metadata: &Metadata<'_>, purpose: Purpose, shape: Shape) -> Schema {
-        // A begin has no field `any_client`, because a reader would take it for the begin of a region that
-        // any client may end.
+        // A reader would take a begin with a field `any_client` for a region that any client may end.
         let of_span = ["id", "parent", "target", "any_client"].as_slice();
         let (name, first, last, own) = match purpose {
             Purpose::Begin => {
@@ -96,7 +95,6 @@ impl Schema {
     }
 }
 
-/// Returns the name of a level's events.
 fn level_name(level: &Level) -> &'static str {
     match *level {
         Level::ERROR => "log_error",
@@ -139,7 +137,7 @@ pub struct Callsite {
     pub begin_slot: usize,
     pub end_slot: usize,
     pub record_slot: usize,
-    /// The first schema of a span is the schema of its begin without fields.
+    /// The first schema of a span is that of its begin without fields.
     variants: [OnceLock<Schema>; VARIANTS],
 }
 
@@ -229,7 +227,7 @@ impl Names {
         self.places.get(usize::from(number))?.get()
     }
 
-    /// Returns a place in the code and its number. Returns `None` if there are too many places or schemas.
+    /// Returns a place in the code and its number, or `None` if there are too many.
     #[inline]
     pub fn find(&self, metadata: &'static Metadata<'static>) -> Option<(u16, &Callsite)> {
         for at in probes(metadata) {
@@ -268,8 +266,8 @@ impl Names {
         None
     }
 
-    /// Returns a place's schema for these fields and the schema's number. If there are too many schemas,
-    /// counts that and returns `None`.
+    /// Returns a place's schema for these fields and its number. If there are too many, counts that and
+    /// returns `None`.
     #[inline]
     pub fn schema<'n>(
         &'n self,

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, Ordering::Re
 
 /// Number of spans in a block. A block takes 1 MiB.
 const PLACES: usize = 4096;
-/// Maximum number of blocks, which hold as many spans as a reader keeps open.
+/// Maximum number of blocks: as many spans as a reader keeps open.
 const BLOCKS: usize = 4;
-/// Number of places in a block where a span may be. If a block is a quarter full, a place is taken with a
-/// probability of a quarter, so a span finds a free place among this many.
+/// Number of places in a block where a span may be. In a block that is a quarter full, a place is taken with
+/// a probability of a quarter, so a span finds a free one.
 const PROBES: usize = 64;
 /// Maximum number of words of a begin: the span's number, its parent's number, and its fields.
 pub const WORDS: usize = 28;
@@ -30,7 +30,7 @@ pub struct Open {
     first: AtomicU32,
     /// Whether the span was entered again after its first entry.
     is_again: AtomicU32,
-    /// Whether the span's begin was recorded. Without a begin, no other event of the span is recorded.
+    /// Whether the span's begin was recorded, without which no other event of the span is.
     pub is_recorded: AtomicBool,
     words: [AtomicU64; WORDS],
 }
@@ -86,8 +86,8 @@ impl Open {
         let thread = thread();
         let inside = self.inside.load(Relaxed);
         if inside == 0 {
-            // If two threads enter at once, one thread stores last. The other thread's exits then count as
-            // exits of entries that are not nested.
+            // If two threads enter at once, one stores last, and the other's exits count as exits of entries
+            // that are not nested.
             self.inside.store(u64::from(thread) << 32 | 1, Relaxed);
         } else if inside >> 32 == u64::from(thread) {
             self.inside.store(inside + 1, Relaxed);
@@ -198,11 +198,11 @@ impl Block {
 
     fn claim(&self, id: u64) -> Option<Claim<'_>> {
         probes(id).find_map(|at| {
-            // ORDERING: the Acquire pairs with the Release in `remove`: the thread that removed the last span
-            // has read that span's words.
+            // ORDERING: the Acquire pairs with the Release in `remove`: the last span's thread has read its
+            // words.
             let is_free = self.ids[at].load(Relaxed) == 0
                 && self.ids[at].compare_exchange(0, TAKEN, Ordering::Acquire, Relaxed).is_ok();
-            // Uses `then`, because `then_some` would drop a claim, which frees the claim's place.
+            // `then_some` would drop a claim, which frees its place.
             is_free.then(|| Claim { id: &self.ids[at], open: &self.places[at] })
         })
     }
@@ -272,9 +272,9 @@ impl OpenSpans {
 /// Returns the places of a block where a span may be.
 #[inline]
 fn probes(id: u64) -> impl Iterator<Item = usize> {
-    // A span's number in `Registry` has a place in the registry's table in its low bits, the number of a
-    // thread in bits 38 to 50, and a generation above. The generation is left out, so that a new span in an
-    // old span's place in the registry takes the old span's place here, too, whose lines are in the cache.
+    // A span's number in `Registry` has a place in its table in the low bits, the number of a thread in bits
+    // 38 to 50, and a generation above. Without the generation, a new span in an old span's place is in the
+    // old one's place here, too, whose lines are in the cache.
     let hash = (id % (1 << 51)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (0..PROBES).map(move |n| (hash as usize + n) % PLACES)
 }

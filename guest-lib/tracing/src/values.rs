@@ -44,12 +44,10 @@ impl<'w> Values<'w> {
         self.shape
     }
 
-    /// Returns the number of words.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the words.
     pub fn kept(&self) -> AtomicWords<'w> {
         AtomicWords(&self.words[..self.len])
     }
@@ -69,7 +67,7 @@ impl<'w> Values<'w> {
         self.word(self.cut.into());
     }
 
-    /// Adds the words of a text, cut to what fits. If there is no room for a byte, adds an empty text.
+    /// Adds a text, cut to what fits: an empty one if there is no room for a byte.
     #[inline]
     pub fn text(&mut self, text: &str) {
         let end = self.words.len() - self.limits.spare;
@@ -87,8 +85,7 @@ impl<'w> Values<'w> {
         }
     }
 
-    /// Takes in a field of the metadata. If there is no room for the field, counts the field and returns
-    /// `false`.
+    /// Takes in a field of the metadata. If there is no room, counts the field and returns `false`.
     #[inline]
     fn take(&mut self, field: &Field, ty: FieldType) -> bool {
         let index = field.index();

@@ -15,10 +15,10 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// See [`watch`].
 static REPLACE: OnceLock<fn(usize) -> bool> = OnceLock::new();
 
-/// Lets `replace` handle accesses to memory that is gone. A signal handler calls `replace` with the address
-/// of the access. If `replace` is responsible for the lost memory, it puts other memory there and returns
-/// true. Only the first call in a process takes effect: returns whether this is the first call. A program
-/// that later sets an action of its own is not protected.
+/// Lets `replace` handle accesses to memory that is gone. A signal handler calls `replace` with the address;
+/// if the lost memory is its own, `replace` puts other memory there and returns true. Only the first call in
+/// a process counts; returns whether this is the first. A program that later sets an action of its own is not
+/// protected.
 pub fn watch(replace: fn(usize) -> bool) -> bool {
     let is_first = REPLACE.set(replace).is_ok();
     BEFORE.get_or_init(|| {
@@ -38,8 +38,8 @@ pub fn watch(replace: fn(usize) -> bool) -> bool {
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a valid `info`.
     let code = unsafe { (*info).si_code };
-    // A signal may be no access: another process can send the signal, and the kernel sends it for broken
-    // memory that nobody has accessed yet.
+    // Another process can send the signal, and the kernel sends it for broken memory that nobody has accessed
+    // yet.
     let is_access = code > 0 && code != libc::BUS_MCEERR_AO;
     // SAFETY: a SIGBUS of an access has its address.
     let address = || unsafe { (*info).si_addr() } as usize;
@@ -48,8 +48,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
     let Some(before) = BEFORE.get() else { return };
     let has_info = before.sa_flags & libc::SA_SIGINFO != 0;
-    // SAFETY: the program's own action for this signal. If the program has no handler, the access is repeated
-    // when this handler has returned, and raises the signal again.
+    // SAFETY: the program's own action for this signal. Without a handler, the access is repeated after this
+    // one, and raises the signal again.
     unsafe {
         match before.sa_sigaction {
             libc::SIG_IGN if !is_access => {}

@@ -52,8 +52,8 @@ impl Drop for Signals {
     }
 }
 
-/// Runs a program to its end. Meanwhile this process passes SIGTERM and SIGHUP on to the program, and leaves
-/// SIGINT and SIGQUIT, which a terminal sends to both processes, to the program.
+/// Runs a program to its end. Meanwhile SIGTERM and SIGHUP are passed on to the program, and SIGINT and
+/// SIGQUIT, which a terminal sends to both, are left to the program.
 ///
 /// # Errors
 /// If the program cannot be started.
@@ -119,11 +119,10 @@ extern "C" fn pass_on(signal: libc::c_int) {
     }
 }
 
-/// Keeps signals from ending this process, until the result is dropped: the signals, even those that come
-/// before the start, are for the program of [`run`]. For a process that creates a session before the program
-/// starts, and has to end the session afterwards. SIGXFSZ is caught, too, so that a write beyond the limit of
-/// a file's size (RLIMIT_FSIZE) is an error. The program gets the action that was there before, because a
-/// handler ends at the program's exec.
+/// Keeps signals from ending this process, until the result is dropped: signals, even before the start, are
+/// for the program of [`run`]. For a process that creates a session first, and has to end it afterwards.
+/// SIGXFSZ is caught, too, so that a write beyond the limit of a file's size (RLIMIT_FSIZE) is an error. The
+/// program gets the earlier action, because a handler ends at exec.
 pub fn pass_signals_on() -> Signals {
     let signals = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGXFSZ];
     // SAFETY: the handler calls kill only, which a handler may.

@@ -79,7 +79,7 @@ pub enum SegmentError {
         /// Number of bytes that the file has.
         found: u64,
     },
-    /// The file has no config page, or a config page of another version.
+    /// The file has no config page of this version.
     #[error("{} is not a segment", path.display())]
     NotOne {
         /// The file.
@@ -124,8 +124,8 @@ pub enum SegmentError {
     },
 }
 
-/// The name of a file in an open directory. The directory is open, so that another directory which gets its
-/// path is left alone.
+/// The name of a file in a directory, which is open so that another directory that gets its path is left
+/// alone.
 #[derive(Debug)]
 struct Entry {
     directory: OwnedFd,
@@ -134,7 +134,6 @@ struct Entry {
 }
 
 impl Entry {
-    /// Creates a file.
     fn create(path: &Path) -> io::Result<(Entry, File)> {
         let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
         let above = path.parent().filter(|above| !above.as_os_str().is_empty());
@@ -146,7 +145,7 @@ impl Entry {
         Ok((Entry { directory, name, inode: (stat.st_dev, stat.st_ino) }, file.into()))
     }
 
-    /// Removes the file. Another file that has the name by now stays.
+    /// Removes the file, but no other file that has the name by now.
     fn remove(&self) {
         let found = statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| (found.st_dev, found.st_ino) == self.inode) {
@@ -162,10 +161,10 @@ pub struct Segment {
     file: File,
     /// Path of the file; `None` for a memfd.
     path: Option<PathBuf>,
-    /// Name of the file in its directory; `None` if this value did not create the file.
+    /// Name of the file, if this value created the file.
     entry: Option<Entry>,
-    /// The same file by a description of its own, which no child inherits, so that the host's locks are gone
-    /// with the host. `None` if this process is not the host.
+    /// The host's own description of the file. No child inherits it, so the host's locks are gone with the
+    /// host.
     host_lock: Option<LockFile>,
     mapping: Mapping,
     page: ConfigPage,
@@ -174,8 +173,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Creates a segment in memory, to serve it: a memfd, which cannot be cut. The segment exists as long as
-    /// a process has a descriptor or a mapping of it.
+    /// Creates a segment in memory, to serve it: a memfd, which cannot be cut, and lives as long as a
+    /// descriptor or a mapping.
     ///
     /// # Errors
     /// If the geometry is not valid, or the system gives no memory.
@@ -186,8 +185,8 @@ impl Segment {
     }
 
     /// Creates a segment in a new file, to serve it. The file, on tmpfs for its speed, outlives a crash of
-    /// all processes that use it. The file's memory is reserved, so that a full file system is an error here
-    /// and not a signal later. The file has `size` bytes, but at least as many as the segment needs.
+    /// all its users. Its memory is reserved, so that a full file system is an error here and not a signal
+    /// later. The file has `size` bytes, but at least as many as the segment needs.
     ///
     /// # Errors
     /// If there is such a file already, or the file cannot be made.
@@ -230,18 +229,17 @@ impl Segment {
         Segment::map(file, path, page)?.to_serve()
     }
 
-    /// Returns the sizes of a segment with the largest rings, of at most 1 MiB, that fit into `bytes` bytes.
-    /// Returns `None` if even the smallest rings do not fit.
+    /// Returns the sizes of a segment with the largest rings, of at most 1 MiB, that fit into `bytes` bytes,
+    /// if any rings do.
     pub fn fitting(bytes: u64, clients: u32) -> Option<Geometry> {
         let rings = (16..=20).rev().map(|log| 1 << log);
         let mut all = rings.map(|ring_bytes| Geometry::for_programs(clients, ring_bytes));
         all.find(|geometry| geometry.check().is_ok() && used(geometry) <= bytes)
     }
 
-    /// Opens the segment in this file, to use it. The file must belong to this user or to root. If `path`
-    /// names a descriptor of another process, as [`Segment::location`] does, and this process cannot use that
-    /// descriptor, tries this process's own descriptor of the same number: an inherited segment may belong to
-    /// any user.
+    /// Opens the segment in this file, which must belong to this user or to root, to use it. If `path` names
+    /// a descriptor of another process, as [`Segment::location`] does, that this process cannot use, tries
+    /// its own descriptor of the same number: an inherited segment may belong to any user.
     ///
     /// # Errors
     /// If the file is no segment, or belongs to another user.
@@ -291,7 +289,7 @@ impl Segment {
         if found < MIN_BAR {
             return Err(SegmentError::NoPage { path, found });
         }
-        // Reads the page only here, because other programs can change it at any time.
+        // Reads the page once, because other programs can change it.
         let mut words = [0; CONFIG_WORDS];
         file.read_exact_at(words.as_mut_bytes(), 0).map_err(failed("read", &path))?;
         Segment::map(file, Some(path), ConfigPage::from_words(&words))
@@ -356,21 +354,19 @@ impl Segment {
     }
 
     /// Returns the path by which a program finds the segment: the file's absolute path, or the path of this
-    /// process's descriptor. Another process can open the descriptor's path if that process is of the same
-    /// user and sees this process; otherwise that process has to inherit the descriptor under the same
-    /// number.
+    /// process's descriptor. A program of another user, or that does not see this process, has to inherit the
+    /// descriptor under the same number.
     pub fn location(&self) -> OsString {
         if let Some(path) = &self.path {
             return std::path::absolute(path).unwrap_or_else(|_| path.clone()).into();
         }
-        // Asks /proc for this process's number there, because the process may be in a PID namespace of its
-        // own.
+        // That /proc knows this process's number, which may be of another PID namespace.
         let process = std::fs::read_link("/proc/self").unwrap_or_else(|_| "self".into());
         let descriptor = self.file.as_raw_fd().to_string();
         Path::new("/proc").join(process).join("fd").join(descriptor).into()
     }
 
-    /// Removes the segment's file if this value created it. Another file that has the name by now stays.
+    /// Removes the segment's file if this value created it, but no other file that has the name by now.
     pub fn remove(&self) {
         if let Some(entry) = &self.entry {
             entry.remove();
@@ -382,8 +378,8 @@ impl Segment {
         &self.page
     }
 
-    /// Writes the config page again, after the segment's memory was replaced by memory of another time.
-    /// Returns whether that memory was of this segment's session, too.
+    /// Writes the config page again, after memory of another time has replaced the segment's. Returns whether
+    /// that memory was of this session, too.
     pub fn write_page_again(&self) -> bool {
         let session = offset_of!(ConfigPage, session) / 8;
         let mut is_own = true;
@@ -415,8 +411,8 @@ impl Segment {
         &self.mapping
     }
 
-    /// Returns the address where the segment is mapped, valid as long as this value lives. This process can
-    /// make a `Channel` of the address.
+    /// Returns the address where the segment is mapped, valid as long as this value lives, for a `Channel` of
+    /// this process.
     pub fn address(&self) -> *mut u8 {
         self.mapping.address()
     }
@@ -448,9 +444,9 @@ impl Segment {
         !is_free
     }
 
-    /// Gives the system back the memory that a client's ring does not need while all of its records are taken
-    /// and no thread has the client. Returns false if a thread has the client, if records are left, or if the
-    /// segment has a file of its own, whose memory is reserved.
+    /// Gives the system back the memory that a client's ring does not need while all its records are taken
+    /// and no thread has the client. Returns false if that is not so, or if the segment has a file of its
+    /// own, whose memory is reserved.
     ///
     /// The host has the client's lock meanwhile, so no thread leases the client and writes to the ring.
     pub fn give_back(&self, client: u32) -> bool {
@@ -463,11 +459,11 @@ impl Segment {
         is_given
     }
 
-    /// Makes a ring zero and frees its pages, except for the pages of a part, given by the index of its first
-    /// word and its number of words.
+    /// Makes a ring zero and frees its pages, except the pages of a part: the index of its first word, and
+    /// its words.
     fn free_all_but(&self, client: u32, (first, words): (u64, u64)) -> io::Result<()> {
         let ring = self.geometry.ring_bytes;
-        // The bytes to free go from the part's end to its begin, as if the ring went on after its end.
+        // Frees from the part's end to its begin, as if the ring went on after its end.
         let begin = ((first + words) * WORD).next_multiple_of(PAGE);
         let end = (first * WORD + ring) / PAGE * PAGE;
         let area = self.geometry.window_offset(Region::Rings) + self.geometry.client_offset(client);
@@ -482,17 +478,15 @@ impl Segment {
         Ok(())
     }
 
-    /// Takes the segment apart: the file, its memory, and the copy of the config page that both were checked
-    /// against.
+    /// Takes the segment apart: the file, its memory, and the copy of the config page that checked both.
     pub fn into_parts(self) -> (File, Mapping, ConfigPage) {
         (self.file, self.mapping, self.page)
     }
 }
 
-/// Returns the error that there is such a file already.
 fn exists(path: &Path) -> SegmentError {
     let mut bytes = [0; size_of::<ConfigPage>()];
-    // Opens only a regular file, because opening another kind of file might block.
+    // Opening another kind of file might block.
     let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
     let mut read = || File::open(path)?.read_exact_at(&mut bytes, 0);
     let is_zeros = is_file && read().is_ok() && bytes.iter().all(|byte| *byte == 0);
@@ -507,7 +501,7 @@ fn used(geometry: &Geometry) -> u64 {
     geometry.window_offset(Region::Rings) + geometry.rings_size()
 }
 
-/// Returns the path of this process's descriptor with the same number as the descriptor that `path` names.
+/// Returns the path of this process's descriptor with the number of the descriptor that `path` names.
 fn inherited(path: &Path) -> Option<PathBuf> {
     let (process, descriptor) = path.strip_prefix("/proc").ok()?.to_str()?.split_once("/fd/")?;
     process.parse::<u32>().ok()?;

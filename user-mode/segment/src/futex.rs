@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use rustix::thread::futex::{Flags, Timespec};
 use std::time::Duration;
 
-/// Sleeps while the word is `found`, until another thread wakes this thread or the time is over. The thread
-/// may also wake for no reason. Returns `false` if no thread can sleep on this word because the kernel
-/// refuses, as for the memory of a PCI function.
+/// Sleeps while the word is `found`, until another thread wakes this one or the time is over; may also wake
+/// for nothing. Returns `false` if the kernel lets no thread sleep on this word, as for the memory of a PCI
+/// function.
 pub fn wait(word: &AtomicU32, found: u32, most: Option<Duration>) -> bool {
     let most = most.and_then(|most| Timespec::try_from(most).ok());
     // The caller looks at the word again, however the wait ends.

@@ -1,5 +1,5 @@
-//! Finds processes that have a segment. The operating system tells which processes do, because the segment
-//! itself says nothing that other programs could not have written.
+//! Finds processes that have a segment, by the operating system: other programs could have written what the
+//! segment says.
 
 use crate::file::Segment;
 use hypertrace_abi::layout::local::ENVIRONMENT;
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time between two looks at processes.
 const PERIOD: Duration = Duration::from_millis(200);
-/// Time without a process that has the segment, after which no such process is expected any more. A service
-/// manager starts a process some time before the process has its environment.
+/// Time without a process that has the segment, after which none is expected: a service manager starts a
+/// process some time before the process has its environment.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A process that has a segment.
@@ -34,9 +34,9 @@ pub struct Holder {
 const START_TIME: usize = 19;
 
 impl Segment {
-    /// Returns the other processes that can trace into the segment: processes that have the segment's file
-    /// open, and processes whose environment names the segment. Leaves out processes that began before this
-    /// process. Only root sees processes of other users.
+    /// Returns the other processes that can trace into the segment: those with the segment's file open, or
+    /// with an environment that names the segment. Leaves out processes that began before this one. Only root
+    /// sees processes of other users.
     pub fn holders(&self) -> Vec<Holder> {
         let own = fs::read_link("/proc/self").ok().and_then(|pid| pid.to_str()?.parse().ok());
         let began = own.and_then(start_time);
@@ -54,10 +54,9 @@ impl Segment {
         named.collect()
     }
 
-    /// Waits until no process has had the segment for a second, or until `is_over` returns true, which is
-    /// called at least every 200 ms. `has_begun` is true if a process has had the segment already; if not,
-    /// the second begins only after a process has had the segment. The processes are those of
-    /// [`Segment::holders`].
+    /// Waits until no process (of [`Segment::holders`]) has had the segment for a second, or until `is_over`,
+    /// which is called at least every 200 ms. `has_begun`: a process has had the segment; else the second
+    /// begins only after one has.
     pub fn wait_for_holders(&self, has_begun: bool, is_over: impl Fn() -> bool) {
         let mut last = has_begun.then(Instant::now);
         while !is_over() && last.is_none_or(|last| last.elapsed() < GRACE) {
@@ -79,8 +78,7 @@ impl Segment {
     }
 
     fn is_in_environment(&self, pid: u32) -> bool {
-        // Only the owner and root can open the segment, so processes of other users that name the segment
-        // cannot trace.
+        // Only the owner and root can open the segment: others that name it cannot trace.
         let owner = fstat(self.file()).map_or(0, |own| own.st_uid);
         let user = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
         if !user.is_ok_and(|user| user == owner || user == 0) {

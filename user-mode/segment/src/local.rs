@@ -18,8 +18,8 @@ use hypertrace_abi::sink::NameSet;
 const WORDS: usize = (2 * PAGE / WORD) as usize;
 const _: () = assert!(BELLS == PAGE_L + PAGE);
 
-/// Page L and the bells of a segment. All sides access a word in the same size: bells, and words of page L
-/// that are a `u64`, by 64 bits; the other words by 32 bits.
+/// Page L and the bells of a segment. All sides access a word in one size: bells, and words of page L that
+/// are a `u64`, by 64 bits; the rest by 32.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalPages<'m>(&'m [AtomicU64; WORDS]);
 
@@ -145,7 +145,7 @@ impl<'m> LocalPages<'m> {
         // at the bells: one of the two sees what the other did.
         fence(Ordering::SeqCst);
         let watches = self.watch();
-        // A host that is about to sleep finds the new value, and does not sleep.
+        // A host that is about to sleep then does not.
         if watches.load(Relaxed) == watch::ASLEEP
             && watches.compare_exchange(watch::ASLEEP, watch::BELLS, Relaxed, Relaxed).is_ok()
         {
@@ -163,7 +163,7 @@ pub struct Bell<'m> {
 }
 
 impl<'m> Bell<'m> {
-    /// Makes a client's bell of the pages of a segment that has such a client.
+    /// Makes a bell of the pages of a segment that has such a client.
     pub fn new(pages: LocalPages<'m>, client: u32) -> Bell<'m> {
         Bell { pages, client }
     }

@@ -1,13 +1,12 @@
-//! Shows which process has which client: a process that has a client locks the client's byte of a file.
+//! Which process has which client: the process locks the client's byte of a file.
 //!
-//! The locks are open file description locks (fcntl(2), F_OFD_SETLK), one per client: held against other
-//! processes, and gone with the last descriptor. A fork shares the description, so a child that kept it would
-//! hold its parent's clients.
+//! Open file description locks (fcntl(2), F_OFD_SETLK), one per client, are held against other processes, and
+//! gone with the last descriptor. A fork shares the description, so a child that kept it would hold its
+//! parent's clients.
 //!
 //! A program may close descriptors that it does not know, as daemons do, and open files of its own under
-//! their numbers. So each use first asks the kernel whether the number is still the lock file's. If the
-//! number is not, the locks are gone and the descriptor is the program's, so this module forgets the
-//! descriptor.
+//! their numbers. So each use first asks the kernel whether the number is still the lock file's. Otherwise
+//! the locks are gone, and this module forgets the descriptor, which is the program's.
 //!
 //! Nothing here allocates: clients are locked in signal handlers, and files
 //! opened again in fork handlers.
@@ -36,7 +35,7 @@ pub struct LockFile {
     base: u64,
     /// True if the file is `/dev/hypertrace`, whose clients are leased and not locked.
     is_module: bool,
-    /// Lowest number of the descriptor, if the system has such a number left.
+    /// Lowest number of the descriptor, if the system has one left.
     lowest: RawFd,
 }
 
@@ -47,8 +46,8 @@ impl LockFile {
     /// Lowest number of a descriptor that is not a standard stream's.
     pub const ANY: RawFd = 3;
 
-    /// Moves the file in. `base` is the byte of client 0, and `lowest` is the lowest number that the file's
-    /// descriptor is to have.
+    /// Moves the file in. `base` is the byte of client 0, `lowest` the lowest number that its descriptor is
+    /// to have.
     pub fn new(file: impl Into<OwnedFd>, base: u64, lowest: RawFd) -> LockFile {
         let descriptor = raise(file.into(), lowest).into_raw_fd();
         let inode = inode_of(descriptor);
@@ -145,7 +144,7 @@ impl LockFile {
         self.inode.is_some() && self.inode == other.inode
     }
 
-    /// Closes the file. In a forked child, the close lets go of the parent's locks.
+    /// Closes the file. In a forked child, this lets go of the parent's locks.
     pub fn close(&self) {
         if let Some(descriptor) = self.take() {
             // SAFETY: this type owns the descriptor, and has just forgotten it.
@@ -153,8 +152,8 @@ impl LockFile {
         }
     }
 
-    /// Opens the same file again, by a new description that holds no lock. In a forked child, the call lets
-    /// go of the parent's locks. Without a /proc the file is closed.
+    /// Opens the same file again, by a new description without locks. In a forked child, this lets go of the
+    /// parent's locks. Without a /proc the file is closed.
     pub fn reopen(&self) {
         let own = self.borrow().and_then(own_description);
         self.close();
@@ -229,11 +228,11 @@ pub(crate) fn own_description(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Gives the file a descriptor that is not below `lowest` and is closed on exec, if the system has one left.
+/// Gives the file a descriptor from `lowest` on that is closed on exec, if the system has one left.
 fn raise(file: OwnedFd, lowest: RawFd) -> OwnedFd {
     fcntl_dupfd_cloexec(&file, lowest).unwrap_or_else(|_| {
-        // The call fails for a closed descriptor only. The file's own descriptor may have come over a socket,
-        // without the flag.
+        // The call fails for a closed descriptor only, and this one may have come over a socket, without the
+        // flag.
         let _ = fcntl_setfd(&file, FdFlags::CLOEXEC);
         file
     })

@@ -64,8 +64,8 @@ impl Mapping {
         }
     }
 
-    /// Puts private memory, all zeros, in the place of the mapping, so that code which uses the mapping lives
-    /// on although the file's memory is gone. May be called in a signal handler.
+    /// Puts private memory, all zeros, in the mapping's place, so that code which uses it lives on although
+    /// the file's memory is gone. A signal handler may call this.
     pub fn replace(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let protection = ProtFlags::READ | ProtFlags::WRITE;

@@ -1,8 +1,8 @@
-//! Keeps this project's work in a program's process from disturbing the program: no signal handler runs
-//! meanwhile, and no signal that the work causes reaches the program.
+//! Keeps work in a program's process from disturbing the program: no signal handler runs meanwhile, and no
+//! signal that the work causes reaches the program.
 //!
-//! Unsafe, because of C functions. Every function here may be called in a signal handler, because no function
-//! allocates or takes a lock.
+//! Unsafe, because of C functions. A signal handler may call all functions here: none allocates or takes a
+//! lock.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -10,10 +10,10 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// Signals that a write causes: a write to a pipe without a reader, and a write to a file that is too large.
+/// Signals that a write causes, to a pipe without a reader or a file that is too large.
 const CAUSED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
 
-/// Signals that the CPU raises. If these were blocked, they would kill the process.
+/// Signals that the CPU raises, which would kill if they were blocked.
 const RAISED: [libc::c_int; 5] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
 
@@ -22,7 +22,7 @@ thread_local! {
     static BLOCKED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A time in which no signal handler runs on this thread. At the end, errno is what it was at the begin.
+/// A time in which no signal handler runs on this thread. The end of the time restores errno.
 #[derive(Debug)]
 pub struct SignalsBlocked {
     mask: libc::sigset_t,
@@ -32,8 +32,8 @@ pub struct SignalsBlocked {
 }
 
 impl SignalsBlocked {
-    /// Returns true if this thread has a [`SignalsBlocked`]: it runs code of this project, or code that this
-    /// project calls, such as the program's memory allocator.
+    /// Returns true if signals are blocked here: the thread runs this project's code, or code called from
+    /// there, such as the program's allocator.
     #[must_use]
     pub fn is_here() -> bool {
         BLOCKED.get() > 0
@@ -107,16 +107,16 @@ fn take(signal: libc::c_int) {
     }
 }
 
-/// Writes a line to stderr if stderr takes the line within the time `within`. If the reader is slower, or
-/// gone, the line is lost: the program must not be killed for a line. errno stays.
+/// Writes a line to stderr, if stderr takes it within a time. A line for a slower reader, or for none, is
+/// lost: the program must not be killed for it. errno stays.
 pub fn say(line: &str, within: Duration) {
     // A line that a pipe has room for is written as a whole.
     let line = line.as_bytes().get(..libc::PIPE_BUF).unwrap_or(line.as_bytes());
     let within = within.as_millis().try_into().unwrap_or(libc::c_int::MAX);
     let mut poll = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
     let _signals_blocked = SignalsBlocked::begin_to_write();
-    // SAFETY: `poll` and `line` are as long as said. The standard library does not do the write, because a
-    // thread that a forked child does not have may hold the library's lock.
+    // SAFETY: `poll` and `line` are as long as said. The standard library would take a lock, which a thread
+    // may hold that a forked child does not have.
     unsafe {
         if libc::poll(&mut poll, 1, within) == 1 && poll.revents == libc::POLLOUT {
             libc::write(poll.fd, line.as_ptr().cast(), line.len());

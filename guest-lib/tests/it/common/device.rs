@@ -117,7 +117,6 @@ impl System {
         config.write_all_at(&[0, 4], 4).unwrap();
     }
 
-    /// Returns the host's side of the function's memory.
     pub fn host(&self) -> FakeHost {
         let bar = |name, region| {
             let file = File::options().read(true).write(true).open(self.file(name));
@@ -126,7 +125,6 @@ impl System {
         FakeHost::new(bar("resource2", Region::Control), bar("resource4", Region::Rings))
     }
 
-    /// Returns the host's side of the window.
     pub fn host_of_window(&self) -> FakeHost {
         let memory = File::options().read(true).write(true).open(&self.options.memory);
         let words = map(&memory.unwrap(), WINDOW + GEOMETRY.window_size());
@@ -167,8 +165,7 @@ pub fn is_mapped(path: &Path) -> bool {
 /// Value that the library stores to no register.
 const MARK: u64 = 0x6d61_726b;
 
-/// A host that takes records, and shows new tokens in page H a little later, as with a transport that posts
-/// stores.
+/// A host that takes records, and shows new tokens a little later, as with a transport that posts stores.
 pub struct FakeHost {
     pub host: Host,
     pub registers: &'static [AtomicU64],

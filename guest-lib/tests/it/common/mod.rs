@@ -1,5 +1,5 @@
-//! Common parts of the tests of the process's channel: a process of its own for each test, the host's side of
-//! shared memory, and child processes.
+//! Common parts of the tests of the process's channel: a process for each test, the host's side of shared
+//! memory, and children.
 #![allow(unsafe_code, dead_code)]
 
 pub mod device;
@@ -27,7 +27,6 @@ pub fn emit(times: u64) {
     }
 }
 
-/// Returns the number of this thread's client.
 pub fn client() -> Option<u32> {
     with_client(|client| client.index())
 }
@@ -87,7 +86,7 @@ impl Seen {
         self.events.get(&key).copied().unwrap_or(0)
     }
 
-    /// Returns the number of all events and points, without lease records.
+    /// Returns the number of events and points, without lease records.
     pub fn total(&self) -> u64 {
         self.events.values().sum()
     }
@@ -119,8 +118,8 @@ impl Host {
         }
     }
 
-    /// Makes and installs shared memory whose clients from `vcpu_clients` on this process can lease. The
-    /// memory's file is the lock file, too.
+    /// Installs shared memory whose clients from `vcpu_clients` on can be leased. The memory's file is the
+    /// lock file, too.
     pub fn install(clients: u32, vcpu_clients: u32, ring_bytes: u64) -> (Host, File) {
         let geometry = Geometry {
             clients,
@@ -132,7 +131,7 @@ impl Host {
         let memory = memfd(geometry.rings_size());
         let host = Host::new(geometry, vcpu_clients, map(&memory, geometry.rings_size()));
         let channel = hypertrace::Channel::local(&host.page, host.rings).unwrap();
-        // Opens the file anew, because another process would have a description of its own.
+        // Another process would have a description of its own.
         let lock = reopen(&memory);
         hypertrace::install(channel, Some(lock)).unwrap();
         (host, memory)
@@ -202,7 +201,7 @@ impl Host {
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Returns the running totals of lost events, summed over all clients.
+    /// Returns the totals of lost events of all clients.
     pub fn losses(&mut self) -> Losses {
         let mut sum = Losses::default();
         for client in 0..self.geometry.clients {
@@ -217,7 +216,7 @@ impl Host {
         sum
     }
 
-    /// Returns the number of each fault that producers have made, of all clients.
+    /// Returns the counts of all faults of all clients.
     pub fn faults(&mut self) -> Vec<(&'static str, u64)> {
         use hypertrace::abi::ring::Fault;
         let mut faults = Vec::new();
@@ -269,7 +268,7 @@ pub fn reopen(file: &File) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// Returns whether another description than `file`'s holds the lock on the client's byte.
+/// Returns whether another description than `file`'s locks the client's byte.
 pub fn is_locked(file: &File, client: u32) -> bool {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
@@ -284,7 +283,7 @@ pub fn is_locked(file: &File, client: u32) -> bool {
     lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// Forks. The child runs `body` and ends at once, with the value of `body` as its exit code.
+/// Forks. The child runs `body`, and ends with its value as the exit code.
 pub fn fork(body: impl FnOnce() -> i32) -> Child {
     // SAFETY: the child only runs `body`, and never returns to the harness.
     let pid = unsafe { libc::fork() };
@@ -335,7 +334,7 @@ impl Child {
     }
 }
 
-/// Returns a word that a parent and its children share.
+/// Makes a word that a parent and its children share.
 pub fn shared_word() -> &'static AtomicU64 {
     &map(&memfd(4096), 4096)[0]
 }
