@@ -478,7 +478,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Takes the segment apart: the file, its memory, and the copy of the config page that checked both.
+    /// Takes the segment apart: the file, its memory, and the copy of the config page against which both were
+    /// checked.
     pub fn into_parts(self) -> (File, Mapping, ConfigPage) {
         (self.file, self.mapping, self.page)
     }
