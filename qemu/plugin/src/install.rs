@@ -1,4 +1,4 @@
-//! Installation of hypertrace's plugin, by the guest and the options of the command line.
+//! Installation of hypertrace's plugin, as the guest and the options of the command line require.
 
 use crate::api::{Block, Events, Qemu};
 use crate::device::{self, Device};
@@ -10,8 +10,7 @@ use std::marker::PhantomData;
 
 /// Installs hypertrace's plugin ([`library!`](crate::library)): a function trace, the device of a program, or both.
 ///
-/// QEMU loads a library once, whatever the number of options `-plugin` that name it, and it keeps one callback for
-/// each event.
+/// QEMU loads a library once, however many options `-plugin` name it, and keeps one callback for each event.
 ///
 /// # Errors
 /// If the guest's architecture is not known, an option is wrong, or the device cannot serve this guest.
@@ -25,9 +24,10 @@ pub fn install(qemu: &Qemu, options: &[&[u8]]) -> Result<(), Box<dyn Error>> {
         register::<Device>(qemu);
         return Ok(());
     };
-    // A machine has the device itself.
+    // A whole machine has its own device.
     let has_device = !of_device.is_empty() || !qemu.is_machine && device::is_in_environment();
-    // First: the other one makes a directory.
+    // The device comes first, because `functions::install` makes a directory, which an error of the device
+    // would leave.
     if has_device {
         device::install(qemu, target, &of_device)?;
     }

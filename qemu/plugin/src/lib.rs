@@ -1,13 +1,11 @@
 //! The emulator side of hypertrace: the library of its TCG plugins for QEMU.
 //!
-//! A program that is emulated finds its segment as it does natively. Where it
-//! makes an acknowledged reference point it stores to a register of the segment
-//! in a form that no other code has ([`hypertrace_abi::layout::mark`]). The
-//! plugin knows that form when it translates, has QEMU call back after that one
-//! instruction, and is the device then: on the vCPU's thread, with the guest
-//! stopped after its store, with no signal and no system call. Nothing else is
-//! instrumented. Function traces are another mode, which calls back at calls and
-//! returns.
+//! An emulated program finds its segment as a native program does. Where the program makes an acknowledged
+//! reference point, it stores to a register of the segment by an instruction of a form that no other code has
+//! ([`hypertrace_abi::layout::mark`]). When QEMU translates a block, the plugin recognizes that form and has
+//! QEMU call back after that one instruction. In the callback, the plugin acts as the device: on the vCPU's
+//! thread, with the guest stopped after its store, with no signal and no system call. The plugin instruments
+//! no other instruction. Function traces are another mode, in which QEMU calls back at calls and returns.
 //!
 //! ```text
 //! api        QEMU's plugin API, versions 1 to 7
@@ -18,9 +16,9 @@
 //! functions  function traces of programs and whole machines
 //! ```
 //!
-//! QEMU 11.1 takes only plugins for API 7, and earlier QEMU only plugins for 1 to 6.
-//! So there are two shared objects, `api-6/` and `api-7/`, which are this library and
-//! the version that they ask for ([`library!`]).
+//! QEMU 11.1 takes only plugins for API 7, and earlier releases only plugins for API 1 to 6. So there are two
+//! shared objects, `api-6/` and `api-7/`: each is this library with the version that it asks for
+//! ([`library!`]).
 
 pub mod api;
 pub mod device;
@@ -35,10 +33,10 @@ use std::time::Duration;
 
 pub use install::install;
 
-/// Longest wait for a reader of stderr.
+/// Maximum time to wait for a reader of stderr.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Returns an error's message, with those of its causes.
+/// Returns an error's message, followed by the messages of its causes.
 fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -49,7 +47,7 @@ fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// Writes a line to stderr. It is lost if stderr is closed, full or without a reader.
+/// Writes a line to stderr. The line is lost if stderr is closed, full or without a reader.
 fn say(line: impl Display) {
     hypertrace_segment::signals::say(&format!("{line}\n"), PATIENCE);
 }

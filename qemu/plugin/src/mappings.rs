@@ -3,15 +3,15 @@
 /// A mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping<'a> {
-    /// Its first address.
+    /// First address of the mapping.
     pub start: u64,
-    /// Its length.
+    /// Length of the mapping in bytes.
     pub len: u64,
-    /// Its offset in the file, in bytes.
+    /// Offset of the mapping in the file, in bytes.
     pub offset: u64,
     /// Device and inode of the file.
     pub file: [&'a str; 2],
-    /// Path of the file, or another name, or nothing.
+    /// Path of the file, or another name such as `[stack]`, or nothing.
     pub path: &'a [u8],
 }
 

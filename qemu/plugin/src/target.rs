@@ -3,22 +3,22 @@
 /// Architecture of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// `qemu-x86_64`, `qemu-system-x86_64`.
+    /// Guests of `qemu-x86_64` and `qemu-system-x86_64`.
     X86_64,
-    /// `qemu-aarch64`, `qemu-system-aarch64`.
+    /// Guests of `qemu-aarch64` and `qemu-system-aarch64`.
     Aarch64,
 }
 
-/// A guest of another architecture.
+/// The guest has another architecture, which QEMU gives this name.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("guests of the kind {0:?} are not known: x86_64 and aarch64 are")]
 pub struct UnknownTarget(String);
 
 impl Target {
-    /// Returns the architecture of QEMU's name for it.
+    /// Returns the architecture to which QEMU gives this name.
     ///
     /// # Errors
-    /// If it is another one.
+    /// If `name` is the name of another architecture.
     pub fn of(name: &str) -> Result<Target, UnknownTarget> {
         match name {
             "x86_64" => Ok(Target::X86_64),

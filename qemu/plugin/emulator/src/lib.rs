@@ -1,4 +1,4 @@
-//! Emulators of QEMU, each with the hypertrace plugin for its release: for programs that start them.
+//! Emulators of QEMU, each with the hypertrace plugin for its release, for programs that start emulators.
 //!
 //! ```no_run
 //! use hypertrace_qemu_emulator::Emulator;
@@ -21,7 +21,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Environment variable with the plugin's path, if it is not beside this program or of another name.
+/// Environment variable with the plugin's path, for a plugin that is not in a usual folder or has another
+/// name.
 pub const ENVIRONMENT: &str = "HYPERTRACE_QEMU_PLUGIN";
 
 /// Emulator and a plugin for it.
@@ -37,20 +38,20 @@ pub struct Emulator {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It is another program, or an emulator of machines.
+    /// The program is no emulator, or an emulator of machines.
     #[error("{} is not an emulator of QEMU's user mode", .0.display())]
     NotOfPrograms(PathBuf),
-    /// It has no option `-plugin`.
+    /// The emulator has no option `-plugin`.
     #[error(
         "{} takes no plugins: it was built without them, as static ones are; \
          `cargo xtask fetch qemu-x86_64 qemu-aarch64` gets some that do",
         .0.display()
     )]
     NoPlugins(PathBuf),
-    /// It cannot be asked what it is.
+    /// The program cannot be started, so it cannot be asked what it is.
     #[error("cannot start {}", path.display())]
     Start {
-        /// Its path.
+        /// Path of the program.
         path: PathBuf,
         /// Reason.
         source: io::Error,
@@ -63,7 +64,7 @@ pub enum Error {
         /// Reason.
         source: io::Error,
     },
-    /// No plugin is known for it.
+    /// No plugin is known for the emulator.
     #[error("no plugin for {} (name one in {ENVIRONMENT} to try it)", path.display())]
     NoPlugin {
         /// The emulator's path.
@@ -71,13 +72,13 @@ pub enum Error {
         /// Reason.
         source: Box<Error>,
     },
-    /// It does not print its release, but this line.
+    /// The emulator prints this line, and no release.
     #[error("`--version` prints no version: {0:?}")]
     NoVersion(String),
-    /// None of the plugins is for its release.
+    /// No plugin is for the emulator's release.
     #[error("it is QEMU {0}, and there are plugins for QEMU 6.0 to 11.1")]
     Unknown(String),
-    /// The plugin for its release is in none of the folders for it.
+    /// The plugin for the emulator's release is in none of the usual folders.
     #[error(
         "{ENVIRONMENT} is not set: no {name} in {places}: `cargo build --release` in hypertrace's \
          source makes it"
@@ -94,7 +95,7 @@ impl Emulator {
     /// Takes an emulator of QEMU's user mode and finds a plugin for it. The emulator's release decides which plugin.
     ///
     /// # Errors
-    /// If the emulator is one of machines or was built without plugins, or there is no plugin for its release.
+    /// If the emulator emulates machines or was built without plugins, or there is no plugin for its release.
     pub fn of_programs(qemu: Program) -> Result<Emulator, Error> {
         let help = help(&qemu)?;
         if help.contains("usage: qemu-system-") {
@@ -103,10 +104,10 @@ impl Emulator {
         Emulator::with_help(qemu, &help)
     }
 
-    /// Takes an emulator as [`Emulator::of_programs`] does, or one of machines.
+    /// Takes an emulator of QEMU's user mode or of machines, as [`Emulator::of_programs`] does.
     ///
     /// # Errors
-    /// As there, but for machines.
+    /// As for [`Emulator::of_programs`], except that an emulator of machines is no error.
     pub fn of_any(qemu: Program) -> Result<Emulator, Error> {
         let help = help(&qemu)?;
         Emulator::with_help(qemu, &help)
@@ -120,7 +121,7 @@ impl Emulator {
         Ok(Emulator { qemu, plugin, functions: None })
     }
 
-    /// Returns a command that starts a program under it, without the program's arguments.
+    /// Returns a command that starts a program under the emulator, without the program's arguments.
     pub fn command(&self, program: &Program) -> Command {
         let mut command = self.qemu.command();
         let mut plugin = escaped(&self.plugin);
@@ -133,14 +134,15 @@ impl Emulator {
         command
     }
 
-    /// Returns a command that starts a program under it without the plugin.
+    /// Returns a command that starts a program under the emulator without the plugin.
     pub fn bare(&self, program: &Program) -> Command {
         let mut command = self.qemu.command();
         command.arg("-0").arg(program.name()).arg(program.path());
         command
     }
 
-    /// Adds a function trace to what the plugin records: its directory, then options of the plugin after commas.
+    /// Adds a function trace to what the plugin records. The value is the trace's directory, followed by
+    /// options of the plugin after commas.
     pub fn with_functions(self, functions: Option<&OsStr>) -> Emulator {
         Emulator { functions: functions.map(OsStr::to_owned), ..self }
     }
@@ -150,10 +152,10 @@ impl Emulator {
         Emulator { qemu: self.qemu.clone(), plugin, functions: None }
     }
 
-    /// Returns its release, as text.
+    /// Returns the emulator's release as text.
     ///
     /// # Errors
-    /// If it does not print one.
+    /// If the emulator prints no release.
     pub fn version(&self) -> Result<String, Error> {
         Ok(release(&self.qemu)?.to_string())
     }
@@ -172,7 +174,7 @@ impl Emulator {
 /// Returns an emulator's help.
 ///
 /// # Errors
-/// If it is another program.
+/// If the program is no emulator.
 fn help(qemu: &Program) -> Result<String, Error> {
     let help = printed(qemu, "-help")?;
     match help.contains("usage: qemu-") {
@@ -181,18 +183,19 @@ fn help(qemu: &Program) -> Result<String, Error> {
     }
 }
 
-/// Returns what an emulator prints with this option.
+/// Returns the text that an emulator prints with this option.
 fn printed(qemu: &Program, option: &str) -> Result<String, Error> {
     let ran = qemu.command().arg(option).stdin(Stdio::null()).output();
     let ran = ran.map_err(|source| Error::Start { path: qemu.path().to_owned(), source })?;
     Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
 }
 
-/// Finds the plugin: at the path in the environment, or the one for the emulator's release, installed.
+/// Finds the plugin at the path in the environment or, if there is no such path, the installed plugin for the
+/// emulator's release.
 fn plugin(qemu: &Program) -> Result<PathBuf, Error> {
     if let Some(path) = std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
-        // Absolute: dlopen searches other folders for a name without a slash.
+        // The path is made absolute, because dlopen searches other folders for a name without a slash.
         return std::fs::canonicalize(&path).map_err(|source| Error::Named { path, source });
     }
     let name = release(qemu).and_then(Release::plugin).map_err(|source| Error::NoPlugin {

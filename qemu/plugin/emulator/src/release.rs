@@ -7,8 +7,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release([u32; 3]);
 
-/// Plugins, and the first release after those that they are for. A micro number from 50 on is of the
-/// development of the next release: plugin API 7 began in that of 11.1.
+/// Plugins, each with the first release that is too new for it. A micro number from 50 on means the
+/// development of the next release: plugin API 7 began in the development of 11.1.
 const PLUGINS: [(&str, Release); 2] = [
     ("libhypertrace_qemu_plugin.so", Release([11, 0, 50])),
     ("libhypertrace_qemu_plugin_7.so", Release([11, 1, 50])),
@@ -27,10 +27,10 @@ impl Release {
         Some(Release([major, minor, micro]))
     }
 
-    /// Returns the file name of the plugin for it.
+    /// Returns the file name of the plugin for this release.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no plugin for this release.
     pub fn plugin(self) -> Result<&'static str, Error> {
         let found = PLUGINS.iter().find(|(_, end)| FIRST <= self && self < *end);
         found.map(|(plugin, _)| *plugin).ok_or_else(|| Error::Unknown(self.to_string()))
@@ -86,7 +86,7 @@ mod tests {
             ([10, 0, 13], to_6),
             ([10, 2, 1], to_6),
             ([11, 0, 3], to_6),
-            // The candidates of 11.1.
+            // A candidate of 11.1.
             ([11, 0, 90], from_7),
             ([11, 1, 0], from_7),
             ([11, 1, 3], from_7),

@@ -1,8 +1,7 @@
-//! The floor of the benchmark: a plugin that has QEMU call back after marked
-//! stores, as ours does, and then does the least that one could call recording:
-//! it reads the counter and stores 32 bytes.
+//! The floor of the benchmark: a plugin that has QEMU call back after marked stores, as hypertrace's plugin
+//! does. For each store it reads the counter and stores 32 bytes: the least that can be called recording.
 //!
-//! x86-64 guests of one thread, API 1 to 6. Unsafe, because it is called from C.
+//! For x86-64 guests with one thread, and API 1 to 6. Unsafe, because QEMU calls the plugin from C.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +12,7 @@ use hypertrace_qemu::device::marker;
 use std::error::Error;
 use std::ffi::{c_uint, c_void};
 
-/// As large as the ring of the plugin that is compared.
+/// Number of words of the ring, which is as large as the ring of the plugin that is compared with this one.
 const WORDS: usize = (1 << 20) / 8;
 static RING: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 static HEAD: AtomicU64 = AtomicU64::new(0);

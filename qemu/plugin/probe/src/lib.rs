@@ -1,9 +1,9 @@
 //! A plugin that prints what QEMU's plugin API returns, for tests.
 //!
-//! It asks for the version of the API that `HYPERTRACE_PROBE_API` names, so that one library is
-//! enough for all QEMU. It prints facts of the first instructions only, and counts of all. Each
-//! line begins with `probe: `. With the option `symbols=FILE` it counts the executions of functions
-//! instead (`starts`). Unsafe, because it is called from C.
+//! The plugin asks for the version of the API that `HYPERTRACE_PROBE_API` names, so that one library is
+//! enough for all releases of QEMU. It prints facts of the first instructions only, and counts of all
+//! instructions. Each line begins with `probe: `. With the option `symbols=FILE`, the plugin counts the
+//! executions of functions instead (`starts`). Unsafe, because QEMU calls the plugin from C.
 #![allow(unsafe_code)]
 
 mod starts;
@@ -14,9 +14,9 @@ use std::error::Error;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Environment variable with the version to ask for.
+/// Environment variable with the version of the API to ask for.
 const API: &str = "HYPERTRACE_PROBE_API";
-/// Instructions, executions and accesses that are printed.
+/// Number of instructions, of executions and of accesses that are printed.
 const PRINTED: u64 = 16;
 
 /// Counters, with their names in the last line.
@@ -33,17 +33,17 @@ static COUNTS: [(&str, AtomicU64); 9] = [
 ];
 
 thread_local! {
-    /// The registers of this thread's vCPU.
+    /// Registers of this thread's vCPU.
     static REGISTERS: RefCell<Option<Registers>> = const { RefCell::new(None) };
 }
 
-/// Counts one. Returns true if it is among the first.
+/// Adds 1 to a counter. Returns true for the counter's first [`PRINTED`] calls.
 fn count(name: &str) -> bool {
     let counter = COUNTS.iter().find(|(known, _)| *known == name);
     counter.is_some_and(|(_, count)| count.fetch_add(1, Relaxed) < PRINTED)
 }
 
-/// The library, which asks for the version that is wanted.
+/// Returns the library, which asks for the version in the environment.
 fn any() -> Library {
     let first = std::env::var(API).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     Library { file: "libhypertrace_qemu_probe.so", first, last: c_int::MAX, emulators: "any" }
@@ -120,13 +120,13 @@ impl Events for Probe {
     fn ended() {
         let counts = COUNTS.iter().map(|(name, count)| format!(" {name} {}", count.load(Relaxed)));
         let line = format!("probe: end{}\n", counts.collect::<String>());
-        // By QEMU's log too, which `-d plugin` shows.
+        // The line also goes to QEMU's log, which `-d plugin` shows.
         eprint!("{line}");
         log(&line.replace("probe", "logged"));
     }
 }
 
-/// Reads registers of this thread's vCPU. `None` if it has one of them not.
+/// Reads registers of this thread's vCPU. Returns `None` if the vCPU lacks one of these registers.
 fn read<const N: usize>(names: [&str; N]) -> Option<[u64; N]> {
     REGISTERS.with_borrow_mut(|registers| {
         let registers = registers.as_mut()?;

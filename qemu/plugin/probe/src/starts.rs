@@ -1,7 +1,8 @@
-//! Executions of the first instruction of each function of a guest: by a call, or otherwise.
+//! Counts of executions of the first instruction of each function of a guest: by a call, or otherwise.
 //!
-//! This is a slow and simple count, beside which the fast one of a function trace is held. A function that the same call
-//! reaches after an interrupt counts as reached otherwise: the guest has executed other code between.
+//! This count is slow and simple: tests compare the fast count of a function trace with it. If an interrupt
+//! comes between a call and the function's first instruction, then the function counts as reached otherwise,
+//! because the guest has executed other code meanwhile.
 
 use hypertrace_functions::decode::{Architecture, InstructionKind, decode};
 use hypertrace_functions::symbols::{Source, Symbols};
@@ -12,9 +13,9 @@ use std::ffi::{c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The guest's instructions.
+/// Architecture of the guest's instructions.
 static ARCHITECTURE: OnceLock<Architecture> = OnceLock::new();
-/// Functions by address, and their executions.
+/// Functions, sorted by address, and the counts of their executions.
 static FUNCTIONS: OnceLock<Vec<Function>> = OnceLock::new();
 
 struct Function {
@@ -24,11 +25,11 @@ struct Function {
 }
 
 thread_local! {
-    /// The last instruction of this thread's vCPU was a call.
+    /// Whether the last instruction of this thread's vCPU was a call.
     static CALLS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Installs the counts of the functions in this file.
+/// Installs the counts of the functions in this file of symbols.
 pub fn install(qemu: &Qemu, symbols: &str) -> Result<(), Box<dyn Error>> {
     let architecture = match qemu.target.as_str() {
         "x86_64" => Architecture::X86_64,
@@ -59,7 +60,7 @@ impl Events for Starts {
                     let function = std::ptr::from_ref(&functions[at]);
                     instruction.on_execution(Reads::Nothing, starts, function as u64);
                 }
-                // A call begins a block.
+                // A call ends its block, so the called instruction begins a block.
                 Err(_) if index == 0 => instruction.on_execution(Reads::Nothing, continues, 0),
                 Err(_) => {}
             }
@@ -83,7 +84,7 @@ fn is_call(instruction: &Instruction<'_>) -> bool {
     let Some(&architecture) = ARCHITECTURE.get() else { return false };
     let address = instruction.address();
     let found = instruction.with_bytes(|bytes| decode(architecture, bytes, address));
-    // A call of a place ahead is one of a function on AArch64; on x86-64 it has another purpose.
+    // On AArch64, a call of a place ahead calls a function; on x86-64, such a call has another purpose.
     let is_ahead = architecture == Architecture::Aarch64;
     found.is_some_and(|found| {
         found.kind.is_call() || is_ahead && found.kind == InstructionKind::CallAhead
@@ -99,7 +100,7 @@ extern "C" fn continues(_: c_uint, _: *mut c_void) {
 }
 
 extern "C" fn starts(_: c_uint, function: *mut c_void) {
-    // SAFETY: `translated` has given it, and functions live as long as the process.
+    // SAFETY: `translated` has given this pointer, and functions live as long as the process.
     let function = unsafe { &*function.cast::<Function>() };
     let counter = if CALLS.replace(false) { &function.by_call } else { &function.otherwise };
     counter.fetch_add(1, Relaxed);

@@ -6,10 +6,11 @@
 use super::symbol::Symbol;
 use std::ffi::{c_uint, c_void};
 
-/// Called after an access: vCPU, the access, its guest address, the word of the registration.
+/// Function called after an access, with the vCPU, the access, the access's guest address and the
+/// registration's word.
 pub type AccessCallback = extern "C" fn(c_uint, Access, u64, *mut c_void);
 
-/// Accesses for which a callback is called (`qemu_plugin_mem_rw`).
+/// Kind of accesses for which QEMU calls a callback (`qemu_plugin_mem_rw`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Accesses {
@@ -19,7 +20,7 @@ pub enum Accesses {
     Stores = 2,
 }
 
-/// An access, for as long as its callback lasts (`qemu_plugin_meminfo_t`).
+/// An access (`qemu_plugin_meminfo_t`), valid while its callback runs.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Access(u32);
@@ -36,7 +37,7 @@ unsafe extern "C" {
     fn qemu_plugin_mem_is_store(access: Access) -> bool;
 }
 
-/// Of API 4 and later.
+/// Function of API 4 and later.
 static GET_VALUE: Symbol = Symbol::new(c"qemu_plugin_mem_get_value");
 
 impl Access {
@@ -46,17 +47,18 @@ impl Access {
         unsafe { qemu_plugin_mem_is_store(self) }
     }
 
-    /// Returns the value that was loaded or stored. `None` if it has more than 64 bits, or before
-    /// API 4. Only in the callback of this access.
+    /// Returns the value that was loaded or stored. `None` if the value has more than 64 bits, or before API
+    /// 4. May be called in this access's callback only.
     pub fn value(self) -> Option<u64> {
         let function = GET_VALUE.find()?;
-        // SAFETY: its type in all versions that have it. It reads what QEMU keeps for the thread.
+        // SAFETY: the function has this type in all versions that have the function. It reads what QEMU keeps
+        // for the thread.
         let value = unsafe {
             let function: extern "C" fn(Access) -> Value = std::mem::transmute(function);
             function(self)
         };
         let bits = 8u32.checked_shl(value.kind).filter(|&bits| bits <= 64)?;
-        // The other bits are undefined.
+        // The bits beyond the access's size are undefined.
         Some(value.data[0] & (u64::MAX >> (64 - bits)))
     }
 }

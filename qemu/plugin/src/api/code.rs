@@ -8,25 +8,25 @@ use super::{COPIES, served};
 use std::ffi::{c_uint, c_void};
 use std::marker::PhantomData;
 
-/// A block that is being translated.
+/// A block that QEMU is translating.
 #[repr(C)]
 pub(super) struct Tb([u8; 0]);
 
-/// One of its instructions.
+/// An instruction of a block.
 #[repr(C)]
 struct Insn([u8; 0]);
 
-/// Registers that a callback looks at (`qemu_plugin_cb_flags`).
+/// Registers that a callback reads (`qemu_plugin_cb_flags`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reads {
-    /// None.
+    /// No register.
     Nothing = 0,
-    /// Any. QEMU has their values in memory before the callback, which costs time.
+    /// Any register. QEMU stores the registers' values to memory before the callback, which costs time.
     Registers = 1,
 }
 
-/// Called before an instruction is executed: vCPU, the word of the registration.
+/// Function called before an instruction is executed, with the vCPU and the registration's word.
 pub type ExecCallback = extern "C" fn(c_uint, *mut c_void);
 
 unsafe extern "C" {
@@ -45,14 +45,14 @@ unsafe extern "C" {
     );
     fn qemu_plugin_tb_n_insns(tb: *const Tb) -> usize;
     fn qemu_plugin_tb_get_insn(tb: *const Tb, index: usize) -> *mut Insn;
-    // Which of its two types it has is known once QEMU has passed its version.
+    // This function has one of two types. Which one is known once QEMU has passed its version.
     fn qemu_plugin_insn_data();
     fn qemu_plugin_insn_size(insn: *const Insn) -> usize;
     fn qemu_plugin_insn_vaddr(insn: *const Insn) -> u64;
     fn qemu_plugin_insn_haddr(insn: *const Insn) -> *const u8;
 }
 
-/// A block that is being translated, for as long as the callback lasts.
+/// A block that QEMU is translating, valid while the callback runs.
 #[derive(Debug)]
 pub struct Block(*mut Tb);
 
@@ -68,7 +68,7 @@ impl Block {
         // SAFETY: `new`'s promise.
         let count = unsafe { qemu_plugin_tb_n_insns(self.0) };
         (0..count).map(|index| Instruction {
-            // SAFETY: as above; there are so many.
+            // SAFETY: as above; `index` is less than the number of instructions.
             insn: unsafe { qemu_plugin_tb_get_insn(self.0, index) },
             block: PhantomData,
         })
@@ -82,7 +82,7 @@ pub struct Instruction<'a> {
     block: PhantomData<&'a Block>,
 }
 
-/// Bytes of the longest one, and one more than x86-64 allows.
+/// Maximum size of an instruction in bytes, one more than x86-64 allows.
 const LONGEST: usize = 16;
 
 impl Instruction<'_> {
@@ -92,14 +92,13 @@ impl Instruction<'_> {
         unsafe { qemu_plugin_insn_size(self.insn) }
     }
 
-    /// Gives its bytes to `look`.
+    /// Calls `look` with the instruction's bytes.
     pub fn with_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
         let mut copy = [0u8; LONGEST];
         let len = self.size().min(LONGEST);
         let data = qemu_plugin_insn_data as *const ();
-        // SAFETY: the function has the first type in the API before 3, and the
-        // second from then on. It gives, or copies, as many bytes as
-        // `qemu_plugin_insn_size` says.
+        // SAFETY: the function has the first type in the API before 3, and the second from then on. The
+        // function gives, or copies, as many bytes as `qemu_plugin_insn_size` says.
         unsafe {
             if served() < COPIES {
                 let data: extern "C" fn(*const Insn) -> *const u8 = std::mem::transmute(data);
@@ -122,31 +121,32 @@ impl Instruction<'_> {
         unsafe { qemu_plugin_insn_vaddr(self.insn) }
     }
 
-    /// Returns the address of its code in QEMU's own memory.
+    /// Returns the address of the instruction's code in QEMU's own memory.
     pub fn host_address(&self) -> Option<u64> {
         // SAFETY: as above.
         let at = unsafe { qemu_plugin_insn_haddr(self.insn) };
         (!at.is_null()).then_some(at as u64)
     }
 
-    /// Returns the difference between QEMU's address and the guest's.
+    /// Returns QEMU's address of the instruction minus the guest's.
     pub fn guest_base(&self) -> Option<u64> {
         Some(self.host_address()?.wrapping_sub(self.address()))
     }
 
-    /// Returns QEMU's own pointer.
+    /// Returns QEMU's pointer to the instruction.
     pub(super) fn pointer(&self) -> *mut c_void {
         self.insn.cast()
     }
 
-    /// Registers `callback`, which is called with `word` after each of its accesses to memory of this kind.
+    /// Registers `callback`, which QEMU calls with `word` after each access of this kind that the instruction
+    /// makes.
     pub fn on_access(&self, accesses: Accesses, reads: Reads, callback: AccessCallback, word: u64) {
         let word = word as *mut c_void;
-        // SAFETY: as above; the word is a number to all but the callback.
+        // SAFETY: as above; only the callback takes the word for anything but a number.
         unsafe { qemu_plugin_register_vcpu_mem_cb(self.insn, callback, reads, accesses, word) };
     }
 
-    /// Registers `callback`, which is called with `word` before it is executed.
+    /// Registers `callback`, which QEMU calls with `word` before each execution of the instruction.
     pub fn on_execution(&self, reads: Reads, callback: ExecCallback, word: u64) {
         // SAFETY: as above.
         unsafe {

@@ -1,9 +1,9 @@
-//! Events that QEMU calls a plugin for, and their registration.
+//! Events for which QEMU calls a plugin, and their registration.
 //!
-//! Each callback has two forms. Before API 7 it gets the plugin's number first. From
-//! 7 on it gets a word last, which is given when it is registered; no callback
-//! here needs it. Callbacks of single instructions ([`Instruction`](super::Instruction))
-//! have the same form in all versions.
+//! Each callback has two forms. Before API 7, a callback gets the plugin's number as its first argument. From
+//! API 7 on, a callback gets a word as its last argument, which the plugin gives when it registers the
+//! callback; no callback here needs that word. Callbacks of single instructions
+//! ([`Instruction`](super::Instruction)) have the same form in all versions.
 //!
 //! Unsafe, because these are C functions.
 #![allow(unsafe_code)]
@@ -14,33 +14,34 @@ use std::ffi::{c_uint, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 
-/// Callbacks of a plugin. QEMU calls those that are registered.
+/// Callbacks of a plugin. QEMU calls only the registered ones.
 pub trait Events: 'static {
-    /// A block is being translated; its instructions can be instrumented.
+    /// QEMU translates a block, whose instructions can be instrumented.
     fn translated(_: &Block) {}
-    /// This vCPU begins. Called on its thread; before API 2 on the thread that makes it.
+    /// This vCPU begins. QEMU calls this on the vCPU's thread; before API 2, on the thread that makes the
+    /// vCPU.
     fn vcpu_started(_vcpu: c_uint) {}
-    /// This vCPU has nothing to do: it waits for an interrupt. Whole machines only.
+    /// This vCPU has nothing to do and waits for an interrupt. In whole machines only.
     fn vcpu_idle(_vcpu: c_uint) {}
     /// This vCPU continues after it had nothing to do.
     fn vcpu_resumed(_vcpu: c_uint) {}
-    /// This vCPU ends. Called on its thread.
+    /// This vCPU ends. QEMU calls this on the vCPU's thread.
     fn vcpu_ended(_vcpu: c_uint) {}
-    /// All translated blocks are dropped, with their callbacks. No vCPU runs.
+    /// QEMU drops all translated blocks, with their callbacks. No vCPU runs.
     fn flushed() {}
     /// QEMU ends. vCPUs may still run.
     fn ended() {}
 }
 
 unsafe extern "C" {
-    // Which of its two types each has is known once QEMU has passed its version.
+    // Each function has one of two types. Which one is known once QEMU has passed its version.
     fn qemu_plugin_register_vcpu_tb_trans_cb();
     fn qemu_plugin_register_vcpu_init_cb();
     fn qemu_plugin_register_vcpu_idle_cb();
     fn qemu_plugin_register_vcpu_resume_cb();
     fn qemu_plugin_register_vcpu_exit_cb();
     fn qemu_plugin_register_flush_cb();
-    // This one has taken a word in all versions: only its callback has two types.
+    // This function takes a word in all versions: only its callback has two types.
     fn qemu_plugin_register_atexit_cb(id: Id, callback: *const c_void, word: *mut c_void);
 }
 

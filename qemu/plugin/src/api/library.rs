@@ -1,6 +1,6 @@
 //! The libraries that QEMU loads, and what each does when it is loaded, installed and unloaded.
 //!
-//! Unsafe, because it is called from C, with what C has.
+//! Unsafe, because QEMU and the dynamic loader call it from C, with pointers.
 #![allow(unsafe_code)]
 
 use super::symbol::Symbol;
@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Function that installs a plugin in a QEMU, with the options of its command line.
 pub type Install = fn(&Qemu, &[&[u8]]) -> Result<(), Box<dyn Error>>;
 
-/// The newest version of a QEMU, which the library does not know.
+/// The newest version of the API that a QEMU serves is one that the library does not know.
 #[derive(Debug, thiserror::Error)]
 #[error("this QEMU has plugin API {0}; {1}")]
 struct UnknownVersion(c_int, Library);
 
-/// A shared object with the plugin, for the QEMU that serve some versions of the API.
+/// A shared object with the plugin, for each QEMU that serves some of these versions of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Library {
     /// File name.
     pub file: &'static str,
-    /// The oldest version of the API that it knows.
+    /// Oldest version of the API that the library knows.
     pub first: c_int,
-    /// The newest.
+    /// Newest version of the API that the library knows.
     pub last: c_int,
     /// Versions of QEMU that have these versions of the API.
     pub emulators: &'static str,
@@ -41,34 +41,34 @@ pub const TO_6: Library =
 pub const FROM_7: Library =
     Library { file: "libhypertrace_qemu_plugin_7.so", first: 7, last: 7, emulators: "11.1" };
 
-/// Of API 2 and later.
+/// Function of API 2 and later.
 static SCOREBOARD_NEW: Symbol = Symbol::new(c"qemu_plugin_scoreboard_new");
 
-/// QEMU called `qemu_plugin_install`.
+/// Whether QEMU has called `qemu_plugin_install`.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 impl Library {
-    /// Returns true if it knows this version of the API.
+    /// Returns true if the library knows this version of the API.
     pub fn knows(&self, version: c_int) -> bool {
         (self.first..=self.last).contains(&version)
     }
 
-    /// Returns the version to ask QEMU for, when the library is loaded: QEMU reads it before
-    /// it calls anything, and refuses what it does not serve.
+    /// Returns the version to ask QEMU for, when the library is loaded: QEMU reads that version before it
+    /// calls anything, and refuses a version that it does not serve.
     pub fn asks_for(&self) -> c_int {
         if self.first > 1 {
             return self.first;
         }
-        // API 2 came with scoreboards. No QEMU serves both 1 and 2, and those that serve
-        // 3 to 6 serve 2.
+        // API 2 came with scoreboards. No QEMU serves both API 1 and 2, and each QEMU that serves one of API
+        // 3 to 6 serves API 2.
         if SCOREBOARD_NEW.find().is_none() { 1 } else { 2 }
     }
 
-    /// Does what QEMU calls `qemu_plugin_install` for: checks the version, and installs the
-    /// plugin. Returns what that function returns; an error is reported on stderr.
+    /// Checks the version and installs the plugin, for `qemu_plugin_install`. Returns the value that
+    /// `qemu_plugin_install` is to return. Reports an error on stderr.
     ///
     /// # Safety
-    /// The last four arguments are those of the call of `qemu_plugin_install` that runs.
+    /// The last four arguments are those of the running call of `qemu_plugin_install`.
     pub unsafe fn install(
         &self,
         plugin: Install,
@@ -94,7 +94,7 @@ impl Library {
                 say(format_args!("hypertrace plugin: {}", with_causes(&*why)));
                 1
             }
-            // The panic has been reported already.
+            // The panic handler has reported the panic already.
             Err(_) => 1,
         }
     }
@@ -103,15 +103,15 @@ impl Library {
         if self.knows(version) { Ok(()) } else { Err(UnknownVersion(version, *self)) }
     }
 
-    /// Reports that QEMU unloads the library, and has refused it before, because of the version
-    /// that it asks for: QEMU's own message names versions of an API, and no remedy.
+    /// Reports a refusal, if QEMU unloads the library without having called it: QEMU does not serve the
+    /// version that the library asks for. QEMU's own message names versions of an API, and no remedy.
     pub fn unloaded(&self) {
         if !ASKED.load(Relaxed) {
             say(format_args!("hypertrace plugin: {}", Refused(self)));
         }
     }
 
-    /// Returns the library for other QEMU.
+    /// Returns the library for the other releases of QEMU.
     fn other(&self) -> Library {
         if *self == FROM_7 { TO_6 } else { FROM_7 }
     }
@@ -124,7 +124,7 @@ impl fmt::Display for Library {
     }
 }
 
-/// The emulators that a library is for.
+/// Formats the emulators that a library is for.
 struct Emulators<'a>(&'a Library);
 
 impl fmt::Display for Emulators<'_> {
@@ -138,7 +138,7 @@ impl fmt::Display for Emulators<'_> {
     }
 }
 
-/// Message about a QEMU that refuses a library, with the library that it needs.
+/// Message about a QEMU that refuses a library, with the library that this QEMU needs.
 struct Refused<'a>(&'a Library);
 
 impl fmt::Display for Refused<'_> {
@@ -149,11 +149,11 @@ impl fmt::Display for Refused<'_> {
     }
 }
 
-/// Defines what QEMU and the dynamic loader need of a shared object: the version that it
-/// asks for, the function that QEMU calls to install it, and the loader's calls.
+/// Defines what QEMU and the dynamic loader need in a shared object: the version that the shared object asks
+/// for, the function that QEMU calls to install the plugin, and the functions that the loader calls.
 ///
-/// The first argument is its [`Library`], the second an [`Install`]. The caller has to allow
-/// unsafe code.
+/// The first argument is the shared object's [`Library`], the second an [`Install`]. The crate that uses the
+/// macro has to allow unsafe code.
 #[macro_export]
 macro_rules! library {
     ($library:expr, $install:path) => {
@@ -163,7 +163,7 @@ macro_rules! library {
         pub static qemu_plugin_version: std::sync::atomic::AtomicI32 =
             std::sync::atomic::AtomicI32::new(0);
 
-        /// Run by the dynamic loader, before QEMU looks at `qemu_plugin_version`.
+        /// Function that the dynamic loader runs before QEMU looks at `qemu_plugin_version`.
         #[used]
         #[unsafe(link_section = ".init_array")]
         static LOADED: extern "C" fn() = {
@@ -174,7 +174,7 @@ macro_rules! library {
             loaded
         };
 
-        /// Run by the dynamic loader at the end.
+        /// Function that the dynamic loader runs at the end.
         #[used]
         #[unsafe(link_section = ".fini_array")]
         static UNLOADED: extern "C" fn() = {
@@ -184,10 +184,10 @@ macro_rules! library {
             unloaded
         };
 
-        /// Installs the plugin: QEMU calls this first.
+        /// Installs the plugin. QEMU calls this function first.
         ///
         /// # Safety
-        /// For QEMU to call: the arguments are as its API says.
+        /// For QEMU to call: the arguments are as QEMU's API says.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn qemu_plugin_install(
             id: $crate::api::Id,

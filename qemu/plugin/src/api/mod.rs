@@ -1,8 +1,8 @@
-//! Declarations of the used part of QEMU's plugin API. They are here because no
-//! header of it is packaged. QEMU's documentation describes it: "QEMU TCG
-//! Plugins", <https://www.qemu.org/docs/master/devel/tcg-plugins.html>.
+//! Declarations of the used part of QEMU's plugin API, because no package has a header of this API. QEMU's
+//! documentation describes the API: "QEMU TCG Plugins",
+//! <https://www.qemu.org/docs/master/devel/tcg-plugins.html>.
 //!
-//! Differences between its versions, in the part that is used here:
+//! Differences between the API's versions, in the part that is used here:
 //!
 //! | API | QEMU | |
 //! |---|---|---|
@@ -14,10 +14,10 @@
 //! | 6 | 11.0 | |
 //! | 7 | 11.1 | callbacks get a word of the plugin's, and no number of the plugin |
 //!
-//! A QEMU serves a range of versions and refuses a plugin that asks for another
-//! one. 2 to 6 are served together; 7 is served alone. No symbol is in 7 and not
-//! in 6, so a plugin cannot detect 7 when it is loaded: there are two libraries
-//! ([`Library`]), each with one of the forms of all callbacks.
+//! Each QEMU serves a range of versions and refuses a plugin that asks for another version. Versions 2 to 6
+//! are served together; version 7 is served alone. Version 7 has no symbol that version 6 lacks, so a plugin
+//! cannot detect version 7 when it is loaded. So there are two libraries ([`Library`]), each with one form of
+//! all callbacks.
 //!
 //! ```text
 //! library   the two libraries, and what each does when it is loaded
@@ -53,9 +53,9 @@ pub use scoreboard::Scoreboard;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-/// From this on, `qemu_plugin_insn_data` copies.
+/// First version of the API in which `qemu_plugin_insn_data` copies the bytes.
 const COPIES: c_int = 3;
-/// From this on, callbacks get a word last in place of the plugin's number first.
+/// First version of the API in which callbacks get a word last, in place of the plugin's number first.
 const WORDS: c_int = 7;
 
 /// A plugin's number.
@@ -69,14 +69,14 @@ pub struct Info {
     min_version: c_int,
     version: c_int,
     system_emulation: bool,
-    // More follows, which only system emulation has.
+    // More fields follow, which only system emulation has.
 }
 
 unsafe extern "C" {
     fn qemu_plugin_outs(text: *const c_char);
 }
 
-/// The newest version that the QEMU serves which has loaded this.
+/// Newest version of the API that the QEMU serves which has loaded this library.
 static SERVED: AtomicI32 = AtomicI32::new(1);
 
 fn served() -> c_int {
@@ -89,18 +89,18 @@ pub struct Qemu {
     id: Id,
     /// Architecture of the guest, as in the emulator's name.
     pub target: String,
-    /// True if it emulates a whole machine, false for QEMU's user mode.
+    /// Whether QEMU emulates a whole machine; false for QEMU's user mode.
     pub is_machine: bool,
-    /// The newest version of the API that it serves.
+    /// Newest version of the API that QEMU serves.
     pub version: c_int,
 }
 
 impl Qemu {
-    /// Takes what QEMU passed to `qemu_plugin_install`. The API's newest version that it
-    /// serves is used from then on.
+    /// Takes what QEMU passed to `qemu_plugin_install`. From then on, this library uses the newest version of
+    /// the API that QEMU serves.
     ///
     /// # Safety
-    /// Both are of the call of `qemu_plugin_install` that runs.
+    /// Both arguments are those of the running call of `qemu_plugin_install`.
     pub unsafe fn new(id: Id, info: *const Info) -> Qemu {
         // SAFETY: the caller's promise; the name is a C string.
         let (info, target) = unsafe { (&*info, CStr::from_ptr((*info).target_name)) };

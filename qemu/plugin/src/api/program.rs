@@ -1,4 +1,4 @@
-//! The program that QEMU's user mode emulates. Its functions are of API 1, but not in QEMU before 7.1.
+//! The program that QEMU's user mode emulates. API 1 has these functions, but QEMU before 7.1 does not.
 //!
 //! Unsafe, because these are C functions.
 #![allow(unsafe_code)]
@@ -11,10 +11,12 @@ use std::path::PathBuf;
 static PATH: Symbol = Symbol::new(c"qemu_plugin_path_to_binary");
 static START_CODE: Symbol = Symbol::new(c"qemu_plugin_start_code");
 
-/// Returns the program's path, and the address of its first code; `None` in a whole machine. Only in a callback of a vCPU.
+/// Returns the program's path, and the address of its first code; `None` in a whole machine. May be called
+/// only in a callback of a vCPU.
 pub fn program() -> Option<(PathBuf, u64)> {
     let (path, start) = (PATH.find()?, START_CODE.find()?);
-    // SAFETY: the types of both in all versions. The text is a copy that lives as long as the process.
+    // SAFETY: both functions have these types in all versions. The text is a copy that lives as long as the
+    // process.
     unsafe {
         let path: extern "C" fn() -> *const c_char = std::mem::transmute(path);
         let start: extern "C" fn() -> u64 = std::mem::transmute(start);

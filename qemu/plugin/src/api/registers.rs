@@ -1,7 +1,7 @@
 //! Registers of a vCPU.
 //!
-//! QEMU passes them in arrays of glib's, whose functions are looked up as QEMU's are: QEMU is
-//! linked to glib, this library is not.
+//! QEMU passes the registers in arrays of glib. This library looks up glib's functions as it does QEMU's,
+//! because QEMU is linked to glib, and this library is not.
 //!
 //! Unsafe, because these are C functions.
 #![allow(unsafe_code)]
@@ -10,15 +10,15 @@ use super::symbol::Symbol;
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::mem::transmute;
 
-/// `GArray` and `GByteArray`: what is public of both.
+/// The public part of `GArray` and of `GByteArray`.
 #[repr(C)]
 struct Array {
     data: *mut u8,
     len: c_uint,
 }
 
-/// `qemu_plugin_reg_descriptor`: the part that all versions have. API 4 has a third word, API 7 a
-/// fourth one, so the elements' size has to be asked for.
+/// `qemu_plugin_reg_descriptor`: the part that all versions have. API 4 has a third word, API 7 a fourth one,
+/// so glib has to be asked for the elements' size.
 #[repr(C)]
 struct Descriptor {
     handle: *mut c_void,
@@ -33,7 +33,7 @@ static BYTES_NEW: Symbol = Symbol::new(c"g_byte_array_new");
 static BYTES_FREE: Symbol = Symbol::new(c"g_byte_array_free");
 static BYTES_SET_SIZE: Symbol = Symbol::new(c"g_byte_array_set_size");
 
-/// Registers of a vCPU, by name. Belongs to the thread of that vCPU.
+/// Registers of a vCPU, by name. Only the thread of that vCPU may use them.
 #[derive(Debug)]
 pub struct Registers {
     all: Vec<(String, Register)>,
@@ -41,13 +41,13 @@ pub struct Registers {
     buffer: *mut c_void,
 }
 
-/// A register, of all vCPUs of its kind.
+/// A register, which all vCPUs of the same kind have.
 #[derive(Clone, Copy, Debug)]
 pub struct Register(*mut c_void);
 
 impl Registers {
-    /// Lists the registers of the vCPU that calls. For [`Events::vcpu_started`] and later
-    /// callbacks of that vCPU. `None` before API 2.
+    /// Lists the registers of the vCPU whose thread calls. May be called in [`Events::vcpu_started`] and
+    /// later callbacks of that vCPU. `None` before API 2.
     ///
     /// [`Events::vcpu_started`]: super::Events::vcpu_started
     pub fn list() -> Option<Registers> {
@@ -71,8 +71,8 @@ impl Registers {
             return None;
         }
         let step = element_size(array) as usize;
-        // SAFETY: an array of `len` elements of that size, which begin with a descriptor's
-        // words; the names are constants of QEMU's.
+        // SAFETY: the array has `len` elements of that size, which begin with a descriptor's words; the names
+        // are constants of QEMU.
         let all = unsafe {
             let Array { data, len } = array.read();
             let elements = (0..len as usize).map(|index| data.add(index * step));
@@ -93,13 +93,13 @@ impl Registers {
         self.all.iter().find(|(known, _)| known == name).map(|&(_, register)| register)
     }
 
-    /// Reads a register: its lowest 64 bits. For callbacks of this vCPU that are registered with
-    /// [`Reads::Registers`](super::Reads::Registers), and while it translates a block: then for
-    /// registers that only control code changes, as x86's segments.
+    /// Reads the lowest 64 bits of a register. May be called in callbacks of this vCPU that are registered
+    /// with [`Reads::Registers`](super::Reads::Registers). While this vCPU translates a block, only registers
+    /// that control code alone changes, such as x86's segments, have their right values.
     pub fn read(&mut self, register: Register) -> Option<u64> {
         let (read, set_size) = (READ_REGISTER.find()?, BYTES_SET_SIZE.find()?);
-        // SAFETY: as in `list`. The type of the first one's result differs between versions, and
-        // it is not used: the function appends to the buffer, which is empty before.
+        // SAFETY: as in `list`. The type of `read`'s result differs between versions, and the result is not
+        // used: `read` appends to the buffer, which is empty before.
         unsafe {
             let set_size: extern "C" fn(*mut c_void, c_uint) -> *mut c_void = transmute(set_size);
             let read: extern "C" fn(*mut c_void, *mut c_void) = transmute(read);
@@ -112,7 +112,7 @@ impl Registers {
                 return None;
             }
             std::ptr::copy_nonoverlapping(data, bytes.as_mut_ptr(), count);
-            // In the guest's order, which is little-endian on both targets.
+            // The bytes are in the guest's order, which is little-endian on both targets.
             Some(u64::from_le_bytes(bytes))
         }
     }

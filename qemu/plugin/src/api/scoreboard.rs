@@ -1,4 +1,4 @@
-//! Numbers of vCPUs to which instructions add, without a callback. Of API 2 and later.
+//! Numbers of vCPUs to which instructions add, without a callback. They exist from API 2 on.
 //!
 //! Unsafe, because these are C functions.
 #![allow(unsafe_code)]
@@ -23,21 +23,21 @@ static NEW: Symbol = Symbol::new(c"qemu_plugin_scoreboard_new");
 static FIND: Symbol = Symbol::new(c"qemu_plugin_scoreboard_find");
 static INLINE: Symbol = Symbol::new(c"qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu");
 
-/// Some numbers for each vCPU, which are 0 at first.
+/// A fixed count of numbers for each vCPU, all 0 at first.
 #[derive(Debug)]
 pub struct Scoreboard {
-    /// Lives as long as the process.
+    /// QEMU's scoreboard, which lives as long as the process.
     pointer: *mut c_void,
     numbers: usize,
 }
 
-// SAFETY: QEMU's functions take it on any thread.
+// SAFETY: QEMU's functions take a scoreboard on any thread.
 unsafe impl Send for Scoreboard {}
 // SAFETY: as above; `number`'s callers have a vCPU each.
 unsafe impl Sync for Scoreboard {}
 
 impl Scoreboard {
-    /// Makes one with so many numbers for each vCPU. `None` before API 2.
+    /// Makes a scoreboard with this count of numbers for each vCPU. `None` before API 2.
     pub fn new(numbers: usize) -> Option<Scoreboard> {
         FIND.find().and(INLINE.find())?;
         // SAFETY: its type in all versions that have it.
@@ -60,8 +60,8 @@ impl Scoreboard {
         if index >= self.numbers {
             return None;
         }
-        // SAFETY: its type in all versions that have it. The element stays where it is while a vCPU runs, and only code
-        // of this vCPU uses it.
+        // SAFETY: its type in all versions that have it. The element stays where it is while a vCPU runs, and
+        // only code of this vCPU uses the element.
         unsafe {
             let find: extern "C" fn(*mut c_void, c_uint) -> *mut u64 = transmute(FIND.find()?);
             let numbers = find(self.pointer, vcpu);

@@ -7,26 +7,26 @@ use hypertrace_abi::ring::ClientMemory;
 use hypertrace_segment::{Bell, LocalPages, LockFile, Mapping, Segment, SegmentError};
 use std::path::Path;
 
-/// Programs that are emulated have QEMU's descriptors, and many expect theirs
-/// to begin at 3: the plugin's goes out of their way, below the usual limit of 1,024.
+/// Number of the plugin's descriptor. An emulated program shares QEMU's descriptors, and many programs expect
+/// their own ones to begin at 3, so the plugin's is out of their way, below the usual limit of 1,024.
 const DESCRIPTOR: i32 = 960;
 
 /// A segment, mapped as long as the process lives.
 pub struct Attached {
     /// Page L and the bells.
     pub local: LocalPages<'static>,
-    /// The locks of its clients.
+    /// Locks of the segment's clients.
     pub lock: LockFile,
     clients: Box<[ClientMemory<'static>]>,
     geometry: Geometry,
     /// The clock epoch, from the config page.
     pub epoch: u64,
-    /// Clients below it are relays.
+    /// Number of relays. Clients with lower numbers than this are relays.
     pub relays: u32,
-    /// Offset of the first client's registers.
+    /// Offset of the first client's registers in the file.
     registers: u64,
     mapping: &'static Mapping,
-    /// A bell for each relay.
+    /// Bells of the relays.
     pub bells: Box<[Bell<'static>]>,
 }
 
@@ -60,8 +60,8 @@ impl Attached {
         self.mapping.address() as u64
     }
 
-    /// Returns whose register is at this offset of the file, if it is one that
-    /// programs lease.
+    /// Returns the client and the register at this offset of the file, if the client is one that programs
+    /// lease.
     #[inline(always)]
     pub fn register_at(&self, offset: u64) -> Option<(u32, u64)> {
         let at = offset.wrapping_sub(self.registers);
@@ -70,7 +70,7 @@ impl Attached {
             .then_some((client as u32, register))
     }
 
-    /// Returns where these words of the plugin's mapping are in the file.
+    /// Returns the file's offset of these words of the plugin's mapping.
     pub fn offset_of(&self, words: &[AtomicU64]) -> u64 {
         (words.as_ptr() as u64).wrapping_sub(self.address())
     }

@@ -4,9 +4,9 @@ use hypertrace_abi::kinds;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 kinds! {
-    /// A counter, with its name in the line.
+    /// A counter, with its name in that line.
     pub enum Counter {
-        /// Marked stores that were found in translated code, each time anew.
+        /// Marked stores that were found in translated code. A store counts again each time it is translated.
         Found => "found",
         /// Marked stores to an address outside of the segment. QEMU 7.2 also calls
         /// back for atomic instructions that follow a marked store which was the
@@ -14,24 +14,24 @@ kinds! {
         Outside => "outside",
         /// Marked stores into the segment where no register of a holder is.
         Unassigned => "unassigned",
-        /// A malformed slot: answered as invalid.
+        /// Malformed slots, which the plugin answered as invalid.
         BadSlot => "bad_slot",
-        /// Points left to the host, since it has triggers on their name.
+        /// Points left to the host, because the host has triggers on their names.
         Triggers => "left_for_triggers",
-        /// Points left to the host: the vCPU has no relay.
+        /// Points left to the host, because the vCPU has no relay.
         NoRelay => "left_no_relay",
-        /// Points left to the host: the relay's ring was full.
+        /// Points left to the host, because the relay's ring was full.
         Full => "left_full",
-        /// Points left to the host, which does not serve, so that it counts.
+        /// Points left to the host, because the host does not serve and has to count them.
         NotServing => "left_not_serving",
-        /// A panic in the plugin. It did nothing more after the first.
+        /// Panics in the plugin. After its first panic, the plugin did nothing more.
         Panics => "panics",
     }
 }
 
 static COUNTS: [AtomicU64; Counter::COUNT] = [const { AtomicU64::new(0) }; Counter::COUNT];
 
-/// Counts one.
+/// Adds 1 to a counter.
 #[cold]
 pub fn count(counter: Counter) {
     COUNTS[counter as usize].fetch_add(1, Relaxed);

@@ -2,15 +2,14 @@
 
 use hypertrace_abi::layout::mark;
 
-/// Bytes of an AArch64 instruction.
+/// Size of an AArch64 instruction in bytes.
 pub const WORD: usize = 4;
 
 /// `movz xzr, #IMMEDIATE`: Arm ARM C6.2, MOVZ, 64-bit, hw 0, Rd 31.
 const AARCH64_MARK: u32 = 0xd280_0000 | (mark::IMMEDIATE as u32) << 5 | 31;
 
-/// Returns true if these bytes are `mov [reg + DISPLACEMENT], reg` of 64 bits:
-/// REX.W, opcode 89, ModRM with mod 10, a SIB byte where rm is 100 (Intel SDM
-/// 2.1.5).
+/// Returns true if these bytes are a 64-bit `mov [reg + DISPLACEMENT], reg`: REX.W, opcode 89, ModRM with mod
+/// 10, and a SIB byte if rm is 100 (Intel SDM 2.1.5).
 pub fn is_x86_64_store(code: &[u8]) -> bool {
     let [rex, 0x89, modrm, rest @ ..] = code else {
         return false;
@@ -21,13 +20,13 @@ pub fn is_x86_64_store(code: &[u8]) -> bool {
         && rest.get(sib..) == Some(&mark::DISPLACEMENT.to_le_bytes())
 }
 
-/// Returns true if this is the instruction that marks the next one.
+/// Returns true if these bytes are the instruction that marks the next instruction as a store to a register.
 pub fn is_aarch64_mark(code: &[u8]) -> bool {
     word(code) == Some(AARCH64_MARK)
 }
 
-/// Returns true if this is a `str` of 64 bits, in any of its addressing modes
-/// (Arm ARM C4.1, loads and stores: size 11, V 0, opc 00).
+/// Returns true if these bytes are a 64-bit `str`, in any of its addressing modes (Arm ARM C4.1, loads and
+/// stores: size 11, V 0, opc 00).
 pub fn is_aarch64_store(code: &[u8]) -> bool {
     let Some(word) = word(code) else {
         return false;
@@ -46,7 +45,7 @@ fn word(code: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    // As GNU as makes them.
+    // The bytes of these instructions are from GNU as.
     #[test]
     fn x86_64_stores() {
         let is = is_x86_64_store;

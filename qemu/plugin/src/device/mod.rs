@@ -1,4 +1,4 @@
-//! The device of programs that are emulated: what QEMU calls, and where its marked stores are.
+//! The device of emulated programs: the callbacks that QEMU calls, and the places of marked stores.
 //!
 //! ```text
 //! translate    marker    the marked stores of a block
@@ -9,7 +9,7 @@
 //!              counts    counters of the plugin
 //! ```
 //!
-//! Unsafe, because it is called from C, with what C has.
+//! Unsafe, because QEMU calls it from C, with pointers.
 #![allow(unsafe_code)]
 
 mod attached;
@@ -34,11 +34,11 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Why the device is not installed.
+/// Reason why the device is not installed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeviceError {
-    // The plugin finds a register by QEMU's own mappings of a program's files, which a machine's
-    // memory is not, and a device model has what the segment would have.
+    // The plugin finds a register by QEMU's own mappings of a program's files. A machine's memory has no such
+    // mappings, and there a device model has what the segment would have.
     #[error(
         "this is qemu-system-{0}: the plugin is for programs under qemu-{0}; a whole machine has \
          the device, and functions=DIR traces its functions"
@@ -65,11 +65,11 @@ struct Plugin {
 }
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
-/// A panic: nothing is done any more.
+/// Whether the plugin has panicked, after which it does nothing any more.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Runs a callback's body. A panic must not unwind into QEMU, nor is a trace
-/// worth a program's life: it continues untraced.
+/// Runs a callback's body. A panic must not unwind into QEMU, and a trace is not worth a program's life:
+/// after a panic, the program continues untraced.
 #[inline(always)]
 fn guarded(body: impl FnOnce(&'static Plugin)) {
     if BROKEN.load(Relaxed) {
@@ -101,8 +101,8 @@ pub(crate) fn install(qemu: &Qemu, target: Target, options: &[&[u8]]) -> Result<
     }
     let segment = Attached::open(&path.ok_or(DeviceError::NoSegment)?)?;
     PLUGIN.set(Plugin { target, segment }).map_err(|_| DeviceError::Twice)?;
-    // SAFETY: the function lives as long as the process: QEMU does not unload an installed
-    // plugin that does not ask for it.
+    // SAFETY: the function lives as long as the process: QEMU does not unload an installed plugin that does
+    // not ask to be unloaded.
     if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
         return Err(DeviceError::Fork);
     }
@@ -113,7 +113,7 @@ extern "C" fn in_child() {
     guarded(|plugin| relay::forget_all(&plugin.segment));
 }
 
-/// The callbacks.
+/// The callbacks of the device.
 pub(crate) struct Device;
 
 impl Events for Device {
@@ -133,8 +133,8 @@ impl Events for Device {
         });
     }
 
-    /// Handles the end of the process. QEMU lets the other vCPUs run again before it calls
-    /// this, so their state must not be touched.
+    /// Handles the end of the process. QEMU lets the other vCPUs run again before it calls this function, so
+    /// their state must not be touched.
     fn ended() {
         guarded(|_| api::log(&(summary(relay::recorded()) + "\n")));
     }
@@ -150,7 +150,7 @@ pub fn marked_stores(target: Target, block: &Block, found: impl FnMut(&Instructi
 
 fn find_x86_64(block: &Block, mut found: impl FnMut(&Instruction<'_>)) {
     for instruction in block.instructions() {
-        // Most are not of this length, which is cheap to ask.
+        // The length is asked first, because this is cheap and most instructions have another length.
         if matches!(instruction.size(), 7 | 8) && instruction.with_bytes(marker::is_x86_64_store) {
             found(&instruction);
         }
@@ -161,7 +161,7 @@ fn find_aarch64(block: &Block, mut found: impl FnMut(&Instruction<'_>)) {
     let mut marked = false;
     for (index, instruction) in block.instructions().enumerate() {
         let is_store = instruction.with_bytes(marker::is_aarch64_store);
-        // A block may begin between the two.
+        // A block may begin between the marker and the store.
         if is_store && (marked || index == 0 && is_mark_before(&instruction)) {
             found(&instruction);
         }
@@ -175,15 +175,15 @@ fn is_mark_before(first: &Instruction<'_>) -> bool {
     let Some(at) = first.host_address() else { return false };
     let mut code = [0u8; marker::WORD];
     if first.address() % PAGE >= BEFORE {
-        // SAFETY: of a page that is being translated, so it is there.
+        // SAFETY: the bytes are in a page that QEMU is translating, so the page is there.
         code = unsafe { (at.wrapping_sub(BEFORE) as *const [u8; marker::WORD]).read() };
         return marker::is_aarch64_mark(&code);
     }
-    // The page before may not be there: let the kernel look. Where it must not,
-    // the store is not found, and the guest asks the host itself.
+    // The page before may not be there, so the kernel has to read it. Where the kernel must not, the store is
+    // not found, and the guest asks the host itself.
     let local = libc::iovec { iov_base: code.as_mut_ptr().cast(), iov_len: code.len() };
     let remote = libc::iovec { iov_base: at.wrapping_sub(BEFORE) as *mut _, iov_len: code.len() };
-    // SAFETY: writes into `code` only; a bad address is an error.
+    // SAFETY: the call writes into `code` only; a bad address is an error.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     read == marker::WORD as isize && marker::is_aarch64_mark(&code)
 }
@@ -195,7 +195,7 @@ fn instrument(instruction: &Instruction<'_>) {
     instruction.on_access(Accesses::Stores, Reads::Nothing, stored, guest_base);
 }
 
-/// Handles a marked store, after it was done.
+/// Handles a marked store after its execution.
 extern "C" fn stored(vcpu: c_uint, _: Access, address: u64, guest_base: *mut c_void) {
     let address = address.wrapping_add(guest_base as u64);
     guarded(|plugin| at_register(plugin, vcpu, address));
@@ -206,7 +206,7 @@ fn at_register(plugin: &'static Plugin, index: c_uint, address: u64) {
     let Some(entry) = Entry::get(&plugin.segment, index) else {
         return count(Counter::NoRelay);
     };
-    // SAFETY: in a callback of this vCPU, on its thread, which has no other reference.
+    // SAFETY: this is a callback of this vCPU, on the vCPU's thread, which has no other reference.
     let vcpu = unsafe { entry.vcpu() };
     store::store(&plugin.segment, vcpu, entry, address);
 }

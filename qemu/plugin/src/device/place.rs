@@ -5,11 +5,11 @@ use crate::mappings::{self, Mapping};
 /// A mapping of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
-    /// Its first address.
+    /// First address of the mapping.
     pub start: u64,
-    /// Its length; 0: no mapping.
+    /// Length of the mapping in bytes; 0: there is no mapping.
     pub len: u64,
-    /// Its offset in the file, in bytes.
+    /// Offset of the mapping in the file, in bytes.
     pub offset: u64,
 }
 
@@ -29,10 +29,9 @@ impl Range {
     }
 }
 
-/// Looks an address up in the text of `/proc/self/maps`: the mapping that it is
-/// in, if that is of the same file as the mapping at `ours`. The kernel's own
-/// name for the file, device and inode, is compared: on some filesystems it is
-/// not what stat(2) returns.
+/// Looks an address up in the text of `/proc/self/maps`. Returns the mapping that contains the address, if
+/// this mapping is of the same file as the mapping at `ours`. Compares the device and inode that the kernel's
+/// list has for the files, because on some filesystems stat(2) returns others.
 pub fn look_up(maps: &[u8], ours: u64, address: u64) -> Option<Range> {
     let file_at = |address| {
         mappings::parse(maps).find_map(|Mapping { start, len, offset, file, .. }| {

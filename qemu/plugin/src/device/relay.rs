@@ -1,8 +1,7 @@
-//! A vCPU's own state: the addresses that it met last, and its relay.
+//! A vCPU's own state: its relay, and the addresses to which it stored last.
 //!
-//! A relay is a client of the segment that no program leases: a ring into which
-//! the plugin writes the points of one vCPU, whichever client made them, as a
-//! VMM's vCPU thread writes them into a host ring.
+//! A relay is a client of the segment that no program leases. The plugin writes the points of one vCPU into
+//! the relay's ring, whichever client made the points, as a VMM's vCPU thread writes points into a host ring.
 //!
 //! Unsafe, because a vCPU is found by its number, and because of memory that the
 //! guest has mapped.
@@ -21,27 +20,25 @@ use std::fs;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, Ordering::Relaxed};
 
-/// vCPUs, that is threads of a program, that can have a relay. Also bounds the
-/// memory that they take.
+/// Maximum number of vCPUs, that is threads of a program, that can have a relay. It also bounds the memory of
+/// the vCPUs' state.
 const VCPUS: usize = 4096;
-/// Most clients of a segment.
+/// Maximum number of clients of a segment.
 const CLIENTS: usize = 1024;
-/// Mappings of the segment that a vCPU remembers.
+/// Number of mappings of the segment that a vCPU remembers.
 const RANGES: usize = 4;
-/// Ticks of the counter between two things that are done in vain: tens of
-/// milliseconds.
+/// Minimum number of the counter's ticks between two attempts that fail: tens of milliseconds.
 const PAUSE: u64 = 1 << 26;
 
 static TABLE: [AtomicPtr<Entry>; VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
-/// Relays that a vCPU of this process has: the file's locks exclude only other
-/// processes.
+/// Whether a vCPU of this process has the relay: the file's locks exclude only other processes.
 static CLAIMED: [AtomicBool; CLIENTS] = [const { AtomicBool::new(false) }; CLIENTS];
 
-/// A vCPU of the table: its own part, and what others read. Never freed; the next vCPU
-/// of its number uses it again.
+/// A vCPU of the table: the state of its own, and the state that other threads read. An entry is never freed;
+/// the next vCPU with the same number uses the entry again.
 pub struct Entry {
     vcpu: UnsafeCell<Vcpu>,
-    /// Points recorded. Stored by the vCPU's own thread.
+    /// Number of recorded points, which only the vCPU's own thread stores.
     pub recorded: AtomicU64,
 }
 
@@ -49,47 +46,46 @@ pub struct Entry {
 // asks of its callers.
 unsafe impl Sync for Entry {}
 
-/// A vCPU's own.
+/// State that only the vCPU's own thread uses.
 pub struct Vcpu {
     segment: &'static Attached,
     index: u32,
     ranges: [Range; RANGES],
-    /// Where the last point was emitted: most come from there again.
+    /// Register by which the last point was emitted: most further points come from the same register.
     pub last: Option<Emitter>,
-    /// When an address was last looked for in vain.
+    /// Time in ticks at which an address was last looked for in vain.
     missed: u64,
     relay: Option<Relay>,
-    /// When there was no relay to be had.
+    /// Time in ticks at which no relay was free.
     refused: u64,
     state: &'static ProducerState,
 }
 
-/// A page of a client's.
+/// A page of a client.
 pub type Page = [AtomicU64; (PAGE / WORD) as usize];
 
 /// A client's register EMIT, as a vCPU has met it.
 #[derive(Clone, Copy)]
 pub struct Emitter {
-    /// QEMU's address of it in the guest's mapping.
+    /// QEMU's address of the register in the guest's mapping.
     pub address: u64,
-    /// The client of the register.
+    /// Client whose register this is.
     pub client: u32,
-    /// Its page G, at the guest's address of it. A load by another address,
-    /// right after the guest's store, would wait until the store is in the
-    /// cache.
+    /// Page G of the client, at the guest's address of that page. A load by another address, right after the
+    /// guest's store, would wait until the store is in the cache.
     pub guest: NonNull<Page>,
-    /// Its page H.
+    /// Page H of the client.
     pub host: &'static Page,
 }
 
-/// A client of the segment that is this vCPU's.
+/// A client of the segment that this vCPU has claimed.
 struct Relay {
     client: u32,
     producer: Producer<'static>,
 }
 
 impl Entry {
-    /// Finds the vCPU of that number; makes it at its first store. `None`: the number
+    /// Finds the vCPU with this number, and makes its entry at its first store. Returns `None` if the number
     /// is too high.
     #[inline(always)]
     pub fn get(segment: &'static Attached, index: u32) -> Option<&'static Entry> {
@@ -97,7 +93,7 @@ impl Entry {
         load(entry).or_else(|| make(segment, index, entry))
     }
 
-    /// Finds the vCPU of that number, if it has stored to a register.
+    /// Finds the vCPU with this number, if this vCPU has stored to a register.
     pub fn find(index: u32) -> Option<&'static Entry> {
         load(TABLE.get(index as usize)?)
     }
@@ -105,9 +101,8 @@ impl Entry {
     /// Returns the vCPU's own part.
     ///
     /// # Safety
-    /// The caller is a callback of this vCPU, on its thread, and has no other reference
-    /// to it: QEMU's user mode calls back on the thread of the vCPU that it names, one
-    /// callback at a time.
+    /// The caller is a callback of this vCPU, on the vCPU's thread, and has no other reference to the vCPU:
+    /// QEMU's user mode calls back on the thread of the vCPU that the callback names, one callback at a time.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)] // because of the cell, as the callers promise
     pub unsafe fn vcpu(&self) -> &mut Vcpu {
@@ -118,8 +113,8 @@ impl Entry {
 
 #[inline(always)]
 fn load(entry: &AtomicPtr<Entry>) -> Option<&'static Entry> {
-    // SAFETY: null, or leaked by `make`. ORDERING: pairs with the Release in `make`, of
-    // a thread that had the number before.
+    // SAFETY: the pointer is null, or `make` has leaked the entry. ORDERING: pairs with the Release in
+    // `make`, by a thread that had the vCPU's number before.
     unsafe { entry.load(Ordering::Acquire).as_ref() }
 }
 
@@ -129,17 +124,17 @@ impl Vcpu {
         self.index
     }
 
-    /// Returns a host address's offset in the segment's file. If the address is
-    /// in no known mapping, it reads the process's mappings. If it is in none
-    /// of those either, the next read is delayed, so that it does not slow down
-    /// a program whose marked stores are to other memory.
+    /// Returns a host address's offset in the segment's file. If no known mapping contains the address, then
+    /// this function reads the process's mappings. If no mapping of the process contains the address either,
+    /// then the next read is delayed, so that reads do not slow down a program whose marked stores are to
+    /// other memory.
     #[inline(always)]
     pub fn offset_of(&mut self, address: u64) -> Option<u64> {
         self.ranges[0].offset_of(address).or_else(|| self.look_further(address))
     }
 
-    /// Returns the guest's address of this page of the plugin's mapping, if the
-    /// page is in the mapping of the last address; otherwise the plugin's.
+    /// Returns the guest's address of this page of the plugin's mapping, if the last address's mapping
+    /// contains the page; otherwise returns the plugin's address of the page.
     pub fn as_guest(&self, segment: &Attached, page: &'static Page) -> NonNull<Page> {
         let at = self.ranges[0].address_of(segment.offset_of(page), PAGE);
         at.and_then(|at| NonNull::new(at as *mut Page)).unwrap_or(page.into())
@@ -164,14 +159,14 @@ impl Vcpu {
             self.missed = now;
             return None;
         };
-        // Something else may be mapped where others were.
+        // The guest may have mapped something else where the last point's pages were.
         self.last = None;
         self.ranges.rotate_right(1);
         self.ranges[0] = range;
         range.offset_of(address)
     }
 
-    /// Returns the ring for this vCPU's points. Claims one at the first use, as of `now`.
+    /// Returns the ring for this vCPU's points. At its first use, claims a relay as of `now`.
     #[inline(always)]
     pub fn producer(&mut self, now: u64) -> Option<&Producer<'static>> {
         if self.relay.is_none() {
@@ -203,20 +198,20 @@ impl Vcpu {
             return;
         };
         let name = format!("vcpu {}", self.index);
-        // SAFETY: take nothing, and cannot fail.
+        // SAFETY: both calls take no argument, and cannot fail.
         let (pid, tid) = unsafe { (libc::getpid() as u32, libc::gettid() as u32) };
         let info = LeaseInfo { pid, tid, name: &name };
         let lease = Lease::new(token(), ClockKind::Tsc, now, &info);
         let producer = Producer::lease(*memory, self.state, lease, false);
         let producer = match segment.bells.get(client as usize) {
-            // The host of a segment looks by itself after a pause.
+            // The host of a segment looks at rings without being woken, after a pause.
             Some(bell) => producer.waking(bell, u64::MAX),
             None => producer,
         };
         self.relay = Some(Relay { client, producer });
     }
 
-    /// The relay's ring is full.
+    /// Wakes the host, because the relay's ring is full.
     #[cold]
     pub fn wake_host(&self) {
         if let Some(relay) = &self.relay {
@@ -256,14 +251,14 @@ fn make(
     load(entry)
 }
 
-/// Returns how many points all vCPUs have recorded. Their relays are left to the end of
-/// the process, which unlocks them: other vCPUs may be in a callback now.
+/// Returns the number of points that all vCPUs have recorded. Their relays are not released here, because
+/// other vCPUs may be in a callback now: the end of the process unlocks the relays.
 pub fn recorded() -> u64 {
     TABLE.iter().filter_map(load).map(|entry| entry.recorded.load(Relaxed)).sum()
 }
 
-/// Forgets all relays and locks in a forked child, whose only thread calls
-/// this: they are the parent's.
+/// Forgets all relays and locks in a forked child, because they belong to the parent. The child's only thread
+/// calls this.
 pub fn forget_all(segment: &Attached) {
     segment.lock.reopen();
     for entry in &TABLE {
@@ -274,10 +269,10 @@ pub fn forget_all(segment: &Attached) {
     }
 }
 
-/// Loads the value that the guest has stored to a register, by the guest's address of it.
+/// Loads the value that the guest has stored to a register, by the guest's address of the register.
 #[inline(always)]
 pub fn stored_at(address: u64) -> u64 {
-    // SAFETY: aligned, as registers are, and the guest's store there is done;
-    // otherwise as in `as_guest`.
+    // SAFETY: the address is aligned, as registers are, and the guest's store to the address is done; the
+    // rest is as in `store::emit`.
     unsafe { (*(address as *const AtomicU64)).load(Relaxed) }
 }

@@ -1,8 +1,7 @@
-//! Stores to registers: the device's side of them, on the vCPU's own thread.
+//! The device's side of stores to registers, on the vCPU's own thread.
 //!
-//! A reference point that is answered here is in the vCPU's relay. One that cannot
-//! be recorded there is not answered: the guest then rings the host, and waits for it
-//! as it does natively.
+//! A reference point that is answered here is in the vCPU's relay. A reference point that cannot be recorded
+//! there is not answered: the guest then rings the host, and waits for the host as a native program does.
 //!
 //! Unsafe, because of the page that the guest has mapped.
 #![allow(unsafe_code)]
@@ -20,10 +19,10 @@ use hypertrace_abi::schema::FieldType;
 use hypertrace_abi::sink::{ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Emitted, ReplyBody};
 
-/// Handles a vCPU's store to this host address, after it was done.
+/// Handles a vCPU's store to this host address, after the store was done.
 #[inline(always)]
 pub fn store(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, address: u64) {
-    // Entry: what the guest did before its store is before this.
+    // The time is taken first: everything that the guest did before its store is before this time.
     let now = ticks();
     match vcpu.last {
         Some(emitter) if emitter.address == address => emit(segment, vcpu, entry, now, emitter),
@@ -31,7 +30,7 @@ pub fn store(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, address
     }
 }
 
-/// Returns the register at this address.
+/// Finds the register at this address, and handles the store.
 #[cold]
 #[inline(never)]
 fn find(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, address: u64) {
@@ -65,10 +64,10 @@ fn find(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, ad
 fn emit(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, emitter: Emitter) {
     let Emitter { address, client, guest, host } = emitter;
     let emitted = Emitted { client, seq: stored_at(address) as u32, host_time: now };
-    // SAFETY: the page is the one where the guest has just written a slot: the kernel
-    // has confirmed that it is the same file. It is only loaded from, atomically, and
-    // no longer than this callback runs. A guest that unmaps it during its own store
-    // faults here, as it would by any other access to memory that it does not have.
+    // SAFETY: the guest has just written a slot to this page: the kernel has confirmed that the page is of
+    // the same file. The page is only loaded from, atomically, and only while this callback runs. A guest
+    // that unmaps the page during its own store faults here, as it would by any other access to memory that
+    // it does not have.
     let guest = unsafe { guest.as_ref() };
     let status = match slot::read(guest, &emitted) {
         Ok((point, words)) => record(segment, vcpu, entry, point, words),
@@ -82,7 +81,8 @@ fn emit(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, em
     }
 }
 
-/// Payload of a point's record, from the slot directly into the ring: no code looks at the words between.
+/// Payload of a point's record, which goes from the slot directly into the ring: no code looks at the words
+/// on the way.
 #[derive(Clone, Copy)]
 struct Point<'a> {
     prefix: [u64; REFERENCE_PREFIX_WORDS],
@@ -136,7 +136,7 @@ fn record(
     let record = NewRecord::of_id(id, Point { prefix, words }).with_flags(Flags::REFERENCE_POINT);
     let emitted = producer.try_emit(record, || host_time);
     if emitted == Emit::Recorded {
-        // Its only writer is this thread.
+        // Only this thread writes the count, so a load and a store are enough.
         let recorded = &entry.recorded;
         recorded.store(recorded.load(Relaxed) + 1, Relaxed);
         return Some(Status::Recorded);

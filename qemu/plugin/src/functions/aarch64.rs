@@ -1,8 +1,9 @@
 //! Calls and returns of AArch64.
 //!
-//! A call leaves its return address in a register. Where registers can be read (API 2), the stack pointer at the call
-//! identifies the function's execution. A return ends the innermost function. It needs no stack pointer where that function was
-//! called after the last change of the stack, by `mov sp, xN` or with the privilege level.
+//! A call leaves its return address in a register. Where registers can be read (API 2), the stack pointer at
+//! the call identifies the function's execution. A return ends the innermost function, and needs no stack
+//! pointer if that function was called after the last change of the stack. The stack changes by `mov sp, xN`,
+//! or with the privilege level.
 //!
 //! Before API 2 the stores and loads of return addresses give their slots ([`Linked`]).
 //!
@@ -24,9 +25,9 @@ use std::ffi::{c_uint, c_void};
 
 /// Alignment of the stack pointer.
 const ALIGNMENT: u64 = 16;
-/// Size of a page: a translated block is within one.
+/// Size of a page in bytes. A translated block is within a page.
 const PAGE: u64 = 4096;
-/// Bytes of a return address.
+/// Size of a return address in bytes.
 const WORD: u64 = 8;
 
 /// Adds the callbacks of an instruction.
@@ -40,7 +41,7 @@ pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorde
             Event::Return => executed(Reads::Registers, returned_at_slot),
             Event::StackPointerSet => executed(Reads::Nothing, moves),
             Event::StackPointerLost => executed(Reads::Nothing, loses),
-            // Of both architectures, or not of this one.
+            // The rest are events that both architectures share, or events that are not observed on AArch64.
             _ => {}
         }
         return;
@@ -74,8 +75,8 @@ thread_local! {
     static PROGRAM_COUNTER: Kept<1> = const { RefCell::new(None) };
 }
 
-/// Returns the distance of the code that runs from the addresses for which it was translated. QEMU's program counter is
-/// that of an earlier instruction in the same page.
+/// Returns the distance of the running code from the addresses for which QEMU translated it. QEMU's program
+/// counter is the address of an earlier instruction in the same page.
 #[inline]
 fn distance(site: &Site) -> u64 {
     if !recorder().is_some_and(|recorder| recorder.is_full && recorder.may_run_elsewhere(site)) {
@@ -85,7 +86,7 @@ fn distance(site: &Site) -> u64 {
     counter.map_or(0, |[counter]| (counter & !(PAGE - 1)).wrapping_sub(site.at & !(PAGE - 1)))
 }
 
-/// Returns the call of a place.
+/// Returns the call that the instruction at a place makes.
 fn call(site: &Site, slot: u64) -> Call {
     let distance = distance(site);
     Call {
@@ -96,14 +97,16 @@ fn call(site: &Site, slot: u64) -> Call {
     }
 }
 
-/// Returns the return of a place. Its address is needed if it names the function.
+/// Returns the return that the instruction at a place makes. The instruction's exact address is needed only
+/// if it names the function.
 fn ret(site: &Site, slot: Option<u64>, tracer: &Tracer) -> Return {
     let distance = if tracer.is_named() { 0 } else { distance(site) };
     Return { at: site.at.wrapping_add(distance), slot, value: None }
 }
 
 extern "C" fn called(vcpu: c_uint, word: *mut c_void) {
-    // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU. So below.
+    // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU, here and
+    // below.
     unsafe {
         at(vcpu, word, |site, tracer, now| {
             if let Some(slot) = slot(vcpu, site.level, tracer) {
@@ -182,7 +185,8 @@ extern "C" fn loaded(vcpu: c_uint, _: Access, address: u64, word: *mut c_void) {
     }
 }
 
-/// Returns the place of the pair that an address is in: QEMU 7.2 calls back for each half of it.
+/// Returns the address of the pair of registers that contains an address: QEMU 7.2 calls back for each half
+/// of a pair.
 fn pair(address: u64) -> u64 {
     address & !(ALIGNMENT - 1)
 }

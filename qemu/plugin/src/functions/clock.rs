@@ -4,12 +4,12 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_format::clock;
 use hypertrace_functions::clock::{Anchor, Clock as Scale};
 
-/// Nanoseconds since the beginning, by this machine's counter.
+/// Clock that counts nanoseconds since its beginning, by this machine's counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Scale);
 
 impl Clock {
-    /// Begins it here and now. Returns it, and where its beginning is on this machine's clocks.
+    /// Begins the clock now. Returns the clock, and the time of its beginning on this machine's clocks.
     pub fn start() -> (Clock, Anchor) {
         let frequency = clock::frequency();
         let begin = clock::Anchor::now();
@@ -22,7 +22,7 @@ impl Clock {
         (Clock(anchor.clock()), anchor)
     }
 
-    /// Returns the nanoseconds since the beginning.
+    /// Returns the nanoseconds since the clock's beginning.
     #[inline]
     pub fn now(&self) -> u64 {
         self.0.time(ticks())

@@ -1,4 +1,4 @@
-//! The guest's code: names of its functions, and which of them are recorded.
+//! The guest's code: names of its functions, and which functions are recorded.
 
 use super::options::Part;
 use crate::api;
@@ -7,13 +7,14 @@ use hypertrace_functions::{Error, record::ADDRESS_MASK};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Most libraries of a program that are named, of [`MAX_FILE`] bytes together.
+/// Maximum number of libraries of a program that are named. Together these libraries have at most
+/// [`MAX_FILE`] bytes.
 const MAX_LIBRARIES: usize = 1024;
 
-/// Functions after which no further library is named.
+/// Number of functions after which no further library is named.
 const MAX_FUNCTIONS: usize = 1 << 20;
 
-/// A function that an option names is not there.
+/// An option names a function that does not exist.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "symbol={0}: the symbols have no such function; symbols=FILE[:0xOFFSET] gives those of a kernel or a library"
@@ -24,7 +25,7 @@ pub struct NoSuchFunction(String);
 #[derive(Debug, Default)]
 pub struct Code {
     symbols: Symbols,
-    /// Ranges of the recorded functions, sorted; `None`: all are.
+    /// Ranges of the recorded functions, sorted; `None`: all functions are recorded.
     recorded: Option<Vec<(u64, u64)>>,
     /// First address of the program's code.
     program: Option<u64>,
@@ -37,14 +38,14 @@ pub enum JumpTarget {
     Function,
     /// First byte of a thunk, which calls, jumps or returns for other functions.
     Thunk,
-    /// Stub by which a program calls a function of a library.
+    /// A stub by which a program calls a function of a library.
     Stub,
-    /// Another place, or one without a symbol.
+    /// Another place, or a place without a symbol.
     Other,
 }
 
 impl Code {
-    /// Reads the symbols, and finds the functions that are recorded.
+    /// Reads the symbols. All functions are recorded until [`Code::keep`] is called.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -54,7 +55,7 @@ impl Code {
         Ok(Code { symbols, ..Code::default() })
     }
 
-    /// Adds the symbols of the program that QEMU emulates. A program without symbols has none.
+    /// Adds the symbols of the program that QEMU emulates, if there are any.
     pub fn add_program(&mut self) {
         let Some((path, start)) = api::program() else { return };
         self.program = Some(start);
@@ -63,9 +64,9 @@ impl Code {
         }
     }
 
-    /// Returns the symbols, with those of the program's libraries: of files at these addresses whose code was observed, by the
-    /// sorted addresses of its instructions. A library without symbols has none, nor have those
-    /// beyond the limits.
+    /// Returns the symbols, with those of the program's libraries. `files` has the libraries and their
+    /// addresses. A library is named only if it has symbols, one of its instructions is among the sorted
+    /// addresses in `observed`, and the limits allow it.
     pub fn with_libraries(&self, files: Vec<(PathBuf, Range<u64>)>, observed: &[u64]) -> Symbols {
         let mut symbols = self.symbols.clone();
         // A program may map the same large file many times.
@@ -92,7 +93,7 @@ impl Code {
     /// Limits the trace to these functions.
     ///
     /// # Errors
-    /// If there is no function of a name.
+    /// If no function has a name that is to be kept.
     pub fn keep(&mut self, parts: &[Part]) -> Result<(), NoSuchFunction> {
         if parts.is_empty() {
             return Ok(());
@@ -151,7 +152,8 @@ impl Code {
         }
     }
 
-    /// Returns whether a function may begin at an address: what is there has no symbol, or is a function's first byte.
+    /// Returns whether a function may begin at an address: the address has no symbol, or is a function's
+    /// first byte.
     pub fn can_begin(&self, address: u64) -> bool {
         self.symbols.lookup(address).is_none_or(|symbol| symbol.address == address & ADDRESS_MASK)
     }
@@ -173,7 +175,8 @@ impl Code {
     }
 }
 
-/// Returns whether a name is the pattern, or begins with it up to its last character, a `*`.
+/// Returns whether a name equals the pattern or, if the pattern ends with `*`, begins with what precedes the
+/// `*`.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),

@@ -1,4 +1,4 @@
-//! Privilege levels, by the registers of the vCPU that translates.
+//! Privilege levels, read from the registers of the vCPU that translates.
 
 use super::reader::{self, Kept};
 use crate::target::Target;
@@ -14,15 +14,15 @@ pub const LEVELS: usize = 4;
 /// Levels of an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {
-    /// That of programs.
+    /// Level of programs.
     pub programs: Level,
-    /// That of kernels.
+    /// Level of kernels.
     pub kernels: Level,
     name: &'static str,
 }
 
 impl Levels {
-    /// Returns those of a guest's architecture.
+    /// Returns the levels of a guest's architecture.
     pub fn of(target: Target) -> Levels {
         match target {
             Target::X86_64 => Levels { programs: Level(3), kernels: Level(0), name: "Ring" },
@@ -38,10 +38,10 @@ impl Levels {
 
 /// Bit of EFER: the CPU is in long mode.
 const LONG_MODE: u64 = 1 << 10;
-/// Selector of Linux for 32-bit programs, whose instructions are others.
+/// Linux's selector for 32-bit programs, which have other instructions.
 const PROGRAMS_32: u64 = 0x23;
 
-/// Bit of PSTATE (`cpsr` to a debugger): AArch32.
+/// Bit of PSTATE (`cpsr` to a debugger): the CPU is in AArch32.
 const AARCH32: u64 = 1 << 4;
 
 thread_local! {

@@ -55,13 +55,13 @@ use std::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-/// Set before the first callback, and null in a child process.
+/// Recorder of this process. It is set before the first callback, and null in a child process.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
-/// The same, in child processes too.
+/// Recorder of this process or, in a child process, of its parent.
 static OF_PARENTS: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
 thread_local! {
-    /// This thread runs a vCPU.
+    /// Whether this thread runs a vCPU.
     static IS_VCPU: Cell<bool> = const { Cell::new(false) };
     /// Number of vCPUs that have started on this thread.
     static STARTED: Cell<u32> = const { Cell::new(0) };
@@ -74,41 +74,41 @@ fn recorder() -> Option<&'static Recorder> {
     unsafe { RECORDER.load(Acquire).as_ref() }
 }
 
-/// Why a function trace cannot begin.
+/// Reason why a function trace cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The directory.
+    /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] hypertrace_functions::Error),
-    /// The current directory, in which a relative path of the trace's directory is.
+    /// The current directory is not known, and the path of the trace's directory is relative to it.
     #[error("cannot find the current directory")]
     Path(#[source] std::io::Error),
-    /// Memory for the children's count, or for a handler of their beginning.
+    /// There is no memory for the children's count, or for the handler of a fork.
     #[error("out of memory for what child processes need")]
     Fork,
-    /// A second function trace of the same QEMU.
+    /// The same QEMU has a function trace already.
     #[error("there is a function trace of this QEMU already")]
     Twice,
-    /// The thread that keeps the files.
+    /// The thread that keeps the files cannot be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
-    /// A function that is to be recorded.
+    /// A function that is to be recorded does not exist.
     #[error(transparent)]
     Function(#[from] code::NoSuchFunction),
-    /// A region, in a machine of a QEMU that does not show the values of stores.
+    /// A region was given for a whole machine, and this QEMU does not show the values of stores.
     #[error("region=NAME needs QEMU 9.2 or later in a whole machine: this one has plugin API {0}")]
     Region(i32),
-    /// A machine of a QEMU that does not show registers, which have the privilege level.
+    /// The guest is a whole machine, and this QEMU does not show registers, which have the privilege level.
     #[error(
         "function traces of a whole machine need QEMU 9.0 or later: this one has plugin API {0}"
     )]
     Registers(i32),
 }
 
-/// Prepares a function trace. The `Functions` of this module have its callbacks.
+/// Prepares a function trace, whose callbacks are those of `Functions`.
 ///
 /// # Errors
-/// If the directory cannot be made, or this QEMU cannot show what is needed.
+/// If the directory cannot be made, or this QEMU cannot show what the trace needs.
 pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), InstallError> {
     if !RECORDER.load(Acquire).is_null() {
         return Err(InstallError::Twice);
@@ -124,7 +124,7 @@ pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), Ins
     Ok(())
 }
 
-/// Ends the recording in a child process: the files are its parent's.
+/// Ends the recording in a child process, because the files are the parent's.
 extern "C" fn in_child() {
     // SAFETY: as for `RECORDER`.
     if let Some(recorder) = unsafe { OF_PARENTS.load(Acquire).as_ref() } {
@@ -133,7 +133,7 @@ extern "C" fn in_child() {
     RECORDER.store(null_mut(), Release);
 }
 
-/// The callbacks.
+/// The callbacks of a function trace.
 pub(crate) struct Functions;
 
 impl Events for Functions {

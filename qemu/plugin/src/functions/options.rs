@@ -5,38 +5,39 @@ use hypertrace_functions::symbols::Source;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Most bytes of all files, unless `limit=` says otherwise.
+/// Maximum size of all files together in bytes, unless `limit=` gives another one.
 const LIMIT: u64 = 64 << 30;
 
 /// Options of a function trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The directory: new or empty.
+    /// Directory of the trace, new or empty.
     pub dir: PathBuf,
-    /// Whether each privilege level has records of its own.
+    /// Whether each privilege level has its own records.
     pub by_level: bool,
-    /// Shortest time of functions that are recorded, nanoseconds.
+    /// Minimum duration of recorded functions in nanoseconds.
     pub min: u64,
-    /// Depths that are recorded; `None`: all.
+    /// Number of depths that are recorded; `None`: all depths are.
     pub depth: Option<usize>,
-    /// Most bytes of all files.
+    /// Maximum size of all files together in bytes.
     pub limit: u64,
     /// Files with names of functions.
     pub symbols: Vec<Source>,
-    /// Functions that are recorded; empty: all.
+    /// Functions that are recorded; empty: all functions are.
     pub parts: Vec<Part>,
-    /// The privilege level that is recorded; `None`: all.
+    /// The only privilege level that is recorded; `None`: all levels are.
     pub level: Option<Level>,
-    /// Name of the region in which functions are recorded; `None`: always.
+    /// Name of the region in which functions are recorded; `None`: functions are always recorded.
     pub region: Option<String>,
 }
 
 /// Some of the functions that are recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Those of this name, or if its last character is `*`, with this beginning.
+    /// The functions of this name or, if the name's last character is `*`, the functions whose names begin
+    /// with what precedes it.
     Name(String),
-    /// Those from the first address to before the last.
+    /// The functions from the first address up to the second, which is excluded.
     Range(u64, u64),
 }
 
@@ -57,23 +58,23 @@ pub enum OptionError {
         "unknown option {0:?} of a function trace: functions=DIR, trace-privilege-level=on|off, min=TIME, depth=N, limit=SIZE, symbols=FILE, symbol=NAME, range=START-END, level=N and region=NAME are known"
     )]
     Unknown(String),
-    /// The value cannot be.
+    /// The option cannot have this value.
     #[error("option {key}={value}: {expected}")]
     Value {
         /// The key.
         key: &'static str,
         /// The given value.
         value: String,
-        /// The values that are possible.
+        /// The possible values.
         expected: &'static str,
     },
 }
 
 impl Options {
-    /// Reads options, `KEY=VALUE` each. `None`: none of them is `functions=DIR`.
+    /// Reads options, each of the form `KEY=VALUE`. Returns `None` if no option is `functions=DIR`.
     ///
     /// # Errors
-    /// If one of them is not known, or has a wrong value.
+    /// If an option is not known, or has a wrong value.
     pub fn parse(options: &[&[u8]]) -> Result<Option<Options>, OptionError> {
         let all = options.iter().map(|option| split(option));
         let Some((_, dir)) = all.clone().find(|(key, _)| key == "functions") else {
@@ -173,7 +174,7 @@ fn range(text: &str) -> Option<Part> {
     (start < end).then_some(Part::Range(start, end))
 }
 
-/// Reads a number with one of these units.
+/// Reads a number that is followed by one of these units.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     units.iter().find_map(|(unit, factor)| {
         let number: u64 = text.strip_suffix(unit)?.parse().ok()?;

@@ -4,7 +4,8 @@ use crate::api::{Register, Registers};
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
-/// Some registers, found by their names. They have the same numbers on all vCPUs; a read is that of the thread's vCPU.
+/// Registers, found by their names. A register has the same handle on all vCPUs; a read reads the register of
+/// the thread's vCPU.
 #[derive(Debug)]
 pub struct Reader<const N: usize> {
     registers: Registers,
@@ -12,14 +13,14 @@ pub struct Reader<const N: usize> {
 }
 
 impl<const N: usize> Reader<N> {
-    /// Finds the registers of these names. `None` if there is not each of them.
+    /// Finds the registers of these names. `None` if one of these registers does not exist.
     pub fn open(names: [&str; N]) -> Option<Reader<N>> {
         let registers = Registers::list()?;
         let found = names.iter().map(|name| registers.find(name)).collect::<Option<_>>()?;
         Some(Reader { registers, found })
     }
 
-    /// Reads them.
+    /// Reads the registers.
     #[inline]
     pub fn read(&mut self) -> Option<[u64; N]> {
         let mut values = [0; N];
@@ -30,10 +31,10 @@ impl<const N: usize> Reader<N> {
     }
 }
 
-/// A thread's reader, which is made when it is used first.
+/// A thread's reader, which is made at its first use.
 pub type Kept<const N: usize> = RefCell<Option<Reader<N>>>;
 
-/// Reads the registers of these names by a thread's reader of them.
+/// Reads the registers of these names by a thread's reader.
 #[inline]
 pub fn read<const N: usize>(
     kept: &'static LocalKey<Kept<N>>,

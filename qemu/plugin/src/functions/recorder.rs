@@ -1,6 +1,7 @@
-//! The recorder of a function trace: what all vCPUs share, and what each has alone.
+//! The recorder of a function trace: the state that all vCPUs share, and the state of each vCPU.
 //!
-//! Unsafe, because QEMU's callbacks reach the recorder by a static, and each vCPU's part without a lock.
+//! Unsafe, because QEMU's callbacks reach the recorder through a static, and each vCPU's state without a
+//! lock.
 #![allow(unsafe_code)]
 
 use super::InstallError;
@@ -32,23 +33,23 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// API from which loads of return instructions have callbacks, and registers can be read.
+/// First version of the API in which loads of return instructions have callbacks, and registers can be read.
 pub const FULL: i32 = 2;
 
-/// API from which the values of stores are known.
+/// First version of the API that shows the values of stores.
 pub const VALUES: i32 = 4;
 
 /// First address of kernels, in the upper half, on both architectures.
 const KERNELS: u64 = 1 << 63;
 
-/// Name of the module with a program's functions, and its libraries'.
+/// Name of the module with the functions of a program and of its libraries.
 const PROGRAM: &str = "program";
 
-/// Most vCPUs, or threads of a program, that are recorded.
+/// Maximum number of vCPUs, or threads of a program, that are recorded.
 const MAX_VCPUS: usize = 1024;
 
 thread_local! {
-    /// Number of vCPUs that this thread runs and that have records.
+    /// Number of vCPUs with records that this thread runs.
     static OWN: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -56,13 +57,13 @@ thread_local! {
 pub struct Recorder {
     /// The guest's architecture.
     pub target: Target,
-    /// Its privilege levels.
+    /// The guest's privilege levels.
     pub levels: Levels,
-    /// A whole machine, whose code has several privilege levels.
+    /// Whether the guest is a whole machine, whose code has several privilege levels.
     pub is_machine: bool,
-    /// Loads of return instructions have callbacks, and registers can be read.
+    /// Whether loads of return instructions have callbacks, and registers can be read.
     pub is_full: bool,
-    /// The values of stores are known.
+    /// Whether QEMU shows the values of stores.
     pub has_values: bool,
     by_level: bool,
     settings: Settings,
@@ -72,20 +73,21 @@ pub struct Recorder {
     directory: Mutex<Directory>,
     keeper: Mutex<Option<Keeper>>,
     has_ended: AtomicBool,
-    /// A line has said that a vCPU has no records.
+    /// Whether a line on stderr has said that a vCPU has no records.
     has_failed: AtomicBool,
-    /// Names of functions, and which are recorded. A program's are known when its first code is translated.
+    /// Names of functions, and which functions are recorded. A program's names are known once its first code
+    /// is translated.
     code: OnceLock<Code>,
     sources: Vec<Source>,
-    /// Of a program: QEMU's addresses without the program's.
+    /// QEMU's address of a program's code minus the program's own address. Unset for a machine.
     guest_base: OnceLock<u64>,
     parts: Vec<Part>,
-    /// The privilege level that is recorded.
+    /// The only privilege level that is recorded; `None`: all levels are.
     level: Option<Level>,
     region: Option<Region>,
-    /// Child processes of the emulated program, in memory that they share.
+    /// Number of child processes of the emulated program, in memory that these processes share.
     children: Children,
-    /// Copies of the stack pointers, where these can be followed.
+    /// Copies of the stack pointers, if the stack pointers can be followed.
     stack_pointer: Option<StackPointer>,
     /// Number of vCPUs with records.
     in_use: AtomicU64,
@@ -93,7 +95,7 @@ pub struct Recorder {
     left_out: AtomicU64,
 }
 
-/// The part of a vCPU, which only the thread that runs it uses.
+/// State of a vCPU, which only the thread that runs the vCPU uses.
 #[derive(Default)]
 struct Vcpu(UnsafeCell<Tracers>);
 
@@ -103,12 +105,13 @@ struct Tracers {
     all: [Option<Box<Tracer>>; LEVELS],
     /// Level of the last event.
     last: Level,
-    /// No tracer can be made any more.
+    /// Whether no tracer can be made any more.
     is_closed: bool,
 }
 
 impl Tracers {
-    /// Returns the kernel's stack that is in use, or 0: the kernel has one for each thread of each program.
+    /// Returns the kernel's stack that is in use, or 0. The kernel has a stack for each thread of each
+    /// program.
     #[inline]
     fn kernel_stack(&self, levels: Levels) -> u64 {
         let kernel = self.all.get(usize::from(levels.kernels.0)).and_then(Option::as_ref);
@@ -116,7 +119,7 @@ impl Tracers {
     }
 }
 
-/// Number of child processes, which all of them count up.
+/// Number of child processes. Each child process adds itself.
 struct Children(&'static AtomicU64);
 
 impl Children {
@@ -126,7 +129,7 @@ impl Children {
         ftruncate(&file, size_of::<AtomicU64>() as u64).ok()?;
         // SAFETY: only this process and its children have the file.
         let map = ManuallyDrop::new(unsafe { MmapMut::map_mut(&file) }.ok()?);
-        // SAFETY: zeroed memory, aligned to a page, that is never unmapped.
+        // SAFETY: the memory is zeroed, aligned to a page, and never unmapped.
         Some(Children(unsafe { &*map.as_ptr().cast::<AtomicU64>() }))
     }
 }
@@ -138,7 +141,7 @@ impl Recorder {
     /// Makes the directory, and starts the thread that keeps its files.
     ///
     /// # Errors
-    /// If the directory is not empty or cannot be made, or there can be no thread.
+    /// If the directory is not empty or cannot be made, or the thread cannot be started.
     pub fn start(qemu: &Qemu, target: Target, options: &Options) -> Result<Recorder, InstallError> {
         let arguments = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         let command = arguments.collect::<Vec<_>>().join(" ");
@@ -202,7 +205,8 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Returns the names of functions, and which are recorded. Only in a callback of a vCPU.
+    /// Returns the names of functions, and which functions are recorded. May be called only in a callback of
+    /// a vCPU.
     pub fn code(&self) -> &Code {
         self.code.get_or_init(|| self.read_program())
     }
@@ -221,10 +225,10 @@ impl Recorder {
         };
         made().unwrap_or_else(|why| {
             say(format_args!("hypertrace plugin: {}", with_causes(&why)));
-            // A file that cannot be removed is named when the directory is used again.
+            // If a file cannot be removed, then the next use of the directory reports that file.
             let _ = lock(&self.directory).discard();
-            // SAFETY: ends the process, as an error at installation does: no code of the program has run, and QEMU's
-            // own end would call this plugin.
+            // SAFETY: `_exit` ends the process, as an error at installation does: no code of the program has
+            // run, and QEMU's own exit would call this plugin.
             unsafe { libc::_exit(1) }
         })
     }
@@ -236,12 +240,13 @@ impl Recorder {
         let observed = lock(&self.sites).addresses();
         let symbols = code.with_libraries(libraries::files(&maps, base), &observed);
         if symbols.len() > code.symbols().len() {
-            // The names are an addition: without them, the trace has those of the program still.
+            // An error is ignored, because the libraries' names are an addition: without them, the trace
+            // still has the names of the program.
             let _ = lock(&self.directory).set_module(PROGRAM, &symbols);
         }
     }
 
-    /// Finds the difference between QEMU's addresses and a program's.
+    /// Finds out the difference between QEMU's addresses and a program's.
     pub fn find_guest_base(&self, of: &Instruction<'_>) {
         if !self.is_machine
             && self.guest_base.get().is_none()
@@ -257,13 +262,13 @@ impl Recorder {
         self.guest_base.get().copied()
     }
 
-    /// Returns a program's bytes at an address, if they are there.
+    /// Returns a program's bytes at an address, if memory is mapped there.
     pub fn code_at<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
         let at = address.wrapping_add(self.guest_base()?);
         let mut bytes = [0; N];
         let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: N };
         let remote = libc::iovec { iov_base: at as *mut _, iov_len: N };
-        // SAFETY: writes into `bytes` only; a bad address is an error.
+        // SAFETY: the call writes into `bytes` only; a bad address is an error.
         let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
         (read == N as isize).then_some(bytes)
     }
@@ -273,7 +278,7 @@ impl Recorder {
         self.region.as_ref()
     }
 
-    /// Counts a child process, in the child.
+    /// Counts a child process. Called in the child.
     pub fn count_child(&self) {
         self.children.0.fetch_add(1, Relaxed);
     }
@@ -283,15 +288,16 @@ impl Recorder {
         self.level.is_none_or(|only| only == level)
     }
 
-    /// Returns whether all calls and returns of a machine are observed: then each event shows on which stack the next one
-    /// is. In a program, signals change the stack, too.
+    /// Returns whether all calls and returns of a machine are observed: then each event shows on which stack
+    /// the next event is. Returns false for a program, because signals change a program's stack, too.
     pub fn sees_all(&self) -> bool {
         self.is_machine && self.level.is_none() && self.parts.is_empty()
     }
 
-    /// Returns whether an instruction may run at other addresses than that for which it was translated: QEMU runs translated
-    /// code at each virtual address of its page. Programs have the same code at different ones, and a kernel has its
-    /// first code at the machine's. Later, it has one address.
+    /// Returns whether an instruction may run at other addresses than the address for which QEMU translated
+    /// it. QEMU runs translated code at each virtual address of the code's page: programs map the same code
+    /// at different addresses, and a kernel runs its first code at physical addresses. Later, a kernel's code
+    /// has one address only.
     #[inline]
     pub fn may_run_elsewhere(&self, site: &Site) -> bool {
         self.is_machine && (site.level == self.levels.programs || site.at < KERNELS)
@@ -303,14 +309,14 @@ impl Recorder {
         self.stack_pointer.as_ref()
     }
 
-    /// Handles a store to EMIT, of this value.
+    /// Handles a store of this value to EMIT.
     pub fn emitted(&self, value: u64) {
         if let Some(region) = &self.region {
             region.emitted(value, self.clock.now());
         }
     }
 
-    /// Returns the place of an instruction that is translated; `None` if there are too many.
+    /// Returns the place of a translated instruction; `None` if there are too many places.
     pub fn place(&self, site: Site) -> Option<*const Site> {
         lock(&self.sites).place(site)
     }
@@ -328,7 +334,7 @@ impl Recorder {
     pub unsafe fn tracer(&self, vcpu: c_uint, level: Level, f: impl FnOnce(&mut Tracer, u64)) {
         let track = if self.by_level { level } else { Level(0) };
         if let Some(vcpu_part) = self.vcpus.get(vcpu as usize) {
-            // SAFETY: the caller's promise: no other thread has a reference.
+            // SAFETY: by the caller's promise, no other thread has a reference.
             let tracers = unsafe { &mut *vcpu_part.0.get() };
             let has_changed = std::mem::replace(&mut tracers.last, level) != level;
             let is_program = self.is_machine && track == self.levels.programs;
@@ -352,7 +358,8 @@ impl Recorder {
         self.left_out.fetch_add(1, Relaxed);
     }
 
-    /// Returns the time of an event. Resumes recording while a region is open; pauses otherwise.
+    /// Returns the time of an event. First resumes recording if a region is open, and pauses recording
+    /// otherwise.
     #[inline]
     fn time(&self, tracer: &mut Tracer) -> u64 {
         if let Some(region) = &self.region {
@@ -399,7 +406,8 @@ impl Recorder {
             }
             Err(why) => {
                 tracers.is_closed = true;
-                // The others are counted.
+                // Only the first failure is reported; `left_out` counts the events of all vCPUs without
+                // records.
                 if self.has_failed.swap(true, Relaxed) {
                     return None;
                 }
@@ -446,7 +454,7 @@ impl Recorder {
         totals.left_out = self.left_out.load(Relaxed);
         totals.not_observed = lock(&self.sites).left_out();
         let failure = lock(&self.keeper).take().and_then(Keeper::end);
-        // A window that nothing needed is not missing.
+        // If no record was lost, then no track needed the window that failed.
         let failure = failure.filter(|_| totals.lost > 0);
         totals.failure = failure.map(|failure| match failure.source {
             Some(source) => format!("{}: {source}", failure.path.display()),
@@ -454,7 +462,7 @@ impl Recorder {
         });
         let directory = lock(&self.directory);
         let mut ends = vec![cut(directory.path()).map(|_| ())];
-        // Beyond the limit, if need be: a reader has to know.
+        // These records are appended even beyond the limit, because a reader has to know of the gap.
         for (tid, rest) in rests {
             let appended = directory.append(tid).and_then(|mut file| {
                 rest.iter().try_for_each(|record| file.write(*record))?;
@@ -470,7 +478,7 @@ impl Recorder {
             totals.failure.get_or_insert_with(|| with_causes(&why));
         }
         drop(directory);
-        // Last: on a full disk, names would take the room of records.
+        // The libraries' names come last, because on a full disk they would take the room of records.
         self.name_libraries();
         let directory = lock(&self.directory);
         totals.without_name = directory.names_left_out() as u64;
@@ -478,7 +486,7 @@ impl Recorder {
         totals
     }
 
-    /// Returns the options that leave functions out, as they were given, but for the region.
+    /// Returns the options, except for the region, that leave functions out, as text.
     pub fn filters(&self) -> Vec<String> {
         let parts = self.parts.iter().map(|part| match part {
             Part::Name(_) => format!("symbol={part}"),
@@ -489,7 +497,7 @@ impl Recorder {
         parts.chain(level).chain(min).collect()
     }
 
-    /// Returns the records that a vCPU's files lack at their ends, and the numbers of the tasks.
+    /// Returns the records that a vCPU's files lack at their ends, each file's after the number of its task.
     ///
     /// # Safety
     /// As for [`Recorder::tracer`].
@@ -504,7 +512,7 @@ impl Recorder {
         rests.filter(|(_, rest)| !rest.is_empty()).collect()
     }
 
-    /// Returns whether vCPUs have records that this thread does not run.
+    /// Returns whether other threads run vCPUs with records.
     pub fn has_others(&self) -> bool {
         self.in_use.load(Relaxed) > OWN.get()
     }
@@ -513,25 +521,25 @@ impl Recorder {
 /// Sums of a trace.
 #[derive(Debug, Default)]
 pub struct Totals {
-    /// Calls that were executed.
+    /// Number of executed calls.
     pub calls: u64,
-    /// Returns without a call, within functions whose calls are known.
+    /// Number of returns without a call, within functions whose calls are known.
     pub misses: u64,
-    /// Records that found no room.
+    /// Number of records that found no room.
     pub lost: u64,
-    /// Calls that were too deep to be recorded.
+    /// Number of calls that were too deep to be recorded.
     pub too_deep: u64,
-    /// Stacks that were forgotten.
+    /// Number of stacks that were forgotten.
     pub evicted: u64,
-    /// Child processes, which are not recorded.
+    /// Number of child processes, which are not recorded.
     pub children: u64,
-    /// Regions that began, if functions are recorded in those only.
+    /// Number of regions that began, if functions are recorded only in regions.
     pub regions: Option<u64>,
     /// Calls and returns of vCPUs without records.
     pub left_out: u64,
-    /// Translated calls and returns that are not observed.
+    /// Number of translated calls and returns that are not observed.
     pub not_observed: u64,
-    /// Functions whose names found no room in the directory.
+    /// Number of functions whose names found no room in the directory.
     pub without_name: u64,
     /// Whether there is no record at all.
     pub is_empty: bool,
@@ -558,7 +566,7 @@ impl Totals {
     }
 }
 
-/// Returns whether no file of a directory has records. A directory that cannot be read has some.
+/// Returns whether no file of a directory has records; false if the directory cannot be read.
 fn is_empty(directory: &Path) -> bool {
     let Ok(files) = std::fs::read_dir(directory) else { return false };
     let paths = files.flatten().map(|file| file.path());

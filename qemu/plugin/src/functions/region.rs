@@ -1,17 +1,17 @@
-//! A region of the guest's own events: functions are recorded only while one is open.
+//! A region of the guest's own events: functions are recorded only while a region is open.
 //!
-//! Both ends are reference points. The store that makes one carries the hash of the event's name, and has a form that
-//! no other code has ([`mark`](hypertrace_abi::layout::mark)).
+//! Both ends of a region are reference points. The store that makes a reference point carries the hash of the
+//! event's name, and has a form that no other code has ([`mark`](hypertrace_abi::layout::mark)).
 
 use hypertrace_abi::schema::name_hash;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A region, and whether one is open.
+/// The regions of one name, and how many of them are open.
 #[derive(Debug)]
 pub struct Region {
     begin: u32,
     end: u32,
-    /// Number of regions that are open, of all clients.
+    /// Number of open regions of all clients.
     open: AtomicU32,
     /// Time of the last beginning or end.
     time: AtomicU64,
@@ -20,7 +20,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes the region of this name, which is closed.
+    /// Makes the region of this name, closed at first.
     pub fn new(name: &str) -> Region {
         Region {
             begin: name_hash(&format!("{name}_begin")),
@@ -31,7 +31,7 @@ impl Region {
         }
     }
 
-    /// Handles a store to EMIT, of this value.
+    /// Handles a store of this value to EMIT.
     pub fn emitted(&self, value: u64, now: u64) {
         let hash = (value >> 32) as u32;
         if hash == self.begin {

@@ -1,12 +1,13 @@
-//! Places in the guest's code that are observed: one for each instruction and privilege level.
+//! Observed places in the guest's code, one for each instruction and privilege level.
 //!
-//! QEMU keeps a word for each observed instruction, and passes it to the callback: the address of the place.
+//! QEMU keeps a word for each observed instruction, and passes the word to the callback. The word is the
+//! address of the place.
 
 use super::level::Level;
 use std::collections::HashMap;
 
-/// Most places at a time, some 150 bytes each. Code beyond is not observed until QEMU's memory for code is full, and
-/// counted.
+/// Maximum number of places at a time. A place takes some 150 bytes. Code beyond this limit is counted, and
+/// not observed until QEMU's memory for code is full and QEMU drops all code.
 const MAX: usize = 1 << 22;
 
 /// Event of an instruction that is observed.
@@ -14,7 +15,7 @@ const MAX: usize = 1 << 22;
 pub enum Event {
     /// A call.
     Call,
-    /// A call of a place just ahead, which is no function.
+    /// A call of a place just ahead, where no function begins.
     CallAhead,
     /// A return.
     Return,
@@ -28,41 +29,41 @@ pub enum Event {
     StackPointerLost,
     /// A function stores its return address on the stack.
     LinkStore,
-    /// A function loads its return address from there.
+    /// A function loads its return address from the stack.
     LinkLoad,
 }
 
 /// An instruction that is observed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Its address.
+    /// Address of the instruction.
     pub at: u64,
     /// Address of the next instruction, to which a call returns.
     pub next: u64,
     /// Address of the called function, if the instruction contains it.
     pub target: Option<u64>,
-    /// First address of the function that it is in, if the symbols have one.
+    /// First address of the function that contains the instruction, if a symbol names this function.
     pub function: Option<u64>,
-    /// Privilege level at which it runs.
+    /// Privilege level at which the instruction runs.
     pub level: Level,
 }
 
 impl Site {
-    /// Returns the word by which QEMU's callbacks get it.
+    /// Returns the word by which QEMU's callbacks get the place.
     pub fn word(&self) -> u64 {
         std::ptr::from_ref(self) as u64
     }
 }
 
-/// Places in a piece of memory.
+/// Number of places in a piece of memory.
 const PIECE: usize = 1024;
 
 /// The places of all translated code.
 #[derive(Debug, Default)]
 pub struct Sites {
-    /// Places that QEMU's callbacks get, [`PIECE`] in each part: they do not move.
+    /// Places that QEMU's callbacks get, [`PIECE`] of them in each piece. The places do not move.
     pieces: Vec<Vec<Site>>,
-    /// Part and index of the newest place for an address.
+    /// Piece and index of the newest place for an address and level.
     newest: HashMap<(u64, Level), (usize, usize)>,
     left_out: u64,
 }
@@ -77,7 +78,8 @@ impl Sites {
         if let Some(known) = known.filter(|known| **known == site) {
             return Some(known);
         }
-        // It is new, or the guest has changed its code: then the old place may be in use still.
+        // The place is new, or the guest has changed its code. In the latter case, the old place may still be
+        // in use.
         if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
             if self.pieces.len() == MAX / PIECE {
                 self.left_out += 1;
@@ -92,7 +94,7 @@ impl Sites {
         places.last().map(std::ptr::from_ref)
     }
 
-    /// Forgets all places: QEMU has dropped all translated code.
+    /// Forgets all places, because QEMU has dropped all translated code.
     pub fn forget(&mut self) {
         *self = Sites { left_out: self.left_out, ..Sites::default() };
     }

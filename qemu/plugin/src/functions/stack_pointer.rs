@@ -1,11 +1,14 @@
 //! The stack pointers of vCPUs of AArch64.
 //!
-//! A read of a register costs some 50 ns. Most changes of the stack pointer are by numbers that instructions contain: QEMU's
-//! translated code adds these to a copy. It is valid until an instruction sets the stack pointer otherwise, or the privilege
-//! level changes: then the next use reads the register. An instruction that is repeated after a page fault adds twice: the
-//! kernel's calls meanwhile are at another level. Each level has its own stack pointer, and its own copy.
+//! A read of a register costs some 50 ns. Most instructions that change the stack pointer add a number that
+//! they contain. QEMU's translated code adds these numbers to a copy of the stack pointer. The copy is valid
+//! until an instruction sets the stack pointer in another way, or the privilege level changes: then the next
+//! use of the copy reads the register. An instruction that is repeated after a page fault adds twice; this
+//! does no harm, because the kernel's calls meanwhile are at another level, and so make the copy invalid.
+//! Each level has its own stack pointer, and its own copy.
 //!
-//! There are no copies where several vCPUs share a thread: QEMU up to 11.1 breaks code of all but the first one that adds.
+//! There are no copies where several vCPUs share a thread: QEMU up to 11.1 breaks the adding code of all
+//! vCPUs but the first.
 //!
 //! Unsafe, because the copies are QEMU's.
 #![allow(unsafe_code)]
@@ -17,7 +20,7 @@ use std::cell::RefCell;
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Uses of the copy between two that compare it with the register.
+/// Number of uses of the copy from one comparison with the register to the next.
 const CHECKED: u32 = 64;
 
 thread_local! {
@@ -38,7 +41,7 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Reports that the copy has another value than the register.
+    /// Reports that the copy may have another value than the register.
     #[inline]
     pub fn lose(&mut self) {
         self.is_valid = false;
@@ -49,9 +52,9 @@ impl Copy {
 #[derive(Debug)]
 pub struct StackPointer {
     copies: Scoreboard,
-    /// A copy was valid and wrong.
+    /// Whether a valid copy was wrong.
     is_wrong: AtomicBool,
-    /// There are no copies.
+    /// Whether copies are used no more, because several vCPUs share a thread.
     is_given_up: AtomicBool,
 }
 
@@ -70,12 +73,12 @@ impl StackPointer {
         }
     }
 
-    /// Does without copies from now on: each use reads the register.
+    /// Gives the copies up: from now on, each use reads the register.
     pub fn give_up(&self) {
         self.is_given_up.store(true, Relaxed);
     }
 
-    /// Returns whether a copy was found to be wrong: then they are not used any more.
+    /// Returns whether a copy was found to be wrong. From then on, no copy is used.
     pub fn is_wrong(&self) -> bool {
         self.is_wrong.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Records of a vCPU at one privilege level: its shadow stacks, and the file that they go to.
+//! Records of a vCPU at one privilege level: its shadow stacks, and the file of its records.
 
 use super::code::Code;
 use super::site::Site;
@@ -11,21 +11,21 @@ use hypertrace_functions::shadow::{Call, Jump, Linked, Return, Settings, Stacks}
 pub struct Tracer {
     stacks: Stacks,
     track: Track,
-    /// Nothing is recorded now: no region is open.
+    /// Whether nothing is recorded now, because no region is open.
     is_paused: bool,
-    /// Time of the last event that is recorded.
+    /// Time of the last recorded event.
     last: u64,
-    /// Number of the outer functions that may have ended unseen: those that are older than the last change of the stack,
-    /// which may have been in use by another vCPU since.
+    /// Number of outer functions that may have ended unseen: they are older than the last change of the
+    /// stack, and another vCPU may have used this stack since.
     unproved: usize,
     /// The copy of the stack pointer.
     copy: Copy,
-    /// Records that were lost before the last window.
+    /// Number of records that were lost before the last window.
     lost: u64,
 }
 
 impl Tracer {
-    /// Makes one whose records go to this track.
+    /// Makes a tracer whose records go to this track.
     pub fn new(settings: Settings, track: Track) -> Tracer {
         let stacks = Stacks::new(settings);
         Tracer {
@@ -45,10 +45,10 @@ impl Tracer {
         self.is_paused
     }
 
-    /// Begins to record, or ends it: a region began or ended at this time.
+    /// Begins or ends recording, because a region began or ended at this time.
     #[cold]
     pub fn turn(&mut self, is_paused: bool, time: u64) {
-        // Another vCPU's region: events of this one may have come later.
+        // If the region is another vCPU's, then events of this vCPU may have come later.
         let time = time.max(self.last);
         self.settle(time);
         let Tracer { stacks, track, .. } = self;
@@ -60,7 +60,7 @@ impl Tracer {
         (self.is_paused, self.last) = (is_paused, time);
     }
 
-    /// Looks before an event whether the next window of the file is late.
+    /// Prepares for an event: drops or resumes records if the next window of the file is late.
     #[inline]
     fn settle(&mut self, time: u64) {
         if self.track.is_late() {
@@ -68,8 +68,8 @@ impl Tracer {
         }
     }
 
-    /// Drops records while the next window is late. Before such a gap, all open functions get exits; after it, entries: so
-    /// depths are right on both sides. uftrace crashes if they are not.
+    /// Drops records while the next window is late. All open functions get exits before such a gap, and
+    /// entries after it, so that depths are right on both sides: wrong depths crash uftrace.
     #[cold]
     fn wait(&mut self, time: u64) {
         let Tracer { stacks, track, is_paused, .. } = self;
@@ -88,7 +88,7 @@ impl Tracer {
             stacks.pause(time, &mut |record| track.push(record));
             track.drop_further();
             if !*is_paused {
-                // From here on, the stacks show which records there would be.
+                // From here on, the stacks show which records would have been written.
                 stacks.replay(time, &mut |_| {});
             }
         }
@@ -100,7 +100,7 @@ impl Tracer {
         (missing > 0).then_some(lost)
     }
 
-    /// Returns the time of an event that is not recorded: only the stacks need one.
+    /// Returns the time of an event that is not recorded: only the stacks need a time.
     pub fn time_while_paused(&self) -> u64 {
         self.last
     }
@@ -129,7 +129,8 @@ impl Tracer {
         stacks.ret(ret, time, &mut |record| track.push(record));
     }
 
-    /// Reports an event of a guest whose return addresses are in a register, without the stack pointer.
+    /// Reports an event of a guest with return addresses in a register, where the stack pointer cannot be
+    /// read.
     pub fn linked(&mut self, event: &Linked, time: u64) {
         self.last = time;
         self.settle(time);
@@ -150,7 +151,7 @@ impl Tracer {
         &mut self.copy
     }
 
-    /// Returns whether a return needs its slot: it may be of another function than the innermost one.
+    /// Returns whether a return needs its slot, because it may end another function than the innermost one.
     #[inline]
     pub fn needs_slot(&self) -> bool {
         self.stacks.depth() <= self.unproved
@@ -173,14 +174,15 @@ impl Tracer {
         self.unproved = self.stacks.depth();
     }
 
-    /// Reports a jump from a function to another one, or to one that is not recorded.
+    /// Reports a jump from a function to another function, or to a function that is not recorded.
     pub fn jump(&mut self, site: &Site, code: &Code, target: Option<u64>, time: u64) {
-        // Entry code that no call has reached jumps, too: it ends no other function.
+        // Entry code that no call has reached jumps, too, and such a jump ends no other function.
         let is_from =
             |innermost| Some(innermost) == site.function || code.is_same(innermost, site.at);
         self.last = time;
         if !self.is_named() {
-            // The function of an indirect call: nothing else in it was observed before.
+            // The innermost function comes from an indirect call, and nothing else in this function was
+            // observed before.
             self.stacks.executed(site.at);
         }
         if !self.stacks.innermost().is_some_and(is_from) {
@@ -191,12 +193,12 @@ impl Tracer {
         stacks.jump(&Jump { at: site.at, target }, time, &mut |record| track.push(record));
     }
 
-    /// Reports that an instruction runs that is no call, return or jump to a function.
+    /// Reports that an instruction runs which is no call, return or jump to a function.
     pub fn executed(&mut self, at: u64) {
         self.stacks.executed(at);
     }
 
-    /// Reports that a block of code begins to run at whose address a function may begin.
+    /// Reports that a block of code begins to run, at whose address a function may begin.
     #[inline]
     pub fn begins(&mut self, at: u64) {
         self.stacks.begins(at);
@@ -219,7 +221,7 @@ impl Tracer {
         self.stacks.kernel_stack()
     }
 
-    /// Sets the address space whose stacks those of the next events are.
+    /// Sets the address space of the next events' stacks.
     #[inline]
     pub fn set_space(&mut self, space: u64) {
         self.stacks.set_space(space);
@@ -232,7 +234,7 @@ impl Tracer {
         stacks.close(time, &mut |record| track.push_unless_dropping(record));
     }
 
-    /// Returns the records that are to follow those in the file, at the end.
+    /// Returns the records that are to follow the file's records at the end.
     pub fn rest(&self) -> Vec<Record> {
         let held = self.track.held();
         let last = held.last().map_or(0, |last| last.time);
@@ -253,10 +255,11 @@ mod tests {
     use std::path::{Path, PathBuf};
     use tempfile::TempDir;
 
-    /// Functions call each other to this depth.
+    /// Depth to which functions call each other.
     const DEPTH: u64 = 5;
 
-    /// Calls functions and returns from them, one event at a time. Returns the time after the last one.
+    /// Calls functions and returns from them, 10 ns between two events. Returns the time after the last
+    /// event.
     fn run(tracer: &mut Tracer, from: u64, rounds: u64) -> u64 {
         let slot = |depth: u64| 0x7fff_0000 - 16 * depth;
         let mut time = from;
@@ -266,7 +269,7 @@ mod tests {
                 tracer.call(&Call { slot: slot(depth), target, ..Call::default() }, time);
                 time += 10;
             }
-            // The outer two stay.
+            // The outer two functions stay open.
             for depth in (3..=DEPTH).rev() {
                 tracer.ret(&Return { slot: Some(slot(depth)), ..Return::default() }, time);
                 time += 10;
@@ -275,8 +278,8 @@ mod tests {
         time
     }
 
-    /// Asserts that all exits are those of the last entry, and that no function is open where records are missing. Returns
-    /// the numbers of entries and of missing records.
+    /// Asserts that each exit belongs to the last open entry, and that no function is open where records are
+    /// missing. Returns the numbers of entries and of missing records.
     fn check(records: impl IntoIterator<Item = Record>) -> (u64, u64) {
         let (mut open, mut time) = (Vec::new(), 0);
         let (mut entries, mut missing) = (0, 0);
@@ -304,7 +307,8 @@ mod tests {
         (entries, missing)
     }
 
-    /// Makes a tracer whose file gets its third window at the keeper's next pass, and not before: 49,152 records are stored.
+    /// Makes a tracer whose file gets its third window at the keeper's next pass, and not before. The first
+    /// two windows have room for 49,152 records.
     fn tracer(folder: &TempDir, settings: Settings) -> (PathBuf, Keeper, Tracer) {
         let path = folder.path().join("1.dat");
         let (keeper, track) = Keeper::at_rest(&path);
@@ -335,7 +339,8 @@ mod tests {
         assert!(records.len() > 49_152 + 6_000, "{}", records.len());
         let (entries, missing) = check(records);
         assert_eq!((tracer.rest(), missing), (vec![], tracer.counts().1));
-        // Each call has two records. The gap has exits and entries more, but for one that was not written yet.
+        // Each call has two records. The gap adds exits and entries, except for one record that was not
+        // written yet.
         let records = 2 * tracer.counts().0.calls;
         let found = 2 * entries + missing;
         assert!((records - 2..=records + 2 * DEPTH).contains(&found), "{found} of {records}");

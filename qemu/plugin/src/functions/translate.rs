@@ -49,7 +49,7 @@ pub fn translated(recorder: &Recorder, block: &Block) {
         if event.is_none() && !begins && change.is_none() {
             continue;
         }
-        // The same for the whole block.
+        // The level is the same for the whole block.
         let known = level.get_or_insert_with(|| match recorder.is_machine {
             true => level::of_translated(target),
             false => Some(recorder.levels.programs),
@@ -71,7 +71,8 @@ pub fn translated(recorder: &Recorder, block: &Block) {
         else {
             continue;
         };
-        // SAFETY: places live until QEMU drops all translated code: it does so while none is translated.
+        // SAFETY: places live until QEMU drops all translated code, which QEMU does not do while it
+        // translates a block.
         let site = unsafe { &*site };
         if begins {
             let word = site.word();
@@ -90,16 +91,17 @@ pub fn translated(recorder: &Recorder, block: &Block) {
     }
 }
 
-/// Returns the function that a call or jump reaches, if that is known and recorded.
+/// Returns the function that a call or jump reaches, if this function is known and recorded.
 fn known_target(recorder: &Recorder, architecture: Architecture, found: &Decoded) -> Option<u64> {
     let code = recorder.code();
     let target = found.target?;
     let is_known = match code.place(target) {
-        // The function of a stub is another one.
+        // A stub leads to a function at another address.
         JumpTarget::Stub => false,
-        // And that of a thunk, which its return shows, if that is observed.
+        // A thunk leads to a function at another address, too. The thunk's return shows that function, if the
+        // return is observed.
         JumpTarget::Thunk => !code.is_partial(),
-        // A library's stubs have no symbols yet.
+        // A library's stubs have no symbols yet, so their code tells.
         JumpTarget::Other if found.kind == InstructionKind::Call && !code.is_partial() => {
             !recorder.code_at(target).is_some_and(|bytes| is_stub(architecture, &bytes))
         }
@@ -119,7 +121,7 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
         code.is_recorded(target) || matches!(place, JumpTarget::Thunk | JumpTarget::Stub)
     };
     match found.kind {
-        // AArch64 needs no such calls for anything else.
+        // On AArch64, a call of a place ahead can only be the call of a function.
         InstructionKind::CallAhead
             if recorder.target == Target::Aarch64
                 || code.place(found.target?) == JumpTarget::Function =>
@@ -134,12 +136,14 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
         }
         InstructionKind::Jump if is_inside() => match code.place(found.target?) {
             JumpTarget::Function if !code.is_same(address, found.target?) => Some(Event::Jump),
-            // The function ends there: its return, or a call, is by an instruction that is not observed.
+            // The function ends here, because the thunk's or stub's own instructions, which return or call,
+            // are not observed.
             JumpTarget::Thunk | JumpTarget::Stub if code.is_partial() => Some(Event::Jump),
             JumpTarget::Thunk | JumpTarget::Stub => Some(Event::ThunkJump),
             _ => None,
         },
-        // Where the stack pointer can be read, it shows which stack is in use, whatever function has changed it.
+        // Where the stack pointer can be read, its changes are observed in all functions, because they show
+        // which stack is in use.
         InstructionKind::StackPointerSet => {
             (recorder.is_full || is_inside()).then_some(Event::StackPointerSet)
         }
@@ -160,7 +164,7 @@ fn observe_mark(instruction: &Instruction<'_>, recorder: &Recorder) {
     if recorder.has_values {
         instruction.on_access(Accesses::Stores, Reads::Nothing, stored, 0);
     } else if let Some(base) = instruction.guest_base() {
-        // Of QEMU's user mode: the value is in memory.
+        // In QEMU's user mode, the value can be read from memory.
         instruction.on_access(Accesses::Stores, Reads::Nothing, stored_in_memory, base);
     }
 }

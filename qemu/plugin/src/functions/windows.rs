@@ -1,10 +1,10 @@
 //! Files of records, mapped a window at a time.
 //!
-//! A vCPU's thread stores its records to a window of memory. The [`Keeper`]'s thread has the next window
-//! ready, and unmaps those that are full: a record costs a store, and no system call. Stored records are in
-//! the file, also after a kill.
+//! A vCPU's thread stores its records to a window of memory. The [`Keeper`]'s thread keeps the next window
+//! ready, and unmaps full windows, so a record costs a store, and no system call. Stored records are in the
+//! file, even after a kill.
 //!
-//! Unsafe, because a mapped file could be changed by others.
+//! Unsafe, because other processes could change a mapped file.
 #![allow(unsafe_code)]
 
 use hypertrace_functions::record::Record;
@@ -20,21 +20,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Sizes of a file's first window and of its largest ones, bytes. Each is twice as large as the one before:
-/// a track that is hardly used takes little of the disk.
+/// Sizes of a file's first window and of its largest windows in bytes. Each window is twice as large as the
+/// window before, up to the largest size, so a track that is hardly used takes little of the disk.
 pub const FIRST: usize = 256 << 10;
 pub const LARGEST: usize = 32 << 20;
 
-/// Bytes of a record.
+/// Size of a record in bytes.
 pub const RECORD: usize = 16;
 
-/// Pause of the keeper's thread. The first windows last longer at any rate that an emulator reaches.
+/// Pause of the keeper's thread between two passes. At any rate that an emulator reaches, even the first
+/// windows last longer.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Longest wait of a vCPU for a window; for those after one that was late, it does not wait.
+/// Maximum time that a vCPU's thread waits for a window. After one late window, the thread waits for no
+/// further window.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Records of a vCPU at one privilege level: a file.
+/// File with the records of a vCPU at one privilege level.
 #[derive(Debug)]
 pub struct Track {
     shared: Arc<Shared>,
@@ -43,11 +45,11 @@ pub struct Track {
     patience: Duration,
     /// Records for the next window, which is late.
     held: Vec<Record>,
-    /// Number of records that were dropped after those; `None` if none is to be dropped.
+    /// Number of records that were dropped after the held records; `None` while no record is to be dropped.
     dropped: Option<u64>,
 }
 
-/// The part of a track that its keeper uses too.
+/// Part of a track that its keeper uses, too.
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
@@ -61,9 +63,9 @@ struct Shared {
 struct Exchange {
     next: Option<MmapMut>,
     full: Option<MmapMut>,
-    /// Bytes of the file that are mapped, or were.
+    /// Number of the file's bytes that are or were mapped.
     mapped: u64,
-    /// Nothing is mapped any more.
+    /// Whether no further window will be mapped.
     is_closed: bool,
 }
 
@@ -81,32 +83,34 @@ impl Track {
         self.push_to_next(record);
     }
 
-    /// Stores a record of a function that a gap ends or begins: while records are dropped, it has one already.
+    /// Stores a record of a function that a gap ends or begins. While records are dropped, the function has
+    /// such a record already.
     pub fn push_unless_dropping(&mut self, record: Record) {
         if self.dropped.is_none() {
             self.push(record);
         }
     }
 
-    /// Returns whether records are held as the next window is late, or does not come. After those of one event, further
-    /// ones are to be [dropped](Self::drop_further): memory is bounded.
+    /// Returns whether records are held because the next window is late, or will never come. After the
+    /// records of one event are held, further records are to be [dropped](Self::drop_further), so that memory
+    /// is bounded.
     #[inline]
     pub fn is_late(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Drops and counts all records from now on, until the next window is there.
+    /// Drops and counts all records from now on, until [`resume`](Self::resume) finds the next window.
     pub fn drop_further(&mut self) {
         self.dropped = Some(0);
     }
 
-    /// Returns the number of records that were dropped, while they are.
+    /// Returns the number of dropped records, or `None` if records are not being dropped.
     pub fn dropped(&self) -> Option<u64> {
         self.dropped
     }
 
-    /// Stores the records that are held, if the next window is there by now, and drops none any more. Returns the time of
-    /// the last one.
+    /// If the next window is there by now, stores the held records and stops dropping. Returns the time of
+    /// the last held record.
     pub fn resume(&mut self) -> Option<u64> {
         let last = self.held.last()?.time;
         (self.turn() == Some(true)).then(|| {
@@ -116,7 +120,7 @@ impl Track {
         })
     }
 
-    /// Returns the records that are held.
+    /// Returns the held records.
     pub fn held(&self) -> &[Record] {
         &self.held
     }
@@ -139,9 +143,10 @@ impl Track {
         self.held.push(record);
     }
 
-    /// Takes the next window. `None`: it is not there yet; false: there will be none.
+    /// Takes the next window. Returns `None` if the window is not there yet, and false if there will be no
+    /// further window.
     fn turn(&mut self) -> Option<bool> {
-        // The keeper holds the lock for some stores alone.
+        // The keeper holds the lock only for a few stores.
         let mut exchange = self.shared.exchange.try_lock().ok()?;
         if exchange.full.is_none() {
             exchange.full = self.window.take();
@@ -164,21 +169,23 @@ impl Shared {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Maps the window after these bytes.
+    /// Maps the window that begins at this offset of the file.
     ///
-    /// The file is open for this alone: a program has its descriptors for itself, and may close all that it finds.
+    /// The file is open only during this call, because the program in QEMU may close any descriptor of the
+    /// process.
     fn window(&self, mapped: u64) -> io::Result<MmapMut> {
         let bytes = window_bytes(mapped);
         let file = open(&self.path)?;
-        // The program may have closed it, and opened one of its own.
+        // The program may have closed the descriptor and reused its number, or replaced the file.
         if id(&file)? != self.id {
             return Err(io::Error::other("it is another file by now"));
         }
-        // A store to a page that the disk has no room for would be a signal.
+        // A store to a page for which the disk has no room would raise a signal.
         fallocate(&file, FallocateFlags::empty(), mapped, bytes as u64)?;
-        // SAFETY: the file is this process's own, and nobody else changes its size.
+        // SAFETY: the file belongs to this process, and no other process changes its size.
         let window = unsafe { MmapOptions::new().offset(mapped).len(bytes).map_mut(&file)? };
-        // Otherwise the vCPU's thread would have a fault for each page. Linux before 5.14 cannot.
+        // Without this advice, which Linux has from 5.14 on, the vCPU's thread would take a fault for each
+        // page.
         let _ = window.advise(Advice::PopulateWrite);
         Ok(window)
     }
@@ -196,7 +203,8 @@ fn id(file: &File) -> io::Result<(u64, u64)> {
 
 /// Returns the size of the window that begins at this offset of a file.
 fn window_bytes(mapped: u64) -> usize {
-    // After windows of 1, 2, 4, ... units, the next one has a unit more than all before.
+    // After windows of 1, 2, 4, ... units, the next window has one unit more than all windows before it
+    // together.
     let all = usize::try_from(mapped).unwrap_or(usize::MAX);
     all.saturating_add(FIRST).min(LARGEST)
 }
@@ -211,16 +219,16 @@ pub struct Keeper {
 #[derive(Debug)]
 struct Inner {
     tracks: Mutex<Vec<Arc<Shared>>>,
-    /// Bytes that may still be mapped.
+    /// Number of bytes that may still be mapped.
     left: AtomicU64,
     ends: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
 
-/// Why there are no further windows.
+/// Reason why there are no further windows.
 #[derive(Debug)]
 pub struct Failure {
-    /// The file.
+    /// Path of the file whose next window could not be made.
     pub path: PathBuf,
     /// Cause; `None`: the limit was reached.
     pub source: Option<io::Error>,
@@ -230,7 +238,7 @@ impl Keeper {
     /// Starts the thread. All files together have at most `limit` bytes.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If the thread cannot be started.
     pub fn start(limit: u64) -> io::Result<Keeper> {
         let inner = Arc::new(Inner {
             tracks: Mutex::default(),
@@ -245,13 +253,13 @@ impl Keeper {
                 thread::sleep(PAUSE);
             }
         };
-        // All signals are for the threads of the guest and of QEMU.
+        // Signals are blocked, because the threads of the guest and of QEMU have to handle all of them.
         let _signals_blocked = SignalsBlocked::begin_to_write();
         let thread = thread::Builder::new().name("functions".into()).spawn(run)?;
         Ok(Keeper { inner, thread: Some(thread) })
     }
 
-    /// Makes a track of a file that is empty.
+    /// Makes a track of an empty file.
     ///
     /// # Errors
     /// If the file cannot be opened or mapped.
@@ -274,7 +282,8 @@ impl Keeper {
         Ok(track)
     }
 
-    /// Ends the thread. Tracks get no further window. Returns why some had to do without.
+    /// Ends the thread, after which tracks get no further window. Returns the reason if a window could not be
+    /// made.
     pub fn end(mut self) -> Option<Failure> {
         self.inner.ends.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -289,7 +298,8 @@ impl Keeper {
 
 #[cfg(test)]
 impl Keeper {
-    /// Makes one without a thread, whose tracks do not wait: there are windows after a [`pass`](Self::pass) alone.
+    /// Makes a keeper without a thread, and a track that does not wait: the track gets a window only after a
+    /// [`pass`](Self::pass).
     pub fn at_rest(path: &Path) -> (Keeper, Track) {
         let keeper = Keeper::start(1 << 30).unwrap();
         keeper.inner.ends.store(true, Relaxed);
@@ -326,7 +336,7 @@ impl Inner {
         drop(full);
         let Some(mapped) = wanted else { return };
         let bytes = window_bytes(mapped) as u64;
-        // Threads that make tracks are here, too: the bytes are taken before the window is made.
+        // The bytes are taken before the window is made, because threads that make tracks run this code, too.
         let made = match self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes)) {
             Ok(_) => track.window(mapped).map_err(|why| {
                 self.left.fetch_add(bytes, Relaxed);

@@ -1,6 +1,7 @@
 //! Calls and returns of x86-64.
 //!
-//! A call pushes its return address, and a return pops it: the access gives the slot.
+//! A call pushes its return address, and a return pops that address. The address of either access is the
+//! slot.
 //!
 //! Unsafe, because QEMU's callbacks come from C.
 #![allow(unsafe_code)]
@@ -28,7 +29,7 @@ pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorde
             instruction.on_access(Accesses::Loads, Reads::Nothing, returned, word)
         }
         Event::Return => instruction.on_execution(Reads::Nothing, returns, word),
-        // Of both architectures, or not of this one.
+        // The rest are events that both architectures share, or events that x86-64 does not have.
         _ => {}
     }
 }
@@ -42,7 +43,7 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU.
     unsafe {
         at(vcpu, word, |site, tracer, now| {
-            // And for a store of an atomic instruction after the call.
+            // QEMU 7.2 also calls back for a store of an atomic instruction after the call.
             if value.is_none() && !is_pushed(site.next, slot) {
                 return;
             }
@@ -55,7 +56,7 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     }
 }
 
-/// A call of code that runs at its own address: QEMU need not be asked for the return address.
+/// Handles a call in code that runs at its own address: QEMU need not be asked for the return address.
 extern "C" fn called_here(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
@@ -65,17 +66,17 @@ extern "C" fn called_here(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void)
     }
 }
 
-/// Returns whether a return address is in a slot that the program has just stored to. Without the values of stores, a
-/// whole machine's is not known.
+/// Returns whether a return address is in a slot to which the program has just stored. In a whole machine,
+/// where QEMU does not show the values of stores, this is not known, and taken as true.
 fn is_pushed(next: u64, slot: u64) -> bool {
     let at = match recorder().and_then(Recorder::guest_base) {
         None => return true,
-        // No stack's; it might be the last bytes of a page.
+        // Not a slot of a stack: the access might be to the last bytes of a page.
         Some(_) if !slot.is_multiple_of(8) => return false,
         Some(base) => slot.wrapping_add(base) as *const u64,
     };
-    // SAFETY: the program has just stored at this address, on this thread: its page is there. QEMU's own address is as
-    // aligned, as the base is a multiple of a page's size.
+    // SAFETY: the program has just stored at this address, on this thread, so the address's page is there.
+    // QEMU's own address has the same alignment, because the base is a multiple of a page's size.
     next == unsafe { at.read() }
 }
 
@@ -88,7 +89,7 @@ extern "C" fn returned(vcpu: c_uint, access: Access, slot: u64, word: *mut c_voi
     // SAFETY: as above.
     unsafe {
         at(vcpu, word, |site, tracer, now| {
-            // To ask QEMU takes longer than all the rest.
+            // Asking QEMU takes longer than all the rest.
             let value = if tracer.expects(slot) { None } else { access.value() };
             tracer.ret(&Return { at: site.at, slot: Some(slot), value }, now);
         });
