@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The clock of a directory's times, and its anchor: where these times are on the host's counter.
+//! The clock of a directory's times, and its anchor, which says where these times are on the host's counter.
 
 use std::path::Path;
 
@@ -13,34 +13,34 @@ use crate::{Error, Result, file};
 /// Name of the file with the anchor.
 pub const FILE: &str = "hypertrace.json";
 
-/// Most bytes of the file.
+/// Maximum size of the file in bytes.
 const MAX: u64 = 4096;
 
 const FORMAT: &str = "hypertrace-functions";
 const VERSION: u32 = 1;
 
-/// Times of a directory, from values of the host's counter.
+/// Clock that converts values of the host's counter to a directory's times.
 ///
-/// The time is *(counter - begin) × floor(2^32 × 10^9 / frequency) / 2^32* nanoseconds, rounded down. So a time
-/// gives back the values that it can be of.
+/// The time is *(counter - begin) × floor(2^32 × 10^9 / frequency) / 2^32* nanoseconds, rounded down. So a
+/// time determines the values of the counter that give this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     begin: u64,
-    /// Nanoseconds of a tick, in units of 2^-32
+    /// Duration of a tick in units of 2^-32 nanoseconds
     scale: u64,
 }
 
 impl Clock {
-    /// Makes a clock whose time is 0 at a value of the counter. A frequency outside of [`FREQUENCIES`] counts as the
-    /// nearer end.
+    /// Makes a clock whose time is 0 at the counter's value `begin`. A frequency outside of [`FREQUENCIES`]
+    /// counts as the nearer end of this range.
     #[must_use]
     pub fn new(begin: u64, frequency: u64) -> Self {
         let frequency = frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
-        // At least 2^32 / 1,000, at most 2^32 x 10^6.
+        // The scale is at least 2^32 / 1,000, and at most 2^32 x 10^6.
         Clock { begin, scale: ((1_000_000_000_u128 << 32) / u128::from(frequency)) as u64 }
     }
 
-    /// Returns the time of a value of the counter, in nanoseconds; 0 before the beginning.
+    /// Returns the time in nanoseconds of a value of the counter. The time is 0 before the beginning.
     #[inline]
     #[must_use]
     pub fn time(&self, counter: u64) -> u64 {
@@ -48,8 +48,8 @@ impl Clock {
         ((u128::from(ticks) * u128::from(self.scale)) >> 32) as u64
     }
 
-    /// Returns the values of the counter that have a time: the first and the last one, or twice the first one after
-    /// it if no value has this time.
+    /// Returns the first and the last value of the counter that have this time. If no value has this time,
+    /// returns twice the first value with a later time.
     #[must_use]
     pub fn counter(&self, time: u64) -> (u64, u64) {
         let first = |time: u128| (time << 32).div_ceil(self.scale.into());
@@ -63,18 +63,18 @@ impl Clock {
 /// Place of a directory's times on the clocks of the host that recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anchor {
-    /// `/proc/sys/kernel/random/boot_id` of the host, if it is known: recordings with the same one have times of the
-    /// same counter.
+    /// `/proc/sys/kernel/random/boot_id` of the host, if known. Recordings with the same `boot_id` have times
+    /// of the same counter.
     pub boot_id: Option<String>,
-    /// The host's counter at time 0.
+    /// Value of the host's counter at time 0.
     pub counter: u64,
-    /// Its ticks per second.
+    /// Frequency of the counter in ticks per second.
     pub frequency: u64,
     /// Unix time at time 0, in nanoseconds.
     pub unix_ns: i64,
 }
 
-/// The file.
+/// Contents of the file.
 #[derive(Deserialize, Serialize)]
 struct Json {
     format: String,
@@ -97,11 +97,12 @@ impl Anchor {
         let Anchor { boot_id, counter, frequency, unix_ns } = self.clone();
         let json =
             Json { format: FORMAT.into(), version: VERSION, boot_id, counter, frequency, unix_ns };
-        // Of numbers and texts: never an error.
+        // The conversion never fails, because the fields are numbers and texts.
         serde_json::to_string(&json).unwrap_or_default() + "\n"
     }
 
-    /// Reads the file of a directory; `None` if it has none, as those of other recorders.
+    /// Reads the file of a directory. Returns `None` if the directory has no such file, because another
+    /// recorder made it.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(FILE);
         if !path.try_exists().map_err(Error::io("read", &path))? {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Errors, with file and byte, and what to do.
+//! Errors that name the file and the byte, and say what to do.
 
 use std::fmt;
 use std::io;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use hypertrace_format::error::{BadInput, of_contents};
 use hypertrace_format::folder::is_bad_path;
 
-/// Why a directory or a file of symbols cannot be read or written.
+/// Reason why a directory or a file of symbols cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The path is not what it should be.
+    /// The path is not of the expected kind.
     #[error("{}: {why}", path.display())]
     Unsuitable {
         /// The path.
         path: PathBuf,
-        /// Kind of thing that it is, and what to do.
+        /// Kind of thing that is at the path, and what to do.
         why: String,
     },
     /// A file has something unexpected at an offset.
@@ -28,13 +28,13 @@ pub enum Error {
         path: PathBuf,
         /// Offset from the file's start.
         offset: u64,
-        /// The value there, the expected value, and what to do.
+        /// The found value, the expected value, and what to do.
         why: String,
     },
     /// The system cannot read or write the file.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// `read`, `write`, `create`.
+        /// Operation that failed: `read`, `write` or `create`.
         what: &'static str,
         /// The file.
         path: PathBuf,

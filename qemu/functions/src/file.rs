@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regular files of directories, and those that a user gives.
+//! Regular files of directories, and files that a user gives.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,7 +11,7 @@ use rustix::fs::{CWD, OFlags};
 
 use crate::{Error, Result};
 
-/// Returns a conversion of the error of an open. What is in the place of a regular file is said.
+/// Returns a conversion of the error of an open. The result says what is in the place of a regular file.
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |why| match NotRegular::of(&why) {
         Some(found) => Error::unsuitable(path, found),
@@ -19,7 +19,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     }
 }
 
-/// Opens a regular file of a directory: a link leads out of the directory.
+/// Opens a regular file of a directory, and no link, which would lead out of the directory.
 fn open(path: &Path) -> Result<File> {
     let opened = open_regular(CWD, path, OFlags::RDONLY).map_err(failed("read", path));
     opened.map(|(file, _)| file.into())
@@ -31,7 +31,7 @@ pub(crate) fn append(path: &Path) -> Result<File> {
     opened.map(|(file, _)| file.into()).map_err(failed("write", path))
 }
 
-/// Opens a file of records in a directory. `None`: there is none.
+/// Opens a file of records in a directory. Returns `None` if the file does not exist.
 pub(crate) fn open_records(path: &Path) -> Result<Option<File>> {
     match open(path) {
         Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -39,12 +39,13 @@ pub(crate) fn open_records(path: &Path) -> Result<Option<File>> {
     }
 }
 
-/// Reads a regular file of a directory, of at most `most` bytes. `advice` is what to do about a larger one.
+/// Reads a regular file of a directory, of at most `most` bytes. `advice` says what to do about a larger
+/// file.
 pub(crate) fn contents(path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
     whole(open(path)?, path, most, advice)
 }
 
-/// Reads a file that is given by its name, which may be a link's, as [`contents`] does.
+/// Reads a file that a user gives, as [`contents`] does. The path may be a link.
 pub(crate) fn given(path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
     let (file, _) = open_given(path, OFlags::RDONLY).map_err(failed("read", path))?;
     whole(file.into(), path, most, advice)
@@ -52,12 +53,13 @@ pub(crate) fn given(path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
 
 fn whole(file: File, path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
     let too_large = || Error::unsuitable(path, format!("more than {most} bytes: {advice}"));
-    // Before the contents: a sparse file of any size takes no room on a disk, and memory for all of its bytes.
+    // The size is checked before the contents are read, because a sparse file takes no room on a disk, but
+    // memory for all of its bytes.
     if file.metadata().map_err(Error::io("read", path))?.len() > most {
         return Err(too_large());
     }
     let mut bytes = Vec::new();
-    // Files of /proc do not have their size.
+    // The read is limited, too, because files of /proc do not tell their size.
     file.take(most + 1).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
     if bytes.len() as u64 > most { Err(too_large()) } else { Ok(bytes) }
 }

@@ -1,9 +1,9 @@
 //! Function traces of a guest: every call and every return, as directories that uftrace reads.
 //!
-//! A recorder classifies instructions once ([`decode`]), reports each executed call and return to the
-//! shadow stacks of its virtual CPU ([`shadow`]), and stores the records that these return ([`record`]) in a
-//! directory ([`write`](mod@write)). A reader names functions ([`symbols`]) and adds up their times ([`read`]). The
-//! [anchor](clock::Anchor) of a directory says where its times are on the host's counter.
+//! A recorder classifies instructions once ([`decode`]), reports each executed call and return to the shadow
+//! stacks of its virtual CPU ([`shadow`]), and stores the records that the shadow stacks return ([`record`])
+//! in a directory ([`write`](mod@write)). A reader names functions ([`symbols`]) and adds up their times
+//! ([`read`]). The [anchor](clock::Anchor) of a directory says where its times are on the host's counter.
 //!
 //! ```
 //! use hypertrace_functions::shadow::{Call, Return, Stacks};
@@ -22,9 +22,9 @@
 //! ```
 //!
 //! The modules [`decode`], [`shadow`] and [`record`] are for threads that run virtual CPUs: after
-//! [`Stacks::new`](shadow::Stacks::new) they neither allocate, lock nor enter the kernel.
+//! [`Stacks::new`](shadow::Stacks::new), their functions neither allocate, lock nor enter the kernel.
 //!
-//! This crate does not decide which instructions are observed, and it maps no memory: that is for the recorder.
+//! This crate does not decide which instructions are observed, and maps no memory: the recorder does both.
 #![forbid(unsafe_code)]
 
 pub mod clock;
@@ -41,7 +41,7 @@ pub mod write;
 pub use error::{Error, Result};
 pub use task::Task;
 
-// The example of README.md.
+// Compiles the example of README.md as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

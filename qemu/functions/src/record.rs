@@ -2,16 +2,17 @@
 
 //! uftrace's record: 16 bytes for an entry or an exit of a function.
 //!
-//! Two 64-bit words, little endian: the time in nanoseconds, then the type (2 bits), a bit that says that more data
-//! follows, the number 5 (3 bits), the depth (10 bits) and the address (48 bits).
+//! A record is two 64-bit words, little endian. The first word is the time in nanoseconds. The second has the
+//! type (2 bits), a bit that says that more data follows, the number 5 (3 bits), the depth (10 bits) and the
+//! address (48 bits).
 
-/// Bytes of a record.
+/// Size of a record in bytes.
 pub const SIZE: usize = 16;
 
-/// Deepest depth of a record, which has 10 bits for it.
+/// Maximum depth of a record, which has 10 bits for the depth.
 pub const MAX_DEPTH: u16 = (1 << 10) - 1;
 
-/// Bits of an address that a record has.
+/// Mask of the bits of an address that a record stores.
 pub const ADDRESS_MASK: u64 = (1 << 48) - 1;
 
 const MAGIC: u64 = 5;
@@ -23,9 +24,9 @@ pub enum RecordType {
     Entry,
     /// Exit of a function.
     Exit,
-    /// Records are missing here; the address is their number.
+    /// Records are missing here. The address is the number of missing records.
     Lost,
-    /// Event of uftrace; the address is its number.
+    /// Event of uftrace. The address is the event's number.
     Event,
 }
 
@@ -34,18 +35,18 @@ pub enum RecordType {
 pub struct Record {
     /// Nanoseconds since the beginning that all records of a directory share.
     pub time: u64,
-    /// Its type.
+    /// Type of the record.
     pub kind: RecordType,
-    /// Functions around this one, at most [`MAX_DEPTH`].
+    /// Number of functions around this one, at most [`MAX_DEPTH`].
     pub depth: u16,
     /// Address of the function, of which 48 bits are stored.
     pub address: u64,
 }
 
-/// Why 16 bytes are no record.
+/// Reason why 16 bytes are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// All bytes are zero: memory that was mapped and never written.
+    /// All bytes are zero, as in memory that was mapped and never written.
     #[error("nothing was written here")]
     Unwritten,
     /// The number 5 is missing.
@@ -60,7 +61,7 @@ pub enum Malformed {
 }
 
 impl Record {
-    /// Returns the record's bytes. Depth and address are cut to their bits.
+    /// Returns the record's bytes. The depth is cut to 10 bits, and the address to 48 bits.
     #[inline]
     #[must_use]
     pub fn to_bytes(self) -> [u8; SIZE] {
@@ -74,10 +75,11 @@ impl Record {
         bytes
     }
 
-    /// Reads a record. Its address has 48 bits: [`sign_extended`] restores a kernel's on x86-64.
+    /// Reads a record. The record's address has 48 bits: [`sign_extended`] restores a kernel's address on
+    /// x86-64.
     ///
     /// # Errors
-    /// If the bytes are no record, or one with arguments.
+    /// If the bytes are no record, or a record with arguments.
     pub fn from_bytes(bytes: [u8; SIZE]) -> Result<Self, Malformed> {
         match Record::with_arguments(bytes)? {
             (record, false) => Ok(record),
@@ -85,7 +87,8 @@ impl Record {
         }
     }
 
-    /// Reads a record, and whether arguments or a returned value follow it, of a size that the record does not tell.
+    /// Reads a record, and whether arguments or a returned value follow it. The record does not tell their
+    /// size.
     ///
     /// # Errors
     /// If the bytes are no record.
@@ -111,10 +114,10 @@ impl Record {
     }
 }
 
-/// Returns the 64-bit address of a record's 48 bits, on a machine whose addresses have the sign in bit 47.
+/// Returns the 64-bit address for a record's 48 bits, on a machine whose addresses have the sign in bit 47.
 ///
-/// Those of x86-64 with 4-level page tables do. On AArch64 a user's address may have this bit: there the record does not
-/// say whose address it is.
+/// Addresses of x86-64 with 4-level page tables have the sign there. On AArch64, a user's address may have
+/// bit 47 set, so the record does not say whether its address is a user's or a kernel's.
 #[must_use]
 pub fn sign_extended(address: u64) -> u64 {
     ((address << 16).cast_signed() >> 16).cast_unsigned()

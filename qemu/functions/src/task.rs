@@ -5,9 +5,10 @@
 /// Track of records: a virtual CPU at a privilege level, or a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Its number: of a task that is written, not 0.
+    /// Number of the task. The number of a written task is not 0.
     pub tid: u32,
-    /// Its name, `cpu0 Ring3`; of a task that is read, empty if there is none. uftrace shows 15 bytes.
+    /// Name of the task, such as `cpu0 Ring3`. It is empty if a task that is read has no name. uftrace shows
+    /// 15 bytes.
     pub name: String,
 }
 

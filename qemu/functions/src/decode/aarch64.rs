@@ -4,7 +4,7 @@
 
 use super::{Instruction, InstructionKind};
 
-/// Masks of the fixed bits, their values, and the kind.
+/// Masks of the fixed bits, values of these bits, and kinds of the instructions.
 const PATTERNS: &[(u32, u32, InstructionKind)] = &[
     // br, braaz and brabz, braa and brab
     (0xffff_fc1f, 0xd61f_0000, InstructionKind::JumpIndirect),
@@ -14,7 +14,7 @@ const PATTERNS: &[(u32, u32, InstructionKind)] = &[
     (0xffff_fc1f, 0xd63f_0000, InstructionKind::CallIndirect),
     (0xffff_f81f, 0xd63f_081f, InstructionKind::CallIndirect),
     (0xffff_f800, 0xd73f_0800, InstructionKind::CallIndirect),
-    // ret; retaa, retab and those with a register; those with a distance
+    // ret; retaa, retab and their forms with a register; their forms with a distance
     (0xffff_fc1f, 0xd65f_0000, InstructionKind::Return),
     (0xffff_fbe0, 0xd65f_0be0, InstructionKind::Return),
     (0xffc0_001f, 0x5500_001f, InstructionKind::Return),
@@ -37,7 +37,7 @@ pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {
         _ => None,
     };
     if let Some(kind) = direct {
-        // 26 bits, sign-extended, of words; from the instruction's beginning.
+        // The distance has 26 bits, sign-extended, in words from the instruction's beginning.
         let distance = i64::from((word << 6).cast_signed() >> 4);
         return Some(Instruction::direct(kind, 4, address, distance - 4));
     }
@@ -57,7 +57,7 @@ pub(super) fn is_stub(bytes: &[u8]) -> bool {
 
 /// Number of the link register.
 const LINK: u32 = 30;
-/// Number of the stack pointer, as the base of an address.
+/// Number of the stack pointer as the base of an address.
 const STACK: u32 = 31;
 
 /// Returns the kind of a load or store of the link register that the stack pointer addresses.
@@ -66,15 +66,18 @@ fn link(word: u32) -> Option<InstructionKind> {
         return None;
     }
     let (first, second) = (word & 31, word >> 10 & 31);
-    // 64-bit pairs: with the base changed after, not changed, or before. Their distance is in units of 8 bytes.
+    // 64-bit pairs, with the base changed after, not changed, or changed before. The distance of a pair is in
+    // units of 8 bytes.
     let is_pair = matches!(word >> 23, 0b1_0101_0001..=0b1_0101_0011);
     if is_pair {
-        // A pair's first place is its slot: a pair that is not aligned as the stack pointer is has two.
+        // The first place of a pair is its slot. A pair that is not aligned as the stack pointer is would
+        // have two slots.
         let is_aligned = word >> 15 & 1 == 0;
         let is_load = word >> 22 & 1 == 1;
         return (is_aligned && (first == LINK || second == LINK)).then(|| kind(is_load));
     }
-    // 64-bit registers: with a positive distance; with a signed one, and the base changed after, not changed, or before.
+    // 64-bit registers: with a positive distance; or with a signed distance, and the base changed after, not
+    // changed, or changed before.
     let is_single = match word >> 21 {
         0b111_1100_0000 | 0b111_1100_0010 => word >> 10 & 3 != 2,
         top => matches!(top >> 1, 0b11_1110_0100 | 0b11_1110_0101),
@@ -136,7 +139,7 @@ mod tests {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             crate::decode::is_stub(Architecture::Aarch64, bytes.first_chunk().unwrap())
         };
-        // adrp x16, PAGE; ldr x17, [x16, #8]; add x16, x16, #8. With bti c before
+        // adrp x16, PAGE; ldr x17, [x16, #8]; add x16, x16, #8. The same after bti c
         assert!(is_stub([0xb000_0090, 0xf940_0611, 0x9100_2210]));
         assert!(is_stub([0xd503_245f, 0xb000_0090, 0xf940_0611]));
         // ldr x0

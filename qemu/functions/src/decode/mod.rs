@@ -8,7 +8,7 @@ mod x86_64;
 
 pub use stack_pointer::{StackPointerChange, stack_pointer_change};
 
-/// Distance up to which a direct call of a later place is no function call.
+/// Maximum distance in bytes of a direct call of a later place that is no function call.
 ///
 /// Linux fills the return buffer with such calls, and position-independent code reads the program counter with them.
 pub const AHEAD: u64 = 32;
@@ -22,7 +22,7 @@ pub enum Architecture {
     Aarch64,
 }
 
-/// InstructionKind of an instruction that changes the flow of control.
+/// Kind of an instruction that changes the flow of control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InstructionKind {
     /// Call whose target is in the instruction.
@@ -40,7 +40,8 @@ pub enum InstructionKind {
     ReturnFar,
     /// Return from an interrupt or exception: `iretq`, `eret`.
     ReturnFromException,
-    /// Jump whose target is in the instruction: a tail call if it is a function's first byte.
+    /// Jump whose target is in the instruction. The jump is a tail call if its target is a function's first
+    /// byte.
     Jump,
     /// Jump whose target is in a register or in memory.
     JumpIndirect,
@@ -48,12 +49,13 @@ pub enum InstructionKind {
     SystemCall,
     /// Return to a less privileged level by `sysret` or `sysexit` (x86-64).
     SystemReturn,
-    /// `mov sp, xN` (AArch64): the one way to another stack.
+    /// `mov sp, xN` (AArch64), which is the only way to another stack.
     StackPointerSet,
-    /// Store of the link register x30 to a place that the stack pointer addresses (AArch64): a function that calls others
-    /// saves its return address.
+    /// Store of the link register x30 to a place that the stack pointer addresses (AArch64), by which a
+    /// function that calls other functions saves its return address.
     LinkStore,
-    /// Load of the link register from there: the function is about to return, or to jump to another one.
+    /// Load of the link register from such a place: the function is about to return, or to jump to another
+    /// function.
     LinkLoad,
 }
 
@@ -77,11 +79,11 @@ impl InstructionKind {
 /// Instruction that changes the flow of control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// Its kind.
+    /// Kind of the instruction.
     pub kind: InstructionKind,
-    /// Its length in bytes.
+    /// Length of the instruction in bytes.
     pub length: u8,
-    /// The target's address, if it is in the instruction.
+    /// Address of the target, if the instruction contains it.
     pub target: Option<u64>,
 }
 
@@ -109,10 +111,11 @@ pub fn decode(architecture: Architecture, bytes: &[u8], address: u64) -> Option<
     }
 }
 
-/// Bytes that show whether a stub begins.
+/// Number of bytes that show whether a stub begins.
 pub const STUB: usize = 12;
 
-/// Returns whether code is a stub, by which a program or library calls a function of another: it jumps by a pointer.
+/// Returns whether code is a stub, by which a program or library calls a function of another file: a jump by
+/// a pointer.
 #[must_use]
 pub fn is_stub(architecture: Architecture, bytes: &[u8; STUB]) -> bool {
     match architecture {

@@ -5,18 +5,19 @@
 /// Change of the stack pointer by an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackPointerChange {
-    /// This number is added.
+    /// The instruction adds this number.
     Add(i64),
-    /// It gets a value that the instruction does not contain.
+    /// The stack pointer gets a value that the instruction does not contain.
     Set,
 }
 
 use StackPointerChange::{Add, Set};
 
-/// Number of the stack pointer, where an instruction can have it.
+/// Number of the stack pointer in instructions that can have it as an operand.
 const STACK: u32 = 31;
 
-/// Masks of the fixed bits and their values, of instructions whose destination (bits 0 to 4) can be the stack pointer.
+/// Masks and values of the fixed bits of instructions whose destination (bits 0 to 4) can be the stack
+/// pointer.
 const DESTINATIONS: &[(u32, u32)] = &[
     // addg, subg; add and sub with an extended register; addpt, subpt; irg
     (0x1f80_0000, 0x1180_0000),
@@ -27,7 +28,7 @@ const DESTINATIONS: &[(u32, u32)] = &[
     (0xffa0_f000, 0x0420_5000),
 ];
 
-/// The same for instructions that change their base (bits 5 to 9).
+/// Masks and values of the fixed bits of instructions that change their base (bits 5 to 9).
 const BASES: &[(u32, u32)] = &[
     // ldraa, ldrab; stg, ldg and others of memory tags; structures of vectors; ldiapp, stilp, ldapr, stlr
     (0xff20_0c00, 0xf820_0c00),
@@ -36,11 +37,13 @@ const BASES: &[(u32, u32)] = &[
     (0xbf20_0c00, 0x9900_0800),
 ];
 
-/// The same for instructions that select another stack pointer: msr spsel, #N; msr spsel, xN.
+/// Masks and values of the fixed bits of instructions that select another stack pointer: msr spsel, #N; msr
+/// spsel, xN.
 const SELECTIONS: &[(u32, u32)] = &[(0xffff_f0ff, 0xd500_40bf), (0xffff_ffe0, 0xd518_4200)];
 
-/// Returns the change of the stack pointer by an instruction of AArch64; `None` if there is none. Some that do not exist, or
-/// do not change it, are taken for [`StackPointerChange::Set`].
+/// Returns the change of the stack pointer by an instruction of AArch64; `None` if there is no change. Some
+/// instructions that do not exist, or do not change the stack pointer, are taken for
+/// [`StackPointerChange::Set`].
 #[must_use]
 pub fn stack_pointer_change(bytes: &[u8]) -> Option<StackPointerChange> {
     let word = u32::from_le_bytes(*bytes.first_chunk()?);
@@ -58,11 +61,11 @@ pub fn stack_pointer_change(bytes: &[u8]) -> Option<StackPointerChange> {
         }
     }
     if base == STACK {
-        // Pairs, with the base changed after or before.
+        // Loads and stores of pairs, with the base changed after or before.
         if word & 0x3a80_0000 == 0x2880_0000 {
             return Some(pair(word).map_or(Set, Add));
         }
-        // Single registers.
+        // Loads and stores of single registers.
         if word & 0x3b20_0400 == 0x3800_0400 {
             return Some(Add(signed(word >> 12, 9)));
         }
@@ -100,7 +103,7 @@ fn pair(word: u32) -> Option<i64> {
     Some(signed(word >> 15, 7) * scale)
 }
 
-/// Returns the lowest bits as a signed number.
+/// Returns the lowest `bits` bits as a signed number.
 fn signed(word: u32, bits: u32) -> i64 {
     i64::from((word << (32 - bits)).cast_signed() >> (32 - bits))
 }
@@ -113,7 +116,7 @@ mod tests {
         stack_pointer_change(&word.to_le_bytes())
     }
 
-    // As GNU as makes them.
+    // The words of these instructions are from GNU as.
     #[test]
     fn numbers_that_are_added_are_known() {
         for (word, number) in [

@@ -4,7 +4,7 @@
 
 use super::{Instruction, InstructionKind};
 
-/// Longest instruction, by the same manual, section 1.1.
+/// Maximum length of an instruction in bytes, by the same manual, section 1.1.
 const MAX_LENGTH: usize = 15;
 
 pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {
@@ -19,7 +19,7 @@ pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {
     };
     let plain = |kind, operand_bytes| Some(Instruction::new(kind, length(operand_bytes)?));
     let near = |kind| {
-        // In 64-bit mode, the operand's size is not changed by a prefix, as on Intel's processors.
+        // In 64-bit mode, a prefix does not change the operand's size, as on Intel's processors.
         let distance = i32::from_le_bytes(*operands.first_chunk()?);
         Some(Instruction::direct(kind, length(4)?, address, distance.into()))
     };
@@ -62,7 +62,7 @@ pub(super) fn is_stub(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0xff, 0x25])
 }
 
-/// Returns the bytes of a ModRM operand, with its SIB byte and displacement.
+/// Returns the number of bytes of a ModRM operand, with its SIB byte and displacement.
 fn memory_operand(operands: &[u8]) -> Option<usize> {
     let modrm = *operands.first()?;
     let (mode, register) = (modrm >> 6, modrm & 7);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Calls of one task: entries and exits brought together.
+//! Calls of one task: each is an entry, with its exit.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,10 +11,10 @@ use super::trace::Trace;
 use crate::Result;
 use crate::record::{Record, RecordType};
 
-/// Most addresses whose functions are remembered.
+/// Maximum number of addresses whose functions are remembered.
 const MAX_REMEMBERED: usize = 1 << 16;
 
-/// Records after which a reader of the trace is notified ([`Trace::watch`]).
+/// Number of records after which the function of [`Trace::watch`] is called.
 const WATCHED: u64 = 1 << 16;
 
 /// Call of a function.
@@ -22,31 +22,33 @@ const WATCHED: u64 = 1 << 16;
 pub struct Call {
     /// Address of the function, of 48 bits.
     pub function: u64,
-    /// Address of the function that called it, if known.
+    /// Address of the calling function, if known.
     pub caller: Option<u64>,
-    /// Number of the path of functions to it: see [`Calls::path`].
+    /// Number of the path of functions that leads to this call: see [`Calls::path`].
     pub path: u32,
-    /// Functions around it.
+    /// Number of functions around the call.
     pub depth: u16,
     /// Time of the entry, in nanoseconds.
     pub start: u64,
-    /// Time of the exit.
+    /// Time of the exit, in nanoseconds.
     pub end: u64,
-    /// Time from entry to exit, in the parts of the trace that are looked at.
+    /// Nanoseconds from entry to exit, in the parts of the trace that are looked at.
     pub time: u64,
-    /// Time in it and not in the functions that it called, in the same parts.
+    /// Nanoseconds in the function, without the functions that it called, in the same parts.
     pub self_time: u64,
-    /// Whether the same function is around it.
+    /// Whether the same function is around the call.
     pub is_recursive: bool,
-    /// Whether the call itself is earlier, and its stack is in use again. Recorders of this crate give such an entry the
-    /// time of the record behind it, and no other two records one time; other recorders make no such entries.
+    /// Whether the call was made earlier, and this entry says that its stack is in use again. Recorders of
+    /// this crate give such an entry the time of the next record, and no other two records have the same
+    /// time; other recorders make no such entries.
     pub is_continued: bool,
-    /// Whether it has an exit of its own. Otherwise it ends with the function around it, or with the records.
+    /// Whether the call has its own exit. Otherwise, the call ends with the function around it, or with the
+    /// records.
     pub has_exit: bool,
 }
 
-/// Iterator over the calls of a task, in the order of their ends. An error for damaged records is the last item, and
-/// calls from before and behind the damage come before it.
+/// Iterator over the calls of a task, in the order of their ends. If records are damaged, then the last item
+/// is an error, after the calls from before and behind the damage.
 #[derive(Debug)]
 pub struct Calls<'t> {
     trace: &'t Trace,
@@ -54,20 +56,20 @@ pub struct Calls<'t> {
     records: Records,
     /// Calls without an exit yet, by increasing depth: at most as many as there are depths
     open: Vec<Open>,
-    /// Calls that have ended and are due: as many as were open, at most
+    /// Calls that have ended and were not returned yet: at most as many as were open
     ended: VecDeque<Call>,
     error: Option<crate::Error>,
     functions: HashMap<u64, u64>,
     paths: Paths,
     time: u64,
-    /// Parts of the time that count; `None`: all of it
+    /// Parts of the time that count; `None`: all of the time
     within: Option<Cursor<'t>>,
     place: SpanPosition,
-    /// The last record was an entry.
+    /// Whether the last record was an entry
     was_entry: bool,
     orphans: u64,
     lost: u64,
-    /// Records since the last notification
+    /// Number of records since the last call of the watching function
     unwatched: u64,
     is_over: bool,
 }
@@ -78,16 +80,16 @@ struct Open {
     path: u32,
     depth: u16,
     start: u64,
-    /// Its start among the parts of the time
+    /// Position of the call's start in relation to the parts of the time
     place: SpanPosition,
-    /// Time in functions that it called
+    /// Nanoseconds in functions that the function called
     inner: u64,
     is_continued: bool,
 }
 
 impl Trace {
-    /// Returns an iterator over a task's calls, in the order of their ends. Addresses are those of the functions'
-    /// first bytes where these are known.
+    /// Returns an iterator over a task's calls, in the order of their ends. Addresses are the addresses of
+    /// the functions' first bytes, if known.
     ///
     /// # Errors
     /// If the file cannot be opened.
@@ -118,14 +120,15 @@ impl<'t> Calls<'t> {
         }
     }
 
-    /// Limits the calls to those in some parts of the time, and their times to these parts.
+    /// Limits the calls to some parts of the time, and counts only the calls' time in these parts.
     #[must_use]
     pub fn within(mut self, spans: &'t Spans) -> Self {
         self.within = Some(Cursor::new(spans));
         self
     }
 
-    /// Returns the number of exits without an entry so far: of functions that were called before the beginning.
+    /// Returns the number of exits without an entry so far. The functions of these exits were called before
+    /// the beginning.
     #[must_use]
     pub fn orphans(&self) -> u64 {
         self.orphans
@@ -137,7 +140,8 @@ impl<'t> Calls<'t> {
         self.lost
     }
 
-    /// Returns the functions of a path, the outermost first: with the calls' own times, a flame graph.
+    /// Returns the functions of a path, the outermost function first. Paths and the calls' own times make a
+    /// flame graph.
     #[must_use]
     pub fn path(&self, path: u32) -> Vec<u64> {
         self.paths.functions(path)
@@ -192,7 +196,7 @@ impl<'t> Calls<'t> {
             RecordType::Exit => {
                 let function = self.function(&record);
                 let is_its = |open: &Open| {
-                    // Some writers give an exit the depth of its caller.
+                    // Some writers give an exit the depth of the function's caller.
                     open.function == function
                         && (open.depth == record.depth || open.depth == record.depth + 1)
                 };
@@ -227,7 +231,7 @@ impl<'t> Calls<'t> {
             caller.inner = caller.inner.saturating_add(time);
             caller.function
         });
-        // At most as many rounds as there are depths.
+        // There are at most as many rounds as depths.
         let is_recursive = self.open.iter().any(|outer| outer.function == function);
         let self_time = time.saturating_sub(inner);
         let end = self.time;

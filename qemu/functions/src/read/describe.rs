@@ -14,7 +14,8 @@ use crate::{Error, Result, file};
 
 const HEADER: usize = 40;
 
-/// Longest name of a task; longer ones are cut. The kernel's have at most 15 bytes.
+/// Maximum length of a task's name in characters, to which longer names are cut. The kernel's names have at
+/// most 15 bytes.
 const MAX_NAME: usize = 255;
 
 /// Reads a description.
@@ -22,8 +23,8 @@ fn contents(path: &Path) -> Result<Vec<u8>> {
     file::contents(path, MAX_DESCRIPTION, "give a directory that uftrace reads")
 }
 
-/// Returns the whole lines of a text. All writers end each line, so that a line without an end is cut: this line is a
-/// warning, and is left out.
+/// Returns the whole lines of a text. All writers end each line, so a line without an end was cut: such a
+/// line is left out with a warning.
 pub(super) fn whole_lines<'b>(
     bytes: &'b [u8],
     path: &Path,
@@ -37,7 +38,7 @@ pub(super) fn whole_lines<'b>(
     &bytes[..end]
 }
 
-/// Returns what to say of a part of a directory without which the rest is read.
+/// Returns the warning about a damaged part of a directory, without which the rest is read.
 pub(super) fn damage(why: &Error) -> Warning {
     Warning::damage(error_chain(why))
 }
@@ -61,7 +62,7 @@ pub(super) fn tids(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<u32>>
     if header[12..16] != [40, 0, 1, 2] {
         return Err(damaged(12, "not the header of a 64-bit little-endian machine"));
     }
-    // The last line may have the numbers.
+    // The result is not used, because even an incomplete last line may have the numbers.
     whole_lines(&bytes, path, warnings);
     let mut offset = HEADER;
     for line in bytes[HEADER..].split(|byte| *byte == b'\n') {
@@ -93,18 +94,18 @@ fn numbers(list: &[u8]) -> Option<Vec<u32>> {
 /// Contents of `task.txt`: the tasks, and the programs that they execute.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    /// Names of the tasks by number: that of its process's last program
+    /// Names of the tasks by number. A task's name is the name of its process's last program
     pub names: BTreeMap<u32, String>,
-    /// Numbers of the tasks' processes
+    /// Numbers of the tasks' processes, by task
     pub processes: BTreeMap<u32, u32>,
-    /// Names of the sessions, which their maps have, in the order of the file
+    /// Names of the sessions, by which their maps are named, in the order of the file
     pub maps: Vec<String>,
-    /// Sessions of the processes, from a time in nanoseconds on
+    /// Sessions by process, each with the time in nanoseconds from which on it is in use
     pub executed: BTreeMap<u32, Vec<(u64, String)>>,
 }
 
 impl Sessions {
-    /// Returns the session of a process at a time; before its first one, the first one.
+    /// Returns the session of a process at a time. Before its first session, returns the first session.
     fn at(&self, process: u32, time: u64) -> Option<&str> {
         let executed = self.executed.get(&process)?;
         let after = executed.partition_point(|(from, _)| *from <= time);
@@ -136,7 +137,7 @@ pub(super) fn sessions(path: &Path, warnings: &mut Vec<Warning>) -> Result<Sessi
             if session.is_empty() || session.len() > 64 || !is_name {
                 return Err(damaged("expected the letters and digits of a session: sid=ID"));
             }
-            // Each task of the process has a copy.
+            // The name is cut, because each task of the process gets a copy.
             let name = name.chars().take(MAX_NAME).collect();
             let process = number(" pid=")?;
             programs.insert(process, name);
@@ -148,7 +149,7 @@ pub(super) fn sessions(path: &Path, warnings: &mut Vec<Warning>) -> Result<Sessi
         } else if text.starts_with("TASK ") {
             found.processes.insert(number(" tid=")?, number(" pid=")?);
         } else if text.starts_with("FORK ") {
-            // The child executes its parent's program until it executes another one.
+            // The child executes its parent's program until it executes another program.
             let (child, parent) = (number(" pid=")?, number(" ppid=")?);
             found.processes.insert(child, child);
             if let Some(program) = programs.get(&parent).cloned() {
@@ -197,18 +198,19 @@ fn value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
 pub(super) struct Mapped {
     pub start: u64,
     pub end: u64,
-    /// Name of its file, without folders
+    /// Name of the module's file, without folders
     pub name: String,
 }
 
 impl Mapped {
-    /// Returns the number of its addresses.
+    /// Returns the number of addresses of the range.
     pub fn size(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 }
 
-/// Reads a map, whose bytes are taken from those that all maps may have. Lines of one file are one module, as in uftrace.
+/// Reads a map, whose size is subtracted from `left`, the number of bytes that further maps may have.
+/// Consecutive lines of the same file are one module, as in uftrace.
 pub(super) fn map(path: &Path, left: &mut u64, warnings: &mut Vec<Warning>) -> Result<Vec<Mapped>> {
     let bytes = contents(path)?;
     *left = left
@@ -229,7 +231,7 @@ pub(super) fn map(path: &Path, left: &mut u64, warnings: &mut Vec<Warning>) -> R
             let (start, end) =
                 range.ok_or_else(|| damaged("expected a line as in /proc/PID/maps"))?;
             let (start, end) = (start & ADDRESS_MASK, end & ADDRESS_MASK);
-            // Without a name: memory of no file.
+            // A line without a name is memory of no file.
             let file = words.nth(4).filter(|file| !file.starts_with('['));
             if let Some(file) = file {
                 let name = file.rsplit('/').next().unwrap_or_default().to_owned();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Stacks with their times: what a flame graph shows.
+//! Stacks with their times, which a flame graph shows.
 
 use super::paths::Paths;
 use super::spans::Spans;
@@ -8,36 +8,36 @@ use super::trace::Trace;
 use crate::Error;
 use crate::task::Task;
 
-/// Most stacks that are shown.
+/// Maximum number of stacks that are shown.
 pub const MAX_STACKS: usize = 20_000;
 
-/// A track's path: no address has this bit.
+/// Bit that marks a track's path. No address has this bit.
 const TRACK: u64 = 1 << 63;
 
-/// Time by stack: the function itself, and all functions around it.
+/// Time by stack. A stack is a function with all functions around it.
 #[derive(Debug, Default)]
 pub struct Flame {
     paths: Paths,
-    /// Time in the last function of a path, by path
+    /// Nanoseconds in the last function of a path, by path
     times: Vec<u64>,
-    /// How often there was no room for another stack ([`MAX_PATHS`](super::MAX_PATHS)): its time counts for the function
-    /// around it.
+    /// Number of times that there was no room for another stack ([`MAX_PATHS`](super::MAX_PATHS)). The time
+    /// of such a stack counts for the function around it.
     pub beyond: u64,
-    /// Damage by task: all that could be read is added.
+    /// Damage by task. Everything that could be read is added.
     pub damage: Vec<Error>,
 }
 
 /// A function of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Frame {
-    /// The track of all functions in it, by its number.
+    /// The track around all of its functions, by number.
     Track(u32),
-    /// A function, by its address.
+    /// A function, by address.
     Function(u64),
 }
 
 impl Flame {
-    /// Adds up all stacks of a trace, of its whole time or of parts of it.
+    /// Adds up all stacks of a trace, in its whole time or in parts of it.
     #[must_use]
     pub fn of(trace: &Trace, spans: Option<&Spans>) -> Self {
         let mut flame = Flame::default();
@@ -68,7 +68,8 @@ impl Flame {
             };
             let path = call.path as usize;
             if path >= times.len() {
-                // A path of no function is one too many at the very beginning.
+                // If there is no room for the outermost function's path, then the call has no path, and its
+                // time is the track's.
                 if path >= super::MAX_PATHS {
                     outside = outside.saturating_add(call.self_time);
                     continue;
@@ -81,7 +82,7 @@ impl Flame {
         self.put(track, outside);
         let mut known = Vec::new();
         for (path, (outer, function)) in calls.paths().nodes().iter().enumerate() {
-            // A path is made after the one around it.
+            // A path is made after the path around it.
             let outer = known.get(*outer as usize).copied().unwrap_or(track);
             let global = self.paths.within(Some(outer), *function);
             known.push(global);
@@ -102,12 +103,12 @@ impl Flame {
         self.times[path] = self.times[path].saturating_add(time);
     }
 
-    /// Returns the stacks with their own times, at most [`MAX_STACKS`]: the time of others, which are the shortest,
-    /// counts for the function around them. Stacks without time of their own are left out.
+    /// Returns at most [`MAX_STACKS`] stacks with their own times. The time of the shortest stacks, which are
+    /// left out, counts for the functions around them. Stacks without own time are left out, too.
     #[must_use]
     pub fn stacks(&self) -> Vec<(Vec<Frame>, u64)> {
         let nodes = self.paths.nodes();
-        // With all that is within: a path has a higher number than the one around it.
+        // Total times include all that is within a path. A path has a higher number than the path around it.
         let mut totals = self.times.clone();
         totals.resize(nodes.len(), 0);
         for path in (0..nodes.len()).rev() {

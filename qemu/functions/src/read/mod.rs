@@ -5,8 +5,8 @@
 //! [`Trace`] opens a directory; [`Records`] iterates over a task's records, [`Calls`] over its calls; [`Summary`] adds
 //! up calls by function and caller.
 //!
-//! Files may be cut anywhere and have any contents: then there is an error with file and byte, or what is before it.
-//! Memory is bounded by the constants here, not by numbers in files.
+//! Files may be cut anywhere and have any contents. A reader returns what it can read of such a file, and an
+//! error with file and byte. Memory is bounded by the constants here, not by numbers in files.
 
 mod calls;
 mod describe;
@@ -25,14 +25,15 @@ pub use spans::Spans;
 pub use summary::{By, Caller, Function, MAX_FUNCTIONS, Summary};
 pub use trace::Trace;
 
-/// Most tasks of a directory.
+/// Maximum number of tasks of a directory.
 pub const MAX_TASKS: usize = 1 << 16;
 
-/// Most bytes of `info`, `task.txt` and a map.
+/// Maximum size of `info`, of `task.txt`, and of all maps together, in bytes.
 pub const MAX_DESCRIPTION: u64 = 16 << 20;
 
-/// Most modules of a directory.
+/// Maximum number of modules of a directory.
 pub const MAX_MODULES: usize = 1 << 12;
 
-/// Most bytes of the symbols of all modules. Those of a kernel with all its modules have about 10 MB.
+/// Maximum size of the symbols of all modules in bytes. The symbols of a kernel with all its modules have
+/// about 10 MB.
 pub const MAX_SYMBOLS: u64 = 64 << 20;

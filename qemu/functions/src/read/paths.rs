@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Paths of calls: a function with all functions around it, each path once.
+//! Paths of calls. A path is a function with all functions around it, and is kept once.
 
 use std::collections::HashMap;
 
-/// Most paths of a task. Calls by further paths have the path of their caller.
+/// Maximum number of a task's paths. A call by a further path gets the path of its caller.
 pub const MAX_PATHS: usize = 1 << 20;
 
 /// Path of no function.
@@ -13,15 +13,15 @@ const NONE: u32 = u32::MAX;
 /// Paths of one task's calls, as a tree.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// Path around, and function
+    /// Number of the path around, and the function, of each path
     nodes: Vec<(u32, u64)>,
     numbers: HashMap<(u32, u64), u32>,
-    /// Times that there was no room for another path
+    /// Number of times that there was no room for another path
     beyond: u64,
 }
 
 impl Paths {
-    /// Returns the path of a function within another path, or within none.
+    /// Returns the path of a function within another path, or of a function that has no function around it.
     pub fn within(&mut self, outer: Option<u32>, function: u64) -> u32 {
         let node = (outer.unwrap_or(NONE), function);
         if let Some(path) = self.numbers.get(&node) {
@@ -38,12 +38,12 @@ impl Paths {
         path
     }
 
-    /// Returns the path around and the function of each path, by path.
+    /// Returns, by number of path, the path around and the function.
     pub fn nodes(&self) -> &[(u32, u64)] {
         &self.nodes
     }
 
-    /// Returns how many calls have the path of their caller, as there are too many paths.
+    /// Returns the number of calls that have the path of their caller, because there are too many paths.
     pub fn beyond(&self) -> u64 {
         self.beyond
     }
@@ -52,7 +52,7 @@ impl Paths {
     pub fn functions(&self, path: u32) -> Vec<u64> {
         let mut functions = Vec::new();
         let mut at = path;
-        // A path is made after the one around it: each round has a lower number.
+        // A path is made after the path around it, so each round has a lower number.
         while let Some((outer, function)) = self.nodes.get(at as usize) {
             functions.push(*function);
             at = *outer;

@@ -15,25 +15,26 @@ use crate::{Error, Result, file};
 /// Size of the part of a file that is in memory, in bytes.
 const WINDOW: usize = 1 << 16;
 
-/// Alignment of records in bytes: uftrace pads the arguments of a record to a multiple of it.
+/// Alignment of records in bytes. uftrace pads the arguments of a record to a multiple of this number.
 const ALIGNMENT: usize = 8;
 
 /// Maximum size of a record's arguments in bytes, which is the size of uftrace's buffer for arguments.
 const MAX_ARGUMENTS: u64 = 1024;
 
-/// Maximum size of a gap of zeros in bytes that is searched for records word by word. A killed recorder leaves more of
-/// them at the end of a file.
+/// Maximum size in bytes of a gap of zeros that is searched for records word by word. A killed recorder
+/// leaves more zeros at the end of a file.
 const MAX_GAP: u64 = 1 << 20;
 
-/// Maximum time in nanoseconds between two records with unknown bytes between them: a day. A later time is taken for a
-/// part of these bytes.
+/// Maximum time in nanoseconds between two records with unknown bytes between them: a day. A record with a
+/// later time is taken for a part of the unknown bytes.
 const MAX_PAUSE: u64 = 86_400_000_000_000;
 
 /// Iterator over the records of a file.
 ///
-/// Arguments of functions are skipped. Bytes that are no record are skipped up to the next two records in a row; after
-/// the last record, one error names the first such byte and counts all of them, those of an incomplete record too. The
-/// iterator ends at zeros that were never written and reach to the end of the file, and if the file cannot be read.
+/// Arguments of functions are skipped. Bytes that are no record are skipped up to the next two records in a
+/// row; after the last record, a single error names the first skipped byte and counts all of them, including
+/// the bytes of an incomplete record. The iterator ends at unwritten zeros that reach to the end of the file,
+/// or when the file cannot be read.
 #[derive(Debug)]
 pub struct Records {
     path: PathBuf,
@@ -42,7 +43,7 @@ pub struct Records {
     window: Vec<u8>,
     /// Start of the unread bytes in the window
     at: usize,
-    /// Offset in the file of the unread bytes
+    /// Offset of the unread bytes in the file
     offset: u64,
     /// Time and depth of the last record
     last: Option<(u64, u16)>,
@@ -62,10 +63,10 @@ struct Damage {
 }
 
 impl Records {
-    /// Opens a file of records. One that does not exist has no records.
+    /// Opens a file of records. A file that does not exist has no records.
     ///
     /// # Errors
-    /// If it is not a file, or cannot be opened.
+    /// If the path is not a file, or the file cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         let file = file::open_records(path)?;
         let window = Vec::new();
@@ -105,14 +106,14 @@ impl Records {
         }
     }
 
-    /// Skips the arguments of a record: all bytes up to one that can be the next record. If there is none, the next
-    /// read finds damage.
+    /// Skips the arguments of a record: all bytes up to bytes that can be the next record. If there are no
+    /// such bytes, the next read finds damage.
     fn skip_arguments(&mut self, record: &Record) -> Result<()> {
-        // A call that begins in this function is one deeper.
+        // A call that begins in this function is deeper by 1.
         let deepest = record.depth.saturating_add(u16::from(record.kind == RecordType::Entry));
         for ahead in (ALIGNMENT..=MAX_ARGUMENTS as usize).step_by(ALIGNMENT) {
             let Some(bytes) = self.peek(ahead)? else {
-                // The last record of the file: what is left are its arguments, in whole words.
+                // If this is the last record of the file, then the rest is its arguments, in whole words.
                 self.end((self.window.len() - self.at) / ALIGNMENT * ALIGNMENT);
                 return Ok(());
             };
@@ -158,28 +159,28 @@ impl Records {
         Ok(false)
     }
 
-    /// Passes zeros, up to the word before the next other byte. Returns false if there is none. A hole in the file may have
-    /// any size, so its zeros are not read.
+    /// Skips zeros, up to the word before the next byte that is not zero. Returns false if there is no such
+    /// byte. A hole in the file may have any size, so its zeros are not read.
     fn skip_zeros(&mut self) -> Result<bool> {
-        // Each round passes a window, or is the last one.
+        // Each round skips a window, or is the last round.
         loop {
             let rest = &self.window[self.at..];
             if let Some(zeros) = rest.iter().position(|byte| *byte != 0) {
                 self.advance((zeros / ALIGNMENT).saturating_sub(1) * ALIGNMENT);
                 return Ok(true);
             }
-            // The search for a record begins behind a word.
+            // The last word stays, because the search for a record begins behind a word.
             self.advance((rest.len() / ALIGNMENT).saturating_sub(1) * ALIGNMENT);
             let Some(file) = &self.file else { return Ok(false) };
             match seek(file, SeekFrom::Data(self.offset)) {
-                // All of the rest is a hole.
+                // The rest of the file is a hole.
                 Err(Errno::NXIO) => return Ok(false),
                 Ok(data) if data > self.offset + WINDOW as u64 => {
                     self.window.clear();
                     let word = ALIGNMENT as u64;
                     (self.at, self.offset) = (0, data / word * word - word);
                 }
-                // There are data, or a file system has no such search.
+                // Data follow in this window, or the file system has no such search.
                 _ => {}
             }
             let kept = self.window.len() - self.at;
@@ -190,7 +191,7 @@ impl Records {
         }
     }
 
-    /// Ends at a file's end, so many bytes after the last record. More bytes are a part of a record.
+    /// Ends at the file's end, `after` bytes behind the last record. Further bytes are a part of a record.
     fn end(&mut self, after: usize) {
         self.advance(after);
         let rest = &self.window[self.at..];
@@ -200,8 +201,8 @@ impl Records {
         self.advance(self.window.len() - self.at);
     }
 
-    /// Returns whether the bytes this far ahead are a record of a time that can follow the last one's, and the bytes
-    /// behind them are another one or the end of the records.
+    /// Returns whether the bytes this far ahead are a record whose time can follow the last record's, and are
+    /// followed by another record or the end of the records.
     fn is_record(&mut self, ahead: usize) -> Result<bool> {
         let Some(bytes) = self.peek(ahead)? else { return Ok(false) };
         let Ok((record, has_arguments)) = Record::with_arguments(bytes) else { return Ok(false) };
@@ -211,7 +212,7 @@ impl Records {
             return Ok(false);
         }
         let Some(bytes) = self.peek(ahead + SIZE)? else { return Ok(true) };
-        // Of a record with arguments, nobody knows where the next one begins.
+        // After a record with arguments, nobody knows where the next record begins.
         Ok(has_arguments
             || match Record::with_arguments(bytes) {
                 Ok((next, _)) => is_next(next.time, record.time),
@@ -225,7 +226,8 @@ impl Records {
         damage.bytes += bytes;
     }
 
-    /// Returns 16 bytes of the file, this far ahead of the unread ones; `None` if the file ends before them.
+    /// Returns 16 bytes of the file, this far behind the first unread byte; `None` if the file ends before
+    /// them.
     fn peek(&mut self, ahead: usize) -> Result<Option<[u8; SIZE]>> {
         let end = self.at + ahead + SIZE;
         if end > self.window.len() {

@@ -7,7 +7,7 @@
 pub struct Spans(Vec<(u64, u64)>);
 
 impl Spans {
-    /// Makes the union of these parts: the first and the last nanosecond of each.
+    /// Makes the union of these parts, each given by its first and its last nanosecond.
     pub fn new(parts: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut spans: Vec<_> = parts.into_iter().filter(|(start, end)| start <= end).collect();
         spans.sort_unstable();
@@ -34,24 +34,24 @@ impl Spans {
     }
 }
 
-/// Place in time, which only moves ahead: so it passes each part once.
+/// Place in time, which only moves ahead and so passes each part once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'s> {
     spans: &'s [(u64, u64)],
-    /// Parts that ended before
+    /// Number of parts that ended before this place
     index: usize,
-    /// Their sum
+    /// Sum of these parts in nanoseconds
     passed: u64,
 }
 
-/// A time, in relation to the parts.
+/// Position of a time in relation to the parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SpanPosition {
-    /// Time in the parts up to it
+    /// Nanoseconds in the parts up to the time
     pub elapsed: u64,
-    /// Whether it is in a part
+    /// Whether the time is in a part
     pub is_inside: bool,
-    /// Parts that began up to it
+    /// Number of parts that began up to the time
     pub begun: usize,
 }
 
@@ -60,7 +60,7 @@ impl<'s> Cursor<'s> {
         Cursor { spans: &spans.0, index: 0, passed: 0 }
     }
 
-    /// Moves to a time, which is not before the last one.
+    /// Moves to a time, which must not be before the last time.
     pub fn to(&mut self, time: u64) -> SpanPosition {
         let mut current = None;
         while let Some(&(start, end)) = self.spans.get(self.index) {

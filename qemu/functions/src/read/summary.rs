@@ -9,16 +9,16 @@ use super::spans::Spans;
 use super::trace::Trace;
 use crate::Error;
 
-/// Most functions of a summary, and most pairs of a function and its caller. Further ones are added to one function
-/// without a name, at address 0.
+/// Maximum number of functions of a summary, and of pairs of a function and its caller. Further functions and
+/// pairs are added to a single function without a name, at address 0.
 pub const MAX_FUNCTIONS: usize = 1 << 20;
 
 /// Order of functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Time with the functions that it called.
+    /// Time in the function and in the functions that it called.
     Total,
-    /// Time without them.
+    /// Time in the function alone.
     SelfTime,
     /// Number of calls.
     Calls,
@@ -29,26 +29,27 @@ pub enum By {
 pub struct Caller {
     /// Address of the caller, if known.
     pub function: Option<u64>,
-    /// Calls by it.
+    /// Number of calls by the caller.
     pub calls: u64,
-    /// Time of these calls, where recursive calls count once.
+    /// Time of these calls in nanoseconds. Nested recursive calls count once.
     pub total: u64,
 }
 
 /// Sums of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Function {
-    /// Its address, of 48 bits.
+    /// Address of the function, of 48 bits.
     pub address: u64,
-    /// Calls of it. An entry of a stack that is in use again is none.
+    /// Number of calls of the function. An entry for a stack that is in use again is no call.
     pub calls: u64,
-    /// Time of its calls in nanoseconds, where recursive calls count once.
+    /// Time of its calls in nanoseconds. Nested recursive calls count once.
     pub total: u64,
-    /// Time in it and not in the functions that it called.
+    /// Nanoseconds in the function, without the functions that it called.
     pub self_time: u64,
-    /// Shortest time from an entry to its exit. A call that another stack interrupts has several.
+    /// Minimum time from an entry to its exit in nanoseconds. A call that another stack interrupts has
+    /// several entries.
     pub min: u64,
-    /// Longest such time.
+    /// Maximum time from an entry to its exit in nanoseconds.
     pub max: u64,
 }
 
@@ -57,15 +58,15 @@ pub struct Function {
 pub struct Summary {
     functions: HashMap<u64, Function>,
     callers: HashMap<(u64, Option<u64>), Caller>,
-    /// Calls that were added.
+    /// Number of calls that were added.
     pub calls: u64,
-    /// Calls without an exit.
+    /// Number of calls without an exit.
     pub unfinished: u64,
-    /// Exits without an entry: of functions that were called before the beginning.
+    /// Number of exits without an entry, of functions that were called before the beginning.
     pub orphans: u64,
-    /// Records that were lost, as the recorder says.
+    /// Number of records that were lost, as the recorder says.
     pub lost: u64,
-    /// Damage by task: all that could be read is added.
+    /// Damage by task. Everything that could be read is added.
     pub damage: Vec<Error>,
 }
 
@@ -76,7 +77,8 @@ impl Summary {
         Summary::within(trace, None)
     }
 
-    /// Adds up the calls in some parts of a trace's time, with their times in these parts; `None` is all of its time.
+    /// Adds up the calls in some parts of a trace's time, with their times in these parts. `None` means all
+    /// of the time.
     #[must_use]
     pub fn within(trace: &Trace, spans: Option<&Spans>) -> Self {
         let mut summary = Summary::default();
@@ -119,7 +121,7 @@ impl Summary {
         function.address = address;
         function.calls += calls;
         function.self_time = function.self_time.saturating_add(call.self_time);
-        // The call around it has its time.
+        // The time of a recursive call is part of the time of the call around it.
         let counted = if call.is_recursive { 0 } else { time };
         function.total = function.total.saturating_add(counted);
 
@@ -133,7 +135,7 @@ impl Summary {
         caller.total = caller.total.saturating_add(counted);
     }
 
-    /// Returns the first functions in an order, the largest first.
+    /// Returns the first functions in an order, the largest value first.
     #[must_use]
     pub fn top(&self, number: usize, by: By) -> Vec<&Function> {
         let key = |function: &Function| match by {
@@ -142,7 +144,7 @@ impl Summary {
             By::Calls => function.calls,
         };
         let mut functions: Vec<_> = self.functions.values().collect();
-        // By address among equals: the same order each time.
+        // Equal functions are in the order of their addresses, so that the order is the same each time.
         functions.sort_by_key(|function| (std::cmp::Reverse(key(function)), function.address));
         functions.truncate(number);
         functions
@@ -160,7 +162,7 @@ impl Summary {
         self.functions.len()
     }
 
-    /// Returns a function's callers, those with the most time first.
+    /// Returns a function's callers, the caller with the most time first.
     #[must_use]
     pub fn callers(&self, address: u64) -> Vec<Caller> {
         let its = self.callers.iter().filter(|((function, _), _)| *function == address);

@@ -22,7 +22,7 @@ use crate::symbols::{Source, Symbol, Symbols, text};
 use crate::task::Task;
 use crate::{Error, Result, file};
 
-/// Directory of uftrace's format that was opened.
+/// An opened directory of uftrace's format.
 #[derive(Debug)]
 pub struct Trace {
     path: PathBuf,
@@ -30,17 +30,18 @@ pub struct Trace {
     tasks: Vec<Task>,
     /// Modules of all sessions, with ranges that do not overlap
     modules: Vec<(Mapped, Symbols)>,
-    /// Processes of the tasks, and their sessions, each from a time on; empty if each module is at its own place in
-    /// `modules`
+    /// Processes of the tasks. `moved` has the sessions of each process, and is empty if each module is at
+    /// its own place in `modules`
     processes: BTreeMap<u32, u32>,
     moved: HashMap<u32, Vec<Executed>>,
-    /// Symbols from elsewhere, which are used first
+    /// Symbols from elsewhere, which are used before those of the directory
     added: Symbols,
     warnings: Vec<Warning>,
     watcher: Watcher,
 }
 
-/// Modules of a program that are elsewhere in [`Trace::modules`], from the time on at which a process executed it.
+/// Time from which on a process executed a program, and the program's modules that are elsewhere in
+/// [`Trace::modules`].
 type Executed = (u64, Arc<[Moved]>);
 
 /// Range of addresses of a session whose module is elsewhere in [`Trace::modules`].
@@ -48,11 +49,11 @@ type Executed = (u64, Arc<[Moved]>);
 struct Moved {
     start: u64,
     end: u64,
-    /// Start of the module there
+    /// Start of the module in [`Trace::modules`]
     to: u64,
 }
 
-/// Function that gets numbers of records.
+/// Function that gets the number of records that were read.
 #[derive(Default)]
 struct Watcher(Option<Box<dyn Fn(u64) + Send + Sync>>);
 
@@ -63,11 +64,11 @@ impl fmt::Debug for Watcher {
 }
 
 impl Trace {
-    /// Opens a directory: reads which tasks it has, and its symbols. Reads no records. A part without which the rest can be
-    /// read is a [warning](Self::warnings).
+    /// Opens a directory, and reads its tasks and symbols, but no records. If a part of the directory is
+    /// damaged, and the rest can be read without it, then there is a [warning](Self::warnings).
     ///
     /// # Errors
-    /// If it is not such a directory, or a description in it is damaged.
+    /// If the path is not such a directory, or a description in it is damaged.
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = fs::metadata(path).map_err(Error::io("read", path))?;
         if !metadata.is_dir() {
@@ -163,25 +164,27 @@ impl Trace {
         &self.path
     }
 
-    /// Returns where time 0 is on the host's clocks; `None` if another recorder made the directory.
+    /// Returns the place of time 0 on the host's clocks; `None` if another recorder made the directory.
     #[must_use]
     pub fn anchor(&self) -> Option<&Anchor> {
         self.anchor.as_ref()
     }
 
-    /// Returns the faults of the directory, although it could be opened. Those of records are found as they are read.
+    /// Returns the faults of the directory that did not prevent its opening. Faults of records are found only
+    /// when the records are read.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// Returns the tasks by number: those of `info`, and those with a file of records. A task may have no records.
+    /// Returns the tasks by number: the tasks in `info`, and the tasks with a file of records. A task may
+    /// have no records.
     #[must_use]
     pub fn tasks(&self) -> &[Task] {
         &self.tasks
     }
 
-    /// Adds symbols that are not in the directory. They are used before those that are.
+    /// Adds symbols that are not in the directory. Added symbols are used before the directory's.
     ///
     /// # Errors
     /// If the file has no symbols; the message says why.
@@ -194,9 +197,9 @@ impl Trace {
         self.modules.iter().map(|(mapped, symbols)| (mapped.name.as_str(), symbols))
     }
 
-    /// Returns the address that [`function`](Self::function) takes for the address of a task's record of a time: where
-    /// the record's module was first mapped. After `exec`, a program is at other addresses, or another program is at
-    /// the same ones.
+    /// Converts the address of a task's record with this time to an address for [`function`](Self::function):
+    /// the address at the place where the record's module was first mapped. After `exec`, a program is at
+    /// other addresses, or another program is at the same addresses.
     #[must_use]
     pub fn placed(&self, tid: u32, time: u64, address: u64) -> u64 {
         if self.moved.is_empty() {
@@ -223,21 +226,22 @@ impl Trace {
         self.added.lookup(address).or_else(in_module)
     }
 
-    /// Returns the number of records of all tasks that the sizes of their files allow: a killed recorder leaves larger
-    /// files.
+    /// Returns the maximum number of records of all tasks, by the sizes of their files. There may be fewer
+    /// records, because a killed recorder leaves zeros in the files.
     #[must_use]
     pub fn most_records(&self) -> u64 {
         let sizes = self.tasks.iter().filter_map(|task| fs::metadata(self.file(task.tid)).ok());
         sizes.map(|file| file.len() / SIZE as u64).fold(0, u64::saturating_add)
     }
 
-    /// Calls a function with the number of records that were read since the last time, every 65,536 records and at the
-    /// end of each task, while calls are read: for a display of the progress.
+    /// Sets a function for the display of progress. While calls are read, the function is called after each
+    /// 65,536 records and at the end of each task, with the number of records that were read since the last
+    /// time.
     pub fn watch(&mut self, watcher: impl Fn(u64) + Send + Sync + 'static) {
         self.watcher = Watcher(Some(Box::new(watcher)));
     }
 
-    /// Reports further records to the function of [`watch`](Self::watch).
+    /// Reports this number of further records to the function of [`watch`](Self::watch).
     pub(super) fn notify(&self, records: u64) {
         if let Some(watcher) = &self.watcher.0 {
             watcher(records);
@@ -257,7 +261,8 @@ impl Trace {
     }
 }
 
-/// Returns the place of a module that no other one overlaps: its own, or one behind all others.
+/// Returns a place for a module that no other module overlaps: the module's own place, or a place behind all
+/// other modules.
 fn free_place(modules: &[(Mapped, Symbols)], mapped: &Mapped) -> Mapped {
     let overlaps = |(other, _): &(Mapped, _)| other.start < mapped.end && mapped.start < other.end;
     if !modules.iter().any(overlaps) {
@@ -266,13 +271,14 @@ fn free_place(modules: &[(Mapped, Symbols)], mapped: &Mapped) -> Mapped {
     let behind = modules.iter().map(|(other, _)| other.end).max().unwrap_or(0);
     match behind.checked_add(mapped.size()) {
         Some(end @ ..=ADDRESS_MASK) => Mapped { start: behind, end, name: mapped.name.clone() },
-        // There is no room: the first module has the addresses.
+        // If there is no room, then the addresses remain those of the first module.
         _ => mapped.clone(),
     }
 }
 
-/// Reads the symbols of a module, if there are any, of at most `most` bytes in all. uftrace adds some letters to a file's
-/// name that two modules have: those are not read.
+/// Reads the symbols of a module, if there are any. `most` is the number of bytes that the symbols of all
+/// further modules may have. If two modules have the same file name, uftrace adds some letters to a `.sym`'s
+/// name, and such a `.sym` is not read.
 fn module(
     directory: &Path,
     mapped: &Mapped,
@@ -299,11 +305,11 @@ fn module(
     symbols
 }
 
-/// Files of records in a directory.
+/// The files of records in a directory.
 struct Files {
-    /// Numbers of tasks: those of empty files, too.
+    /// Numbers of the tasks, including tasks with empty files.
     tasks: BTreeSet<u32>,
-    /// Name of a file in which uftrace has a kernel's calls.
+    /// Name of a file in which uftrace keeps a kernel's calls.
     kernels: Option<OsString>,
 }
 
@@ -333,7 +339,8 @@ impl Files {
     }
 }
 
-/// Returns the first task of some, and the number of the others, in words. `None`: there are none.
+/// Returns the first of these tasks, and the number of the other tasks, in words; `None` if there are no
+/// tasks.
 fn first_of<'t>(mut tasks: impl Iterator<Item = &'t u32>) -> Option<String> {
     let first = tasks.next()?;
     Some(match tasks.count() as u64 {

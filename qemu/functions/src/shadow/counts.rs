@@ -6,32 +6,38 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Calls that were reported.
+    /// Number of reported calls.
     pub calls: u64,
-    /// Returns that were reported.
+    /// Number of reported returns.
     pub returns: u64,
-    /// Tail calls that were recorded.
+    /// Number of recorded tail calls.
     pub tail_calls: u64,
-    /// Changes to another stack.
+    /// Number of changes to another stack.
     pub switches: u64,
-    /// Stacks that were forgotten, the least recently used first, because there were too many.
+    /// Number of stacks that were forgotten because there were too many. The least recently used stack is
+    /// forgotten first.
     pub evicted: u64,
-    /// Calls deeper than [`MAX_FRAMES`](super::MAX_FRAMES), which are not recorded.
+    /// Number of calls deeper than [`MAX_FRAMES`](super::MAX_FRAMES), which are not recorded.
     pub too_deep: u64,
-    /// Functions that ended without a return: `longjmp`, exceptions, and context switches in a stack that is shared.
+    /// Number of functions that ended without a return, by `longjmp`, exceptions, and context switches within
+    /// a shared stack.
     pub vanished: u64,
-    /// Functions of indirect calls that ended before an instruction named them, which are not recorded.
+    /// Number of functions of indirect calls that ended before an instruction named them. They are not
+    /// recorded.
     pub unnamed: u64,
-    /// Jumps by a return instruction right after a call, as retpolines make: the function is the one jumped to.
+    /// Number of jumps by a return instruction right after a call, as retpolines make. The function that is
+    /// called is the jump's target.
     pub thunks: u64,
-    /// Returns to another address than the one that the call pushed.
+    /// Number of returns to another address than the call pushed.
     pub changed: u64,
-    /// Returns at another slot than their call's, or on another stack, found by the return address.
+    /// Number of returns at another slot than their call's, or on another stack, that were recognized by the
+    /// return address.
     pub moved: u64,
-    /// Returns of functions that were called before the beginning, or on a stack that was forgotten.
+    /// Number of returns of functions that were called before the beginning, or on a stack that was
+    /// forgotten.
     pub before: u64,
-    /// Returns without a call, within functions whose calls are known: the misses.
+    /// Number of misses: returns without a call, within functions whose calls are known.
     pub unmatched: u64,
-    /// Times that were before the last one, and were replaced by the one after it.
+    /// Number of times that were before the last time, and were replaced by the last time plus 1 ns.
     pub backwards: u64,
 }

@@ -2,9 +2,10 @@
 
 //! Calls whose return address is in a register (AArch64), for a recorder that cannot read the stack pointer.
 //!
-//! Such a call has no slot. A function that calls others stores its return address on the stack first, and loads it before
-//! it returns: this place is its slot. A function that calls no other one has none. Its frame has a place of its own among
-//! the slots, just below that of the function around it.
+//! Such a call has no slot. A function that calls other functions stores its return address on the stack
+//! first, and loads it before it returns: the place of the return address is the function's slot. A function
+//! that calls no other function has no slot. Its frame gets a provisional place among the slots, just below
+//! the slot of the function around it.
 
 use super::stack::{Frame, Next, UNNAMED, named};
 use super::track::Stacks;
@@ -16,11 +17,11 @@ use crate::record::Record;
 pub enum Linked {
     /// A call. Its slot is not used.
     Call(Call),
-    /// A store of the return address: at this place on the stack, a multiple of 8.
+    /// A store of the return address at this place on the stack, a multiple of 8.
     Stored(u64),
     /// A load of the return address from this place.
     Loaded(u64),
-    /// A return, by the register: its slot and value are not used.
+    /// A return by the register. Its slot and value are not used.
     Return(Return),
     /// The stack pointer got the value of another register.
     StackPointerSet,
@@ -31,7 +32,8 @@ fn is_provisional(slot: u64) -> bool {
     !slot.is_multiple_of(8)
 }
 
-/// Returns the place of a frame within another one. It is below that slot, and above all that are below it.
+/// Returns the provisional place of a frame within the function with this slot: below the slot, and above all
+/// lower slots.
 fn within(slot: u64) -> u64 {
     if is_provisional(slot) { slot } else { slot.wrapping_sub(1) }
 }
@@ -62,21 +64,23 @@ impl Stacks {
         self.counts.too_deep += u64::from(!self.fresh);
     }
 
-    /// Handles a function's store of its return address. Stores of other functions than those that were just called, or
-    /// jumped to, are not the first ones.
+    /// Handles a function's store of its return address. Only the first store after a call of the function,
+    /// or after a jump to it, counts.
     fn stored(&mut self, slot: u64, out: &mut impl FnMut(Record)) {
         let was_fresh = std::mem::take(&mut self.fresh);
         let was_loaded = std::mem::take(&mut self.next) == Next::Loaded;
         let Some(top) = self.open.top().filter(|_| self.open.stack.beyond == 0) else { return };
         if was_fresh {
-            // Its entry is not written: what the slot shows to have ended, ended before its call.
+            // The function's entry is not written yet: functions that the slot shows to have ended, ended
+            // before the function's call.
             self.open.drop_top();
             self.arrive(slot, slot.saturating_add(1), top.time, out);
-            // Only the innermost function may have no name. The call returns into the one that is around it.
+            // Only the innermost function may have no name, so the caller is named now. The call's return
+            // address is in the caller.
             self.name(top.back);
             self.open.push(Frame { slot, ..top });
         } else if was_loaded {
-            // A tail call: another function with its own place.
+            // This is a tail call: another function has its own place.
             self.open.move_top(slot);
         }
     }
@@ -112,8 +116,9 @@ impl Stacks {
         }
     }
 
-    /// Ends a function that has stored no return address and changes the stack: `longjmp`, or the switch to another stack.
-    /// One around it that has stored none either ends with it, as `swapcontext` does with the `setcontext` that it calls.
+    /// Ends a function that has stored no return address and changes the stack: `longjmp`, or the switch to
+    /// another stack. A function around it that has not stored its return address either ends with it, as
+    /// `swapcontext` ends with the `setcontext` that it calls.
     fn stack_pointer_set(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         if self.open.stack.beyond != 0 {
             return;

@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Shadow stacks: which functions are being executed, by the stack slots of their return addresses.
+//! Shadow stacks, which tell the functions that are being executed by the stack slots of their return
+//! addresses.
 //!
-//! [`Stacks`] belongs to one track, usually a virtual CPU at one privilege level, and to one thread. The recorder reports
-//! each executed call and return with the stack slot of the return address: no frame pointer is needed. A slot identifies
-//! a function's execution, and shows what has ended without a return: all functions whose slots are below it.
+//! [`Stacks`] belongs to one track, usually a virtual CPU at one privilege level, and to one thread. The
+//! recorder reports each executed call and return with the stack slot of the return address: no frame pointer
+//! is needed. A slot identifies a function's execution. It also shows which functions have ended without a
+//! return: all functions whose slots are below it.
 //!
-//! A track has one shadow stack for each stack of the guest. A kernel's stacks are recognized by their aligned region,
-//! others by their distance. When the guest changes to another stack, all functions of the old one get exits, and all
-//! functions of the new one entries, at that time: the records of a track are always balanced.
+//! A track has one shadow stack for each stack of the guest. A kernel's stacks are recognized by their
+//! aligned regions, other stacks by their distance. When the guest changes to another stack, all functions of
+//! the old stack get exits, and all functions of the new stack get entries, at that time, so the records of a
+//! track are always balanced.
 //!
-//! An entry is written with the next event, at the time of its call: until then the function may have no name (after an
-//! indirect call), or another one (after a retpoline). With [`Settings::min`] it is written when the function proves
-//! to be long enough.
+//! An entry is written at the next event, with the time of its call. Until then the function may have no name
+//! (after an indirect call), or another name (after a retpoline). With [`Settings::min`], an entry is written
+//! when the function proves to be long enough.
 //!
-//! Calls of AArch64 leave the return address in a register. A recorder that can read the stack pointer reports that as their
-//! slots. One that cannot reports where functions store and load their return addresses ([`Linked`]).
+//! Calls of AArch64 leave the return address in a register. A recorder that can read the stack pointer
+//! reports the place below it as the slot of such a call. A recorder that cannot read it reports where
+//! functions store and load their return addresses ([`Linked`]).
 //!
-//! The guest chooses all addresses. Memory is bounded by [`Settings::stacks`] and [`MAX_FRAMES`]. An event searches
-//! the stacks at most once, and writes at most two records for each frame of two stacks. Everything beyond is in
-//! [`Counts`].
+//! The guest chooses all addresses. Memory is bounded by [`Settings::stacks`] and [`MAX_FRAMES`]. An event
+//! searches the stacks at most once, and writes at most two records for each frame of two stacks. [`Counts`]
+//! counts everything beyond these bounds.
 
 mod counts;
 mod linked;
@@ -35,23 +39,24 @@ pub use track::Stacks;
 /// Settings of a track. The default records everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Most stacks that are known at a time, at least 1; 32 KiB of memory each, which is used as needed.
+    /// Maximum number of stacks that are known at a time, at least 1. Each stack has 32 KiB of memory, which
+    /// is used as needed.
     pub stacks: usize,
     /// Binary logarithm of the size and alignment of a kernel's stacks. Addresses with the topmost bit are a kernel's.
     pub kernel_stack_bits: u32,
-    /// Farthest distance of a call or return on the same stack, for stacks that are not a kernel's.
+    /// Maximum distance in bytes of a call or return on the same stack, for stacks that are not a kernel's.
     pub reach: u64,
-    /// Shortest time of functions that are recorded, in nanoseconds.
+    /// Minimum duration of recorded functions in nanoseconds.
     pub min: u64,
     /// Number of depths that are recorded, at most [`MAX_FRAMES`].
     pub depth: usize,
-    /// Whether a program's functions stay open around those of the kernel that it enters: for a track of all privilege
-    /// levels.
+    /// Whether a program's functions stay open around the functions of the kernel that the program enters.
+    /// For a track of all privilege levels.
     pub nested: bool,
     /// Whether nothing is recorded before [`Stacks::replay`].
     pub paused: bool,
-    /// Whether [`Stacks::begins`] alone names the functions of indirect calls: for a recorder that observes only some
-    /// functions. Without it, any event in a function names it.
+    /// Whether [`Stacks::begins`] alone names the functions of indirect calls: for a recorder that observes
+    /// only some functions. Without this setting, any event in a function names the function.
     pub named_at_start: bool,
 }
 
@@ -60,7 +65,8 @@ impl Default for Settings {
         Settings {
             stacks: 256,
             kernel_stack_bits: 14,
-            // Larger than the frames of nearly all functions, smaller than the distance of most threads' stacks.
+            // The reach is larger than the frames of nearly all functions, and smaller than the distance of
+            // most threads' stacks.
             reach: 256 << 10,
             min: 0,
             depth: MAX_FRAMES,
@@ -71,13 +77,14 @@ impl Default for Settings {
     }
 }
 
-/// Call instruction that was executed.
+/// An executed call instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// Address of the instruction, or another one in its function. It names the function after an indirect call.
+    /// Address of the instruction, or another address in the calling function, which this address names if
+    /// the function was called indirectly.
     pub at: u64,
-    /// Stack slot of the return address; where it is in a register (AArch64), the place below the stack pointer to which a
-    /// push would store it.
+    /// Stack slot of the return address. If the return address is in a register (AArch64), then this is the
+    /// place below the stack pointer to which a push would store the return address.
     pub slot: u64,
     /// The return address, or 0 if unknown.
     pub return_address: u64,
@@ -85,23 +92,24 @@ pub struct Call {
     pub target: Option<u64>,
 }
 
-/// Return instruction that was executed.
+/// An executed return instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Return {
     /// Address of the instruction, or another one in its function.
     pub at: u64,
-    /// As in [`Call`]. Without it, the innermost function ends; the next call's slot corrects an error.
+    /// Stack slot of the return address, as in [`Call`]. Without a slot, the innermost function ends, and the
+    /// next call's slot corrects an error.
     pub slot: Option<u64>,
-    /// The address to return to, if known.
+    /// Address to which the instruction returns, if known.
     pub value: Option<u64>,
 }
 
-/// Jump to a function's first byte, which is a tail call.
+/// An executed jump to a function's first byte, which is a tail call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jump {
     /// Address of the instruction, or another one in its function.
     pub at: u64,
-    /// Address of the function; `None` if it is one that is not recorded. Thunks are no functions: their jumps are not
-    /// to be reported.
+    /// Address of the function; `None` if the function is not recorded. Thunks are no functions, so jumps to
+    /// thunks must not be reported.
     pub target: Option<u64>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The functions that are open on one track's stacks, and the records of their entries and exits.
+//! The open functions on a track's stacks, and the records of their entries and exits.
 
 use std::cmp::Ordering;
 
@@ -8,20 +8,21 @@ use super::Settings;
 use super::stack::{Frame, MAX_FRAMES, Region, Stack, UNNAMED, named};
 use crate::record::{Record, RecordType};
 
-/// Stacks of a track with their frames: the current one, all others, and with [`Settings::nested`] the program's around
-/// the current one.
+/// Stacks of a track with their frames: the current stack, all other stacks, and with [`Settings::nested`]
+/// the program's stack around the current stack.
 pub(super) struct Open {
-    /// Frames of all stacks. Zeroed memory of arrays is not touched until it is used, so that a bound costs nothing
+    /// Frames of all stacks. The system does not provide zeroed memory before it is used, so a high bound
+    /// costs nothing
     frames: Vec<[u64; 4]>,
-    /// All stacks; of the current one, an old copy
+    /// All stacks; the current stack's entry is an old copy
     stacks: Vec<Stack>,
-    /// Space of the stacks that are not a kernel's
+    /// Address space of the stacks that are not a kernel's
     space: u64,
     /// Index of the current stack
     current: usize,
     /// The current stack
     pub stack: Stack,
-    /// Index of the program's stack whose functions are open around those of the current one
+    /// Index of the program's stack whose functions are open around those of the current stack
     outer: Option<usize>,
     min: u64,
     /// Number of depths that are recorded
@@ -107,7 +108,8 @@ impl Open {
         true
     }
 
-    /// Ends the innermost function: writes its exit, after all entries that are due. Returns whether it had a name.
+    /// Ends the innermost function: writes its exit, after all entries that are due. Returns whether the
+    /// function had a name.
     #[inline]
     pub fn pop(&mut self, time: u64, out: &mut impl FnMut(Record)) -> bool {
         let Some(index) = self.stack.len.checked_sub(1) else { return true };
@@ -127,7 +129,8 @@ impl Open {
         frame.function != UNNAMED
     }
 
-    /// Gives the innermost function another slot on the current stack, if that is within the function around it.
+    /// Gives the innermost function another slot on the current stack, if this slot is within the function
+    /// around it.
     pub fn move_top(&mut self, slot: u64) {
         let Some(index) = self.stack.len.checked_sub(1) else { return };
         let around = index.checked_sub(1).map(|around| self.frame(self.current, around).slot);
@@ -150,7 +153,8 @@ impl Open {
         self.outer.map_or(0, |outer| self.stacks[outer].len)
     }
 
-    /// Writes all entries that are due, unless functions have to be long enough first.
+    /// Writes all entries that are due, unless a function's entry has to wait until the function is long
+    /// enough.
     #[inline]
     pub fn flush(&mut self, out: &mut impl FnMut(Record)) {
         if self.min == 0 && !self.paused {
@@ -169,7 +173,8 @@ impl Open {
         }
     }
 
-    /// Writes the entries of the outermost `len` functions that are not written, after those around them.
+    /// Writes the entries of the outermost `len` functions that are not written yet, after the entries of the
+    /// functions around them.
     #[inline]
     fn flush_current(&mut self, len: usize, out: &mut impl FnMut(Record)) {
         self.flush_outer(out);
@@ -177,8 +182,8 @@ impl Open {
         self.stack.written = self.write_entries(self.current, self.base(), due, out);
     }
 
-    /// Writes entries of a stack, as far as functions have names and depths are recorded. Returns the number of those
-    /// that are written.
+    /// Writes entries of a stack, up to the first function that has no name or whose depth is not recorded.
+    /// Returns the number of functions whose entries are written.
     #[inline]
     fn write_entries(
         &self,
@@ -193,7 +198,7 @@ impl Open {
             if address == UNNAMED {
                 return index;
             }
-            // An entry that is written is less deep than MAX_FRAMES.
+            // The depth of a written entry is less than MAX_FRAMES.
             let depth = (base + index) as u16;
             out(Record { time, kind: RecordType::Entry, depth, address });
         }
@@ -209,7 +214,7 @@ impl Open {
         }
     }
 
-    /// Suspends the current stack, and returns to the one around it.
+    /// Suspends the current stack, and returns to the stack around it.
     pub fn leave(&mut self, outer: usize, time: u64, out: &mut impl FnMut(Record)) {
         self.suspend_current(time, out);
         self.outer = None;
@@ -244,7 +249,7 @@ impl Open {
     pub fn set_space(&mut self, space: u64) {
         self.space = space;
         if self.stack.region.is_near() {
-            // The next slot is on another stack, unless the space is the old one again.
+            // The next slot is on another stack, unless it belongs to the old space again.
             self.stack.size = 0;
         }
     }
@@ -265,7 +270,8 @@ impl Open {
         slot.wrapping_sub(self.stack.low) < self.stack.size
     }
 
-    /// Makes a slot that is not on the current stack one of it, if it is near enough. Returns whether it is.
+    /// Extends the current stack to a slot that is not on it, if the slot is near enough. Returns whether the
+    /// slot is near enough.
     pub fn reaches(&mut self, slot: u64, settings: &Settings) -> bool {
         let region = self.region(slot, settings);
         let is_near = region.is_near()
@@ -278,7 +284,7 @@ impl Open {
         is_near
     }
 
-    /// Sets the range of slots that are on the current stack, of which `last` is one.
+    /// Sets the range of slots that are on the current stack. The range contains `last`.
     pub fn set_range(&mut self, settings: &Settings) {
         (self.stack.low, self.stack.size) = match self.stack.region {
             Region::Unknown => (0, 0),
@@ -288,17 +294,17 @@ impl Open {
             Region::Near(_) => {
                 let (low, high) = self.extent(self.current);
                 let low = low.saturating_sub(settings.reach);
-                // Not into a kernel's half.
+                // The range must not reach into the kernel's half of the addresses.
                 let high = high.saturating_add(settings.reach).min(u64::MAX >> 1);
                 (low, high - low + 1)
             }
         };
     }
 
-    /// Finds the known stack of a slot: of those that are not a kernel's, the nearest.
+    /// Finds the known stack of a slot. Among stacks that are not a kernel's, this is the nearest stack.
     pub fn find(&self, slot: u64, settings: &Settings) -> Option<usize> {
         let region = self.region(slot, settings);
-        // At most as many rounds as there are stacks.
+        // There are at most as many rounds as stacks.
         let mut same = (0..self.stacks.len()).filter(|index| self.get(*index).region == region);
         if !region.is_near() {
             return same.next();
@@ -307,7 +313,7 @@ impl Open {
         (nearest.0 <= settings.reach).then_some(nearest.1)
     }
 
-    /// Returns how far a slot is from a stack's frames and its last event.
+    /// Returns the distance in bytes of a slot from the range of a stack's frames and its last event.
     pub fn distance(&self, stack: usize, slot: u64) -> u64 {
         let (low, high) = self.extent(stack);
         low.saturating_sub(slot).max(slot.saturating_sub(high))
@@ -353,8 +359,9 @@ impl Open {
         self.stack = self.stacks[stack];
     }
 
-    /// Makes an empty stack the current one: a new one, or the least recently used one. Returns whether another stack
-    /// was forgotten for it. The one around is not: it was used last.
+    /// Makes an empty stack the current stack, in a new place or in the place of the least recently used
+    /// stack. Returns whether another stack was forgotten for it. The stack around is never forgotten,
+    /// because it was used last.
     pub fn change_to_empty(&mut self, stack: Stack, settings: &Settings) -> bool {
         let has_room = self.stacks.len() < settings.stacks;
         let index = if has_room {
@@ -369,12 +376,12 @@ impl Open {
         !has_room
     }
 
-    /// Keeps the functions of the current stack open around those of the next one.
+    /// Keeps the functions of the current stack open around those of the next stack.
     pub fn keep_open(&mut self) {
         self.outer = Some(self.current);
     }
 
-    /// Makes this the time of entry of all functions on the current stack.
+    /// Makes `time` the time of entry of all functions on the current stack.
     pub fn resume(&mut self, time: u64) {
         self.restart(self.current, self.stack.len, time);
     }

@@ -4,7 +4,7 @@
 
 use super::Settings;
 
-/// Frames of a stack that are recorded: as many depths as a record can have.
+/// Maximum number of recorded frames of a stack: less than the number of depths that a record can have.
 pub const MAX_FRAMES: usize = 1023;
 
 /// Address of a function that no instruction has named yet. No instruction fits at this address.
@@ -34,9 +34,9 @@ pub(super) struct Frame {
 pub(super) enum Region {
     /// Nothing was called yet
     Unknown,
-    /// Aligned region of a kernel's stack: the upper bits of its addresses
+    /// Aligned region of a kernel's stack, by the upper bits of its addresses
     Kernel(u64),
-    /// Any other stack, of this space: addresses near those of its frames
+    /// Any other stack of this address space: addresses near its frames
     Near(u64),
 }
 
@@ -55,23 +55,23 @@ impl Region {
     }
 }
 
-/// One shadow stack without its frames.
+/// A shadow stack without its frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stack {
     pub region: Region,
     /// First slot that is on this stack
     pub low: u64,
-    /// Bytes from there that are on this stack
+    /// Number of bytes from `low` that are on this stack
     pub size: u64,
     /// Number of frames
     pub len: usize,
-    /// Number of the frames whose entries are written: the outermost ones
+    /// Number of outermost frames whose entries are written
     pub written: usize,
-    /// Calls beyond [`MAX_FRAMES`] that have not returned
+    /// Number of calls beyond [`MAX_FRAMES`] that have not returned
     pub beyond: u64,
     /// Slot of the last event
     pub last: u64,
-    /// Turn of the last use
+    /// Number of the change of stack by which this stack was last used
     pub used: u64,
 }
 
@@ -81,16 +81,17 @@ impl Stack {
     }
 }
 
-/// Function whose return is the next one.
+/// Function whose return is the next event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The innermost one.
+    /// The innermost function.
     #[default]
     Innermost,
-    /// The innermost one, which has loaded its return address: it returns, or jumps to another function.
+    /// The innermost function, which has loaded its return address and so returns, or jumps to another
+    /// function.
     Loaded,
     /// A function without a frame.
     Unknown,
-    /// A function that has changed the stack: its end is recorded.
+    /// A function that has changed the stack, and whose end is recorded already.
     Ended,
 }

@@ -11,8 +11,8 @@ use crate::record::Record;
 
 /// Shadow stacks of a track.
 ///
-/// Each function gives the records of an event to `out`, in the order of time. Times that are not after the
-/// last one are replaced by the one after it.
+/// Each function passes the records of an event to `out`, in the order of time. A time that is not after the
+/// last time is replaced by the last time plus 1 ns.
 pub struct Stacks {
     settings: Settings,
     pub(super) counts: Counts,
@@ -21,16 +21,17 @@ pub struct Stacks {
     time: u64,
     /// Number of changes of stack
     turn: u64,
-    /// Slot of the last call of a place just ahead, or 0
+    /// Slot of the last call of a place just ahead, or 0 if there is none
     ahead: u64,
-    /// Whether the last event was the innermost function's call, or a thunk's jump to it: its entry is not written
+    /// Whether the last event was the innermost function's call, or a thunk's jump to this function, so that
+    /// the entry is not written yet
     pub(super) fresh: bool,
-    /// Function whose return is the next one, of calls without slots
+    /// Function whose return is the next event, for calls without slots
     pub(super) next: Next,
 }
 
 impl Stacks {
-    /// Returns the shadow stacks of a track. Allocates all memory that they will ever use.
+    /// Makes the shadow stacks of a track. Allocates all memory that they will ever use.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let settings = Settings {
@@ -64,7 +65,7 @@ impl Stacks {
         self.open.stack.len
     }
 
-    /// Returns the number of the current stack, if it is a kernel's.
+    /// Returns the number of the current stack, if this stack is a kernel's.
     #[must_use]
     pub fn kernel_stack(&self) -> Option<u64> {
         match self.open.stack.region {
@@ -73,9 +74,9 @@ impl Stacks {
         }
     }
 
-    /// Reports which thread's stacks those are that are not a kernel's, from now on. Processes may have the same
-    /// addresses: in a whole machine, the [kernel's stack](Self::kernel_stack) from which a virtual CPU returned to the
-    /// program identifies its thread.
+    /// Reports that from now on, stacks that are not a kernel's are the stacks of this thread. Different
+    /// processes may use the same addresses. In a whole machine, the [kernel's stack](Self::kernel_stack)
+    /// from which a virtual CPU returned to the program identifies the program's thread.
     #[inline]
     pub fn set_space(&mut self, space: u64) {
         if space != self.open.space() {
@@ -92,7 +93,7 @@ impl Stacks {
             Some(top) if call.slot < top.slot && self.open.holds(call.slot) => {
                 self.open.stack.last = call.slot;
             }
-            // The frame that had this slot has ended, too.
+            // The function of a frame with this slot has ended, too.
             _ => self.arrive(call.slot, call.slot.saturating_add(1), time, out),
         }
         self.name(call.at);
@@ -103,27 +104,30 @@ impl Stacks {
         self.counts.too_deep += u64::from(!self.fresh);
     }
 
-    /// Reports a call of a place just ahead ([`CallAhead`](crate::decode::InstructionKind::CallAhead)). A retpoline makes one, replaces
-    /// the return address by a function's, and returns to that.
+    /// Reports a call of a place just ahead ([`CallAhead`](crate::decode::InstructionKind::CallAhead)). A
+    /// retpoline makes such a call, replaces the return address by a function's address, and returns to that
+    /// function.
     #[inline]
     pub fn call_ahead(&mut self, slot: u64) {
         self.ahead = slot;
     }
 
-    /// Reports an instruction in a function that is neither a call nor a return, as a jump to a thunk that returns: it
-    /// names the function after an indirect call, before the thunk's address does.
+    /// Reports an instruction in a function that is neither a call nor a return, such as a jump to a thunk
+    /// that returns. The instruction names the function after an indirect call, before the thunk's address
+    /// would.
     #[inline]
     pub fn executed(&mut self, at: u64) {
         self.name(at);
-        // A thunk that follows is one that this function jumps to.
+        // If a thunk follows, then this function jumps to the thunk, and no call does.
         self.fresh = false;
     }
 
-    /// Reports that a function's first instruction runs, or one after a call has returned: with
-    /// [`Settings::named_at_start`], it names the function of an indirect call.
+    /// Reports that a function's first instruction runs, or an instruction after a call that has returned.
+    /// With [`Settings::named_at_start`], a function's first instruction names the function of an indirect
+    /// call.
     #[inline]
     pub fn begins(&mut self, at: u64) {
-        // Any event after the call shows that the function is one that is not recorded.
+        // Any other event after the call shows that the called function is not recorded.
         let called = self.open.unnamed().filter(|called| self.fresh && called.back != at);
         match called {
             Some(_) => self.open.rename(at),
@@ -148,7 +152,7 @@ impl Stacks {
         }
     }
 
-    /// Ends the innermost function, which returns.
+    /// Ends the innermost function, because it returns.
     #[inline]
     fn ret_innermost(&mut self, top: Frame, ret: &Return, time: u64, out: &mut impl FnMut(Record)) {
         let changed = ret.value.is_some_and(|value| top.back != 0 && top.back != value);
@@ -157,7 +161,7 @@ impl Stacks {
         self.pop(time, out);
     }
 
-    /// Handles a return by a slot that is not the innermost function's.
+    /// Handles a return at a slot that is not the innermost function's.
     #[cold]
     fn ret_at(&mut self, ret: &Return, slot: u64, time: u64, out: &mut impl FnMut(Record)) {
         let is_here = self.open.holds(slot) || self.open.reaches(slot, &self.settings);
@@ -173,12 +177,12 @@ impl Stacks {
         }
     }
 
-    /// Reports a tail call: the innermost function ends, and another one begins in its place.
+    /// Reports a tail call: the innermost function ends, and another function begins in its place.
     pub fn jump(&mut self, jump: &Jump, time: u64, out: &mut impl FnMut(Record)) {
         let time = self.advance(time);
         self.name(jump.at);
         let Some(top) = self.open.top() else { return };
-        // Deeper than what is recorded, or a loop to the function's own beginning.
+        // Nothing changes if the function is too deep to be recorded, or loops to its own beginning.
         if self.open.stack.beyond != 0 || Some(top.function) == jump.target {
             return;
         }
@@ -189,7 +193,8 @@ impl Stacks {
         }
     }
 
-    /// Returns whether the innermost function's return address is in this slot: then [`Return::value`] is not needed.
+    /// Returns whether the innermost function's return address is in this slot. If so, [`Return::value`] is
+    /// not needed.
     #[must_use]
     #[inline]
     pub fn expects(&self, slot: u64) -> bool {
@@ -202,7 +207,7 @@ impl Stacks {
         self.open.top().map(|top| top.function).filter(|function| *function != UNNAMED)
     }
 
-    /// Names the innermost function by an address in it, if it has no name.
+    /// Names the innermost function by an address in it, if the function has no name.
     #[inline]
     pub(super) fn name(&mut self, at: u64) {
         match self.settings.named_at_start {
@@ -219,7 +224,8 @@ impl Stacks {
         }
     }
 
-    /// Forgets the innermost function if it has no name: it is not recorded, or has returned.
+    /// Forgets the innermost function if it has no name, because such a function is not recorded, or has
+    /// returned.
     #[inline]
     fn forget_unnamed(&mut self) {
         if self.open.unnamed().is_some() {
@@ -229,14 +235,14 @@ impl Stacks {
         }
     }
 
-    /// Ends the innermost function, and begins another one in its place.
+    /// Ends the innermost function, and begins another function in its place.
     fn replace(&mut self, top: Frame, target: u64, out: &mut impl FnMut(Record)) {
         let time = self.time;
         self.pop(time, out);
         self.fresh = self.open.push(Frame { function: named(target), time, ..top });
     }
 
-    /// Stops recording: functions whose entries are written get exits. Calls and returns are followed still.
+    /// Stops recording: functions whose entries are written get exits. Calls and returns are still followed.
     pub fn pause(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         let time = self.advance(time);
         self.open.pause(time, out);
@@ -246,7 +252,7 @@ impl Stacks {
     pub fn replay(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         let time = self.advance(time);
         if self.open.is_paused() {
-            // An entry that is written keeps its name.
+            // A written entry keeps its name.
             self.fresh = false;
             self.open.replay(time, out);
         }
@@ -263,20 +269,20 @@ impl Stacks {
     #[inline]
     pub(super) fn advance(&mut self, time: u64) -> u64 {
         self.counts.backwards += u64::from(time < self.time);
-        // No two events have the same time: so a reader distinguishes entries by calls from those of a stack that is
-        // in use again.
+        // No two events have the same time, so that a reader can distinguish entries by calls from entries of
+        // a stack that is in use again.
         self.time = time.max(self.time.saturating_add(1));
         self.time
     }
 
-    /// Changes to the stack of a slot, if it is another one, and ends the frames below `end`.
+    /// Changes to the stack of a slot, if it is another stack, and ends the frames below `end`.
     #[inline]
     pub(super) fn arrive(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
         if !self.open.holds(slot) && !self.open.reaches(slot, &self.settings) {
             self.switch(slot, end, time, out);
         }
         self.open.stack.last = slot;
-        // Each round ends a frame that a call has made: no more rounds than calls.
+        // Each round ends a frame that a call has made, so there are no more rounds than calls.
         while self.open.top().is_some_and(|top| top.slot < end) {
             self.counts.vanished += 1;
             self.pop(time, out);
@@ -291,14 +297,15 @@ impl Stacks {
         self.counts.unnamed += u64::from(!was_named);
     }
 
-    /// Changes to the stack of a slot: a known one without its frames below `end`, or an empty one.
+    /// Changes to the stack of a slot: a known stack, whose frames below `end` are dropped, or an empty
+    /// stack.
     #[cold]
     fn switch(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
-        // Also because an entry that is written keeps its name.
+        // The entries are written, and a written entry keeps its name.
         self.fresh = false;
         let region = self.open.region(slot, &self.settings);
         if self.open.stack.region == Region::Unknown {
-            // Functions that have no slots.
+            // The functions on a stack of an unknown region have no slots.
             self.counts.vanished += self.open.stack.len as u64;
             self.open.suspend(time, out);
             self.open.stack = Stack::empty(region, slot, 0);
@@ -323,7 +330,7 @@ impl Stacks {
                 let has_forgotten = self.open.change_to_empty(stack, &self.settings);
                 self.counts.evicted += u64::from(has_forgotten);
             }
-            // They ended while another stack was in use: they get no entries.
+            // Functions that ended while another stack was in use get no entries.
             while self.open.top().is_some_and(|top| top.slot < end) {
                 self.counts.vanished += 1;
                 self.open.drop_top();
@@ -335,8 +342,9 @@ impl Stacks {
         self.open.set_range(&self.settings);
     }
 
-    /// Returns whether the functions of the current stack stay open when the guest changes to one in `region`: from a
-    /// program into the kernel. Its innermost function needs a name: its entry cannot be written later.
+    /// Returns whether the functions of the current stack stay open when the guest changes to a stack in
+    /// `region`: they do when a program enters the kernel. The program's innermost function needs a name,
+    /// because its entry cannot be written later.
     fn stays_open(&self, region: Region) -> bool {
         self.settings.nested
             && self.settings.stacks > 1
@@ -345,7 +353,7 @@ impl Stacks {
             && self.open.top().is_none_or(|top| top.function != UNNAMED)
     }
 
-    /// Returns the program's stack that is open around the kernel's, if it has the slot.
+    /// Returns the program's stack that is open around the kernel's, if the program's stack has the slot.
     fn outer_of(&self, slot: u64, region: Region) -> Option<usize> {
         let outer = self.open.outer()?;
         let is_on_it = region == self.open.region_of(outer)
@@ -353,7 +361,7 @@ impl Stacks {
         is_on_it.then_some(outer)
     }
 
-    /// Ends the innermost function, without proof that it is the one that returns.
+    /// Ends the innermost function, without proof that this function returns.
     pub(super) fn ret_without_slot(&mut self, at: u64, time: u64, out: &mut impl FnMut(Record)) {
         if self.open.stack.beyond != 0 {
             self.open.stack.beyond -= 1;
@@ -365,7 +373,8 @@ impl Stacks {
         }
     }
 
-    /// Handles a return by a slot below all frames: of a function that is too deep, a thunk's jump, or a miss.
+    /// Handles a return at a slot below all frames: a return of a function that is too deep, a thunk's jump,
+    /// or a miss.
     #[cold]
     fn ret_below(
         &mut self,
@@ -379,7 +388,7 @@ impl Stacks {
         if self.open.stack.beyond != 0 {
             self.open.stack.beyond -= 1;
         } else if top.back != 0 && ret.value == Some(top.back) {
-            // It has moved its return address down, as the entry code of Linux does.
+            // The function has moved its return address down, as the entry code of Linux does.
             self.counts.moved += 1;
             self.name_returning(ret.at);
             self.pop(time, out);
@@ -387,11 +396,11 @@ impl Stacks {
             self.ahead = 0;
             self.counts.thunks += 1;
             if was_fresh {
-                // The thunk was called: the function is the one that it jumps to.
+                // The thunk was called, so the called function is the one to which the thunk jumps.
                 self.open.rename(value);
                 self.fresh = true;
             } else {
-                // The thunk was jumped to: a tail call.
+                // A function jumped to the thunk, so this is a tail call.
                 self.replace(top, value, out);
             }
         } else {
@@ -401,8 +410,8 @@ impl Stacks {
         }
     }
 
-    /// Ends the innermost function if it returns from another stack than the one on which it was called, as the entry
-    /// code of Linux does.
+    /// Ends the innermost function if it returns on another stack than the stack on which it was called, as
+    /// the entry code of Linux does.
     #[cold]
     fn ret_after_move(
         &mut self,
@@ -415,7 +424,8 @@ impl Stacks {
         if top.is_none() || self.open.stack.beyond != 0 {
             return false;
         }
-        // All tasks are switched by the same call of the kernel: then the other stack has a frame for it.
+        // All switches of tasks come from the same call in the kernel. If the other stack has a frame at the
+        // slot, then this is such a switch.
         let other = self.open.find(slot, &self.settings);
         if other.is_some_and(|stack| self.open.has_frame(stack, slot)) {
             return false;

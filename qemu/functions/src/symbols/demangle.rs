@@ -9,20 +9,23 @@ use cpp_demangle::{DemangleOptions, ParseOptions};
 
 use super::{MAX_NAME, Symbol, character_boundary};
 
-/// Most recursion of the parser of C++ names, which tries each of several readings at each depth: a hostile name of 60
-/// bytes takes minutes with the default of 96. Of 20,000 names of LLVM and libstdc++, 25 have more.
+/// Maximum recursion of the parser of C++ names. The parser tries several readings at each depth, so a
+/// hostile name of 60 bytes takes minutes with the default of 96. Of 20,000 names of LLVM and libstdc++, 25
+/// need more than this maximum.
 const MAX_RECURSION: u32 = 48;
 
-/// Operators `new`, `new[]`, `delete` and `delete[]`, which the parser reads twice each: with all that is in them.
+/// Operators `new`, `new[]`, `delete` and `delete[]`, each of which the parser reads twice, together with all
+/// that it contains.
 const READ_TWICE: [&str; 4] = ["nw", "na", "dl", "da"];
 
-/// Most times that a C++ name has the letters of these operators. Of 150,000 names of LLVM and libstdc++, two have 11.
+/// Maximum number of times that a C++ name has the letters of these operators. Of 150,000 names of LLVM and
+/// libstdc++, two have them 11 times.
 const MAX_READ_TWICE: usize = 12;
 
 impl<'s> Symbol<'s> {
-    /// Returns the function's name for people: that of a function in C++ or Rust as in its source, without the hash
-    /// that Rust adds. Other names, and those that are damaged or too deeply nested, are as in the file. It has at most [`MAX_NAME`] bytes; longer
-    /// ones are cut.
+    /// Returns the function's name for people: a C++ or Rust function's name is as in its source, without the
+    /// hash that Rust adds. Other names, and names that are damaged or too deeply nested, are as in the file.
+    /// Names are cut to [`MAX_NAME`] bytes.
     #[must_use]
     pub fn demangled(&self) -> Cow<'s, str> {
         demangled(self.name).map_or(Cow::Borrowed(self.name), Cow::Owned)
@@ -33,10 +36,10 @@ fn demangled(symbol: &str) -> Option<String> {
     if !symbol.starts_with("_Z") && !symbol.starts_with("_R") {
         return None;
     }
-    // Versions of symbols: `_ZN1A3getEv@VERSION`.
+    // A symbol may have a version: `_ZN1A3getEv@VERSION`.
     let (mangled, version) = symbol.split_at(symbol.find('@').unwrap_or(symbol.len()));
     let mut name = Beginning::default();
-    // An error is that of the length: the beginning counts.
+    // An error may come from the length, and then the name's beginning is used.
     let result = match rustc_demangle::try_demangle(mangled) {
         Ok(found) => write!(name, "{found:#}"),
         Err(_) => {
@@ -56,8 +59,8 @@ fn demangled(symbol: &str) -> Option<String> {
     Some(name.text)
 }
 
-/// The first [`MAX_NAME`] bytes of a text. A short symbol can stand for one of any length: the error at the end of these
-/// bytes stops who writes it.
+/// The first [`MAX_NAME`] bytes of a text. A short symbol can stand for a text of any length, so an error at
+/// the end of these bytes stops the writer.
 #[derive(Default)]
 struct Beginning {
     text: String,
@@ -112,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_short_symbol_for_a_very_long_name_is_cut() {
-        // Each type has the one before it twice: 2^30 names, which would take minutes.
+        // Each type contains the type before it twice: 2^30 names, which would take minutes.
         let mut symbol = "_Z1fSt4pairIiiE".to_owned();
         for type_ in 0..30 {
             let digit = char::from_digit(type_, 36).unwrap().to_ascii_uppercase();
@@ -140,7 +143,7 @@ mod tests {
                 assert_eq!(name(&symbol), symbol);
             }
         }
-        // Without the limits: minutes for the first one alone.
+        // Without the limits, the first symbol alone would take minutes.
         assert!(begin.elapsed().as_secs() < 60);
     }
 

@@ -12,7 +12,8 @@ use super::{MAX_FILE, MAX_NAME, STUBS, Source, Symbols};
 use crate::{Error, Result, file};
 
 impl Source {
-    /// Returns the symbols of an ELF program whose code begins at an address: a position-independent one is moved.
+    /// Returns the source with the symbols of an ELF program whose code begins at this address. A
+    /// position-independent program may have been loaded anywhere.
     ///
     /// # Errors
     /// If the file cannot be read, or is not one.
@@ -22,7 +23,7 @@ impl Source {
         Ok(Source { path: path.to_owned(), offset: start.wrapping_sub(begin) })
     }
 
-    /// Returns the symbols of an ELF file whose first byte is mapped to an address.
+    /// Returns the source with the symbols of an ELF file whose first byte is mapped to this address.
     ///
     /// # Errors
     /// If the file cannot be read, or is not one.
@@ -49,16 +50,18 @@ fn parse<'b>(bytes: &'b [u8], path: &Path) -> Result<object::File<'b>> {
         .map_err(|error| Error::unsuitable(path, format!("no valid ELF file: {error}")))
 }
 
-/// Names of a file, which may overlap: a small file could have many large ones, and each one is searched for its end.
+/// Limit of the work for a file's names. Names may overlap, so a small file could have many large names, and
+/// the reader has to search each name for its end.
 struct Names {
-    /// Bytes of further names.
+    /// Number of bytes that further names may have.
     left: usize,
-    /// Bytes for which one without an end counts: the search for it may be long.
+    /// Number of bytes that a name without an end counts, because the search for the end may be long.
     without_end: usize,
 }
 
 impl Names {
-    /// Returns the next name, or an empty one if it has no end. `None`: there are too many.
+    /// Returns the next name, or an empty name if the name has no end. Returns `None` if the names have too
+    /// many bytes.
     fn next<'b>(&mut self, name: object::Result<&'b [u8]>) -> Option<&'b [u8]> {
         let searched = name.map_or(self.without_end, <[u8]>::len);
         self.left = self.left.checked_sub(searched)?;
@@ -66,13 +69,14 @@ impl Names {
     }
 }
 
-/// Adds the functions of the symbol table, or of the dynamic one if there is no other.
+/// Adds the functions of the symbol table or, if there is none, of the dynamic symbol table.
 pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result<()> {
     let path = &source.path;
     let file = parse(bytes, path)?;
     let mut names = Names { left: 4 * bytes.len(), without_end: bytes.len() / 16 };
     let too_many = || Error::unsuitable(path, "more symbols than a file of this size can have");
-    // The addresses of an object file are relative to sections, of which one has an address in the guest.
+    // The addresses of an object file are relative to its sections, and the offset is the guest's address of
+    // `.text` only.
     let only = if file.kind() == ObjectKind::Relocatable {
         let mut only = None;
         for section in file.sections() {
@@ -86,14 +90,14 @@ pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result
     } else {
         None
     };
-    // Functions of unknown size do not extend into the next section, which may be one of stubs.
+    // Functions of unknown size must not extend into the next section, which may contain stubs.
     if only.is_none() {
         for section in file.sections().filter(|section| section.kind() == SectionKind::Text) {
             let start = section.address().wrapping_add(source.offset);
             for end in [start, start.wrapping_add(section.size())] {
                 found.push(end, 0, "");
             }
-            // .plt, .plt.sec, .plt.got
+            // The sections of stubs are .plt, .plt.sec and .plt.got.
             let name = names.next(section.name_bytes()).ok_or_else(too_many)?;
             if name.starts_with(STUBS.as_bytes()) {
                 found.push(start, section.size(), STUBS);
@@ -107,7 +111,7 @@ pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result
         let Some(section) = symbol.section_index() else { return Ok(()) };
         let is_function = match symbol.kind() {
             SymbolKind::Text => true,
-            // Entry points in assembly.
+            // Entry points in assembly often have no type.
             SymbolKind::Unknown => symbol.is_global() && is_code(section),
             _ => false,
         };
@@ -119,7 +123,7 @@ pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result
             return Ok(());
         }
         let address = symbol.address().wrapping_add(source.offset);
-        // The rest would be cut at any rate.
+        // `push` cuts the name to MAX_NAME bytes, so the rest need not be converted.
         let name = String::from_utf8_lossy(name.get(..MAX_NAME + 1).unwrap_or(name));
         if found.push(address, symbol.size(), &name) { Ok(()) } else { Err(too_many()) }
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Names of functions, by address: from ELF files, `kallsyms` and `System.map`.
+//! Names of functions by address, from ELF files, `kallsyms` and `System.map`.
 
 mod demangle;
 mod elf;
@@ -12,24 +12,25 @@ pub use source::Source;
 use crate::record::ADDRESS_MASK;
 use crate::{Error, Result, file};
 
-/// Largest file of symbols that is read. A kernel with debug information has less than half.
+/// Maximum size of a file of symbols in bytes. A kernel with debug information has less than half.
 pub const MAX_FILE: u64 = 1 << 30;
 
-/// Most symbols of one file. A kernel with all modules has about 200,000.
+/// Maximum number of symbols of one file. A kernel with all modules has about 200,000.
 pub const MAX_SYMBOLS: usize = 16 << 20;
 
-/// Longest name; longer ones are cut. Those of C++ and Rust rarely have more than 1,000 bytes.
+/// Maximum length of a name in bytes, to which longer names are cut. Names of C++ and Rust rarely have more
+/// than 1,000 bytes.
 pub const MAX_NAME: usize = 4096;
 
-/// Most bytes of a function whose size is unknown: addresses in larger gaps have no name.
+/// Maximum size in bytes of a function whose size is unknown. Beyond it, addresses in a gap have no name.
 pub const MAX_UNSIZED: u64 = 1 << 20;
 
-/// Function's name and range.
+/// A function's name and range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'s> {
     /// Address of the first byte, with 48 bits.
     pub address: u64,
-    /// Bytes; at least 1.
+    /// Size in bytes, at least 1.
     pub size: u64,
     /// Name as in the file; see [`demangled`](Self::demangled).
     pub name: &'s str,
@@ -63,7 +64,7 @@ impl Symbols {
     /// Adds the functions of another file, as [`read`](Self::read) does.
     ///
     /// # Errors
-    /// As [`read`](Self::read). Then nothing is added.
+    /// As for [`read`](Self::read). Nothing is added then.
     pub fn add(&mut self, source: &Source) -> Result<()> {
         let path = source.path.as_path();
         let advice =
@@ -101,8 +102,8 @@ impl Symbols {
         (address - symbol.address < symbol.size).then_some(symbol)
     }
 
-    /// Returns whether a function begins at an address: whether a jump to it is a tail call. Thunks and stubs are no
-    /// functions, nor are the parts that compilers move away (`NAME.cold`).
+    /// Returns whether a function begins at an address, so that a jump to the address is a tail call. Thunks,
+    /// stubs, and the parts of functions that compilers move away (`NAME.cold`) are no functions.
     #[must_use]
     pub fn is_function(&self, address: u64) -> bool {
         self.lookup(address).is_some_and(|found| {
@@ -117,7 +118,7 @@ impl Symbols {
         for (address, ..) in &mut self.entries {
             *address = address.wrapping_add(offset) & ADDRESS_MASK;
         }
-        // The addresses may begin again at 0.
+        // The addresses are sorted again, because they may wrap around to 0.
         self.entries.sort_by_key(|(address, ..)| *address);
         self
     }
@@ -144,8 +145,8 @@ impl Symbols {
         Some(Symbol { address, size, name: self.names.get(start..end)? })
     }
 
-    /// Adds a function, or with an empty name a symbol that only ends the one before it. Returns false if there are too
-    /// many. [`finish`](Self::finish) is due after the last one.
+    /// Adds a function or, with an empty name, a symbol that only ends the function before it. Returns false
+    /// if there are too many symbols. The caller has to call [`finish`](Self::finish) after the last symbol.
     pub(crate) fn push(&mut self, address: u64, size: u64, name: &str) -> bool {
         if self.entries.len() >= MAX_SYMBOLS {
             return false;
@@ -156,7 +157,7 @@ impl Symbols {
         true
     }
 
-    /// Sorts by address and completes the sizes. Of several names of one address, the first one is used.
+    /// Sorts by address and completes the sizes. If an address has several names, the first name is used.
     pub(crate) fn finish(&mut self) {
         let is_end = |name: &Name| name.start == name.end;
         self.entries.sort_by_key(|(address, _, name)| (*address, is_end(name)));
@@ -174,7 +175,7 @@ impl Symbols {
 
 /// Returns the last boundary between characters that is not after `most` bytes.
 fn character_boundary(text: &str, most: usize) -> usize {
-    // At most four rounds: a character has up to four bytes.
+    // There are at most four rounds, because a character has up to four bytes.
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -182,10 +183,11 @@ fn character_boundary(text: &str, most: usize) -> usize {
     end
 }
 
-/// Name of the stubs by which a program or library calls functions of others: they jump by a pointer.
+/// Name of the stubs by which a program or library calls functions of other files. A stub jumps by a pointer.
 pub const STUBS: &str = ".plt";
 
-/// Returns whether a name is that of a function's part, to which the function jumps and from which it jumps back.
+/// Returns whether a name is the name of a moved part of a function. The function jumps to this part, and the
+/// part jumps back.
 fn is_part(name: &str) -> bool {
     name.ends_with(".cold") || name.contains(".cold.")
 }

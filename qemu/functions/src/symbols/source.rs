@@ -6,10 +6,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// File with symbols, and where in the guest it is.
+/// File with symbols, and its place in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Number to add to all addresses of the file: a kernel's random offset, a program's base. For an object file as a
     /// kernel's module, the address of its section `.text`.
@@ -19,7 +19,7 @@ pub struct Source {
 impl FromStr for Source {
     type Err = String;
 
-    /// Parses `FILE` or `FILE:0xOFFSET`. A name that has `:0x` itself is written with `:0x0` after it.
+    /// Parses `FILE` or `FILE:0xOFFSET`. A name that contains `:0x` is written with `:0x0` after it.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (path, offset) = match text.rsplit_once(":0x") {
             Some((path, digits)) => (path, u64::from_str_radix(digits, 16).ok()),

@@ -10,8 +10,8 @@ use super::Symbols;
 use crate::record::ADDRESS_MASK;
 use crate::{Error, Result};
 
-/// Adds the functions of a text. Symbols of other types end the function before them. Lines that are no symbols are left
-/// out: one error has the place of the first such line, and the number of all.
+/// Adds the functions of a text. Symbols of other types end the function before them. Lines that are no
+/// symbols are left out, and a single error has the place of the first such line, and their number.
 pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) -> Result<()> {
     let (mut at, mut hidden) = (0, 0);
     let (mut first_wrong, mut wrong) = (None, 0);
@@ -43,7 +43,7 @@ pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) 
         );
         return Err(Error::damaged(path, first, why));
     }
-    // A program's own table may have one function there.
+    // A program's own table may have one function at address 0.
     if hidden > 1 && found.entries.iter().all(|(address, ..)| *address == offset & ADDRESS_MASK) {
         let why = "all addresses are 0: copy /proc/kallsyms as root, with kernel.kptr_restrict=0";
         return Err(Error::unsuitable(path, why));
@@ -54,16 +54,18 @@ pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) 
 /// Text before the number of symbols in a `.sym`.
 pub(crate) const COUNT: &str = "# symbols: ";
 
-/// Marks of uftrace's, which are no symbols.
+/// Marks of uftrace, which are no symbols.
 const MARKS: [&[u8]; 3] = [b"__sym_end", b"__dynsym_end", b"__func_end"];
 
-/// Checks that a `.sym` has symbols, as writers make no other one, and as many as it says, if it does.
+/// Checks that a `.sym` has symbols, because writers make no file without symbols. If the file states its
+/// number of symbols, then it must have that many.
 pub(crate) fn check_count(bytes: &[u8], path: &Path) -> Result<()> {
     let stated =
         bytes.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(COUNT.as_bytes()));
     let stated = stated.and_then(|number| str::from_utf8(number).ok()?.trim().parse::<u64>().ok());
     let mut lines = bytes.split(|byte| *byte == b'\n').filter_map(parse);
-    // Some writers count the marks. These are the last lines, so a cut file has too few lines either way.
+    // Some writers count the marks, too. The marks are the last lines, so a cut file has too few lines in
+    // either case.
     let there = lines.clone().count() as u64;
     match stated {
         _ if lines.all(|(.., name)| MARKS.contains(&name)) => {
@@ -103,6 +105,6 @@ fn word(line: &[u8]) -> Option<(&[u8], &[u8])> {
 
 fn hexadecimal(digits: &[u8]) -> Option<u64> {
     let text = str::from_utf8(digits).ok()?;
-    // A sign would be accepted.
+    // The digits are checked first, because `from_str_radix` would accept a sign.
     text.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u64::from_str_radix(text, 16).ok())?
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Cuts files of records at their last record, after the recorder was killed.
+//! Cuts files of records after their last record, when the recorder was killed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -14,25 +14,27 @@ use super::WINDOW;
 use crate::record::{Malformed, Record, SIZE};
 use crate::{Error, Result, file};
 
-/// Most zeros at the end of a file: a recorder has two windows at a time.
+/// Maximum number of zeros at the end of a file in bytes. A recorder has only two windows mapped at a time.
 const MAX_ZEROS: u64 = 4 * WINDOW;
 
-/// Bytes that are read at a time.
+/// Number of bytes that are read at a time.
 const CHUNK: u64 = 1 << 16;
 
-/// Bytes that [`cut`] removed.
+/// Counts of what [`cut`] removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Files that were shortened.
+    /// Number of shortened files.
     pub files: u64,
-    /// Bytes of all of them.
+    /// Number of bytes that were removed from all files.
     pub bytes: u64,
 }
 
-/// Shortens all files of records in a directory to their last whole record. No recorder may be writing there.
+/// Shortens all files of records in a directory, so that each ends with its last whole record. No recorder
+/// may be writing to the directory.
 ///
 /// # Errors
-/// If a file cannot be read or shortened, or has more zeros at its end than a recorder leaves. The others are shortened.
+/// If a file cannot be read or shortened, or has more zeros at its end than a recorder leaves. The other
+/// files are shortened then.
 pub fn cut(directory: &Path) -> Result<Removed> {
     let mut removed = Removed::default();
     let mut first = None;
@@ -42,7 +44,7 @@ pub fn cut(directory: &Path) -> Result<Removed> {
         if number.is_none_or(|number| number.parse::<u32>().is_err()) {
             continue;
         }
-        // A link leads to another directory's file.
+        // A link is left out, because it leads to another directory's file.
         let file = match folder.file(&name, OFlags::RDWR) {
             Err(why) if NotRegular::of(&why).is_some() => continue,
             file => file.map(|(file, _)| File::from(file)),
@@ -65,7 +67,7 @@ pub fn cut(directory: &Path) -> Result<Removed> {
     }
 }
 
-/// Shortens a file. Returns the removed bytes.
+/// Shortens a file. Returns the number of removed bytes.
 fn cut_file(file: &File, path: &Path) -> Result<u64> {
     let length = file.metadata().map_err(Error::io("read", path))?.len();
     let end = end_of_records(file, path, length)?;
@@ -75,8 +77,8 @@ fn cut_file(file: &File, path: &Path) -> Result<u64> {
     Ok(length.saturating_sub(end))
 }
 
-/// Opens a file of records, and finds the end of the last one. `None`: there is no such file. A part of a record that no
-/// kill explains is a warning.
+/// Opens a file of records, and finds the end of the last record. Returns `None` if there is no such file.
+/// Adds a warning for a part of a record that no kill of the recorder explains.
 pub(super) fn whole_records(
     path: &Path,
     warnings: &mut Vec<Warning>,
@@ -86,7 +88,7 @@ pub(super) fn whole_records(
     let end = end_of_records(&file, path, length)?;
     let mut rest = [0; SIZE];
     let rest = &mut rest[..(length % SIZE as u64) as usize];
-    // A recorder extends its files by whole records.
+    // A recorder extends its files by whole records, so no kill explains a rest with other bytes than zeros.
     file.read_exact_at(rest, length - rest.len() as u64).map_err(Error::io("read", path))?;
     if rest.iter().any(|byte| *byte != 0) {
         let why = Error::damaged(path, length - rest.len() as u64, Malformed::Cut);
@@ -95,13 +97,13 @@ pub(super) fn whole_records(
     Ok(Some((file, end)))
 }
 
-/// Finds the end of the last record: after it are zeros, or a part of a record.
+/// Finds the end of the last record, which zeros or a part of a record follow.
 fn end_of_records(file: &File, path: &Path, length: u64) -> Result<u64> {
     let size = SIZE as u64;
     let mut buffer = vec![0; CHUNK as usize];
     let mut end = length / size * size;
     let lowest = end.saturating_sub(MAX_ZEROS);
-    // At most MAX_ZEROS / CHUNK rounds.
+    // There are at most MAX_ZEROS / CHUNK rounds.
     while end > lowest {
         let from = end.saturating_sub(CHUNK).max(lowest);
         let chunk = &mut buffer[..(end - from) as usize];
@@ -109,7 +111,7 @@ fn end_of_records(file: &File, path: &Path, length: u64) -> Result<u64> {
         for (index, bytes) in chunk.as_chunks::<SIZE>().0.iter().enumerate().rev() {
             if *bytes != [0; SIZE] {
                 let start = from + index as u64 * size;
-                // Of the last record, one half may be missing.
+                // One half of the last record may be missing.
                 let is_whole = Record::from_bytes(*bytes).is_ok();
                 return Ok(if is_whole { start + size } else { start });
             }

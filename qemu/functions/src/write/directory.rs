@@ -19,14 +19,15 @@ use crate::symbols::Symbols;
 use crate::task::Task;
 use crate::{Error, Result};
 
-/// Name of the one session of a directory; 16 characters, as uftrace's.
+/// Name of a directory's only session. It has 16 characters, as uftrace's names have.
 const SESSION: &str = "0000000000000001";
 
 /// Directory that is being written.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// Device and inode: an emulated program may close every descriptor, so none is kept.
+    /// Device and inode of the directory. No descriptor is kept, because an emulated program may close every
+    /// descriptor.
     inode: (u64, u64),
     program: String,
     command: String,
@@ -36,8 +37,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates a directory, or uses an empty one. Only this user can read it, whatever the umask is. `program` is what is
-    /// traced, `command` what was executed for that.
+    /// Creates a directory, or uses an empty one. Only this user can read the directory, whatever the umask
+    /// is. `program` names the traced program, and `command` is the command that was executed to trace it.
     ///
     /// # Errors
     /// If the directory is not empty, is another user's, or cannot be created.
@@ -62,7 +63,7 @@ impl Directory {
         &self.path
     }
 
-    /// Opens the directory that was made. Another one that has its path by now is an error.
+    /// Opens the directory that was made. Returns an error if another directory has this path by now.
     pub(super) fn folder(&self) -> Result<Folder> {
         let failed = |why| Error::io("write", &self.path)(why);
         let folder = Folder::open(&self.path, Share::Owner).map_err(failed)?;
@@ -92,7 +93,8 @@ impl Directory {
         self.path.join(format!("{tid}.dat"))
     }
 
-    /// Adds tasks, and creates their empty files of records. Until there is a task, uftrace says that there is no data.
+    /// Adds tasks, and creates an empty file of records for each. Until there is a task, uftrace says that
+    /// there is no data.
     ///
     /// # Errors
     /// If a number is 0, too large or in use, or a file cannot be written.
@@ -103,8 +105,8 @@ impl Directory {
         self.describe()
     }
 
-    /// Creates the empty file of records of a task that [`describe`](Self::describe) describes: for programs that find
-    /// many tasks one by one.
+    /// Adds a task and creates its empty file of records, without describing the task: the caller calls
+    /// [`describe`](Self::describe) later. For programs that find many tasks one by one.
     ///
     /// # Errors
     /// As for [`add_tasks`](Self::add_tasks).
@@ -126,12 +128,13 @@ impl Directory {
         Ok(())
     }
 
-    /// Takes the whole records of another file, of a task that was added: as a link to it, if it is this user's and needs
-    /// no cut and the file system can, and else as a copy. A file that does not exist has no records. Returns what is wrong
-    /// with the file, although its whole records were taken.
+    /// Takes the whole records of the file `from` for a task that was added. The records are taken by a link
+    /// to the file if the file belongs to this user, needs no cut, and is on a file system that can link it;
+    /// otherwise by a copy. A file that does not exist has no records. Returns the faults of the file whose
+    /// whole records were nevertheless taken.
     ///
     /// # Errors
-    /// If it is not a file with records, or cannot be read or written.
+    /// If `from` is not a file with records, or a file cannot be read or written.
     pub fn take_records(&self, tid: u32, from: &Path) -> Result<Vec<Warning>> {
         let mut warnings = Vec::new();
         let whole = cut::whole_records(from, &mut warnings)?;
@@ -140,7 +143,7 @@ impl Directory {
         let (folder, aside) = (self.folder()?, format!(".{tid}.dat.new"));
         let failed = |why| Error::io("write", &to)(why);
         let metadata = file.metadata().map_err(Error::io("read", from))?;
-        // Another user could change the file afterwards.
+        // A file of another user is copied, because that user could change the file afterwards.
         let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
         if end < metadata.len() || !is_own || folder.link(&file, &aside).is_err() {
             let mut copy = File::from(folder.new_file(&aside).map_err(failed)?);
@@ -150,8 +153,9 @@ impl Directory {
         Ok(warnings)
     }
 
-    /// Adds a module, whose name is that of its `.sym` file without the suffix. Its range is that of its functions.
-    /// Ranges must not overlap: uftrace uses the first module that contains an address.
+    /// Adds a module. Its `.sym` file has the module's name and a suffix. The module's range is the range of
+    /// its functions. Ranges must not overlap, because uftrace uses the first module that contains an
+    /// address.
     ///
     /// # Errors
     /// If the name is in use, or a file cannot be written.
@@ -164,7 +168,7 @@ impl Directory {
         self.set_module(&name, symbols)
     }
 
-    /// Gives a module other functions, or adds it.
+    /// Replaces a module's functions, or adds the module.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -180,8 +184,8 @@ impl Directory {
         self.write_map()
     }
 
-    /// Returns the number of functions whose names are not in the directory: those of all modules have at most
-    /// [`MAX_SYMBOLS`] bytes, as readers expect.
+    /// Returns the number of functions whose names are not in the directory, because the symbols of all
+    /// modules may have at most [`MAX_SYMBOLS`] bytes, which is the limit of readers.
     #[must_use]
     pub fn names_left_out(&self) -> usize {
         self.modules.iter().map(|(_, module)| module.left_out).sum()
@@ -195,7 +199,7 @@ impl Directory {
         self.replace(clock::FILE, anchor.to_json().as_bytes())
     }
 
-    /// Writes all events at once: times in nanoseconds, as in records, and texts.
+    /// Writes all events at once. Each event has a time in nanoseconds, as in records, and a text.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -212,7 +216,7 @@ impl Directory {
         writer.finish()
     }
 
-    /// Returns a writer of all events, in the order of their times.
+    /// Returns a writer to which all events are written in the order of their times.
     ///
     /// # Errors
     /// If the file cannot be created.
@@ -220,7 +224,8 @@ impl Directory {
         Events::create(self.folder()?)
     }
 
-    /// Writes the descriptions of the tasks. `info` is last: it names those that a reader looks for.
+    /// Writes the descriptions of the tasks. `info` is written last, because it names the tasks that a reader
+    /// looks for.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -229,8 +234,8 @@ impl Directory {
         self.replace("info", &text::info(&self.program, &self.command, &self.tasks))
     }
 
-    /// Removes the descriptions of a trace without tasks, which will have no records: the directory is an empty one again,
-    /// and can be used for the next trace.
+    /// Removes the descriptions of a trace without tasks, which will have no records. After this, the
+    /// directory is empty again, and can be used for the next trace.
     ///
     /// # Errors
     /// If a file cannot be removed.
@@ -264,7 +269,7 @@ impl Directory {
     }
 }
 
-/// Returns what to say of a directory that cannot be used.
+/// Returns the error for a directory that cannot be used.
 fn refused(path: &Path, why: DirectoryError) -> Error {
     match why {
         DirectoryError::NotEmpty(_) => {

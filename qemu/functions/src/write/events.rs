@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events among the calls, as a stream.
+//! Writer of the events among the calls.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -15,7 +15,7 @@ const FILE: &str = "extern.dat";
 /// Name of the file while it is written.
 const ASIDE: &str = ".extern.dat.new";
 
-/// Writer of `extern.dat`, which appears when it is finished.
+/// Writer of `extern.dat`. The file appears when the writer is finished.
 #[derive(Debug)]
 pub struct Events {
     folder: Folder,
@@ -31,8 +31,8 @@ impl Events {
         Ok(Events { folder, path, file: BufWriter::with_capacity(1 << 16, file), time: 0 })
     }
 
-    /// Writes an event: its time in nanoseconds, as in records, and its text. One with an earlier time than the one before
-    /// it gets that one's, because readers expect an order.
+    /// Writes an event: its time in nanoseconds, as in records, and its text. An event with an earlier time
+    /// than the event before it gets that event's time, because readers expect the events in order.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -47,7 +47,7 @@ impl Events {
         self.time
     }
 
-    /// Writes what is buffered, and gives the file its name.
+    /// Writes the buffered events, and gives the file its name.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Writes a directory that uftrace reads, from its first moment on and also after a kill.
+//! Writes a directory that uftrace can read from its first moment on, even after a kill.
 //!
 //! | file | contents |
 //! |---|---|
@@ -12,11 +12,13 @@
 //! | `extern.dat` | events: `SECONDS.NANOSECONDS TEXT` |
 //! | `hypertrace.json` | where time 0 is on the host's clocks ([`crate::clock::Anchor`]); uftrace ignores it |
 //!
-//! All files but the records are replaced as a whole, by a rename, so that a reader never sees a part.
+//! All files but the records are replaced as a whole, by a rename, so that a reader never sees a part of a
+//! file.
 //!
-//! A recorder appends records in *windows*: it extends `TID.dat` by [`WINDOW`] bytes, which are zero, maps them, fills
-//! them from the beginning, and cuts the file at its last record at the end. After a kill the zeros remain: [`cut`]
-//! removes them. uftrace ignores them with a warning.
+//! A recorder appends records in *windows*: it extends `TID.dat` by up to [`WINDOW`] bytes, which are zero,
+//! maps these bytes, and fills them from the beginning. At the end, the recorder cuts the file after its last
+//! record. After a kill the zeros remain until [`cut`] removes them; uftrace ignores the zeros with a
+//! warning.
 
 mod cut;
 mod directory;
@@ -35,7 +37,8 @@ pub use text::{event_line, reader_name};
 use crate::record::Record;
 use crate::{Error, Result};
 
-/// Bytes by which a recorder extends a file of records: a multiple of a page's and of a record's size.
+/// Maximum number of bytes by which a recorder extends a file of records at a time, a multiple of a page's
+/// and of a record's size.
 pub const WINDOW: u64 = 32 << 20;
 
 /// Writer of a task's records by plain system calls, for programs that convert other traces.
@@ -50,7 +53,7 @@ impl Records {
         Records { path, file: BufWriter::with_capacity(1 << 16, file) }
     }
 
-    /// Opens the file of records that [`Directory::add_tasks`] has created, at its end.
+    /// Opens the file of records that [`Directory::add_tasks`] has created, to write at its end.
     ///
     /// # Errors
     /// If the file cannot be opened.
@@ -59,7 +62,7 @@ impl Records {
         Ok(Records::of(file, path.to_owned()))
     }
 
-    /// Appends a record. The caller keeps the order of time, and entries and exits balanced.
+    /// Appends a record. The caller has to keep records in the order of time, and entries and exits balanced.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -67,7 +70,7 @@ impl Records {
         self.file.write_all(&record.to_bytes()).map_err(Error::io("write", &self.path))
     }
 
-    /// Writes what is buffered.
+    /// Writes the buffered records.
     ///
     /// # Errors
     /// If the file cannot be written.

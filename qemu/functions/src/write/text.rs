@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Contents of the descriptions, as uftrace 0.13 to 0.19 read them.
+//! Contents of a directory's descriptions, as uftrace 0.13 to 0.19 read them.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,30 +9,33 @@ use crate::symbols::Symbols;
 use crate::symbols::text::COUNT;
 use crate::task::Task;
 
-/// Features of uftrace: calls of libraries, sessions, relative symbols, a maximum of the depth, automatic arguments.
+/// Bits of uftrace's features: calls of libraries, sessions, relative symbols, a maximum of the depth,
+/// automatic arguments.
 const FEATURES: u64 = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 9;
 
-/// Groups of lines in `info`: the program, the command, the tasks. A group without its lines is an error for readers.
+/// Bits of the groups of lines in `info`: the program, the command, the tasks. A group without its lines is
+/// an error for readers.
 const GROUPS: u64 = 1 << 0 | 1 << 3 | 1 << 7;
 
-/// Most bytes of an event's line. uftrace's readers have a buffer of 1,024 bytes for its text.
+/// Maximum length of an event's text in bytes. uftrace's readers have a buffer of 1,024 bytes for this text.
 const MAX_EVENT: usize = 900;
 
-/// Readers take the kernel's addresses from the place of the stack, and expect one.
+/// Line of the map for the stack. Readers derive the range of the kernel's addresses from the stack's place,
+/// and expect such a line.
 pub(super) const STACK_LINE: &str =
     "7ffffffde000-7ffffffff000 rw-p 00000000 00:00 0          [stack]\n";
 
-/// Returns `info`.
+/// Returns the contents of `info`.
 pub(super) fn info(program: &str, command: &str, tasks: &[Task]) -> Vec<u8> {
     let mut info = Vec::new();
     info.extend(b"Ftrace!\0");
     info.extend(4_u32.to_le_bytes());
     info.extend(40_u16.to_le_bytes());
-    // Little endian; 64 bit
+    // Little endian, 64 bit
     info.extend([1, 2]);
     info.extend(FEATURES.to_le_bytes());
     info.extend(GROUPS.to_le_bytes());
-    // The most depths
+    // Maximum number of depths
     info.extend(1024_u16.to_le_bytes());
     info.resize(40, 0);
     let tids: Vec<_> = tasks.iter().map(|task| task.tid.to_string()).collect();
@@ -47,7 +50,7 @@ pub(super) fn info(program: &str, command: &str, tasks: &[Task]) -> Vec<u8> {
     info
 }
 
-/// Returns `task.txt`. A task's name is the one of its session's program.
+/// Returns the contents of `task.txt`. A task's name is the name of its session's program.
 pub(super) fn tasks(tasks: &[Task], session: &str) -> String {
     let mut text = String::new();
     for Task { tid, name } in tasks {
@@ -62,25 +65,27 @@ pub(super) fn tasks(tasks: &[Task], session: &str) -> String {
 /// A module that is written.
 #[derive(Debug)]
 pub(super) struct Module {
-    /// Its line of the map.
+    /// The module's line of the map.
     pub line: String,
-    /// Bytes of its `.sym`.
+    /// Size of the module's `.sym` in bytes.
     pub bytes: usize,
-    /// Functions that have no name there, as there are too many.
+    /// Number of functions that have no name in the `.sym`, because there are too many functions.
     pub left_out: usize,
 }
 
-/// Returns a module, and the contents of its `.sym`, of at most so many bytes; nothing for one without functions.
+/// Returns a module, and the contents of its `.sym`, which have at most `most` bytes. Returns `None` for a
+/// module without functions.
 pub(super) fn module(name: &str, symbols: &Symbols, most: usize) -> Option<(Module, String)> {
     const PAGE: u64 = 4096;
-    // Bytes of both lines of a function, without its name, and of the number of lines.
+    // Maximum size in bytes of a function's two lines without the name, and of the line with the number of
+    // symbols.
     const LINES: usize = 64 + 32;
     let start = symbols.iter().next()?.address & !(PAGE - 1);
     let mut text = String::new();
     let mut end = start;
     let mut left_out = 0;
     let mark = |text: &mut String, end| {
-        // Of another type: the function before it ends here.
+        // A symbol of another type ends the function before it.
         let _ = writeln!(text, "{:016x} ? __end", end - start);
     };
     for (index, symbol) in symbols.iter().enumerate() {
@@ -96,7 +101,7 @@ pub(super) fn module(name: &str, symbols: &Symbols, most: usize) -> Option<(Modu
         end = symbol.address.saturating_add(symbol.size);
     }
     mark(&mut text, end);
-    // Readers see by the number whether the file was cut.
+    // The number of lines shows readers whether the file was cut.
     let text = format!("{COUNT}{}\n{text}", text.lines().count());
     let end = end.div_ceil(PAGE).saturating_mul(PAGE);
     let line = format!("{start:x}-{end:x} r-xp 00000000 00:00 0          {name}\n");
@@ -105,8 +110,8 @@ pub(super) fn module(name: &str, symbols: &Symbols, most: usize) -> Option<(Modu
 
 /// Returns the name that a function gets in `.sym`.
 ///
-/// uftrace takes some names for those of functions that change the stack of the traced program: it would move calls
-/// and times. These get a suffix, `longjmp@guest`.
+/// uftrace takes functions with some names for functions that change the stack of the traced program, and
+/// would move calls and times. Such names get a suffix: `longjmp@guest`.
 #[must_use]
 pub fn reader_name(name: &str) -> Cow<'_, str> {
     const SPECIAL: &[&str] = &[
@@ -138,7 +143,7 @@ pub fn event_line(time: u64, text: &str) -> String {
     format!("{}.{:09} {}\n", time / 1_000_000_000, time % 1_000_000_000, &text[..end])
 }
 
-/// Returns a name that is one for a file, and one word in a map: without spaces, and not in brackets.
+/// Returns a name that fits a file and is a single word in a map: without spaces, and not in brackets.
 pub(super) fn file_name(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
     let plain = name.chars().map(|c| if is_plain(c) { c } else { '_' });
@@ -147,7 +152,7 @@ pub(super) fn file_name(name: &str) -> String {
     if plain.is_empty() { "module".into() } else { plain.into() }
 }
 
-/// Returns the beginning of a text, as one line: uftrace reads at most 4,096 bytes of one.
+/// Returns the beginning of a text as one line, because uftrace reads at most 4,096 bytes of a line.
 fn short(text: &str) -> String {
     one_line(&text.chars().take(1_000).collect::<String>())
 }
