@@ -179,6 +179,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Returns the names of the fields of a session's event.
+    pub(crate) fn names(&self) -> &'a [Arc<str>] {
+        match self.0 {
+            Encoded::Record(record) => record.names,
+            _ => &[],
+        }
+    }
+
     /// Iterates over the fields, with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
         match self.0 {

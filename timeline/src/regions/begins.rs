@@ -3,7 +3,7 @@
 //! The events that begin regions: found in a second pass, as regions do not keep them.
 
 use super::groups::cut;
-use super::roles::SPAN;
+use super::roles::{ANY_CLIENT, SPAN, is_poll, span};
 use super::{Regions, Sample};
 use crate::event::EventRef;
 use crate::value::ValueRef;
@@ -27,6 +27,13 @@ pub struct Region<'a> {
     /// Number of `begin` among the events that begin a region of this name, client and id at this time, from 1 on; 0 without
     /// `begin`.
     pub number: u64,
+}
+
+impl Region<'_> {
+    /// Returns the number of the span around the region, 0 without one, if the region is a span of the crate `tracing`.
+    pub fn span_parent(&self) -> Option<u64> {
+        self.begin.and_then(span).map(|(parent, _)| parent)
+    }
 }
 
 /// Takes a region. Returns whether more is wanted.
@@ -72,24 +79,23 @@ impl<'a> Begins<'a> {
         let Some(name) = event.name.strip_suffix("_begin") else { return Ok(true) };
         let field = |wanted: &str| event.fields.iter().find(|(name, _)| ***name == *wanted);
         // Spans of one name can have several targets.
-        let target = field("parent").and(field("target")).map(|(_, value)| value);
-        let target = match target {
-            Some(ValueRef::Str(target)) => Some(cut(String::from_utf8_lossy(target).into_owned())),
-            _ => field("id").is_none().then(|| SPAN.to_owned()),
+        let is_poll = is_poll(event.name, event.fields.names());
+        let target = match span(event) {
+            Some((_, target)) => Some(cut(String::from_utf8_lossy(target).into_owned())),
+            None => is_poll.then(|| SPAN.to_owned()),
         };
         let session = event.source.session;
         let group = self.groups.get(&(session, name, target.as_deref()));
         let Some(group) = group.or_else(|| self.groups.get(&(session, name, None))).copied() else {
             return Ok(true);
         };
-        let id = field("id").or_else(|| field(SPAN));
+        let id = field(if is_poll { SPAN } else { "id" });
         let id = match id.map(|(_, value)| value) {
             Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
             Some(ValueRef::Signed(id)) => id as u64,
             _ => return Ok(true),
         };
-        let is_of_any = event.fields.iter().any(|(name, _)| &**name == "any_client");
-        let client = event.source.client.filter(|_| !is_of_any);
+        let client = event.source.client.filter(|_| field(ANY_CLIENT).is_none());
         let has = |key: &Key| self.now.get(key).is_some_and(|(samples, _)| !samples.is_empty());
         // Whether a span is of one client, its end says.
         let any = (group, None, id);

@@ -38,7 +38,7 @@ use crate::inputs::names::Names;
 use crate::inputs::needs::Needs;
 use crate::recording::Recording;
 use hypertrace_format::error::Warning;
-use hypertrace_format::number::counted;
+use hypertrace_format::number::{counted, grouped};
 use losses::Losses;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -282,7 +282,7 @@ impl<'a> Pass<'a> {
             reasons: Reasons::new(),
             store: Store::new(),
             waited: waited::Spans::default(),
-            spans: Spans::default(),
+            spans: Spans::new(sessions.iter().map(|(session, _)| session.has_lost_elsewhere())),
             polling: None,
             parting: None,
             placed: Vec::new(),
@@ -732,9 +732,10 @@ impl<'a> Pass<'a> {
         if self.spans.beyond > 0 {
             warnings.push(
                 format!(
-                    "{} of the crate tracing began while 65,536 were open: those that were entered several times, or \
-                     closed on another thread, are begins without an end",
-                    counted(self.spans.beyond, "span")
+                    "more than {} of the crate tracing were open in a session at once: the oldest, {} in all, are \
+                     begins without an end",
+                    counted(self.spans.most() as u64, "span"),
+                    grouped(self.spans.beyond)
                 )
                 .into(),
             );

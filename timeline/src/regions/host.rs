@@ -14,6 +14,7 @@ use super::marks::Kinds;
 use super::modes::GuestModes;
 use super::pairs::{Open, Pairs, most_open};
 use super::parts::Part;
+use super::spans::Key;
 use super::store::{Holder, Sample};
 use super::tally::Tally;
 use super::vcpus::{Unplaced, Vcpus};
@@ -179,10 +180,14 @@ pub(super) struct Client {
     pub clock: Option<u32>,
     /// Whether it is a thread of a guest's kernel, which has vCPUs in turns with others.
     pub shares_vcpus: bool,
+    /// Number of the process of the last lease; 0 without one.
+    process: u32,
     /// Token of the last lease.
     token: Option<u64>,
-    /// Time of its last event.
+    /// Time of the last event of its lease.
     until: i64,
+    /// Time of its last event so far.
+    pub last: i64,
     /// Number of leases.
     leases: u32,
 }
@@ -315,6 +320,12 @@ impl Host {
         let clients = self.clients.iter_mut().map(|client| &mut client.pairs);
         let all = clients.chain(self.vmm.values_mut()).chain([&mut self.of_any]);
         all.flat_map(Pairs::take).collect()
+    }
+
+    /// Returns the span with a number that an event of a client means. An event of the VMM has a number that no client has.
+    pub fn span(&self, session: usize, client: u32, id: u64) -> Key {
+        let process = self.clients.get(client as usize).map(|client| client.process);
+        Key { session, process, id }
     }
 
     /// Returns the machine whose threads the clients are that read a clock, if they are threads; `None` if it may be any of

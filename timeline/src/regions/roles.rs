@@ -15,8 +15,11 @@ use std::sync::Arc;
 /// Name of the polls of spans, and the field with the span's number.
 const POLL: &str = "poll";
 pub(super) const SPAN: &str = "span";
+/// Fields of the begin of a span, with the number of the span around it, and with the target.
+const PARENT: &str = "parent";
+const TARGET: &str = "target";
 /// Field of events whose regions may begin on one client and end on another.
-const ANY_CLIENT: &str = "any_client";
+pub(super) const ANY_CLIENT: &str = "any_client";
 
 /// Returns the names of the regions that sessions have events for, and whether an id is with
 /// them.
@@ -33,7 +36,7 @@ pub fn names(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
 }
 
 /// Returns whether an event begins or ends a poll of a span.
-fn is_poll(name: &str, fields: &[Arc<str>]) -> bool {
+pub(super) fn is_poll(name: &str, fields: &[Arc<str>]) -> bool {
     let name = name.strip_suffix("_begin").or_else(|| name.strip_suffix("_end"));
     name == Some(POLL) && matches!(fields, [only] if **only == *SPAN)
 }
@@ -51,8 +54,22 @@ pub fn fields(sessions: &[(Session, ClockMaps)], options: &Options) -> BTreeSet<
 
 /// Returns whether an event begins a span of the crate `tracing`: whether it has the fields of the layer's begins, in their order.
 fn begins_span(fields: &[Arc<str>]) -> bool {
-    let fields = Vec::from_iter(fields.iter().map(|field| &**field));
-    matches!(fields[..], ["id", "parent", .., "target"]) && !fields.contains(&ANY_CLIENT)
+    let [id, parent, .., target] = fields else { return false };
+    let is_of_any = fields.iter().any(|field| **field == *ANY_CLIENT);
+    (&**id, &**parent, &**target) == ("id", PARENT, TARGET) && !is_of_any
+}
+
+/// Returns the number of the span around the span of the crate `tracing` that an event begins, 0 without one, and the
+/// target; `None` of another event.
+pub(super) fn span<'e>(event: &EventRef<'e>) -> Option<(u64, &'e [u8])> {
+    if !begins_span(event.fields.names()) {
+        return None;
+    }
+    let field = |wanted: &str| event.fields.iter().find(|(name, _)| ***name == *wanted);
+    match (field(PARENT)?.1, field(TARGET)?.1) {
+        (ValueRef::Unsigned(parent), ValueRef::Str(target)) => Some((parent, target)),
+        _ => None,
+    }
 }
 
 /// Returns the names of the selected regions, sorted.
@@ -137,7 +154,7 @@ impl Role {
                 Some(if begins.is_some() { OfSpan::PollBegin } else { OfSpan::PollEnd })
             }
             Select::Names(_) if begins.is_some() && begins_span(fields) => {
-                field("target").map(OfSpan::Begin)
+                field(TARGET).map(OfSpan::Begin)
             }
             Select::Names(_) => None,
         };

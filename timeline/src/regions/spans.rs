@@ -18,22 +18,41 @@ use super::pairs::Open;
 use super::parts::{Divided, Part, Times, between};
 use super::steps::Steps;
 use super::store::NO_CLIENT;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Most open spans of all sessions together. Of further ones no polls are known.
-const MAX_SPANS: usize = 1 << 16;
+/// Maximum number of open spans of all sessions together, and of one of many sessions. Each session has the same share, so
+/// that no guest takes the place of another session's spans.
+const MAX_SPANS: (usize, usize) = (1 << 16, 1 << 10);
 /// Most threads that are in a span at once. After more, its idle time is not known.
 const MAX_INSIDE: usize = 64;
 
-/// A client of a session, or a thread of its VMM.
+/// A client of a session, a thread of its VMM, or its threads without a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     Client(usize, u32),
     Thread(usize, u32),
+    Unattached(usize),
 }
 
-/// A span, by its session and its number.
-pub(super) type Key = (usize, u64);
+impl Place {
+    fn session(self) -> usize {
+        match self {
+            Place::Client(session, _) | Place::Thread(session, _) | Place::Unattached(session) => {
+                session
+            }
+        }
+    }
+}
+
+/// A span, by its session, the process that made it, and its number. The events of a span come from one process, so another
+/// process of the session cannot change the span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub session: usize,
+    /// Number of the client's process, 0 where it is not known; `None` for the VMM.
+    pub process: Option<u32>,
+    pub id: u64,
+}
 
 /// A span that is open.
 #[derive(Debug)]
@@ -42,9 +61,11 @@ pub(super) struct Span {
     pub name: u32,
     /// Where the span began.
     pub place: Place,
-    /// [`Spans::losses`] then.
-    losses: u64,
-    /// Number of what is known of its polls, once it has some.
+    /// The session's losses then.
+    losses: Losses,
+    /// Number that tells the span from a later one with the same key.
+    number: u64,
+    /// The same number, once polls of the span are known.
     pub parted: Option<u64>,
 }
 
@@ -64,6 +85,8 @@ pub(super) struct Parted {
     /// When the last poll ended, if no thread is in the span.
     idle_since: Option<i64>,
     idle: u64,
+    /// Whether polls may be lost: then no time is known to be idle.
+    pub is_lost: bool,
     /// Number of polls that are regions.
     polls: u32,
     /// Where the last poll ended.
@@ -77,8 +100,9 @@ pub(super) struct Parted {
     waiting: u32,
     /// The span's index in the store, once it has ended, and its duration.
     ended: Option<(u32, u64)>,
-    /// Its critical path, if that is wanted.
+    /// The critical path of the polls and that of the idle time, if they are wanted.
     pub steps: Steps,
+    pub idle_steps: Steps,
 }
 
 impl Parted {
@@ -133,9 +157,16 @@ impl Parted {
         self.idle_since.map_or(0, |since| between((since, end)))
     }
 
+    /// Takes the division of a poll back, which was added.
+    fn remove(&mut self, times: &Times) {
+        self.times.0.iter_mut().zip(times.0).for_each(|(sum, ns)| *sum = sum.saturating_sub(ns));
+        // The steps and waits of one poll are not known any more.
+        (self.steps, self.waits) = (Steps::default(), GroupWaits::default());
+    }
+
     /// Ends the span, which is the region of this index.
     pub fn end(&mut self, time: i64, index: u32, duration: u64) {
-        self.idle += self.idle_until(time);
+        self.idle = if self.is_lost { 0 } else { self.idle + self.idle_until(time) };
         self.ended = Some((index, duration));
     }
 
@@ -150,52 +181,141 @@ impl Parted {
     }
 }
 
+/// How often a session's events were lost that may be of a span, and how often its kernel's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Losses {
+    events: u64,
+    of_kernel: u64,
+}
+
+/// What is known of the spans of a session.
+#[derive(Debug, Default)]
+struct OfSession {
+    /// Number of open spans.
+    open: usize,
+    /// All spans that are open, and some that have ended, in the order of their begins, with their numbers.
+    begun: VecDeque<(Key, u64)>,
+    losses: Losses,
+    /// Places that lost events after their last event: more events may be lost there until the next one.
+    gaps: HashSet<Place>,
+}
+
 /// The spans of all sessions.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     open: HashMap<Key, Span>,
+    sessions: Vec<OfSession>,
     parted: HashMap<u64, Parted>,
-    /// Number of the next span with polls.
-    next: u64,
+    /// Number of the last span.
+    last: u64,
     /// The polls whose time is not divided: their indices, and the numbers of the spans.
     polls: HashMap<u32, u64>,
     /// The spans whose last poll was the last event of a place.
     left: HashMap<Place, u64>,
     /// The parted spans: their indices, and the number of polls and the time that is in none and not idle.
     pub whole: Vec<(u32, u32, u64)>,
-    /// How often events were lost that may be of a span.
-    pub losses: u64,
-    /// Number of spans that began while [`MAX_SPANS`] were open.
+    /// Number of spans that were given up, as too many were open.
     pub beyond: u64,
 }
 
 impl Spans {
-    /// Returns whether no span was begun.
+    /// Makes those of so many sessions. `lossy`: which of the sessions lost events of threads without a ring.
+    pub fn new(lossy: impl IntoIterator<Item = bool>) -> Spans {
+        let of_session = |(session, is_lossy): (usize, bool)| OfSession {
+            gaps: is_lossy.then_some(Place::Unattached(session)).into_iter().collect(),
+            ..OfSession::default()
+        };
+        let sessions = (0..).zip(lossy).map(of_session).collect();
+        Spans { sessions, ..Spans::default() }
+    }
+
+    /// Returns whether no span is open.
     pub fn is_unused(&self) -> bool {
         self.open.is_empty()
     }
 
-    pub fn begin(&mut self, key: Key, name: u32, place: Place) {
-        if self.open.len() < MAX_SPANS {
-            let losses = self.losses;
-            self.open.insert(key, Span { name, place, losses, parted: None });
-        } else {
-            self.beyond += 1;
+    /// Returns whether no span had polls so far.
+    pub fn has_none_parted(&self) -> bool {
+        self.whole.is_empty() && self.parted.is_empty()
+    }
+
+    /// Returns the maximum number of open spans of a session.
+    pub fn most(&self) -> usize {
+        (MAX_SPANS.0 / self.sessions.len().max(1)).max(MAX_SPANS.1)
+    }
+
+    /// Returns the session's span that began first, if as many are open as may be.
+    pub fn oldest_of_full(&mut self, session: usize) -> Option<Key> {
+        let most = self.most();
+        let OfSession { open, begun, .. } = &mut self.sessions[session];
+        let is_open = |(key, number): &(Key, u64)| {
+            self.open.get(key).is_some_and(|span| span.number == *number)
+        };
+        if begun.len() > 2 * most {
+            begun.retain(is_open);
         }
+        if *open < most {
+            return None;
+        }
+        while let Some(first) = begun.pop_front() {
+            if is_open(&first) {
+                return Some(first.0);
+            }
+        }
+        None
+    }
+
+    pub fn begin(&mut self, key: Key, name: u32, place: Place) {
+        self.last += 1;
+        let (number, of) = (self.last, &mut self.sessions[key.session]);
+        let span = Span { name, place, losses: of.losses, number, parted: None };
+        of.begun.push_back((key, number));
+        of.open += usize::from(self.open.insert(key, span).is_none());
     }
 
     /// Forgets the span, if it is one and has no polls, of a region that is no longer waited for.
-    pub fn give_up(&mut self, session: usize, open: &Open) {
-        let key = (session, open.id);
+    pub fn give_up(&mut self, key: Key, open: &Open) {
+        if self.is_of(key, open) {
+            self.remove(key);
+        }
+    }
+
+    /// Returns whether a region is a span without polls.
+    pub fn is_of(&self, key: Key, open: &Open) -> bool {
         let is_its = |span: &Span| {
             let client = match span.place {
                 Place::Client(_, client) => client,
-                Place::Thread(..) => NO_CLIENT,
+                _ => NO_CLIENT,
             };
             span.parted.is_none() && (span.name, client) == (open.name, open.client)
         };
-        if self.open.get(&key).is_some_and(is_its) {
-            self.open.remove(&key);
+        self.open.get(&key).is_some_and(is_its)
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Span> {
+        let span = self.open.remove(&key)?;
+        self.sessions[key.session].open -= 1;
+        Some(span)
+    }
+
+    /// Notes that a place lost events after its last event.
+    pub fn lose(&mut self, place: Place) {
+        let of = &mut self.sessions[place.session()];
+        of.losses.events += 1;
+        of.gaps.insert(place);
+        self.left.remove(&place);
+    }
+
+    /// Notes that a session's kernel lost events.
+    pub fn lose_of_kernel(&mut self, session: usize) {
+        self.sessions[session].losses.of_kernel += 1;
+    }
+
+    /// Notes an event of a place, before which events of spans may have been lost that are open now.
+    pub fn resume(&mut self, place: Place) {
+        let of = &mut self.sessions[place.session()];
+        if !of.gaps.is_empty() && of.gaps.remove(&place) {
+            of.losses.events += 1;
         }
     }
 
@@ -211,16 +331,17 @@ impl Spans {
     /// Notes that a span has polls.
     pub fn part(&mut self, key: Key, open: Open) -> Option<&mut Parted> {
         let span = self.open.get_mut(&key)?;
-        self.next += 1;
-        span.parted = Some(self.next);
-        Some(self.parted.entry(self.next).or_insert(Parted::new(open, span.place)))
+        span.parted = Some(span.number);
+        Some(self.parted.entry(span.number).or_insert(Parted::new(open, span.place)))
     }
 
-    /// Forgets a span that ends. Returns it, and whether events that may be its own were lost.
-    pub fn take(&mut self, key: Key) -> Option<(Span, bool)> {
-        let span = self.open.remove(&key)?;
-        let has_lost = span.losses != self.losses;
-        Some((span, has_lost))
+    /// Forgets a span that ends. Returns it, and whether events of its polls, and of the kernel, may be lost.
+    pub fn take(&mut self, key: Key) -> Option<(Span, bool, bool)> {
+        let span = self.remove(key)?;
+        let OfSession { losses, gaps, .. } = &self.sessions[key.session];
+        let has_lost = span.losses.events != losses.events || !gaps.is_empty();
+        let has_lost_of_kernel = span.losses.of_kernel != losses.of_kernel;
+        Some((span, has_lost, has_lost_of_kernel))
     }
 
     /// Returns the polls with a number.
@@ -255,6 +376,15 @@ impl Spans {
         }
     }
 
+    /// Takes a poll back whose division is not known any more: its time in the span is unknown.
+    pub fn drop_poll(&mut self, key: Key, index: u32, times: &Times) {
+        if let Some(number) = self.polls.remove(&index) {
+            self.parted.get_mut(&number).into_iter().for_each(|parted| parted.waiting -= 1);
+        } else if let Some(parted) = self.parted(key) {
+            parted.remove(times);
+        }
+    }
+
     /// Takes the division of a region, which may be a poll. Returns the span whose time is known then.
     pub fn divided(
         &mut self,
@@ -283,9 +413,9 @@ impl Spans {
     /// Takes all spans that are open and have polls: their sessions, and their regions.
     pub fn take_open(&mut self) -> Vec<(usize, Open)> {
         let mut all = Vec::new();
-        for ((session, _), span) in self.open.drain() {
+        for (key, span) in self.open.drain() {
             let parted = span.parted.and_then(|number| self.parted.remove(&number));
-            all.extend(parted.and_then(|parted| parted.open).map(|open| (session, open)));
+            all.extend(parted.and_then(|parted| parted.open).map(|open| (key.session, open)));
         }
         all.sort_by_key(|(session, open)| (*session, open.begin, open.id));
         all

@@ -5,6 +5,7 @@
 use crate::made_regions::*;
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, READY, Task};
 use hypertrace_test_support::made::{Made, Packet};
+use hypertrace_test_support::trace_dat::Counted;
 use hypertrace_timeline::regions::*;
 use hypertrace_timeline::{Given, Recording};
 
@@ -33,6 +34,10 @@ enum Of {
     PollBegin,
     PollEnd,
     Lost,
+    /// The client loses this many events, as its ring is full.
+    Gap,
+    /// This many events of the client are overwritten.
+    Overwritten,
     WorkBegin,
     WorkEnd,
     CallBegin,
@@ -44,6 +49,8 @@ use Of::*;
 const BEGIN: Of = Begin("app");
 /// Threads of the program, by client.
 const THREADS: [Task; 2] = [(200, "a"), (201, "b")];
+/// Client of another process.
+const OTHER: u32 = 2;
 
 /// Makes a session of a program with two threads: time, client, event, number of the span. The first client loses some events
 /// after these.
@@ -53,10 +60,13 @@ fn made(events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
 
 /// The same, with these schemas.
 fn made_of(schemas: &str, events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
-    (0..).zip(THREADS).fold(Made::of_programs(schemas), |made, (client, (tid, name))| {
+    let threads = (0..).zip([THREADS[0], THREADS[1], (202, "other")]);
+    threads.fold(Made::of_programs(schemas), |made, (client, (tid, name))| {
         let begin = Packet::new(1, client, 0);
         let token = u64::from(client) + 9;
-        let lease = [token, 50, tid.into(), 0];
+        let process = if client == OTHER { 51 } else { 50 };
+        let lease = [token, process, tid.into(), 0];
+        let mut packets = vec![begin.clone()];
         let packet = begin.clone().with64(80, token).event_str(1, 1, &lease, name.as_bytes());
         let own = events.iter().filter(|(_, of, ..)| *of == client);
         let packet = own.fold(packet, |packet, (time, _, event, id)| match event {
@@ -66,14 +76,25 @@ fn made_of(schemas: &str, events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
             PollBegin => packet.event(*time, 19, &[*id]),
             PollEnd => packet.event(*time, 20, &[*id]),
             Lost => packet.event_str(*time, 21, &[], b"request"),
+            Gap => {
+                let packet = packet.with64(56, *id);
+                packets.push(packet.clone());
+                Packet::new(1, client, 0).after(&packet)
+            }
+            Overwritten => {
+                packets.push(packet.clone());
+                Packet::new(1, client, 0).after(&packet).with64(56, *id)
+            }
             WorkBegin => packet.event(*time, 22, &[*id]),
             WorkEnd => packet.event(*time, 23, &[*id]),
             CallBegin => packet.event_str(*time, 24, &[*id, 0, 1], b"app"),
             CallEnd => packet.event(*time, 25, &[*id, 1]),
         });
         let lost = if client == 0 { lost } else { 0 };
-        let next = Packet::new(1, client, 0).after(&packet).with64(56, lost);
-        made.stream(&format!("guest-{client:03}-0000"), &[begin, packet, next])
+        let next = Packet::new(1, client, 0).after(&packet);
+        let next = if lost > 0 { next.with64(56, lost) } else { next };
+        packets.extend([packet, next]);
+        made.stream(&format!("guest-{client:03}-0000"), &packets)
     })
 }
 
@@ -84,6 +105,12 @@ fn sums(regions: &Regions) -> Vec<(&str, u64, [u64; 3])> {
         [group.total.duration_ns, times.get(Part::Idle), times.get(Part::Unknown)]
     };
     regions.groups.iter().map(|group| (&*group.name, group.count, of(group))).collect()
+}
+
+/// Returns the sums of the spans.
+fn spans(regions: &Regions) -> Vec<(&str, u64, [u64; 3])> {
+    let is_span = |(name, count, _): &(&str, u64, _)| name.ends_with("request") && *count > 0;
+    sums(regions).into_iter().filter(is_span).collect()
 }
 
 /// A span that thread a begins, and thread b polls and drops.
@@ -235,14 +262,190 @@ fn a_span_that_is_never_closed_has_no_end() {
 }
 
 #[test]
-fn a_span_over_lost_events_is_not_counted() {
-    let events = [(1_000, 0, BEGIN, 1), (1_100, 0, PollEnd, 1), (90_000, 1, PartedEnd, 1)];
+fn no_time_of_a_span_over_lost_events_is_idle() {
+    let known = ("request", 1, [1_020, 610, 410]);
+    let unknown = ("request", 1, [1_020, 0, 1_020]);
+    // Thread a loses events and has its next one at the second time: before, in and after the span.
+    for (gap, next, expected) in [
+        (500, Some(900), known),
+        (500, Some(1_350), unknown),
+        (500, Some(3_000), unknown),
+        (500, None, unknown),
+        (1_350, Some(1_400), unknown),
+        (1_350, Some(3_000), unknown),
+        (3_000, Some(3_100), known),
+    ] {
+        let next = next.map(|time| (time, 0, WorkBegin, 5));
+        let mut events = Vec::from_iter(MOVED.map(|(time, _, of, id)| (time, 1, of, id)));
+        events.extend([(gap, 0, WorkBegin, 4), (gap, 0, WorkEnd, 4), (gap, 0, Gap, 3)]);
+        events.extend(next);
+        events.sort_by_key(|(time, ..)| *time);
 
-    let regions = all(&made(&events, 3));
+        let regions = all(&made(&events, 0));
+
+        assert_eq!(spans(&regions), [expected], "{gap} {next:?}");
+    }
+}
+
+#[test]
+fn the_critical_path_of_a_span_over_lost_events_has_no_idle_time() {
+    let [a, b] = THREADS;
+    let mut cpus = Cpus::new(2, &THREADS);
+    cpus.switch(0, READY, a).at(5_000).switch(0, ASLEEP, (300, "other"));
+    cpus.at(7_000).timer(1, 8, b).at(7_200).switch(1, READY, b);
+    cpus.at(12_000).switch(1, ASLEEP, (300, "other"));
+    // After the first poll, and in it: then it may be several polls.
+    for (gap, first, unknown) in [(4_100, 1_000, 4_600), (3_500, 0, 5_600)] {
+        let mut events = vec![
+            (3_000, 0, BEGIN, 1),
+            (gap, 0, Gap, 3),
+            (4_000, 0, PollEnd, 1),
+            (8_000, 1, PollBegin, 1),
+            (10_000, 1, PollEnd, 1),
+            (10_600, 1, PartedEnd, 1),
+        ];
+        events.sort_by_key(|(time, ..)| *time);
+        let made = made(&events, 0);
+        made.kernel(&cpus.trace());
+
+        let regions = read(&made, &Options { has_paths: true, ..Options::default() });
+
+        let request = regions.groups.iter().find(|group| group.name == "request").unwrap();
+        let steps = |part| {
+            let of_part = request.total.path.iter().filter(move |step| step.part == part);
+            of_part.map(|step| step.ns).sum::<u64>()
+        };
+        assert_eq!([Part::OnCpu, Part::Unknown].map(steps), [first + 2_000, unknown], "{gap}");
+        let times = [Part::OnCpu, Part::Unknown].map(|part| request.total.times.get(part));
+        assert_eq!(times, [first + 2_000, unknown], "{gap}");
+    }
+}
+
+#[test]
+fn losses_of_a_session_are_not_those_of_another() {
+    let lossy = made(&[(1_350, 0, WorkBegin, 1)], 3);
+    let sessions = [made(&MOVED, 0), lossy];
+    let recording = Recording::open(&sessions.each_ref().map(|of| Given::new(of.path()))).unwrap();
+
+    let regions = Regions::of(&recording, &Options::default()).unwrap();
+
+    assert_eq!(spans(&regions), [("request", 1, [1_020, 610, 410])]);
+}
+
+#[test]
+fn spans_that_ended_before_their_threads_events_were_overwritten_are_not_counted() {
+    let mut events = Vec::from_iter(MOVED.map(|(time, _, of, id)| (time, 1, of, id)));
+    events.extend(MOVED.map(|(time, _, of, id)| (time + 10_000, 1, of, id + 1)));
+    events.extend([(4_000, 0, Overwritten, 3), (5_000, 0, WorkBegin, 5), (5_010, 0, WorkEnd, 5)]);
+    events.sort_by_key(|(time, ..)| *time);
+    let made = made(&events, 0);
+    let path = made.path().join("session.json");
+    let json = std::fs::read_to_string(&path).unwrap();
+    let streams = r#""streams":[{"domain":"guest","client":0,"lost_overwritten":3}]"#;
+    std::fs::write(path, json.replacen(r#""streams":[]"#, streams, 1)).unwrap();
+
+    let regions = all(&made);
 
     let request = regions.groups.iter().find(|group| group.name == "request").unwrap();
-    assert_eq!(request.count, 0);
     assert_eq!(request.not_counted[NotCounted::LostEvents as usize], 1);
+    assert_eq!(spans(&regions), [("request", 1, [1_020, 610, 410])]);
+}
+
+#[test]
+fn a_session_that_lost_events_of_threads_without_a_ring_has_no_idle_time() {
+    let made = made(&MOVED, 0);
+    let path = made.path().join("session.json");
+    let json = std::fs::read_to_string(&path).unwrap();
+    let lost = r#""lost_unattached":1,"streams""#;
+    std::fs::write(path, json.replacen(r#""streams""#, lost, 1)).unwrap();
+
+    assert_eq!(spans(&all(&made)), [("request", 1, [1_020, 0, 1_020])]);
+}
+
+#[test]
+fn a_poll_during_which_the_kernel_lost_events_is_unknown_time_of_its_span() {
+    let [a, b] = THREADS;
+    let mut cpus = Cpus::new(1, &THREADS);
+    cpus.switch(0, READY, a).at(4_000).switch(0, READY, b).at(4_100).switch(0, READY, a);
+    cpus.at(7_000).switch(0, READY, b).at(7_500).switch(0, READY, a);
+    cpus.at(9_000).switch(0, READY, b).at(9_500).switch(0, READY, a);
+    cpus.at(20_000).switch(0, READY, b);
+    let events = [
+        (2_000, 0, BEGIN, 1),
+        (3_000, 0, PollEnd, 1),
+        (6_000, 0, PollBegin, 1),
+        (8_000, 0, PollEnd, 1),
+        (12_000, 0, PollBegin, 1),
+        (13_000, 0, PollEnd, 1),
+        (14_000, 0, PartedEnd, 1),
+    ];
+    for select in [Select::Names(vec![]), Select::Names(vec!["request".into()])] {
+        let made = made(&events, 0);
+        // The thread is away meanwhile.
+        made.kernel(
+            &cpus.trace_without(|_, _, number| (3..5).contains(&number).then_some(Counted(true))),
+        );
+
+        let regions = read(&made, &Options { select, ..Options::default() });
+
+        let request = regions.groups.iter().find(|group| group.name == "request").unwrap();
+        let parts = [Part::OnCpu, Part::Idle, Part::Unknown];
+        let times = parts.map(|part| request.total.times.get(part));
+        assert_eq!(times, [2_000, 3_000 + 4_000 + 1_000, 2_000]);
+    }
+}
+
+#[test]
+fn a_span_of_a_process_has_no_events_of_another() {
+    let mut events = MOVED.to_vec();
+    events.extend([
+        (1_010, OTHER, BEGIN, 1),
+        (1_020, OTHER, PollEnd, 1),
+        (1_030, OTHER, PollBegin, 1),
+        (1_700, OTHER, PollEnd, 1),
+        (1_710, OTHER, PartedEnd, 1),
+        (1_720, OTHER, PollBegin, 1),
+        (1_730, OTHER, PollEnd, 1),
+        (1_740, OTHER, PartedEnd, 1),
+    ]);
+
+    let regions = all(&made(&events, 0));
+
+    let of_other = [700, 20, 680];
+    assert_eq!(
+        spans(&regions),
+        [("app::request", 2, [1_020 + of_other[0], 610 + of_other[1], 410 + of_other[2]])]
+    );
+    assert_eq!(counts(&regions).1, [("end_without_begin", 1)]);
+}
+
+#[test]
+fn two_thousand_spans_without_polls_are_open_at_once() {
+    for end in [End, PartedEnd] {
+        let client = u32::from(end == PartedEnd);
+        let begin = (0..2_000).map(|n| (1_000 + n, 0, BEGIN, n));
+        let end = (0..2_000).map(|n| (50_000 + n, client, end, n));
+
+        let regions = all(&made(&Vec::from_iter(begin.chain(end)), 0));
+
+        assert_eq!(sums(&regions), [("request", 2_000, [98_000_000, 0, 98_000_000])]);
+        assert_eq!(counts(&regions), (2_000, vec![]));
+    }
+}
+
+#[test]
+fn the_open_spans_of_a_session_leave_room_for_those_of_another() {
+    let many = Vec::from_iter(
+        (0..40_000).flat_map(|n| [(500 + n / 100, 0, BEGIN, n), (500 + n / 100, 0, PollEnd, n)]),
+    );
+    let sessions = [made(&MOVED, 0), made(&many, 0)];
+    let recording = Recording::open(&sessions.each_ref().map(|of| Given::new(of.path()))).unwrap();
+
+    let regions = Regions::of(&recording, &Options::default()).unwrap();
+
+    assert_eq!(spans(&regions)[0], ("request", 1, [1_020, 610, 410]));
+    let mut texts = regions.warnings.iter().map(|warning| warning.to_string());
+    assert!(texts.any(|text| text.contains("the oldest, 7,232 in all")));
 }
 
 #[test]
@@ -328,13 +531,19 @@ fn a_thread_leaves_a_span_also_where_its_poll_is_no_longer_waited_for() {
 
 #[test]
 fn spans_that_never_end_leave_room_for_later_ones() {
-    let mut events = Vec::from_iter((0..70_000).map(|n| (1_000 + n, 0, BEGIN, 100 + n)));
-    events.extend(MOVED.map(|(time, client, of, id)| (100_000 + time, client, of, id)));
+    for has_polls in [false, true] {
+        let mut events = Vec::new();
+        for n in 0..70_000 {
+            events.push((1_000 + n, 0, BEGIN, 100 + n));
+            events.extend(has_polls.then_some((1_000 + n, 0, PollEnd, 100 + n)));
+        }
+        events.extend(MOVED.map(|(time, client, of, id)| (100_000 + time, client, of, id)));
 
-    let regions = all(&made(&events, 0));
+        let regions = all(&made(&events, 0));
 
-    assert_eq!(sums(&regions)[1], ("request", 1, [1_020, 610, 410]));
-    assert_eq!(counts(&regions), (3, vec![("begin_without_end", 70_000)]));
+        assert_eq!(spans(&regions), [("request", 1, [1_020, 610, 410])]);
+        assert_eq!(counts(&regions).1, [("begin_without_end", 70_000)]);
+    }
 }
 
 #[test]
@@ -345,7 +554,10 @@ fn more_open_spans_than_are_kept_are_a_warning() {
     let regions = all(&made(&Vec::from_iter(events), 0));
 
     let mut texts = regions.warnings.iter().map(|warning| warning.to_string());
-    assert!(texts.any(|text| text.starts_with("1 span of the crate tracing began while 65,536")));
+    assert!(
+        texts
+            .any(|text| { text.contains("65,536 spans") && text.contains("the oldest, 1 in all") })
+    );
 }
 
 #[test]

@@ -154,6 +154,9 @@ impl Holder {
 /// A client of a session's guest, or the number of a thread of its host.
 type Source = (usize, Option<u32>, u32);
 
+/// A span of the crate `tracing`: its session, the process that made it, and its number.
+type SpanKey = (usize, Option<i128>, u64);
+
 /// What is known of a session.
 struct Described {
     /// Attributes of all its resources.
@@ -174,9 +177,9 @@ struct Writer<'a, E> {
     regions: &'a Regions,
     waits: &'a Waits,
     holders: HashMap<Source, Holder>,
-    /// The contexts of spans of the crate `tracing`, by session and number, and the numbers in order of their begins.
-    parents: HashMap<(usize, u64), Context>,
-    begun: VecDeque<(usize, u64)>,
+    /// The contexts of spans of the crate `tracing`, and the spans in order of their begins.
+    parents: HashMap<SpanKey, Context>,
+    begun: VecDeque<SpanKey>,
     /// The polls of such spans: begins and durations.
     polls: HashMap<(usize, u64), Vec<(i64, u64)>>,
     request: Request,
@@ -266,9 +269,10 @@ impl<'a, E> Writer<'a, E> {
         let is_of_one = client == sample.client();
         let around = holder.around(sample).filter(|_| is_of_one);
         // A span of the crate `tracing` says what is around it, wherever that is polled.
-        let said = event.and_then(said_parent);
+        let said = region.span_parent();
         let is_of_tracing = said.is_some();
-        let said = said.and_then(|parent| self.parents.get(&(session, parent))).copied();
+        let said = said.and_then(|parent| self.parents.get(&(session, holder.pid, parent)));
+        let said = said.copied();
         let around = said.or(around);
         let parent = own.or(around).or(described.parent);
         let trace_id = parent.map_or(mixed(hash).max(1), |parent| parent.trace_id);
@@ -282,8 +286,9 @@ impl<'a, E> Writer<'a, E> {
                 let first = self.begun.pop_front();
                 first.map(|first| self.parents.remove(&first));
             }
-            self.begun.push_back((session, sample.id));
-            self.parents.insert((session, sample.id), context);
+            let key = (session, holder.pid, sample.id);
+            self.begun.push_back(key);
+            self.parents.insert(key, context);
         }
 
         let (begin, end) = (sample.begin_ns, sample.end_ns());
@@ -340,11 +345,10 @@ impl<'a, E> Writer<'a, E> {
 
     /// Takes a poll: regions in it are inside its span.
     fn poll(&mut self, session: usize, poll: &Sample) {
-        if let Some(client) = poll.client()
-            && let Some(context) = self.parents.get(&(session, poll.id)).copied()
-        {
-            let holder = self.holders.entry((session, Some(client), 0)).or_default();
-            holder.begin(poll, context);
+        let Some(client) = poll.client() else { return };
+        let holder = self.holders.entry((session, Some(client), 0)).or_default();
+        if let Some(context) = self.parents.get(&(session, holder.pid, poll.id)) {
+            holder.begin(poll, *context);
         }
     }
 
@@ -478,16 +482,6 @@ fn describe_begin(
         if !is_context && !is_parent && !["id", "any_client"].contains(&&**name) {
             attributes.field(name, &value);
         }
-    }
-}
-
-/// Returns the number of the span around the span of the crate `tracing` that an event begins, 0 without one; `None` of another
-/// region.
-fn said_parent(event: &EventRef<'_>) -> Option<u64> {
-    let field = |name: &str| event.fields.iter().find(|(field, _)| ***field == *name);
-    match field("target").and(field("parent"))?.1 {
-        ValueRef::Unsigned(number) => Some(number),
-        _ => None,
     }
 }
 

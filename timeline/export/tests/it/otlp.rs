@@ -31,7 +31,9 @@ const EVENTS: &str = r#"[
     {"id":24,"schema":"span_begin(id:u64,parent:u64,target:str)"},
     {"id":25,"schema":"span_end(id:u64,any_client:bool)"},
     {"id":26,"schema":"poll_begin(span:u64)"},
-    {"id":27,"schema":"poll_end(span:u64)"}
+    {"id":27,"schema":"poll_end(span:u64)"},
+    {"id":28,"schema":"call_begin(id:u64,parent:u64,any_client:bool,target:str)"},
+    {"id":29,"schema":"call_end(id:u64,any_client:bool)"}
 ]"#;
 
 /// The span of who called the session's process, and one of a request.
@@ -265,6 +267,48 @@ fn a_span_of_tracing_is_one_span_in_the_span_that_it_names_with_its_polls_as_eve
     assert_eq!(Vec::from_iter(polls), [(&poll, &durations[0]), (&poll, &durations[1])]);
     assert_eq!(attributes(&spans[1])["hypertrace.idle_ns"], "890");
     assert!(!attributes(&spans[1]).contains_key("parent"));
+}
+
+#[test]
+fn a_span_of_tracing_is_in_no_span_of_another_process() {
+    let (begin, end) = (24, 25);
+    let own = Packet::new(1, 0, 0)
+        .lease(1_000, 7, "a")
+        .event_str(2_000, begin, &[1, 0], b"app")
+        .event_str(2_200, begin, &[2, 1], b"app")
+        .event(2_300, end, &[2, 1])
+        .event(2_400, end, &[1, 1]);
+    // The number of a span of the first process, in between.
+    let other = Packet::new(1, 1, 0)
+        .with64(80, 8)
+        .event_str(1_000, 1, &[8, 51, 52, 0], b"other")
+        .event_str(2_100, begin, &[1, 0], b"app")
+        .event(2_150, end, &[1, 1]);
+    let made = Made::of_programs(EVENTS)
+        .stream("guest-000-0000", &[Packet::new(1, 0, 0), own])
+        .stream("guest-001-0000", &[Packet::new(1, 1, 0), other]);
+
+    let spans = spans(&requests(&made, Choice::default()).0);
+
+    let of = |from: i64| {
+        let from = (START_NS + from).to_string();
+        spans.iter().find(|span| span["startTimeUnixNano"] == from).unwrap()
+    };
+    assert_eq!(of(2_200)["parentSpanId"], of(2_000)["spanId"]);
+    assert_ne!(of(2_100)["traceId"], of(2_000)["traceId"]);
+}
+
+#[test]
+fn a_region_of_any_client_with_the_fields_of_a_span_of_tracing_is_none() {
+    let packet = Packet::new(1, 0, 0)
+        .lease(1_000, 7, "a")
+        .event_str(2_000, 28, &[1, 5, 1], b"app")
+        .event(3_000, 29, &[1, 1]);
+    let made = Made::of_programs(EVENTS).stream("guest-000-0000", &[Packet::new(1, 0, 0), packet]);
+
+    let spans = spans(&requests(&made, Choice::default()).0);
+
+    assert_eq!(attributes(&spans[0])["parent"], "5");
 }
 
 #[test]

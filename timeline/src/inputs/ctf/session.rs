@@ -153,6 +153,14 @@ impl Session {
         stream.is_some_and(|s| s.segments.iter().any(|segment| segment.first.uuid == *uuid))
     }
 
+    /// Returns whether the session lost events that no stream with files counts.
+    pub(crate) fn has_lost_elsewhere(&self) -> bool {
+        let has_files = |uuid: &_, domain, client| self.has_files(uuid, domain, client);
+        let json = self.json();
+        let without_files = json.without_files(&has_files);
+        json.lost_unattached > 0 || without_files.iter().any(|stream| stream.lost() > 0)
+    }
+
     /// Leaves out the files of each stream after the first for which `is_last` is true.
     pub(crate) fn end_streams(&mut self, is_last: impl Fn(&Path) -> bool) {
         for stream in &mut self.streams {

@@ -87,7 +87,15 @@ impl Pass<'_> {
         }
         match self.pairs(event, role).map(|pairs| pairs.begin(open, most, same_id)) {
             Some(Begun::Open) => {}
-            Some(Begun::Instead(old)) => self.never_ended(session, &old),
+            Some(Begun::Instead(old)) => {
+                let key = self.hosts[session].span(session, old.client, old.id);
+                // A span is not only among the regions of its client, which are too many.
+                if key.id != role.id(event) && self.spans.is_of(key, &old) {
+                    self.spans.part(key, old);
+                } else {
+                    self.never_ended(session, &old);
+                }
+            }
             Some(Begun::Again { new, is_first }) => {
                 // One end closes both.
                 self.forget(session, begun);
@@ -310,7 +318,7 @@ impl Pass<'_> {
 
     /// Takes a region whose end is no longer waited for.
     pub fn never_ended(&mut self, session: usize, open: &Open) {
-        self.spans.give_up(session, open);
+        self.spans.give_up(self.hosts[session].span(session, open.client, open.id), open);
         self.forget(session, open.thread);
         self.count(session, open, None, open.wrong.unwrap_or(NotCounted::BeginWithoutEnd));
     }

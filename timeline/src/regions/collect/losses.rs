@@ -5,7 +5,9 @@
 use super::super::NotCounted;
 use super::super::host::{Client, Host, Side};
 use super::super::pairs::Pairs;
-use super::super::store::State;
+use super::super::spans::Place;
+use super::super::store::{NO_CLIENT, NO_THREAD, State};
+use super::super::summary::Group;
 use super::Pass;
 use crate::event::Lost;
 use hypertrace_format::number::counted;
@@ -76,14 +78,26 @@ impl Pass<'_> {
             }
             return;
         }
-        let Some(host) = self.hosts.get_mut(lost.source.session) else { return };
-        self.losses[lost.source.session].add(lost);
-        self.spans.losses += 1;
+        let session = lost.source.session;
+        let Some(host) = self.hosts.get_mut(session) else { return };
+        self.losses[session].add(lost);
+        match (lost.source.client, lost.thread) {
+            (Some(client), _) => self.spans.lose(Place::Client(session, client)),
+            (None, Some(thread)) => self.spans.lose(Place::Thread(session, thread.tid)),
+            (None, None) if !host.is_program => self.spans.lose(Place::Unattached(session)),
+            // Of the threads of the programs' host.
+            (None, None) => {}
+        }
         match lost.source.client {
             Some(client) => {
                 if let Some(client) = host.clients.get_mut(client as usize) {
                     client.pairs.spoil(NotCounted::LostEvents);
                     host.of_any.spoil(NotCounted::LostEvents);
+                    let from = client.last;
+                    // The place where older events were overwritten is known from the event after it.
+                    if lost.causes.overwritten > 0 {
+                        self.drop_parted(session, from);
+                    }
                 }
             }
             // Another thread's ring has its own space.
@@ -91,6 +105,22 @@ impl Pass<'_> {
                 Some(thread) => host.spoil_of(thread),
                 None => host.spoil(),
             },
+        }
+    }
+
+    /// Drops the spans with polls that ended at a time or later.
+    fn drop_parted(&mut self, session: usize, from: i64) {
+        if self.spans.has_none_parted() {
+            return;
+        }
+        for index in self.store.since(from) {
+            let sample = self.store.get(index);
+            let is_of_any = sample.client().is_none() && sample.thread == NO_THREAD;
+            let is_span = self.groups.all[usize::from(sample.group)].target_number > 0;
+            let is_its = usize::from(sample.session) == session && sample.end_ns() >= from;
+            if is_its && is_span && is_of_any && sample.state.is_counted() {
+                self.drop_sample(index, NotCounted::LostEvents);
+            }
         }
     }
 
@@ -106,6 +136,7 @@ impl Pass<'_> {
         let side = host.recordings[recording].side;
         let is_its = |client: &&mut Client| side == Side::Host || client.side == Some(side);
         let clients = host.clients.iter_mut().filter(is_its);
+        self.spans.lose_of_kernel(session);
         let vmm = host.vmm.values_mut().filter(|_| side == Side::Host);
         clients.map(|client| &mut client.pairs).chain(vmm).for_each(Pairs::spoil_by_kernel);
         let Some(time) = time else { return };
@@ -118,24 +149,36 @@ impl Pass<'_> {
             self.release(session, thread);
         }
         for index in self.store.since(from) {
-            let sample = self.store.get(index);
-            let is_in_gap = sample.end_ns() >= from;
-            let is_of_session = usize::from(sample.session) == session && sample.state.is_counted();
-            if is_in_gap && is_of_session && self.hosts[session].may_divide(side, sample) {
+            let (sample, host) = (self.store.get(index), &self.hosts[session]);
+            let is_in_gap = sample.end_ns() >= from && sample.state != State::Dropped;
+            let is_of_session = usize::from(sample.session) == session;
+            if !is_in_gap || !is_of_session || !host.may_divide(side, sample) {
+                continue;
+            }
+            if self.groups.all[usize::from(sample.group)].is_of_polls() {
+                let key = host.span(session, sample.client().unwrap_or(NO_CLIENT), sample.id);
+                self.spans.drop_poll(key, index, &sample.times);
+            }
+            if sample.state.is_counted() {
                 self.drop_sample(index, NotCounted::LostEvents);
             }
         }
     }
 
-    /// Takes a region that was counted out again.
-    pub fn drop_sample(&mut self, index: u32, why: NotCounted) {
+    /// Takes a region that was counted out again, and says why.
+    fn drop_sample(&mut self, index: u32, why: NotCounted) {
+        self.count_out(index).not_counted[why as usize] += 1;
+    }
+
+    /// Takes a region that was counted out again. Returns its group.
+    pub fn count_out(&mut self, index: u32) -> &mut Group {
         let sample = self.store.get_mut(index);
         let state = std::mem::replace(&mut sample.state, State::Dropped);
-        let group = &mut self.groups.all[sample.group as usize];
-        group.not_counted[why as usize] += 1;
+        let group = &mut self.groups.all[usize::from(sample.group)];
         if let Some(detail) = self.store.detail(index).filter(|_| state == State::Counted) {
             group.sums.remove(detail);
         }
+        group
     }
 
     /// Drops the regions of threads that were not recorded when they began or ended.

@@ -12,9 +12,9 @@ use super::super::region_path::Path;
 use super::super::roles::{OfSpan, Role};
 use super::super::spans::{Key, Place};
 use super::super::steps::{PathStep, Timed};
-use super::super::store::State;
+use super::super::store::NO_CLIENT;
 use super::Pass;
-use crate::event::EventRef;
+use crate::event::{EventKind, EventRef};
 
 /// The thread of an event, if its time is divided, and its number.
 type On = (Option<usize>, Option<(Side, u32)>);
@@ -28,15 +28,30 @@ impl Pass<'_> {
         (thread, on): On,
         is_unknown: bool,
     ) -> bool {
+        let Some(place) = place(event) else { return false };
+        // Others are recorded by a thread of the host, whatever the client's ring loses.
+        if !matches!(event.kind, EventKind::ReferencePoint | EventKind::TimeFault) {
+            self.spans.resume(place);
+            if let Place::Client(session, client) = place
+                && let Some(client) = self.hosts[session].client(client)
+            {
+                client.last = event.ts_ns;
+            }
+        }
         if role.span.is_none() && self.spans.is_unused() {
             return false;
         }
-        let Some(place) = place(event) else { return false };
-        let key = (event.source.session, role.id(event));
-        let left = self.spans.note(place, (role.span == Some(OfSpan::PollEnd)).then_some(key.1));
+        let session = event.source.session;
+        let client = event.source.client.unwrap_or(NO_CLIENT);
+        let key = self.hosts[session].span(session, client, role.id(event));
+        let left = self.spans.note(place, (role.span == Some(OfSpan::PollEnd)).then_some(key.id));
         match (role.span, role.begins, role.ends) {
             (Some(OfSpan::Begin(_)), Some(name), _) => {
                 self.replace(key, name, place);
+                if let Some(oldest) = self.spans.oldest_of_full(session) {
+                    self.spans.beyond += 1;
+                    self.forget_span(oldest, NotCounted::BeginWithoutEnd);
+                }
                 self.begin(event, role, name, thread, is_unknown);
                 self.spans.begin(key, name, place);
             }
@@ -48,7 +63,7 @@ impl Pass<'_> {
                 self.end_poll(event, role, (name, key, place), (thread, on), is_unknown);
             }
             (None, None, Some(name)) if self.spans.get(key).is_some_and(|of| of.name == name) => {
-                let is_direct = left == Some(key.1);
+                let is_direct = left == Some(key.id);
                 self.end_span(event, role, (key, place, is_direct), (thread, on), is_unknown);
             }
             _ => return false,
@@ -63,14 +78,19 @@ impl Pass<'_> {
         if old.parted.is_none() && (old.name, old.place) == (name, place) {
             return;
         }
-        let open = match old.parted {
+        self.forget_span(key, NotCounted::IdTwice);
+    }
+
+    /// Forgets a span that is open, which is not counted.
+    fn forget_span(&mut self, key: Key, why: NotCounted) {
+        let open = match self.spans.get(key).and_then(|span| span.parted) {
             Some(number) => self.spans.forget(number).and_then(|parted| parted.open),
             None => self.take_begun(key),
         };
         self.spans.take(key);
         if let Some(open) = open {
-            self.forget(key.0, open.thread);
-            self.count(key.0, &open, None, NotCounted::IdTwice);
+            self.forget(key.session, open.thread);
+            self.count(key.session, &open, None, open.wrong.unwrap_or(why));
         }
     }
 
@@ -86,7 +106,7 @@ impl Pass<'_> {
             let Some(open) = self.take_begun(key) else { return };
             self.spans.part(key, open);
         }
-        let (session, time) = (key.0, event.ts_ns);
+        let (session, time) = (key.session, event.ts_ns);
         let Some(parted) = self.spans.parted(key) else { return };
         let idle = parted.enter(place, time);
         // No thread's time is the whole span's.
@@ -99,7 +119,7 @@ impl Pass<'_> {
             if let Some(parted) = self.spans.parted(key) {
                 for Timed { thread, interval, .. } in steps {
                     let is_other = interval.part == Part::Blocked || Some(thread) != own;
-                    parted.steps.add(&match is_other && interval.part != Part::Unknown {
+                    parted.idle_steps.add(&match is_other && interval.part != Part::Unknown {
                         true => PathStep::new(thread, &interval),
                         false => PathStep::unknown(Unknown::Idle, interval.length()),
                     });
@@ -117,8 +137,8 @@ impl Pass<'_> {
         (thread, on): On,
         is_unknown: bool,
     ) {
-        let session = key.0;
-        let poll = self.pairs_of(place).and_then(|pairs| pairs.end(name, key.1));
+        let session = key.session;
+        let poll = self.pairs_of(place).and_then(|pairs| pairs.end(name, key.id));
         let (open, depth) = match poll {
             Some(poll) => poll,
             None => {
@@ -148,7 +168,7 @@ impl Pass<'_> {
         };
         let counts = self.spans.parted(key).is_some_and(|of| of.leave(place, event.ts_ns));
         let times = (open.begin, event.ts_ns);
-        if counts && self.options.has_paths {
+        if counts && open.wrong.is_none() && self.options.has_paths {
             let is_exact = self.hosts[session].is_exact(event);
             let steps = self.steps(session, on, times, is_exact);
             if let Some(parted) = self.spans.parted(key) {
@@ -172,7 +192,7 @@ impl Pass<'_> {
         (thread, on): On,
         is_unknown: bool,
     ) {
-        let session = key.0;
+        let session = key.session;
         let begun = self.spans.get(key).filter(|span| span.parted.is_none()).map(|span| span.name);
         if let Some(name) = begun.filter(|_| !role.is_of_any) {
             self.spans.take(key);
@@ -185,25 +205,29 @@ impl Pass<'_> {
             };
             self.spans.part(key, open);
         }
-        let Some((span, has_lost)) = self.spans.take(key) else { return };
+        let Some((span, has_lost, has_lost_of_kernel)) = self.spans.take(key) else { return };
         let (Some(number), name) = (span.parted, span.name) else { return };
         let Some(parted) = self.spans.numbered(number) else { return };
         let Some(mut open) = parted.open.take() else { return };
         let is_plain = !role.is_of_any && !parted.is_again;
         let here = Some(here).filter(|_| is_plain || is_direct);
         if let Some(last) = here.and_then(|place| parted.take_last(place)) {
-            self.take_back(last);
-        }
-        if has_lost {
-            open.wrong.get_or_insert(NotCounted::LostEvents);
+            // Its time is still the span's.
+            self.count_out(last);
         }
         if is_plain {
+            if has_lost_of_kernel {
+                open.wrong.get_or_insert(NotCounted::LostEvents);
+            }
             self.spans.forget(number);
             let pairs = self.pairs_of(span.place);
             let depth = pairs.map_or(0, |pairs| pairs.begun_before(open.begin));
             self.close(event, role, name, (open, depth), (thread, on), is_unknown);
             return;
         }
+        // No other span has the number: begin and end belong together, whatever is lost between them.
+        open.wrong = open.wrong.filter(|why| *why != NotCounted::LostEvents);
+        self.spans.numbered(number).into_iter().for_each(|parted| parted.is_lost = has_lost);
         let of = open.thread.take();
         self.forget(session, of);
         open.is_unknown = false;
@@ -221,7 +245,7 @@ impl Pass<'_> {
     fn take_begun(&mut self, key: Key) -> Option<Open> {
         let span = self.spans.get(key)?;
         let (name, place) = (span.name, span.place);
-        self.pairs_of(place)?.end(name, key.1).map(|(open, _)| open)
+        self.pairs_of(place)?.end(name, key.id).map(|(open, _)| open)
     }
 
     fn pairs_of(&mut self, place: Place) -> Option<&mut Pairs> {
@@ -230,16 +254,7 @@ impl Pass<'_> {
                 self.hosts[session].client(client).map(|client| &mut client.pairs)
             }
             Place::Thread(session, tid) => self.hosts[session].vmm(tid),
-        }
-    }
-
-    /// Takes a poll back that is no region of its own. Its time is still the span's.
-    fn take_back(&mut self, index: u32) {
-        let sample = self.store.get_mut(index);
-        let state = std::mem::replace(&mut sample.state, State::Dropped);
-        let group = usize::from(sample.group);
-        if let Some(detail) = self.store.detail(index).filter(|_| state == State::Counted) {
-            self.groups.all[group].sums.remove(detail);
+            Place::Unattached(_) => None,
         }
     }
 
@@ -270,8 +285,13 @@ impl Pass<'_> {
         let mut path = Path::walked();
         if let Some(parted) = self.spans.numbered(number) {
             let mut steps = std::mem::take(&mut parted.steps);
+            let mut idle = 0;
+            if !parted.is_lost {
+                steps.add_all(&parted.idle_steps.mean(1));
+                idle = parted.idle_until(end);
+            }
             let left = duration.saturating_sub(steps.total());
-            let idle = left.min(parted.idle_until(end));
+            let idle = left.min(idle);
             steps.add(&PathStep::unknown(Unknown::Idle, idle));
             steps.add(&PathStep::unknown(Unknown::Missing, left - idle));
             path.set_walked(steps);

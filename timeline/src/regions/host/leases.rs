@@ -125,6 +125,7 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     }
     let Some(client) = host.client(number) else { return };
     (client.side, client.clock) = (side, clock);
+    client.process = numbered("pid").unwrap_or_default();
     client.names_thread = is_program && tid.is_some();
     client.shares_vcpus = of_guest;
     // Where it is not known, it lasts.
