@@ -71,7 +71,8 @@
 //!   `span_lost`, and `hypertrace regions` says how many spans were lost. The layer takes 1 MiB for the first
 //!   4,096 when it is made, and as much again for each 4,096 more.
 //! - Locks and allocations: a place in the code, a further set of fields of a place, and a further MiB are
-//!   prepared once, when first needed. Other threads that need the same thing wait meanwhile.
+//!   prepared once, by the thread that first needs them. In a VMM, that thread can be a vCPU's. Other threads
+//!   that need the same thing wait meanwhile.
 //! - Events and records that a value's `Debug` or `Display` makes are dropped, so formatting cannot recur
 //!   without end.
 //!
