@@ -21,20 +21,21 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most bytes of the fields of functions that the tasks of a trace keep for their next record, each an even part.
+/// Maximum size in bytes of the fields of functions that the tasks of a trace keep for their next record.
+/// Each task has an even part.
 const MAX_KEPT: usize = 32 << 20;
 
-/// Bytes of a function's fields besides its names.
+/// Size of a function's fields without its names, in bytes.
 const FIELDS: usize = 256;
 
-/// Bound on the error of a time: records have whole nanoseconds.
+/// Bound on the error of a time in nanoseconds, because records have whole nanoseconds.
 const BOUND_NS: u64 = 1;
 
-/// Name of the event in which a function begins, also of the events of compiled-in traces.
+/// Name of the event in which a function begins, for compiled-in functions too.
 pub const ENTRY: &str = "function_entry";
-/// Name of the event in which it ends.
+/// Name of the event in which a function ends.
 pub const EXIT: &str = "function_exit";
-/// Name of the field with a function's symbol, of those functions whose name is another one.
+/// Name of the field with a function's symbol, which only functions have whose name is another one.
 pub const SYMBOL: &str = "symbol";
 /// Names of all fields of a function trace's events.
 pub const FUNCTION_FIELDS: [&str; 4] = ["name", "address", "depth", SYMBOL];
@@ -44,17 +45,17 @@ pub const FUNCTION_FIELDS: [&str; 4] = ["name", "address", "depth", SYMBOL];
 pub struct FunctionTrace {
     trace: Trace,
     clock: Clock,
-    /// The host's counter, which may have another recording's anchor.
+    /// Counter of the host, which may have the anchor of another recording.
     counter: HostCounter,
-    /// Index of the session on whose clock it is.
+    /// Index of the session on whose clock the trace is.
     session: Option<usize>,
 }
 
 impl FunctionTrace {
-    /// Opens a directory. Its counter is on its own anchor.
+    /// Opens a directory. The trace's counter is on the trace's own anchor.
     ///
     /// # Errors
-    /// If it is not such a directory, something in it is damaged, or the place of its times is not known.
+    /// If `path` is not such a directory, something in it is damaged, or the place of its times is not known.
     pub fn open(path: &Path) -> Result<FunctionTrace> {
         let trace = Trace::open(path).map_err(Error::Functions)?;
         let Some(anchor) = trace.anchor() else {
@@ -67,19 +68,19 @@ impl FunctionTrace {
         Ok(FunctionTrace { clock: anchor.clock(), counter, session: None, trace })
     }
 
-    /// Adds names of functions, which are used before those in the directory.
+    /// Adds names of functions. They take precedence over the names in the directory.
     ///
     /// # Errors
-    /// If the file has none.
+    /// If the file has no names of functions.
     pub fn add_symbols(&mut self, source: &symbols::Source) -> Result<()> {
         self.trace.add_symbols(source).map_err(Error::Functions)
     }
 
-    /// Puts it on the clock of the first of these sessions that is of the same boot of the same machine, or if there
-    /// are no sessions, on that of another function trace.
+    /// Puts the trace on the clock of the first of these sessions that is of the same boot of the same
+    /// machine. If there are no sessions, puts it on the clock of another function trace.
     ///
     /// # Errors
-    /// If none is.
+    /// If no session, or not the other trace, is of that boot.
     pub fn place(&mut self, sessions: &[&Session], other: Option<&FunctionTrace>) -> Result<()> {
         let is_same = |session: &&Session| session.counter().is_same(&self.counter);
         let refused = |other: &Path| {
@@ -100,7 +101,7 @@ impl FunctionTrace {
         Ok(())
     }
 
-    /// Returns the faults of the directory, although it could be opened.
+    /// Returns the faults of the directory, which could be opened all the same.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         self.trace.warnings().iter().cloned()
     }
@@ -110,7 +111,7 @@ impl FunctionTrace {
         &self.trace
     }
 
-    /// Returns the index of the session on whose clock it is.
+    /// Returns the index of the session on whose clock the trace is.
     pub(crate) fn session(&self) -> Option<usize> {
         self.session
     }
@@ -127,14 +128,14 @@ impl FunctionTrace {
         nanoseconds(self.counter.unix(self.clock.counter(0).0))
     }
 
-    /// Returns the directory's time of a Unix time, both in nanoseconds: 0 for all times before its beginning. The time
-    /// of an event is not after that of an exit which came after the event.
+    /// Returns the directory's time of a Unix time, both in nanoseconds, or 0 for all times before its
+    /// beginning. The time of an event is not after the time of an exit that came after the event.
     pub fn time_at(&self, unix_ns: i64) -> u64 {
         self.clock.time(self.counter.raw(unix_ns))
     }
 }
 
-/// A task's records.
+/// The records of a task.
 #[derive(Debug)]
 struct TaskInput<'a> {
     functions: &'a FunctionTrace,
@@ -143,17 +144,17 @@ struct TaskInput<'a> {
     names: Arc<EventNames>,
     /// Time of the record that was read last.
     time: Time,
-    /// The damage of the records, found at their end.
+    /// Damage of the records, which is found at their end.
     damage: Option<Warning>,
     record: Option<Record>,
     /// Index in `kept` by address.
     known: HashMap<u64, usize>,
     kept: Vec<Function>,
-    /// Bytes that there is room for in `kept`.
+    /// Room that is left in `kept`, in bytes.
     room: usize,
 }
 
-/// Returns an input for each task of a trace. `is_one`: the only trace of the timeline.
+/// Returns an input for each task of a trace. `is_one`: whether the timeline has no other function trace.
 ///
 /// # Errors
 /// If the records of a task cannot be opened.
@@ -165,7 +166,7 @@ pub(crate) fn inputs<'a>(
 ) -> Result<Vec<Box<dyn Input + 'a>>> {
     let mut prefix = names.prefix(session).to_owned();
     prefix.push_str("functions/");
-    // Without a session the prefix has the name already.
+    // Without a session, the prefix already has the trace's name.
     if !is_one && functions.session.is_some() {
         prefix.push_str(&functions.name());
         prefix.push(':');
@@ -205,7 +206,8 @@ impl Input for TaskInput<'_> {
             self.record = self.next()?;
             let Some(record) = &self.record else { return Ok(None) };
             let (first, last) = self.functions.clock.counter(record.time);
-            // An event of the same nanosecond is within the function.
+            // An exit gets the last counter value of its nanosecond, so that an event of the same nanosecond
+            // is within the function.
             let counter = if record.kind == record::RecordType::Exit { last } else { first };
             self.time = self.time.max(self.functions.counter.unix(counter)).min(UNPLACED - 1);
         }
@@ -277,12 +279,12 @@ impl Input for TaskInput<'_> {
 impl TaskInput<'_> {
     /// Reads the next record that is shown.
     fn next(&mut self) -> Result<Option<Record>> {
-        // Ends with the file.
+        // The loop ends with the file.
         loop {
             match self.records.next() {
                 Some(Ok(Record { kind: record::RecordType::Event, .. })) => {}
                 Some(Ok(record)) => return Ok(Some(record)),
-                // All other records have been read.
+                // The reader reports damage after all other records.
                 Some(Err(error @ hypertrace_functions::Error::Damaged { .. })) => {
                     self.damage = Some(Warning::damage(error.to_string()));
                 }
@@ -298,7 +300,7 @@ fn function(functions: &FunctionTrace, address: u64) -> Function {
     symbol.map_or(Function::Unknown(address), |symbol| Function::Named(FunctionName::of(symbol)))
 }
 
-/// Returns the bytes that a function takes.
+/// Returns the memory that a function takes, in bytes.
 fn bytes(function: &Function) -> usize {
     let names = match function {
         Function::Unknown(_) => 0,

@@ -2,9 +2,9 @@
 
 //! The kernel's times around reference points.
 //!
-//! A reference point is a store that exits to the VMM. The kernel's `kvm_mmio` of it is after
-//! the guest's reading and before the host's time. The next `kvm_fpu` (load) or `kvm_entry` of the
-//! thread is after the host's time and before the guest's next reading.
+//! A reference point is a store that exits to the VMM. The `kvm_mmio` of this exit is after the guest's
+//! reading and before the host's time. The next `kvm_fpu` (load) or `kvm_entry` of the thread is after the
+//! host's time and before the guest's next reading.
 
 use super::KernelTrace;
 use super::cpu_input::CpuInput;
@@ -19,29 +19,31 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
-/// Most places with lost events. Where there are more, too little is known.
+/// Maximum number of places with lost events. If there are more, too little is known.
 const MAX_GAPS: usize = 1 << 16;
 
-/// Most changes of TSC offsets. Where there are more, only what the recorder saw is known.
+/// Maximum number of changes of TSC offsets. If there are more, only what the recorder saw is known.
 const MAX_OFFSETS: usize = 1 << 16;
 
-/// Most TSCs with the times at which KVM computed them: each is compared with each constraint. A guest can change its
-/// offset at will, so beyond this number those of VMs with fewer count, and none of the others.
+/// Maximum number of TSCs with the times at which KVM computed them, because each TSC is compared with each
+/// constraint. A guest can change its offset at will, so if there are more, the TSCs of VMs with fewer count
+/// and the others do not.
 const MAX_WORDS: usize = 256;
 
-/// The event of a vCPU that gets another TSC offset.
+/// Name of the event of a vCPU that gets another TSC offset.
 const TSC_OFFSET: &str = "kvm:kvm_write_tsc_offset";
 
-/// `kvm_mmio`'s type of a store.
+/// Type of a store in `kvm_mmio`.
 const WRITE: i64 = 2;
 
 impl KernelTrace {
-    /// Makes the clock maps of the session with this index, as [`ClockMaps::of`], with the kernel's times around
-    /// reference points: bounds are smaller then. Times that contradict the reference points are left out and counted.
-    /// They are of all traces that show the threads of the session's host: its own, or those of the same boot in other
-    /// directories. Each is read once. Sessions and traces are those of a timeline.
+    /// Makes the clock maps of the session with this index, as [`ClockMaps::of`] does, but also from the
+    /// kernel's times around reference points, which make bounds smaller. Times that contradict the reference
+    /// points are left out and counted. The times come from all traces that show the threads of the session's
+    /// host: the session's own trace, or traces of the same boot in other directories. Each trace is read
+    /// once. `sessions` and `traces` are those of a timeline.
     ///
-    /// The recordings of the session's guests, among `guests`, show whether KVM's word is true.
+    /// The recordings of the session's guests, among `guests`, show whether what KVM says of a TSC is true.
     ///
     /// # Errors
     /// If the session or a trace is damaged.
@@ -72,7 +74,7 @@ impl KernelTrace {
         Ok(ClockMaps::from(session, found))
     }
 
-    /// Fills in the kernel's times.
+    /// Fills in the kernel's times around the points in `found`.
     fn fill(&self, session: &Session, guests: &[&KernelTrace], found: &mut Found) -> Result<()> {
         let modes = GuestModes::new(self, guests, session, found)?;
         let mut around = Around { modes, ..Around::default() };
@@ -98,13 +100,13 @@ impl KernelTrace {
         Ok(())
     }
 
-    /// Returns a reading of the host's counter in units from a session's origin; 0 without events.
+    /// Converts a reading of the host's counter to units from a session's origin; 0 without events.
     pub(super) fn host_time(&self, ticks: u64, origin: Time) -> i64 {
         self.of_counter(ticks).map_or(0, |time| since(time, origin))
     }
 
-    /// Returns when VMs had the TSCs that the recorder saw. `end` is the last event's time, if no change is missing up
-    /// to there.
+    /// Returns the TSCs that the recorder saw, with the times at which VMs had them. `end` is the time of the
+    /// last event, if no change is missing up to there.
     fn tscs(&self, origin: Time, offsets: &[NewOffset], end: Option<i64>) -> Vec<KvmTsc<i64>> {
         let has_changes = self.events().any(|name| name == TSC_OFFSET);
         let mut all: BTreeMap<u32, Vec<KvmTsc<i64>>> = BTreeMap::new();
@@ -119,7 +121,7 @@ impl KernelTrace {
             let end = end.filter(|_| is_recorded).unwrap_or(last).max(last);
             let comes = |change: &NewOffset| change.next == own;
             let goes = |change: &NewOffset| change.previous == own && change.next != own;
-            // A vCPU that had another offset got this one before it was seen.
+            // A vCPU that had another offset before got this one before the recorder saw it.
             let begun = offsets.iter().rev().find(|change| comes(change) && change.time <= first);
             let from = begun.map_or(first, |change| change.time);
             let mut held = Some(from);
@@ -139,7 +141,7 @@ impl KernelTrace {
         let mut all = Vec::from_iter(all.into_values());
         all.sort_by_key(Vec::len);
         let mut left = MAX_WORDS;
-        // No VM makes another one's times less exact by its number of changes.
+        // A VM with many changes must not make another VM's times less exact.
         let is_kept = |of: &Vec<KvmTsc<i64>>| {
             let kept = left.checked_sub(of.len());
             left = kept.unwrap_or(0);
@@ -152,9 +154,9 @@ impl KernelTrace {
 /// Samples of a session while the trace is read.
 #[derive(Default)]
 struct Around<'a> {
-    /// By number of the thread.
+    /// Points that threads served, by number of the thread.
     threads: HashMap<u32, Served<'a>>,
-    /// Times between which events of a CPU were lost.
+    /// Pairs of times between which events of a CPU were lost.
     gaps: Vec<(i64, i64)>,
     /// Changes of vCPUs' TSC offsets, sorted by time. The list ends at one entry more than [`MAX_OFFSETS`].
     offsets: Vec<NewOffset>,
@@ -163,7 +165,7 @@ struct Around<'a> {
     modes: GuestModes,
 }
 
-/// KVM gave a vCPU another TSC offset.
+/// A change of a vCPU's TSC offset by KVM.
 #[derive(Clone, Copy)]
 struct NewOffset {
     time: i64,
@@ -174,13 +176,13 @@ struct NewOffset {
 /// The reference points that a thread served.
 #[derive(Default)]
 struct Served<'a> {
-    /// In order of host time.
+    /// Reference points in order of host time.
     samples: Vec<&'a mut Sample>,
-    /// Number of them before the thread's last event.
+    /// Number of reference points before the thread's last event.
     passed: usize,
-    /// Time and value of the last store that the kernel handled; 0 for another access.
+    /// Time and value of the last store that the kernel handled; `None` after another access.
     stored: Option<(i64, u64)>,
-    /// Whether the exit of the last point was found, and is not over.
+    /// Whether the exit of the last point was found, and the thread is still out of guest mode.
     is_out: bool,
 }
 
@@ -196,9 +198,9 @@ enum KernelEvent {
     },
     Entry,
     Exit,
-    /// It shows that the guest ran, too.
+    /// An emulation, which also shows that the guest ran.
     Emulation,
-    /// The thread loses its CPU.
+    /// A switch, at which the thread loses its CPU.
     Switch,
     Offset {
         previous: usize,
@@ -240,7 +242,7 @@ impl<'a> Around<'a> {
         });
         let mut inputs = Vec::from_iter(inputs);
         let mut heap = BinaryHeap::new();
-        // A few formats, by their addresses.
+        // There are few formats, so their addresses serve as keys.
         let mut kinds: HashMap<usize, KernelEvent> = HashMap::new();
         for (number, of) in inputs.iter_mut().enumerate() {
             if self.advance(of, -LIMIT, origin)? {
@@ -270,8 +272,8 @@ impl<'a> Around<'a> {
         Ok(())
     }
 
-    /// Reads a CPU's next event, and notes what was lost before it, after this time. `lost` is the number of its lost
-    /// events to come, as far as the kernel counted them.
+    /// Reads a CPU's next event, and notes a gap between the time `last` and that event if events were lost
+    /// before it. `lost` is the number of the CPU's lost events to come, as far as the kernel counted them.
     fn advance(
         &mut self,
         (input, lost): &mut (CpuInput<'_>, u64),
@@ -281,7 +283,7 @@ impl<'a> Around<'a> {
         let has_next = input.read()?;
         let missed = input.take_missed();
         *lost = lost.saturating_sub(missed.unwrap_or(0));
-        // Those after the last event have no place in the pages.
+        // Losses after the last event have no place in the pages.
         let has_lost = missed.is_some() || !has_next && (input.is_cut() || *lost > 0);
         if has_lost {
             let until = if has_next { since(input.time(), origin) } else { LIMIT };
@@ -339,7 +341,7 @@ impl<'a> Around<'a> {
         if self.gaps.is_empty() {
             return;
         }
-        // Of those that end later, one that begins earliest matters.
+        // Each gap is extended to the earliest begin of all gaps that end later.
         self.gaps.sort_by_key(|gap| gap.1);
         let mut earliest = i64::MAX;
         for gap in self.gaps.iter_mut().rev() {
@@ -359,24 +361,24 @@ impl<'a> Around<'a> {
 }
 
 impl Served<'_> {
-    /// Takes the points before an event of the thread.
+    /// Passes the points before an event of the thread.
     fn pass(&mut self, time: i64, margin: i64) {
         while let Some(sample) = self.samples.get_mut(self.passed).filter(|s| s.host <= time) {
             let stored = self.stored.take().filter(|(_, value)| *value as u32 == sample.seq);
-            // Otherwise the next events may be of another point.
+            // Without the store, the next events may belong to another point.
             self.is_out = stored.is_some();
             if let Some((at, _)) = stored {
-                // Another trace may have it, too.
+                // Another trace may have set `reached` already, which is then replaced.
                 sample.reached = Some(later(at, margin).min(sample.host));
             }
             self.passed += 1;
         }
     }
 
-    /// Takes an event before the guest runs again.
+    /// Takes an event after which the guest runs again.
     fn resume(&mut self, time: i64, margin: i64) {
         let sample = self.passed.checked_sub(1).and_then(|last| self.samples.get_mut(last));
-        // A store before it is not that of the next point.
+        // A store before this event is not the store of the next point.
         self.stored = None;
         if let Some(sample) = sample.filter(|_| self.is_out) {
             sample.resumed = Some(time.saturating_sub(margin).max(sample.host));
@@ -384,12 +386,12 @@ impl Served<'_> {
     }
 }
 
-/// Returns a time in units from a session's origin.
+/// Returns a time in host units from a session's origin.
 fn since(time: Time, origin: Time) -> i64 {
     (time - origin).clamp((-LIMIT).into(), LIMIT.into()) as i64
 }
 
-/// Returns the latest time of an event. The kernel's ticks are rounded down.
+/// Returns the latest time of an event, because the kernel's ticks are rounded down.
 fn later(time: i64, margin: i64) -> i64 {
     time.saturating_add(margin).saturating_add(1)
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Reading the parts of a file, with the place of what is wrong.
+//! A reader of the parts of a file, whose errors name the place of what is wrong.
 
 use crate::error::{Error, Result};
 use crate::value::number;
 use std::path::Path;
 
-/// Largest part of a file that is read at once: the formats of all events of Linux 6.18 have
-/// 4 MiB, the names of its functions 12 MiB.
+/// Maximum size of a part of a file that is read at once, in bytes. The formats of all events of Linux 6.18
+/// have 4 MiB, the names of its functions 12 MiB.
 pub(crate) const MAX: u64 = 64 << 20;
 
 /// Bytes of a file, and the position of the next one.
@@ -18,7 +18,7 @@ pub(crate) struct Bytes<'a> {
     /// Place of `bytes` in the file.
     base: u64,
     at: usize,
-    /// Whether the bytes are those of the file. If not, they were compressed.
+    /// Whether the bytes are those of the file. If not, the bytes were decompressed.
     plain: bool,
 }
 
@@ -27,22 +27,22 @@ impl<'a> Bytes<'a> {
         Bytes { path, bytes, base, at: 0, plain }
     }
 
-    /// Returns the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &'a Path {
         self.path
     }
 
-    /// Returns the place of the next byte in the file, or that of the compressed part.
+    /// Returns the place in the file of the next byte, or of the compressed part that held it.
     pub fn offset(&self) -> u64 {
         self.base + if self.plain { self.at as u64 } else { 0 }
     }
 
-    /// Returns these next bytes as a part of its own.
+    /// Returns these next bytes as a part with a position of its own.
     pub fn part(&self, bytes: &'a [u8]) -> Bytes<'a> {
         Bytes { path: self.path, bytes, base: self.offset(), at: 0, plain: self.plain }
     }
 
-    /// Returns the number of the bytes that are left.
+    /// Returns the number of bytes that are left.
     pub fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -75,7 +75,7 @@ impl<'a> Bytes<'a> {
         self.number(8, what)
     }
 
-    /// Returns the rest as a text, which ends at the first NUL, if there is one.
+    /// Returns the rest as a text. The text ends at the first NUL, if there is one.
     pub fn rest(&mut self) -> std::borrow::Cow<'a, str> {
         let rest = &self.bytes[self.at..];
         self.at = self.bytes.len();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The input of a CPU's pages.
+//! The input that reads the pages of a CPU.
 
 use super::file::{Buffer, Cpu, TraceFile};
 use super::pages::PageReader;
@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most threads whose names are kept: as many as a default Linux has.
+/// Maximum number of threads whose names are kept: as many as a default Linux has.
 const MAX_NAMES: usize = 1 << 15;
 
 /// A CPU and its next entry.
@@ -31,38 +31,38 @@ pub(crate) struct CpuInput<'a> {
     times: &'a Times,
     hints: (usize, usize),
     session: usize,
-    /// Index of the trace among those of the timeline.
+    /// Index of the trace among the traces of the timeline.
     pub trace: usize,
-    /// Whether a loss is placed after the event before it, and not before the one after it.
+    /// Whether a loss gets the place after the event before it, and not the place before the next event.
     pub tells_losses_early: bool,
-    /// Whether a guest has made the file. Its faults are no damage of the session that holds it.
+    /// Whether a guest has made the file, whose faults are then no damage of the session that holds it.
     pub is_by_guest: bool,
     prefix: String,
     cpu: u32,
     pages: PageReader<'a>,
     page: Page,
-    /// The event that was read last, until it was taken.
+    /// Event that was read last, until it is taken.
     event: Option<Event<'a>>,
-    /// Number of lost events before it, as far as the kernel counted them.
+    /// Number of lost events before `event`, as far as the kernel counted them.
     missed: u64,
-    /// Whether others were lost there that it did not count.
+    /// Whether further events were lost before `event` that the kernel did not count.
     has_uncounted: bool,
-    /// Time of the last event: times never decrease.
+    /// Time of the last event. Times never decrease.
     time: Time,
     /// Bound on the error of the event's time.
     bound: Option<u64>,
     sources: HashMap<u32, Arc<Source>>,
-    /// The text of the last event of `trace_printk`.
+    /// Text of the last event of `trace_printk`.
     printed: Vec<u8>,
-    /// The thread of the last event, and its source.
+    /// Number of the last event's thread, and the thread's source.
     source: (u32, Arc<Source>),
-    /// The source of what the CPU lost.
+    /// Source of events that the CPU lost.
     lost: Option<Arc<Source>>,
     faults: Faults,
-    /// Time of the last event that no fault of its own page makes doubtful.
+    /// Time of the last event whose own page has no fault that makes the time doubtful.
     sound: Option<Time>,
-    /// Whether this page has a fault that only damage explains: any but a cut or a format that cannot be
-    /// read. Then, whether the last page had one.
+    /// Whether the current page has a fault that only damage explains: any fault but a cut or a format that
+    /// cannot be read. `is_damaged`: whether the last page had such a fault.
     has_damage: bool,
     is_damaged: bool,
 }
@@ -74,14 +74,14 @@ struct Event<'a> {
     tid: u32,
 }
 
-/// Faults of events that could be read: number, and the first one.
+/// Faults of events that could be read: the number of each kind, and the first one.
 #[derive(Debug, Default)]
 struct Faults {
     unknown: Option<(u64, String)>,
     partial: Option<(u64, String)>,
     short: Option<(u64, String)>,
     backwards: Option<(u64, String)>,
-    /// Pages of which events are missing, and the error of the first.
+    /// Number of pages of which events are missing, and the error of the first.
     damaged: Option<(u64, String)>,
     cut: Option<String>,
 }
@@ -122,13 +122,13 @@ impl<'a> CpuInput<'a> {
         }
     }
 
-    /// Reads the next event, if there is one, and the losses before it. The rest of a damaged page is
-    /// left out, as a loss that was not counted.
+    /// Reads the next event, if there is one, and the losses before it. The rest of a damaged page is left
+    /// out, and counts as a loss that the kernel did not count.
     ///
     /// # Errors
     /// If the system cannot read the file.
     pub fn read(&mut self) -> Result<bool> {
-        // Each turn takes a record or a page.
+        // Each turn takes a record or a page, so the loop ends.
         loop {
             match self.page.next(self.pages.page()) {
                 Ok(Some(place)) => match self.event(place) {
@@ -143,7 +143,7 @@ impl<'a> CpuInput<'a> {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 Err(error @ Error::Damaged { .. }) => {
-                    // Where the next page begins is not known.
+                    // It is not known where the next page begins, so reading ends here.
                     self.pages.end();
                     self.damaged(&error);
                     self.end_page();
@@ -164,7 +164,7 @@ impl<'a> CpuInput<'a> {
         }
     }
 
-    /// Counts the pages of a hole after this page, which nobody wrote, with this one.
+    /// Counts the pages of a hole after this page as damaged pages. Nobody wrote the pages of a hole.
     fn skip_hole(&mut self) {
         let pages = self.pages.skip_hole();
         if let Some((damaged, _)) = &mut self.faults.damaged {
@@ -177,8 +177,8 @@ impl<'a> CpuInput<'a> {
         self.has_uncounted |= missed == Some(0);
     }
 
-    /// Returns the number of lost events before the one that was read last, once; then 0 if there are others
-    /// that were not counted.
+    /// Returns the number of lost events before the event that was read last, once. Then returns 0 if further
+    /// events were lost that the kernel did not count.
     pub fn take_missed(&mut self) -> Option<u64> {
         match std::mem::take(&mut self.missed) {
             0 => std::mem::take(&mut self.has_uncounted).then_some(0),
@@ -218,18 +218,18 @@ impl<'a> CpuInput<'a> {
         self.time
     }
 
-    /// Returns the bound on the error of this time, in nanoseconds.
+    /// Returns the bound on the error of the time of the event that was read last, in nanoseconds.
     pub fn bound_ns(&self) -> Option<u64> {
         self.bound
     }
 
-    /// Returns the time of the last event, or of its page, in nanoseconds, when all pages are read. Pages
-    /// with a fault do not count: their times may be wrong, too.
+    /// Returns the Unix time of the last event, or of its page, in nanoseconds, once all pages are read.
+    /// Pages with a fault do not count, because their times may be wrong too.
     pub fn last(&self) -> Option<i64> {
         self.sound.map(nanoseconds)
     }
 
-    /// Returns whether the last page has a fault that only damage explains, when all pages are read.
+    /// Returns whether the last page has a fault that only damage explains, once all pages are read.
     pub fn is_damaged(&self) -> bool {
         self.is_damaged
     }
@@ -305,7 +305,7 @@ impl<'a> CpuInput<'a> {
         Ok(())
     }
 
-    /// Sets the source to a thread's.
+    /// Sets `source` to the source of a thread.
     fn set_source(&mut self, tid: u32, names: &mut Names) {
         if self.sources.len() >= MAX_NAMES {
             self.sources.clear();
@@ -324,11 +324,11 @@ impl<'a> CpuInput<'a> {
     }
 }
 
-/// Returns the prefix of the sources of a buffer: instances have their names before it.
+/// Returns the prefix of the sources of a buffer, which ends with the name of the instance.
 fn prefix_of(prefix: &str, instance: &str) -> String {
     match instance {
         "" => prefix.to_owned(),
-        // The name of a thread comes after a `/`.
+        // The name of a thread comes after a `/`, so the instance's name must not have one.
         name => format!("{prefix}{}:", name.replace('/', "_")),
     }
 }
@@ -351,7 +351,7 @@ impl Input for CpuInput<'_> {
         if has_lost && self.tells_losses_early && last > Time::MIN {
             return Ok(Some(last));
         }
-        // Without any event, losses have no place; after the last one, they have its time.
+        // Without any event, losses have no place. After the last event, losses have its time.
         Ok(Some(if self.time == Time::MIN { UNPLACED } else { self.time }))
     }
 

@@ -2,11 +2,10 @@
 
 //! The parts of a trace.dat of trace-cmd: versions 6 and 7.
 //!
-//! Both begin with magic bytes, the version, the byte order and the page size. Version 6
-//! has all parts one after the other. Version 7 has sections, which options name, and
-//! may compress them. `trace-cmd.dat.v6(5)` and `trace-cmd.dat.v7(5)` describe them;
-//! their writers also have an u64 as a section's size, the page size in the option
-//! BUFFER, and fraction bits in TIME_SHIFT.
+//! Both versions begin with magic bytes, the version, the byte order and the page size. Version 6 has all
+//! parts one after the other. Version 7 has sections, which options name, and may compress them.
+//! `trace-cmd.dat.v6(5)` and `trace-cmd.dat.v7(5)` describe both, but trace-cmd also writes an u64 as a
+//! section's size, the page size in the option BUFFER, and fraction bits in TIME_SHIFT.
 
 use super::bytes::{Bytes, MAX};
 use super::foreign::seems;
@@ -26,23 +25,25 @@ use ruzstd::decoding::FrameDecoder;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Longest version, with its NUL.
+/// What is expected in the place of the version.
 const VERSION: &str = "the version 6 or 7";
-/// Bytes before the first section of version 7: 64 are enough.
+/// Size of the part before the first section of version 7, in bytes: 64 are enough.
 const BEGIN: u64 = 64;
-/// Bytes that version 6 is tried with: most files need no more, all need at most [`MAX`].
+/// Sizes in bytes of the part with which version 6 is tried. Most files need no more than the first, and all
+/// need at most [`MAX`].
 const TRIES: [u64; 3] = [1 << 20, 8 << 20, MAX];
-/// Most sections of options. trace-cmd writes one or two.
+/// Maximum number of sections of options. trace-cmd writes one or two.
 const MAX_SECTIONS: u32 = 64;
-/// Most bytes of a section of options.
+/// Maximum size of a section of options in bytes.
 const MAX_OPTIONS: u64 = 16 << 20;
-/// Most CPUs of all buffers, of which each counts as one at least: Linux has at most 8,192.
+/// Maximum number of CPUs of all buffers, where a buffer counts as at least one CPU. Linux has at most 8,192
+/// CPUs.
 const MAX_CPUS: usize = 8192;
-/// Most bytes of the names of a machine's clocks. Linux has 11 clocks.
+/// Maximum size of the names of a machine's clocks in bytes. Linux has 11 clocks.
 const MAX_CLOCKS: u64 = 4096;
-/// Most names of threads.
+/// Maximum number of names of threads.
 const MAX_COMMS: usize = 1 << 18;
-/// Sizes of a page of the ring buffer.
+/// Possible sizes of a page of the ring buffer in bytes.
 const PAGE_SIZES: std::ops::RangeInclusive<u32> = 512..=1 << 20;
 /// Flag of a compressed section.
 const COMPRESSED: u64 = 1;
@@ -52,33 +53,34 @@ const COMPRESSED: u64 = 1;
 pub(crate) struct TraceFile {
     pub path: PathBuf,
     pub content: Content,
-    /// Number of its bytes.
+    /// Size of the content in bytes.
     pub len: u64,
     pub formats: Formats,
     /// Texts that events name by address.
     pub printk: Printk,
     pub options: Options,
     pub buffers: Vec<Buffer>,
-    /// The buffer of a recording of hypertrace that has the scheduling of all threads, beside that of its own ones
+    /// Buffer with the scheduling of all threads, which a recording of hypertrace has beside the buffer of
+    /// its own threads.
     pub cpus: Option<Buffer>,
     /// Names of threads, in order of their numbers.
     comms: Vec<(u32, Box<str>)>,
-    /// Missing or wrong parts, where the rest can be read.
+    /// Missing or wrong parts of a file whose rest can be read.
     pub warnings: Vec<Warning>,
 }
 
-/// Where the bytes of a trace.dat lie.
+/// Place of the bytes of a trace.dat.
 #[derive(Debug)]
 pub(crate) enum Content {
     File(Opened),
-    /// In the events of a session.
+    /// The bytes lie in the events of a session.
     Guest(Box<GuestKernel>),
 }
 
 /// The buffers of an instance.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    /// Name of the instance; empty: the first one's.
+    /// Name of the instance; empty for the first instance.
     pub name: Arc<str>,
     pub clock: String,
     pub page_size: usize,
@@ -92,21 +94,21 @@ pub(crate) struct Cpu {
     pub number: u32,
     pub at: u64,
     pub len: u64,
-    /// The file was cut before their end.
+    /// Whether the file was cut before the end of the pages.
     pub is_cut: bool,
 }
 
-/// The first bytes of both versions.
+/// What the first bytes of both versions say.
 struct Begin {
     version: u8,
     page_size: u32,
 }
 
 impl TraceFile {
-    /// Reads everything but the pages of a file that was opened by this path.
+    /// Reads all parts but the pages of a file that was opened by this path.
     ///
     /// # Errors
-    /// If it is no trace.dat of a 64-bit little-endian machine, or is damaged.
+    /// If the file is no trace.dat of a 64-bit little-endian machine, or is damaged.
     pub fn open(path: &Path, content: Content) -> Result<TraceFile> {
         let len = match &content {
             Content::File(file) => file.len,
@@ -175,7 +177,7 @@ impl TraceFile {
         Ok(trace)
     }
 
-    /// Reads a part of the file. It has to be there, and at most [`MAX`] bytes.
+    /// Reads a part of the file. The part has to be within the file, and to have at most [`MAX`] bytes.
     fn read(&self, at: u64, len: u64, what: &str) -> Result<Vec<u8>> {
         let path = &self.path;
         let end = at.checked_add(len);
@@ -187,13 +189,13 @@ impl TraceFile {
             let found = format!("{len} bytes");
             return Err(Error::damaged(path, at, format!("{what} of at most {MAX} bytes"), found));
         }
-        // Bounded by MAX and by the file's length.
+        // MAX and the file's length bound the size.
         let mut bytes = vec![0; len as usize];
         self.fill(&mut bytes, at, || format!("{what}, {len} bytes"))?;
         Ok(bytes)
     }
 
-    /// Fills `bytes` from an offset on. They were there when the file was opened.
+    /// Fills `bytes` from an offset on. The caller knows that the file had these bytes when it was opened.
     pub fn fill(&self, bytes: &mut [u8], at: u64, what: impl FnOnce() -> String) -> Result<()> {
         let path = &self.path;
         let read = match &self.content {
@@ -206,12 +208,12 @@ impl TraceFile {
         Ok(())
     }
 
-    /// Returns the number of the events of a CPU that no reader got, as far as the kernel counted them.
+    /// Returns the number of a CPU's events that no reader got, as far as the kernel counted them.
     pub fn lost(&self, buffer: &Buffer, cpu: u32) -> u64 {
         self.options.counters(&buffer.name, cpu).map_or(0, |counters| counters.lost)
     }
 
-    /// Returns the number of the CPUs of all buffers, at least 1.
+    /// Returns the number of CPUs of all buffers, at least 1.
     pub fn cpus(&self) -> u64 {
         let cpus: usize = self.buffers.iter().map(|buffer| buffer.cpus.len()).sum();
         cpus.max(1) as u64
@@ -225,7 +227,7 @@ impl TraceFile {
 
     fn version_6(&mut self, page_size: u32) -> Result<()> {
         let path = self.path.clone();
-        // Each try has more bytes.
+        // Each try reads more bytes.
         for most in TRIES {
             let all = self.read(0, self.len.min(most), "a trace.dat")?;
             let mut bytes = Bytes::new(&path, &all, 0, true);
@@ -257,7 +259,7 @@ impl TraceFile {
         let mut kind = bytes.take(10, "the kind of the data")?;
         let mut instances = Vec::new();
         if kind == b"options  \0" {
-            // Each option takes 2 bytes at least.
+            // Each option takes at least 2 bytes, so the loop ends.
             loop {
                 let option = bytes.number(2, "an option")? as u16;
                 if option == id::OPTIONS {
@@ -267,7 +269,7 @@ impl TraceFile {
                 if option == id::BUFFER {
                     let at = data.u64("the offset of an instance's buffers")?;
                     instances.push((at, Arc::from(short_name(&data.rest()))));
-                    // Each has as many CPUs as the trace.
+                    // Each instance has as many CPUs as the trace.
                     self.check_cpus((instances.len() + 1).saturating_mul(cpus.max(1) as usize))?;
                 } else {
                     self.options.take(option, &mut data)?;
@@ -278,7 +280,7 @@ impl TraceFile {
         check_kind(bytes, kind)?;
         self.buffers = vec![self.buffer_6(bytes, "".into(), cpus, page_size)?];
         for (at, name) in instances {
-            // The kind, 16 bytes for each CPU, at most 128 KiB, and the text of the clock.
+            // The table has the kind, 16 bytes for each CPU (at most 128 KiB), and the text of the clock.
             let len = 10 + u64::from(cpus) * 16;
             let clock = self.len.saturating_sub(at.saturating_add(len)).min(8 + MAX_CLOCKS);
             let table = self.read(at, len + clock, "an instance's buffers")?;
@@ -305,7 +307,7 @@ impl TraceFile {
         };
         let cpus = (0..cpus).map(cpu).collect::<Result<_>>()?;
         let mut clock = self.options.clock.clone().unwrap_or_default();
-        // An option without a name, as that of trace-cmd 2, says that the text follows the table.
+        // An option without a name, as trace-cmd 2 writes it, says that the text follows the table.
         if self.options.clock.is_some() && clock.is_empty() {
             let len = bytes.u64("the length of the clocks' names")?;
             if len > MAX_CLOCKS {
@@ -345,7 +347,7 @@ impl TraceFile {
             let section = self.section(next, id::OPTIONS, MAX_OPTIONS)?;
             next = 0;
             let mut bytes = section.bytes(&path);
-            // Each option takes 6 bytes at least.
+            // Each option takes at least 6 bytes, so the loop ends.
             while bytes.left() > 0 {
                 let option = bytes.number(2, "an option")? as u16;
                 let mut data = option_data(&mut bytes)?;
@@ -364,7 +366,7 @@ impl TraceFile {
                     | id::EVENT_FORMATS
                     | id::PRINTK
                     | id::CMDLINES => {
-                        // Each is there once, so their sizes bound the memory that they need.
+                        // Each section may occur once, so the sizes bound the memory that the sections need.
                         if parts.contains(&option) {
                             return Err(data.damaged("one section of each kind", option));
                         }
@@ -414,7 +416,7 @@ impl TraceFile {
             let at = data.u64("the offset of a CPU's pages")?;
             Ok(Cpu { number, at, len: data.u64("the bytes of a CPU's pages")?, is_cut: false })
         };
-        // Each takes 20 bytes of the option.
+        // Each CPU takes 20 bytes of the option, so the option's size bounds the number.
         let cpus = (0..count).map(cpu).collect::<Result<Vec<Cpu>>>()?;
         // A file that was cut may end before the pages.
         let is_compressed = match self.read(at, 16, "a section's header") {
@@ -425,7 +427,7 @@ impl TraceFile {
         Ok(Buffer { name, clock, page_size: page_size as usize, is_compressed, cpus })
     }
 
-    /// Reads a section, decompressed.
+    /// Reads a section, and decompresses it if need be.
     fn section(&self, at: u64, id: u16, most: u64) -> Result<Section> {
         let path = &self.path;
         let header = self.read(at, 16, "a section's header")?;
@@ -460,8 +462,8 @@ impl TraceFile {
         Ok(Section { at, content: out, plain: false })
     }
 
-    /// Checks the places of all pages, and cuts them at the file's end. Pages of two CPUs have no byte
-    /// in common: so their windows need no more memory than the file has bytes.
+    /// Checks the places of all pages, and cuts the pages at the file's end. Pages of two CPUs have no byte
+    /// in common, so the windows of all CPUs need no more memory than the file has bytes.
     fn check_buffers(&mut self) -> Result<()> {
         let cpus = self.buffers.iter().flat_map(|buffer| &buffer.cpus);
         let mut places: Vec<(u64, u64)> = cpus.map(|c| (c.at, c.len)).filter(|p| p.1 > 0).collect();
@@ -514,7 +516,7 @@ fn not_supported(path: &Path, why: String) -> Error {
     Error::NotSupported { path: path.to_owned(), why }
 }
 
-/// Reads what both versions begin with, after the check of the magic.
+/// Reads the common beginning of both versions, after the check of the magic.
 fn begin_of(bytes: &mut Bytes<'_>) -> Result<Begin> {
     bytes.take(MAGIC.len() as u64, "the magic of a trace.dat")?;
     let at_version = *bytes;
@@ -546,7 +548,7 @@ fn begin_of(bytes: &mut Bytes<'_>) -> Result<Begin> {
     Ok(Begin { version, page_size: check_page_size(bytes, page_size)? })
 }
 
-/// Checks that the data of version 6 are pages, and no text of a latency tracer.
+/// Checks that the data of version 6 are pages and not the text of a latency tracer.
 fn check_kind(bytes: &Bytes<'_>, kind: &[u8]) -> Result<()> {
     if kind == b"flyrecord\0" {
         return Ok(());
@@ -611,7 +613,7 @@ fn comms(bytes: &mut Bytes<'_>) -> Result<Vec<(u32, Box<str>)>> {
     let text = String::from_utf8_lossy(bytes.take(len, "the threads' names")?);
     let line = |line: &str| {
         let (tid, name) = line.trim_start().split_once(' ')?;
-        // The kernel's are shorter: each event is shown with it.
+        // The name is cut, because each event is shown with it. Names of the kernel are shorter.
         Some((tid.parse().ok()?, cut(name, MAX_NAME_BYTES).into()))
     };
     let mut comms: Vec<(u32, Box<str>)> =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The event formats in a file, parsed when an event needs them.
+//! The event formats in a file. A format is parsed when an event first needs it.
 
 use super::bytes::Bytes;
 use crate::error::Result;
@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub(crate) struct Formats {
     texts: Vec<Text>,
-    /// Number of the text in `texts`, counted from 1, by the upper and the lower byte of an event's id. Only parts with
-    /// formats are there: a session may have many traces.
+    /// Number of the text in `texts`, counted from 1, by the upper and the lower byte of an event's id. Only
+    /// parts with formats take memory, because a session may have many traces.
     by_id: Vec<Vec<u32>>,
-    /// For events without a format.
+    /// Format for events without a format.
     unknown: Format,
 }
 
@@ -25,7 +25,7 @@ struct Text {
 }
 
 impl Text {
-    /// Parses the text, unless that was done before, as the format with this number.
+    /// Parses the text as the format with this number, unless it was parsed before.
     fn parsed(&self, number: u32) -> std::result::Result<&Format, &String> {
         self.format.get_or_init(|| Format::parse(number, &self.system, &self.text)).as_ref()
     }
@@ -41,7 +41,7 @@ impl Formats {
         Formats { texts: Vec::new(), by_id: Vec::new(), unknown: Format::unknown() }
     }
 
-    /// Takes the formats of ftrace itself: a number, and that many texts.
+    /// Takes the formats of ftrace itself: a number, and as many texts.
     pub fn take_ftrace(&mut self, bytes: &mut Bytes<'_>) -> Result<()> {
         self.take_system("ftrace", bytes)
     }
@@ -49,7 +49,7 @@ impl Formats {
     /// Takes the formats of all other systems, with their names.
     pub fn take(&mut self, bytes: &mut Bytes<'_>) -> Result<()> {
         let systems = bytes.u32("a number of systems of events")?;
-        // Each takes 5 bytes at least.
+        // Each system takes at least 5 bytes, so the file's size bounds the loop.
         for _ in 0..systems {
             let system = String::from_utf8_lossy(bytes.text("a system's name")?);
             self.take_system(&system, bytes)?;
@@ -59,18 +59,19 @@ impl Formats {
 
     fn take_system(&mut self, system: &str, bytes: &mut Bytes<'_>) -> Result<()> {
         let events = bytes.u32("a number of event formats")?;
-        // Each takes 8 bytes at least.
+        // Each format takes at least 8 bytes, so the file's size bounds the loop.
         for _ in 0..events {
             let len = bytes.u64("the length of an event format")?;
             let text = String::from_utf8_lossy(bytes.take(len, "an event format")?);
-            // An event of this id is shown without a name.
+            // A text without an id is left out: events of its format are shown without a name.
             let Some([upper, lower]) = format::id(&text).map(places) else { continue };
             let (system, text) = (system.into(), text.into());
             let text = Text { system, text, format: OnceLock::new() };
             self.by_id.resize(self.by_id.len().max(upper + 1), Vec::new());
             let part = &mut self.by_id[upper];
             part.resize(part.len().max(lower + 1), 0);
-            // Of several of one id the last one counts: no more are kept than there are ids.
+            // If several formats have one id, the last one counts, so that no more formats are kept than
+            // there are ids.
             match part[lower].checked_sub(1) {
                 Some(index) => self.texts[index as usize] = text,
                 None => {
@@ -89,7 +90,7 @@ impl Formats {
         number.copied().unwrap_or(0)
     }
 
-    /// Returns the format of an event, or the one of unknown events with the reason.
+    /// Returns the format of an event, or the format of unknown events with the reason.
     pub fn get(&self, id: u16) -> (&Format, Option<&str>) {
         let number = self.number(id);
         let Some(text) = number.checked_sub(1).and_then(|index| self.texts.get(index as usize))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The recordings of guests' kernels in a session: they arrive as events, and their pages are read where these lie.
+//! The recordings of guests' kernels in a session. They arrive as events, and their pages are read from the
+//! places of these events.
 
 use super::KernelTrace;
 use super::file::{Content, TraceFile};
@@ -13,7 +14,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Name of the event that has a piece of a guest's recording.
+/// Name of the event that holds a piece of a guest's recording.
 pub const PIECE_EVENT: &str = "guest_kernel";
 
 /// The recording of a guest's kernel in a session: a trace.dat that is no file.
@@ -23,7 +24,7 @@ pub struct GuestKernel {
     files: Arc<Files>,
 }
 
-/// The files of a stream, of which one is open.
+/// The files of a stream, of which at most one is open.
 #[derive(Debug)]
 struct Files {
     paths: Vec<PathBuf>,
@@ -49,8 +50,8 @@ impl Files {
 }
 
 impl GuestKernel {
-    /// Finds the recordings that have ended in a session, and hands over one after the other. Returns why others are not
-    /// read, each reason once.
+    /// Finds the recordings in a session that have ended, and hands over one after the other. Returns why
+    /// others are not read, each reason once.
     pub fn find(session: &Session, each: &mut dyn FnMut(GuestKernel)) -> Vec<Error> {
         let mut unread = Vec::new();
         if !session.classes().iter().any(|class| *class.name == *PIECE_EVENT) {
@@ -71,7 +72,7 @@ impl GuestKernel {
             };
             let mut records = stream.records(session.classes());
             let mut bytes = Vec::with_capacity(PIECE);
-            // Damage is reported by who reads the session's events.
+            // Whoever reads the session's events reports damage.
             while let Ok(Some(_)) = records.read() {
                 let place = records.place();
                 if let Some(record) = records.last()
@@ -104,21 +105,21 @@ impl GuestKernel {
         unread
     }
 
-    /// Returns what the recording contains. The summary's path is a name: no such file exists.
+    /// Returns what the recording contains. The summary's path is only a name: no such file exists.
     pub fn summary(&self) -> &Summary {
         &self.recording.summary
     }
 
-    /// Reads the recording from its beginning, as the trace.dat that it is.
+    /// Returns a reader of the recording's bytes, which are those of a trace.dat, from its beginning.
     pub fn reader(&self) -> impl Read {
         Reader { of: self, at: 0 }
     }
 
-    /// Opens the recording as a trace of the session with this index. Its events have no times until [`KernelTrace::set_guest`]
-    /// gives the trace a clock.
+    /// Opens the recording as a trace of the session with this index. Its events have no times until
+    /// [`KernelTrace::set_guest`] gives the trace a clock.
     ///
     /// # Errors
-    /// If it is damaged: its guest has made its contents.
+    /// If the recording is damaged, because its guest has made its contents.
     pub fn open(self, number: usize) -> Result<KernelTrace> {
         let path = self.summary().path.clone();
         let mut file = TraceFile::open(&path, Content::Guest(self.into()))?;
@@ -128,12 +129,12 @@ impl GuestKernel {
         Ok(KernelTrace { session: Some(number), ..KernelTrace::of_file(file) })
     }
 
-    /// Returns the number of its bytes.
+    /// Returns the size of the recording in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.recording.bytes()
     }
 
-    /// Fills `bytes` from an offset on, as far as it goes, and returns how many there are.
+    /// Fills `bytes` from an offset on, as far as the recording reaches, and returns the number of bytes.
     pub(super) fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<usize> {
         self.recording.read_at(bytes, at, |piece, location| self.files.read(piece, location))
     }
@@ -164,7 +165,8 @@ fn has_pieces(session: &Session, stream: &Stream) -> bool {
     false
 }
 
-/// Returns the piece that a record has, and where its bytes lie; `None` if it is none. `place` is where the record's payload lies.
+/// Returns the piece that a record holds, and the place of the piece's bytes; `None` if the record holds no
+/// piece. `place` is the place of the record's payload.
 fn piece<'a>(
     record: &Record<'a>,
     place: Option<(u32, u64)>,

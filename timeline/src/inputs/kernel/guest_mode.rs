@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Guest mode of the host's threads: whether the events of a guest's kernel lie in it.
+//! Guest mode of the host's threads. Checks whether the events of a guest's kernel lie in guest mode.
 //!
-//! A guest reads its TSC in guest mode alone. So if KVM's word on the TSC is true, all events of a guest's CPU lie in the
-//! guest mode of one thread of the host, which runs that vCPU. A part of the events of each CPU is looked for.
+//! A guest reads its TSC only in guest mode. So if what KVM says of the TSC is true, all events of a guest's
+//! CPU lie in the guest mode of one thread of the host, which runs that vCPU. A part of the events of each
+//! CPU is searched for.
 //!
-//! A thread is out of guest mode between `kvm_exit` and its next `kvm_entry`. After an exit that KVM handles at once, some
-//! kernels enter the guest again without `kvm_entry`: the next event is another exit then, and proves nothing about the
-//! time between both. Nor does a time in which events of the host were lost. So what is called outside is certain, and
-//! what is not may be inside.
+//! A thread is out of guest mode between `kvm_exit` and its next `kvm_entry`. After an exit that KVM handles
+//! at once, some kernels enter the guest again without `kvm_entry`. The next event is then another exit, and
+//! proves nothing about the time between both exits. A time in which events of the host were lost proves
+//! nothing either. So an event that counts as outside is certainly outside, but an event that does not may be
+//! outside too.
 
 use super::{KernelTrace, TSC};
 use crate::clock::Line;
@@ -20,41 +22,43 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub(super) const ENTRY: &str = "kvm:kvm_entry";
 pub(super) const EXIT: &str = "kvm:kvm_exit";
 
-/// Most events of a guest's CPU that are looked for, and fewest: fewer prove little.
+/// Maximum and minimum number of events of a guest's CPU that are searched for. Fewer events prove little.
 const MAX_EVENTS: usize = 4096;
 const FEWEST_EVENTS: usize = 16;
 
-/// Most pages of a CPU from which these events are, of all recordings of a guest together.
+/// Maximum number of pages of a CPU from which these events are, in all recordings of a guest together.
 const MAX_PAGES: usize = 64;
 
-/// CPUs of a guest, and TSCs of its clock, for which events are looked for; and most of both together, of all clocks, of which
-/// each has an even part.
+/// Maximum numbers of CPUs of a guest and of TSCs of its clock for which events are searched for, and maximum
+/// number of pairs of both for all clocks together. Each clock has an even part of the pairs.
 const MAX_CPUS: u32 = 64;
 const MAX_TSCS: usize = 4;
 const MAX_PAIRS: usize = 1024;
 
-/// Most threads that run vCPUs. Where there are more, nothing is looked for.
+/// Maximum number of threads that run vCPUs. If there are more, nothing is searched for.
 const MAX_THREADS: usize = 4096;
 
-/// Most searches for the events of a guest's CPUs, some hundred milliseconds, and those for all guests' together, of which each
-/// has an even part: a guest can have many CPUs whose events are nowhere. Beyond that, nothing of the guest is looked for.
+/// Maximum number of searches for the events of a guest's CPUs, which take some hundred milliseconds, and of
+/// searches for all guests together. Each guest has an even part, because a guest can have many CPUs whose
+/// events are nowhere. If a guest needs more, nothing of that guest is searched for.
 const MAX_SEARCHES: (usize, usize) = (1 << 24, 1 << 26);
 
-/// Most reference points that are compared with each TSC to choose those that may be the guest's.
+/// Maximum number of reference points that are compared with each TSC to choose the TSCs that may be the
+/// guest's.
 const MAX_COMPARED: usize = 256;
 
-/// Where the events of guests' kernels are, while the trace of the host is read in order of time.
+/// Places of the events of guests' kernels, while the trace of the host is read in order of time.
 #[derive(Default)]
 pub(super) struct GuestModes {
     words: Vec<Word>,
     cpus: Vec<Cpu>,
-    /// By number of the thread.
+    /// What is known of threads, by number of the thread.
     threads: HashMap<u32, Mode>,
-    /// By the guest's clock.
+    /// Number of searches so far, by the guest's clock.
     searches: BTreeMap<u32, usize>,
-    /// Time of the first event of the host.
+    /// Host time of the first event of the host.
     start: Option<i64>,
-    /// Time up to which events of the host may be missing.
+    /// Host time up to which events of the host may be missing.
     missing_until: i64,
 }
 
@@ -64,11 +68,11 @@ struct Word {
     tsc: GuestTsc,
     from: i64,
     until: i64,
-    /// Most by which a time is too early.
+    /// Maximum error of a time of the TSC's line, which may be too early by this much.
     step: i64,
 }
 
-/// A CPU of a guest, by such a word.
+/// A CPU of a guest, with times from the TSC of a [`Word`].
 struct Cpu {
     word: usize,
     number: u32,
@@ -78,17 +82,18 @@ struct Cpu {
 
 /// What is known of a thread that runs a vCPU.
 struct Mode {
-    /// Time since when it is out of guest mode.
+    /// Host time since which the thread is out of guest mode.
     out: Option<i64>,
-    /// Whether it has lost its CPU since then, and so comes back to guest mode by `kvm_entry` alone.
+    /// Whether the thread has lost its CPU since then, so that only `kvm_entry` brings it back to guest mode.
     is_off: bool,
     has_entered: bool,
-    /// The guest's CPUs that this thread may run: no event of them is outside of the thread's guest mode.
+    /// CPUs of guests that this thread may run, because none of their events is outside of the thread's guest
+    /// mode.
     possible: Vec<usize>,
 }
 
 impl GuestModes {
-    /// Takes the recordings of a session's guests, for the words of KVM in the host's trace.
+    /// Takes the recordings of a session's guests, for the TSCs of KVM in the host's trace.
     pub fn new(
         host: &KernelTrace,
         guests: &[&KernelTrace],
@@ -104,7 +109,7 @@ impl GuestModes {
         for guest in guests {
             guest.read_some(MAX_PAGES.div_ceil(guests.len()), &mut readings)?;
         }
-        // The same TSC of several VMs or vCPUs is one.
+        // The same TSC of several VMs or vCPUs counts once.
         let mut tscs: BTreeMap<GuestTsc, Option<(u64, u64)>> = BTreeMap::new();
         for seen in &host.file.options.tscs {
             let own = host.follows(seen.pid).then_some((seen.from, seen.until));
@@ -142,17 +147,17 @@ impl GuestModes {
         Ok(modes)
     }
 
-    /// Takes the time of an event of the host.
+    /// Takes the time of an event of the host. The first one counts.
     pub fn begin(&mut self, time: i64) {
         self.start.get_or_insert(time);
     }
 
-    /// Takes a time in which events of the host may be missing, before the events in it.
+    /// Takes a time up to which events of the host may be missing. Called before the events up to that time.
     pub fn miss(&mut self, until: i64) {
         self.missing_until = self.missing_until.max(until);
     }
 
-    /// Takes another offset of a vCPU.
+    /// Takes a change of a vCPU's offset.
     pub fn change(&mut self, time: i64, previous: i64, next: i64) {
         let is_its = |word: &&mut Word| word.tsc.offset == previous && next != previous;
         for word in self.words.iter_mut().filter(is_its).filter(|word| word.from <= time) {
@@ -160,9 +165,9 @@ impl GuestModes {
         }
     }
 
-    /// Takes `kvm_entry` of a thread: not before `time`.
+    /// Takes `kvm_entry` of a thread, which was not before `time`.
     pub fn enter(&mut self, tid: u32, time: i64) {
-        // Without an exit, the thread was out of guest mode all the time.
+        // A thread of which no exit is known was out of guest mode from the first event on.
         let first = self.start.unwrap_or(time);
         let Some(mode) = self.mode(tid, Some(first)) else { return };
         mode.has_entered = true;
@@ -171,29 +176,30 @@ impl GuestModes {
         }
     }
 
-    /// Takes `kvm_exit` of a thread: not after `time`.
+    /// Takes `kvm_exit` of a thread, which was not after `time`.
     pub fn exit(&mut self, tid: u32, time: i64) {
         if let Some(mode) = self.mode(tid, None) {
             (mode.out, mode.is_off) = (Some(time), false);
         }
     }
 
-    /// Takes a thread's loss of its CPU: not after `time`.
+    /// Takes a thread's loss of its CPU, which was not after `time`.
     pub fn lose_cpu(&mut self, tid: u32, time: i64) {
         if let Some(mode) = self.threads.get_mut(&tid) {
-            // The exit may be missing.
+            // A thread without a CPU is out of guest mode even if its exit is missing.
             mode.out = mode.out.or(Some(time));
             mode.is_off = true;
         }
     }
 
-    /// Looks for nothing more.
+    /// Ends all searches.
     fn stop(&mut self) {
         self.cpus.clear();
         self.threads.clear();
     }
 
-    /// Returns what is known of a thread that runs a vCPU: out of guest mode since this time, if nothing was known.
+    /// Returns what is known of a thread that runs a vCPU. A new thread counts as out of guest mode since
+    /// `out`.
     fn mode(&mut self, tid: u32, out: Option<i64>) -> Option<&mut Mode> {
         if self.cpus.is_empty() {
             return None;
@@ -215,7 +221,7 @@ impl GuestModes {
         let most = self.most_searches();
         let GuestModes { words, cpus, threads, searches, .. } = self;
         let Some(mode) = threads.get_mut(&tid) else { return };
-        // Each is left out once: later, an entry costs a search for the thread's own CPU alone.
+        // Each CPU is left out once, so later an entry costs only a search for the thread's own CPU.
         mode.possible.retain(|cpu| {
             let cpu = &cpus[*cpu];
             let word = &words[cpu.word];
@@ -231,13 +237,13 @@ impl GuestModes {
         });
     }
 
-    /// Returns the most searches for the events of one guest's CPUs.
+    /// Returns the maximum number of searches for the events of one guest's CPUs.
     fn most_searches(&self) -> usize {
         MAX_SEARCHES.0.min(MAX_SEARCHES.1 / self.searches.len().max(1))
     }
 
-    /// Returns the CPUs of which enough events were looked for, with the threads in whose guest mode all of them may lie.
-    /// `end` is the time of the host's last event.
+    /// Returns the CPUs of which enough events were searched for, with the threads in whose guest mode all
+    /// these events may lie. `end` is the time of the host's last event.
     pub fn finish(mut self, end: i64) -> Vec<GuestCpu> {
         // Under some hypervisors `kvm_entry` never fires.
         let off = self.threads.iter().filter(|(_, mode)| mode.is_off && mode.has_entered);
@@ -256,7 +262,7 @@ impl GuestModes {
         for (number, cpu) in self.cpus.iter().enumerate() {
             let word = &self.words[cpu.word];
             let of_word = self.cpus.iter().filter(|other| other.word == cpu.word);
-            // A thread that was in guest mode all the time has no event, and is none of these.
+            // A thread that was in guest mode all the time has no event, so it is not among `threads`.
             let are_all_seen =
                 of_word.filter(|other| looked_for(other) > 0).count() <= self.threads.len();
             let events = looked_for(cpu);
@@ -275,7 +281,8 @@ impl GuestModes {
 }
 
 impl KernelTrace {
-    /// Reads the guest's counter at an even part of its events, of so many pages of each CPU: by the guest's clock and CPU.
+    /// Reads the guest's counter at an even part of its events, from so many pages of each CPU, into `to` by
+    /// the guest's clock and CPU.
     fn read_some(&self, pages: usize, to: &mut BTreeMap<(u32, u32), Vec<u64>>) -> Result<()> {
         let Some(clock) = self.guest_clock() else { return Ok(()) };
         let plain = self.file.buffers.iter().zip(&self.times);
@@ -315,7 +322,8 @@ mod tests {
     fn a_guest_whose_events_are_nowhere_takes_no_proof_from_another_one() {
         let tsc = GuestTsc { offset: 0, multiplier: 1, shift: 0 };
         let word = |clock| Word { clock, tsc, from: 0, until: i64::MAX, step: 0 };
-        // One event in each stay in guest mode; the second guest's are after all that was recorded.
+        // The first guest has events in its stays in guest mode; the events of the second are after all that
+        // was recorded.
         let inside = (0..200_000).map(|n| n * 100 + 50).step_by(1_000);
         let mut cpus = vec![Cpu { word: 0, number: 0, times: inside.collect() }];
         for number in 0..MAX_CPUS {

@@ -68,28 +68,28 @@ const FILE: &str = "kernel.dat";
 /// Prefix of the names of a guest kernel's threads, in the session of its host.
 const GUEST: &str = "guest-";
 
-/// Name of the kernel's clock that is the raw TSC.
+/// Name of the kernel's clock that shows the raw TSC.
 const TSC: &str = "x86-tsc";
 
-/// Name of the kernel's clock that is CLOCK_MONOTONIC_RAW, which it derives from the raw counter.
+/// Name of the kernel's clock that shows CLOCK_MONOTONIC_RAW, which the kernel derives from the raw counter.
 const MONOTONIC_RAW: &str = "mono_raw";
 
-/// Names of the kernel's clocks that count nanoseconds, of trace-cmd's own, and of the kernel's first one, which old files do not
-/// name.
+/// Names of clocks that count nanoseconds: clocks of the kernel, trace-cmd's own, and the empty name of the
+/// kernel's first clock, which old files do not name.
 const IN_NANOSECONDS: [&str; 9] =
     ["", "local", "global", "perf", "mono", "mono_raw", "boot", "tai", "tsc2nsec"];
 
 /// A trace of a kernel: a trace.dat of version 6 or 7, compressed with zstd or not.
 ///
-/// Memory: the formats of its events, the names of its threads and the content of a page
-/// (or a chunk, if compressed) for each CPU. A fault of a part is a
-/// [warning](KernelTrace::warnings) if the rest can be read.
+/// Memory: the formats of the trace's events, the names of its threads and the content of a page (or a chunk,
+/// if compressed) for each CPU. A fault of a part is a [warning](KernelTrace::warnings) if the rest can be
+/// read.
 #[derive(Debug)]
 pub struct KernelTrace {
     file: TraceFile,
-    /// Index of the session that it belongs to.
+    /// Index of the session to which the trace belongs.
     session: Option<usize>,
-    /// Name of the guest that it is of, by its host's trace.
+    /// Name of the guest whose kernel was traced, from its host's trace.
     guest: Option<String>,
     /// Times of each buffer.
     times: Vec<Times>,
@@ -98,12 +98,12 @@ pub struct KernelTrace {
 /// A recording of the scheduling of all threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AllThreads {
-    /// Whether it is in the trace of the asked events, and not in a buffer of its own.
+    /// Whether the recording is in the trace of the requested events, and not in a buffer of its own.
     pub is_in_trace: bool,
-    /// Time up to which its events are known, in nanoseconds.
+    /// Unix time up to which the events of the recording are known, in nanoseconds.
     pub until: i64,
-    /// Whether it has the events that say which threads end because their process ends. True of a recording without
-    /// wake-ups, which shows no waker.
+    /// Whether the recording has the events that say which threads end because their process ends. True for a
+    /// recording without wake-ups, which shows no waker.
     pub knows_ends: bool,
 }
 
@@ -112,19 +112,20 @@ pub(crate) struct AllThreads {
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct KernelStat {
-    /// Name of the file, where it is not `kernel.dat`.
+    /// Name of the file, if it is not `kernel.dat`.
     pub file: Option<String>,
-    /// The guest's clock in its session, if it is of a guest's kernel.
+    /// Number of the guest's clock in its session, if the trace is of a guest's kernel.
     pub clock: Option<u32>,
     /// Counts by CPU.
     pub cpus: Vec<CpuStat>,
-    /// False if events after the last page of a CPU may be lost, too: the kernel's counters are missing.
+    /// Whether all losses are known. False if the kernel's counters are missing, so that events after the
+    /// last page of a CPU may be lost too.
     pub losses_known: bool,
-    /// What the file says of the recording, with a word for each: `system` is uname's, `recorder` the program that
-    /// recorded it. `not_used` names the options that this library does not use.
+    /// What the file says of the recording, each fact with its name: `system` is from uname, `recorder` is
+    /// the program that recorded the trace, and `not_used` names the options that this library does not use.
     #[serde(with = "facts")]
     pub facts: Vec<(&'static str, String)>,
-    /// Faults of the trace, although it could be read.
+    /// Faults of the trace, which could be read all the same.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
 }
@@ -154,16 +155,16 @@ mod facts {
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct CpuStat {
-    /// Name of the kernel's instance; empty: the first one.
+    /// Name of the kernel's instance; empty for the first instance.
     pub buffer: Arc<str>,
     /// Number of the CPU.
     pub cpu: u32,
-    /// Events in its pages.
+    /// Number of events in the CPU's pages.
     pub events: u64,
-    /// Events that were overwritten before they were read, found no room, or were read and not written, as far as
-    /// the kernel counted them.
+    /// Number of events that were overwritten before they were read, found no room, or were read and not
+    /// written, as far as the kernel counted them.
     pub lost: u64,
-    /// Places where events were lost and not counted.
+    /// Number of places where events were lost and not counted.
     #[serde(rename = "uncounted_losses")]
     pub uncounted: u64,
 }
@@ -172,20 +173,20 @@ pub struct CpuStat {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EventStat {
-    /// Its name: `SYSTEM:EVENT`.
+    /// Name of the event: `SYSTEM:EVENT`.
     pub name: Arc<str>,
     /// Number of such events.
     pub events: u64,
-    /// Names of its own fields.
+    /// Names of the event's own fields.
     pub fields: Vec<Arc<str>>,
 }
 
 impl KernelTrace {
-    /// Opens a trace, whose path may be that of a link. Its times are nanoseconds of its own clock: without a known
-    /// relation to Unix time, and without a bound.
+    /// Opens a trace, whose path may be that of a link. Its times are nanoseconds of the trace's own clock,
+    /// with no known relation to Unix time and no bound.
     ///
     /// # Errors
-    /// If it is no trace.dat of a 64-bit little-endian machine, or is damaged.
+    /// If the file is no trace.dat of a 64-bit little-endian machine, or is damaged.
     pub fn open(path: &Path) -> Result<KernelTrace> {
         let opened = regular::given(path).map_err(|why| match not_regular(&why) {
             Some(_) => {
@@ -201,7 +202,7 @@ impl KernelTrace {
         let (added, own_bound) = (file.options.offset_ns, file.options.clock_bound_ns);
         let times = |buffer: &Buffer| {
             let scale = match file.options.tsc {
-                // Whatever the clock is, as in trace-cmd's reader.
+                // The option counts whatever the clock is, as in trace-cmd's reader.
                 Some(tsc) => Scale::Tsc(tsc, added),
                 None if IN_NANOSECONDS.contains(&&*buffer.clock) => Scale::Nanoseconds(added),
                 None => Scale::Ticks,
@@ -212,8 +213,8 @@ impl KernelTrace {
         KernelTrace { times, session: None, guest: None, file }
     }
 
-    /// Opens `kernel.dat` of a session with this index, if it has one. Its counter is the
-    /// session's, so set that first ([`Session::open_all`]).
+    /// Opens `kernel.dat` of a session with this index, if the session has one. The trace gets the session's
+    /// counter, so set that first ([`Session::open_all`]).
     ///
     /// # Errors
     /// As for [`KernelTrace::open`].
@@ -222,7 +223,7 @@ impl KernelTrace {
         if !path.try_exists().unwrap_or(true) {
             return Ok(None);
         }
-        // A link would lead elsewhere.
+        // The file must not be a link, which would lead out of the session.
         let file = TraceFile::open(&path, Content::File(open_stream(&path)?))?;
         let mut trace = KernelTrace::of_file(file);
         trace.session = Some(number);
@@ -230,15 +231,15 @@ impl KernelTrace {
         Ok(Some(trace))
     }
 
-    /// Returns why the events of a session's kernel are not there, if its recording has not ended.
+    /// Returns why the events of a session's kernel are missing, if the kernel's recording has not ended.
     pub(crate) fn unfinished(session: &Session) -> Option<Error> {
         let path = session.dir().join(session_json::KERNEL_FOLDER);
         let why = "a recording of the kernel that has not ended; if a kill ended it, `hypertrace info DIR` completes it";
         path.try_exists().unwrap_or(true).then(|| Error::NotSupported { path, why: why.into() })
     }
 
-    /// Takes times as those of a counter: raw ticks of the TSC, or a clock that the trace relates to the counter. They have a
-    /// bound if the boot is the same.
+    /// Takes the trace's times as times of a counter: raw ticks of the TSC, or a clock that the trace relates
+    /// to the counter. The times have a bound if the boot is the same.
     ///
     /// # Errors
     /// If the trace is of another boot.
@@ -271,8 +272,8 @@ impl KernelTrace {
         Ok(())
     }
 
-    /// Takes the trace as one of the session with this index if both are of one boot: raw ticks are those
-    /// of its counter. Does nothing if they are not known to be.
+    /// Takes the trace as a trace of the session with this index if both are of one boot: raw ticks are then
+    /// those of the session's counter. Does nothing if the boots are not known to be the same.
     pub fn join(&mut self, number: usize, session: &Session) {
         let counter = session.counter();
         let options = &self.file.options;
@@ -295,11 +296,11 @@ impl KernelTrace {
         }
     }
 
-    /// Takes raw ticks as those of the guest's clock in a session, which its reference points relate to
-    /// the host's clock.
+    /// Takes raw ticks as ticks of the guest's clock in a session, whose reference points relate that clock
+    /// to the host's.
     ///
     /// # Errors
-    /// If the clock of the trace or of the guest is another one, or not known.
+    /// If the clock of the trace or of the guest is another one, or is not known.
     pub fn set_guest(&mut self, session: &Session, maps: &ClockMaps) -> Result<()> {
         let failed = |why: &str| Error::NoGuestClock {
             path: self.file.path.clone(),
@@ -309,7 +310,7 @@ impl KernelTrace {
         let options = &self.file.options;
         let (id, readings) = (options.guest_clock, options.counter);
         let client = options.guest_client;
-        // One of the counter and one of CLOCK_MONOTONIC_RAW, for all buffers.
+        // One clock of the counter and one of CLOCK_MONOTONIC_RAW serve all buffers.
         let mut clocks = [None, None];
         for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
             let readings = match &*buffer.clock {
@@ -331,10 +332,10 @@ impl KernelTrace {
         Ok(())
     }
 
-    /// Puts guests' traces on the clock of their host, where the host's trace is one of these
-    /// and the guest's has the corrections.
+    /// Puts guests' traces on the clock of their host, if the host's trace is among these and the guest's
+    /// trace has the corrections.
     pub fn pair(traces: &mut [KernelTrace]) {
-        // Each guest is compared with all others: a few files.
+        // Each guest's trace is compared with all others, because there are few files.
         for guest in 0..traces.len() {
             let options = &traces[guest].file.options;
             let (id, shift) = (options.trace, options.shift.clone());
@@ -359,13 +360,13 @@ impl KernelTrace {
         }
     }
 
-    /// Warns of each trace whose place in time is not known beside the others, or beside sessions.
+    /// Warns of each trace whose place in time beside the other traces, or beside sessions, is not known.
     pub fn warn_of_unplaced(traces: &mut [KernelTrace], has_sessions: bool) {
         let is_placed = |trace: &KernelTrace| {
             trace.session.is_some()
                 || trace.times.iter().any(|times| {
                     let by_guest = matches!(times.scale, Scale::Guest(..)) || times.shift.is_some();
-                    // Ticks have no times that could be placed, as another warning says.
+                    // Ticks have no times that could be placed, and another warning says so.
                     by_guest || times.offset.is_some() || matches!(times.scale, Scale::Ticks)
                 })
         };
@@ -405,8 +406,8 @@ impl KernelTrace {
         }
     }
 
-    /// Returns the trace's id, and the factor and shift that make nanoseconds of its ticks, if these are the
-    /// counter's of a session.
+    /// Returns the trace's id, and the factor and shift that convert its ticks to nanoseconds, if these ticks
+    /// are of a session's counter.
     pub fn on_counter(&self) -> Option<(u64, (u32, u32))> {
         let is_counter = |times: &Times| matches!(times.scale, Scale::Counter(_));
         let tsc = self.file.options.tsc.filter(|_| self.times.iter().all(is_counter))?;
@@ -435,12 +436,13 @@ impl KernelTrace {
         self.file.options.stolen_ms
     }
 
-    /// Returns the most that this can be: it is less than a step of its counter more.
+    /// Returns the most that [`steal_ms`](Self::steal_ms) can be: less than a step of its counter more.
     pub fn steal_at_most_ms(&self) -> Option<u64> {
         self.steal_ms().map(|ms| ms.saturating_add(STEAL_STEP_MS))
     }
 
-    /// Returns the times in which this and the counters of CPUs rose, as the recorder saw it: Unix time in nanoseconds.
+    /// Returns the times in which the counters of stolen time rose, of the machine and of its CPUs, as the
+    /// recorder saw them: Unix times in nanoseconds.
     pub(crate) fn steals(&self) -> Vec<Steal<i64>> {
         let ns = |ticks| self.of_counter(ticks).map(nanoseconds);
         let in_ns = |steal: &Steal<u64>| {
@@ -464,57 +466,57 @@ impl KernelTrace {
         self.threads().is_none_or(|threads| threads.contains(&pid))
     }
 
-    /// Returns the threads that the kernel's filter had when the recording began; `None` if there is no
-    /// such list. The threads that they start are recorded, too.
+    /// Returns the threads that the kernel's filter had when the recording began; `None` if there is no such
+    /// list. Threads that these start are recorded too.
     pub(crate) fn threads(&self) -> Option<&[u32]> {
         self.file.options.threads.as_deref()
     }
 
-    /// Returns the last name of a thread that the trace lists, chosen by its program.
+    /// Returns the last name of a thread that the trace lists. The thread's program chose the name.
     pub(crate) fn thread_name(&self, tid: u32) -> Option<&str> {
         self.file.comm(tid)
     }
 
-    /// Returns whether the scheduler's switches were recorded: without them, nothing proves that a
-    /// thread had a CPU.
+    /// Returns whether the scheduler's switches were recorded. Without them, nothing proves that a thread had
+    /// a CPU.
     pub fn has_switches(&self) -> bool {
         self.events().any(|name| ["sched:sched_switch", "perf:switch_in"].contains(&&*name))
     }
 
-    /// Returns the index of the session that it belongs to.
+    /// Returns the index of the session to which the trace belongs.
     pub fn session(&self) -> Option<usize> {
         self.session
     }
 
-    /// Returns whether it is of a guest's kernel, on the guest's counter.
+    /// Returns whether the trace is of a guest's kernel, on the guest's counter.
     pub fn is_of_guest(&self) -> bool {
         self.is_in_session_of_host()
             || self.times.iter().any(|times| matches!(times.scale, Scale::Guest(..)))
     }
 
-    /// Returns the guest's clock in its session, if it is of a guest's kernel.
+    /// Returns the number of the guest's clock in its session, if the trace is of a guest's kernel.
     pub fn guest_clock(&self) -> Option<u32> {
         self.file.options.guest_clock
     }
 
-    /// Returns whether it is of a guest whose host's session it belongs to.
+    /// Returns whether the trace is of a guest's kernel and belongs to a session of the guest's host.
     fn is_in_session_of_host(&self) -> bool {
         self.session.is_some() && self.file.options.guest_clock.is_some()
     }
 
-    /// Returns a buffer whose times are ticks of unknown length.
+    /// Returns a buffer whose times are ticks of unknown length, if there is one.
     fn in_ticks(&self) -> Option<(&Buffer, &Times)> {
         let mut buffers = self.file.buffers.iter().zip(&self.times);
         buffers.find(|(_, times)| matches!(times.scale, Scale::Ticks))
     }
 
-    /// Returns the name of a clock that counts ticks of unknown length, if the file has events of such a clock: these
-    /// events have no times.
+    /// Returns the name of a clock that counts ticks of unknown length, if the file has events of such a
+    /// clock. These events have no times.
     pub fn clock_in_ticks(&self) -> Option<&str> {
         self.in_ticks().map(|(buffer, _)| &*buffer.clock)
     }
 
-    /// Returns the faults of the file, although it could be opened.
+    /// Returns the faults of the file, which could be opened all the same.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let path = self.file.path.display();
         let in_ticks = self.in_ticks().map(|(buffer, times)| {
@@ -573,13 +575,15 @@ impl KernelTrace {
                     counts.add_lost(&mut input);
                 }
                 counts.add_lost(&mut input);
-                // Losses at a buffer's end have no place in its pages, and others no number there.
+                // Losses at a buffer's end have no place in its pages, and some other losses have no number
+                // there, so the kernel's counters decide.
                 if let Some(Counters { lost, .. }) = counters
                     && lost >= counts.lost.max(1)
                 {
                     (counts.lost, counts.uncounted) = (lost, 0);
                 }
-                // The disk may have been full when they were read.
+                // If fewer events are in the file than a reader got, the rest was not written, perhaps
+                // because the disk was full.
                 let readable = counters.map_or(0, |counters| counters.readable);
                 counts.lost = counts.lost.saturating_add(readable.saturating_sub(counts.events));
                 stat.warnings.extend(input.warnings());
@@ -622,8 +626,8 @@ impl KernelTrace {
         facts.into_iter().filter(|(_, fact)| !fact.is_empty()).collect()
     }
 
-    /// Counts the events by their names. Those that do not occur are not there. Returns the faults of the trace, too,
-    /// although it could be read.
+    /// Counts the events by their names. Leaves out events that do not occur. Also returns the faults of the
+    /// trace, which could be read all the same.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -647,7 +651,7 @@ impl KernelTrace {
         Ok((stats, warnings))
     }
 
-    /// Returns the names of the first events of each CPU: at most `most` of them.
+    /// Returns the names of the first `most` events of each CPU.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -665,9 +669,9 @@ impl KernelTrace {
         Ok(names)
     }
 
-    /// Returns the time up to which events of all CPUs are known, in nanoseconds: that of the last event,
-    /// or of the last one of a CPU that lost events after it. Where the last page of a CPU is damaged, its
-    /// times may be wrong: then it is the last event of the pages before. `None` if there are none.
+    /// Returns the Unix time up to which events of all CPUs are known, in nanoseconds: the time of the last
+    /// event, or of the last event of a CPU that lost events after it. If the last page of a CPU is damaged,
+    /// its times may be wrong, so the last event of the pages before counts. `None` if there are no events.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -692,15 +696,15 @@ impl KernelTrace {
         Ok(until.map(|until| AllThreads { is_in_trace, until, knows_ends }))
     }
 
-    /// Returns whether the switches of all threads of the machine are in it, as far as it says which threads are: a
-    /// trace without a list of threads is taken as one of all.
+    /// Returns whether the trace has the switches of all threads of the machine, as far as it says which
+    /// threads it has. A trace without a list of threads counts as one of all.
     pub fn has_all_threads(&self) -> bool {
         let options = &self.file.options;
         let says_all = options.all.as_deref() == Some("");
         self.file.cpus.is_some() || says_all || options.threads.is_none() && !self.is_by_perf()
     }
 
-    /// Returns whether it was recorded by perf, which shows when a thread had a CPU.
+    /// Returns whether perf recorded the trace, which shows when a thread had a CPU.
     fn is_by_perf(&self) -> bool {
         self.events().any(|name| name == "perf:switch_in")
     }
@@ -720,7 +724,8 @@ impl KernelTrace {
                     Ok((input, lost))
                 };
                 let mut last = *cpu;
-                // Losses in earlier pages are before later events: only the last page can end in one.
+                // Losses in earlier pages are before later events, so the trace can only end with a loss of
+                // the last page.
                 if !buffer.is_compressed && cpu.len > 0 && counted == 0 {
                     let page = buffer.page_size as u64;
                     let before = (cpu.len - 1) / page * page;
@@ -745,7 +750,7 @@ impl KernelTrace {
         Ok(end.map(|end| end.min(known)))
     }
 
-    /// Returns the input of each CPU that has pages.
+    /// Returns the input of each CPU that has pages, with the CPU's number.
     fn inputs<'a>(
         &'a self,
         session: usize,
@@ -803,7 +808,8 @@ pub(crate) fn inputs<'a>(
     inputs.map(boxed).collect()
 }
 
-/// Returns the inputs with the scheduling of a trace with this number: those of its buffer of all threads, if it has one.
+/// Returns the inputs with the scheduling of the trace with this number: the inputs of its buffer of all
+/// threads if it has one, else all inputs.
 pub(crate) fn inputs_of_scheduling<'a>(
     number: usize,
     trace: &'a KernelTrace,
@@ -818,8 +824,8 @@ pub(crate) fn inputs_of_scheduling<'a>(
     trace.inputs(0, "").map(boxed).collect()
 }
 
-/// Returns the inputs of a trace's buffer of all threads, if it has one: of a trace with this number. What is known of a CPU
-/// ends where its events were lost, not at the next one.
+/// Returns the inputs of the buffer of all threads of the trace with this number, if it has one. What is
+/// known of a CPU ends where its events were lost, not at the next event.
 pub(crate) fn inputs_of_cpus<'a>(
     number: usize,
     trace: &'a KernelTrace,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Options of a trace.dat that versions 6 and 7 have in common.
+//! The options of a trace.dat that versions 6 and 7 have in common.
 
 use super::bytes::Bytes;
 use super::shift::{Correction, TimeShift};
@@ -18,13 +18,13 @@ use std::sync::Arc;
 /// Names of the kernel's counters of events that were overwritten, or found no room.
 const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
-/// Names of the kernel's counters of events that a reader got, or that are left for it.
+/// Names of the kernel's counters of events that a reader got, or could still get.
 const READABLE: [&str; 2] = ["read events", "entries"];
 
-/// Most bytes of a name of a guest or of a clock.
+/// Maximum size of the name of a guest or of a clock, in bytes.
 const MAX_NAME: usize = 256;
 
-/// Most guests of a host's trace.
+/// Maximum number of guests of a host's trace.
 const MAX_GUESTS: usize = 1024;
 
 /// A guest that was traced together with this host.
@@ -35,21 +35,21 @@ pub(crate) struct Guest {
     pub trace: u64,
 }
 
-/// Map from ticks to nanoseconds: `ticks * mult >> shift`. trace-cmd does not add the
-/// option's third number, an offset, either.
+/// Map from ticks to nanoseconds: `ticks * mult >> shift`. The option's third number, an offset, is not
+/// added, as in trace-cmd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TscToNs {
     pub mult: u32,
     pub shift: u32,
 }
 
-/// The step of a counter of what a hypervisor took: 1 of USER_HZ (`man 5 proc_stat`).
+/// Step of a counter of the time that a hypervisor took, in milliseconds: 1 of USER_HZ (`man 5 proc_stat`).
 pub(crate) const STEAL_STEP_MS: u64 = 10;
 
-/// A time in which a counter of what a hypervisor took rose.
+/// A time in which a counter of the time that a hypervisor took rose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Steal<T> {
-    /// `None`: all CPUs together.
+    /// Number of the CPU; `None`: all CPUs together.
     pub cpu: Option<u32>,
     pub from: T,
     pub to: T,
@@ -59,9 +59,9 @@ pub(crate) struct Steal<T> {
 /// Contents of the options.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
-    /// Name of the clock, in version 6; empty: the file has the name in another place.
+    /// Name of the clock in version 6. Empty if the file has the name in another place.
     pub clock: Option<String>,
-    /// Nanoseconds that are added to all times.
+    /// Time that is added to all times, in nanoseconds.
     pub offset_ns: i64,
     pub trace: Option<u64>,
     /// System, host name, release and machine of the recorded kernel.
@@ -73,37 +73,39 @@ pub(crate) struct Options {
     /// Name of the buffer whose counters follow.
     counted: Arc<str>,
     pub tsc: Option<TscToNs>,
-    /// The boot in which it was recorded; recordings of hypertrace have it.
+    /// Boot in which the trace was recorded, which only recordings of hypertrace name.
     pub boot_id: Option<u128>,
     /// Bound on the error of times that were converted to ticks, in nanoseconds.
     pub clock_bound_ns: u64,
-    /// Two readings of the clock `mono_raw`, in nanoseconds, with the ticks of the counter that it is derived from.
+    /// Two readings of the clock `mono_raw` in nanoseconds, each with the ticks of the counter from which the
+    /// kernel derives that clock.
     pub counter: Option<[(u64, u64); 2]>,
-    /// Time that a hypervisor took from the machine's CPUs meanwhile, in milliseconds.
+    /// Time that a hypervisor took from the machine's CPUs during the recording, in milliseconds.
     pub stolen_ms: Option<u64>,
-    /// From when to when this and the counters of CPUs rose, in ticks of the trace's clock.
+    /// Times in which the counters of stolen time rose, of the machine and of its CPUs, in ticks of the
+    /// trace's clock.
     pub steals: Vec<Steal<u64>>,
-    /// Whether this list is left out.
+    /// Whether the list of `steals` is left out because it is bad.
     pub has_bad_steals: bool,
-    /// The TSCs that KVM gave to VMs, with the host's ticks at which the recorder first and last saw them.
+    /// TSCs that KVM gave to VMs, with the host's ticks at which the recorder first and last saw them.
     pub tscs: Vec<KvmTsc<u64>>,
-    /// Whether this list is left out.
+    /// Whether the list of `tscs` is left out because it is bad.
     pub has_bad_tscs: bool,
-    /// The threads that were recorded at the beginning; `None` if it has no such list.
+    /// Threads that were recorded at the beginning; `None` if the file has no such list.
     pub threads: Option<Vec<u32>>,
     /// Name of the buffer with the scheduling of all threads.
     pub all: Option<String>,
-    /// Of a guest's recording, the guest's clock in its session.
+    /// Number of the guest's clock in its session, in a guest's recording.
     pub guest_clock: Option<u32>,
-    /// Of such a recording, the client that sent it.
+    /// Number of the client that sent the recording, in a guest's recording.
     pub guest_client: Option<u32>,
-    /// The program that recorded the trace.
+    /// Program that recorded the trace.
     pub version: String,
     /// Number of the machine's CPUs.
     pub cpus: Option<u32>,
-    /// Whether there is a tracer's text, which is not shown.
+    /// Whether the file has a tracer's text, which is not shown.
     pub has_text: bool,
-    /// Ids of options that are known and not used, and of those that are not known.
+    /// Ids of options that are known and not used, and of options that are not known.
     pub unused: BTreeSet<u16>,
     pub unknown: BTreeSet<u16>,
 }
@@ -111,9 +113,9 @@ pub(crate) struct Options {
 /// The kernel's counters of the events of a CPU in a buffer, until the recording's end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
-    /// Events that no reader got.
+    /// Number of events that no reader got.
     pub lost: u64,
-    /// Events that a reader got or could get.
+    /// Number of events that a reader got or could get.
     pub readable: u64,
 }
 
@@ -123,16 +125,16 @@ impl Options {
         self.counters.get(&(buffer.into(), cpu)).copied()
     }
 
-    /// Returns whether the file has the kernel's counters of a buffer. The second buffer, which has the scheduling of all
-    /// threads, does not count.
+    /// Returns whether the file has the kernel's counters of a buffer. The second buffer, with the scheduling
+    /// of all threads, does not count.
     pub fn has_counters(&self) -> bool {
         let of_all =
             |buffer: &str| Some(buffer) == self.all.as_deref().filter(|all| !all.is_empty());
         self.counters.keys().any(|(buffer, _)| !of_all(buffer))
     }
 
-    /// Returns how times of this clock are those of a session's counter, if they are: `is_tsc` says whether that is the
-    /// TSC.
+    /// Returns the scale by which times of this clock are times of a session's counter, if there is one.
+    /// `is_tsc` says whether that counter is the TSC.
     pub fn scale(&self, clock: &str, counter: HostCounter, is_tsc: bool) -> Option<Scale> {
         match clock {
             super::TSC if is_tsc => Some(Scale::Counter(counter)),
@@ -141,7 +143,7 @@ impl Options {
         }
     }
 
-    /// Takes an option, if it is one of those of both versions.
+    /// Takes an option that both versions have.
     pub fn take(&mut self, option: u16, data: &mut Bytes<'_>) -> Result<()> {
         match option {
             id::DATE | id::OFFSET => {
@@ -166,7 +168,7 @@ impl Options {
                 let buffer = buffer.map(|(_, name)| Arc::from(short_name(name.trim())));
                 let cpu = values.clone().find(|(key, _)| *key == "CPU");
                 match (buffer, cpu) {
-                    // trace-cmd names the buffer of the options after this one.
+                    // trace-cmd first writes an option that names the buffer of the options after it.
                     (Some(buffer), None) => self.counted = buffer,
                     (buffer, Some((_, cpu))) => {
                         let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
@@ -183,8 +185,7 @@ impl Options {
             id::VERSION => {
                 // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; counter=NS:TICKS,NS:TICKS;
                 // stolen_ms=N; steals=FROM-TO:MS,CPU:FROM-TO:MS; tscs=PID-FD:OFFSET:RATIO:BITS:FROM:UNTIL;
-                // threads=N,N; all=BUFFER`.
-                // Others write only their version.
+                // threads=N,N; all=BUFFER`. Other recorders write only their version.
                 let text = data.rest();
                 self.version = cut(&text, MAX_NAME).to_owned();
                 let words = || text.split("; ").filter_map(|word| word.split_once('='));
@@ -212,7 +213,7 @@ impl Options {
             id::TIME_SHIFT => self.shift = Some(time_shift(data)?.into()),
             id::GUEST => {
                 let name = String::from_utf8_lossy(data.text("a guest's name")?);
-                // Each of its events is shown with it.
+                // The name is cut, because each event of the guest is shown with it.
                 let name = cut(&name, MAX_NAME).to_owned();
                 let trace = data.u64("a trace's id")?;
                 if self.guests.len() == MAX_GUESTS {
@@ -233,7 +234,7 @@ impl Options {
             id::HOOK | id::PROCMAPS | id::KALLSYMS => {
                 self.unused.insert(option);
             }
-            // Descriptions of the file's sections.
+            // The option describes the file's sections.
             id::STRINGS => {}
             id::BUFFER_TEXT => self.has_text = true,
             _ => {
@@ -244,7 +245,8 @@ impl Options {
     }
 }
 
-/// Returns the clock that a text chooses: a name, or the contents of the file `trace_clock`, which lists all clocks.
+/// Returns the clock that a text chooses. The text is a name, or the contents of the file `trace_clock`,
+/// which lists all clocks.
 pub(crate) fn chosen_clock(text: &str) -> String {
     let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     let name = chosen.map_or(text.trim_matches(['\0', ' ', '\n']), |(clock, _)| clock);
@@ -259,18 +261,18 @@ fn signed_number(text: &str) -> Option<i64> {
         Some(hex) => (hex, 16),
         None => (unsigned, 10),
     };
-    // `from_str_radix` would take a second sign.
+    // `from_str_radix` would take a second sign, so the first character must be a digit.
     let digits = Some(digits).filter(|digits| digits.starts_with(|c: char| c.is_ascii_hexdigit()));
     let number = i64::from_str_radix(digits?, radix).ok()?;
     Some(if text.starts_with('-') { -number } else { number })
 }
 
-/// Returns the name of a clock or of an instance, of bounded length: each buffer has both.
+/// Returns the name of a clock or of an instance, cut to a bounded length, because each buffer has both.
 pub(crate) fn short_name(name: &str) -> String {
     cut(name, MAX_NAME).to_owned()
 }
 
-/// Parses `NS:TICKS,NS:TICKS` of which both numbers rise.
+/// Parses `NS:TICKS,NS:TICKS`, in which both numbers rise.
 fn readings(text: &str) -> Option<[(u64, u64); 2]> {
     let reading = |text: &str| {
         let (ns, ticks) = text.split_once(':')?;
@@ -281,8 +283,8 @@ fn readings(text: &str) -> Option<[(u64, u64); 2]> {
     (first.0 < last.0 && first.1 < last.1).then_some([first, last])
 }
 
-/// Parses a list; `None` if it has more than `most` words or a bad one: if some of them are not known, nothing follows
-/// from the others.
+/// Parses a list. Returns `None` if the list has more than `most` words or a bad one, because nothing follows
+/// from a list of which some words are not known.
 fn all_of<T>(list: Option<&str>, most: usize, parse: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
     let words = list.unwrap_or_default().split(',').filter(|word| !word.is_empty());
     let all: Vec<T> = words.take(most + 1).map(parse).collect::<Option<_>>()?;
@@ -321,7 +323,7 @@ fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
     let flags = data.u32("flags")?;
     let cpus = data.u32("a number of CPUs")?;
     let mut shift = TimeShift { peer, interpolated: flags & 1 != 0, cpus: Vec::new() };
-    // Each CPU takes 4 bytes of the option at least.
+    // Each CPU takes at least 4 bytes of the option, so the option's size bounds the loop.
     for _ in 0..cpus {
         let count = data.u32("a number of time corrections")?;
         let mut list = |what| data.take(u64::from(count) * 8, what);
@@ -336,7 +338,7 @@ fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
         });
         shift.cpus.push(samples.collect());
     }
-    // Older writers have no fractions.
+    // Older writers write no fractions.
     if data.left() > 0 {
         for sample in shift.cpus.iter_mut().flatten() {
             let fraction = data.u64("a number of fraction bits")?;

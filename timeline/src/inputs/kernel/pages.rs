@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The pages of a CPU, one after the other, through a window.
+//! A reader of the pages of a CPU, one after the other, through a window.
 
 use super::file::{Buffer, Content, Cpu, TraceFile};
 use super::zstd::decompress;
@@ -12,16 +12,17 @@ use rustix::io::Errno;
 use ruzstd::decoding::FrameDecoder;
 use std::fmt;
 
-/// Most bytes of a compressed chunk, and of its content, for all CPUs together, which all have one at a
-/// time. trace-cmd's chunks have 10 pages.
+/// Maximum size in bytes of the compressed chunks of all CPUs, and of their contents, because every CPU has
+/// one chunk in memory at a time. A chunk of trace-cmd has 10 pages.
 const MAX_CHUNKS: u64 = 128 << 20;
-/// The same, for one CPU.
+/// Maximum size in bytes of a compressed chunk of one CPU, and of its content.
 const MAX_CHUNK: u64 = 16 << 20;
 
-/// Most bytes that the chunks of all CPUs may decompress to, in addition to [`MAX_RATIO`] bytes for each compressed byte. The
-/// limit makes the time to read a file depend on the file's size.
+/// Maximum number of bytes to which the chunks of all CPUs may decompress, in addition to [`MAX_RATIO`] bytes
+/// for each compressed byte. The limit makes the time to read a file depend on the file's size.
 const MAX_CONTENT: u64 = 256 << 20;
-/// Most bytes that a compressed byte may decompress to. Pages of events decompress to about 10 bytes for each.
+/// Maximum number of bytes to which a compressed byte may decompress. Pages of events decompress to about 10
+/// bytes for each.
 const MAX_RATIO: u64 = 64;
 
 /// Size in bytes of the number of chunks, and of each chunk's two sizes.
@@ -31,16 +32,16 @@ const NUMBER: u64 = 4;
 pub(crate) struct PageReader<'a> {
     file: &'a TraceFile,
     page_size: usize,
-    /// Place in the file of what follows the window, and bytes there.
+    /// Offset in the file of what follows the window, and the number of bytes that are left there.
     at: u64,
     left: u64,
-    /// The content of a page, or of a chunk of pages.
+    /// Content of a page, or of a chunk of pages.
     window: Vec<u8>,
-    /// Bytes of the page in the file after its content.
+    /// Size of the unused end of the page in the file, in bytes.
     unused: usize,
-    /// Place of the window, or of the chunk that it was.
+    /// Offset in the file of the window, or of the chunk from which it was decompressed.
     base: u64,
-    /// The page in the window.
+    /// Range of the page in the window.
     from: usize,
     to: usize,
     chunks: Option<Chunks>,
@@ -48,9 +49,9 @@ pub(crate) struct PageReader<'a> {
 
 /// Chunks of compressed pages.
 struct Chunks {
-    /// Number of chunks to come; `None` before the first.
+    /// Number of chunks to come; `None` before the first chunk is read.
     left: Option<u32>,
-    /// Bytes of content that may follow.
+    /// Size of the content that may still follow, in bytes.
     room: u64,
     packed: Vec<u8>,
     decoder: Box<FrameDecoder>,
@@ -85,8 +86,7 @@ impl<'a> PageReader<'a> {
         }
     }
 
-    /// Returns the page that was read last. The last one of a file that was cut may be shorter
-    /// than others.
+    /// Returns the page that was read last. The last page of a file that was cut may be shorter than others.
     pub fn page(&self) -> &[u8] {
         &self.window[self.from..self.to]
     }
@@ -96,7 +96,7 @@ impl<'a> PageReader<'a> {
         self.to - self.from + self.unused == self.page_size
     }
 
-    /// Returns the place of a byte of the page, in words.
+    /// Returns a text that names the place of a byte of the page.
     pub fn place(&self, at: usize) -> String {
         match self.chunks {
             None => format!("byte {}", self.base + (self.from + at) as u64),
@@ -114,7 +114,7 @@ impl<'a> PageReader<'a> {
         Error::damaged(path, self.base, expected, found)
     }
 
-    /// Ends before the next page.
+    /// Ends the reading before the next page.
     pub fn end(&mut self) {
         self.window.clear();
         (self.from, self.to, self.left, self.chunks) = (0, 0, 0, None);
@@ -130,19 +130,19 @@ impl<'a> PageReader<'a> {
         Ok(true)
     }
 
-    /// Passes the pages of a hole after this page, and returns their number. A hole of any size has no bytes on a disk: to
-    /// read its zeros would take time without a bound.
+    /// Passes the pages of a hole after this page, and returns the number of these pages. A hole of any size
+    /// takes no bytes on a disk, so reading its zeros would take time without a bound.
     pub fn skip_hole(&mut self) -> u64 {
         let Content::File(file) = &self.file.content else { return 0 };
         if self.chunks.is_some() {
             return 0;
         }
-        // Reads are at offsets: the position of the open file counts for nothing else.
+        // Reads are at offsets, so nothing depends on the position of the open file.
         let data = match seek(&file.file, SeekFrom::Data(self.at)) {
             Ok(data) => data,
-            // There are no data up to the file's end.
+            // The file has no data from there up to its end.
             Err(Errno::NXIO) => u64::MAX,
-            // A file system without such a search.
+            // The file system cannot search for data.
             Err(_) => return 0,
         };
         let pages = data.saturating_sub(self.at).min(self.left) / self.page_size as u64;
@@ -151,7 +151,7 @@ impl<'a> PageReader<'a> {
         pages
     }
 
-    /// Fills the window.
+    /// Fills the window with the next page or chunk.
     fn fill(&mut self) -> Result<bool> {
         (self.from, self.to) = (0, 0);
         self.base = self.at;
@@ -166,7 +166,8 @@ impl<'a> PageReader<'a> {
                 let mut window = std::mem::take(&mut self.window);
                 window.resize(len, 0);
                 let read = self.read(&mut window);
-                // A trace may have many CPUs with little on each, of which all have a page at a time.
+                // The window is cut to its content, because a trace may have many CPUs with few events, and a
+                // page of each CPU is in memory.
                 window.truncate(used(&window));
                 window.shrink_to_fit();
                 (self.unused, self.window) = (len - window.len(), window);
@@ -183,7 +184,8 @@ impl<'a> PageReader<'a> {
             None => self.u32()?,
         };
         let Some(more) = left.checked_sub(1) else {
-            // trace-cmd 3.1 does not count the number of chunks, so that as many bytes of others may follow.
+            // trace-cmd 3.1 does not count the bytes of the number of chunks, so that as many bytes of
+            // another part may follow.
             if self.left > NUMBER {
                 let (path, expected) = (&self.file.path, "no bytes after the last chunk");
                 return Err(Error::damaged(path, self.at, expected, format!("{} more", self.left)));
@@ -227,7 +229,7 @@ impl<'a> PageReader<'a> {
         Ok(number(&bytes) as u32)
     }
 
-    /// Reads from the file. The bytes were there when it was opened.
+    /// Reads from the file. The file had these bytes when it was opened.
     fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.file.fill(bytes, self.at, || "more pages".into())?;
         self.at += bytes.len() as u64;

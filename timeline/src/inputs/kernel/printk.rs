@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Texts that events name by address: the formats of `trace_printk`, whose arguments the event `bprint` has, and the
-//! whole texts of the event `bputs`.
+//! Texts that events name by address: the formats of `trace_printk`, whose arguments the event `bprint`
+//! holds, and the whole texts of the event `bputs`.
 //!
-//! The kernel's `vbin_printf` writes the arguments one after the other: numbers of 1, 2 and 4 bytes at multiples of
-//! their size, those of 8 bytes at multiples of 4, and texts with a NUL. An extended pointer such as `%pI4` is a text.
+//! The kernel's `vbin_printf` writes the arguments one after the other: numbers of 1, 2 and 4 bytes at
+//! multiples of their size, numbers of 8 bytes at multiples of 4, and texts with a NUL. An extended pointer
+//! such as `%pI4` is a text.
 
 use super::bytes::Bytes;
 use crate::error::Result;
@@ -12,11 +13,12 @@ use crate::value::{number, signed_number};
 use hypertrace_abi::event::cut;
 use std::fmt::Write as _;
 
-/// Most texts. A kernel has a few for each module that is debugged.
+/// Maximum number of texts. A kernel has a few for each module that is debugged.
 const MAX_TEXTS: usize = 1 << 16;
-/// Most bytes of a format, and of the texts made of one: whoever wrote the trace chose it.
+/// Maximum size in bytes of a format, and of a text that is made from a format, because whoever wrote the
+/// trace chose the format.
 const MAX_BYTES: usize = 4096;
-/// Most columns of a number or a text.
+/// Maximum number of columns of a number or a text.
 const MAX_COLUMNS: usize = 256;
 
 /// Texts by their addresses, in order.
@@ -65,7 +67,7 @@ fn unquoted(text: &str) -> String {
     out
 }
 
-/// A conversion of a format: `%-5lld`.
+/// A conversion of a format, such as `%-5lld`.
 #[derive(Debug, Default)]
 struct Conversion {
     is_left: bool,
@@ -98,11 +100,11 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Formats the arguments of an event into `out`, up to the first one that is not there.
+/// Formats the arguments of an event into `out`, up to the first argument that is missing.
 pub(crate) fn print(out: &mut Vec<u8>, format: &str, arguments: &[u8]) {
     let mut arguments = Arguments { bytes: arguments, at: 0 };
     let mut rest = format;
-    // Each turn takes a byte of the format at least.
+    // Each turn takes at least one byte of the format, so the loop ends.
     while let Some((before, after)) = rest.split_once('%') {
         out.extend(before.as_bytes());
         match conversion(out, after, &mut arguments) {
@@ -117,7 +119,8 @@ pub(crate) fn print(out: &mut Vec<u8>, format: &str, arguments: &[u8]) {
     out.extend(rest.as_bytes());
 }
 
-/// Formats an argument. Returns the rest of the format; `None` if the argument is not there or its kind not known.
+/// Formats an argument. Returns the rest of the format, or `None` if the argument is missing or its kind is
+/// not known.
 fn conversion<'a>(
     out: &mut Vec<u8>,
     format: &'a str,
@@ -180,7 +183,7 @@ fn conversion<'a>(
             let (extension, after) = rest.split_at(extension);
             rest = after;
             match extension.bytes().next() {
-                // The kernel stores these as addresses.
+                // The kernel stores pointers of these kinds as addresses.
                 None | Some(b'S' | b's' | b'f' | b'F' | b'x' | b'K' | b'e') => {
                     let mut text = String::new();
                     // Writing to a String does not fail.

@@ -7,9 +7,9 @@
 pub(crate) struct TimeShift {
     /// Id of the host's trace.
     pub peer: u64,
-    /// Whether offsets are on the line through the corrections before and after a time; before the first and after the
-    /// last one, on the line through the nearest two, because the rates of both clocks differ there as much. If not, the
-    /// offset is that of the correction before.
+    /// Whether offsets are on the line through the corrections before and after a time. Before the first and
+    /// after the last correction, offsets are on the line through the nearest two, because the rates of both
+    /// clocks differ there as much. If not, an offset is that of the correction before.
     pub interpolated: bool,
     /// Corrections of each CPU, in order of time.
     pub cpus: Vec<Vec<Correction>>,
@@ -21,19 +21,19 @@ pub(crate) struct TimeShift {
 /// 48 bits on Intel and 32 on AMD.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Correction {
-    /// Time of the guest from which it is valid.
+    /// Time of the guest from which the correction is valid.
     pub time: u64,
     pub offset: i64,
-    /// 0 or 1 without a fraction: the same rate.
+    /// Ratio of the guest's rate to the host's; 0, or 1 without a fraction, for the same rate.
     pub ratio: u64,
     pub fraction: u32,
 }
 
-/// Largest time, with either sign, that is divided by a ratio: twice what 64 bits and an offset have.
+/// Maximum absolute value of a time that is divided by a ratio: twice the sum of a 64-bit time and an offset.
 const MAX: i128 = 1 << 66;
 
 impl TimeShift {
-    /// Returns the corrections of a CPU. CPUs without any have those of the first one.
+    /// Returns the corrections of a CPU. A CPU without corrections has those of the first CPU.
     fn samples(&self, cpu: u32) -> &[Correction] {
         self.cpus.get(cpu as usize).or(self.cpus.first()).map_or(&[], |samples| samples)
     }
@@ -62,7 +62,7 @@ impl TimeShift {
         if let Some(next) = next {
             let elapsed = i128::from(guest) - i128::from(sample.time);
             let grown = i128::from(next.offset) - offset;
-            // Numbers too large for this are no times.
+            // Numbers that are too large for the product are no times.
             let grown =
                 grown.checked_mul(elapsed).unwrap_or(0) / i128::from(next.time - sample.time);
             offset = offset.saturating_add(grown);
@@ -70,10 +70,10 @@ impl TimeShift {
         let guest = i128::from(guest).saturating_add(offset).clamp(-MAX, MAX);
         let host = match (sample.ratio, sample.fraction) {
             (0, _) | (1, 0) => guest,
-            // 67 bits shifted by at most 60: within 128 bits.
+            // 67 bits shifted by at most 60 fit in 128 bits.
             (ratio, fraction) => (guest << fraction.min(60)).div_euclid(ratio.into()),
         };
-        // Room for the factors that follow.
+        // The limits leave room for the factors that follow.
         host.clamp(i64::MIN.into(), u64::MAX.into())
     }
 }

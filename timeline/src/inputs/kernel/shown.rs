@@ -5,8 +5,9 @@
 use super::KernelTrace;
 use crate::inputs::ctf::Session;
 
-/// Returns the sessions whose threads a trace may show: the one of its directory, or the only one, and those
-/// of the same boot without a trace of their own. None if its session is not known.
+/// Returns the sessions whose threads a trace may show: the session of the trace's directory, or the only
+/// session, and sessions of the same boot without a trace of their own. `None` if the trace's session is not
+/// known.
 pub(crate) fn shown_by<'a>(
     trace: &KernelTrace,
     sessions: &'a [&'a Session],
@@ -22,15 +23,15 @@ pub(crate) fn shown_by<'a>(
     Some([own].into_iter().chain(others.filter(is_placed)))
 }
 
-/// Returns the sessions that may have threads of the machine of a host's trace: those of one boot, also with traces of their
-/// own.
+/// Returns the sessions that may have threads of the machine of a host's trace: the sessions of one boot,
+/// including those with traces of their own.
 pub(crate) fn machine_of(trace: &KernelTrace, sessions: &[&Session]) -> Vec<usize> {
     let Some(own) = session_of(trace, sessions.len()) else { return Vec::new() };
     let is_there = |other: &usize| *other == own || sessions[*other].is_placed_with(sessions[own]);
     (0..sessions.len()).filter(is_there).collect()
 }
 
-/// Returns the session of a trace: that of its directory, or the only one.
+/// Returns the session of a trace: the session of its directory, or the only session.
 fn session_of(trace: &KernelTrace, sessions: usize) -> Option<usize> {
     trace.session().or((sessions == 1).then_some(0))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! From the ticks of a trace's clock to the timeline's time.
+//! The conversion from the ticks of a trace's clock to the timeline's time.
 
 use super::options::TscToNs;
 use super::shift::TimeShift;
@@ -10,13 +10,13 @@ use crate::inputs::ctf::{GuestClock, Offset};
 use crate::inputs::input::Time;
 use std::sync::Arc;
 
-/// Times of a trace.
+/// What converts the times of a trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
     pub scale: Scale,
-    /// Map to the clock of the host, whose scale it is then.
+    /// Map from a guest's clock to the clock of its host. If there is one, `scale` is the host's.
     pub shift: Option<Arc<TimeShift>>,
-    /// Added to each time.
+    /// Time that is added to each time.
     pub offset: Option<Offset>,
     /// Bound on the error of all times against the timeline's host, in nanoseconds.
     pub bound: Option<u64>,
@@ -24,27 +24,27 @@ pub(crate) struct Times {
     pub own_bound: u64,
 }
 
-/// From ticks to nanoseconds.
+/// What converts ticks to nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) enum Scale {
     /// Ticks of a counter whose Unix time is known.
     Counter(HostCounter),
-    /// Nanoseconds that are derived from such a counter, by two readings of both.
+    /// Nanoseconds that are derived from such a counter, with two readings of both.
     Derived(HostCounter, [(u64, u64); 2]),
-    /// Ticks of a guest's clock, which its reference points relate to the host's; or nanoseconds that are derived from that
-    /// clock, by two readings of both.
+    /// Ticks of a guest's clock, which reference points relate to the host's clock; or nanoseconds that are
+    /// derived from the guest's clock, with two readings of both.
     Guest(Box<GuestClock>, Option<[(u64, u64); 2]>),
     /// Ticks of the TSC, and nanoseconds to add.
     Tsc(TscToNs, i64),
-    /// Nanoseconds, and those to add.
+    /// Nanoseconds, and the number of nanoseconds to add.
     Nanoseconds(i64),
     /// Ticks of unknown length.
     Ticks,
 }
 
 impl Times {
-    /// Returns the time of an event of a CPU, and the bound on its error in nanoseconds. `hints` are where the last
-    /// lookups found theirs.
+    /// Returns the time of an event of a CPU, and the bound on its error in nanoseconds. `hints` are where
+    /// the last lookups found their times.
     pub fn at(&self, hints: &mut (usize, usize), cpu: u32, raw: u64) -> (Time, Option<u64>) {
         let ticks = match &self.shift {
             Some(shift) => shift.host(cpu, raw),
@@ -54,7 +54,7 @@ impl Times {
         let (time, bound) = match &self.scale {
             Scale::Counter(counter) => (counter.unix(ticks), bound),
             Scale::Derived(counter, readings) => {
-                // As times, so that a tick's length rounds nothing.
+                // Both readings are converted to times first, so that a tick's length rounds nothing.
                 let [(from, begin), (to, end)] =
                     readings.map(|(ns, ticks)| (ns, counter.unix(ticks)));
                 let since = (ticks - Time::from(from)).saturating_mul(end - begin);
@@ -63,12 +63,12 @@ impl Times {
             }
             Scale::Guest(clock, readings) => {
                 let (time, units) = clock.at(hints, readings.map_or(raw, |r| ticks_of(r, raw)));
-                // The error also has the part of a nanosecond that is not shown.
+                // The error includes the part of a nanosecond that is not shown.
                 let own = self.own_bound.saturating_add(1);
                 let bound = units.map(|units| units.div_ceil(FRACTION as u64).saturating_add(own));
                 (time, bound)
             }
-            // 65 bits, 32 and 8: within 128.
+            // The product of 65, 32 and 8 bits fits in 128 bits.
             Scale::Tsc(tsc, added) => {
                 let time = (ticks * Time::from(tsc.mult) * Time::from(FRACTION)) >> tsc.shift;
                 (time + Time::from(*added) * Time::from(FRACTION), bound)
@@ -76,12 +76,12 @@ impl Times {
             Scale::Nanoseconds(added) => {
                 ((ticks + Time::from(*added)) * Time::from(FRACTION), bound)
             }
-            // In the places of nanoseconds, so that the events of the trace are in order.
+            // Ticks take the place of nanoseconds, so that the events of the trace are in order.
             Scale::Ticks => (ticks * Time::from(FRACTION), bound),
         };
         match self.offset {
             None => (time, bound),
-            // Nobody knows how many ticks it has.
+            // Nobody knows how many ticks the offset has.
             Some(_) if matches!(self.scale, Scale::Ticks) => (time, bound),
             Some(Offset { ns, bound_ns, .. }) => {
                 let own = bound.unwrap_or(self.own_bound);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn nanoseconds_of_a_derived_clock_keep_their_distances_between_ticks() {
-        // 16 ns a tick.
+        // A tick has 16 ns.
         let counter = HostCounter::new(Some(7), 1_000, 5_000, 62_500_000);
         let readings = [(800, 1_000), (800 + 16 * 62_500, 1_000 + 62_500)];
         let scale = Scale::Derived(counter, readings);

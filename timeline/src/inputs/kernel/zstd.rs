@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Decompression, up to a length that is known before.
+//! Decompression up to a length that is known in advance.
 //!
 //! trace-cmd leaves out the first four bytes of each frame of zstd, which are always the
 //! same.
@@ -8,10 +8,10 @@
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use std::io::Read;
 
-/// First bytes of a frame. No frame without them can begin so, because one of their bits is
-/// reserved in the byte that would follow.
+/// First bytes of a frame. A frame without them cannot begin like this, because the byte that would follow
+/// has a reserved bit.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Largest window of a frame: that of level 19 of zstd.
+/// Maximum window of a frame in bytes: the window of level 19 of zstd.
 const MAX_WINDOW: u64 = 8 << 20;
 
 /// Decompresses a frame to `len` bytes in `out`, which reuses its memory.
@@ -25,13 +25,13 @@ pub(crate) fn decompress(
     out: &mut Vec<u8>,
 ) -> Result<(), String> {
     let magic: &[u8] = if bytes.starts_with(&MAGIC) { &[] } else { &MAGIC };
-    // A frame has no use for more than its content.
+    // A frame has no use for a window that is larger than its content.
     let most_window = (len as u64).next_power_of_two().clamp(128 << 10, MAX_WINDOW);
     decoder.set_max_window_size(most_window);
     out.clear();
     let mut frame = StreamingDecoder::new_with_decoder(magic.chain(bytes), decoder)
         .map_err(|e| e.to_string())?;
-    // A byte more, to find a frame that is longer.
+    // One byte more is read, to find a frame that is longer.
     frame.by_ref().take(len as u64 + 1).read_to_end(out).map_err(|e| e.to_string())?;
     match out.len() {
         n if n == len => Ok(()),
