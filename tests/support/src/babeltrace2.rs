@@ -19,7 +19,8 @@ pub struct Read {
     ok: bool,
 }
 
-/// Returns a command that reads a trace. It opens all files at once, so it has as many as it may.
+/// Returns a command that reads a trace. babeltrace2 opens all files at once, so the command raises the limit
+/// of open files.
 fn command(ctf: &Path) -> Option<Command> {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -Sn $(ulimit -Hn); exec \"$0\" \"$1\""]);
@@ -52,7 +53,7 @@ pub fn read_clean(ctf: &Path) -> Option<Vec<String>> {
 #[track_caller]
 pub fn count(ctf: &Path) -> Option<u64> {
     let mut command = command(ctf)?;
-    // A file, because a pipe would not be read meanwhile.
+    // stderr goes to a file, because nobody would read a pipe meanwhile.
     let complaints = ctf.with_extension("complaints");
     let stderr = fs::File::create(&complaints).expect("a file beside the trace");
     let mut reader =
@@ -68,14 +69,15 @@ pub fn count(ctf: &Path) -> Option<u64> {
 }
 
 impl Read {
-    /// Asserts that it read the whole trace without complaints. Returns the number of events.
+    /// Asserts that babeltrace2 read the whole trace without complaints. Returns the number of events.
     #[track_caller]
     pub fn clean(&self) -> u64 {
         assert!(self.ok && self.stderr.is_empty(), "babeltrace2: {}", self.stderr);
         self.events.len() as u64
     }
 
-    /// Asserts that it read the whole trace with no complaints except losses. Returns the number of events.
+    /// Asserts that babeltrace2 read the whole trace with no complaints except losses. Returns the number of
+    /// events.
     #[track_caller]
     pub fn complete(&self) -> u64 {
         assert!(self.ok, "babeltrace2: {}", self.stderr);

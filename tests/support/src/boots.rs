@@ -98,7 +98,7 @@ impl Vm {
     }
 }
 
-/// An address of the guest's kernel, and of a program.
+/// Address of the guest's kernel.
 pub const KERNEL: u64 = 0xffff_ffff_8100_0000;
 
 /// Makes a boot from the firmware to user space.
@@ -113,7 +113,7 @@ pub fn booted() -> Made {
         vm.write(21_000 + 100 * n, 0, (0, 0x70), 40, KERNEL);
     }
     vm.0.at(30_000).switch(1, ASLEEP, VCPU[1]);
-    // A second CPU begins below 1 MiB, which is neither firmware nor user space.
+    // A second CPU begins below 1 MiB, where neither firmware nor user space is.
     vm.enter(30_500, 1, 1, 0x9_a000);
     vm.exit(31_000, 1, 0x60, KERNEL).enter(31_050, 1, 1, KERNEL);
     vm.exit(40_000, 0, 0x60, 0x40_1000).enter(40_100, 0, 0, 0x40_1000);

@@ -1,9 +1,10 @@
 //! Reports of tests about capabilities of this machine that they used or missed.
 //!
-//! A test that cannot run on this machine returns early and passes, so it has to report that: [`missing`] prints a line
-//! on the real stderr (the test harness would hide `eprintln!` of a passing test). A test that used a special capability
-//! reports that, too: [`used`]. `cargo xtask test` reads both from the file that `HYPERTRACE_CAPABILITIES` names, and
-//! compares them with its probes of the machine.
+//! A test that cannot run on this machine returns early and passes, so it has to report the missing
+//! capability by [`missing`], which prints a line on the real stderr (the test harness would hide `eprintln!`
+//! of a passing test). A test that used a special capability reports its use by [`used`]. `cargo xtask test`
+//! reads these reports from the file that `HYPERTRACE_CAPABILITIES` names, and compares them with its probes
+//! of the machine.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -13,8 +14,9 @@ use std::path::PathBuf;
 /// Environment variable with the path of the file for reports; unset outside of `cargo xtask test`.
 pub const FILE: &str = "HYPERTRACE_CAPABILITIES";
 
-/// Environment variable with the capabilities that `cargo xtask test` has not found, a line `NAME<TAB>WHY` each. PATH may
-/// have a program of that name nevertheless, which does not do what tests need.
+/// Environment variable with the capabilities that `cargo xtask test` has not found, each as a line
+/// `NAME<TAB>WHY`. PATH may nevertheless have a program with a capability's name, which does not do what
+/// tests need.
 pub const ABSENT: &str = "HYPERTRACE_ABSENT";
 
 /// Reports that this test used the capability. Call it after the use, not before the attempt.
@@ -29,13 +31,13 @@ pub fn missing(name: &str, why: impl Display) {
     note("missing", name, &why);
 }
 
-/// Begin of a line about what is missing.
+/// Beginning of a line about a missing capability.
 pub const MISSING: &str = "capability missing:";
 
 /// Writes a line to the real stderr.
 pub fn say(line: &str) {
-    // Not eprintln!, which the test harness captures. One write, because the harness prints meanwhile. A closed
-    // stderr must not fail a test.
+    // The line does not go through eprintln!, which the test harness captures. It is a single write, because
+    // the harness prints meanwhile. A closed stderr must not fail a test.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
@@ -75,8 +77,8 @@ pub fn search_path() -> OsString {
     path
 }
 
-/// Appends a tab-separated line: `used NAME TEST` or `missing NAME WHY`. One write in append mode, so
-/// that tests in parallel threads and processes do not mix their lines.
+/// Appends a tab-separated line: `used NAME TEST` or `missing NAME WHY`. The line is a single write in append
+/// mode, so that tests in parallel threads and processes do not mix their lines.
 fn note(kind: &str, name: &str, text: &str) {
     let Some(file) = std::env::var_os(FILE) else {
         return;

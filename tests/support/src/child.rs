@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests that run again, alone in a process of their own.
+//! Tests that run again, alone in their own process.
 
 use crate::capability;
 use std::process::Command;
@@ -21,7 +21,7 @@ pub fn test_of<F>(_: &F) -> &'static str {
     path.trim_end_matches("::here").split_once("::").unwrap().1
 }
 
-/// Runs the calling test in a process of its own, if it is not yet in one. `body` is a closure in the test.
+/// Runs the calling test in its own process, unless this process is that. `body` is a closure in the test.
 #[track_caller]
 pub fn in_own_process<F: FnOnce()>(body: F) {
     const ALONE: &str = "HYPERTRACE_TEST_ALONE";
@@ -31,7 +31,7 @@ pub fn in_own_process<F: FnOnce()>(body: F) {
     let ran = alone(test_of(&body)).env(ALONE, "1").output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{}\n{out}{err}", ran.status);
-    // What this machine lacks, for all to see, and the test's measurements.
+    // The output says what this machine lacks, and has the test's measurements.
     err.lines().filter(|line| line.starts_with(capability::MISSING)).for_each(capability::say);
     print!("{err}");
 }
@@ -44,10 +44,10 @@ pub fn alone(name: &str) -> Command {
     command
 }
 
-/// Returns the name by which the harness knows the test `name`: itself, or `module::name`.
+/// Returns the name by which the harness knows the test `name`: `name`, or `module::name`.
 ///
 /// # Panics
-/// If this program has no such test, or several in different modules.
+/// If this program has no such test, or has several of them in different modules.
 #[track_caller]
 pub fn full_name(name: &str) -> String {
     static TESTS: OnceLock<Vec<String>> = OnceLock::new();

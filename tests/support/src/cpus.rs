@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A machine made event by event: which thread each CPU has, what wakes threads, and the session of a program with
-//! some of them. The kernel.dat has two buffers: the events of the program's threads, and the scheduling of all threads.
+//! A machine made event by event: the thread that each CPU runs, what wakes threads, and the session of a
+//! program with some of these threads. The kernel.dat has two buffers: one with the events of the program's
+//! threads, and one with the scheduling of all threads.
 
 use super::made::{BOOT, Made, Packet};
 use super::trace_dat::{
@@ -13,20 +14,20 @@ use super::trace_dat::{
 };
 use super::vcpu::HOST_BASE;
 
-/// Flag of an event in a hard interrupt, and in a softirq.
+/// Flags of an event in a hard interrupt, and in a softirq.
 pub const HARD: u32 = 8;
 pub const SOFT: u32 = 16;
-/// States of a thread that is switched out: it could run on, it waits, it has ended.
+/// States of a thread that is switched out: the thread could run on, waits, or has ended.
 pub const READY: i64 = 0x100;
 pub const ASLEEP: i64 = 1;
 pub const ENDED: i64 = 0x20;
-/// Time from a waking to the wake-up.
+/// Nanoseconds from a waking to the wake-up.
 pub const WAY: u64 = 5;
 
-/// A thread: its number and name.
+/// Number and name of a thread.
 pub type Task = (u32, &'static str);
 
-/// An event of a CPU: time, id and flags, thread, payload.
+/// Time, id and flags, thread, and payload of an event of a CPU.
 pub type Event = (u64, u32, u32, Vec<u8>);
 
 /// The machine, at a time.
@@ -35,15 +36,15 @@ pub struct Cpus {
     pub now: u64,
     /// The program's threads.
     pub own: Vec<Task>,
-    /// The thread that each CPU has.
+    /// Thread that each CPU runs.
     pub running: Vec<Task>,
     /// The first buffer, by CPU.
     pub asked: Vec<Vec<Event>>,
     /// The second buffer, by CPU.
     pub all: Vec<Vec<Event>>,
-    /// How much later the same event is in the second buffer.
+    /// Ticks by which an event is later in the second buffer than in the first.
     pub late: i64,
-    /// Begins and ends of regions: time, thread, number of the region's name, whether it begins.
+    /// Begins and ends of regions: time, thread, number of the region's name, and whether the region begins.
     pub regions: Vec<(u64, u32, u32, bool)>,
     /// Whether regions may end on another thread.
     pub of_any: bool,
@@ -74,13 +75,13 @@ impl Cpus {
         self.own.iter().any(|(own, _)| *own == tid)
     }
 
-    /// Adds an event to the second buffer, in the thread that the CPU has.
+    /// Adds an event to the second buffer, in the thread that the CPU runs.
     pub fn event(&mut self, cpu: usize, id: u16, flags: u32, payload: Vec<u8>) {
         let time = HOST_BASE + self.now.saturating_add_signed(self.late);
         self.all[cpu].push((time, u32::from(id) | flags << 16, self.running[cpu].0, payload));
     }
 
-    /// Gives a CPU to a thread; the one before is in a state.
+    /// Gives a CPU to a thread. The thread before is in this state.
     pub fn switch(&mut self, cpu: usize, state: i64, to: Task) -> &mut Cpus {
         let from = self.running[cpu];
         let payload = switch(from, if from.0 == 0 { 0 } else { state }, to);
@@ -132,7 +133,7 @@ impl Cpus {
         self
     }
 
-    /// Lets the thread of a CPU start another one, of its process or of a new one.
+    /// Lets the thread of a CPU start another thread, in its process or in a new process.
     pub fn start(&mut self, cpu: usize, is_of_process: bool, new: Task) -> &mut Cpus {
         let flags = if is_of_process { 0x3d_0f00 } else { 0x120_0000 };
         self.event(cpu, TASK_NEWTASK_ID, 0, newtask(new.0, new.1, flags));
@@ -146,7 +147,8 @@ impl Cpus {
         self
     }
 
-    /// Ends the thread of a CPU, without the switch to another one. A killed thread takes SIGKILL before it ends.
+    /// Ends the thread of a CPU, without the switch to another thread. A killed thread takes SIGKILL before
+    /// it ends.
     pub fn exit(&mut self, cpu: usize, is_killed: bool) -> &mut Cpus {
         if is_killed {
             self.event(cpu, SIGNAL_DELIVER_ID, 0, delivered(9));
@@ -185,7 +187,7 @@ impl Cpus {
         self.trace_without(|_, _, _| None)
     }
 
-    /// Makes the same without the events that are lost, by their buffer, CPU and number.
+    /// Makes the kernel.dat without the lost events, which `is_lost` selects by buffer, CPU and number.
     pub fn trace_without(
         &self,
         mut is_lost: impl FnMut(bool, usize, usize) -> Option<Counted>,

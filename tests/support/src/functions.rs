@@ -11,7 +11,7 @@ use hypertrace_functions::write::{Directory, Records};
 pub const KERNEL: u64 = 0xffff_ffff_8100_0000;
 pub const PROGRAM: u64 = 0x40_1000;
 
-/// Returns where the trace's time 0 is.
+/// Returns the place of the trace's time 0 on the host's clocks.
 pub fn anchor() -> Anchor {
     Anchor {
         boot_id: Some("01234567-89ab-cdef-0123-456789abcdef".into()),
@@ -27,7 +27,7 @@ fn symbols(folder: &Path, text: &str) -> Symbols {
     Symbols::read(&Source { path, offset: 0 }).unwrap()
 }
 
-/// Writes the records: time, `+` for an entry or `-`, depth, address.
+/// Appends records, each given by its time, `+` for an entry or `-` for an exit, depth and address.
 pub fn append(path: &Path, records: &[(u64, char, u16, u64)]) {
     let mut writer = Records::append(path).unwrap();
     for &(time, sign, depth, address) in records {
@@ -37,12 +37,13 @@ pub fn append(path: &Path, records: &[(u64, char, u16, u64)]) {
     writer.finish().unwrap();
 }
 
-/// Returns the place of a trace's time 0 at this Unix time, in a boot that is not known, with a counter of 1 GHz.
+/// Returns the place of a trace's time 0 at this Unix time, in an unknown boot, with a counter of 1 GHz.
 pub fn anchor_at(unix_ns: i64) -> Anchor {
     Anchor { boot_id: None, counter: 0, frequency: 1_000_000_000, unix_ns }
 }
 
-/// Writes the trace of one task: time, `+` for an entry, `-` for an exit, `!` for losses, address.
+/// Writes the trace of one task. Each record is a time, `+` for an entry, `-` for an exit or `!` for losses,
+/// and an address.
 pub fn write_task(path: &Path, anchor: &Anchor, records: &[(u64, char, u64)]) {
     let mut directory = Directory::create(path, "guest", "qemu").unwrap();
     directory.write_anchor(anchor).unwrap();

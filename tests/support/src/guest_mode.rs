@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest with two vCPUs, its kernel and the host's, event by event: when each vCPU's thread was in guest mode, and the
-//! events of the guest's kernel within.
+//! A guest with two vCPUs, its kernel and the host's, made event by event. The times at which each vCPU's
+//! thread was in guest mode are known, and the guest kernel's events within.
 
 use crate::machine::Random;
 use crate::made::{
@@ -13,15 +13,15 @@ use crate::trace_dat::{
     recorded_with_tscs, switch,
 };
 
-/// Ticks of the guest's TSC less those of the host's. Both have one each nanosecond.
+/// Ticks of the guest's TSC minus ticks of the host's TSC. Both have one tick each nanosecond.
 pub const OFFSET: i64 = -995_000;
 pub const MS: u64 = 1_000_000;
-/// Length of the recordings.
+/// Length of the recordings in nanoseconds.
 pub const END: u64 = 200 * MS;
 /// Threads of the two vCPUs.
 pub const TIDS: [u32; 2] = [100, 101];
 
-/// The event with pieces of the guest's recording.
+/// Id of the event with pieces of the guest's recording.
 const PIECES: u32 = 21;
 
 pub const KVM_ENTRY_ID: u16 = 104;
@@ -32,10 +32,11 @@ COMMON\tfield:unsigned int vcpu_id;\toffset:8;\tsize:4;\tsigned:0;
 print fmt: \"vcpu %u\", REC->vcpu_id
 ";
 
-/// An event of the host's kernel: time, id, thread, payload.
+/// Time, id, thread and payload of an event of the host's kernel.
 pub type Seen = (u64, u16, u32, Vec<u8>);
 
-/// A vCPU's events: of its thread in the host's kernel, and host times of those of the guest's kernel.
+/// A vCPU's events: the events of its thread in the host's kernel, and the host times of the guest kernel's
+/// events.
 #[derive(Clone, Default)]
 pub struct Vcpu {
     pub host: Vec<Seen>,
@@ -50,7 +51,7 @@ impl Vcpu {
             now += random.in_range(50_000, 400_000) as u64;
             vcpu.host.push((now, KVM_ENTRY_ID, tid, vec![number as u8, 0, 0, 0]));
             let stay = random.in_range(50_000, 400_000) as u64;
-            // Also just after the entry and just before the exit.
+            // There are events just after the entry and just before the exit, too.
             vcpu.guest.extend([now + 1, now + stay / 2, now + stay - 1]);
             now += stay;
             vcpu.host.push((now, KVM_EXIT_ID, tid, vec![0; 20]));
@@ -67,21 +68,21 @@ impl Vcpu {
     }
 }
 
-/// What was recorded, before the files are made.
+/// Contents of the recordings, before the files are made.
 #[derive(Clone)]
 pub struct Recorded {
     pub vcpus: [Vcpu; 2],
-    /// Pages of the host's CPUs: events that are lost, by their numbers.
+    /// Lost events of each of the host's CPUs, by their numbers.
     pub lost: [Vec<(usize, Counted)>; 2],
     /// The recorder's list of TSCs, with options after it.
     pub words: String,
     /// Options of the host's recording.
     pub options: Vec<(u16, Vec<u8>)>,
-    /// Guest's CPUs: raw ticks of the events.
+    /// Raw ticks of the events of each of the guest's CPUs.
     pub guest: Vec<Vec<u64>>,
 }
 
-/// Returns KVM's word on a TSC of this offset.
+/// Returns what KVM says about a TSC of this offset.
 pub fn word(offset: i64) -> String {
     format!("31-9:{offset}:1:0:{MS}:{END}")
 }
@@ -98,8 +99,8 @@ pub fn raw(times: &[u64]) -> Vec<u64> {
 }
 
 impl Recorded {
-    /// Makes a session with the recordings of both kernels. The vCPUs have a point each 10 ms: the host handles each 2 ms
-    /// after the guest's reading, and the guest continues 2 ms later.
+    /// Makes a session with the recordings of both kernels. The vCPUs have a point each 10 ms. The host
+    /// handles a point 2 ms after the guest's reading, and the guest continues 2 ms later.
     pub fn made(&self) -> Made {
         let clocks = [
             clock(0, "host", 0, GHZ, 0, START_NS),

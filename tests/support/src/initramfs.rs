@@ -1,4 +1,4 @@
-//! The first file system of a Linux guest, with programs of this machine.
+//! First file system of a Linux guest, with programs of this machine.
 
 use std::collections::BTreeSet;
 use std::io::{Error, Result};
@@ -30,14 +30,14 @@ pub struct Initramfs {
 }
 
 impl Initramfs {
-    /// Adds a folder, unless it is there.
+    /// Adds a folder, unless the archive has it.
     pub fn folder(&mut self, name: &str) {
         if self.folders.insert(name.to_owned()) {
             self.entry(name, 0o040_755, &[]);
         }
     }
 
-    /// Adds a file, and the folders that it is in.
+    /// Adds a file, and the folders that contain it.
     pub fn file(&mut self, name: &str, contents: &[u8]) {
         for (slash, _) in name.match_indices('/') {
             self.folder(&name[..slash]);
@@ -55,7 +55,8 @@ impl Initramfs {
         self.entries += 1;
         let length = contents.len() as u32;
         let name_length = name.len() as u32 + 1;
-        // Number, mode, user, group, links, time, length, four numbers of devices, length of the name, sum.
+        // The numbers are: number, mode, user, group, links, time, length, four numbers of devices, length of
+        // the name, sum.
         let numbers = [self.entries, mode, 0, 0, 1, 0, length, 0, 0, 0, 0, name_length, 0];
         self.bytes.extend_from_slice(b"070701");
         for number in numbers {

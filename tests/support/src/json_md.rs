@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The members that docs/json.md has for each command, with their types, and those of the types of JSON.
+//! The members that docs/json.md lists for each command, with their types, and the members of the Rust types
+//! of JSON.
 
 use serde::de::value::{Error, StrDeserializer};
 use serde::de::{
@@ -13,13 +14,13 @@ use std::slice::Iter;
 
 /// Types of the members of a command, by their paths.
 pub type Schema = BTreeMap<String, BTreeSet<String>>;
-/// Those of each command.
+/// Schemas of the commands, by name.
 pub type Schemas = BTreeMap<String, Schema>;
 
-/// Names of types. A `?` behind one is `null` beside it.
+/// Names of types. A `?` behind a name also allows `null`.
 const TYPES: [&str; 7] = ["number", "integer", "string", "bool", "object", "array", "any"];
 
-/// Returns the columns of a line: two spaces stand between them.
+/// Returns the columns of a line, which two spaces separate.
 fn columns(line: &str) -> Vec<&str> {
     line.split("  ").map(str::trim).filter(|column| !column.is_empty()).collect()
 }
@@ -68,8 +69,8 @@ pub fn schemas() -> Schemas {
     schemas
 }
 
-/// Returns whether a path is one of the documentation: `*` is any name, and at the end also what is below it if that is
-/// of any type.
+/// Returns whether a path is a documented path: `*` is any name, and a documented path of the type `any`
+/// covers all paths below it.
 pub fn fits(known: &str, types: &BTreeSet<String>, path: &str) -> bool {
     let (mut known, mut path) = (known.split('.'), path.split('.'));
     loop {
@@ -104,8 +105,8 @@ impl Members {
         self.are_documented_in(command, &[""]);
     }
 
-    /// Asserts that the documentation of a command has all these members, and that each documented member whose path begins
-    /// with one of `begins` is one of them.
+    /// Asserts that the documentation of a command has all these members, and that each documented member
+    /// whose path begins with one of `begins` is among these members.
     #[track_caller]
     pub fn are_documented_in(&self, command: &str, begins: &[&str]) {
         let documented = &schemas()[command];
@@ -127,7 +128,7 @@ impl Members {
     }
 }
 
-/// A member whose type asks to be read: that says what it is.
+/// A member whose type asks to be read, and so says which type it is.
 struct Member<'k> {
     path: String,
     known: &'k mut Schema,
@@ -214,7 +215,7 @@ impl Deserializer<'static> for Member<'_> {
     }
 }
 
-/// The members of an object, or those of an array.
+/// The members of an object or of an array.
 struct Visited<'k> {
     names: Iter<'static, &'static str>,
     of: Member<'k>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events and losses of a recording that a test keeps: those of the reader are valid for one call.
+//! Events and losses of a recording that a test keeps. The reader's own are valid for one call only.
 
 use hypertrace_timeline::{
     EntryRef, Error, EventKind, EventRef, Lost, Needs, Recording, Reference, Thread, ValueRef,
@@ -74,7 +74,7 @@ impl From<ValueRef<'_>> for Value {
             ValueRef::Bool(v) => Value::Bool(v),
             ValueRef::Hex(v) => Value::Hex(v),
             ValueRef::Str(v) => Value::Str(v.into()),
-            // Numbers of at most 8 bytes fit either.
+            // Numbers of at most 8 bytes fit both types.
             ValueRef::Array(array) if array.is_signed() => {
                 Value::SignedWords(array.iter().map(|n| n as i64).collect())
             }
@@ -90,7 +90,7 @@ impl From<&EntryRef<'_>> for Entry {
             EntryRef::Event(event) => Entry::Event(event.into()),
             EntryRef::Lost(lost) => {
                 let mut lost = lost.clone();
-                // Another reading of the same recording may number its sources in another way.
+                // Two readings of the same recording may number the sources in different ways.
                 Arc::make_mut(&mut lost.source).number = 0;
                 Entry::Lost(lost)
             }
@@ -98,8 +98,8 @@ impl From<&EntryRef<'_>> for Entry {
     }
 }
 
-/// Returns all entries, and the reader's warnings. What is read ahead of the consumer on another CPU has to be what is read on one
-/// CPU.
+/// Returns all entries, and the reader's warnings. Asserts that reading ahead on another CPU gives the same
+/// as reading on one CPU.
 pub fn entries(recording: &Recording, needs: &Needs) -> Result<(Vec<Entry>, Vec<Warning>), Error> {
     let read = || {
         let mut all = Vec::new();
@@ -130,7 +130,7 @@ pub fn events(recording: &Recording) -> Result<Vec<Event>, Error> {
     each_event(recording, |event| all.push(event.into())).map(|_| all)
 }
 
-/// Hands over all events.
+/// Passes all events to `each`.
 pub fn each_event(
     recording: &Recording,
     mut each: impl FnMut(&EventRef<'_>),

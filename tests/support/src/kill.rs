@@ -7,14 +7,14 @@ use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
-/// Runs that may end before they are killed, for each kill.
+/// Maximum number of runs, for each kill, that end before they are killed.
 const MAX_TRIES: u64 = 20;
 
 /// Kills `usual` runs of a program, unless the environment says how many, and checks what each one leaves.
 ///
-/// `start` has the number of the kill, and returns when the run can be killed. It is at a moment within
-/// `span` after that, a different one for each run. `kill` returns whether it was in time: if the run has
-/// ended by itself, another one takes its place.
+/// `start` gets the number of the kill, and returns when the run can be killed. The kill comes at a moment
+/// within `span` after that, a different moment for each run. `kill` returns whether it came in time: if a
+/// run has ended by itself, another run takes its place.
 #[track_caller]
 pub fn sweep<R>(
     usual: u64,
@@ -28,7 +28,7 @@ pub fn sweep<R>(
     let (mut killed, mut tries) = (0, 0);
     while killed < kills {
         assert!(tries < MAX_TRIES * kills, "{killed} of {tries} were killed before they ended");
-        // Multiples of the golden ratio fill the span evenly, whatever their number is.
+        // Multiples of the golden ratio fill the span evenly, however many there are.
         let moment = span.mul_f64((tries as f64 * 0.618_033_988_749_895).fract());
         tries += 1;
         let mut run = start(killed);
@@ -41,7 +41,7 @@ pub fn sweep<R>(
     }
 }
 
-/// Kills a process. Returns whether it had not ended before.
+/// Kills a process. Returns false if the process had ended before.
 pub fn kill(process: &mut Child) -> bool {
     process.kill().unwrap();
     process.wait().unwrap().signal() == Some(9)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the tests of several crates share.
+//! Code that the tests of several crates share.
 //!
-//! It depends on few crates, so that a crate's tests are built without waiting for others.
-// The modules say what they are for, and are no interface of a library.
+//! This crate depends on few crates, so that the build of a crate's tests waits for few others.
+// The modules' comments say what the modules are for, and the modules are no interface of a library.
 #![allow(missing_docs, clippy::new_without_default, clippy::should_implement_trait)]
 
 pub mod babeltrace2;

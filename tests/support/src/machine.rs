@@ -38,9 +38,9 @@ pub enum Kind {
     Step,
     /// The rate oscillates by 200 ppm.
     Wobble,
-    /// Runs at 2.1 GHz, declared as 2.6.
+    /// The clock runs at 2.1 GHz, and is declared as 2.6 GHz.
     Scaled,
-    /// Another offset, and rate, for each vCPU.
+    /// Each vCPU has another offset and rate.
     PerVcpu,
     /// A jump by about 20 us, ahead or back.
     SmallJump,
@@ -48,13 +48,13 @@ pub enum Kind {
     LargeJump,
     /// Pauses of up to 100 ms in which there are events but no points.
     Pauses,
-    /// The same, with a jump at the begin of one that is too small to be found.
+    /// Such pauses, with a jump at the beginning of one pause that is too small to be found.
     JumpInPause,
     /// The guest is stopped again and again, for a moment.
     Stops,
-    /// Events up to ten minutes after the last point, at the limit of the rate.
+    /// Events come up to ten minutes after the last point, at the limit of the rate.
     Late,
-    /// All vCPUs but the first one agree on false readings, also when that one has few points.
+    /// All vCPUs but the first agree on false readings, even when the first vCPU has few points.
     FalseReadings,
 }
 
@@ -78,17 +78,17 @@ pub const KINDS: [Kind; 13] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     None,
-    /// A store and the way back for each point.
+    /// Each point has a store and the way back.
     All,
-    /// One of six is missing, and nothing says so.
+    /// One event of six is missing, and nothing says so.
     Missing,
-    /// All are earlier or later by more than an exit takes.
+    /// All events are earlier or later by more than an exit takes.
     Moved,
-    /// Each has any time within 50 us.
+    /// Each event has any time within 50 us.
     Random,
 }
 
-/// Ticks are counted in 2^-32 here.
+/// Number of fraction bits of ticks here.
 pub const PART: u32 = 32;
 
 /// Length of a piece of constant rate, ns.
@@ -97,15 +97,15 @@ pub const STEP: i64 = 50_000;
 /// A guest's counter: pieces of constant rate.
 #[derive(Clone, Debug)]
 pub struct Counter {
-    /// From when (ns), ticks then, and ticks a nanosecond, both in 2^-32.
+    /// Start in ns, ticks at the start, and ticks per nanosecond, both in units of 2^-32.
     pieces: Vec<(i64, i128, i128)>,
-    /// Times in which the guest is stopped, together with its counter.
+    /// Times during which the guest and its counter are stopped.
     stops: Vec<(i64, i64)>,
 }
 
 impl Counter {
-    /// Makes the counter of a rate in parts per billion, for `until` nanoseconds. Jumps are in order:
-    /// from when, and by how much the guest is late from then on.
+    /// Makes the counter of a rate in parts per billion, for `until` nanoseconds. Jumps are in order: each
+    /// has a time, and the nanoseconds by which the guest is late from that time on.
     fn new(
         hz: i64,
         start: i128,
@@ -120,25 +120,27 @@ impl Counter {
             let rate = ((i128::from(hz) << PART) * i128::from(1_000_000_000 + ppb))
                 / 1_000_000_000_000_000_000;
             if let Some((_, by)) = left.next_if(|(at, _)| *at < from) {
-                // Stopped: the ticks of that time are missing. Ahead: they are more.
+                // If the guest was stopped, the ticks of that time are missing. If the counter jumped ahead,
+                // there are more ticks.
                 ticks -= rate * i128::from(*by);
             }
             pieces.push((from, ticks, rate));
             ticks += rate * i128::from(STEP);
         }
-        // Where a jump is within a piece, the piece before it ends there.
+        // A stop lasts to the end of the piece with the jump.
         let stops = jumps.iter().filter(|(_, by)| *by > 0);
         Counter { pieces, stops: stops.map(|(at, by)| (*at, at + by + STEP)).collect() }
     }
 
-    /// Returns the next time at which the counter can be read: now, if it is not stopped.
+    /// Returns the next time at which the counter can be read: `now`, if the counter is not stopped.
     fn readable(&self, now: i64) -> i64 {
         let stop = self.stops.iter().find(|(from, to)| (*from..=*to).contains(&now));
         stop.map_or(now, |(_, to)| to + 1)
     }
 
-    /// Returns the counter as a hypervisor computes it, in the first piece or in the last one: both are the
-    /// same for a clock of one rate that does not jump. The host's has one tick a nanosecond, from 0 on.
+    /// Returns the counter as a hypervisor computes it, in the first piece or in the last piece. Both are the
+    /// same for a clock of one rate that does not jump. The host's counter has one tick per nanosecond, from
+    /// 0 on.
     pub fn tsc(&self, at_end: bool) -> GuestTsc {
         let piece = if at_end { self.pieces.last() } else { self.pieces.first() };
         let (from, ticks, rate) = *piece.unwrap();
@@ -146,7 +148,8 @@ impl Counter {
         GuestTsc { offset: offset as i64, multiplier: rate as u64, shift: PART }
     }
 
-    /// Returns all TSCs that the hypervisor computes, each with the times (ns) from and until which it does.
+    /// Returns all TSCs that the hypervisor computes, each with the times in ns from and until which it
+    /// computes the TSC.
     pub fn tscs(&self) -> Vec<(i64, i64, GuestTsc)> {
         let mut all: Vec<(i64, i64, GuestTsc)> = Vec::new();
         let ends = self.pieces.iter().skip(1).map(|piece| piece.0).chain([i64::MAX]);
@@ -181,7 +184,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Returns the claim for a true reading. It never goes backwards.
+    /// Returns the claim for a true reading. Claims never go backwards.
     fn of(self, ticks: u64, start: u64) -> u64 {
         let passed = ticks - start;
         match self {
@@ -202,10 +205,10 @@ impl Claim {
 pub struct Vcpu {
     pub claim: Claim,
     pub counter: Counter,
-    /// Constraints: guest ticks and host ns.
+    /// Constraints of guest ticks and host ns.
     pub not_after: Vec<(u64, i64)>,
     pub not_before: Vec<(u64, i64)>,
-    /// True time of each event, by its number; and its ticks.
+    /// True time and ticks of each event, by its number.
     pub events: Vec<(i64, u64)>,
 }
 
@@ -217,7 +220,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Declares the guest's rate as one that is only assumed.
+    /// Declares that the guest's rate is only assumed, and is this frequency.
     pub fn assume(&self, frequency: u64) {
         let path = self.made.path().join("session.json");
         let json = std::fs::read_to_string(&path).unwrap();
@@ -230,7 +233,7 @@ impl Machine {
         std::fs::write(path, json).unwrap();
     }
 
-    /// Adds the VMM's word on TSCs: the client, or `None` for all others.
+    /// Adds what the VMM says about the TSC of a client, or with `None` about the TSCs of all other clients.
     pub fn tell(&self, said: &[(Option<u32>, GuestTsc)]) {
         let said = said.iter().map(|(client, tsc)| {
             let GuestTsc { offset, multiplier, shift } = tsc;
@@ -243,7 +246,7 @@ impl Machine {
     }
 }
 
-/// Waiting time with a floor, mostly little more, seldom much more.
+/// Returns a waiting time that is at least `floor`, mostly a little more, and seldom much more.
 fn delay(random: &mut Random, floor: i64) -> i64 {
     let usual = random.in_range(0, 1 + floor / 2);
     let rare = if random.one_in(40) { random.in_range(0, 300_000) } else { 0 };
@@ -257,7 +260,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
     let mut trace = TraceDat::new("x86-tsc").option((id, version));
     let mut random = Random(seed);
     let r = &mut random;
-    // As recorded there is a point every 0.1 ms or so. A rate that must be measured takes longer.
+    // As in recordings, there is a point every 0.1 ms or so. The measurement of a rate takes longer.
     let points = r.in_range(60, 160) * if kind == Kind::Scaled { 4 } else { 1 };
     let pause = r.in_range(100_000, 500_000);
     let (out, back) = (r.in_range(500, 20_000), r.in_range(500, 20_000));
@@ -287,7 +290,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
         _ => 0,
     };
     let sign = if r.one_in(2) { 1 } else { -1 };
-    // Pieces begin at multiples of their length; a jump is at the first one after this.
+    // Pieces begin at multiples of their length, and a jump is at the start of a piece.
     let on_piece = |at: i64| at / STEP * STEP;
     let mut jumps: Vec<(i64, i64)> = match kind {
         Kind::SmallJump | Kind::LargeJump => {
@@ -299,7 +302,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
         }
         _ => Vec::new(),
     };
-    // A pause begins this long after the start and after the end of the one before it.
+    // A pause begins this long after the start, and after the end of the pause before.
     let has_pauses = matches!(kind, Kind::Pauses | Kind::JumpInPause);
     let (every, long) = (until / 4, r.in_range(10_000_000, 100_000_000));
     if kind == Kind::JumpInPause {
@@ -313,7 +316,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
     let json = json(&format!("[{host},{guest}]"), EVENTS, "[]");
     let mut made = Made::with_json(&with_boot(&json, Some(BOOT)));
     let mut vcpus = Vec::new();
-    // A period is between two points, or longer.
+    // A period lasts from one point to the next, or longer.
     let claim = match r.in_range(0, 5) {
         0..3 => Claim::Stops((hz as u64 / 1_000_000).max(1) * r.in_range(100, 3_000) as u64),
         3 => Claim::Rate(r.in_range(-900, 900)),
@@ -338,7 +341,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
             not_before: Vec::new(),
             events: Vec::new(),
         };
-        // Of the vCPU with true readings, in one of four sessions.
+        // In one of four sessions, the vCPU with true readings has few points.
         let has_few = kind == Kind::FalseReadings && number == 0 && seed.is_multiple_of(4);
         let mut points_left = if has_few { r.in_range(1, 6) } else { i64::MAX };
         let tid = 100 + number;
@@ -362,7 +365,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
         };
         let mut now = r.in_range(1_000, 100_000);
         let mut owed = None;
-        // Reads the counter, in order and never while it is stopped.
+        // Reads the counter, in order and never while the counter is stopped.
         let read = |vcpu: &mut Vcpu, now: &mut i64| {
             *now += 2;
             *now = vcpu.counter.readable(*now);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sessions made byte by byte, without the project's writer. They decide what a reader
-//! must accept, and what it must refuse.
+//! Sessions made byte by byte, without the project's writer. They decide what a reader must accept, and what
+//! a reader must refuse.
 
 use crate::trace_dat::TraceDat;
 use std::path::{Path, PathBuf};
@@ -28,10 +28,10 @@ pub const EVENTS: &str = r#"[
     {"id":20,"schema":"all(a:u8,b:i8,c:f64,d:bool,e:x64,s:str,w:[u64])","reference_point":false}
 ]"#;
 
-/// The event that has a piece of a guest's recording.
+/// Schema of the event that has a piece of a guest's recording.
 pub const PIECE: &str = "guest_kernel(recording:u64,file:str,at:u64,len:u32,data:[u64])";
 
-/// Adds the event [`PIECE`] of this id to others.
+/// Adds the event [`PIECE`] with this id to other events.
 pub fn with_pieces(events: &str, id: u32) -> String {
     let piece = format!(r#",{{"id":{id},"schema":"{PIECE}","reference_point":false}}]"#);
     events.trim_end().strip_suffix(']').unwrap().to_owned() + &piece
@@ -50,7 +50,7 @@ pub fn clocks() -> String {
     format!("[{host},{guest}]")
 }
 
-/// Returns the descriptions in one, for [`Made::with_json`].
+/// Returns all descriptions in a single text, for [`Made::with_json`].
 pub fn json(clocks: &str, events: &str, streams: &str) -> String {
     format!(
         r#"{{"format":"hypertrace-session","version":2,"uuid":"{UUID_TEXT}",
@@ -71,7 +71,7 @@ pub fn with_boot(json: &str, boot: Option<&str>) -> String {
     }
 }
 
-/// Takes the list `events` out of a JSON text. Returns the rest, and a line for each.
+/// Takes the list `events` out of a JSON text. Returns the rest, and a line for each event.
 fn split(json: &str) -> (String, String) {
     let key = "\"events\":[";
     let Some(begin) = json.find(key) else { return (json.to_owned(), String::new()) };
@@ -113,7 +113,7 @@ impl Made {
         Made::with_json(&json(&clocks(), EVENTS, "[]"))
     }
 
-    /// Makes the same session of a known boot.
+    /// Makes a session with the usual clocks and events, and with this boot.
     pub fn of_boot(boot: Option<&str>) -> Made {
         Made::with_json(&with_boot(&json(&clocks(), EVENTS, "[]"), boot))
     }
@@ -149,7 +149,7 @@ impl Made {
         self.dir.path().join("ctf").join(name)
     }
 
-    /// Adds the VMM's word on the guests' TSCs to session.json: JSON objects, separated by commas.
+    /// Adds what the VMM says about the guests' TSCs to session.json: JSON objects, separated by commas.
     pub fn tell(&self, tscs: &str) {
         let path = self.dir.path().join("session.json");
         let json = std::fs::read_to_string(&path).unwrap();
@@ -211,13 +211,13 @@ impl Packet {
         Packet::new(0, ring, 0)
     }
 
-    /// Makes the packet an empty one of this size, which is the distance to the file's end.
+    /// Makes the packet an empty packet of this size, which is the distance to the file's end.
     pub fn filler(mut self, size: u64) -> Packet {
         self.set64(48, size * 8);
         self
     }
 
-    /// Makes the packet begin where another one ended.
+    /// Makes the packet begin where another packet ended.
     pub fn after(mut self, last: &Packet) -> Packet {
         self.set64(24, last.get64(32));
         self.set64(32, last.get64(32));
@@ -261,7 +261,8 @@ impl Packet {
         self.flagged(ts, id, 0, &payload, pad)
     }
 
-    /// Adds a piece of a guest's recording, as an event [`PIECE`] of this id: a file's bytes from an offset on.
+    /// Adds a piece of a guest's recording, as an event [`PIECE`] with this id. A piece is a file's bytes
+    /// from an offset on.
     pub fn piece(self, (ts, id): (u64, u32), (file, at): (&str, u64), bytes: &[u8]) -> Packet {
         let words = |bytes: &[u8]| -> Vec<u64> {
             let word =
@@ -274,12 +275,12 @@ impl Packet {
         self.event(ts, id, &[&[7][..], &words(&name), &[at, len, count], &data].concat())
     }
 
-    /// Adds a recording of a guest's kernel that has ended, as such events from a time on.
+    /// Adds a finished recording of a guest's kernel, as events [`PIECE`] from a time on.
     pub fn recording(self, at: (u64, u32), kernel: &TraceDat) -> Packet {
         self.pieces(at, &pieces(kernel))
     }
 
-    /// Adds pieces of a guest's recording, as such events from a time on.
+    /// Adds pieces of a guest's recording, as events [`PIECE`] from a time on.
     pub fn pieces(self, (ts, id): (u64, u32), pieces: &[Piece]) -> Packet {
         (ts..).zip(pieces).fold(self, |packet, (now, (name, at, bytes))| {
             packet.piece((now, id), (name, *at), bytes)
@@ -329,11 +330,11 @@ impl Packet {
     }
 }
 
-/// A piece of a file of a guest's recording: the file's name, the offset in it, and the bytes.
+/// A piece of a file of a guest's recording: the file's name, the offset in the file, and the bytes.
 pub type Piece = (String, u64, Vec<u8>);
 
-/// Returns the pieces of a recording of a guest's kernel that has ended. An option 9 with the text `stolen_ms=N` is what the
-/// kernel counted.
+/// Returns the pieces of a finished recording of a guest's kernel. An option 9 with the text `stolen_ms=N`
+/// gives the kernel's count of stolen time.
 pub fn pieces(kernel: &TraceDat) -> Vec<Piece> {
     let counted = kernel.options.iter().find_map(|(id, text)| {
         let text = std::str::from_utf8(text).ok().filter(|_| *id == 9)?;
@@ -356,7 +357,7 @@ pub fn pieces(kernel: &TraceDat) -> Vec<Piece> {
     };
     let stats = Vec::from_iter(cpus.iter().zip(&kernel.cpus).map(stat)).join(",");
     let end = format!(r#"{{"stats":[{stats}],"names":""{}}}"#, stolen(counted.unwrap_or_default()));
-    // A page is sent without what follows its last event.
+    // A page is sent without the bytes after its last event.
     let used = |page: &[u8]| {
         let count = if is_stored(page) { 8 } else { 0 };
         page[..16 + (commit(page) & 0xf_ffff) as usize + count].to_vec()

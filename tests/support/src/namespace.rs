@@ -1,4 +1,4 @@
-//! Private mounts, in the mount namespace of a child process, which end with it.
+//! Private mounts, in the mount namespace of a child process. They end with the child.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::capability;
 
 const NAME: &str = "mount-namespace";
 
-/// Options of unshare(1) for a namespace: as root, or as another user where the kernel allows it.
+/// Options of unshare(1) for a namespace: as root, or as another user if the kernel allows this.
 const WAYS: [&[&str]; 2] = [&["--mount"], &["--mount", "--user", "--map-root-user"]];
 
 fn unshare(way: &[&str], script: &str) -> Command {
@@ -43,7 +43,7 @@ impl Mount {
     }
 
     fn try_new(way: &[&str], kind: &str, options: &str) -> Result<Mount, String> {
-        // The process lives until its stdin is closed, which also happens when a test is killed.
+        // The holder lives until its stdin is closed, which also happens when a test is killed.
         let script = r#"mount -t "$1" -o "$2" none /mnt && echo mounted && exec cat"#;
         let mut holder = unshare(way, script)
             .args([kind, options])
@@ -74,13 +74,13 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         drop(self.holder.stdin.take());
-        // Its stdin is closed, so it ends.
+        // The holder ends, because its stdin is closed.
         let _ = self.holder.wait();
     }
 }
 
-/// Returns `command` in a mount namespace, after the shell commands `mounts`. Returns `None`, with a
-/// report, if one of these fails: the command would change the machine's own files.
+/// Returns `command` in a mount namespace, after the shell commands `mounts`. Returns `None`, with a report,
+/// if one of these fails, because `command` would change the machine's own files.
 pub fn inside(mounts: &str, command: &Command) -> Option<Command> {
     let Some(way) = way_of(mounts) else {
         capability::missing(NAME, format!("cannot: {mounts}"));
@@ -92,7 +92,7 @@ pub fn inside(mounts: &str, command: &Command) -> Option<Command> {
     Some(behind)
 }
 
-/// Returns the way by which this user may do all of the shell commands `mounts`.
+/// Returns the way by which this user may run all of the shell commands `mounts`.
 fn way_of(mounts: &str) -> Option<&'static [&'static str]> {
     WAYS.into_iter().find(|way| {
         let tried = unshare(way, mounts).output();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Comparisons of runs that are drawn from recorded ones: how often the statistics of a comparison are wrong.
+//! Comparisons of runs that are drawn from recorded runs, to count how often the statistics of a comparison
+//! are wrong.
 
 use fastrand::Rng;
 use hypertrace_compare::stats::{benjamini_hochberg, permutation, welch};
@@ -8,17 +9,17 @@ use hypertrace_compare::stats::{benjamini_hochberg, permutation, welch};
 /// The runs. `timeline/compare/tests/record.py` recorded them.
 const RUNS: &str = include_str!("../../../timeline/compare/tests/runs.csv");
 
-/// Typical means of the regions of each name, whose verdicts are adjusted for their number.
+/// Names of the regions whose typical means are compared. Their verdicts are adjusted for their number.
 pub const NAMES: [&str; 4] = ["request", "parse_alone", "look_up_alone", "render_alone"];
 
 /// The typical mean of `request` and its parts.
 pub const PARTS: [&str; 9] =
     ["request", "on_cpu", "runnable", "blocked", "unknown", "parse", "look_up", "render", "own"];
 
-/// Runs of one build: a row of values for each.
+/// Runs of one build, each a row of values.
 type Build = Vec<Vec<f64>>;
 
-/// Recorded runs of two builds, and what draws from them.
+/// Recorded runs of two builds, and the random numbers that draw from them.
 pub struct Simulation {
     columns: Vec<&'static str>,
     /// Runs of one build.
@@ -29,7 +30,7 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Reads the recorded runs. What is drawn depends on the seed alone.
+    /// Reads the recorded runs. The draws depend on the seed alone.
     pub fn new(seed: u64) -> Self {
         let mut lines = RUNS.lines().filter(|line| !line.starts_with('#'));
         let columns = lines.next().expect("a line of names").split(',').collect();
@@ -40,7 +41,7 @@ impl Simulation {
         Self { columns, same, slower, random }
     }
 
-    /// Returns the p values of [`NAMES`] in each of so many comparisons of a build with itself.
+    /// Returns the p values of [`NAMES`] in each of this many comparisons of a build with itself.
     pub fn of_one_build(&mut self, side: usize, comparisons: usize) -> Vec<Vec<f64>> {
         let compare = |_| {
             let drawn = draw(&mut self.random, &self.same, 2 * side);
@@ -51,8 +52,8 @@ impl Simulation {
         (0..comparisons).map(compare).collect()
     }
 
-    /// Returns in what share of comparisons of a build with itself the 95 % interval of each of [`PARTS`] has the true
-    /// difference, 0.
+    /// Returns, for each of [`PARTS`], the share of comparisons of a build with itself in which the 95 %
+    /// interval contains the true difference, 0.
     pub fn coverage(&mut self, side: usize, comparisons: usize) -> Vec<f64> {
         let mut covered = vec![0; PARTS.len()];
         for _ in 0..comparisons {
@@ -67,7 +68,8 @@ impl Simulation {
         covered.into_iter().map(|covered| covered as f64 / comparisons as f64).collect()
     }
 
-    /// Returns in what share of comparisons of the two builds each of [`NAMES`] is called slower at this level.
+    /// Returns, for each of [`NAMES`], the share of comparisons of the two builds that call it slower at this
+    /// level.
     pub fn called_slower(&mut self, side: usize, level: f64, comparisons: usize) -> Vec<f64> {
         let mut called = vec![0; NAMES.len()];
         for _ in 0..comparisons {
@@ -86,7 +88,7 @@ impl Simulation {
     }
 }
 
-/// Draws so many runs without replacement, in random order.
+/// Draws `n` runs without replacement, in random order.
 fn draw<'r>(random: &mut Rng, runs: &'r Build, n: usize) -> Vec<&'r [f64]> {
     let mut drawn: Vec<&[f64]> = runs.iter().map(Vec::as_slice).collect();
     random.shuffle(&mut drawn);

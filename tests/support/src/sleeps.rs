@@ -1,4 +1,5 @@
-//! How often the threads of a process have slept: a measure of what they cost others that no load of the machine changes.
+//! Counts of how often the threads of a process have slept: a measure of their cost that does not change with
+//! the machine's load.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +7,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// Returns how often each thread of a process sleeps in this time, by its name. Threads of one name are added.
+/// Returns how often each thread of a process sleeps in this time, by the thread's name. Threads of the same
+/// name are added up.
 pub fn sleeps_in(time: Duration, pid: u32) -> BTreeMap<String, u64> {
     let before = sleeps(pid);
     thread::sleep(time);

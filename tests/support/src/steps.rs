@@ -1,10 +1,10 @@
-//! The calls of a drain loop, one by one: each uses the sink's drain side for itself.
+//! The calls of a drain loop, one by one. Each call takes the sink's drain side and gives it back.
 
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{Drained, EventSink, KnownClient, PassConfig, with_drain};
 use std::time::Duration;
 
-/// The methods of [`DrainSink`](hypertrace_abi::sink::DrainSink), as a sink's own.
+/// The methods of [`DrainSink`](hypertrace_abi::sink::DrainSink), as methods of a sink.
 pub trait Steps: EventSink {
     /// Begins a pass.
     fn begin_pass(&self) -> PassConfig {

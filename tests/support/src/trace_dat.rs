@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Files of trace-cmd made byte by byte, without trace-cmd: what a reader must accept.
+//! Files of trace-cmd made byte by byte, without trace-cmd. They decide what a reader must accept.
 
-/// Formats as the kernel writes them, by their systems.
+/// Formats of events as the kernel writes them, with their systems.
 pub const FORMATS: [(&str, &str); 9] = [
     ("ftrace", PRINT),
     ("kvm", KVM_MMIO),
@@ -236,7 +236,7 @@ COMMON\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;
 
 print fmt: \"prev_comm=%s prev_pid=%d prev_prio=%d prev_state=%s%s ==> next_comm=%s next_pid=%d next_prio=%d\", REC->prev_comm, REC->prev_pid, REC->prev_prio, (REC->prev_state & ((((0x00000000 | 0x00000001 | 0x00000002 | 0x00000004 | 0x00000008 | 0x00000010 | 0x00000020 | 0x00000040) + 1) << 1) - 1)) ? __print_flags(REC->prev_state & ((((0x00000000 | 0x00000001 | 0x00000002 | 0x00000004 | 0x00000008 | 0x00000010 | 0x00000020 | 0x00000040) + 1) << 1) - 1), \"|\", { 0x00000001, \"S\" }, { 0x00000002, \"D\" }, { 0x00000080, \"I\" }) : \"R\", REC->prev_state & (((0x00000000 | 0x00000001) + 1) << 1) ? \"+\" : \"\", REC->next_comm, REC->next_pid, REC->next_prio
 ";
-/// Fields of all other shapes.
+/// Format with fields of all other shapes.
 const ODD: &str = "name: odd
 ID: 999
 COMMON\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;
@@ -250,7 +250,7 @@ COMMON\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;
 print fmt: \"%s %s %d %d %s %p %s\", __get_str(name), __print_array(__get_dynamic_array(list), 2, 2), REC->flag, REC->small, __print_array(REC->pair, 2, 2), REC->ptr, __print_symbolic(REC->mode, { MODE_OF_THE_KERNEL, \"A\" })
 ";
 
-/// `kvm_write_tsc_offset` of Linux 6.1, which is none of [`FORMATS`].
+/// Format of `kvm_write_tsc_offset` of Linux 6.1, which [`FORMATS`] does not have.
 pub const KVM_WRITE_TSC_OFFSET: &str = "name: kvm_write_tsc_offset
 ID: 92
 COMMON\tfield:unsigned int vcpu_id;\toffset:8;\tsize:4;\tsigned:0;
@@ -261,7 +261,7 @@ print fmt: \"vcpu=%u prev=%llu next=%llu\", REC->vcpu_id, REC->previous_tsc_offs
 ";
 pub const KVM_WRITE_TSC_OFFSET_ID: u16 = 92;
 
-/// Whether the kernel counted an event that it lost.
+/// Whether the kernel counted a lost event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted(pub bool);
 
@@ -279,19 +279,19 @@ impl Page {
         Page { time, data: Vec::new(), flags: 0 }
     }
 
-    /// Says that events were overwritten before it, with their number if `stored`.
+    /// Says that events were overwritten before this page, with their number if `stored`.
     pub fn missed(mut self, stored: bool) -> Page {
         // The kernel's `1 << 31` is negative.
         self.flags = u64::MAX << 31 | if stored { 1 << 30 } else { 0 };
         self
     }
 
-    /// Appends an event of a thread, some ticks after the one before.
+    /// Appends an event of a thread, `after` ticks after the event before.
     pub fn event(self, after: u32, id: u16, tid: u32, payload: &[u8]) -> Page {
         self.flagged(after, id.into(), tid, payload)
     }
 
-    /// Appends the same; the event's flags are above its id.
+    /// Appends an event as [`event`](Self::event) does, with the event's flags above its id.
     fn flagged(mut self, after: u32, id: u32, tid: u32, payload: &[u8]) -> Page {
         let len = (8 + payload.len()).next_multiple_of(4);
         assert!(len <= 28 * 4 && after < 1 << 27);
@@ -310,12 +310,13 @@ impl Page {
         self
     }
 
-    /// Makes pages of events in order: their time, id, thread and payload.
+    /// Makes pages of events, which are in order: time, id, thread and payload.
     pub fn all<I: Into<u32> + Copy>(events: &[(u64, I, u32, Vec<u8>)]) -> Vec<Page> {
         Page::all_but(events, |_| None)
     }
 
-    /// Makes pages of events but those, by their numbers, that are lost: counted where they were, or not.
+    /// Makes pages of events without the lost events. `lost` says, by an event's number, whether it is lost,
+    /// and whether it is counted in its place.
     pub fn all_but<I: Into<u32> + Copy>(
         events: &[(u64, I, u32, Vec<u8>)],
         mut lost: impl FnMut(usize) -> Option<Counted>,
@@ -327,7 +328,8 @@ impl Page {
                 has_gap |= is_counted;
                 continue;
             }
-            // A header of the page, of the record, and a number of lost events at the end.
+            // A page also has room for its header, the record's header, and a number of lost events at the
+            // end.
             let fits = |page: &Page| page.data.len() + payload.len() + 16 + 16 + 8 <= 4096;
             let gap = std::mem::take(&mut has_gap);
             match pages.pop_if(|page| !gap && fits(page)) {
@@ -353,7 +355,7 @@ impl Page {
         self.event(after, SCHED_SWITCH_ID, from.0, &switch(from, state, to))
     }
 
-    /// Appends `number` events that were lost, after the data.
+    /// Returns the page's bytes, with the number of lost events after the data.
     pub fn bytes(&self, page_size: usize, lost: u64) -> Vec<u8> {
         let mut bytes = self.time.to_le_bytes().to_vec();
         bytes.extend((self.data.len() as u64 | self.flags).to_le_bytes());
@@ -410,7 +412,7 @@ fn comm(name: &str) -> Vec<u8> {
     comm
 }
 
-/// A file, before it is written.
+/// Contents of a file, before it is written.
 #[derive(Clone)]
 pub struct TraceDat {
     pub clock: String,
@@ -419,15 +421,17 @@ pub struct TraceDat {
     pub formats: Vec<(String, String)>,
     /// Pages of each CPU.
     pub cpus: Vec<Vec<u8>>,
-    /// Pages of each CPU in the buffer `cpus`, of the scheduling of all threads; none: there is no such buffer.
+    /// Pages of each CPU in the buffer `cpus`, with the scheduling of all threads; empty: there is no such
+    /// buffer.
     pub all: Vec<Vec<u8>>,
     /// Options besides those of the sections.
     pub options: Vec<(u16, Vec<u8>)>,
-    /// Lines of texts that events name by address.
+    /// Lines of the texts to which events refer by address.
     pub printk: String,
     /// Whether a file of version 7 has the section of the kernel's symbols, without which trace-cmd converts no file.
     pub has_kallsyms: bool,
-    /// Whether a file of version 6 is as of trace-cmd 2: its clock's text follows the table of CPUs.
+    /// Whether a file of version 6 is like a file of trace-cmd 2, where the clock's text follows the table of
+    /// CPUs.
     pub is_of_trace_cmd_2: bool,
 }
 
@@ -448,7 +452,7 @@ impl TraceDat {
         }
     }
 
-    /// Describes the events of a recording by perf, and no others.
+    /// Describes the events of a recording by perf, and no other events.
     pub fn of_perf(mut self) -> TraceDat {
         let texts = [PERF_SWITCH_OUT, PERF_SWITCH_IN];
         self.formats = texts.map(|text| ("perf".into(), text.replace("COMMON", COMMON))).into();
@@ -579,7 +583,7 @@ impl TraceDat {
         }
         options.push((8, (self.cpus.len() as u32).to_le_bytes().to_vec()));
         options.extend(self.options.iter().cloned());
-        // A buffer's option has a fixed length, so that the pages' place is known.
+        // A buffer's option has a fixed length, so the place of the pages is known.
         let list = |name: &str, cpus: &[Vec<u8>], at: u64| {
             let mut option = at.to_le_bytes().to_vec();
             option.extend([name.as_bytes(), b"\0", self.clock.as_bytes(), b"\0"].concat());
@@ -630,7 +634,7 @@ impl TraceDat {
         file.extend(data);
     }
 
-    /// Returns a file of version 7 that says of the bytes of its CPUs that they are compressed.
+    /// Returns a file of version 7 that claims that the bytes of its CPUs are compressed.
     pub fn version_7_of_zstd(&self) -> Vec<u8> {
         let mut file = self.version_7();
         file[18..22].copy_from_slice(b"zstd");
@@ -689,7 +693,7 @@ impl TraceDat {
         file.extend(self.cpus.concat());
     }
 
-    /// Returns a file of version 6 that has the buffers of another trace, too, as those of an instance.
+    /// Returns a file of version 6 that also has the buffers of another trace, as those of an instance.
     pub fn version_6_with(&self, instance: &TraceDat) -> Vec<u8> {
         assert_eq!(self.cpus.len(), instance.cpus.len());
         let option = |at: u64| (3, [&at.to_le_bytes()[..], b"instance\0"].concat());
@@ -730,7 +734,8 @@ pub fn time_shift(peer: u64, offset: i64, ratio: u64, fraction: u64) -> (u16, Ve
     time_shifts(peer, 0, &[&[[0, offset as u64, ratio, fraction]]])
 }
 
-/// Returns the option TIME_SHIFT with these corrections of each CPU: time, offset, ratio, and bits of its fraction.
+/// Returns the option TIME_SHIFT with these corrections of each CPU: time, offset, ratio, and number of the
+/// ratio's fraction bits.
 pub fn time_shifts(peer: u64, flags: u32, cpus: &[&[[u64; 4]]]) -> (u16, Vec<u8>) {
     let list = |corrections: &[[u64; 4]], n: usize| -> Vec<u8> {
         corrections.iter().flat_map(|correction| correction[n].to_le_bytes()).collect()
@@ -755,30 +760,32 @@ pub fn recorded(boot: &str, clock_bound_ns: u64) -> (u16, Vec<u8>) {
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 
-/// Returns the same with the time that a hypervisor took meanwhile.
+/// Returns the option VERSION with the time that a hypervisor took during the recording.
 pub fn recorded_with_steal(boot: &str, stolen_ms: u64) -> (u16, Vec<u8>) {
     recorded_with_steals(boot, stolen_ms, "")
 }
 
-/// Returns the same with the times in which that rose: `FROM-TO:MS`, in ticks.
+/// Returns the option VERSION with the stolen time, and the times in which it rose: `FROM-TO:MS`, in ticks.
 pub fn recorded_with_steals(boot: &str, stolen_ms: u64, steals: &str) -> (u16, Vec<u8>) {
     let more = format!("source=tracefs; boot_id={boot}; stolen_ms={stolen_ms}; steals={steals}");
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 
-/// Returns the same with the TSCs that KVM gave to VMs: `PID-FD:OFFSET:RATIO:BITS:FROM:UNTIL`, in ticks.
+/// Returns the option VERSION with the TSCs that KVM gave to VMs: `PID-FD:OFFSET:RATIO:BITS:FROM:UNTIL`, in
+/// ticks.
 pub fn recorded_with_tscs(boot: &str, tscs: &str) -> (u16, Vec<u8>) {
     let more = format!("source=tracefs; boot_id={boot}; tscs={tscs}");
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 
-/// Returns the same with the threads that the kernel's filter had at the beginning.
+/// Returns the option VERSION with the threads that the kernel's filter had at the beginning.
 pub fn recorded_with_threads(boot: &str, threads: &str) -> (u16, Vec<u8>) {
     let more = format!("source=tracefs; boot_id={boot}; threads={threads}");
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 
-/// Returns the same with the buffer that has the scheduling of all threads: `""` if that is the only one.
+/// Returns the option VERSION with the name of the buffer that has the scheduling of all threads: `""` if
+/// there is only one buffer.
 pub fn recorded_with_all(boot: &str, threads: Option<&str>, all: &str) -> (u16, Vec<u8>) {
     let threads = threads.map_or(String::new(), |threads| format!("; threads={threads}"));
     let more = format!("source=tracefs; boot_id={boot}{threads}; all={all}");

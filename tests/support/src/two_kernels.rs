@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest with two CPUs and threads with regions, its kernel and the host's, event by event: what each thread of the guest
-//! did at each time is known.
+//! A guest with two CPUs and threads with regions, its kernel and the host's, made event by event. What each
+//! thread of the guest did at each time is known.
 
 use crate::cpus::{ASLEEP, Event, HARD, READY};
 use crate::guest_mode::{END, KVM_ENTRY, KVM_ENTRY_ID, MS, OFFSET, TIDS, raw, word};
@@ -17,20 +17,21 @@ use crate::trace_dat::{
 };
 use hypertrace_timeline::regions::Part;
 
-/// Time that the host took from the guest's CPUs, by the count of the guest's kernel.
+/// Milliseconds that the host took from the guest's CPUs, by the count of the guest's kernel.
 pub const STOLEN_MS: u64 = 30;
 
-/// Threads of the guest with regions: two on each CPU, and one that changes from the first CPU to the second. A thread of
-/// the host has the number of the first.
+/// Numbers of the guest's threads with regions: two threads on each CPU, and one that changes from the first
+/// CPU to the second. A thread of the host has the same number as the first of these.
 pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
 const MOVED: usize = 4;
 /// First id of a thread's regions, divided by the thread's index.
 pub const REGIONS: u64 = 1_000;
-/// The thread of the host that takes CPUs from vCPUs.
+/// Number of the host's thread that takes CPUs from vCPUs.
 pub const HOG: u32 = 9;
-/// The client that sends the guest's recording, and has the reference points. Of a second guest, it is the next one.
+/// Client that sends the guest's recording, and has the reference points. A second guest has the next client
+/// for this.
 const FORWARD: u32 = THREADS.len() as u32;
-/// The thread of the server.
+/// Number of the server's thread.
 const SERVER: u64 = 500;
 
 const EVENTS: &str = r#"[
@@ -39,7 +40,7 @@ const EVENTS: &str = r#"[
     {"id":18,"schema":"checkpoint(n:u64)","reference_point":true},
     {"id":19,"schema":"tick(n:u64)","reference_point":false}]"#;
 const PIECES: u32 = 20;
-/// The first point after half of the time.
+/// Number of the first point after half of the time.
 const HALF: u64 = 10;
 
 /// Reasons of exits, of SVM.
@@ -48,7 +49,7 @@ const HLT: u32 = 0x78;
 const IO: u32 = 0x7b;
 const NPF: u32 = 0x400;
 
-/// What a guest's thread does by its own kernel.
+/// What a guest's thread does, as its own kernel sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     On(usize),
@@ -59,86 +60,86 @@ enum State {
 /// A thread of the guest.
 #[derive(Clone, Default)]
 pub struct Thread {
-    /// From a time on.
+    /// States, each with the time from which on the thread is in it.
     states: Vec<(u64, State)>,
-    /// From when to when it slept, and the thread that woke it; `None`: a timer did.
+    /// Begin and end of each sleep, and the thread that ended it; `None`: a timer ended it.
     sleeps: Vec<(u64, u64, Option<usize>)>,
     /// Regions, with begin and end.
     pub regions: Vec<(u64, u64)>,
 }
 
-/// A CPU of the guest, with that of the host on which it runs.
+/// A CPU of the guest, with the host's CPU on which it runs.
 #[derive(Clone, Default)]
 pub struct Cpu {
     pub host: Vec<Event>,
     pub guest: Vec<Event>,
-    /// What the vCPU's thread does, from a time on.
+    /// What the vCPU's thread does, each with the time from which on it does this.
     doing: Vec<(u64, Part)>,
-    /// The guest's thread that has the CPU, from a time on; 0: none.
+    /// Guest's threads that have the CPU, each with the time from which on it has the CPU; 0: no thread.
     running: Vec<(u64, u32)>,
 }
 
-/// What is missing of a CPU that lost no event.
+/// Lost events of a CPU that lost no event.
 const NOTHING_LOST: &[(usize, Counted)] = &[];
 
-/// A guest: its clock, and its CPUs.
+/// Clock and CPUs of a guest.
 type Guest<'a> = (u32, &'a [usize]);
 
-/// All of it.
+/// The host and its guests.
 #[derive(Clone)]
 pub struct World {
     pub cpus: [Cpu; 2],
     pub threads: [Thread; THREADS.len()],
-    /// Numbers of events that are not recorded: of the host's CPUs, and of the guest's.
+    /// Numbers of the events that are not recorded, of the host's CPUs and of the guest's CPUs.
     pub lost: [Vec<(usize, Counted)>; 4],
-    /// The number that the guest has for each CPU.
+    /// Number that the guest gives each CPU.
     pub numbers: [usize; 2],
-    /// Whether the second CPU is the first one of another guest: see [`World::of_two_guests`].
+    /// Whether the second CPU is the first CPU of another guest: see [`World::of_two_guests`].
     is_two: bool,
-    /// Whether the second one is the first one's VM, started again: see [`World::restart`].
+    /// Whether the second guest is the first guest's VM, started again: see [`World::restart`].
     is_restarted: bool,
-    /// What the second guest says that is not true.
+    /// False words of the second guest.
     lies: Lies,
-    /// Halts of the first CPU that the second one's vCPU ended: see [`World::wake_across`].
+    /// Halts of the first CPU that the second CPU's vCPU ended: see [`World::wake_across`].
     pub woken: Vec<Halt>,
 }
 
-/// A halt of a vCPU that another one's thread ended.
+/// A halt of a vCPU that the thread of another vCPU ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Halt {
     from: u64,
     to: u64,
-    /// The guest's thread that an interrupt woke after it.
+    /// Guest's thread that an interrupt woke after the halt.
     interrupted: Option<usize>,
 }
 
 /// False words of a guest, besides false events of its kernel.
 #[derive(Clone, Default)]
 struct Lies {
-    /// By how much its readings at reference points are wrong, and how much these errors differ.
+    /// Ticks by which the guest's readings at reference points are wrong, and by which these errors differ.
     points: (i64, i64),
-    /// By how much its clock jumps after half of the time.
+    /// Ticks by which the guest's clock jumps after half of the time.
     jump: u64,
-    /// The number of its CPU.
+    /// Number that the guest gives its CPU.
     cpu: usize,
-    /// The threads that its clients say that they are.
+    /// Threads that the guest's clients claim to be.
     tids: Option<[u32; 2]>,
 }
 
 impl Lies {
-    /// Returns by how much the reading of a point is wrong.
+    /// Returns the ticks by which the reading of a point is wrong.
     fn at(&self, point: u64) -> i64 {
         let (all, differ) = self.points;
         all + if differ == 0 { 0 } else { Random(point).in_range(-differ, differ) }
     }
 
-    /// Returns by how much its clock has jumped at a point, and until the next one.
+    /// Returns the ticks by which the guest's clock has jumped at a point, and until the next point.
     fn jumped(&self, point: u64) -> u64 {
         if point >= 10 { self.jump } else { 0 }
     }
 }
 
-/// Returns the last of a list that was from a time on.
+/// Returns the value of a list at a time. Each entry of the list begins at its time.
 fn last<T: Copy>(list: &[(u64, T)], at: u64) -> T {
     list[list.partition_point(|(from, _)| *from <= at) - 1].1
 }
@@ -152,8 +153,8 @@ impl World {
         World::with_guests(seed, false)
     }
 
-    /// Makes one in which the second CPU is the first one of another guest, whose threads have the numbers of the first guest's.
-    /// The thread that changes its CPU has no client.
+    /// Makes a world in which the second CPU is the first CPU of another guest, whose threads have the same
+    /// numbers as the first guest's. The thread that changes its CPU has no client.
     pub fn of_two_guests(seed: u64) -> World {
         World::with_guests(seed, true)
     }
@@ -178,7 +179,8 @@ impl World {
         world
     }
 
-    /// Makes one in which each of the guest's CPUs claims the events of the other one, from half of the time on.
+    /// Makes a world in which each of the guest's CPUs claims the other CPU's events, from half of the time
+    /// on.
     pub fn swapped(seed: u64) -> World {
         let mut world = World::new(seed);
         let [first, second] = &mut world.cpus;
@@ -198,7 +200,8 @@ impl World {
         THREADS[if is_of_second { thread - 2 } else { thread }]
     }
 
-    /// Ends the VM of the first of two guests after half of the time, and begins that of the second one then, in the next epoch.
+    /// Ends the VM of the first of two guests after half of the time, and then begins the VM of the second
+    /// guest, in the next epoch.
     pub fn restart(&mut self) {
         self.is_restarted = true;
         let [first, second] = &mut self.cpus;
@@ -216,8 +219,8 @@ impl World {
         }
     }
 
-    /// Lets the thread of the second CPU's vCPU end halts of the first one, each in an exit, and interrupts of the guest wake the
-    /// first guest's threads after them, where timers did.
+    /// Lets the thread of the second CPU's vCPU end halts of the first CPU, each in an exit. After such a
+    /// halt, an interrupt wakes the first guest's thread that a timer woke before.
     pub fn wake_across(&mut self) {
         let halts = self.cpus[0].doing.windows(2).filter(|pair| pair[0].1 == Part::Halted);
         let halts = Vec::from_iter(halts.map(|pair| (pair[0].0, pair[1].0)));
@@ -244,8 +247,8 @@ impl World {
         }
     }
 
-    /// Makes the first timer of the first CPU's guest an interrupt, if it expires when the guest first runs after a time.
-    /// Returns the thread that it wakes.
+    /// Makes the first timer of the first CPU's guest an interrupt, if the timer expires when the guest first
+    /// runs after a time. Returns the thread that the interrupt wakes.
     fn interrupt_after(&mut self, time: u64) -> Option<usize> {
         let Cpu { guest, doing, .. } = &mut self.cpus[0];
         let runs = doing.iter().position(|(at, part)| *at > time && *part == Part::Guest)?;
@@ -264,8 +267,9 @@ impl World {
         self.threads.iter().position(|thread| thread.sleeps.iter().any(|(_, at, _)| *at == wakes))
     }
 
-    /// Returns when the critical path from a time to another, at which the thread had a CPU, is one of the second vCPU's thread:
-    /// the numbers of the threads that ran there by the second guest, 0 for none, and how long the host's thread had a CPU.
+    /// Returns the parts of the critical path from a time to another, at which the thread had a CPU, that are
+    /// on the second vCPU's thread: the number of the second guest's thread that ran there, or 0 for none,
+    /// and how long the host's thread had a CPU.
     pub fn across(&self, thread: usize, from: u64, to: u64) -> Vec<(u32, u64)> {
         let mut found = Vec::new();
         for (thread, from, to) in self.path(thread, from, to) {
@@ -275,7 +279,7 @@ impl World {
                     Part::Blocked => halt.interrupted == Some(thread) && halt.to < to,
                     _ => false,
                 };
-                // The thread was woken by the last one in its sleep.
+                // The last halt within the thread's sleep woke the thread.
                 let halts = self.woken.iter().rev().filter(is_its);
                 let most = if part == Part::Blocked { 1 } else { usize::MAX };
                 for halt in halts.filter(|halt| from < halt.to && halt.from < to).take(most) {
@@ -286,7 +290,7 @@ impl World {
         found
     }
 
-    /// Returns which threads of the guest had the second CPU, and for how long the host's thread had one.
+    /// Returns the guest's threads that had the second CPU, and for how long the host's thread had a CPU.
     fn ran(&self, from: u64, to: u64) -> Vec<(u32, u64)> {
         let Cpu { doing, running, .. } = &self.cpus[1];
         let mut borders = vec![from, to];
@@ -310,8 +314,8 @@ impl World {
         self.cpus[0].guest.sort_by_key(|(at, ..)| *at);
     }
 
-    /// Lets the second of two guests lie: about its kernel's events, what was lost of them, its clock, its threads and its
-    /// regions.
+    /// Lets the second of two guests lie about its kernel's events, its lost events, its clock, its threads
+    /// and its regions.
     pub fn lie(&mut self, r: &mut Random) {
         let cpu = &mut self.cpus[1];
         if r.one_in(2) {
@@ -399,7 +403,7 @@ impl World {
             let is_idle = self.cpus[cpu].running.last().unwrap().1 == 0;
             match r.in_range(0, 5) {
                 0 => {
-                    // On SVM the host handles the interrupt before KVM traces the exit.
+                    // On SVM, the host handles the interrupt before KVM traces the exit.
                     self.interrupt(cpu, now, tid);
                     self.cpus[cpu].doing.push((now, Part::HostInterrupt));
                     now += r.in_range(2_000, 9_000) as u64;
@@ -476,7 +480,7 @@ impl World {
         let own = World::own(cpu, at);
         let current = self.cpus[cpu].running.last().unwrap().1;
         let running = own.iter().copied().find(|thread| self.tid(*thread) == current);
-        // The thread that is moved sleeps then.
+        // The thread that changes its CPU has to sleep when it does so.
         let must_sleep = running == Some(MOVED) && (cpu == 1 || at + 8 * MS > END / 2) && cpu == 0;
         let choice = if must_sleep { 2 } else { r.in_range(0, 5) };
         let other = own[r.in_range(0, own.len() as i64) as usize];
@@ -532,7 +536,7 @@ impl World {
         }
     }
 
-    /// Returns what a thread did from a time to another: its parts one after the other.
+    /// Returns what a thread did from a time to another, as consecutive parts.
     pub fn truth(&self, thread: usize, from: u64, to: u64) -> Vec<(u64, u64, Part)> {
         let states = &self.threads[thread].states;
         let lists = self.cpus.iter().flat_map(|cpu| cpu.doing.iter().map(|(at, _)| *at));
@@ -554,13 +558,14 @@ impl World {
         all
     }
 
-    /// Returns the threads that had a CPU one after the other.
+    /// Returns the threads that had a CPU, in order.
     pub fn had(&self, cpu: usize) -> Vec<u32> {
         let all = self.cpus[cpu].running.iter().map(|(_, tid)| *tid);
         all.filter(|tid| *tid != 0).collect()
     }
 
-    /// Returns the critical path from a time to another, at which the thread had a CPU: threads, and when each is on it.
+    /// Returns the critical path from a time to another, at which the thread had a CPU: the threads, and when
+    /// each is on the path.
     pub fn path(&self, thread: usize, from: u64, mut to: u64) -> Vec<(usize, u64, u64)> {
         let sleeps = self.threads[thread].sleeps.iter().rev();
         let end = to;

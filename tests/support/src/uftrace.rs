@@ -1,20 +1,21 @@
-//! Real readers: releases of uftrace.
+//! Releases of uftrace, as real readers.
 
 use crate::capability;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Releases 0.13 and 0.19.
+/// Names of releases 0.13 and 0.19.
 pub const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-forky"];
 
-/// Executes a command of a release, if it is here.
+/// Executes a command of a release, if this machine has it.
 pub fn output(name: &str, command: &[&str], path: &Path) -> Option<Output> {
     let mut uftrace = Command::new(capability::program(name)?);
     Some(uftrace.args(command).arg("--no-pager").arg("-d").arg(path).output().unwrap())
 }
 
-/// Executes a command of each release that is here, and returns its output by lines of single spaces.
+/// Executes a command of each release that this machine has. Returns the lines of each output, with single
+/// spaces.
 #[track_caller]
 pub fn outputs(command: &[&str], path: &Path, warnings: &str) -> Vec<Vec<String>> {
     let mut outputs = Vec::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! vCPUs made event by event: a session with regions, and the trace of the kernel beside it,
-//! with the truth about where the regions' time went.
+//! vCPUs made event by event: a session with regions, the trace of the kernel beside it, and the truth about
+//! where the regions' time went.
 
 use super::made::{self, GUEST_BASE, Made, Packet};
 use super::trace_dat::{
@@ -32,32 +32,32 @@ pub const EVENTS: &str = r#"[
 /// An event of a vCPU's thread, or of its guest.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    /// Of the guest: id and fields.
+    /// An event of the guest: id and fields.
     Guest(u32, Vec<u64>),
-    /// Of the VMM.
+    /// An event of the VMM: id and fields.
     Vmm(u32, Vec<u64>),
-    /// Of the VMM: id and text.
+    /// An event of the VMM: id and text.
     VmmText(u32, &'static str),
-    /// Of the VMM for the guest's point that was made at a time.
+    /// The VMM's record of the guest's point that was made at this time.
     Point(u64),
-    /// Of the kernel: id and payload.
+    /// An event of the kernel: id and payload.
     Kernel(u16, Vec<u8>),
 }
 
-/// The events of a vCPU in order: their times in ticks of a GHz, and what they are.
+/// The events of a vCPU in order, with their times in ticks of 1 GHz.
 #[derive(Clone, Debug, Default)]
 pub struct Vcpu {
     pub number: u32,
-    /// Name of the thread; `vcpuN` if it is empty.
+    /// Name of the thread; empty: `vcpuN`.
     pub name: String,
-    /// Process of the guest's thread that its client is; `None`: the client has no lease.
+    /// Process of the guest's thread that has the vCPU's client; `None`: the client has no lease.
     pub process: Option<u64>,
-    /// The client whose points it answers, if that is not its own.
+    /// Client whose points the vCPU's thread answers, if it is not the vCPU's own client.
     pub answers: Option<u32>,
     pub events: Vec<(u64, What)>,
-    /// Time in guest, kernel, VMM, runnable, blocked, within regions.
+    /// Time within regions in guest, kernel and VMM, runnable, and blocked.
     pub truth: [u64; 5],
-    /// Of it in exits for loads: time in kernel and VMM, and waits.
+    /// Part of that time in exits for loads: in kernel and VMM, and waiting.
     pub loads: [u64; 3],
     now: u64,
     random: u64,
@@ -106,14 +106,14 @@ impl Vcpu {
         self.kernel(SCHED_SWITCH_ID, switch((9, "other"), 0, to));
     }
 
-    /// Another thread takes the CPU for a while.
+    /// Lets another thread take the CPU for a while.
     pub fn preempted(&mut self, time: u64) {
         self.out(0x100);
         self.pass(3, time);
         self.back();
     }
 
-    /// The thread waits for something.
+    /// Lets the thread wait for something.
     pub fn blocked(&mut self, time: u64, ready: u64) {
         self.out(1);
         self.pass(4, time);
@@ -142,7 +142,7 @@ impl Vcpu {
         self.is_open = false;
     }
 
-    /// Makes a reference point: the whole way to the VMM and back.
+    /// Makes a reference point, with the whole way to the VMM and back.
     pub fn point(&mut self, n: u64) {
         self.exit(mmio(n), Some(self.now));
     }
@@ -196,7 +196,7 @@ impl Vcpu {
         self.pass(0, 2_000 + e);
     }
 
-    /// A store that the kernel completes, such as that to KICK.
+    /// Makes a store that the kernel completes, such as a store to KICK.
     pub fn kick(&mut self, n: u64) {
         self.pass(0, 50);
         self.kernel(KVM_EMULATE_INSN_ID, vec![0; 8]);
@@ -205,7 +205,7 @@ impl Vcpu {
         self.pass(0, 1_500);
     }
 
-    /// A round: a region of some work with a point in it.
+    /// Makes a round: a region of some work with a point in it.
     pub fn round(&mut self, id: u64, events: u64) {
         self.pass(0, 300);
         self.begin(id);
@@ -227,7 +227,7 @@ impl Vcpu {
         self.end(id);
     }
 
-    /// Rounds until the end, after a first point.
+    /// Makes a vCPU with a first point and then rounds until the end.
     pub fn rounds(number: u32, rounds: u64, events: u64) -> Vcpu {
         let mut vcpu = Vcpu::new(number, 7 + u64::from(number));
         vcpu.point(1 << 32);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Waiting for what another thread or process does.
+//! Waiting for another thread or process.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long something may take on a busy machine.
+/// Maximum time to wait, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Waits until `is_so` returns true. It may panic, if it sees that this will never be.
+/// Waits until `is_so` returns true. `is_so` may panic if it sees that it will never return true.
 ///
 /// # Panics
-/// With `what`, if it takes five minutes.
+/// With `what`, if the wait takes five minutes.
 #[track_caller]
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -21,7 +21,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
             return;
         }
         assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        // Half of a CPU at most, if looking takes long.
+        // The sleep is as long as the look, so that the wait takes at most half of a CPU.
         thread::sleep(look.elapsed().max(Duration::from_millis(1)));
     }
 }

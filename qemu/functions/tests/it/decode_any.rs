@@ -17,7 +17,7 @@ proptest! {
             if let Some(found) = decode(architecture, &bytes, address) {
                 prop_assert!(usize::from(found.length) <= bytes.len().min(15));
                 prop_assert!(found.length > 0);
-                // Bytes after it do not matter.
+                // Bytes after the instruction do not matter.
                 let alone = &bytes[..found.length.into()];
                 prop_assert_eq!(decode(architecture, alone, address), Some(found));
             }

@@ -86,7 +86,7 @@ fn a_call_has_the_path_of_all_functions_around_it() {
 fn each_address_within_a_function_counts_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = data::write(folder.path());
-    // As after an indirect call: the address of an instruction.
+    // The address is an instruction's, as after an indirect call.
     data::append(
         &path.join("200.dat"),
         &[(10, '+', 0, KERNEL + 0x108), (20, '-', 0, KERNEL + 0x108)],
@@ -132,7 +132,7 @@ fn calls_without_an_exit_end_with_their_caller_or_the_records() {
 fn an_exit_with_its_callers_depth_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let path = data::write(folder.path());
-    // As QEMU's own plugin writes them.
+    // QEMU's own plugin writes exits like these.
     let records = [(10, '+', 1, 1), (20, '+', 2, 2), (30, '-', 1, 2), (40, '-', 0, 1)];
     data::append(&path.join("200.dat"), &records);
     let trace = Trace::open(&path).unwrap();
@@ -167,7 +167,7 @@ fn a_directory_of_something_else_is_named() {
 #[test]
 fn only_its_user_can_read_a_directory() {
     let folder = tempfile::tempdir().unwrap();
-    // One that is given, which others can read.
+    // The given directory is one that other users can read.
     fs::create_dir(folder.path().join("trace")).unwrap();
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(folder.path().join("trace"), open).unwrap();
@@ -197,7 +197,7 @@ fn a_directory_of_another_user_is_refused() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Gives a file to another user. Returns false if only root can.
+/// Gives a file to another user. Returns false if this user may not, because only root can.
 fn give_away(path: &Path, test: &str) -> bool {
     const NOBODY: u32 = 65_534;
     if let Err(why) = lchown(path, Some(NOBODY), None) {
@@ -284,7 +284,7 @@ fn a_pipe_in_the_place_of_records_is_not_waited_for() {
     let pipe = folder.path().join("100.dat");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     assert!(Records::append(&pipe).is_err());
-    // One that is read is no file either.
+    // A pipe with a reader is no regular file either.
     let _reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
 
     let error = Records::append(&pipe).unwrap_err();
@@ -326,7 +326,7 @@ fn a_number_of_a_task_is_used_once() {
     }
 }
 
-/// Extends a file with zeros, as the window of a recorder that was killed.
+/// Extends a file with zeros, as in the window of a killed recorder.
 fn extend(path: &Path, bytes: u64) {
     let file = fs::File::options().append(true).open(path).unwrap();
     file.set_len(file.metadata().unwrap().len() + bytes).unwrap();
@@ -355,7 +355,7 @@ fn a_part_of_a_record_is_cut() {
     let folder = tempfile::tempdir().unwrap();
     let path = data::write(folder.path());
     let records = path.join("100.dat");
-    // The time is there, the other half is not: a kill between two stores.
+    // A kill between two stores leaves the time, without the other half of the record.
     let mut bytes = fs::read(&records).unwrap();
     bytes.extend(1_u64.to_le_bytes());
     bytes.extend([0; 1000]);
@@ -387,7 +387,8 @@ fn entries_of_a_stack_that_is_in_use_again_are_no_calls() {
         // Another stack is in use.
         (30, '-', 1, 2),
         (30, '-', 0, 1),
-        // The stack again: one by a call of a third function, and one by the return of the second.
+        // The first stack is in use again: once by a call of a third function, and once by the return of the
+        // second function.
         (40, '+', 0, 1),
         (40, '+', 1, 2),
         (40, '+', 2, 3),

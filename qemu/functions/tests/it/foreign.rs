@@ -1,4 +1,5 @@
-//! Directories of other recorders, uftrace's above all: each entry in the files is a call that is shown, or is counted.
+//! Directories of other recorders, above all of uftrace: each entry in the files is shown as a call, or
+//! counted.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,7 +21,7 @@ const SECOND: &str = "fedcba9876543210";
 /// Size of a record in bytes.
 const SIZE: usize = 16;
 
-/// A directory as uftrace makes it, of one program at [`BASE`].
+/// A directory as uftrace makes it, for one program at [`BASE`].
 struct Directory {
     folder: tempfile::TempDir,
     tids: Vec<u32>,
@@ -102,7 +103,7 @@ fn with_arguments(mut record: Vec<u8>, arguments: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Returns the names of the functions with their calls, the names in order.
+/// Returns the names of the functions, in order, with the numbers of their calls.
 fn calls(trace: &Trace, summary: &Summary) -> Vec<(String, u64)> {
     let mut calls: Vec<_> = summary
         .top(usize::MAX, By::Calls)
@@ -142,8 +143,8 @@ fn calls_within_one_step_of_a_coarse_clock_are_counted() {
 
 #[test]
 fn calls_with_arguments_are_counted_and_the_arguments_skipped() {
-    // What is in the arguments: a number, a large one, bytes like a record's with another time, one like a record's of a
-    // depth that no call has here, and a long text.
+    // The arguments are a number, a large number, bytes like a record with another time, bytes like a record
+    // with a depth that no call has here, and a long text.
     let arguments: [Vec<u8>; 5] = [
         7_u64.to_le_bytes().into(),
         u64::MAX.to_le_bytes().into(),
@@ -156,7 +157,7 @@ fn calls_with_arguments_are_counted_and_the_arguments_skipped() {
     for (time, arguments) in (1_000_100..).step_by(100).zip(&arguments) {
         let entry = record(time, '+', 1, OUTER);
         records.extend(with_arguments(entry, arguments));
-        // And a returned value.
+        // The exit has a returned value.
         let exit = record(time + 50, '-', 1, OUTER);
         records.extend(with_arguments(exit, arguments));
     }
@@ -203,7 +204,8 @@ fn what_is_behind_a_damaged_record_is_read_and_the_damage_counted() {
         records.extend(record(5_000, '-', 0, MAIN));
         records
     };
-    // The mark of a record, zeros in place of one, and an odd number of words that are none.
+    // The damage is a wrong mark of a record, zeros in place of a record, and an odd number of words that are
+    // no record.
     for (at, damage, bytes) in
         [(5, vec![0x11; SIZE], SIZE), (5, vec![0; SIZE], SIZE), (5, vec![0x11; SIZE + 8], SIZE + 8)]
     {
@@ -214,7 +216,7 @@ fn what_is_behind_a_damaged_record_is_read_and_the_damage_counted() {
 
         let summary = Summary::of(&trace);
 
-        // The entry of a call was damaged, whose exit is left.
+        // A call's entry is damaged, and its exit is left.
         assert_eq!(calls(&trace, &summary), named(&[("main", 1), ("outer", 9)]));
         assert_eq!((summary.unfinished, summary.orphans), (0, 1));
         let said = summary.damage[0].to_string();
@@ -269,7 +271,7 @@ fn a_function_of_a_library_has_its_name() {
     assert_eq!(calls(&trace, &Summary::of(&trace)), named(&[("fork", 1), ("main", 1)]));
 }
 
-/// Returns the records of a call of `outer` in `main`, of a program at another address than [`BASE`].
+/// Returns the records of a call of `outer` in `main`, for a program `moved` bytes behind [`BASE`].
 fn program(time: u64, moved: u64) -> Vec<u8> {
     [
         record(time, '+', 0, moved + MAIN),
@@ -297,7 +299,7 @@ fn a_program_that_a_child_executes_again_has_each_function_once() {
     directory.write("task.txt", forked("prog"));
     directory.write_map(SECOND, "prog", BASE + MOVED);
     directory.write_records(100, &program(1_000_000_000, 0));
-    // The child calls a function before it executes the program.
+    // The child calls a function before it executes the other program.
     let before = [record(1_600_000_000, '+', 0, INNER), record(1_600_000_010, '-', 0, INNER)];
     directory.write_records(101, &[before.concat(), program(2_000_000_000, MOVED)].concat());
     let trace = directory.trace();
@@ -326,7 +328,7 @@ fn another_program_at_the_same_addresses_has_its_own_functions() {
     assert_eq!(calls(&trace, &summary), named(&expected));
 }
 
-/// Returns the text of each fault of a trace, and whether the trace calls that fault damage.
+/// Returns the text of each fault of a trace, and whether the fault is damage.
 fn faults(trace: &Trace) -> Vec<(String, bool)> {
     let name = |said: &str| {
         let folder = format!("{}/", trace.path().display());
@@ -387,7 +389,7 @@ fn symbols_that_are_cut_are_used_as_far_as_they_are_whole() {
         *end += line.len();
         Some(*end)
     }));
-    // Within the line of `outer`, and at its end. Behind the last symbol is a mark.
+    // The file is cut within the line of `outer`, and at the line's end. A mark follows the last symbol.
     let cut = format!(
         "prog.sym: damaged at byte {}: the file ends within this line, which is left out: copy the whole directory",
         ends[1]
@@ -415,7 +417,7 @@ fn symbols_that_are_cut_are_used_as_far_as_they_are_whole() {
         };
         assert_eq!([MAIN, OUTER].map(has), names, "{len}");
     }
-    // Some writers count the mark.
+    // Some writers count the mark, too.
     let counted = String::from_utf8(whole).unwrap().replace("symbols: 3", "symbols: 4");
     directory.write("prog.sym", counted.as_bytes());
     assert_faults(&directory.trace(), &[]);
@@ -490,7 +492,7 @@ fn a_file_of_records_that_info_does_not_list_is_read() {
     for tid in [200, 300] {
         directory.write(&format!("{tid}.dat"), program(1_000, 0));
     }
-    // Neither has records of a task.
+    // These files have no records of a task.
     directory.write("0100.dat", program(1_000, 0));
     directory.write("perf-cpu0.dat", "x");
     directory.write("kernel-cpu0.dat", "x");

@@ -20,7 +20,7 @@ const FILES: [&str; 7] = [
     "hypertrace.json",
 ];
 
-/// Reads everything. Errors are those of the files.
+/// Reads everything. Asserts that all errors blame the files.
 fn read(path: &Path) {
     match Trace::open(path) {
         Ok(trace) => {
@@ -127,7 +127,7 @@ fn damage_is_named_with_file_byte_and_reason() {
         records.display()
     );
     assert_eq!(summary.damage[0].to_string(), expected);
-    // The other task is whole; here the exit of one call is damaged.
+    // The other task is whole; in this task, the exit of one call is damaged.
     assert_eq!((summary.calls, summary.unfinished), (7, 1));
 }
 

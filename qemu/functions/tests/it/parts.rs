@@ -20,7 +20,7 @@ fn open(folder: &tempfile::TempDir) -> Trace {
 fn sums_are_cut_at_the_bounds_of_the_parts() {
     let folder = tempfile::tempdir().unwrap();
     let trace = open(&folder);
-    // The end of `work`, some of `main`, and the beginning of both calls of `fib`.
+    // The parts contain the end of `work`, some of `main`, and the beginning of both calls of `fib`.
     let spans = Spans::new([(2_600, 3_100), (4_900, 5_300)]);
 
     let summary = Summary::within(&trace, Some(&spans));
@@ -95,7 +95,7 @@ fn the_shortest_of_too_many_stacks_count_for_their_callers() {
     let many = 2 * MAX_STACKS as u64;
     write(0, RecordType::Entry, 0, 1);
     for n in 0..many {
-        // One is longer than the others.
+        // One call is longer than the others.
         let length = if n == 7 { 50 } else { 5 };
         write(100 * n, RecordType::Entry, 1, 1_000 + n);
         write(100 * n + length, RecordType::Exit, 1, 1_000 + n);
@@ -108,7 +108,7 @@ fn the_shortest_of_too_many_stacks_count_for_their_callers() {
     assert!(stacks.len() <= MAX_STACKS);
     let (track, outer) = (Frame::Track(200), Frame::Function(1));
     assert!(stacks.contains(&(vec![track, outer, Frame::Function(1_007)], 50)));
-    // Nothing is lost.
+    // No time is lost.
     let sum: u64 =
         stacks.iter().filter(|(frames, _)| frames[0] == track).map(|(_, time)| time).sum();
     assert_eq!(sum, 100 * many);

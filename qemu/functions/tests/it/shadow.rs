@@ -1,4 +1,4 @@
-//! Shadow stacks, by sequences of calls and returns.
+//! Shadow stacks with sequences of calls and returns.
 
 use crate::common;
 use common::{KERNEL, OTHER, Track};
@@ -73,7 +73,7 @@ fn stacks_of_programs_are_recognized_by_distance() {
     let (first, second) = (0x7fff_0000_0000, 0x7ffe_0000_0000);
     let mut track = Track::new(Settings::default());
     track.call(first, 0xa);
-    // A frame of 100 kB.
+    // a has a frame of 100 kB.
     track.call(first - 100_000, 0xb);
     track.call(second, 0xc);
     track.ret(second);
@@ -95,7 +95,7 @@ fn processes_with_the_same_addresses_have_stacks_of_their_own() {
     track.stacks.set_space(1);
     track.call(stack, 0xa);
     track.call(stack - 16, 0xb);
-    // A child of fork, which returns from the same function.
+    // A child of fork runs, and returns from the same function.
     track.stacks.set_space(2);
     track.call(stack - 8, 0xc);
     track.ret(stack - 8);
@@ -129,7 +129,7 @@ fn functions_that_ended_while_another_stack_was_in_use_are_not_replayed() {
     let mut track = Track::new(Settings::default());
     track.does("call 8 a, call 24 b");
     track.call(OTHER - 8, 0xc);
-    // Another virtual CPU ran the first stack meanwhile: b has ended.
+    // Another virtual CPU ran on the first stack meanwhile, so b has ended.
     track.call(KERNEL - 24, 0xd);
 
     let expected = [
@@ -144,7 +144,7 @@ fn a_tail_call_ends_one_function_and_begins_another() {
     let mut track = Track::new(Settings::default());
     track.call(KERNEL - 8, 0xa);
     track.jump(0xb);
-    // A loop to its own first byte.
+    // b loops to its own first byte.
     track.jump(0xb);
     track.ret(KERNEL - 8);
 
@@ -200,7 +200,7 @@ fn a_retpoline_that_was_jumped_to_is_a_tail_call() {
 #[test]
 fn the_function_of_a_retpoline_is_the_one_that_it_jumps_to() {
     let mut track = Track::new(Settings::default());
-    // call __x86_indirect_thunk_rax, whose own call is of a place ahead. Its return instruction jumps.
+    // call __x86_indirect_thunk_rax: the thunk calls a place ahead, and its return instruction jumps.
     track.call(KERNEL - 8, 0x5000);
     let thunk = Return { at: 0x5011, slot: Some(KERNEL - 16), value: Some(0x2000) };
     track.stacks.call_ahead(KERNEL - 16);
@@ -228,7 +228,7 @@ fn a_function_whose_first_event_is_a_jump_to_a_thunk_keeps_its_name() {
 fn a_function_that_is_written_is_not_renamed_by_a_jump() {
     let mut track = Track::new(Settings::default());
     track.does("call 8 98, call 64 b");
-    // b has ended by longjmp; an instruction near the beginning of the outer function jumps by a return.
+    // b has ended by longjmp, and an instruction near the beginning of the outer function jumps by a return.
     track.ret_by(Return { at: 0x99, slot: Some(KERNEL - 16), value: Some(0x2000) });
     track.ret(KERNEL - 8);
 
@@ -252,7 +252,7 @@ fn a_function_that_moves_to_another_stack_ends_by_its_return_address() {
     let mut track = Track::new(Settings::default());
     let call = Call { at: 1, slot: KERNEL - 8, return_address: 0x1005, target: Some(0xa) };
     track.call_by(call);
-    // error_entry: it pops its return address, changes the stack, and pushes it there.
+    // error_entry pops its return address, changes the stack, and pushes the address there.
     track.ret_by(Return { at: 0xa, slot: Some(OTHER - 200), value: Some(0x1005) });
     track.call(OTHER - 200, 0xb);
     track.ret(OTHER - 200);
@@ -267,7 +267,7 @@ fn a_function_that_moves_its_return_address_ends_with_it() {
     let call = Call { at: 1, slot: KERNEL - 8, return_address: 0x1005, target: Some(0xa) };
     track.call_by(call);
     track.does("call 208 b, ret 208");
-    // error_entry: it saves all registers where its return address was.
+    // error_entry saves all registers in the place of its return address.
     track.ret_by(Return { at: 0xa, slot: Some(KERNEL - 128), value: Some(0x1005) });
 
     assert_eq!(track.close(), ["+a@10", " +b@20", " -b@30", "-a@40"]);

@@ -1,4 +1,4 @@
-//! Shadow stacks, by any calls and returns: a guest may report anything.
+//! Shadow stacks with any calls and returns, because a guest may report anything.
 
 use crate::common;
 use common::check;
@@ -18,7 +18,7 @@ enum Event {
     Space(u64),
 }
 
-/// Slots of a few stacks, near each other and far, and wild ones.
+/// Returns slots of a few stacks, near each other and far apart, and any other slots.
 fn slot() -> impl Strategy<Value = u64> {
     let stack = prop_oneof![
         Just(0xffff_c900_0000_4000_u64),

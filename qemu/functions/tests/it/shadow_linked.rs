@@ -1,10 +1,11 @@
-//! Shadow stacks of calls whose return address is in a register, without the stack pointer.
+//! Shadow stacks of calls whose return address is in a register, for a recorder that cannot read the stack
+//! pointer.
 
 use crate::common;
 use common::Track;
 use hypertrace_functions::shadow::{Call, Linked, MAX_FRAMES, Return, Settings};
 
-/// Top of a program's stack, and of another one.
+/// Tops of a program's stack, and of another stack.
 const STACK: u64 = 0x7fff_0000_0000;
 const OTHER: u64 = 0x7ffe_0000_0000;
 
@@ -21,7 +22,7 @@ trait Guest {
     fn back(&mut self);
     /// Calls a function that stores its return address.
     fn enter(&mut self, slot: u64, target: u64);
-    /// Returns from it.
+    /// Returns from a function that has stored its return address.
     fn leave(&mut self, slot: u64);
     fn set_stack_pointer(&mut self);
 }
@@ -111,7 +112,7 @@ fn a_jump_over_frames_ends_them_with_the_return_of_an_outer_function() {
     let mut track = track();
     track.enter(STACK, 0xa);
     track.enter(STACK - 32, 0xb);
-    // longjmp that returns by `ret`: not the return of b.
+    // longjmp returns by `ret`, which is not the return of b.
     track.link(0xc);
     track.set_stack_pointer();
     track.back();
@@ -231,7 +232,7 @@ fn a_signal_handler_that_nobody_called_ends_no_function() {
     let mut track = track();
     track.enter(STACK, 0xa);
     track.enter(STACK - 32, 0xb);
-    // Between two instructions of b.
+    // A signal comes between two instructions of b.
     track.store(STACK - 0x2000);
     track.link(0xc);
     track.back();

@@ -39,7 +39,7 @@ fn functions_are_found_by_each_of_their_addresses() {
     assert_eq!(name(&symbols, 0xffff_ffff_8100_0100), Some("early_setup"));
     assert_eq!(name(&symbols, 0xffff_ffff_8120_0021), Some("weak_one"));
     assert_eq!(name(&symbols, 0xffff_ffff_c000_0001), Some("init_module"));
-    // By 48 bits, as in records.
+    // The symbol is found by 48 bits, as records have.
     assert_eq!(name(&symbols, 0xffff_8100_0100), Some("early_setup"));
 }
 
@@ -109,7 +109,7 @@ fn a_function_of_unknown_size_ends_with_its_section() {
 
     let symbols = Symbols::read(&Source { path, offset: 0 }).unwrap();
 
-    // It has a section of its own, which the stubs of both functions of the library follow.
+    // `_init` has its own section, which the stubs of both functions of the library follow.
     let init = symbols.iter().find(|symbol| symbol.name == "_init").expect("no function _init");
     assert!(init.size < 32, "{init:?}");
     capability::used("gcc");
@@ -123,7 +123,7 @@ fn file_of_long_names(symbols: usize, kind: u8, has_end: bool) -> Vec<u8> {
     let (start, end) = (64 + table, 64 + table + TEXT as u64);
     let mut file = b"\x7fELF\x02\x01\x01".to_vec();
     file.resize(16, 0);
-    // A program of x86-64, with four sections of 64 bytes.
+    // The header describes a program of x86-64, with four sections of 64 bytes.
     file.extend(words(&[
         1 << 32 | 62 << 16 | 2,
         0,
@@ -134,7 +134,7 @@ fn file_of_long_names(symbols: usize, kind: u8, has_end: bool) -> Vec<u8> {
     ]));
     assert_eq!(file.len(), 64);
     for symbol in 0..symbols as u64 {
-        // In section 1, and a name from byte 1 to 256.
+        // The symbol is in section 1, and its name begins at one of the bytes 1 to 256.
         file.extend(words(&[1 << 48 | u64::from(kind) << 32 | (1 + symbol % 256), symbol, 1]));
     }
     file.push(0);
@@ -155,7 +155,7 @@ fn long_names_that_overlap_take_little_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("program");
     let begin = std::time::Instant::now();
-    // Functions, and data.
+    // Kind 2 is a function, and kind 1 is data.
     for (kind, has_end) in [(2, true), (2, false), (1, true), (1, false)] {
         std::fs::write(&path, file_of_long_names(200_000, kind, has_end)).unwrap();
         let result = Symbols::read(&Source { path: path.clone(), offset: 0 });

@@ -105,7 +105,7 @@ fn what_was_recorded_before_a_kill_is_read(guest: &Guest, folder: &TempDir) {
         let dir = folder.path().join(format!("trace{kill}"));
         let mut command = guest.command(&format!("functions={}", dir.display()));
         let mut qemu = command.arg("forever").stderr(Stdio::null()).spawn().unwrap();
-        // Two windows of 3 MiB are mapped at the beginning, and a third one when the first is full.
+        // The first windows have 256 KiB, 512 KiB, 1 MiB and 2 MiB, so a file of 4 MiB has further windows.
         let bytes = || fs::metadata(guest.records(&dir)).map_or(0, |data| data.len());
         wait_until("a third window", || bytes() >= 4 << 20);
         assert!(kill::kill(&mut qemu));
@@ -143,11 +143,11 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
     assert!(ran.stderr.contains("limit") && !ran.stderr.contains(" 0 records lost"), "{ran:?}");
     let data = fs::metadata(guest.records(&dir)).unwrap().len();
     assert!((1 << 19..=1 << 20).contains(&data), "{data}");
-    // The directory says it, too.
+    // The directory has the number of lost records, too.
     let summary = Summary::of(&guest.trace(&dir));
     let lost = format!(" {} records lost", summary.lost);
     assert!(ran.stderr.contains(&lost), "{lost}: {}", ran.stderr);
-    // Functions that are open at the limit end there.
+    // Functions that are open at the limit end at the limit.
     assert_eq!((summary.orphans, summary.unfinished), (0, 0));
     let calls = summary.function(guest.address("fib")).unwrap().calls;
     uftrace::check(&dir, "fib", calls);
@@ -164,7 +164,7 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
 
 fn only_the_functions_of_a_filter_are_recorded(guest: &Guest, folder: &TempDir) {
     let fib = guest.address("fib");
-    // By direct calls, by a pointer from code that is not recorded, by a jump from one that is.
+    // Calls are direct, by a pointer from code that is not recorded, or a jump from a recorded function.
     for (options, names) in [
         ("symbol=fib".to_owned(), &["fib"][..]),
         ("symbol=compare".to_owned(), &["compare"]),
@@ -193,7 +193,7 @@ fn a_jump_to_a_functions_first_byte_is_a_call_of_it(guest: &Guest, folder: &Temp
     assert_eq!((count("tail"), count("leaf")), (printed(&ran, "tail"), printed(&ran, "leaf")));
     let callers = summary.callers(guest.address("leaf"));
     let main = summary.callers(guest.address("tail"));
-    // It is in the place of the one that jumped.
+    // `tail` is in the place of the function that jumped to it.
     assert_eq!((callers.len(), callers[0].function), (1, main[0].function));
 }
 
@@ -207,7 +207,7 @@ fn in_a_region_functions_are_recorded_with_all_that_are_open(guest: &Guest, fold
         .into();
 
     let count = |name| found.iter().find(|(found, _)| found == name).map(|(_, calls)| *calls);
-    // The others were called before.
+    // The other functions were called before the region.
     assert_eq!((count("inner"), count("main")), (Some(7), Some(0)));
     assert_eq!((count("fib"), count("leaf")), (None, None));
     assert!(never.stderr.contains("no region began"), "{}", never.stderr);
@@ -252,7 +252,7 @@ fn a_function_that_a_filter_names_has_to_be_there(guest: &Guest, folder: &TempDi
 }
 
 fn on_a_full_disk_the_rest_is_lost_and_counted(guest: &Guest, _: &TempDir) {
-    // Room for the first window.
+    // The disk has room for the first window.
     let Some(disk) = Mount::new("tmpfs", "size=2m") else { return };
     let dir = disk.path().join("trace");
 
@@ -275,7 +275,7 @@ fn functions_of_a_programs_libraries_have_names() {
     let Some(guest) = Guest::of_library(folder.path(), "library.c") else { return };
     let dir = folder.path().join("trace");
     let mut command = guest.command(&format!("functions={}", dir.display()));
-    // Otherwise the first call of each function is one of the loader.
+    // Without LD_BIND_NOW, the first call of each function would be a call of the loader.
     command.env("LD_LIBRARY_PATH", folder.path()).env("LD_BIND_NOW", "1");
 
     let ran: Ran = command.output().unwrap().into();
@@ -288,9 +288,9 @@ fn functions_of_a_programs_libraries_have_names() {
         let mut all = summary.top(usize::MAX, By::Calls).into_iter();
         all.find(|function| is_named(function.address)).map(|function| function.calls)
     };
-    // Of its own library, and of the C library.
+    // These are functions of its own library, and of the C library.
     assert_eq!(calls("shared_outer"), Some(5));
-    // It calls this one by a stub of its own.
+    // The library calls `shared_work` by its own stub.
     assert_eq!(calls("shared_work"), Some(115));
     assert_eq!(calls("exit"), Some(1));
     assert_eq!(calls("main"), Some(1));

@@ -44,7 +44,7 @@ boots! {
 /// Boots a machine that runs one program several times, and checks the addresses of its functions.
 #[track_caller]
 fn check_addresses(machine: &'static Machine) {
-    /// Calls that fib(12) makes, with its own.
+    /// Number of calls of `fib` for fib(12), including this call.
     const CALLS: u64 = 465;
     let Some(machine) = machine.with("addresses.c", &["-static-pie"]) else { return };
 
@@ -82,7 +82,8 @@ fn check(machine: &'static Machine, cpus: u32) {
     }
     assert!(names.iter().any(|name| name.ends_with(tracks[1])), "{names:?}");
     let entries: u64 = trace.tasks().iter().map(|task| entries(&trace, task.tid)).sum();
-    // Stacks are repeated at switches, and tail calls are no calls.
+    // There may be more entries than calls, because entries are repeated at switches of stacks, and tail
+    // calls are no calls.
     assert!(entries > calls - calls / 100, "{entries} entries of {calls} calls");
     let program = Source { path: machine.program.clone(), offset: 0 };
     let symbols = Symbols::read(&program).unwrap();
@@ -96,11 +97,11 @@ fn check(machine: &'static Machine, cpus: u32) {
     }
     let short = shortened(&dir, &machine.file("short"));
     uftrace::reads("uftrace-bookworm", &short, &short);
-    // Some seconds for all records: one release is enough.
+    // uftrace takes some seconds for all records, so one release is enough.
     uftrace::reads("uftrace-forky", &dir, &short);
 }
 
-/// Boots with a function trace that has the program's names. Returns its directory, too.
+/// Boots with a function trace that has the program's names. Also returns the trace's directory.
 #[track_caller]
 fn traced(machine: &Ready, cpus: u32) -> (Booted, PathBuf) {
     let dir = machine.file("trace");
@@ -109,7 +110,7 @@ fn traced(machine: &Ready, cpus: u32) -> (Booted, PathBuf) {
     (machine.boot(cpus, "", &[&plugin]), dir)
 }
 
-/// Checks a track: depths balance, exits are of the functions that were entered, and no time goes backwards. Returns the
+/// Checks that a track's depths balance, its exits match its entries, and no time goes backwards. Returns the
 /// number of entries.
 #[track_caller]
 fn entries(trace: &Trace, tid: u32) -> u64 {
@@ -135,7 +136,7 @@ fn entries(trace: &Trace, tid: u32) -> u64 {
     entries
 }
 
-/// Records of each track that uftrace prints one by one.
+/// Number of records of each track that uftrace prints.
 const PRINTED: u64 = 20_000;
 
 /// Copies a directory with the first records of each track.

@@ -1,5 +1,5 @@
-//! Machines with a function trace that end in the middle of it, by SIGKILL or by one of their virtual CPUs: all that was
-//! written is read.
+//! Machines that end in the middle of a function trace, by SIGKILL or by one of their virtual CPUs:
+//! everything that was written can be read.
 
 use crate::common;
 use common::machine::{AARCH64, AARCH64_7, Ready, X86_64_7};
@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 fn what_a_killed_machine_has_written_is_read() {
     let Some(machine) = X86_64_7.with("functions.c", &["-static"]) else { return };
     let mut last: Option<PathBuf> = None;
-    // A file is prepared for records before it has them.
+    // A kill may leave no record, because a file is prepared for records before it has any.
     kill::sweep(
         3,
         Duration::from_millis(40),
@@ -36,7 +36,7 @@ fn what_a_killed_machine_has_written_is_read() {
     assert!(report.contains("Total time"), "{report}");
 }
 
-/// Boots a machine, sooner and later in whose boot it is to be killed, with one virtual CPU and with two.
+/// Boots a machine with one or two virtual CPUs, up to a moment in its boot that differs for each kill.
 #[track_caller]
 fn started(machine: &Ready, kill: u64) -> (PathBuf, Child) {
     let (bytes, cpus) = ((1 + kill * 7 % 60) * MIB, 1 + kill as u32 % 2);
@@ -49,7 +49,7 @@ fn started(machine: &Ready, kill: u64) -> (PathBuf, Child) {
     (dir, qemu)
 }
 
-/// Checks that the trace of a killed machine has all that was written.
+/// Checks that the trace of a killed machine has everything that was written.
 #[track_caller]
 fn check(dir: &Path) {
     let trace = Trace::open(dir).unwrap();
@@ -91,11 +91,12 @@ fn a_machine_that_one_of_its_cpus_ends_is_complete_if_they_share_a_thread() {
 
 #[test]
 fn a_limit_of_files_is_no_signal_at_the_end_of_a_machine() {
-    // QEMU's main thread ends it: the others block all signals.
+    // QEMU's main thread ends the trace here, and this thread alone does not block all signals.
     let Some(bare) = AARCH64_7.bare("semihosting.S", &["-DSYSTEM_OFF"]) else { return };
     let dir = bare.folder.path().join("trace");
 
-    // Two windows of records, and no record after them that says how many are lost.
+    // The file has room for two windows of records, and not for a record after them that says how many are
+    // lost.
     let ran = bare.run_within("1536", "multi", &format!("functions={}", dir.display()));
 
     assert!(ran.stderr.contains("File too large"), "{ran:?}");
@@ -103,7 +104,7 @@ fn a_limit_of_files_is_no_signal_at_the_end_of_a_machine() {
     assert!(Summary::of(&Trace::open(&dir).unwrap()).damage.is_empty());
 }
 
-/// Has one virtual CPU end QEMU while another one calls functions, by each QEMU.
+/// Has a virtual CPU end QEMU while another virtual CPU calls functions, with each QEMU.
 #[track_caller]
 fn each_ended_by_its_first_cpu(options: &[&str]) {
     for machine in [&AARCH64, &AARCH64_7] {
@@ -126,7 +127,7 @@ fn records(dir: &Path) -> Vec<PathBuf> {
     files.filter(|file| file.extension().is_some_and(|extension| extension == "dat")).collect()
 }
 
-/// Returns the number of records in a file up to its last one. The rest of it is 0.
+/// Returns the number of records in a file, which zeros follow.
 fn written(file: &Path) -> u64 {
     let bytes = fs::read(file).unwrap();
     let last = bytes.iter().rposition(|byte| *byte != 0);

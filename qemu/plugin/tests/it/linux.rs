@@ -7,17 +7,17 @@ use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::symbols::is_thunk;
 use std::fs;
 
-/// Fewest functions of the kernel that are reached in a boot, and by calls alone.
+/// Minimum number of the kernel's functions that a boot reaches, and that it reaches by calls alone.
 const FUNCTIONS: usize = 3_000;
 
-/// Executions of a function's first instruction.
+/// Counts of executions of a function's first instruction.
 struct Start {
     address: u64,
     by_call: u64,
     otherwise: u64,
 }
 
-/// Returns the lines of the probe.
+/// Returns the counts in the probe's lines.
 fn starts(boot: &Booted) -> Vec<Start> {
     let lines = boot.stderr.lines().filter_map(|line| line.strip_prefix("probe: start "));
     lines
@@ -39,13 +39,13 @@ fn functions_that_only_calls_reach_have_as_many_calls_as_executions() {
 #[test]
 #[ignore = "takes long: cargo xtask full"]
 fn functions_of_aarch64_that_only_calls_reach_have_as_many_calls_as_executions() {
-    // An interrupt between an indirect call and the first call or return in its function: the interrupt's entry code
-    // names the function.
+    // If an interrupt comes between an indirect call and the first call or return in its function, then the
+    // interrupt's entry code names the function.
     compare(&AARCH64_7, 200);
 }
 
-/// Boots a machine with a function trace and with the probe, and compares the counts of functions. Of so many, one may be
-/// wrong.
+/// Boots a machine with a function trace and with the probe, and compares the counts of functions. One of
+/// `one_of` functions may be wrong.
 #[track_caller]
 fn compare(machine: &'static Machine, one_of: usize) {
     let Some(machine) = machine.with("init.c", &["-static"]) else { return };

@@ -1,4 +1,4 @@
-//! Tests of the plugin's messages when it cannot serve, and of its signals: it uses none.
+//! Tests of the plugin's messages when it cannot serve, and that the plugin uses no signals.
 
 use crate::common;
 use common::{Guest, Ran, Segment, capability, guests, plugin};
@@ -6,13 +6,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// One guest is enough to be refused with.
+/// Returns a guest. One guest is enough to test refusals.
 fn guest(folder: &Path) -> Option<Guest> {
     guests(folder).into_iter().next()
 }
 
-/// Starts the guest with these options of the plugin; gives what it said when
-/// it was refused.
+/// Starts the guest with these options of the plugin, and asserts a refusal. Returns the plugin's message.
 #[track_caller]
 fn refused(guest: &Guest, options: &str, environment: Option<&str>) -> String {
     let mut command = Command::new(&guest.qemu);
@@ -50,7 +49,7 @@ fn wrong_and_missing_options_are_reported() {
         told,
         "cannot open the segment /nowhere/at/all: No such file or directory (os error 2)"
     );
-    // An option goes before the environment.
+    // An option takes precedence over the environment.
     let segment = Segment::new(1);
     assert!(refused(&guest, ",segment=/nowhere", Some(&segment.path())).contains("/nowhere"));
 }
@@ -105,7 +104,7 @@ fn no_signal_is_delivered() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert_eq!(segment.take().points.len(), 2000);
         let log = std::fs::read_to_string(log).unwrap();
-        // A fetched emulator is started by a shell, whose children end.
+        // A shell starts a fetched emulator, and gets SIGCHLD when its children end.
         let is_signal = |line: &&str| line.contains("---") && !line.contains("SIGCHLD");
         let signals: Vec<&str> = log.lines().filter(is_signal).collect();
         assert!(signals.is_empty(), "{}: {signals:?}", guest.name);

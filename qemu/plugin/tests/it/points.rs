@@ -1,4 +1,4 @@
-//! Marked stores of guests that are emulated, and what of them is in the relays.
+//! Marked stores of emulated guests, and their points in the relays.
 
 use crate::common;
 use common::{Guest, Segment, Taken, geometry, guests};
@@ -18,7 +18,7 @@ fn each(test: impl Fn(&Guest)) {
     }
 }
 
-/// The client has made these points, in order, on one vCPU.
+/// Asserts that the client has made these points, in order, on one vCPU.
 #[track_caller]
 fn check(taken: &Taken, client: u32, seqs: impl Iterator<Item = u64>) {
     let points = taken.of(client);
@@ -37,7 +37,7 @@ fn check(taken: &Taken, client: u32, seqs: impl Iterator<Item = u64>) {
 #[test]
 fn points_of_all_threads_arrive_once_and_in_order() {
     each(|guest| {
-        // All rings of a segment hold less than this.
+        // These are more points than all rings of a segment hold.
         let segment = Segment::new(8);
         let (stdout, stderr) = guest.act(&segment, &[], &["threads", "4", "1000"]);
         let taken = segment.take();
@@ -45,7 +45,7 @@ fn points_of_all_threads_arrive_once_and_in_order() {
         assert!(stderr.contains("recorded 4000, found"), "{stderr}");
         for client in 8..12 {
             check(&taken, client, 1..=1000);
-            // The lease names the thread that made them.
+            // The lease names the thread that made the points.
             let point = taken.of(client)[0];
             let holder = &taken.holders[point.holder];
             assert_eq!(holder.name, format!("vcpu {}", point.vcpu));
@@ -61,7 +61,7 @@ fn points_of_all_threads_arrive_once_and_in_order() {
 fn the_guest_base_may_be_anything() {
     each(|guest| {
         for base in ["0x10000000000", "0x600000000000"] {
-            // Far from where the kernel puts QEMU itself. The address where a PIE is loaded must be free there.
+            // The base is far from QEMU's own place. The address at which a PIE is loaded must be free there.
             let segment = Segment::new(8);
             guest.act(&segment, &["-B", base], &["threads", "2", "10"]);
             let taken = segment.take();
@@ -124,7 +124,7 @@ fn stores_elsewhere_are_counted_and_do_nothing_else() {
         for count in ["recorded 3,", "unassigned 6,", "bad_slot 1"] {
             assert!(stderr.contains(count), "{}: {stderr}", guest.name);
         }
-        // And what QEMU 7.2 adds, where the end of a page happens to be.
+        // QEMU 7.2 adds some, depending on where a page happens to end.
         let outside = stderr.split("outside ").nth(1).and_then(|rest| rest.split(',').next());
         let outside: u32 = outside.unwrap().parse().unwrap();
         assert!((2000..2020).contains(&outside), "{}: {stderr}", guest.name);
@@ -180,7 +180,7 @@ fn points_that_a_full_relay_cannot_hold_are_left_to_the_host() {
         assert!((10..100).contains(&count), "{count}");
         assert!(stdout.contains(&format!("answered {count}\n")), "{stdout}");
         assert!(stderr.contains(&format!("left_full {}", 1000 - count)), "{stderr}");
-        // It asked for the ring to be drained.
+        // The plugin asked the host to drain the ring.
         assert_ne!(segment.byte(BELLS), 0);
     });
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Returns the program, in a folder of its own, if it can be compiled and run here.
+/// Returns the program, in its own folder, if this machine can compile and run it.
 #[track_caller]
 fn guest() -> Option<(TempDir, Guest)> {
     let folder = tempfile::tempdir().unwrap();
@@ -32,7 +32,7 @@ fn work(guest: &Guest, folder: &Path, part: &str, options: &str) -> (u64, String
     (work.map_or(0, |function| function.calls), ran.stderr)
 }
 
-/// Defines a test for each part of the program: how often it calls `work`, and what the plugin says.
+/// Defines a test for each part of the program, with the number of calls of `work`, and what the plugin says.
 macro_rules! parts {
     ($($test:ident: $part:literal, $calls:pat, $said:expr;)*) => {$(
         #[test]
@@ -71,7 +71,7 @@ fn threads_have_tracks_of_their_own() {
     assert_eq!(calls, 3 * 8 * 1000);
     assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
     let trace = Trace::open(&folder.path().join("threads")).unwrap();
-    // A thread may have the number of one that has ended.
+    // A thread may have the number of a thread that has ended.
     assert!((2..=9).contains(&trace.tasks().len()), "{:?}", trace.tasks());
 }
 
@@ -84,7 +84,7 @@ fn an_atomic_instruction_after_a_call_is_no_call() {
     assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
     let summary = Summary::of(&Trace::open(&folder.path().join("atomics")).unwrap());
     let top = summary.top(2, By::Calls).into_iter().map(|top| (top.address, top.calls));
-    // No other function has as many.
+    // No other function has as many calls.
     let expected = [(guest.address("count"), 3000), (guest.address("work"), 1000)];
     assert_eq!(Vec::from_iter(top), expected);
 }
@@ -131,7 +131,8 @@ fn a_limit_of_files_ends_the_records_and_not_the_program() {
 #[test]
 fn a_limit_of_files_at_the_start_is_no_signal() {
     let Some((folder, guest)) = guest() else { return };
-    // In units of 512 bytes: no file; not that of the names; not one of records.
+    // The limits, in units of 512 bytes, have no room for any file, for the file of names, and for a file of
+    // records.
     for (limit, code) in [(0, 1), (16, 1), (400, 0)] {
         let dir = folder.path().join(limit.to_string());
         let traced = guest.command(&format!("functions={}", dir.display()));
@@ -142,7 +143,7 @@ fn a_limit_of_files_at_the_start_is_no_signal() {
         let ran: Ran = command.arg("threads").output().unwrap().into();
 
         assert_eq!(ran.code, Some(code), "{limit}: {ran:?}");
-        // The directory's own files are measured before they are written.
+        // The plugin measures the directory's own files before it writes them.
         let is_said = ["File too large", "RLIMIT_FSIZE"].iter().any(|why| ran.stderr.contains(why));
         assert!(is_said, "{limit}: {ran:?}");
     }
@@ -158,7 +159,7 @@ fn a_stderr_that_takes_nothing_does_not_end_the_program() {
     {
         let dir = folder.path().join(number.to_string());
         let mut command = guest.command(&format!("functions={}", dir.display()));
-        // Not text.
+        // The argument is not text.
         let other = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff");
 
         let ended = command.arg("threads").arg(other).stderr(stderr).status().unwrap();
@@ -174,8 +175,8 @@ fn functions_of_a_library_have_all_their_calls() {
     let folder = tempfile::tempdir().unwrap();
     let Some(guest) = Guest::of_library(folder.path(), "library.c") else { return };
     let library = folder.path().join("liblibrary.so");
-    // An emulated program's libraries have the same addresses each time. Without this, the loader binds a
-    // function at its first call, which is not seen as one of it.
+    // An emulated program's libraries have the same addresses each time. Without LD_BIND_NOW, the loader
+    // would bind a function at its first call, and this call would not count as a call of the function.
     let bind = |mut command: Command| -> Ran {
         command
             .env("LD_BIND_NOW", "1")

@@ -9,15 +9,15 @@ use std::process::Command;
 /// Emulators of machines, the library for each, and the version that it asks for.
 const MACHINES: [(&str, Library, i32); 2] =
     [("qemu-system-x86_64", TO_6, 2), ("qemu-backports-system-x86_64", FROM_7, 7)];
-/// Emulator of programs: of API 1.
+/// Emulator of programs, with API 1.
 const PROGRAMS: &str = "qemu-x86_64";
 const PROBE: &str = "libhypertrace_qemu_probe.so";
 /// Versions of the API that no fetched emulator has.
 const NOT_FETCHED: [(i32, &str); 2] = [(5, "qemu-api-5"), (6, "qemu-api-6")];
 
-/// Where the last 64 KiB below 4 GiB begin, of which the last 16 bytes are executed first.
+/// Start of the last 64 KiB below 4 GiB. A CPU first executes the last 16 bytes of these.
 const BASE: u64 = 0xffff_0000;
-/// 16-bit code of a machine, and its offset there.
+/// 16-bit code of a machine, and its offset from [`BASE`].
 const CODE: (usize, [u8; 27]) = (
     0xff00,
     [
@@ -50,9 +50,9 @@ fn firmware(folder: &Path) -> PathBuf {
     file
 }
 
-/// Returns a machine that loads a plugin and runs the code, not started.
+/// Returns the command of a machine that loads a plugin and runs the code.
 fn machine(qemu: &Path, plugin: &Path, folder: &Path) -> Command {
-    // A machine that does not end would not end the test.
+    // `timeout` kills a machine that does not end.
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", "120"]).arg(qemu);
     // This CPU has no APIC, which firmware would have to set up for interrupts.
@@ -103,7 +103,7 @@ fn the_code_of_a_machine_is_read_with_its_accesses_and_registers() {
             ],
         );
         assert_eq!(number(&ran, "started"), 1, "{name}: {ran:?}");
-        // It waited for the timer.
+        // The machine waited for the timer.
         for name in ["blocks", "idle", "resumed"] {
             assert!(number(&ran, name) > 0, "{name}: {ran:?}");
         }
@@ -149,7 +149,7 @@ fn the_code_of_a_program_is_read_with_api_1() {
     let ran: Ran = command.output().unwrap().into();
 
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    // Neither registers nor values are in this version.
+    // This version has neither registers nor values.
     has(
         &ran,
         &[
@@ -163,7 +163,7 @@ fn the_code_of_a_program_is_read_with_api_1() {
     );
     assert_eq!(number(&ran, "started"), 3, "{ran:?}");
     assert!(number(&ran, "ended") >= 2, "{ran:?}");
-    // QEMU translates anew for a second thread.
+    // QEMU drops its code and translates anew when a second thread starts.
     assert!(number(&ran, "flushed") > 0, "{ran:?}");
     let is_access = |line: &&str| line.contains(" of 0x");
     let accesses: Vec<&str> = ran.stderr.lines().filter(is_access).collect();

@@ -6,7 +6,7 @@ use hypertrace_functions::shadow::{Call, Jump, Linked, Return, Settings, Stacks}
 
 /// Top of a kernel's stack.
 pub const KERNEL: u64 = 0xffff_c900_0000_4000;
-/// Top of another kernel's stack, in the region beside.
+/// Top of another kernel's stack, in the next region.
 pub const OTHER: u64 = KERNEL + 0x4000;
 
 /// Stacks whose clock advances by 10 with each event.

@@ -11,27 +11,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Most seconds of a boot: a machine that does not end does not end the test either.
+/// Maximum number of seconds of a boot, after which a machine that does not end is killed.
 const PATIENCE: &str = "300";
 
 /// Parts of a machine, by their names on PATH.
 pub struct Machine {
     pub qemu: &'static str,
-    /// The plugin that this QEMU loads.
+    /// File name of the plugin that this QEMU loads.
     plugin: &'static str,
-    /// Options of QEMU: the hardware, and a device by which the first process writes to `out`.
+    /// Options of QEMU for the hardware, and for a device by which the first process writes to `out`.
     options: &'static [&'static str],
     pub kernel: &'static str,
     console: &'static str,
     compiler: &'static str,
-    /// Names of the tracks of a virtual CPU: of the kernel and of programs.
+    /// Names of a virtual CPU's tracks, for the kernel and for programs.
     pub tracks: [&'static str; 2],
 }
 
 pub const AARCH64: Machine = Machine {
     qemu: "qemu-system-aarch64",
     plugin: TO_6.file,
-    // Its device tree has a seed for KASLR.
+    // This machine's device tree has a seed for KASLR.
     options: &[
         "-M",
         "virt",
@@ -62,13 +62,13 @@ pub const X86_64: Machine = Machine {
 pub const X86_64_7: Machine =
     Machine { qemu: "qemu-backports-system-x86_64", plugin: FROM_7.file, ..X86_64 };
 
-/// A machine with all that it needs to boot.
+/// A machine with everything that it needs to boot.
 pub struct Ready {
     machine: &'static Machine,
     qemu: PathBuf,
     kernel: PathBuf,
     folder: TempDir,
-    /// The first process.
+    /// Program of the first process.
     pub program: PathBuf,
 }
 
@@ -80,7 +80,7 @@ pub struct Bare {
     program: PathBuf,
 }
 
-/// A machine that was booted, and has ended.
+/// Output of a machine that has booted and ended.
 #[derive(Debug)]
 pub struct Booted {
     /// Output of the kernel, and of the first process to its stdout.
@@ -92,7 +92,8 @@ pub struct Booted {
 }
 
 impl Machine {
-    /// Finds the parts, and compiles the first process with these options; `None` if that cannot be done here.
+    /// Finds the parts, and compiles the first process with these options. Returns `None` if this machine
+    /// lacks a part.
     #[track_caller]
     pub fn with(&'static self, source: &str, options: &[&str]) -> Option<Ready> {
         let [qemu, kernel, compiler] =
@@ -106,7 +107,8 @@ impl Machine {
         Some(Ready { machine: self, qemu, kernel, folder, program })
     }
 
-    /// Finds the emulator of AArch64, and compiles a program without an operating system; `None` if that cannot be done here.
+    /// Finds the emulator of AArch64, and compiles a program without an operating system. Returns `None` if
+    /// this machine lacks the emulator or the compiler.
     #[track_caller]
     pub fn bare(&'static self, source: &str, options: &[&str]) -> Option<Bare> {
         let [qemu, compiler] = [self.qemu, self.compiler].map(capability::program);
@@ -126,7 +128,7 @@ impl Bare {
         self.run_within("unlimited", threads, options)
     }
 
-    /// Runs it with a limit of files, in units of 512 bytes.
+    /// Runs the program with a limit of the size of files, in units of 512 bytes.
     #[track_caller]
     pub fn run_within(&self, limit: &str, threads: &str, options: &str) -> Ran {
         let mut command = Command::new("timeout");
@@ -190,7 +192,7 @@ impl Ready {
         let initrd = self.file("initrd");
         let files = ["-kernel".as_ref(), self.kernel.as_os_str(), "-initrd".as_ref()];
         command.args(files).arg(initrd);
-        // The end of the first process is a panic, and that ends QEMU.
+        // The end of the first process makes the kernel panic, and this panic ends QEMU.
         command.args(["-append", &format!("console={console} panic=-1 {words}")]);
         command.args(plugins.iter().flat_map(|plugin| ["-plugin", plugin]).map(OsStr::new));
         command.env("HYPERTRACE_PROBE_API", FROM_7.last.to_string()).stdin(Stdio::null());
@@ -230,7 +232,7 @@ fn compile(compiler: &Path, folder: &Path, source: &str, options: &[&str]) -> Pa
     program
 }
 
-/// Returns the options for the firmware of a QEMU that `cargo xtask fetch` has unpacked.
+/// Returns the options with the firmware's folders for a QEMU that `cargo xtask fetch` has unpacked.
 fn firmware(qemu: &Path) -> Vec<String> {
     let root = qemu.ancestors().nth(2).map(|folder| folder.join("root/usr/share"));
     let folders = ["qemu", "seabios"].map(|name| root.as_ref().map(|root| root.join(name)));

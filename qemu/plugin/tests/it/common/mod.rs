@@ -1,7 +1,7 @@
-//! A tiny host: a segment in a memfd, and a look at what is in its relays; and
-//! the guest, compiled for what the machine can compile for.
+//! A tiny host with a segment in a memfd, whose relays it reads; and the guest, compiled for each
+//! architecture for which this machine can compile.
 //!
-//! Unsafe, because the segment is mapped.
+//! Unsafe, because the host maps the segment.
 #![allow(unsafe_code, dead_code)]
 
 pub use hypertrace_test_support::capability;
@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     pub relay: u32,
-    /// Whose the relay was then: its number in [`Taken::holders`].
+    /// Index in [`Taken::holders`] of the relay's holder at this point.
     pub holder: usize,
     pub client: u64,
     pub vcpu: u64,
@@ -56,7 +56,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// The points of one client, in the order of their relays.
+    /// Returns the points of one client, in the order of their relays.
     pub fn of(&self, client: u32) -> Vec<&Point> {
         self.points.iter().filter(|point| point.client == u64::from(client)).collect()
     }
@@ -85,8 +85,8 @@ impl Segment {
     }
 
     pub fn with(geometry: Geometry, relays: u32) -> Segment {
-        // Inherited by the emulator: no CLOEXEC.
-        // SAFETY: a new descriptor, and a mapping of the whole file that is never unmapped.
+        // The descriptor has no CLOEXEC, because the emulator inherits it. SAFETY: the descriptor is new, and
+        // the mapping is of the whole file and never unmapped.
         let (file, words) = unsafe {
             let file = File::from_raw_fd(libc::memfd_create(c"segment".as_ptr(), 0));
             let len = geometry.window_size();
@@ -120,7 +120,7 @@ impl Segment {
         self.file.write_all_at(&(state as u32).to_le_bytes(), PAGE_L + STATE).unwrap();
     }
 
-    /// The host wants points of this name itself.
+    /// Sets a trigger, so that the host wants points of this name itself.
     pub fn set_trigger(&self, name_hash: u32) {
         let bit = u64::from(name_hash) % 4096;
         let at = PAGE_L + TRIGGERS + bit / 8;
@@ -133,13 +133,13 @@ impl Segment {
             .unwrap()
     }
 
-    /// A byte of the config region.
+    /// Returns a byte of the config region.
     pub fn byte(&self, offset: u64) -> u8 {
         let word = self.words[offset as usize / 8].load(Relaxed);
         word.to_le_bytes()[offset as usize % 8]
     }
 
-    /// Takes all that is in the relays.
+    /// Takes all points out of the relays.
     pub fn take(&self) -> Taken {
         let mut taken = Taken::default();
         for relay in 0..self.relays {
@@ -189,12 +189,12 @@ impl Segment {
 /// A program for an emulator.
 pub struct Guest {
     pub program: PathBuf,
-    /// The emulator of its architecture.
+    /// Emulator of the program's architecture.
     pub qemu: PathBuf,
     pub name: &'static str,
 }
 
-/// All ways in which the guest can be had: emulator, compiler, arguments.
+/// Ways to make the guest: name, emulator, compiler, arguments.
 const WAYS: [(&str, &str, &str, &[&str]); 4] = [
     ("x86-64 static", "qemu-x86_64", "cc", &["-static"]),
     ("x86-64 PIE", "qemu-x86_64", "cc", &["-fPIE", "-pie"]),
@@ -202,7 +202,7 @@ const WAYS: [(&str, &str, &str, &[&str]); 4] = [
     ("aarch64 static PIE", "qemu-aarch64", "aarch64-linux-gnu-gcc", &["-static-pie", "-fPIE"]),
 ];
 
-/// Returns the guests that this machine can compile and run, and prints which it cannot.
+/// Returns the guests that this machine can compile and run, and reports what it lacks for the others.
 pub fn guests(folder: &Path) -> Vec<Guest> {
     WAYS.iter()
         .filter_map(|&(name, qemu, compiler, arguments)| {
@@ -223,12 +223,12 @@ pub fn guests(folder: &Path) -> Vec<Guest> {
         .collect()
 }
 
-/// The plugin for API 1 to 6.
+/// Returns the path of the plugin for API 1 to 6.
 pub fn plugin() -> PathBuf {
     library(TO_6.file)
 }
 
-/// A shared object, as cargo has built it for this test.
+/// Returns the path of a shared object that cargo has built for this test.
 pub fn library(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
@@ -258,12 +258,12 @@ impl From<Output> for Ran {
 }
 
 impl Guest {
-    /// Returns true if it is of x86-64.
+    /// Returns true for a guest of x86-64.
     pub fn is_x86_64(&self) -> bool {
         self.name.starts_with("x86-64")
     }
 
-    /// The emulator's command line up to the program.
+    /// Returns the emulator's command line up to the program.
     pub fn qemu(&self, options: &[&str]) -> Command {
         let mut command = Command::new(&self.qemu);
         let log = ["-d", "plugin", "-plugin"];
@@ -272,8 +272,7 @@ impl Guest {
         command
     }
 
-    /// Runs an act to its good end: what it printed, and what the plugin
-    /// counted.
+    /// Runs an act to its good end. Returns what the act printed, and what the plugin counted.
     #[track_caller]
     pub fn act(&self, segment: &Segment, options: &[&str], act: &[&str]) -> (String, String) {
         let ran: Ran = self

@@ -34,7 +34,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Compiles a program of this folder's sources; `None` if that cannot be done or run here.
+    /// Compiles a program of this folder's sources. Returns `None` if this machine cannot compile or run it.
     pub fn new(architecture: &'static Architecture, folder: &Path, source: &str) -> Option<Guest> {
         let Architecture { qemu, compiler, .. } = architecture;
         let (qemu, compiler) = (capability::program(qemu)?, capability::program(compiler)?);
@@ -74,7 +74,7 @@ impl Guest {
         Task::of_vcpu(0, self.architecture.level, self.architecture.level_name)
     }
 
-    /// Returns the file of its records.
+    /// Returns the file of the track's records.
     pub fn records(&self, dir: &Path) -> PathBuf {
         dir.join(format!("{}.dat", self.task().tid))
     }
@@ -110,7 +110,7 @@ impl Guest {
     }
 }
 
-/// Returns the names of all recorded functions, and their calls.
+/// Returns the names of all recorded functions, and the numbers of their calls.
 pub fn calls(trace: &Trace) -> Vec<(String, u64)> {
     let summary = Summary::of(trace);
     assert_eq!((summary.damage.len(), summary.orphans, summary.unfinished), (0, 0, 0));

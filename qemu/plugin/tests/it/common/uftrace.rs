@@ -4,7 +4,7 @@ use super::capability;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Releases 0.13 and 0.19.
+/// Names of releases 0.13 and 0.19.
 pub const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-forky"];
 
 /// A release of uftrace.
@@ -14,12 +14,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Finds a release; `None` if it is not here.
+    /// Finds a release. Returns `None` if this machine lacks it.
     pub fn new(name: &'static str) -> Option<Reader> {
         Some(Reader { name, program: capability::program(name)? })
     }
 
-    /// Returns what a command prints of a directory. uftrace's own messages have only lines for which `is_known` is true.
+    /// Returns what a command prints about a directory. Asserts that uftrace's own messages have only lines
+    /// for which `is_known` is true.
     #[track_caller]
     pub fn read(&self, command: &str, dir: &Path, is_known: fn(&str) -> bool) -> String {
         let mut uftrace = Command::new(&self.program);
@@ -32,12 +33,12 @@ impl Reader {
     }
 }
 
-/// Returns whether a message of uftrace is one about functions without an exit.
+/// Returns whether a message of uftrace is about functions without an exit.
 pub fn is_unfinished(line: &str) -> bool {
     line.contains("invalid rstack read")
 }
 
-/// Reads a directory with four commands of each release, and checks how many calls of a function they find.
+/// Reads a directory with four commands of each release, and checks the number of calls of a function.
 #[track_caller]
 pub fn check(dir: &Path, function: &str, calls: u64) {
     for reader in READERS.into_iter().filter_map(Reader::new) {
@@ -60,7 +61,8 @@ pub fn check(dir: &Path, function: &str, calls: u64) {
     }
 }
 
-/// Reads a directory with a release, if it is here, and a short one with the commands that print each record.
+/// Reads a directory with a release, if this machine has it, and a short directory with the commands that
+/// print each record.
 #[track_caller]
 pub fn reads(reader: &'static str, dir: &Path, short: &Path) {
     let Some(reader) = Reader::new(reader) else { return };
