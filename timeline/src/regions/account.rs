@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How a host thread's time divides into parts, proven by its events.
+//! How the time of a host's thread divides into parts, as the thread's events prove.
 //!
-//! A thread's events are *marks*. Time counts for a part only between two marks that prove
-//! it together: the first says what began, the second that nothing else came between. For
-//! example, a guest's own event and the emulated store after it prove that the guest ran;
-//! a guest's event and the return to the VMM do not, as the exit is missing. Then the time
-//! is *unknown*. So an event that is missing makes unknown time, and never more of
-//! another part. (Two events that are missing together, a switch away from the thread and
-//! the next one back, leave no trace. The kernel reports such losses.)
+//! A thread's events are *marks*. Time counts for a part only between two marks that prove it together: the
+//! first says what began, the second says that nothing else came between. For example, a guest's own event
+//! and the emulated store after it prove that the guest ran; a guest's event and the return to the VMM do
+//! not, because the exit is missing, and the time is *unknown*. So a missing event makes unknown time, and
+//! never more of another part. (Two events that are missing together, a switch away from the thread and the
+//! next one back, leave no trace. The kernel reports such losses.)
 //!
-//! While a thread is on a CPU it is in a *mode*. Every mark that ends a mode proves it, also
-//! across the time in which the thread was switched out: that time has its own proof, the
-//! switches and the wake-up. Until then its intervals wait. They are taken in order of time, and do
-//! not change any more: see [`Account::take_proven`].
+//! While a thread is on a CPU, the thread is in a *mode*. Every mark that ends a mode proves the mode, even
+//! across a time in which the thread was switched out: the switches and the wake-up prove what the thread did
+//! in that time. Until then, the intervals of the mode wait. Callers take proven intervals in order of time,
+//! and these do not change any more: see [`Account::take_proven`].
 //!
 //! | mark | ends | begins |
 //! |---|---|---|
@@ -34,11 +33,11 @@
 //! ³ Only where `kvm_entry` and `kvm_exit` fire: on AMD's processors, and on AArch64, the host handles an interrupt before KVM
 //! traces the exit.
 //!
-//! A guest's own event is placed by a map of its clock, with a bound on the error. It proves
-//! nothing where the kernel's events say when the guest began and ended. Where they do not, it
-//! is no mark on the way out of the guest, in the VMM and on the way back, which other events
-//! end, nor if it contradicts the others by no more than its bound. A region begins and ends
-//! at the mapped times, in whatever part they are.
+//! A map of the guest's clock places a guest's own event, with a bound on the error. Such an event proves
+//! nothing if the kernel's events say when the guest began and ended. If they do not, the event is no mark on
+//! the way out of the guest, in the VMM and on the way back, which other events end, and no mark if it
+//! contradicts the others by no more than its bound. A region begins and ends at the mapped times, whatever
+//! the part is there.
 use super::causes::{CauseNumber, Unknown};
 use super::parts::{Evidence, Interval, Part, Reason, between};
 
@@ -48,17 +47,18 @@ enum Mode {
     Guest,
     Interrupt,
     Exit,
-    /// The exit's access to memory or a port is known.
+    /// In an exit whose access to memory or a port is known.
     Access,
     Leave,
-    /// The same, if the access was its reason: the guest may have run on since then.
+    /// As [`Leave`](Mode::Leave) if the access was the reason of the exit. If not, the guest may have run
+    /// since the access.
     AccessLeave,
     Return,
     Vmm,
     Entry,
 }
 
-/// Most intervals of a thread that wait for their proof.
+/// Maximum number of intervals of a thread that wait for their proof.
 pub const MAX_WAITING: usize = 4096;
 
 /// An event of a thread.
@@ -76,7 +76,7 @@ pub enum Mark {
     Unload,
     /// `kvm_userspace_exit`.
     UserspaceExit,
-    /// The same, for an access to memory or a port.
+    /// `kvm_userspace_exit` for an access to memory or a port.
     AccessExit,
     /// An event of the VMM, or a reference point's time in the VMM.
     Vmm,
@@ -92,7 +92,8 @@ pub enum Mark {
     In,
     /// `sched_wakeup` of the thread.
     Wakeup,
-    /// An interrupt in the thread's time on a CPU. Interrupts are off from a switch to the next thread's begin.
+    /// An interrupt in the thread's time on a CPU. Interrupts are off from a switch until the next thread
+    /// begins to run.
     Interrupt,
     /// Another event of the thread that is not KVM's.
     Other,
@@ -103,44 +104,44 @@ pub enum Mark {
 pub enum Why {
     /// Another thread took the CPU.
     Preempted,
-    /// It waits for something.
+    /// The thread waits for something.
     Blocked,
-    /// One of both.
+    /// Either preempted or blocked.
     Unknown,
 }
 
-/// Kinds of events that the kernel's trace of a thread has at all. Where it has a kind, the
-/// absence of one such event proves nothing.
+/// Kinds of events that the kernel's trace of a thread has at all. If the trace has a kind, the absence of
+/// one such event proves nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exactness {
-    /// Beginnings of exits.
+    /// Whether the trace has the beginnings of exits.
     pub exits: bool,
-    /// `kvm_entry`.
+    /// Whether the trace has `kvm_entry`.
     pub entries: bool,
-    /// `kvm_fpu`.
+    /// Whether the trace has `kvm_fpu`.
     pub registers: bool,
-    /// The VMM's event before it enters the guest.
+    /// Whether the VMM records an event before it enters the guest.
     pub runs: bool,
 }
 
-/// A time that waits for its proof, or for the proof of one before it.
+/// An interval that waits for its proof, or for the proof of an interval before it.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     from: i64,
     to: i64,
-    /// `None`: on a CPU, and not proven yet.
+    /// Part of the interval; `None`: on a CPU, and not proven yet.
     part: Option<Part>,
-    /// Whether it is the guest's if the mode that is to be proven is the host's interrupt.
+    /// Whether the interval is the guest's if the mode turns out to be the host's interrupt.
     is_before_interrupt: bool,
-    /// `None`: not proven yet.
+    /// Reason of the exit; `None`: not proven yet.
     reason: Option<Reason>,
     cause: CauseNumber,
     ended_by: Option<Evidence>,
-    /// Whether a region began or ended in it, at its beginning or at its end.
+    /// Whether a region began or ended in the interval, at its beginning or at its end.
     has_border: bool,
-    /// Whether it is the sum of several, and not their times.
+    /// Whether the interval is the sum of several, so that its times are not theirs.
     is_merged: bool,
-    /// Whether it is of the same wait as the one before it, with another cause.
+    /// Whether the interval is of the same wait as the one before it, with another cause.
     goes_on: bool,
 }
 
@@ -150,15 +151,15 @@ enum Cpu {
     On,
     Out(Why),
     Woken,
-    /// It was switched out, and had an event of its own since, or it was on a CPU, and had an event on another CPU: a switch is
-    /// missing.
+    /// The thread was switched out and had an event of its own since then, or it was on a CPU and had an
+    /// event on another CPU: a switch is missing.
     Unclear,
 }
 
-/// The account of a thread: give it all marks in order of time.
+/// The account of a thread, which must get all marks in order of time.
 #[derive(Debug)]
 pub struct Account {
-    /// The part of the mode [`Mode::Guest`].
+    /// Part of the mode [`Mode::Guest`].
     own: Part,
     exactness: Exactness,
     mode: Option<Mode>,
@@ -167,27 +168,29 @@ pub struct Account {
     seen_on: Option<u16>,
     /// Time of the last mark of any kind; `None` before the first one.
     last: Option<i64>,
-    /// The event of the next mark.
+    /// Event of the next mark.
     pub by: Option<Evidence>,
-    /// The causes of the wait that the next mark ends, each up to a time: see [`Account::ends_wait`]. Empty: not known.
+    /// Causes of the wait that the next mark ends, each up to a time: see [`Account::ends_wait`]. Empty if
+    /// they are not known.
     pub causes: Vec<(i64, CauseNumber)>,
     /// Time of the mark that began the mode.
     begun: i64,
-    /// Reason of the last exit, and whether that is to be counted.
+    /// Reason of the last exit, and whether the exit is still to be counted.
     reason: Reason,
     is_new: bool,
     /// Exit that was counted since the last call of [`Account::take_exit`].
     exit: Option<Reason>,
-    /// The time since the last interval that was taken, in order, and whether the part of some of it is not proven.
+    /// Intervals in order since the last one that was taken, and whether the part of some of them is not
+    /// proven.
     waiting: Vec<Waiting>,
     is_unproven: bool,
-    /// Whether a region began or ended since the last mark, and when the last one did.
+    /// Whether a region began or ended since the last mark, and the time of the last border of a region.
     has_border: bool,
     last_border: i64,
-    /// Most of them.
+    /// Maximum number of intervals in `waiting`.
     most: usize,
-    /// Whether the thread had an event of its own while another one had the CPU: a switch is missing, or
-    /// the event is another thread's.
+    /// Whether the thread had an event of its own while another thread had the CPU. If so, a switch is
+    /// missing, or the event is another thread's.
     pub is_contradicted: bool,
     pub switches: Switches,
 }
@@ -195,11 +198,12 @@ pub struct Account {
 /// Numbers of a thread's switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
-    /// Switches away from it.
+    /// Number of switches away from the thread.
     pub away: u64,
-    /// Those after which it had an event that needs a CPU, and no switch back before that.
+    /// Number of switches away after which the thread had an event that needs a CPU, with no switch back
+    /// before that event.
     pub unreturned: u64,
-    /// How often too many intervals waited for their proof.
+    /// Number of times that too many intervals waited for their proof.
     pub given_up: u64,
 }
 
@@ -235,7 +239,7 @@ impl Account {
         self.exactness = exactness;
     }
 
-    /// Returns the wait that a mark would end, and when it began.
+    /// Returns the wait that a mark would end, and the time at which the wait began.
     pub(super) fn ends_wait(&self, mark: Mark) -> Option<(Part, i64)> {
         let part = match (mark, self.cpu) {
             (Mark::Wakeup, Cpu::Out(Why::Blocked)) => Part::Blocked,
@@ -245,7 +249,7 @@ impl Account {
         Some((part, self.last?))
     }
 
-    /// Returns most causes of one wait.
+    /// Returns the maximum number of causes of one wait.
     pub(super) fn most_causes(&self) -> usize {
         self.most / 4
     }
@@ -262,7 +266,8 @@ impl Account {
             return self.other(time);
         }
         if mark == Mark::Other || (self.cpu, mark) == (Cpu::On, Mark::Wakeup) {
-            // A wake-up before it was switched out, or after a switch that is missing: the next mark shows.
+            // The wake-up came before the thread was switched out, or after a switch that is missing. The
+            // next mark shows which.
             return;
         }
         let last = self.last.replace(time).unwrap_or(time);
@@ -275,8 +280,8 @@ impl Account {
         }
     }
 
-    /// Notes the CPU of a mark. A thread that is on a CPU, and has an event on another CPU, was switched away and back in between,
-    /// and the kernel's trace has neither switch.
+    /// Notes the CPU of a mark. A thread that is on a CPU and has an event on another CPU was switched away
+    /// and back in between, and the kernel's trace has neither switch.
     fn see(&mut self, mark: Mark) {
         // The event of a wake-up is on the CPU of the waker.
         let Some(cpu) = self.by.and_then(Evidence::cpu).filter(|_| mark != Mark::Wakeup) else {
@@ -293,7 +298,7 @@ impl Account {
         match (mark, self.cpu) {
             (Mark::Wakeup, Cpu::Out(Why::Blocked)) => self.off(Part::Blocked, since, Cpu::Woken),
             (Mark::Wakeup, Cpu::Out(Why::Unknown)) => self.off(Part::OffCpu, since, Cpu::Woken),
-            // Of a thread that is ready already: the event before it is missing.
+            // The thread is ready already, so the event before the wake-up is missing.
             (Mark::Wakeup, _) => self.off(Part::Unknown, since, Cpu::Woken),
             (Mark::Out(why), Cpu::On) => {
                 // A program's thread has one mode, which nothing else ends.
@@ -320,7 +325,7 @@ impl Account {
         }
     }
 
-    /// Takes an event that is not KVM's, of the thread on its CPU.
+    /// Takes an event of the thread on its CPU that is not KVM's.
     fn other(&mut self, time: i64) {
         let is_own = self.own == Part::OnCpu;
         let ends_guest = self.exactness.exits && self.exactness.entries;
@@ -338,10 +343,10 @@ impl Account {
         (self.mode, self.begun, self.is_unproven) = (Some(Mode::Interrupt), time, true);
     }
 
-    /// Takes a guest's own event, whose time has a bound on its error: `None` if that is unknown.
+    /// Takes a guest's own event, whose time has a bound on its error; `None` if the bound is unknown.
     pub fn guest(&mut self, time: i64, bound: Option<u64>) {
         if bound == Some(0) && self.cpu != Cpu::On {
-            // Only a switch or an interrupt proves that it has a CPU again.
+            // Only a switch or an interrupt proves that the thread has a CPU again.
             self.switches.add(Mark::Guest, self.cpu);
             self.cpu = Cpu::Unclear;
             self.is_contradicted = true;
@@ -354,8 +359,8 @@ impl Account {
             }
             let far = || bound.is_some_and(|bound| between((self.begun, time)) > bound);
             let (ends, _) = self.modes(Mark::Guest);
-            // Another event ends these modes before the guest runs again: it did this before they
-            // began, or after an end that is not known yet.
+            // Another event ends these modes before the guest runs again, so the guest's event happened
+            // before the mode began, or after an end that is not known yet.
             let is_out = |mode| {
                 let modes = [Mode::Leave, Mode::AccessLeave, Mode::Return, Mode::Vmm, Mode::Entry];
                 modes.contains(&mode) && !ends.contains(&mode)
@@ -367,13 +372,13 @@ impl Account {
         self.mark(time, Mark::Guest);
     }
 
-    /// Takes the beginning of an exit, or a mark that says more about it.
+    /// Takes the beginning of an exit, or a mark that says more about the exit.
     pub fn exit(&mut self, time: i64, mark: Mark, reason: Reason) {
         self.reason = reason;
         self.mark(time, mark);
     }
 
-    /// Takes the VMM's event after an exit. Its reason counts where the kernel's events do not tell one.
+    /// Takes the VMM's event after an exit. The VMM's reason counts if the kernel's events tell none.
     pub fn vmm_exit(&mut self, time: i64, reason: impl FnOnce() -> Reason) {
         self.mark(time, Mark::Vmm);
         if self.reason == 0 {
@@ -390,7 +395,7 @@ impl Account {
         }
     }
 
-    /// Takes all time up to now as unknown: nothing is known of the thread until then.
+    /// Takes all time up to now as unknown, because nothing is known of the thread until then.
     pub fn skip(&mut self, time: i64) {
         let last = self.last.replace(time).unwrap_or(time);
         self.by = None;
@@ -400,7 +405,7 @@ impl Account {
         self.seen_on = None;
     }
 
-    /// Ends the account: what is not known until now never will be.
+    /// Ends the account. What is not known by now becomes unknown time.
     pub fn end(&mut self) {
         if let Some(last) = self.last {
             self.skip(last.max(self.last_border));
@@ -414,13 +419,13 @@ impl Account {
         self.waiting.is_empty() && time <= last
     }
 
-    /// Returns whether all time up to the last mark is proven, and some of it, or an exit, was not taken.
+    /// Returns whether all time up to the last mark is proven, and an interval or an exit was not taken yet.
     pub fn has_proven(&self) -> bool {
         !self.is_unproven && (!self.waiting.is_empty() || self.exit.is_some())
     }
 
-    /// Takes the intervals that wait, if they are proven: in order, and from the end of those that were taken before. Those
-    /// that are the sum of several have their length, but not their times.
+    /// Hands over the intervals that wait, if they are proven, in order and from the end of the last ones. An
+    /// interval that is the sum of several has their length, but not their times.
     pub fn take_proven(&mut self, mut take: impl FnMut(&Interval, bool)) {
         for waiting in &self.waiting {
             let Waiting { from, to, part, reason, cause, ended_by, is_merged, .. } = *waiting;
@@ -463,7 +468,7 @@ impl Account {
     /// Takes a mark that begins a mode, and confirms the one before.
     fn change(&mut self, since: (i64, i64), mark: Mark) {
         if (mark, self.mode) == (Mark::Unload, Some(Mode::Access)) && !self.exactness.entries {
-            // The reason of the way to the VMM says whether it was the access.
+            // The reason on the way to the VMM will say whether the access caused the exit.
             self.push(since, None);
             (self.mode, self.begun) = (Some(Mode::AccessLeave), since.1);
             return;
@@ -472,7 +477,7 @@ impl Account {
         let part = match self.mode.filter(|mode| ends.contains(mode)) {
             // The guest has run on, after an unknown part of this time.
             Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => self.own,
-            // An exit that the kernel completed by itself. On the way to the VMM, there are other marks.
+            // The kernel completed the exit by itself. The way to the VMM has other marks.
             Some(Mode::Access) if matches!(mark, Mark::Exit | Mark::Access | Mark::Port) => {
                 self.own
             }
@@ -495,7 +500,7 @@ impl Account {
         if begins == Mode::Exit || begins == Mode::Access && part == self.own {
             self.is_new = true;
         }
-        // The exit has ended; or another one has begun, and its events are missing.
+        // The exit has ended, or another exit has begun whose events are missing.
         let is_other = match mark {
             Mark::Unload => self.reason() == 0,
             Mark::Vmm | Mark::Run => !matches!(self.mode, Some(Mode::Return | Mode::Vmm)),
@@ -507,7 +512,7 @@ impl Account {
         self.mode = Some(begins);
     }
 
-    /// Proves the part of all time on a CPU that waits, and whether the waits among it are in an exit.
+    /// Proves the part of all waiting time on a CPU, and whether the waits in it belong to an exit.
     fn prove(&mut self, part: Part) {
         if std::mem::take(&mut self.is_unproven) {
             let reason = self.reason_of(part);
@@ -520,7 +525,8 @@ impl Account {
         }
     }
 
-    /// Adds an interval. Without a part or a reason, it waits for the mark that proves it, and those after it wait, too.
+    /// Adds an interval. An interval without a part or a reason waits for the mark that proves it, and so do
+    /// the intervals after it.
     fn push(&mut self, (from, to): (i64, i64), part: Option<Part>) {
         if to <= from {
             return;
@@ -528,7 +534,7 @@ impl Account {
         if self.is_unproven && self.waiting.len() >= self.most {
             self.merge();
         }
-        // A wait is in an exit if the mode around it is proven to be one.
+        // A wait belongs to an exit if the mode around the wait is proven to be an exit.
         let is_known = |part: &Part| !part.is_wait() || !self.is_unproven;
         let reason = part.filter(is_known).map(|part| self.reason_of(part));
         let has_border = std::mem::take(&mut self.has_border);
@@ -551,16 +557,16 @@ impl Account {
         if matches!(part, Part::Kernel | Part::Vmm) { self.reason } else { 0 }
     }
 
-    /// Makes one interval of all that wait, are of one part, and have no border of a region between them: their
-    /// order counts for no region. If that does not help, nothing proves them.
+    /// Makes one interval of all waiting intervals of one part that have no border of a region between them,
+    /// because their order counts for no region. If that does not help, the intervals become unknown.
     fn merge(&mut self) {
         let (before, first) = (self.waiting.len(), self.waiting[0].from);
         let many = Unknown::TooMany.number();
         let mut merged: Vec<Waiting> = Vec::new();
-        // Where the last one is, and the first one that others can join.
+        // `place` is the place of the last interval, `joinable` that of the first one that others can join.
         let (mut place, mut joinable) = (0, 0);
         for waiting in self.waiting.drain(..) {
-            // Parts come before causes: one wait is one interval again.
+            // Parts matter more than causes, so one wait becomes one interval again.
             if !waiting.goes_on {
                 let key = |of: &Waiting| (of.part, of.reason, of.is_before_interrupt);
                 let mut same = joinable..merged.len();
@@ -598,7 +604,7 @@ impl Account {
         }
     }
 
-    /// Returns the modes that a mark can end, and the one that it begins.
+    /// Returns the modes that a mark can end, and the mode that it begins.
     fn modes(&self, mark: Mark) -> (&'static [Mode], Mode) {
         use Mode::*;
         let Exactness { exits, entries, registers, runs } = self.exactness;
@@ -629,7 +635,7 @@ impl Account {
 }
 
 impl Switches {
-    /// Takes a mark of a thread that was in this state until then.
+    /// Takes a mark of a thread that was in the state `cpu` until then.
     fn add(&mut self, mark: Mark, cpu: Cpu) {
         self.away += u64::from(matches!(mark, Mark::Out(_)));
         let is_off = matches!(cpu, Cpu::Out(_) | Cpu::Woken);

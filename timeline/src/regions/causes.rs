@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What threads waited for: who had their CPU while they were ready, and what woke them.
+//! What threads waited for: the thread that had the CPU while another was ready, and what woke a thread that
+//! slept.
 
 use super::lives::Life;
 use super::members;
@@ -10,14 +11,15 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
 
-/// Most bytes of the name of a thread, with its NUL: Linux's `TASK_COMM_LEN`.
+/// Maximum size of the name of a thread with its NUL, in bytes: Linux's `TASK_COMM_LEN`.
 const COMM: usize = 16;
-/// Maximum number of names of threads, besides the first of each, that are told apart: some 32 bytes each.
+/// Maximum number of names of threads that are told apart, besides the first name of each, of some 32 bytes
+/// each.
 const MAX_NAMES: usize = 1 << 16;
-/// Most causes of a thread's time between two times without open regions. Time of others is of
-/// [`Cause::Others`].
+/// Maximum number of causes of a thread's waits between two times without open regions. Waits of further
+/// causes count for [`Cause::Others`].
 const MAX_OF_THREAD: usize = 1 << 11;
-/// The same of the regions of a group.
+/// Maximum number of causes of waits in the regions of a group.
 const MAX_OF_GROUP: usize = 1 << 12;
 
 /// Names of softirqs, by their numbers in the kernel.
@@ -32,22 +34,23 @@ pub type CauseNumber = u16;
 #[serde(into = "members::Cause")]
 #[non_exhaustive]
 pub enum Cause {
-    /// It is not known.
+    /// The cause is not known.
     Unknown(Unknown),
-    /// A thread: it had the CPU on which the other one ran next, or it woke the other one.
+    /// A thread that had the CPU on which the waiting thread ran next, or that woke the waiting thread.
     Thread {
         /// Number of the thread.
         tid: u32,
-        /// Last name of the thread, if it is known. Chosen by the program: escape it.
+        /// Last name of the thread, if it is known. The program chooses the name: escape it.
         name: Option<String>,
-        /// Number of names that the thread had where others waited for it; 0: none is known. At most 65,536 names of all threads
-        /// together are counted, besides the first of each.
+        /// Number of names that the thread had while others waited for it; 0 if none is known. At most 65,536
+        /// names of all threads together are counted, besides the first name of each.
         names: u32,
-        /// Session whose vCPU or program it is: an index of [`Regions::sessions`](super::Regions::sessions).
+        /// Session whose vCPU or program the thread runs: an index of
+        /// [`Regions::sessions`](super::Regions::sessions).
         session: Option<usize>,
     },
-    /// No thread had the CPU: the wait was the way of a wake-up or of a move from another CPU. Of a wake-up: the
-    /// kernel's idle loop.
+    /// No thread had the CPU, because the wait was the way of a wake-up or of a move from another CPU. For a
+    /// wake-up: the kernel's idle loop.
     Idle,
     /// A high resolution timer.
     Timer,
@@ -55,7 +58,7 @@ pub enum Cause {
     Interrupt(Option<String>),
     /// A softirq, with its name if its beginning was recorded.
     Softirq(Option<&'static str>),
-    /// One of those that are too many.
+    /// A cause that has no number of its own, because there are too many.
     Others,
 }
 
@@ -69,16 +72,18 @@ pub enum Unknown {
     Missing,
     /// The CPU had too many other threads meanwhile.
     TooMany,
-    /// Which thread a region was on, is not known. Of paths only.
+    /// It is not known which thread a region was on. Only for paths.
     NoThread,
-    /// The region's thread had no CPU when the region ended by a clock whose error can be the reason. Of paths only.
+    /// The region's thread had no CPU when the region ended, by a clock whose error can be the reason. Only
+    /// for paths.
     Clock,
-    /// The host's recording does not prove what the guest's CPU did, or which thread of the host runs it. Of a guest's threads
-    /// only.
+    /// The host's recording does not prove what the guest's CPU did, or which thread of the host runs that
+    /// CPU. Only for a guest's threads.
     Vcpu,
-    /// It is within the error of the guest's clock of a border between two parts of the host's. Of a guest's threads only.
+    /// The time is within the error of the guest's clock from a border between two parts of the host's. Only
+    /// for a guest's threads.
     Border,
-    /// No thread was in the span, and what the span waited for is not known. Of paths of spans only.
+    /// No thread was in the span, and it is not known what the span waited for. Only for paths of spans.
     Idle,
 }
 
@@ -95,7 +100,7 @@ impl Unknown {
         Unknown::Idle,
     ];
 
-    /// Returns its name in JSON: `not_recorded`. It never changes.
+    /// Returns the reason's name in JSON, such as `not_recorded`. The name never changes.
     pub fn key(self) -> &'static str {
         match self {
             Unknown::NotRecorded => "not_recorded",
@@ -109,7 +114,7 @@ impl Unknown {
         }
     }
 
-    /// Returns its number among causes.
+    /// Returns the reason's number among causes.
     pub(super) const fn number(self) -> CauseNumber {
         self as CauseNumber
     }
@@ -118,13 +123,13 @@ impl Unknown {
 /// A name of a thread, with NUL bytes after it.
 type Comm = [u8; COMM];
 
-/// A thread: its name may change.
+/// A thread, whose name may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Thread {
     pub tid: u32,
-    /// Index of the kernel's trace: another machine has a thread with this number, too.
+    /// Index of the kernel's trace, because another machine may have a thread with the same number.
     pub trace: u16,
-    /// Which of the threads that had its number one after another.
+    /// Which of the threads that had this number one after another is meant.
     pub life: Life,
 }
 
@@ -144,13 +149,13 @@ impl Task {
         Task { thread, comm }
     }
 
-    /// Returns the number of its thread.
+    /// Returns the number of the task's thread.
     pub fn tid(&self) -> u32 {
         self.thread.tid
     }
 }
 
-/// The names of a thread where others waited for it.
+/// The names that a thread had while others waited for it.
 #[derive(Clone, Copy, Debug)]
 struct Names {
     first: Comm,
@@ -185,9 +190,9 @@ pub(super) enum Found {
 pub(super) struct Causes {
     all: Vec<Found>,
     numbers: HashMap<Found, CauseNumber>,
-    /// The names of threads that events named.
+    /// Names of threads that events named.
     names: HashMap<CauseNumber, Names>,
-    /// The names of threads after their first ones.
+    /// Names of threads after their first names.
     others: HashSet<(CauseNumber, Comm)>,
 }
 
@@ -198,7 +203,8 @@ impl Causes {
     pub fn new() -> Causes {
         let (all, numbers) = (Vec::new(), HashMap::new());
         let mut causes = Causes { all, numbers, names: HashMap::new(), others: HashSet::new() };
-        // They have numbers however many threads a guest names: that no thread had a CPU decides on parts.
+        // These causes have numbers however many threads a guest names, because parts depend on whether no
+        // thread had a CPU.
         let all = [
             Found::Others,
             Found::Idle,
@@ -212,19 +218,19 @@ impl Causes {
         causes
     }
 
-    /// Returns why the cause with a number is not known, if it is not.
+    /// Returns why the cause of a wait with this number is not known, if it is not.
     pub fn unknown(number: CauseNumber) -> Option<Unknown> {
         let all = [Unknown::NotRecorded, Unknown::Missing, Unknown::TooMany];
         all.get(usize::from(number)).copied()
     }
 
-    /// Returns whether a cause is a thread, or one of those that are too many.
+    /// Returns whether a cause is a thread, or one of the causes that are too many.
     pub fn is_thread(&self, number: CauseNumber) -> bool {
         let found = self.all.get(usize::from(number));
         matches!(found, Some(Found::Thread(_) | Found::Others))
     }
 
-    /// Returns whether a cause is that no thread had the CPU.
+    /// Returns whether a cause says that no thread had the CPU.
     pub fn is_idle(&self, number: CauseNumber) -> bool {
         matches!(self.all.get(usize::from(number)), Some(Found::Idle))
     }
@@ -241,7 +247,7 @@ impl Causes {
         }
     }
 
-    /// Returns the number of a cause; that of the others if there are too many.
+    /// Returns the number of a cause, or [`Causes::OTHERS`] if there are too many.
     pub fn number(&mut self, cause: Found) -> CauseNumber {
         if let Some(number) = self.numbers.get(&cause) {
             return *number;
@@ -252,7 +258,8 @@ impl Causes {
         number
     }
 
-    /// Returns the number of a thread, whose name an event at a time tells. Renaming itself makes a thread no other cause.
+    /// Returns the number of a thread, whose name an event at the time `at` tells. A thread that renames
+    /// itself stays the same cause.
     pub fn thread(&mut self, task: &Task, at: i64) -> CauseNumber {
         if task.tid() == 0 {
             return self.number(Found::Idle);
@@ -271,15 +278,16 @@ impl Causes {
         {
             names.count += 1;
         }
-        // Of a wait, the last turn of a CPU is told first.
+        // The turns of a CPU in a wait are told from the last to the first, so the latest name is the one to
+        // keep.
         if names.at <= at {
             (names.last, names.at) = (comm, at);
         }
         number
     }
 
-    /// Returns the cause with a number. `thread` returns the name and the session of a thread of a trace that
-    /// events gave no name, or that is a session's.
+    /// Returns the cause with a number. `thread` returns the name and the session of a thread of a trace, for
+    /// threads that events did not name or that belong to a session.
     pub fn get(
         &self,
         number: CauseNumber,
@@ -290,7 +298,7 @@ impl Causes {
             Found::Unknown(why) => Cause::Unknown(*why),
             Found::Idle => Cause::Idle,
             Found::Thread(Thread { tid, trace, life }) => {
-                // Which of the threads with its number is a session's, is not known.
+                // It is not known which of the threads with this number belongs to a session.
                 let (name, session) = if *life > 0 { (None, None) } else { thread(*trace, *tid) };
                 let names = self.names.get(&number);
                 let count = names.map_or(u32::from(name.is_some()), |names| names.count);
@@ -306,7 +314,7 @@ impl Causes {
         }
     }
 
-    /// Returns them all.
+    /// Returns all causes by number.
     pub fn finish(
         &self,
         thread: impl Fn(u16, u32) -> (Option<String>, Option<usize>),
@@ -318,7 +326,7 @@ impl Causes {
 }
 
 impl fmt::Display for Cause {
-    /// Formats it in a few words, with names as they are.
+    /// Formats the cause in a few words, with names as they are.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Unknown(_) => out.write_str("not known"),
@@ -338,12 +346,12 @@ impl fmt::Display for Cause {
 /// The part of a wait, and its cause.
 pub(super) type Wait = (Part, CauseNumber);
 
-/// Sums of a thread's waits by cause. Copies are one until one of them changes.
+/// Sums of a thread's waits by cause. Copies share memory until one of them changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waits(Option<Rc<Vec<(Wait, u64)>>>);
 
 impl Waits {
-    /// Adds an interval, if it is of a wait whose cause was looked for.
+    /// Adds an interval, if it is a wait whose cause was searched for.
     pub fn add(&mut self, interval: &Interval) {
         if interval.part == Part::Unknown || interval.cause == Unknown::NotRecorded.number() {
             return;
@@ -360,14 +368,14 @@ impl Waits {
             Some(before) => &before[..],
             None => &[],
         };
-        // Waits are only added at the end.
+        // New waits are only added at the end, so the place identifies a wait.
         let old = |at: usize| before.get(at).map_or(0, |(_, time)| *time);
         let since = now.iter().enumerate().map(|(at, (wait, time))| (*wait, time - old(at)));
         since.filter(|(_, time)| *time > 0).collect()
     }
 }
 
-/// Adds time of a wait; to that of the others if there are as many as `most`.
+/// Adds time of a wait. If there are `most` causes already, adds the time of a new one to [`Causes::OTHERS`].
 fn add(all: &mut Vec<(Wait, u64)>, wait: Wait, time: u64, most: usize) {
     match all.iter().position(|(known, _)| *known == wait) {
         Some(at) => all[at].1 += time,
@@ -391,7 +399,7 @@ impl GroupWaits {
         }
     }
 
-    /// Takes away those of a region that were added.
+    /// Subtracts the waits of a region that were added before.
     pub fn remove(&mut self, waits: &[(Wait, u64)]) {
         for (wait, time) in waits {
             let others = (wait.0, Causes::OTHERS);
@@ -402,7 +410,7 @@ impl GroupWaits {
         }
     }
 
-    /// Returns them in order.
+    /// Returns the sums in order.
     pub fn sorted(&self) -> Vec<(Wait, u64)> {
         let mut all: Vec<(Wait, u64)> = self.0.iter().map(|(wait, time)| (*wait, *time)).collect();
         all.retain(|(_, time)| *time > 0);
@@ -411,7 +419,7 @@ impl GroupWaits {
     }
 }
 
-/// Sorts waits: by part, and the longest first.
+/// Sorts waits by part, the longest first within a part.
 pub(super) fn sort(all: &mut [(Wait, u64)]) {
     all.sort_by_key(|((part, cause), time)| (*part as usize, std::cmp::Reverse(*time), *cause));
 }
@@ -465,7 +473,7 @@ mod tests {
         };
 
         assert_eq!(after(0..80), ("x79".into(), 80));
-        // Those of before, in another order.
+        // The same names in another order count for nothing.
         assert_eq!(after(20..60), ("x79".into(), 80));
         assert_eq!(after(80..MAX_NAMES + 99), (format!("x{}", MAX_NAMES + 98), MAX_NAMES + 1));
     }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which thread each CPU of a machine had, and what woke its threads: from the events of all threads.
+//! The thread that each CPU of a machine had, and what woke the machine's threads, from the events of all
+//! threads.
 //!
-//! A thread is ready from a wake-up or a switch away to the switch back, which names the CPU. Who had that CPU
-//! meanwhile is known as far back as the switches there are a chain: each one is away from the thread that the one
-//! before was to.
+//! A thread is ready from a wake-up or a switch away to the switch back, which names the CPU. The threads
+//! that had that CPU meanwhile are known as far back as the switches form a chain: each switch is away from
+//! the thread to which the last one was.
 //!
-//! The events of all threads may be another buffer's than those of a session's threads. Then a switch is in both, with
-//! times a moment apart, and is matched by its threads.
+//! The events of all threads may be in another buffer than the events of a session's threads. A switch is
+//! then in both buffers, with times a moment apart, and is matched by its threads.
 
 use super::causes::{CauseNumber, Causes, Found, Task, Thread, Unknown};
 use super::followed::ENDED;
@@ -20,22 +21,23 @@ use crate::format::Fields;
 use crate::inputs::kernel::AllThreads;
 use std::collections::{HashMap, VecDeque};
 
-/// Most CPUs, more than any kernel has.
+/// Maximum number of CPUs, more than any kernel has.
 pub(super) const MAX_CPUS: usize = 1 << 13;
-/// Most turns of a CPU that are kept, of 32 bytes each.
+/// Maximum number of turns of a CPU that are kept, of 32 bytes each.
 const MAX_TURNS: usize = 1 << 12;
-/// Most turns of all CPUs where the waits on paths are wanted. A CPU has those of before in any case.
+/// Maximum number of turns of all CPUs together if the waits on paths are wanted. Each CPU keeps
+/// [`MAX_TURNS`] in any case.
 const MAX_OF_PATHS: usize = 1 << 19;
-/// Most threads that had the CPU in one wait on a path.
+/// Maximum number of threads that had the CPU in one wait on a path.
 const MAX_IN_WAIT: usize = 1 << 10;
-/// Turns of a CPU in which the name of a thread is looked for whose switch is missing.
+/// Number of turns of a CPU in which the name of a thread is searched for whose switch is missing.
 const LAST_TURNS: usize = 64;
-/// Most threads whose last wake-up is kept.
+/// Maximum number of threads whose last wake-up is kept.
 const MAX_WOKEN: usize = 1 << 16;
-/// Bits of an event's flags: it was in a hard interrupt, or in a softirq.
+/// Bits of an event's flags: the event was in a hard interrupt, or in a softirq.
 const HARD: u8 = 1 << 3;
 const SOFT: u8 = 1 << 4;
-/// Flag of clone(2): the new thread is one of the same process.
+/// Flag of clone(2): the new thread belongs to the same process.
 const CLONE_THREAD: i64 = 0x1_0000;
 /// Number of the signal that ends each thread of a process.
 const SIGKILL: i64 = 9;
@@ -69,12 +71,12 @@ impl CpuEvent {
         CpuEvent::named(event.name, |name| fields.format.field(name)).unwrap_or(CpuEvent::Other)
     }
 
-    /// Returns whether it is the begin of an interrupt, in the time of the thread that has the CPU.
+    /// Returns whether the event is the begin of an interrupt, in the time of the thread that has the CPU.
     pub fn is_interrupt(self) -> bool {
         matches!(self, Self::TimerBegin | Self::HandlerBegin { .. } | Self::SoftirqBegin { .. })
     }
 
-    /// Returns `None` if it lacks a field.
+    /// Returns the kind of an event by its name, or `None` if the event lacks a field.
     fn named(name: &str, field: impl Fn(&str) -> Option<usize>) -> Option<CpuEvent> {
         Some(match name {
             "sched:sched_switch" => CpuEvent::Switch {
@@ -122,27 +124,27 @@ pub(super) struct Cpus {
     /// Index of the trace.
     pub trace: u16,
     lives: Lives,
-    /// Whether the trace of the sessions' threads has its events, and not a buffer of its own.
+    /// Whether the events are in the trace of the sessions' threads, and not in a buffer of their own.
     pub is_in_trace: bool,
     /// Time after which events of a CPU may be missing.
     pub until: i64,
-    /// For paths, if they are wanted.
+    /// History for paths, if they are wanted.
     history: Option<History>,
     /// Whether more turns are kept.
     keeps_turns: bool,
 }
 
-/// A CPU.
+/// What is known of a CPU.
 #[derive(Debug, Default)]
 struct Cpu {
-    /// The threads that had it, each until the next one, and most of them.
+    /// Turns of the threads that had the CPU, each until the next one, and the maximum number of turns.
     turns: VecDeque<Turn>,
     most: usize,
     /// Flags of the interrupt in which a timer's function runs.
     timer: Option<u8>,
-    /// The handler of a hard interrupt that runs.
+    /// Handler of a hard interrupt that runs.
     handler: Option<CauseNumber>,
-    /// The softirq that runs.
+    /// Number of the softirq that runs.
     softirq: Option<u8>,
 }
 
@@ -170,12 +172,12 @@ enum By {
 pub(super) struct Next {
     pub cpu: u32,
     pub tid: u32,
-    /// The thread that had the CPU until then, if the event names it.
+    /// Thread that had the CPU until then, if the event names it.
     pub prev: Option<u32>,
 }
 
 impl Cpus {
-    /// Makes those of a recording of all threads.
+    /// Makes the CPUs of a recording of all threads.
     pub fn new(trace: u16, recorded: AllThreads, has_paths: bool) -> Cpus {
         let AllThreads { is_in_trace, until, knows_ends } = recorded;
         let history = has_paths.then(|| History::new(trace, knows_ends));
@@ -187,9 +189,10 @@ impl Cpus {
         self.keeps_turns = self.history.is_some();
     }
 
-    /// Hands over the path of a region that ended on a thread, from its end back to its begin. `is_exact`: the region's times
-    /// are those of the kernel's clock. `has_turns`: who had a CPU in waits for it is wanted. Returns the number of switches
-    /// and wake-ups on the way; `None` if no path is known.
+    /// Hands over the path of a region that ended on a thread, from its end back to its begin. `is_exact`:
+    /// whether the region's times are those of the kernel's clock. `has_turns`: whether the threads that had
+    /// a CPU in waits for that CPU are wanted. Returns the number of switches and wake-ups on the way; `None`
+    /// if no path is known.
     pub fn path(
         &self,
         tid: u32,
@@ -210,7 +213,7 @@ impl Cpus {
             if found.is_empty() {
                 found.push((stay.to, Unknown::NotRecorded.number()));
             }
-            // Back from the end, as the path goes.
+            // The path goes back from the end, and so do these.
             while let Some((to, cause)) = found.pop() {
                 let from = found.last().map_or(stay.from, |(to, _)| *to);
                 take(Timed::new(&stay, (from, to), cause));
@@ -219,8 +222,8 @@ impl Cpus {
         Some(records)
     }
 
-    /// Returns the time of a thread from a time to another, which its [path](Self::stays) can be asked for later; `None` if
-    /// no path is known.
+    /// Returns the stretch of a thread from a time to another, for which [`stays`](Self::stays) gives the
+    /// path later; `None` if no path is known.
     pub fn stretch(&self, tid: u32, (from, to): (i64, i64)) -> Option<Stretch> {
         let history = self.history.as_ref().filter(|_| to <= self.until)?;
         Some(Stretch { tid, at: history.last(tid, to), from, to })
@@ -235,16 +238,17 @@ impl Cpus {
         stays
     }
 
-    /// Tells which threads had a CPU from a time to another: the end of each one's time, and its number, in order.
+    /// Returns the threads that had a CPU from a time to another: the end of each one's time, and its number,
+    /// in order.
     pub fn had(&self, cpu: u32, times: (i64, i64), causes: &mut Causes) -> Vec<(i64, CauseNumber)> {
         let mut found = Vec::new();
-        // No thread got it at the end.
+        // No thread got the CPU at the end.
         let next = Next { cpu, tid: u32::MAX, prev: None };
         self.before(next, times, MAX_IN_WAIT, causes, &mut found);
         found
     }
 
-    /// Returns the index of a CPU, which is made; `None` if its number is too large.
+    /// Returns the index of a CPU, which is made if need be; `None` if its number is too large.
     fn make(&mut self, number: u32) -> Option<usize> {
         let number = number as usize;
         if number >= self.all.len() && number < MAX_CPUS {
@@ -335,7 +339,7 @@ impl Cpus {
             CpuEvent::SwitchIn { tid: field } => {
                 cpu.push(time, tid(field).map(|tid| named(tid, b"")).ok_or(Unknown::Missing));
             }
-            // Another thread had it than those that were recorded.
+            // A thread that was not recorded got the CPU.
             CpuEvent::SwitchOut => cpu.push(time, Err(Unknown::NotRecorded)),
             CpuEvent::TimerBegin => (cpu.timer, cpu.handler) = (Some(context), None),
             CpuEvent::TimerEnd => cpu.timer = None,
@@ -344,7 +348,7 @@ impl Cpus {
                 (cpu.timer, cpu.handler) = (None, Some(causes.number(Found::Interrupt(name))));
             }
             CpuEvent::HandlerEnd => cpu.handler = None,
-            // A CPU runs one softirq after the other, so a timer of the softirq before has ended, too.
+            // A CPU runs one softirq after the other, so a timer of the softirq before has ended too.
             CpuEvent::SoftirqBegin { vec } => {
                 let vec = tid(vec).and_then(|n| n.try_into().ok());
                 (cpu.timer, cpu.softirq) = (None, vec);
@@ -364,7 +368,7 @@ impl Cpus {
                     (None, _) => {}
                 }
                 if self.woken.len() >= MAX_WOKEN && !self.woken.contains_key(&woken) {
-                    // Their wake-ups are missing then, which is said.
+                    // The forgotten wake-ups then count as missing.
                     self.woken.clear();
                 }
                 self.woken.insert(woken, Woken { time, by });
@@ -372,7 +376,7 @@ impl Cpus {
         }
     }
 
-    /// Returns a thread with its name, if it had one of the last turns of a CPU.
+    /// Returns a thread, with its name if the thread had one of the last turns of a CPU.
     fn named(&self, tid: u32) -> Task {
         let last = self.all.iter().flat_map(|cpu| cpu.turns.iter().rev().take(LAST_TURNS));
         let mut tasks = last.filter_map(|turn| turn.task.ok());
@@ -380,7 +384,7 @@ impl Cpus {
         tasks.find(|task| task.thread == thread).unwrap_or(Task::new(thread, b""))
     }
 
-    /// Takes a place where events of a CPU were lost. A wake-up there may be missing, too.
+    /// Takes a place where events of a CPU were lost. A wake-up may be missing there too.
     pub fn lost(&mut self, number: u32) {
         if let Some(cpu) = self.all.get_mut(number as usize) {
             (cpu.timer, cpu.handler, cpu.softirq) = (None, None, None);
@@ -389,7 +393,7 @@ impl Cpus {
         self.history.iter_mut().for_each(History::forget);
     }
 
-    /// Tells what a thread waited for that was blocked or ready from a time to another: see [`Cpus::before`].
+    /// Finds what a thread waited for that was blocked or ready from a time to another: see [`Cpus::before`].
     pub fn explain(
         &self,
         part: Part,
@@ -414,8 +418,9 @@ impl Cpus {
         }
     }
 
-    /// Tells who had a CPU before a thread got it, which was ready from a time to another: the end of each one's time, and
-    /// its cause, in order. At most so many; the time before them is of [`Unknown::TooMany`].
+    /// Finds who had a CPU before the thread got it that was ready from a time to another: the end of each
+    /// one's time, and its cause, in order. Finds at most `most` of them; the time before them gets
+    /// [`Unknown::TooMany`].
     fn before(
         &self,
         next: Next,
@@ -429,8 +434,8 @@ impl Cpus {
         let turns = self.all.get(next.cpu as usize).map(|cpu| cpu.until(to));
         let mut turns = turns.into_iter().flatten().rev().peekable();
         let is_of = |turn: &Turn, tid| turn.task.is_ok_and(|task| task.tid() == tid);
-        // The switch to it may be there already. One from before the wait is that of its own turn before: one away is
-        // missing.
+        // The switch to the thread may be there already. A switch to it from before the wait belongs to its
+        // own turn before, so a switch away is missing.
         turns.next_if(|turn| is_of(turn, next.tid) && turn.from > from);
         if to > self.until {
             return found.push((to, missing));
@@ -438,10 +443,12 @@ impl Cpus {
         let mut prev = next.prev;
         let mut end = to;
         for turn in turns {
-            // The switch is away from the last one. If not, one is missing, and the end of that turn.
+            // A switch is away from the thread of the last turn. If not, a switch is missing, and the end of
+            // that turn is not known.
             let is_missing = prev.take().is_some_and(|prev| !is_of(turn, prev));
             if is_of(turn, next.tid) && !is_missing {
-                // The wait began with the end of its own turn before, which may have another time in another buffer.
+                // The wait began with the end of the thread's own turn before, which may have another time in
+                // another buffer.
                 if turn.from <= from {
                     end = from;
                 }
@@ -476,7 +483,7 @@ impl Cpus {
     }
 }
 
-/// Iterates over the recordings of all threads that show a session's.
+/// Iterates over the recordings of all threads that show a session's threads.
 pub(super) fn all_threads<'c>(
     traced: &'c [Vec<(usize, usize)>],
     cpus: &'c [Option<Cpus>],
@@ -488,7 +495,8 @@ pub(super) fn all_threads<'c>(
 }
 
 impl Cpu {
-    /// Forgets the interrupts that an event in this context shows to have ended: its own end may be missing.
+    /// Forgets the interrupts that an event in this context shows to have ended, because the events of their
+    /// ends may be missing.
     fn leave_interrupts(&mut self, context: u8) {
         if context & HARD == 0 {
             self.handler = None;
@@ -499,7 +507,7 @@ impl Cpu {
         }
     }
 
-    /// Returns whether a thread has it, as far as its switches say.
+    /// Returns whether a thread has the CPU, as far as the CPU's switches say.
     fn has(&self, tid: u32) -> bool {
         self.turns.back().and_then(|turn| turn.task.ok()).is_some_and(|task| task.tid() == tid)
     }
@@ -509,7 +517,7 @@ impl Cpu {
         self.turns.range(..self.turns.partition_point(|turn| turn.from <= time))
     }
 
-    /// Takes a switch away from the thread that has it.
+    /// Takes a switch away from the thread that has the CPU.
     fn switch(&mut self, time: i64, away: Option<Task>, to: Option<Task>) {
         if let (Some(Turn { task: Ok(task), .. }), Some(away)) = (self.turns.back_mut(), away) {
             // A thread may change its name.
@@ -518,7 +526,7 @@ impl Cpu {
         self.push(time, to.ok_or(Unknown::Missing));
     }
 
-    /// Forgets which thread had the CPU last: until when, is not known.
+    /// Forgets which thread had the CPU last, because the end of its turn is not known.
     fn miss(&mut self) {
         if let Some(turn) = self.turns.back_mut() {
             turn.task = Err(Unknown::Missing);
@@ -532,7 +540,8 @@ impl Cpu {
         self.turns.push_back(Turn { from, task });
     }
 
-    /// Returns what wakes a thread in an event of this context. In an interrupt, it is not the thread that has the CPU.
+    /// Returns what wakes a thread in an event of this context. In an interrupt, the thread that has the CPU
+    /// does not wake it.
     fn waker(&self, context: u8, running: Task, causes: &mut Causes) -> By {
         let cause = match context {
             0 => {

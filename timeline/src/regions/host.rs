@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The host of a session: its threads with their accounts, and the clients that they run.
+//! The host of a session: the host's threads with their accounts, and the clients that these threads run.
 
 mod jumps;
 mod leases;
@@ -28,22 +28,24 @@ use leases::lease_ends;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Most threads of a session that have an account, of some 600 bytes.
+/// Maximum number of threads of a session that have an account, of some 600 bytes each.
 const MAX_THREADS: usize = 1 << 14;
-/// Threads that are looked at to find one whose account is free.
+/// Number of threads that are looked at to find one whose account is free.
 const MAX_TRIED: usize = 64;
-/// Most intervals of all threads together that wait, of some 60 bytes each, and those of a thread in any case.
+/// Maximum number of intervals of all threads together that wait, of some 60 bytes each, and the number that
+/// each thread may keep in any case.
 const WAITING: (usize, usize) = (1 << 19, 32);
-/// Slots for the numbers of threads.
+/// Number of slots for the numbers of threads.
 const TID_SLOTS: usize = 4096;
-/// Most leases whose ends are kept, of some 20 bytes.
+/// Maximum number of leases whose ends are kept, of some 20 bytes each.
 const MAX_LEASES: usize = 1 << 17;
 
-/// The machine whose kernel schedules a thread: each has threads with the same numbers.
+/// The machine whose kernel schedules a thread. Threads of different machines can have the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Side {
     Host,
-    /// The guest whose threads read this clock. Each guest has a clock of its own, and gets another one at a reset.
+    /// The guest whose threads read this clock. Each guest has a clock of its own, and gets another clock at
+    /// a reset.
     Guest(u32),
 }
 
@@ -56,7 +58,7 @@ impl Side {
         }
     }
 
-    /// Returns the clock of a guest.
+    /// Returns the clock, if the machine is a guest.
     pub fn guest(self) -> Option<u32> {
         match self {
             Side::Guest(clock) => Some(clock),
@@ -65,81 +67,83 @@ impl Side {
     }
 }
 
-/// A session while it is read.
+/// What is known of a session while it is read.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// Whether its clients are threads that the kernel's events show: of programs of the host, or of a guest
-    /// whose own kernel was recorded.
+    /// Whether the session's clients are threads that the kernel's events show: threads of programs of the
+    /// host, or of a guest whose own kernel was recorded.
     pub is_program: bool,
-    /// Whether these are of guests, and the host's kernel shows none of them.
+    /// Whether these threads are of guests, so that the host's kernel shows none of them.
     pub has_guests: bool,
-    /// The guests whose threads are the clients that read a clock, by clock.
+    /// Guests whose threads are the clients that read a clock, by clock.
     guests: HashMap<u32, Side>,
-    /// When vCPUs were out of guest mode, if its clients are threads of a guest whose kernel was not recorded.
+    /// Times in which vCPUs were out of guest mode, if the clients are threads of a guest whose kernel was
+    /// not recorded.
     pub modes: Option<GuestModes>,
-    /// What the host's kernel proves of the CPUs that these have, if it shows which of its threads run them.
+    /// What the host's kernel proves of the guests' CPUs, if it shows which threads of the host run them.
     pub vcpus: Option<Vcpus>,
-    /// Whether the recording of the host's kernel may show these.
+    /// Whether the recording of the host's kernel may show the threads that run guests' CPUs.
     pub has_hosts: bool,
     /// Whether threads of the VMM have accounts.
     pub has_vmm: bool,
-    /// Whether a process beside the VMM answered the reference points: the threads that did so run no client.
+    /// Whether a process beside the VMM answered the reference points. If so, the threads that answered run
+    /// no client.
     pub is_served: bool,
-    /// Regions of clients whose host thread is not known.
+    /// Number of regions of clients whose thread of the host is not known.
     pub without_thread: u64,
-    /// Events and reference points so far.
+    /// Number of events and reference points so far.
     pub events: u64,
-    /// Whether a thread of the VMM had an event before it entered the guest.
+    /// Whether a thread of the VMM had an event before the thread entered the guest.
     pub runs: bool,
-    /// Whether all intervals of its threads are kept, also of those that have a lane only.
+    /// Whether all intervals of the threads are kept, including threads that have only a lane.
     pub has_log: bool,
-    /// The traces of the kernel that may show its threads.
+    /// Traces of kernels that may show the session's threads.
     pub recordings: Vec<Recording>,
     pub threads: Vec<Thread>,
     pub by_tid: HashMap<(Side, u32), usize>,
-    /// Indices of threads counted from 1, by bits of their numbers: they find most threads, and
-    /// rule out most others.
+    /// Indices of threads, counted from 1, by bits of their numbers. The slots find most threads, and rule
+    /// out most others.
     pub slots: Box<[u32; TID_SLOTS]>,
-    /// By number.
+    /// Clients by number.
     pub clients: Vec<Client>,
-    /// Regions between two events of the VMM, by thread.
+    /// Open regions between two events of the VMM, by thread.
     pub vmm: HashMap<u32, Pairs>,
-    /// Regions that begin and end on any clients.
+    /// Open regions that begin and end on any clients.
     pub of_any: Pairs,
-    /// Most open regions of a client.
+    /// Maximum number of open regions of a client.
     pub most_open: usize,
     pub jumps: Jumps,
     /// Times of the last events of programs' leases, by client and token.
     lease_ends: HashMap<(u32, u64), i64>,
-    /// Leases that named a thread which another program held.
+    /// Number of leases that named a thread which another program held.
     pub claimed: Counted,
-    /// Threads that were taken away from a program for that.
+    /// Number of threads that a program lost because another lease named them.
     pub disputed: Counted,
-    /// Leases whose threads have no account, as there are too many.
+    /// Number of leases whose threads have no account, because there are too many.
     pub without_account: Counted,
-    /// Leases of clients that may be of any of several guests.
+    /// Number of leases of clients that may belong to any of several guests.
     pub without_guest: Counted,
-    /// Switches of the threads whose accounts are others' now.
+    /// Numbers of switches of threads whose accounts other threads have now.
     switches: Switches,
-    /// The thread at which the next search for an account that is free begins.
+    /// Index of the thread at which the next search for a free account begins.
     next_free: usize,
 }
 
-/// A trace of the kernel, for a session.
+/// What a session keeps of a kernel's trace.
 #[derive(Debug)]
 pub(super) struct Recording {
     pub side: Side,
     pub kinds: Kinds,
-    /// Time of the last event.
+    /// Time of the trace's last event.
     end: i64,
-    /// Time of the last event of each CPU so far.
+    /// Time of each CPU's last event so far.
     cpus: Vec<i64>,
-    /// The threads without an account that it had an event of.
+    /// Threads without an account that had an event in the trace.
     seen: Tids,
     pub followed: Followed,
 }
 
-/// A thread of the host.
+/// What is known of a thread.
 #[derive(Debug)]
 pub(super) struct Thread {
     pub side: Side,
@@ -147,53 +151,56 @@ pub(super) struct Thread {
     pub name: Option<Arc<str>>,
     pub account: Account,
     pub tally: Tally,
-    /// Of the thread of a guest that the host's kernel divides: its proven intervals that wait for that.
+    /// Proven intervals that wait for the host's kernel to divide them, if the thread is of a guest that the
+    /// host's kernel divides.
     pub unplaced: Option<Unplaced>,
-    /// Its critical path, while it has regions whose paths are wanted.
+    /// Critical path of the thread, while it has regions whose paths are wanted.
     pub walked: Option<Box<Walked>>,
-    /// Whether it has an account for its lane only: no region's time is divided by it.
+    /// Whether the thread has an account for its lane only, so that it divides no region's time.
     pub for_lanes: bool,
-    /// The client of a program that it is.
+    /// Number of the program's client that this thread is.
     owner: Option<u32>,
-    /// Whether another lease named it while its client held it.
+    /// Whether another lease named the thread while its client held it.
     is_claimed: bool,
-    /// Time until which it is nobody's, as this client's events contradicted the kernel's, too.
+    /// Time until which the thread belongs to no client, because this client's events contradicted the
+    /// kernel's too.
     disputed_until: i64,
-    /// The recording that shows it, from its first event on: before that, it may not have been
-    /// recorded.
+    /// Index of the recording that shows the thread, from the thread's first event on. Before that event, the
+    /// thread may not have been recorded.
     pub recording: Option<usize>,
 }
 
-/// A client of the guest.
+/// What is known of a client of the guest.
 #[derive(Debug, Default)]
 pub(super) struct Client {
     pub pairs: Pairs,
-    /// The threads that served it, each from a time on, and the last time of the one before. `None` of several
-    /// in turns, and of one that has no account.
+    /// Threads that served the client: the time from which each did, the last time of the one before, and its
+    /// index. The index is `None` if several threads served in turns, or the thread has no account.
     pub seats: Vec<(i64, i64, Option<usize>)>,
     pub seat: usize,
-    /// Thread of a program, and whether the client's lease names one.
+    /// Thread of a program's client, and whether the client's lease names a thread.
     pub thread: Option<usize>,
     names_thread: bool,
-    /// The guest whose thread it is by its last lease, and the clock that it read.
+    /// Guest whose thread the client is by its last lease, and the clock that the client read.
     pub side: Option<Side>,
     pub clock: Option<u32>,
-    /// Whether it is a thread of a guest's kernel, which has vCPUs in turns with others.
+    /// Whether the client is a thread of a guest's kernel, which shares vCPUs with others in turns.
     pub shares_vcpus: bool,
-    /// Number of the process of the last lease; 0 without one.
+    /// Number of the last lease's process; 0 without a lease.
     process: u32,
     /// Token of the last lease.
     token: Option<u64>,
-    /// Time of the last event of its lease.
+    /// Time of the last event of the client's lease.
     until: i64,
-    /// Time of its last event so far.
+    /// Time of the client's last event so far.
     pub last: i64,
     /// Number of leases.
     leases: u32,
 }
 
 impl Recording {
-    /// Makes one with these kinds of events, of a trace with this last event and this filter.
+    /// Makes the recording of a trace with these kinds of events, this time of the last event and this
+    /// filter.
     pub fn new(side: Side, kinds: Kinds, end: i64, followed: Followed) -> Recording {
         let (cpus, seen) = (Vec::new(), Tids::default());
         Recording { side, kinds, end, cpus, seen, followed }
@@ -217,8 +224,8 @@ impl Recording {
 }
 
 impl Host {
-    /// `kernels`: the guests that divide its clients by recordings of their kernels. `has_hosts`: the recording of the host's
-    /// kernel may show their CPUs.
+    /// Makes the host of a session. `kernels`: guests whose clients are divided by recordings of their
+    /// kernels. `has_hosts`: whether the recording of the host's kernel may show their CPUs.
     pub fn new(
         session: &Session,
         maps: &ClockMaps,
@@ -274,7 +281,7 @@ impl Host {
         let clients = streams.map(|s| s.client).chain(maps.served());
         for number in clients.collect::<BTreeSet<u32>>() {
             let mut client = Client::default();
-            // The threads of a program's host, and of a server, serve it and do not run it.
+            // The threads of a program's host, and of a server, serve a client and do not run it.
             let seats = if !has_vmm || json.served { &[] } else { maps.seats(number) };
             let mut before = i64::MIN;
             for seat in seats {
@@ -322,14 +329,15 @@ impl Host {
         all.flat_map(Pairs::take).collect()
     }
 
-    /// Returns the span with a number that an event of a client means. An event of the VMM has a number that no client has.
+    /// Returns the span that an event of a client means by a number. An event of the VMM has a client number
+    /// that no client has.
     pub fn span(&self, session: usize, client: u32, id: u64) -> Key {
         let process = self.clients.get(client as usize).map(|client| client.process);
         Key { session, process, id }
     }
 
-    /// Returns the machine whose threads the clients are that read a clock, if they are threads; `None` if it may be any of
-    /// several guests.
+    /// Returns the machine whose threads the clients are that read a clock, if the clients are threads;
+    /// `None` if it may be any of several guests.
     pub fn side(&self, clock: Option<u32>) -> Option<Side> {
         match self.has_guests {
             true => self.guests.get(&clock.unwrap_or_default()).copied(),
@@ -337,7 +345,7 @@ impl Host {
         }
     }
 
-    /// Returns whether a client is a thread of a guest that the host's kernel alone says something of.
+    /// Returns whether a client is a thread of a guest of which only the host's kernel says something.
     pub fn shares_vcpus(&self, client: u32) -> bool {
         let client = self.clients.get(client as usize);
         self.modes.is_some() && client.is_some_and(|client| client.shares_vcpus)
@@ -350,7 +358,7 @@ impl Host {
         }
         let thread = self.threads.get(usize::from(sample.thread)).map(|thread| Some(thread.side));
         let client = || self.clients.get(sample.client()? as usize).map(|client| client.side);
-        // One of any clients may be on each.
+        // A region of any clients may be on each machine.
         thread.or_else(client).is_none_or(|of| of == Some(side))
     }
 
@@ -359,7 +367,7 @@ impl Host {
         self.vcpus.as_ref().zip(side.guest()).is_some_and(|(vcpus, clock)| vcpus.has_guest(clock))
     }
 
-    /// Returns a thread, which gets an account if it has none.
+    /// Returns a thread. A thread without an account gets one.
     pub fn thread(&mut self, side: Side, tid: u32) -> Option<usize> {
         if let Some(thread) = self.by_tid.get(&(side, tid)) {
             self.threads[*thread].for_lanes = false;
@@ -371,7 +379,7 @@ impl Host {
         let is_vmm = side == Side::Host && self.has_vmm;
         let own = if is_vmm { Part::Guest } else { Part::OnCpu };
         let account = Account::new(own, Kinds::default().exactness(self.runs));
-        // The kernel's events may be of a time before its lease.
+        // The kernel's events may be from before the thread's lease.
         let has_seen = |of: &Recording| of.side == side && of.seen.contains(tid);
         let recording = self.recordings.iter().position(has_seen);
         let thread = Thread {
@@ -410,7 +418,7 @@ impl Host {
         Some(new)
     }
 
-    /// Returns a thread of the host, which gets an account for its lane if it has none.
+    /// Returns a thread of the host. A thread without an account gets one for its lane.
     pub fn thread_for_lanes(&mut self, tid: u32) -> Option<usize> {
         self.known(Side::Host, tid).or_else(|| {
             let thread = self.thread(Side::Host, tid)?;
@@ -429,22 +437,22 @@ impl Host {
         }
     }
 
-    /// Returns a thread by which regions are divided.
+    /// Returns a thread, if it has an account that divides regions.
     pub fn dividing(&self, side: Side, tid: u32) -> Option<usize> {
         self.known(side, tid).filter(|thread| !self.threads[*thread].for_lanes)
     }
 
-    /// Iterates over the threads by which regions are divided.
+    /// Iterates over the threads whose accounts divide regions.
     pub fn all_dividing(&self) -> impl Iterator<Item = &Thread> {
         self.threads.iter().filter(|thread| !thread.for_lanes)
     }
 
-    /// Returns a thread of a program that ended, whose account nothing needs any more.
+    /// Returns a thread of a program that ended, if nothing needs the thread's account any more.
     fn free_thread(&mut self) -> Option<usize> {
         if !self.is_program {
             return None;
         }
-        // A few at a time, so that each lease costs little.
+        // Each call looks at a few threads only, so that each lease costs little.
         (0..MAX_TRIED).find_map(|_| {
             let at = self.next_free % self.threads.len();
             self.next_free = at + 1;
@@ -460,13 +468,13 @@ impl Host {
     fn share_waiting(&mut self) {
         let count = self.threads.len();
         let most = (WAITING.0 / count.next_power_of_two()).clamp(WAITING.1, MAX_WAITING);
-        // Each time their number doubles.
+        // The shares of all threads change when their number doubles.
         let first = if count.is_power_of_two() { 0 } else { count - 1 };
         self.threads[first..].iter_mut().for_each(|thread| thread.account.set_most(most));
     }
 
-    /// Returns a thread that has an account, if the recording has all of its events. Any thread may get one
-    /// later, with its lease: notes that the recording shows it.
+    /// Returns a thread that has an account, if the recording has all of the thread's events. Any thread may
+    /// get an account later, with its lease, so the recording is noted to show the thread.
     pub fn traced(&mut self, tid: i64, recording: usize) -> Option<usize> {
         let tid = u32::try_from(tid).ok()?;
         let thread = self.known(self.recordings[recording].side, tid);
@@ -486,21 +494,21 @@ impl Host {
         thread.filter(|thread| self.threads[*thread].recording == Some(recording))
     }
 
-    /// Returns the numbers of all threads' switches.
+    /// Returns the sums of all threads' numbers of switches.
     pub fn switches(&self) -> Switches {
         let mut all = self.switches;
         self.all_dividing().for_each(|thread| all += thread.account.switches);
         all
     }
 
-    /// Returns how often intervals that waited were too many.
+    /// Returns how often too many intervals waited.
     pub fn given_up(&self) -> u64 {
         let unplaced = self.threads.iter().filter_map(|thread| thread.unplaced.as_ref());
         let cut = unplaced.filter(|unplaced| unplaced.is_cut).count() as u64;
         self.switches().given_up + cut
     }
 
-    /// Iterates over the threads that no recording has all events of.
+    /// Iterates over the threads of which no recording has all events.
     pub fn unfollowed(&self) -> impl Iterator<Item = &Thread> {
         let is_followed = |thread: &Thread| {
             let mut of_side = self.recordings.iter().filter(|of| of.side == thread.side);
@@ -517,7 +525,7 @@ impl Host {
         if self.threads.get(slot.wrapping_sub(1)).is_some_and(is_it) {
             return Some(slot - 1);
         }
-        // Another thread has its slot.
+        // Another thread has the slot of this number.
         self.by_tid.get(&(side, tid)).copied().filter(|_| slot > 0)
     }
 
@@ -529,12 +537,12 @@ impl Host {
         thread.account.set_exactness(kinds.exactness(runs));
     }
 
-    /// The same for all threads.
+    /// Sets the kinds of events in the accounts of all threads.
     pub fn set_all_exactness(&mut self) {
         (0..self.threads.len()).for_each(|thread| self.set_exactness(thread));
     }
 
-    /// Returns whether nothing is known of a thread now. If so, its time so far is unknown.
+    /// Returns whether nothing is known of a thread now. If so, the thread's time so far becomes unknown.
     pub fn is_unknown(&mut self, thread: usize, time: i64) -> bool {
         let thread = &mut self.threads[thread];
         let recording = thread.recording.and_then(|at| self.recordings.get(at));
@@ -551,15 +559,15 @@ impl Host {
         recording.map_or(Kinds::default(), |at| self.recordings[at].kinds)
     }
 
-    /// Counts no region that is open now: events of all clients may be lost.
+    /// Counts no region that is open now, because events of all clients may be lost.
     pub fn spoil(&mut self) {
         self.clients.iter_mut().for_each(|client| client.pairs.spoil(NotCounted::LostEvents));
         self.vmm.values_mut().for_each(|pairs| pairs.spoil(NotCounted::LostEvents));
         self.of_any.spoil(NotCounted::LostEvents);
     }
 
-    /// Counts no region that is open now on a thread of the VMM: its own events are lost, and those of the
-    /// clients that it serves.
+    /// Counts no region that is open now on a thread of the VMM, because events of the thread and of the
+    /// clients that it serves are lost.
     pub fn spoil_of(&mut self, thread: usize) {
         let pairs = self.clients.iter_mut().map(|client| &mut client.pairs);
         let own = self.vmm.get_mut(&self.threads[thread].tid);
@@ -567,7 +575,8 @@ impl Host {
         self.of_any.spoil(NotCounted::LostEvents);
     }
 
-    /// Returns whether an event has the time of the clock that its threads' recordings have.
+    /// Returns whether an event's time is exact: without an error, or of the same clock as a recording of a
+    /// guest's threads.
     pub fn is_exact(&self, event: &EventRef<'_>) -> bool {
         let clock = event.reading.map(|reading| reading.clock);
         let mut clocks = self.recordings.iter().filter_map(|recording| recording.side.guest());
@@ -577,14 +586,15 @@ impl Host {
     /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps it.
     pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>, clock: Option<u32>) {
         let thread = &mut self.threads[at];
-        // Their order is that of the clock, whatever its error against the host's is.
+        // If the event and the kernel's events have one clock, their order is right, whatever the clock's
+        // error against the host's is.
         let is_one = thread.recording.is_some() && clock.is_some() && clock == thread.side.guest();
         thread.account.guest(time, if is_one { Some(0) } else { bound });
         self.check(at);
     }
 
-    /// Returns a thread's account for an event of a recording; `None` if another recording shows the
-    /// thread: events that are in both count once.
+    /// Returns a thread's account for an event of a recording; `None` if another recording shows the thread,
+    /// because events that are in both recordings count once.
     pub fn account(
         &mut self,
         thread: Option<usize>,
@@ -605,8 +615,8 @@ impl Host {
     }
 }
 
-/// Returns the guests whose threads are the clients that read a clock, by clock. A program can read another clock than the
-/// recording of its kernel has: it is of the only guest in that epoch.
+/// Returns the guests whose threads are the clients that read a clock, by clock. A program can read another
+/// clock than the recording of its kernel has. Such a program belongs to the only guest in that epoch.
 fn guests(json: &SessionJson, kernels: &BTreeSet<u32>) -> HashMap<u32, Side> {
     let epoch = |id: u32| json.clock(id).map(|clock| clock.epoch);
     let clocks = json.clocks.iter().map(|clock| clock.id).chain(kernels.iter().copied());
@@ -620,7 +630,7 @@ fn guests(json: &SessionJson, kernels: &BTreeSet<u32>) -> HashMap<u32, Side> {
     clocks.filter_map(|clock| Some((clock, Side::Guest(guest(clock)?)))).collect()
 }
 
-/// Returns the slot of a thread. Most numbers of a guest's threads are small, as are those of the host's.
+/// Returns the slot of a thread. Most numbers of threads are small, on the host as in guests.
 fn slot(side: Side, tid: u32) -> usize {
     let of_guest = side.guest().map_or(0, |clock| TID_SLOTS / 2 + clock as usize * 61);
     (tid as usize + of_guest) % TID_SLOTS
@@ -645,9 +655,9 @@ impl Client {
         self.seats[self.seat].2
     }
 
-    /// Returns whether the thread changed in a time, as far as its reference points show.
+    /// Returns whether the client's thread changed in a time, as far as reference points show.
     pub fn moved(&self, from: i64, to: i64) -> bool {
-        // Few; those before the time are skipped.
+        // There are few changes, and a search skips those before the time.
         let seats = if self.names_thread { &[] } else { &*self.seats };
         let changes = seats.get(1..).unwrap_or_default();
         let first = changes.partition_point(|(first, ..)| *first < from);

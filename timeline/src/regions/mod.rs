@@ -121,9 +121,9 @@ use hypertrace_format::number::grouped;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Most regions: their times are kept, 190 bytes each.
+/// Maximum number of regions, whose times are kept in 190 bytes each.
 pub const MAX_REGIONS: usize = 10_000_000;
-/// Most groups.
+/// Maximum number of groups.
 pub const MAX_GROUPS: usize = 10_000;
 
 /// Which regions are wanted.
@@ -131,16 +131,16 @@ pub const MAX_GROUPS: usize = 10_000;
 pub struct Options {
     /// Events that begin and end a region.
     pub select: Select,
-    /// Which of them are shown.
+    /// Which of the regions are shown.
     pub choice: Choice,
     /// Value by which the regions of a name are grouped.
     pub by: By,
-    /// Whether the intervals of all threads are kept, for [`Regions::steps`] and [`Regions::lanes`]: the last
-    /// 4,194,304 at least, of 32 bytes each.
+    /// Whether the intervals of all threads are kept for [`Regions::steps`] and [`Regions::lanes`]: at least
+    /// the last 4,194,304, of 32 bytes each.
     pub keeps_intervals: bool,
-    /// Whether regions have a critical path, and those with `any_client` are divided along it.
+    /// Whether regions have a critical path, and regions with `any_client` are divided along it.
     pub has_paths: bool,
-    /// Whether the cost of an empty region is taken off the durations of groups.
+    /// Whether the cost of an empty region is subtracted from the durations of groups.
     pub subtracts_empty: bool,
     /// Maximum number of regions; `None`: [`MAX_REGIONS`].
     pub most_regions: Option<usize>,
@@ -152,10 +152,11 @@ pub struct Options {
 /// Events that begin and end a region.
 #[derive(Clone, Debug)]
 pub enum Select {
-    /// Events `NAME_begin` and `NAME_end` with one `id`, of these names; of all if there is none.
+    /// Events `NAME_begin` and `NAME_end` with the same `id`, for these names, or for all names if the list
+    /// is empty.
     Names(Vec<String>),
-    /// An event of the first name, and the next one of the second name by the same client or
-    /// thread of the VMM. Of several events of the first name, it is the last.
+    /// An event of the first name, and the next event of the second name by the same client or thread of the
+    /// VMM. If there are several events of the first name, the last one begins the region.
     Between(String, String),
 }
 
@@ -168,7 +169,7 @@ impl Default for Select {
 /// Value by which the regions of a name are grouped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum By {
-    /// All together.
+    /// All regions of a name are one group.
     #[default]
     Nothing,
     /// The client of the guest.
@@ -195,21 +196,21 @@ impl By {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum NotCounted {
-    /// No event ended it.
+    /// No event ended the region.
     BeginWithoutEnd,
-    /// No event began it.
+    /// No event began the region.
     EndWithoutBegin,
-    /// A second one of the same client and id began before it ended.
+    /// A second region of the same client and id began before this one ended.
     IdTwice,
-    /// Events of its client, its VMM or its kernel were lost in it.
+    /// Events of its client, its VMM or its kernel were lost during the region.
     LostEvents,
-    /// The client's clock jumped in it.
+    /// The client's clock jumped during the region.
     ClockJump,
-    /// It ended on another thread of the host than it began on.
+    /// The region ended on another thread of the host than it began on.
     Migration,
-    /// The kernel's events of its thread were not recorded when it began or when it ended.
+    /// The kernel's events of the region's thread were not recorded when the region began or when it ended.
     KernelNotRecorded,
-    /// As many regions as are kept had ended before.
+    /// Regions had already ended before, as many as are kept.
     TooMany,
 }
 
@@ -235,20 +236,20 @@ pub struct ThreadInterval<'a> {
     pub session: usize,
     /// Number of the thread.
     pub tid: u32,
-    /// Whether it is a thread of the guest, whose own kernel was recorded, and not of the host.
+    /// Whether the thread is one of a guest whose own kernel was recorded, and not of the host.
     pub is_of_guest: bool,
-    /// Name of the thread, if it is known. Chosen by the program: escape it.
+    /// Name of the thread, if it is known. The program chooses the name: escape it.
     pub name: Option<&'a str>,
-    /// When, and what it did. Times are Unix times in nanoseconds.
+    /// Interval, and what the thread did in it. Times are Unix times in nanoseconds.
     pub interval: &'a Interval,
-    /// Reason of the exit, in the kernel, and in the VMM and in waits if it is known.
+    /// Reason of the exit, if it is known, for the parts in the kernel and in the VMM and for waits.
     pub reason: Option<&'a str>,
-    /// What a wait was for: where the part [has causes](Part::has_causes).
+    /// What the thread waited for, if the part [has causes](Part::has_causes).
     pub cause: Option<Cause>,
 }
 
-/// A CPU of a guest, and the thread of the host that runs it: all events of the guest's kernel on the CPU are in guest mode of
-/// this thread alone.
+/// A CPU of a guest, and the thread of the host that runs it. All events of the guest's kernel on the CPU are
+/// in guest mode of this thread alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct ProvenVcpu {
@@ -256,11 +257,12 @@ pub struct ProvenVcpu {
     pub session: usize,
     /// Number of the guest's clock.
     pub clock: u32,
-    /// The guest's number of the CPU.
+    /// Number that the guest gives the CPU.
     pub cpu: u16,
     /// Number of the thread.
     pub tid: u32,
-    /// Unix time from which on an event contradicts, nanoseconds; `None`: none does.
+    /// Unix time from which an event contradicts that the thread runs the CPU, in nanoseconds; `None`: no
+    /// event does.
     pub until_ns: Option<i64>,
 }
 
@@ -271,45 +273,47 @@ type Sink<'a> = &'a mut dyn FnMut(&ThreadInterval<'_>);
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Regions {
-    /// By name, then by session and value. Other names are last.
+    /// Groups by name, then by session and value. Groups of other names are last.
     pub groups: Vec<Group>,
-    /// Names of the sessions: those of their directories, with a number where two are the same.
+    /// Names of the sessions: the names of their directories, with a number if two are the same.
     pub sessions: Vec<String>,
     /// Names of exits' reasons, by [`Interval::reason`].
     pub reasons: Vec<Arc<str>>,
     /// What threads waited for, by [`Interval::cause`].
     pub causes: Vec<CauseEntry>,
-    /// Names of events, by [`Evidence::event`]. Chosen by guests: escape them.
+    /// Names of events, by [`Evidence::event`]. Guests choose these names: escape them.
     pub events: Vec<Arc<str>>,
-    /// Faults of the inputs, although they could be read, and what could not be known.
+    /// Faults of inputs that could be read all the same, and what could not be known.
     pub warnings: Vec<Warning>,
-    /// Whether there are more regions than are kept: those after them are missing. They are counted by
-    /// [`NotCounted::TooMany`], but for those that would be children only.
+    /// Whether there are more regions than are kept, so that later regions are missing.
+    /// [`NotCounted::TooMany`] counts the missing ones, except those that would only be children.
     pub is_cut: bool,
-    /// True if regions have more than [`MAX_GROUPS`] values. Regions with further values are in groups of other values.
+    /// Whether regions have more than [`MAX_GROUPS`] values. Regions with further values are in groups of
+    /// other values.
     pub has_others: bool,
-    /// True if regions have more than [`MAX_GROUPS`] names. Regions with further names are in the group `other names` of
-    /// their session.
+    /// Whether regions have more than [`MAX_GROUPS`] names. Regions with further names are in the group
+    /// `other names` of their session.
     pub has_other_names: bool,
     /// Number of regions that are left out, by [`LeftOut`].
     pub left_out: [u64; LeftOut::ALL.len()],
-    /// How long threads waited in the regions.
+    /// Times that threads waited in the regions.
     pub waited: Waited,
     /// Whether a kernel's trace says what a thread of a region did.
     pub has_kernel: bool,
-    /// Time that an outer hypervisor took from the hosts' CPUs while their kernels were recorded, milliseconds; `None` if no
-    /// kernel's trace says it.
+    /// Time that an outer hypervisor took from the hosts' CPUs while their kernels were recorded, in
+    /// milliseconds; `None` if no kernel's trace says so.
     pub steal_ms: Option<u64>,
-    /// The most that this can be.
+    /// Maximum of `steal_ms` within the error of its counter, in milliseconds.
     pub steal_at_most_ms: u64,
-    /// Time that the host took from guests' CPUs, milliseconds, by the count of the guests' kernels. Only sessions count in
-    /// which no part shows this time, because the host's kernel does not divide it. `None` if no guest's kernel says it.
+    /// Time that the host took from guests' CPUs, as the guests' kernels counted it, in milliseconds. A
+    /// session counts only if no part shows this time, because the host's kernel does not divide it. `None`
+    /// if no guest's kernel says so.
     pub guest_steal_ms: Option<u64>,
-    /// The guests' CPUs whose threads of the host are known, if both kernels were recorded.
+    /// CPUs of guests whose threads of the host are known, if both kernels were recorded.
     pub vcpus: Vec<ProvenVcpu>,
-    /// By session.
+    /// Logged threads by session.
     threads: Vec<Vec<lanes::Logged>>,
-    /// By session: whether the events of all threads of its machine were recorded.
+    /// Whether the events of all threads of a session's machine were recorded, by session.
     has_all_threads: Vec<bool>,
     store: store::Store,
 }
@@ -323,8 +327,9 @@ impl Regions {
         collect::collect(recording, options, None)
     }
 
-    /// Reads the same, and hands over what all threads of the sessions did: the intervals of a thread in order of time,
-    /// those of several threads as they become known. Then they are not kept.
+    /// Reads the same as [`Regions::of`], and hands over what all threads of the sessions did: the intervals
+    /// of one thread in order of time, those of several threads as they become known. These intervals are
+    /// then not kept.
     ///
     /// # Errors
     /// If a stream or a trace is damaged.
@@ -336,7 +341,8 @@ impl Regions {
         collect::collect(recording, options, Some(sink))
     }
 
-    /// Returns a line about regions that are missing because there are too many. It is among the warnings, too.
+    /// Returns a line about regions that are missing because there are too many. The warnings have the line
+    /// too.
     pub fn cut(&self) -> Option<String> {
         let missing =
             self.groups.iter().map(|group| group.not_counted[NotCounted::TooMany as usize]);
@@ -355,21 +361,21 @@ impl Regions {
         self.store.iter()
     }
 
-    /// Iterates over all counted regions, in the order of their beginnings; those that begin together, the longest first, and
-    /// of those that end together, too, the outermost.
+    /// Iterates over all counted regions, in the order of their beginnings. Of regions that begin together,
+    /// the longest comes first; of those that also end together, the outermost comes first.
     pub fn by_begin(&self) -> impl Iterator<Item = &Sample> {
         self.store.by_begin().into_iter().map(|index| self.store.get(index))
     }
 
-    /// Returns the number and the name of the thread that a region was on, if it was on one that is known. The name is chosen
-    /// by the program: escape it.
+    /// Returns the number and the name of the thread that a region was on, if that thread is known. The
+    /// program chooses the name: escape it.
     pub fn thread(&self, sample: &Sample) -> Option<(u32, Option<&str>)> {
         let of_session = self.threads.get(usize::from(sample.session))?;
         of_session.get(usize::from(sample.thread)).map(lanes::Logged::thread)
     }
 
-    /// Iterates over the regions of a group, the slowest first, with their exits by reason:
-    /// `None` where these are not kept, as there are too many regions.
+    /// Iterates over the regions of a group, the slowest first, with their exits by reason; `None` if there
+    /// are too many regions to keep the exits.
     pub fn slowest<'a>(
         &'a self,
         group: &'a Group,
@@ -393,20 +399,20 @@ impl Regions {
         self.causes.get(usize::from(number)).map_or(&Cause::Others, |entry| entry)
     }
 
-    /// Returns the number of the host's thread that a region was on, if it was one.
+    /// Returns the number of the host's thread that a region was on, if it was on one.
     pub fn tid(&self, sample: &Sample) -> Option<u32> {
         self.thread(sample).map(|(tid, _)| tid)
     }
 
-    /// Returns sums over those regions of each group whose durations are from one quantile to another, in the order of
-    /// the groups: `0.05..=0.75` is the middle without the fastest and the slowest. Regions as long as the first or the
-    /// last of them are among them.
+    /// Returns sums over the regions of each group whose durations are from one quantile to another, in the
+    /// order of the groups: `0.05..=0.75` is the middle without the fastest and the slowest. Regions as long
+    /// as the first or the last of these are included.
     pub fn sums(&self, parts: RangeInclusive<f64>) -> Vec<Sums> {
         let named = breakdown::Named { reasons: &self.reasons, causes: &self.causes };
         sums::sums(&self.groups, &self.store, named, parts)
     }
 
-    /// Returns what the thread of a region did in it, and whether that is all.
+    /// Returns what the thread of a region did in the region, and whether that is all.
     pub fn steps(&self, sample: &Sample) -> (Vec<Interval>, bool) {
         let of_session = self.threads.get(usize::from(sample.session));
         let thread = of_session.and_then(|threads| threads.get(usize::from(sample.thread)));
@@ -423,7 +429,7 @@ impl Regions {
     }
 }
 
-/// Returns host units as nanoseconds of Unix time.
+/// Converts host units to nanoseconds of Unix time.
 fn unix_ns(session: &Session, host: i64) -> i64 {
     let ns = (session.origin() + i128::from(host)).div_euclid(FRACTION.into());
     ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64

@@ -10,33 +10,34 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Part {
-    /// A program's thread has a CPU, system calls included: of the host, or of a guest whose kernel was recorded.
+    /// A thread of a program has a CPU, system calls included: a program of the host, or of a guest whose
+    /// kernel was recorded.
     OnCpu,
-    /// The vCPU ran the guest; where the kernel does not trace entries and exits, KVM's own time is included. In a region of a
-    /// guest's thread: that thread ran.
+    /// The vCPU ran the guest. If the kernel does not trace entries and exits, KVM's own time is included. In
+    /// a region of a guest's thread, that thread ran.
     Guest,
     /// The host handled an interrupt before KVM traced the exit.
     HostInterrupt,
-    /// In the host's kernel, for an exit of the guest, and on the way to and from the VMM.
+    /// The thread was in the host's kernel, for an exit of the guest, and on the way to and from the VMM.
     Kernel,
-    /// In the VMM: its code and its system calls.
+    /// The thread was in the VMM: its code and its system calls.
     Vmm,
     /// The guest's thread could have run, but a thread of the host was running on the CPU that the vCPU's thread needed.
     Stolen,
     /// A guest's thread was ready to run, but another thread of the guest had the CPU.
     Behind,
-    /// Ready to run, but another thread had the CPU. Of a guest's thread on a vCPU that is known: no thread had it, or which is
-    /// not known.
+    /// The thread was ready to run, but another thread had the CPU. For a guest's thread on a known vCPU: no
+    /// thread had the CPU, or it is not known which.
     Runnable,
     /// The guest's thread could have run, but its vCPU had halted and was not running again yet.
     Halted,
-    /// Asleep, until it was woken.
+    /// The thread was asleep until it was woken.
     Blocked,
-    /// Off the CPU: asleep or ready, which is not known.
+    /// The thread was off the CPU, and it is not known whether it was asleep or ready.
     OffCpu,
-    /// No thread was in the span: of spans that are entered several times.
+    /// No thread was in the span, for spans that are entered several times.
     Idle,
-    /// Not proven to be any of the others.
+    /// The time is not proven to be of any other part.
     Unknown,
 }
 
@@ -78,33 +79,33 @@ impl Part {
         Part::Unknown,
     ];
 
-    /// Returns its name in JSON, CSV and OTLP: `on_cpu`. It never changes.
+    /// Returns the part's name in JSON, CSV and OTLP, such as `on_cpu`. The name never changes.
     pub fn key(self) -> &'static str {
         NAMES[self as usize][0]
     }
 
-    /// Returns the same name for a time in nanoseconds: `on_cpu_ns`.
+    /// Returns the part's name for a time in nanoseconds, such as `on_cpu_ns`.
     pub const fn key_ns(self) -> &'static str {
         NAMES[self as usize][1]
     }
 
-    /// Returns its name for people: `on-CPU`.
+    /// Returns the part's name for people, such as `on-CPU`.
     pub fn label(self) -> &'static str {
         NAMES[self as usize][2]
     }
 
-    /// Returns whether the thread has a CPU in it.
+    /// Returns whether the thread has a CPU in this part.
     pub fn is_on_cpu(self) -> bool {
         use Part::{Guest, HostInterrupt, Kernel, OnCpu, Vmm};
         matches!(self, OnCpu | Guest | HostInterrupt | Kernel | Vmm)
     }
 
-    /// Returns whether the thread waits in it.
+    /// Returns whether the thread waits in this part.
     pub fn is_wait(self) -> bool {
         self.has_causes() || matches!(self, Part::Halted | Part::OffCpu)
     }
 
-    /// Returns whether it is a wait that has causes.
+    /// Returns whether the part is a wait that has causes.
     pub fn has_causes(self) -> bool {
         matches!(self, Part::Stolen | Part::Behind | Part::Runnable | Part::Blocked)
     }
@@ -116,7 +117,8 @@ impl Serialize for Part {
     }
 }
 
-/// Time in each part: nanoseconds, in [`Sample`](super::Sample), [`Group`](super::Group) and [`Breakdown`](super::Breakdown).
+/// Time in each part, in nanoseconds in [`Sample`](super::Sample), [`Group`](super::Group) and
+/// [`Breakdown`](super::Breakdown).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times(pub [u64; PARTS]);
 
@@ -151,19 +153,19 @@ impl Serialize for Times {
 /// Number of reasons of exits that have a name.
 pub const REASONS: usize = 16;
 
-/// Number of a reason: the first is that of exits whose reason is not known.
+/// Number of a reason. 0 is the number of exits whose reason is not known.
 pub type Reason = u8;
 
 /// Exits for one reason, each until the guest runs again. Times are in units of the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exits {
-    /// Exits that began.
+    /// Number of exits that began.
     pub count: u64,
-    /// Time in the kernel for them.
+    /// Time in the kernel for these exits.
     pub kernel: u64,
-    /// Time in the VMM for them.
+    /// Time in the VMM for these exits.
     pub vmm: u64,
-    /// Time in which the thread waited meanwhile, for a CPU or for anything else.
+    /// Time in which the thread waited during these exits, for a CPU or for anything else.
     pub waits: u64,
 }
 
@@ -178,7 +180,7 @@ impl Exits {
         }
     }
 
-    /// Adds those of another region.
+    /// Adds the exits of another region.
     pub(super) fn add(&mut self, other: &Exits) {
         self.count += other.count;
         self.kernel = self.kernel.saturating_add(other.kernel);
@@ -190,13 +192,13 @@ impl Exits {
 /// Sums of a thread since its beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// By part.
+    /// Times by part.
     pub times: Times,
-    /// By reason. Their times add up to the kernel's and to the VMM's.
+    /// Exits by reason. Their times add up to the times in the kernel and in the VMM.
     pub exits: [Exits; REASONS],
-    /// By cause, of waits whose cause was looked for.
+    /// Times by cause, of waits whose cause was searched for.
     pub(super) waits: Waits,
-    /// The CPU that the thread had last, if that is known, and how often this changed.
+    /// CPU that the thread had last, if it is known, and the number of changes of `cpu`.
     cpu: Option<u16>,
     moves: u32,
 }
@@ -206,11 +208,11 @@ pub struct Sums {
 pub(super) struct Divided {
     pub times: Times,
     pub exits: [Exits; REASONS],
-    /// Of waits whose cause was looked for.
+    /// Times of waits whose cause was searched for.
     pub waits: Box<[(Wait, u64)]>,
-    /// Its critical path, if that is wanted.
+    /// Critical path of the region, if it is wanted.
     pub path: Box<[PathStep]>,
-    /// The CPU that the thread had, if it was one.
+    /// CPU that the thread had, if the thread had only one.
     pub cpu: Option<u16>,
 }
 
@@ -240,11 +242,11 @@ impl Sums {
         }
         self.waits.add(interval);
         let cpu = match (interval.part, interval.ended_by.map(|by| by.stream)) {
-            // They end with a wake-up on any CPU.
+            // These parts end with a wake-up, which may be on any CPU.
             (Part::Blocked | Part::OffCpu, _) => return,
             (Part::Unknown, _) | (_, None) => None,
             (_, Some(Stream::Kernel { cpu, .. })) => Some(cpu),
-            // Only a switch moves it.
+            // Only a switch moves the thread to another CPU.
             (_, Some(Stream::Thread(_) | Stream::Client(_))) => return,
         };
         if self.cpu != cpu {
@@ -252,12 +254,12 @@ impl Sums {
         }
     }
 
-    /// Forgets which CPU the thread had: the intervals are of several machines' CPUs.
+    /// Forgets which CPU the thread had, because the intervals are of several machines' CPUs.
     pub(super) fn forget_cpu(&mut self) {
         (self.cpu, self.moves) = (None, self.moves.wrapping_add(1));
     }
 
-    /// Forgets the causes of waits: no region is open.
+    /// Forgets the causes of waits, because no region is open.
     pub(super) fn forget_waits(&mut self) {
         self.waits = Waits::default();
     }
@@ -266,29 +268,29 @@ impl Sums {
 /// An interval of a thread's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interval {
-    /// Beginning, in units of the timeline.
+    /// Beginning of the interval in units of the timeline.
     pub from: i64,
-    /// End.
+    /// End of the interval in units of the timeline.
     pub to: i64,
-    /// What the thread did.
+    /// Part that says what the thread did.
     pub part: Part,
     /// Reason of the exit, in the kernel, in the VMM and in waits until the guest runs again: an index of
-    /// [`Regions::reasons`](super::Regions::reasons). 0: not known, or no exit.
+    /// [`Regions::reasons`](super::Regions::reasons). 0 if it is not known or there is no exit.
     pub reason: Reason,
-    /// Cause of a wait, where the part [has causes](Part::has_causes), or why the part of a guest's thread is unknown: an index
-    /// of [`Regions::causes`](super::Regions::causes).
+    /// Cause of a wait, if the part [has causes](Part::has_causes), or why the part of a guest's thread is
+    /// unknown: an index of [`Regions::causes`](super::Regions::causes).
     pub cause: CauseNumber,
-    /// The event that ended it, at its end; later, where a region or a window ends before. `None` where nothing
-    /// proves what the thread did.
+    /// Event that ended the interval, at its end, or later if a region or a window ends before. `None` if
+    /// nothing proves what the thread did.
     pub ended_by: Option<Evidence>,
 }
 
 /// An event that proves when a part of a thread's time ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// Where it was recorded.
+    /// Stream in which the event was recorded.
     pub stream: Stream,
-    /// Its name: an index of [`Regions::events`](super::Regions::events).
+    /// Name of the event: an index of [`Regions::events`](super::Regions::events).
     pub event: u32,
 }
 
@@ -319,17 +321,17 @@ pub enum Stream {
 }
 
 impl Interval {
-    /// Returns its length, 0 if its end is before its beginning.
+    /// Returns the length of the interval, or 0 if its end is before its beginning.
     pub fn length(&self) -> u64 {
         between((self.from, self.to))
     }
 
-    /// Returns the CPU of the kernel's event that ended it.
+    /// Returns the CPU of the kernel's event that ended the interval.
     pub(super) fn cpu(&self) -> Option<u16> {
         self.ended_by?.cpu()
     }
 
-    /// Returns what of it is within a time.
+    /// Returns the part of the interval within a time.
     pub(super) fn within(&self, from: i64, to: i64) -> Interval {
         Interval { from: self.from.max(from), to: self.to.min(to), ..*self }
     }

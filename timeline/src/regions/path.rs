@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The critical path of a region, from its end back to its begin: while its thread was blocked, what the thread did that
-//! woke it, and so on.
+//! The critical path of a region, from its end back to its begin. While the region's thread was blocked, the
+//! path shows what the thread did that woke it, and so on.
 //!
 //! ```text
 //! a   running | blocked .................. | runnable | running
@@ -10,8 +10,9 @@
 //! path  a       b         c             b   a
 //! ```
 //!
-//! The switches and wake-ups of all threads are kept for some time. Each points to the one before of the same thread, and a
-//! wake-up to that of the thread that did it: the path is walked from the last one.
+//! The switches and wake-ups of all threads are kept for some time. Each record points to the record before
+//! of the same thread, and a wake-up also points to the last record of the thread that did it. So the path is
+//! walked from the last record back.
 
 use super::causes::{CauseNumber, Causes, Task, Thread, Unknown};
 use super::followed::ENDED;
@@ -20,23 +21,23 @@ use super::marks::is_ready;
 use super::processes::{Beginner, Number, Processes};
 use std::collections::{HashMap, VecDeque};
 
-/// Most switches and wake-ups that are kept, of 40 bytes each.
+/// Maximum number of switches and wake-ups that are kept, of 40 bytes each.
 const MAX_RECORDS: usize = 1 << 20;
-/// Most threads.
+/// Maximum number of threads.
 const MAX_THREADS: usize = 1 << 16;
-/// Most blocked threads of which one waits for the next, in one path.
+/// Maximum number of blocked threads in one path of which each waits for the next.
 const MAX_DEEP: usize = 1 << 12;
-/// Maximum number of threads that were killed, in one path.
+/// Maximum number of threads in one path that were killed.
 const MAX_KILLED: usize = 1 << 12;
 /// State of a thread that waits, and that a SIGKILL wakes: `TASK_INTERRUPTIBLE`.
 const INTERRUPTIBLE: i64 = 1;
-/// Place of no record.
+/// Place that stands for no record.
 const NONE: u64 = u64::MAX;
 
 /// A time of a thread on a critical path, by the kernel that schedules the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stay {
-    /// The thread: an index of [`Regions::causes`](super::Regions::causes).
+    /// Number of the thread among causes: an index of [`Regions::causes`](super::Regions::causes).
     pub thread: CauseNumber,
     pub tid: u32,
     pub doing: Doing,
@@ -47,13 +48,13 @@ pub(super) struct Stay {
 /// What a thread did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Doing {
-    /// It had this CPU, if that is known.
+    /// The thread had this CPU, if it is known.
     Running(Option<u32>),
-    /// It could run, and got this CPU then.
+    /// The thread could run, and then got this CPU.
     Runnable(Option<u32>),
-    /// It waited for something that is no thread, and got this CPU then, if that is known.
+    /// The thread waited for something that is no thread, and then got this CPU, if it is known.
     Blocked(CauseNumber, Option<u32>),
-    /// What it, or the thread that woke it, did is not known.
+    /// It is not known what the thread did, or the thread that woke it.
     Unknown(Unknown),
 }
 
@@ -61,30 +62,31 @@ pub(super) enum Doing {
 #[derive(Clone, Copy, Debug)]
 struct Record {
     time: i64,
-    /// Place of the thread's record before it.
+    /// Place of the thread's record before this one.
     before: u64,
     kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It got the CPU of this number.
+    /// The thread got the CPU of this number.
     In(u32),
-    /// It had an event, and so the CPU of this number, although the last record does not say so: a switch is missing.
+    /// The thread had an event, and so the CPU of this number, although the last record does not say so: a
+    /// switch is missing.
     Seen(u32),
-    /// Another thread got the CPU, and it could run.
+    /// Another thread got the CPU, and this one could run.
     Preempted,
-    /// It fell asleep.
+    /// The thread fell asleep.
     Asleep,
-    /// A thread woke it, whose last record was at this place.
+    /// The thread of this number, whose last record was at this place, woke the thread.
     Woken(u32, u64),
-    /// No thread woke it.
+    /// Something else than a thread woke the thread.
     WokenBy(CauseNumber),
-    /// A thread started it, whose last record was at this place.
+    /// The thread of this number, whose last record was at this place, started the thread.
     Started(u32, u64),
-    /// It had a CPU and took SIGKILL: it ends because this process ends.
+    /// The thread had a CPU and took SIGKILL: it ends because this process ends.
     Killed(Number),
-    /// It got a CPU and ended on it. The recording does not say whether it was killed.
+    /// The thread got a CPU and ended on it. The recording does not say whether it was killed.
     Ended,
 }
 
@@ -94,7 +96,7 @@ impl Kind {
         matches!(self, Kind::In(_) | Kind::Seen(_) | Kind::Killed(_) | Kind::Ended)
     }
 
-    /// Returns the CPU that it tells.
+    /// Returns the CPU that the record tells.
     fn cpu(self) -> Option<u32> {
         match self {
             Kind::In(cpu) | Kind::Seen(cpu) => Some(cpu),
@@ -118,7 +120,7 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(super) struct History {
     records: VecDeque<Record>,
-    /// Place of the first one.
+    /// Place of the first record.
     first: u64,
     threads: HashMap<u32, Last>,
     processes: Processes,
@@ -133,12 +135,12 @@ pub(super) struct History {
 struct Last {
     at: u64,
     task: Task,
-    /// Place of its first record, if it was seen to start.
+    /// Place of the thread's first record, if the thread was seen to start.
     first: u64,
     process: Number,
-    /// Whether it took SIGKILL.
+    /// Whether the thread took SIGKILL.
     is_killed: bool,
-    /// Time at which it last fell asleep so that a SIGKILL would have woken it, or was started.
+    /// Time at which the thread last fell asleep so that a SIGKILL would have woken it, or was started.
     slept: i64,
 }
 
@@ -152,7 +154,7 @@ impl Last {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stretch {
     pub tid: u32,
-    /// Its last record that may be in the time.
+    /// Place of the thread's last record that may be in the time.
     pub at: u64,
     pub from: i64,
     pub to: i64,
@@ -197,14 +199,14 @@ impl History {
         self.wake(time, tid, Kind::Woken(by, at));
     }
 
-    /// Takes a wake-up by something else than a thread.
+    /// Takes a wake-up by something that is no thread.
     pub fn woken_by(&mut self, time: i64, tid: u32, cause: CauseNumber) {
         self.wake(time, tid, Kind::WokenBy(cause));
     }
 
     fn wake(&mut self, time: i64, tid: u32, kind: Kind) {
         let last = self.threads.get(&tid).copied();
-        // A thread that is awake goes on.
+        // A wake-up of a thread that is awake changes nothing.
         if let Some(last) = last
             && self.get(last.at).is_none_or(|record| record.kind == Kind::Asleep)
         {
@@ -212,7 +214,8 @@ impl History {
         }
     }
 
-    /// Takes a new thread, before it is started: of the process of the thread that made it, or of a new one.
+    /// Takes a new thread, before it is started. The thread belongs to the process of the thread that made
+    /// it, or to a new one.
     pub fn made(&mut self, task: Task, is_of_process: bool, by: u32) {
         let of_maker = self.threads.get(&by).and_then(|last| last.process);
         let process = if is_of_process { of_maker } else { self.processes.start() };
@@ -232,14 +235,15 @@ impl History {
         }
     }
 
-    /// Takes a thread whose process has a new program: its other threads have ended for that.
+    /// Takes a thread whose process executes a new program. The other threads of the process have ended for
+    /// that.
     pub fn executed(&mut self, tid: u32) {
         if let Some(last) = self.threads.get_mut(&tid) {
             (last.process, last.is_killed) = (self.processes.start(), false);
         }
     }
 
-    /// Takes the SIGKILL that a thread took, which has a CPU.
+    /// Takes the SIGKILL of a thread, which has a CPU.
     pub fn killed(&mut self, time: i64, tid: u32) {
         if let Some(last) = self.threads.get_mut(&tid) {
             last.is_killed = true;
@@ -249,7 +253,8 @@ impl History {
         }
     }
 
-    /// Takes a SIGKILL that was sent to a thread, or to its process; `None`: by an interrupt.
+    /// Takes a SIGKILL that was sent to a thread, or to its process. `by` is the sender; `None`: an
+    /// interrupt.
     pub fn sent_kill(&mut self, time: i64, to: u32, by: Option<u32>) {
         let process = self.threads.get(&to).and_then(|last| last.process);
         let at = by.and_then(|by| self.threads.get(&by)).map_or(NONE, |last| last.at);
@@ -273,7 +278,7 @@ impl History {
         }
     }
 
-    /// Forgets all: events are missing.
+    /// Forgets all records, because events are missing.
     pub fn forget(&mut self) {
         self.first += self.records.len() as u64;
         self.records.clear();
@@ -316,8 +321,9 @@ impl History {
         at
     }
 
-    /// Hands over the path of a region that ended on a thread: what threads did, from its end back to its begin.
-    /// `is_exact`: the region's times are those of the kernel's clock. Returns the number of records on the way.
+    /// Hands over the path of a region that ended on a thread: what threads did, from the region's end back
+    /// to its begin. `is_exact`: whether the region's times are those of the kernel's clock. Returns the
+    /// number of records on the way.
     pub fn path(
         &self,
         tid: u32,
@@ -329,7 +335,7 @@ impl History {
         self.path_of(Stretch { tid, at: self.last(tid, to), from, to }, is_exact, causes, take)
     }
 
-    /// Does the same for a stretch of a thread.
+    /// Hands over the path of a stretch of a thread, as [`History::path`] does.
     pub fn path_of(
         &self,
         stretch: Stretch,
@@ -344,7 +350,7 @@ impl History {
         let mut todo = vec![stretch];
         while let Some(stretch) = todo.pop() {
             let tid = stretch.tid;
-            // Another thread may have got its number since then.
+            // Another thread may have got the number since then.
             let last = self.threads.get(&tid).filter(|last| last.first <= stretch.at);
             let other = Thread { tid, trace: self.trace, life: lives::UNKNOWN };
             let task = last.map_or(Task::new(other, b""), |last| last.task);
@@ -371,8 +377,9 @@ impl History {
         records
     }
 
-    /// Returns a stretch that ends with its thread on a CPU, as the thread does something then. If its last record does not
-    /// say so, one is missing; or the end has the time of another clock than the records, and that clock is wrong.
+    /// Returns a stretch that ends with its thread on a CPU, because the thread does something then. If the
+    /// thread's last record does not say so, a record is missing, or the stretch's end is from another clock
+    /// than the records, and that clock is wrong.
     fn on_cpu(
         &self,
         stretch: Stretch,
@@ -382,7 +389,7 @@ impl History {
         let to = match self.get(stretch.at) {
             Some(record) if record.kind.is_on() => return stretch,
             Some(record) => record.time.clamp(stretch.from, stretch.to),
-            // By that clock the thread has not begun yet.
+            // By that clock, the thread has not begun yet.
             None if is_inexact && stretch.at == NONE => stretch.from,
             None => return stretch,
         };
@@ -391,8 +398,9 @@ impl History {
         Stretch { to, ..stretch }
     }
 
-    /// Follows a thread back to the begin of its stretch, or to the last time that another thread woke, started or killed it.
-    /// Then returns what is left of the stretch, and that thread's. Where two records do not fit, one is missing between them.
+    /// Follows a thread back to the begin of its stretch, or to the last time that another thread woke,
+    /// started or killed it. In the second case, returns what is left of the stretch, and the other thread's
+    /// stretch. If two records do not fit together, a record is missing between them.
     fn follow(
         &self,
         stretch: Stretch,
@@ -418,7 +426,7 @@ impl History {
                     add(Doing::Unknown(Unknown::NotRecorded), from, to);
                     return None;
                 }
-                // Without a wake-up.
+                // The wake-up after it is missing.
                 Kind::Asleep => add(Doing::Unknown(Unknown::Missing), begin, to),
                 _ => add(Doing::Runnable(cpu), begin, to),
             }
@@ -434,7 +442,8 @@ impl History {
                     return None;
                 };
                 *kills -= 1;
-                // Until the other thread had ended, this one was told to end.
+                // This thread was told to end once the thread that began the end had ended or had sent the
+                // signal.
                 let told = time.clamp(from, to);
                 let rest = Stretch { tid, at, from: told, to };
                 return Some((rest, Stretch { tid: by, at: by_at, from, to: told }));
@@ -479,7 +488,7 @@ mod tests {
     /// What a CPU or a thread does at a time.
     #[derive(Clone, Copy, Debug)]
     enum Act {
-        /// A CPU goes from a thread, which can run or sleeps, to another one.
+        /// A CPU goes from a thread, which can run or sleeps, to another thread.
         Switch(u32, bool, u32),
         /// A thread wakes another one.
         Wake(u32, u32),
@@ -503,7 +512,8 @@ mod tests {
         if is_ready { 0 } else { INTERRUPTIBLE }
     }
 
-    /// Returns the path of a region on a thread, by thread: what it did and how long, in order of threads.
+    /// Returns the path of a region on a thread, summed by thread: what each thread did and how long, in
+    /// order of threads.
     fn path(acts: &[(i64, Act)], tid: u32, times: (i64, i64)) -> Vec<(u32, Doing, u64)> {
         let (mut history, mut causes) = (History::default(), Causes::new());
         let timer = causes.number(Found::Timer);
@@ -530,7 +540,8 @@ mod tests {
         sums.into_iter().map(|((tid, doing), ns)| (tid, doing, ns)).collect()
     }
 
-    /// Returns the path of a region on a thread, which begins where the next time in it ends.
+    /// Returns the path of a region on a thread. Checks that each stay begins where the next one in time
+    /// ends.
     fn stays(history: &History, tid: u32, times: (i64, i64), causes: &mut Causes) -> Vec<Stay> {
         let mut stays = Vec::new();
         history.path(tid, times, true, causes, |_, stay| stays.push(stay));
@@ -546,7 +557,7 @@ mod tests {
     const RUNNING: Doing = Doing::Running(None);
     const RUNNABLE: Doing = Doing::Runnable(None);
 
-    /// Thread 1 waits for 2, which waits for 3, which waits for a timer. Each CPU has one of them.
+    /// Thread 1 waits for 2, which waits for 3, which waits for a timer. Each thread has a CPU of its own.
     const CHAIN: [(i64, Act); 12] = [
         (0, Switch(0, true, 1)),
         (1, Switch(0, true, 2)),
@@ -574,7 +585,7 @@ mod tests {
             (3, TIMER, 80),
         ];
         assert_eq!(path(&CHAIN, 1, (50, 500)), expected);
-        // Within the wait for the second thread alone.
+        // The region lies within the wait for the second thread.
         assert_eq!(
             path(&CHAIN, 1, (350, 460)),
             [(1, RUNNING, 10), (1, RUNNABLE, 50), (2, RUNNING, 50)]
@@ -625,9 +636,9 @@ mod tests {
             acts.remove(at);
             path(&acts, 1, (350, 460))
         };
-        // The second thread's way to its CPU.
+        // The second thread's switch to its CPU is missing.
         assert_eq!(without(9), [(1, RUNNING, 10), (1, RUNNABLE, 50), (2, MISSING, 50)]);
-        // Its wake-up of the first one.
+        // The second thread's wake-up of the first one is missing.
         assert_eq!(without(10), [(1, RUNNING, 10), (1, MISSING, 100)]);
     }
 
@@ -643,7 +654,8 @@ mod tests {
         assert_eq!(Vec::from_iter(doing), [Doing::Unknown(Unknown::TooMany)]);
     }
 
-    /// Makes a life of threads on CPUs, from random numbers: a thread that sleeps is woken by one that runs, or by a timer.
+    /// Makes a life of threads on CPUs from random numbers. A thread that sleeps is woken by a thread that
+    /// runs, or by a timer.
     fn life(choices: &[(u8, u8)]) -> Vec<(i64, Act)> {
         const THREADS: u32 = 6;
         let mut cpus = [0; 2];

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The time of a guest's threads by both kernels: the guest's says which CPU a thread had or waited for, and the host's
-//! what the vCPU's thread did meanwhile.
+//! The time of a guest's threads, as both kernels show it: the guest's kernel says which CPU a thread had or
+//! waited for, and the host's kernel says what the vCPU's thread did meanwhile.
 //!
-//! A guest's thread that has a guest's CPU runs only while the vCPU is in guest mode. A thread that waits for a guest's CPU
-//! waits for the guest's thread that has the CPU, or for a thread of the host that took the vCPU's.
+//! A guest's thread that has a guest's CPU runs only while the vCPU is in guest mode. A thread that waits for
+//! a guest's CPU waits for the guest's thread that has the CPU, or for a thread of the host that took the CPU
+//! of the vCPU's thread.
 //!
-//! Which thread of the host runs a guest's CPU is proven: all events of the guest's kernel on that CPU lie in guest mode of
-//! one thread. An event that does not refutes the proof from there on.
+//! It is proven which thread of the host runs a guest's CPU: all events of the guest's kernel on that CPU lie
+//! in guest mode of one thread. An event outside of guest mode refutes the proof from there on.
 //!
-//! The guest's times have a bound. Within the bound of a border between two intervals of the host, where the parts on both
-//! sides differ, the time is unknown.
+//! The guest's times have a bound. Within the bound of a border between two intervals of the host, the time
+//! is unknown if the parts on both sides differ.
 //!
-//! A guest may lie. What it says, its bounds and its refutations, counts for its own threads alone, and what its threads wait
-//! for takes no space from another guest's.
+//! A guest may lie. What a guest says, its bounds and its refutations count only for its own threads, and
+//! intervals of its threads that wait take no space from another guest's.
 
 use super::causes::{Causes, Unknown};
 use super::parts::{Interval, Part, Reason};
@@ -22,29 +23,29 @@ use crate::inputs::ctf::{ClockMaps, proven_threads};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 
-/// Maximum number of past intervals that are kept of all vCPUs together, of 64 bytes each; a vCPU keeps the second number in
-/// any case. With paths, as many halts are kept, of 40 bytes each.
+/// Maximum number of past intervals of all vCPUs together that are kept, of 64 bytes each, and the number
+/// that each vCPU keeps in any case. With paths, as many halts are kept, of 40 bytes each.
 const MAX_PAST: (usize, usize) = (1 << 19, 1 << 12);
-/// Maximum number of intervals of all guests' threads that wait until the host's kernel has shown what the vCPU did, of 64 bytes
-/// each; a guest has an even part, and the second number in any case.
+/// Maximum number of intervals of all guests' threads that wait until the host's kernel has shown what the
+/// vCPU did, of 64 bytes each. Each guest has an even part, and the second number in any case.
 const MAX_UNPLACED: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of a guest CPU's events that wait to be compared with guest mode. While as many wait, later events are not
 /// compared.
 const MAX_UNCHECKED: usize = 1 << 12;
 
-/// A CPU of a guest: the guest's clock, and the guest's number of the CPU. A guest that is reset, or started again, has another
-/// clock.
+/// A CPU of a guest: the guest's clock, and the number that the guest gives the CPU. A guest that is reset,
+/// or started again, has another clock.
 pub(super) type GuestCpu = (u32, u16);
 
 /// The CPUs of a session's guests.
 #[derive(Debug)]
 pub(super) struct Vcpus {
-    /// By the number of the host's thread that runs the CPU.
+    /// Threads of the host that run CPUs, by number of the thread.
     all: HashMap<u32, Vcpu>,
-    /// CPUs whose thread is proven, and where each is in the list.
+    /// CPUs whose thread is proven, and the place of each CPU in the list.
     proofs: Vec<Proof>,
     by_cpu: HashMap<GuestCpu, u32>,
-    /// The guests that have such a CPU, by clock.
+    /// Guests that have such a CPU, by clock.
     guests: HashMap<u32, Guest>,
     /// Maximum number of a guest's intervals that wait.
     most_unplaced: usize,
@@ -54,45 +55,48 @@ pub(super) struct Vcpus {
     pub end: i64,
 }
 
-/// A guest.
+/// What is known of a guest.
 #[derive(Debug)]
 struct Guest {
-    /// Bounds on the error of its times, each from a time on.
+    /// Bounds on the error of the guest's times, each from a time on.
     bounds: VecDeque<(i64, Option<u64>)>,
-    /// Time of its last event so far.
+    /// Time of the guest's last event so far.
     now: i64,
-    /// Number of the intervals of its threads, and of critical paths, that wait.
+    /// Number of intervals of the guest's threads, and of critical paths, that wait.
     unplaced: usize,
 }
 
-/// A guest's CPU, and the thread of the host that runs it by all events of the guest so far.
+/// A guest's CPU, and the thread of the host that runs it, as all events of the guest so far show.
 #[derive(Debug)]
 struct Proof {
     cpu: GuestCpu,
     tid: u32,
-    /// Times of the guest's events that were not looked for yet, and the last one that was in guest mode.
+    /// Times of the guest's events that were not searched for yet, and time of the last event that was in
+    /// guest mode.
     unchecked: VecDeque<i64>,
     inside: i64,
-    /// The time from which on it is not known that the thread runs the CPU.
+    /// Time from which it is not known that the thread runs the CPU.
     refuted: Option<i64>,
 }
 
 /// A thread of the host that runs a CPU of a guest.
 #[derive(Debug, Default)]
 struct Vcpu {
-    /// What it did, in order, and up to when that is known.
+    /// Intervals of the thread in order, and the time up to which they are known.
     past: VecDeque<Past>,
     until: i64,
     most: usize,
-    /// When it was halted, in order, if paths are wanted, and the host's trace that tells what woke it.
+    /// Times in which the thread was halted, in order, if paths are wanted, and the host's trace that tells
+    /// what woke it.
     halts: VecDeque<(Stretch, u16)>,
-    /// The guests' CPUs that it runs: of a guest that was reset, one for each of its clocks.
+    /// Numbers of the proofs of the guests' CPUs that the thread runs: for a guest that was reset, one for
+    /// each of its clocks.
     proofs: Vec<u32>,
-    /// Who waits for the past, and up to which time.
+    /// Waiters for the past, and the time up to which each waits.
     waiting: BinaryHeap<Reverse<(i64, Waiter)>>,
 }
 
-/// Who waits for the past of a thread of the host that runs a guest's CPU.
+/// A waiter for the past of a thread of the host that runs a guest's CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Waiter {
     /// The guest's thread with this index.
@@ -113,15 +117,15 @@ struct Past {
 /// Intervals of a guest's thread, or of a critical path, that wait.
 #[derive(Debug)]
 pub(super) struct Unplaced {
-    /// The guest's clock.
+    /// Number of the guest's clock.
     clock: u32,
-    /// The intervals. Beside each stands the number of the proof of the CPU that the thread had or waited for.
+    /// Intervals, each with the number of the proof of the CPU that the thread had or waited for.
     waiting: VecDeque<(Interval, Option<u32>)>,
-    /// The guest's CPU that the thread has.
+    /// Guest's number of the CPU that the thread has.
     cpu: Option<u16>,
-    /// The thread of the host for whose past it waits.
+    /// Thread of the host for whose past the intervals wait.
     waits_for: Option<u32>,
-    /// Whether more had to wait than are kept.
+    /// Whether more intervals had to wait than are kept.
     pub is_cut: bool,
 }
 
@@ -129,7 +133,7 @@ pub(super) struct Unplaced {
 type Divided = (Interval, Option<Reason>);
 
 impl Vcpus {
-    /// Returns those of the guest's CPUs whose thread is known; `None` if there are none.
+    /// Returns the guests' CPUs whose thread is known; `None` if there are none.
     pub fn of(maps: &ClockMaps) -> Option<Vcpus> {
         let mut proofs = Vec::new();
         for ((clock, cpu), tid) in proven_threads(maps) {
@@ -146,7 +150,7 @@ impl Vcpus {
         (!proofs.is_empty()).then(|| Vcpus::with(proofs, MAX_PAST))
     }
 
-    /// Makes those with these proofs. Maximum numbers of past intervals: of all, and of a vCPU in any case.
+    /// Makes the CPUs with these proofs. `past`: maximum numbers of past intervals, as in [`MAX_PAST`].
     fn with(proofs: Vec<Proof>, past: (usize, usize)) -> Vcpus {
         let (mut all, mut guests) = (HashMap::<u32, Vcpu>::new(), HashMap::new());
         for (number, Proof { cpu, tid, .. }) in (0..).zip(&proofs) {
@@ -172,7 +176,7 @@ impl Vcpus {
         self.guests.contains_key(&clock)
     }
 
-    /// Iterates over the threads of the host that run them.
+    /// Iterates over the threads of the host that run guests' CPUs.
     pub fn threads(&self) -> impl Iterator<Item = u32> {
         self.all.keys().copied()
     }
@@ -182,18 +186,20 @@ impl Vcpus {
         self.all.contains_key(&tid)
     }
 
-    /// Iterates over the threads of the host that turned out not to run a guest's CPU, with the guest's number of it.
+    /// Iterates over the threads of the host that turned out not to run a guest's CPU, with the number that
+    /// the guest gives the CPU.
     pub fn refuted(&self) -> impl Iterator<Item = (u16, u32)> {
         let refuted = self.proofs.iter().filter(|proof| proof.refuted.is_some());
         refuted.map(|proof| (proof.cpu.1, proof.tid))
     }
 
-    /// Iterates over the guests' CPUs whose thread is proven, with the time from which on it is not any more.
+    /// Iterates over the guests' CPUs whose thread is proven, with the time from which the proof does not
+    /// hold any more.
     pub fn proven(&self) -> impl Iterator<Item = (GuestCpu, u32, Option<i64>)> {
         self.proofs.iter().map(|proof| (proof.cpu, proof.tid, proof.refuted))
     }
 
-    /// Returns how many CPUs of guests had events, and no thread of the host is known to run them.
+    /// Returns the number of guests' CPUs that had events, and that no thread of the host is known to run.
     pub fn unproven(&self) -> usize {
         self.unproven.len()
     }
@@ -246,9 +252,9 @@ impl Vcpus {
         vcpu.halts.push_back((halt, trace));
     }
 
-    /// Returns the halt of a guest's CPU at the begin of a time of a thread in [`Part::Halted`], which was divided. Of a time in
-    /// [`Part::Blocked`], that ended when the thread was woken on the CPU: the halt after which the CPU ran the guest for
-    /// the first time then.
+    /// Returns the halt of a guest's CPU for a divided interval of a thread. For an interval in
+    /// [`Part::Halted`], the halt at its begin. For an interval in [`Part::Blocked`] that ended when the
+    /// thread was woken on the CPU, the halt after which the CPU first ran the guest again.
     pub fn halt(&self, cpu: GuestCpu, of: &Interval) -> Option<(Stretch, u16)> {
         let proof = &self.proofs[*self.by_cpu.get(&cpu)? as usize];
         let vcpu =
@@ -277,7 +283,7 @@ impl Vcpus {
         }
     }
 
-    /// Takes intervals off the number of a guest's that wait.
+    /// Subtracts from the number of a guest's intervals that wait.
     pub fn release(&mut self, clock: u32, count: usize) {
         if let Some(guest) = self.guests.get_mut(&clock) {
             guest.unplaced -= count;
@@ -289,7 +295,7 @@ impl Vcpus {
         self.guests.get(&clock).is_some_and(|guest| guest.unplaced > self.most_unplaced)
     }
 
-    /// Takes one who waited for the past of a thread of the host, which is known now.
+    /// Takes a waiter for the past of a thread of the host, if that past is known now.
     pub fn next_waiting(&mut self, tid: u32) -> Option<Waiter> {
         let vcpu = self.all.get_mut(&tid)?;
         let Reverse((to, waiter)) = *vcpu.waiting.peek()?;
@@ -299,7 +305,7 @@ impl Vcpus {
         })
     }
 
-    /// Knows no more of any CPU.
+    /// Notes that nothing more becomes known of any CPU.
     pub fn end(&mut self) {
         self.all.values_mut().for_each(|vcpu| vcpu.until = i64::MAX);
     }
@@ -318,7 +324,7 @@ impl Guest {
         if !is_new {
             return;
         }
-        // Before that, the larger one of both counts.
+        // If too many bounds are kept, the larger one of the first two counts for the time of both.
         if self.bounds.len() == MAX_UNCHECKED {
             let first = self.bounds.pop_front().map(|(_, bound)| bound);
             if let (Some(first), Some(next)) = (first, self.bounds.front_mut()) {
@@ -328,7 +334,7 @@ impl Guest {
         self.bounds.push_back((time, bound));
     }
 
-    /// Returns the largest bound in a time: of the event before it, and of those in it.
+    /// Returns the largest bound in a time, over the last event before the time and the events in it.
     fn bound(&self, from: i64, to: i64) -> Option<i64> {
         let begin = self.bounds.partition_point(|(at, _)| *at <= from).saturating_sub(1);
         let end = self.bounds.partition_point(|(at, _)| *at <= to).max(begin);
@@ -340,10 +346,10 @@ impl Guest {
 }
 
 impl Proof {
-    /// Looks for an event of the guest in guest mode of the thread.
+    /// Searches for an event of the guest in guest mode of the thread.
     fn check(&mut self, time: i64, bound: i64, vcpu: &Vcpu) {
         let (from, to) = (time.saturating_sub(bound), time.saturating_add(bound));
-        // Both ends of an interval are in it.
+        // An interval includes both of its ends.
         let may_be = |past: &Past| matches!(past.interval.part, Part::Guest | Part::Unknown);
         let begin = vcpu.past.partition_point(|past| past.interval.to < from);
         let mut touched =
@@ -365,7 +371,8 @@ impl Vcpu {
         self.past.range(begin..).take_while(move |past| past.interval.from < to)
     }
 
-    /// Returns the last halt from a time to another, at which the CPU runs the guest for the first time since then.
+    /// Returns the last halt from a time to another, if the CPU runs the guest at the end for the first time
+    /// since then.
     fn halt_before(&self, from: i64, to: i64) -> Option<&Past> {
         let end = self.past.partition_point(|past| past.interval.from < to);
         let mut before = self.past.range(..end).rev();
@@ -379,7 +386,7 @@ impl Vcpu {
 }
 
 impl Unplaced {
-    /// Makes those of a guest with this clock.
+    /// Makes the waiting intervals of a thread of the guest with this clock.
     pub fn of(clock: u32) -> Unplaced {
         Unplaced { clock, waiting: VecDeque::new(), cpu: None, waits_for: None, is_cut: false }
     }
@@ -425,18 +432,19 @@ impl Unplaced {
         }
     }
 
-    /// Forgets all: no region needs them.
+    /// Forgets all intervals, because no region needs them.
     pub fn clear(&mut self, vcpus: &mut Vcpus) {
         vcpus.release(self.clock, self.waiting.len());
         self.waiting.clear();
     }
 
-    /// Notes that they do not wait for a CPU's past any more.
+    /// Notes that the intervals do not wait for a CPU's past any more.
     pub fn wake(&mut self) {
         self.waits_for = None;
     }
 
-    /// Divides the intervals whose vCPU's past is known. `waiter` waits for the past of those after them.
+    /// Divides the intervals whose vCPU's past is known. `waiter` then waits for the past that the next
+    /// intervals need.
     pub fn divide(&mut self, waiter: Waiter, vcpus: &mut Vcpus, out: &mut Vec<Divided>) {
         while let Some((interval, proof)) = self.waiting.front() {
             let Interval { from, to, .. } = *interval;
@@ -458,7 +466,7 @@ impl Unplaced {
                     true => vcpu.divide(interval, bound, proof.refuted, out),
                     false => out.push((*interval, None)),
                 },
-                // Which thread runs the CPU, or when, is not known.
+                // It is not known which thread runs the CPU, or when.
                 _ if has_cpu(interval.part) => {
                     let why = if self.is_cut { Unknown::TooMany } else { Unknown::Vcpu };
                     out.push((unknown(from, to, why), None));
@@ -472,14 +480,15 @@ impl Unplaced {
 }
 
 impl Vcpu {
-    /// Divides an interval of a guest's thread that had a CPU which this thread runs until it is refuted, or waited for it.
+    /// Divides an interval of a guest's thread that had or waited for a CPU. This vCPU's thread runs that CPU
+    /// until the time `refuted`.
     fn divide(&self, of: &Interval, bound: i64, refuted: Option<i64>, out: &mut Vec<Divided>) {
         let around = (of.from.saturating_sub(bound), of.to.saturating_add(bound));
         let forgotten = self.past.front().filter(|_| self.past.len() >= self.most);
         let forgotten = forgotten.map_or(i64::MIN, |first| first.interval.from);
         let why = |at| if at < forgotten { Unknown::TooMany } else { Unknown::Vcpu };
         let refuted = refuted.unwrap_or(i64::MAX);
-        // One after the other, from the beginning of the bound to its end.
+        // The pieces follow one after the other, from the beginning of the bound to its end.
         let mut pieces: Vec<Divided> = Vec::new();
         let mut add = |piece: Interval, exit: Option<Reason>| match pieces.last_mut() {
             Some((last, _)) if exit.is_none() && is_same(last, &piece) => {
@@ -521,7 +530,7 @@ impl Vcpu {
                 out.push((Interval { from: at, to, ended_by, ..*piece }, exit.take()));
                 at = to;
             } else if exit.is_some() {
-                // The exit is shorter than the error, and was there all the same.
+                // The exit is shorter than the error, but happened all the same.
                 out.push((unknown(at, at, Unknown::Border), exit));
             }
         }
@@ -531,7 +540,7 @@ impl Vcpu {
     }
 }
 
-/// Returns whether a guest's thread has a CPU in a part by its own kernel, or waits for one.
+/// Returns whether a guest's thread, by its own kernel, has a CPU in a part or waits for one.
 fn has_cpu(part: Part) -> bool {
     matches!(part, Part::OnCpu | Part::Behind | Part::Runnable)
 }
@@ -545,20 +554,20 @@ fn unknown(from: i64, to: i64, why: Unknown) -> Interval {
     Interval { from, to, part: Part::Unknown, reason: 0, cause: why.number(), ended_by: None }
 }
 
-/// Returns what the time of a guest's thread is, where this is what its vCPU's thread did; and whether an exit there is
-/// the guest's thread's own.
+/// Returns an interval of a guest's thread, given what its vCPU's thread did meanwhile, and whether an exit
+/// there is the guest's thread's own.
 fn product(guest: &Interval, host: &Interval) -> (Interval, bool) {
     let is_on = guest.part == Part::OnCpu;
     let piece = match host.part {
         Part::Unknown => unknown(host.from, host.to, Unknown::Vcpu),
         Part::Stolen => *host,
-        // Whatever the guest's other thread did with the CPU.
+        // It does not matter what the guest's other thread did with the CPU.
         _ if guest.part == Part::Behind => *guest,
         Part::Halted | Part::OffCpu => *host,
         _ if is_on => *host,
         _ => *guest,
     };
-    // Another thread, or the idle one, made the exit.
+    // Another thread of the guest, or the idle one, made the exit.
     (Interval { reason: if is_on { piece.reason } else { 0 }, ..piece }, is_on)
 }
 
@@ -572,12 +581,12 @@ mod tests {
         Interval { from, to, part, reason: 0, cause: 0, ended_by: None }
     }
 
-    /// Makes a vCPU that is in guest mode from 100 to 200, and then in the kernel until 300, and so on.
+    /// Makes a vCPU that is in guest mode from 100 to 200, then in the kernel until 300, and so on.
     fn vcpus() -> Vcpus {
         with(&[CPU])
     }
 
-    /// Makes the same vCPU, which all of these CPUs are.
+    /// Makes the same vCPU, whose thread runs all of these CPUs.
     fn with(cpus: &[GuestCpu]) -> Vcpus {
         let (tid, inside, refuted) = (7, i64::MIN, None);
         let proof =
@@ -623,7 +632,7 @@ mod tests {
         let another = (2, 0);
         let mut vcpus = with(&[CPU, another]);
         vcpus.guest_event(CPU, 120, Some(10));
-        // The second one is in the kernel.
+        // The second event is in the kernel.
         for (time, bound) in [(110, Some(1)), (150, Some(100)), (160, None), (250, Some(1))] {
             vcpus.guest_event(another, time, bound);
         }

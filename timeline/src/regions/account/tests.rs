@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The account of a thread, given marks with known times; and with each event of the kernel missing.
+//! Tests of a thread's account with marks at known times, and with each event of the kernel missing.
 
 use super::super::parts::{Exits, Sums, Times};
 use super::super::tally::Tally;
@@ -35,7 +35,7 @@ fn intervals(exactness: Exactness, marks: &[(u64, Mark)]) -> Vec<Interval> {
     proven
 }
 
-/// Returns the reason of the exit that each mark is of, or that is the last one: each exit has the next of some reasons.
+/// Returns for each mark the reason of its exit, or of the last exit. Each exit has the next of some reasons.
 fn reasons(marks: &[(u64, Mark)]) -> Vec<Reason> {
     let exits = marks.iter().scan(0, |exits, (_, mark)| {
         *exits += u32::from(*mark == Exit);
@@ -44,8 +44,8 @@ fn reasons(marks: &[(u64, Mark)]) -> Vec<Reason> {
     exits.map(|exit| 1 + (exit % 4) as Reason).collect()
 }
 
-/// Returns the intervals that marks prove, whose exits have these reasons. The kernel's events tell them as on
-/// hardware, where each of an exit's events does, or nested.
+/// Returns the intervals that marks prove, whose exits have these reasons. The kernel's events tell the
+/// reasons as on hardware, where each event of an exit does, or as in a nested hypervisor.
 fn intervals_of_exits(
     exactness: Exactness,
     marks: &[(u64, Mark)],
@@ -139,7 +139,8 @@ fn a_thread_that_is_switched_out_keeps_its_mode() {
 #[test]
 fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
     let without_exits = Exactness { exits: false, ..NESTED };
-    // In a VMM that takes 1,000: the guest's event before it is too late, those after it are too early.
+    // The VMM takes 1,000. The guest's event before that is too late, and its events after that are too
+    // early.
     let cases = [NESTED, without_exits].map(|known| [118, 1_118, 1_127].map(|at| (known, at)));
     for (exactness, guest) in cases.into_iter().flatten() {
         // The exit itself takes 1.
@@ -223,7 +224,7 @@ fn an_interrupt_in_a_threads_time_proves_that_it_has_a_cpu_again() {
 #[test]
 fn what_is_not_proven_is_unknown() {
     for (marks, expected) in [
-        // No wake-up, no switch back, no switch away, a first mark that is none of the mode.
+        // The wake-up, the switch back or the switch away is missing, or the first mark is none of the mode.
         (
             &[(0, Guest), (1, Out(Blocked)), (9, In), (10, Guest)][..],
             [(Part::Guest, 2), (Part::Unknown, 8)],
@@ -309,7 +310,8 @@ proptest! {
             let (_, mark) = rest.remove(missing);
             let times = account(exactness, &rest);
             prop_assert_eq!(times.total(), to - from);
-            // At no time is it another part: so it is in no region, whenever that begins and ends.
+            // The missing event never makes more of another part, so no region has more of it, whenever the
+            // region begins and ends.
             for interval in intervals(exactness, &rest) {
                 let within = whole.iter().map(|known| known.within(interval.from, interval.to));
                 let other = within.filter(|known| known.length() > 0 && known.part != interval.part);
@@ -374,7 +376,7 @@ fn a_wait_is_in_the_exit_around_it() {
         account.mark(time, mark);
     }
     account.exit(11, Access, 3);
-    // At once asleep; in the VMM; and on the way back.
+    // The thread is asleep at once, in the VMM, or on the way back.
     let rest = [
         (11, Out(Blocked)),
         (20, Wakeup),
@@ -397,7 +399,7 @@ fn a_wait_is_in_the_exit_around_it() {
     account.take_proven(|interval, _| sums.add(interval));
     assert_eq!(sums.exits[3], Exits { count: 0, kernel: 6, vmm: 2, waits: 23 });
     assert_eq!(sums.times.get(Part::Runnable), 3 + 2 + 1 + 1);
-    // That in the guest is in none.
+    // The wait in the guest is in no exit.
     assert_eq!(sums.exits[0], Exits::default());
 }
 
@@ -410,7 +412,7 @@ fn the_vmm_tells_a_reason_that_the_kernel_does_not() {
     account.vmm_exit(30, || 6);
     account.mark(33, Vmm);
     account.mark(34, Run);
-    // An exit of which nothing tells the reason.
+    // No event tells the reason of the exit.
     account.mark(50, Vmm);
     account.mark(58, Run);
 
@@ -426,8 +428,8 @@ fn a_region_that_ends_before_a_missing_switch_shows_is_not_proven() {
     assert_eq!(region(NESTED, &marks, (10, 50)), times(&[(Part::Unknown, 40)]));
 }
 
-/// A thread that is switched out again and again, with no event that proves what it does on a CPU until the end.
-/// Each of its waits for a CPU has so many causes.
+/// A thread that is switched out again and again, with no event that proves what the thread does on a CPU
+/// until the end. Each of its waits for a CPU has so many causes.
 fn waits(switches: i64, causes: i64, border: impl Fn(i64) -> bool) -> (Times, u64) {
     let (mut account, mut tally) = (Account::new(Part::Guest, NESTED), Tally::default());
     account.mark(0, Guest);
@@ -456,7 +458,7 @@ fn intervals_that_wait_are_merged_between_the_borders_of_regions() {
     let expected = [(Part::Runnable, 20 * 100_000), (Part::Guest, 80 * 100_000 - 50)];
     for causes in 0..5 {
         assert_eq!(waits(100_000, causes, |_| false), (times(&expected), 0));
-        // A border now and then does not prevent it; one in each does.
+        // A border now and then does not prevent the merge; a border in each interval does.
         assert_eq!(waits(100_000, causes, |n| n % 1_000 == 0), (times(&expected), 0));
     }
     let (times, given_up) = waits(100_000, 0, |_| true);

@@ -5,16 +5,17 @@
 /// The jumps of clocks.
 #[derive(Debug)]
 pub(in super::super) struct Jumps {
-    /// The clock, the client or `None` if its other clients jumped, too, and the times between which it did. Sorted.
+    /// Clock and client of each jump, and the times between which the clock jumped; the client is `None` for
+    /// a jump of all other clients. Sorted.
     all: Vec<((u32, Option<u32>), i64, i64)>,
-    /// The clocks of these.
+    /// Clocks that jumped.
     clocks: Vec<u32>,
 }
 
 impl Jumps {
     pub fn new(mut all: Vec<((u32, Option<u32>), i64, i64)>) -> Jumps {
         all.sort_by_key(|jump| *jump);
-        // Those of one clock can overlap: each then also has the time of those before it.
+        // The jumps of one clock can overlap, so each also gets the end of the jumps before it.
         for at in 1..all.len() {
             if all[at].0 == all[at - 1].0 {
                 all[at].2 = all[at].2.max(all[at - 1].2);
@@ -25,7 +26,8 @@ impl Jumps {
         Jumps { all, clocks }
     }
 
-    /// Returns whether the clock of a client jumped, or may have, in a time. `clock`: the one that it reads, if that is known.
+    /// Returns whether the clock of a client jumped, or may have jumped, in a time. `clock`: the clock that
+    /// the client reads, if it is known.
     pub fn has(&self, clock: Option<u32>, client: u32, from: i64, to: i64) -> bool {
         let is_its = |of: &&u32| clock.is_none_or(|clock| clock == **of);
         let clocks = self.clocks.iter().filter(is_its);
