@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::forger::{Forger, collision};
 use crate::host::Host;
 
-/// Words of a page.
+/// Number of words of a page.
 const PAGE: usize = 512;
 
 /// Number that is likely to be wrong in an interesting way.
@@ -49,7 +49,7 @@ pub enum Act {
     Emit { text: usize, seq: u32, time: Number, told: Option<u16>, payload: Vec<Number> },
     /// Stores to a register, or near one.
     Register { offset: u64, bytes: Vec<u8> },
-    /// Lets an honest producer lease the client in its present state.
+    /// Lets an honest producer lease the client in the client's present state.
     Lease,
     /// Waits for the host to drain.
     Drain,
@@ -111,7 +111,7 @@ pub fn act() -> impl Strategy<Value = Act> {
 
 const TEXTS: usize = 8;
 
-/// Returns schema texts: valid ones, two with one hash, an invalid one, and a reserved one.
+/// Returns schema texts: valid texts, two texts with the same hash, an invalid text, and a reserved text.
 fn texts() -> [String; TEXTS] {
     let (one, other) = collision();
     let plain = [

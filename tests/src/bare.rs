@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 use crate::c::{self, Compiler};
 use crate::report::Line;
 
-/// Compiles the program, its part for firmware without libc.
+/// Compiles the program. The part for firmware is compiled without libc.
 #[track_caller]
 pub fn program(compiler: &Compiler, folder: &Path) -> PathBuf {
     let object = compiler.freestanding(&c::source("examples/bare-guest/guest.c"), folder);
     compiler.with_object(&c::source("examples/bare-guest/linux.c"), &object, folder)
 }
 
-/// Asserts that so many events and points are there, in order, of a client. `are_points`: the host has
-/// answered the points.
+/// Asserts that this many events and points of a client are there, in order. `are_points` says whether the
+/// host has answered the points.
 #[track_caller]
 pub fn check(lines: &[Line], client: u32, events: u64, points: u64, are_points: bool) {
-    // Without a VM, it is a program.
+    // Without a VM, the source is a program.
     let sources = [format!("guest/{client} bare"), format!("program/{client} bare")];
     let lines =
         lines.iter().filter(|line| line.event != "lease" && line.event.starts_with("bare_"));

@@ -1,4 +1,5 @@
-//! Builds of this tree by cargo, also for other machines, by compilers that `cargo xtask test` fetches.
+//! Builds of this tree by cargo, for this machine, and for other machines by compilers that `cargo xtask
+//! test` fetches.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ pub fn root() -> &'static Path {
     tests.parent().expect("a package in the workspace")
 }
 
-/// Returns a cargo at the root, which builds what the lock file says.
+/// Returns a cargo command at the root, which builds with the versions in the lock file.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root()).args(["--quiet", "--locked"]);
@@ -26,18 +27,18 @@ pub fn target_folder() -> PathBuf {
     program.ancestors().nth(3).expect("a test program is in the target folder").to_owned()
 }
 
-/// Returns a cargo that compiles with this compiler, and the folder of what it makes.
+/// Returns a cargo command that compiles with this compiler, and the folder with the results.
 pub fn cross(rustc: &Path) -> (Command, PathBuf) {
-    // A separate folder, because this is another rustc than the tree's. It is one for all machines: they have the same
-    // proc macros.
+    // The folder is a separate one, because this is another rustc than the tree's. All machines share this
+    // folder, because they have the same proc macros.
     let folder = target_folder().join("cross");
     let mut cargo = cargo();
     cargo.env("RUSTC", rustc).env("CARGO_TARGET_DIR", &folder);
     (cargo, folder)
 }
 
-/// Builds a package of this tree for AArch64, so that its programs need no library, with these further options of cargo.
-/// Returns the folder of what it makes, or reports which compiler is missing.
+/// Builds a package of this tree for AArch64, so that its programs need no library, with these further
+/// options of cargo. Returns the folder with the results, or reports which compiler is missing.
 #[track_caller]
 pub fn aarch64(package: &str, options: &[&str]) -> Option<PathBuf> {
     let (mut cargo, folder) = for_aarch64(package, options)?;
@@ -45,7 +46,7 @@ pub fn aarch64(package: &str, options: &[&str]) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// As [`aarch64`], of a package's tests. Returns the first program that has some.
+/// Builds a package's tests as [`aarch64`] does. Returns the first program that has tests.
 #[track_caller]
 pub fn aarch64_tests(package: &str) -> Option<PathBuf> {
     let (mut cargo, _) = for_aarch64(package, &["--tests", "--message-format=json"])?;

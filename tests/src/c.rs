@@ -1,4 +1,4 @@
-//! C and C++ programs: the compilers of this machine, and the C library for them.
+//! The compilers of this machine for C and C++ programs, and the C library for these programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use crate::capability;
 /// Options under which the header and the programs compile without warnings.
 pub const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// Language that a program is compiled as.
+/// Language as which a program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Language {
@@ -21,7 +21,7 @@ pub enum Language {
 /// Way to link the C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linked {
-    /// libhypertrace.a in a program that is otherwise dynamic
+    /// libhypertrace.a, in a program that is otherwise dynamic
     Archive,
     /// No shared library at all
     Static,
@@ -40,7 +40,7 @@ pub const COMPILERS: [(&str, Language); 4] = [
 /// Compiler, with the C library for its programs.
 #[derive(Clone, Debug)]
 pub struct Compiler {
-    /// Name of its capability.
+    /// Name of the compiler's capability.
     pub name: &'static str,
     program: PathBuf,
     language: Language,
@@ -88,7 +88,8 @@ pub fn aarch64() -> Option<Compiler> {
     Some(Compiler::new("aarch64-gcc", program, Language::C11, library))
 }
 
-/// Returns the folder of libhypertrace.a and libhypertrace.so for this machine, built if needed.
+/// Returns the folder of libhypertrace.a and libhypertrace.so for this machine. Builds the libraries if
+/// needed.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -116,7 +117,7 @@ impl Compiler {
         Compiler { options, ..self.clone() }
     }
 
-    /// Returns whether it compiles C++.
+    /// Returns whether the compiler compiles C++.
     pub fn is_cxx(&self) -> bool {
         self.language == Language::Cxx17
     }
@@ -134,7 +135,7 @@ impl Compiler {
         made
     }
 
-    /// Compiles a shared library, which has the library of this tree in it or is linked with libhypertrace.so.
+    /// Compiles a shared library, which contains the library of this tree or is linked with libhypertrace.so.
     #[track_caller]
     pub fn plugin(&self, source: &Path, linked: Linked, folder: &Path) -> PathBuf {
         let made = folder.join(format!("plugin-{linked:?}.so"));
@@ -145,8 +146,8 @@ impl Compiler {
         made
     }
 
-    /// Compiles a source as firmware is compiled: no library, no libc, no registers but the general ones. Returns the
-    /// object, in which nothing is undefined.
+    /// Compiles a source as firmware is compiled, with no library, no libc, and the general registers only.
+    /// Returns the object, which has no undefined symbol.
     #[track_caller]
     pub fn freestanding(&self, source: &Path, folder: &Path) -> PathBuf {
         let stem = source.file_stem().unwrap_or_default().to_string_lossy();
@@ -171,7 +172,7 @@ impl Compiler {
         made
     }
 
-    /// Asserts that it refuses this source. Returns what it says.
+    /// Asserts that the compiler refuses this source. Returns the compiler's messages.
     #[track_caller]
     pub fn refuses(&self, source: &Path) -> String {
         let (command, Output { status, stderr, .. }) = self.check(source);
@@ -179,7 +180,7 @@ impl Compiler {
         String::from_utf8_lossy(&stderr).into_owned()
     }
 
-    /// Asserts that it accepts this source.
+    /// Asserts that the compiler accepts this source.
     #[track_caller]
     pub fn accepts(&self, source: &Path) {
         let (command, output) = self.check(source);

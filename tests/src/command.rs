@@ -21,9 +21,9 @@ pub fn plugin() -> PathBuf {
 pub struct Ran {
     /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// All of its standard output.
+    /// All of the program's standard output.
     pub stdout: String,
-    /// All of its standard error.
+    /// All of the program's standard error.
     pub stderr: String,
 }
 
@@ -39,31 +39,32 @@ pub fn run(command: &mut Command) -> Ran {
     }
 }
 
-/// Copies a program that is to be run. Another process does it: a child that another thread starts
-/// meanwhile would hold our descriptor for a moment, and a file that is open for writing cannot be run.
+/// Copies a program that is to be run. Another process makes the copy, because a child that another thread
+/// starts meanwhile would hold this process's descriptor for a moment, and a file that is open for writing
+/// cannot be run.
 #[track_caller]
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     run(Command::new("cp").arg(from.as_ref()).arg(to.as_ref())).ok();
 }
 
 impl Ran {
-    /// Takes the line of `regions` about missing switches out of stderr: some kernels record no switch
-    /// back to a thread now and then, with "none lost".
+    /// Takes the line of `regions` about missing switches out of stderr, because some kernels now and then
+    /// record no switch back to a thread, with "none lost".
     pub fn beside_missing_switches(self) -> Ran {
         let lines = self.stderr.split_inclusive('\n');
         let stderr = lines.filter(|line| !line.contains("has no switch back after")).collect();
         Ran { stderr, ..self }
     }
 
-    /// Asserts that it ended with 0 and an empty stderr. Returns its output.
+    /// Asserts that the program ended with 0 and an empty stderr. Returns its output.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!((self.code, &*self.stderr), (Some(0), ""), "{}", self.stdout);
         self.stdout
     }
 
-    /// Asserts as [`Ran::ok`], of `report`, which may report a session that was not ended, or is empty.
-    /// Returns its output.
+    /// Asserts as [`Ran::ok`] does, for `report`, which may say that a session was not ended or is empty.
+    /// Returns the output.
     #[track_caller]
     pub fn reported(self) -> String {
         let known = |line: &&str| line.contains(": not finished: ") || line.contains("no events: ");
@@ -72,18 +73,19 @@ impl Ran {
         self.stdout
     }
 
-    /// Asserts as [`Ran::ok`]. Returns its output, parsed as JSON.
+    /// Asserts as [`Ran::ok`] does. Returns the output, parsed as JSON.
     #[track_caller]
     pub fn json<T: for<'a> Deserialize<'a>>(self) -> T {
         let text = self.ok();
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
     }
 
-    /// Asserts that it ended with this code and one line on stderr. Returns that line.
+    /// Asserts that the program ended with this code and one line on stderr. Returns this line.
     #[track_caller]
     pub fn failed(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
-        // A recording that a test kills may be completed by another test's: this user's are noted in one place.
+        // Another test's program may complete a recording that a test has killed, because all recordings of a
+        // user are noted in the same place.
         let is_others = |line: &str| line.starts_with("hypertrace: completed a recording");
         let own: Vec<_> = self.stderr.split_inclusive('\n').filter(|l| !is_others(l)).collect();
         assert_eq!(own.len(), 1, "{}", self.stderr);
@@ -91,8 +93,8 @@ impl Ran {
     }
 }
 
-/// The program: `Hypertrace(env!("CARGO_BIN_EXE_hypertrace"))`, a variable that cargo sets only for the
-/// tests of its own package.
+/// The program: `Hypertrace(env!("CARGO_BIN_EXE_hypertrace"))`. Cargo sets this variable only for the tests
+/// of the program's own package.
 #[derive(Clone, Copy, Debug)]
 pub struct Hypertrace(pub &'static str);
 
@@ -159,14 +161,14 @@ impl Hypertrace {
         assert!(report.wait().unwrap().success(), "report of {}", dir.display());
     }
 
-    /// Returns the numbers of a session, of `info --json`.
+    /// Returns the numbers of a session in the output of `info --json`.
     #[track_caller]
     pub fn info(&self, dir: &Path) -> Value {
         let mut all: Value = run(self.command(["info", "--json"]).arg(dir)).json();
         all["sessions"][0].take()
     }
 
-    /// Returns the names of a session's regions, with the numbers of those that `regions` counts.
+    /// Returns the names of a session's regions, with the numbers of regions that `regions` counts.
     #[track_caller]
     pub fn regions(&self, dir: &Path, options: &[&str]) -> Vec<(String, u64)> {
         let ran = run(self.command(["regions", "--json"]).args(options).arg(dir));

@@ -1,4 +1,4 @@
-//! A guest that breaks every rule: all that it can do to one client's memory and registers.
+//! A guest that breaks every rule: it can do anything to one client's memory and registers.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -82,7 +82,7 @@ impl<'c> Forger<'c> {
         self.poke(guest_page::HEAD, self.head);
     }
 
-    /// Writes a text with an id to the schema log, both possibly invalid, and publishes it.
+    /// Writes a text with an id, both possibly invalid, to the schema log, and publishes them.
     pub fn schema(&mut self, id: u32, text: &[u8]) {
         let header = u64::from(id) | (text.len() as u64) << 32;
         let words = text.chunks(8).map(|bytes| {
@@ -126,7 +126,7 @@ impl<'c> Forger<'c> {
     }
 }
 
-/// Finds two texts of different shape with one id.
+/// Finds two texts of different shape with the same id.
 pub fn collision() -> (String, String) {
     static FOUND: OnceLock<(String, String)> = OnceLock::new();
     let text = |n: u32| (format!("c{n}(x:u64)"), format!("c{n}(s:str)"));

@@ -1,4 +1,4 @@
-//! Golden files: what commands print, whole.
+//! Golden files, which have everything that commands print.
 
 use std::fmt::Write;
 use std::os::unix::fs::symlink;
@@ -12,14 +12,14 @@ use crate::build::root;
 use crate::command::{Hypertrace, run};
 
 impl Hypertrace {
-    /// Runs commands in a folder and returns all that they print: `$` before a command, `!` before a line of
-    /// stderr, and the exit code if it is not 0.
+    /// Runs commands in a folder and returns everything that they print, with `$` before a command, `!`
+    /// before a line of stderr, and the exit code if it is not 0.
     #[track_caller]
     pub fn transcript_in(&self, folder: &Path, commands: &[&str]) -> String {
         let mut text = String::new();
         for command in commands {
             let mut ran = self.command(command.split_whitespace());
-            // The width and colours of a terminal.
+            // These variables set the width and colours of a terminal.
             let ran = ran.current_dir(folder).env_remove("COLUMNS").env_remove("CLICOLOR_FORCE");
             let ran = run(ran);
             writeln!(text, "$ hypertrace {}", command.escape_debug()).unwrap();
@@ -33,8 +33,8 @@ impl Hypertrace {
         text
     }
 
-    /// Runs commands in a folder in which these directories are `S`, `T` and `U`, as
-    /// [`Hypertrace::transcript_in`].
+    /// Runs commands as [`Hypertrace::transcript_in`] does, in a folder in which these directories are `S`,
+    /// `T` and `U`.
     #[track_caller]
     pub fn transcript<P: AsRef<Path>>(&self, dirs: &[P], commands: &[&str]) -> String {
         let folder = tempfile::tempdir().unwrap();
@@ -46,7 +46,7 @@ impl Hypertrace {
 }
 
 /// Compares a text with the golden file `tests/golden/MODULE/NAME.txt` of the calling test's crate, in which
-/// `[..]` stands for anything. With `SNAPSHOTS=overwrite` in the environment, it writes the file.
+/// `[..]` stands for anything. With `SNAPSHOTS=overwrite` in the environment, writes the file instead.
 #[track_caller]
 pub fn golden(name: &str, text: String) {
     let test = root().join(Location::caller().file());

@@ -46,7 +46,7 @@ pub struct Host {
     pub session: Session,
     /// The device.
     pub chip: Arc<Chip>,
-    /// The same with its doorbell, for a bus.
+    /// The device with its doorbell, for a bus.
     pub device: Device,
     dir: TempDir,
 }
@@ -124,7 +124,7 @@ impl Host {
 
     /// Leases a client of [`Host::channel`], as a thread of a guest does.
     pub fn lease<'h>(&'h self, index: u32, state: &'h ProducerState, name: &'h str) -> Client<'h> {
-        // The token differs from every other holder's.
+        // The token differs from the tokens of all other holders.
         let token = ticks() | 1;
         let info = LeaseInfo { pid: 1, tid: index, name };
         Client::lease(self.channel(), index, state, token, &info).unwrap()
@@ -140,7 +140,7 @@ impl Host {
     }
 }
 
-/// Session that has ended. Its directory is removed when this is dropped.
+/// Session that has ended. Dropping this value removes the session's directory.
 #[derive(Debug)]
 pub struct Recorded {
     /// The session's own counts.
@@ -154,7 +154,7 @@ impl Recorded {
         self.dir.path()
     }
 
-    /// Returns the folder of its CTF trace.
+    /// Returns the folder of the session's CTF trace.
     pub fn ctf(&self) -> PathBuf {
         self.dir().join("ctf")
     }

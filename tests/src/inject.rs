@@ -1,9 +1,9 @@
 //! Failing system calls: a disk with errors, interruptions and partial writes, at random.
 //!
-//! It uses seccomp's user notification, because rustix's calls bypass libc: the calls of a thread, and of
-//! the threads that it starts, wait for a supervisor, which is another thread of this process and so has
-//! the same descriptors. Calls with an absolute path or relative to the working directory are let
-//! through: a session's own are relative to its directory.
+//! This module uses seccomp's user notification, because rustix's calls bypass libc. The calls of a thread,
+//! and of the threads that it starts, wait for a supervisor, which is another thread of this process and so
+//! has the same descriptors. Calls with an absolute path, or with a path relative to the working directory,
+//! are let through: a session's own calls are relative to its directory.
 //!
 //! Unsafe, because std has none of these calls.
 #![allow(unsafe_code)]
@@ -35,20 +35,20 @@ const CALLS: [c_long; 7] = [
     libc::SYS_fchmod,
 ];
 
-/// Interruptions in a row: more than any caller tolerates.
+/// Number of interruptions in a row, more than any caller tolerates.
 const STORM: u64 = 250;
 
 /// Settings and counts of the failures.
 #[derive(Debug)]
 pub struct Faults {
     random: Mutex<Random>,
-    /// One call in this many fails; 0: none.
+    /// One call in this many fails; 0: no call fails.
     one_of: AtomicU64,
     /// Number of next calls to interrupt.
     storm: AtomicU64,
-    /// Calls answered with an error that their caller has to report.
+    /// Number of calls answered with an error that the caller has to report.
     errors: AtomicU64,
-    /// Writes that were done in part.
+    /// Number of writes that were done in part.
     partial: AtomicU64,
     stop: AtomicBool,
 }
@@ -57,7 +57,7 @@ pub struct Faults {
 enum Answer {
     Go,
     Fail(c_int),
-    /// A part of the write is done; then the call returns that part's length, or fails.
+    /// A part of the write is done, and then the call returns this part's length, or fails.
     Part(u64, Option<c_int>),
 }
 
@@ -90,7 +90,7 @@ impl Faults {
         self.one_of.load(Relaxed) > 0
     }
 
-    /// Returns the number of calls that failed in a way that has to be reported.
+    /// Returns the number of calls that failed with an error that the caller has to report.
     pub fn errors(&self) -> u64 {
         self.errors.load(Relaxed)
     }
@@ -100,8 +100,9 @@ impl Faults {
         self.partial.load(Relaxed)
     }
 
-    /// Runs `body` on a thread whose calls may fail, as may those of the threads that it starts, which have
-    /// to end before it. Returns `None`, with a report, if the kernel does not support it.
+    /// Runs `body` on a thread whose calls may fail. Calls of the threads that `body` starts may fail, too;
+    /// these threads have to end before `body`. Returns `None`, with a report, if the kernel does not support
+    /// this.
     #[track_caller]
     pub fn run<R: Send>(&self, body: impl FnOnce() -> R + Send) -> Option<R> {
         let (sender, receiver) = mpsc::channel();
@@ -188,7 +189,7 @@ impl Faults {
         };
         let fails =
             matches!(answer, Answer::Fail(errno) | Answer::Part(_, Some(errno)) if errno != EINTR);
-        // Other calls are retried at the end, and may fail there.
+        // Other calls are retried at the session's end, and may fail then.
         if fails && (is(libc::SYS_pwrite64) || is(libc::SYS_renameat) || is(libc::SYS_renameat2)) {
             self.errors.fetch_add(1, Relaxed);
         }
@@ -196,7 +197,7 @@ impl Faults {
     }
 }
 
-/// Installs a filter: from now on this thread's calls wait for answers from the returned listener.
+/// Installs a filter, so that from now on this thread's calls wait for answers from the returned listener.
 fn listen() -> io::Result<OwnedFd> {
     let statement = |code: u32, yes: u8, no: u8, k: u32| libc::sock_filter {
         code: code as u16,
@@ -209,7 +210,7 @@ fn listen() -> io::Result<OwnedFd> {
         libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
         libc::BPF_RET | libc::BPF_K,
     );
-    // The call's number is at offset 0. Each jump that is taken leads to the last statement.
+    // The call's number is at offset 0. Each taken jump leads to the last statement.
     let mut filter = vec![statement(load, 0, 0, 0)];
     for (n, call) in CALLS.iter().enumerate() {
         filter.push(statement(equal, (CALLS.len() - n) as u8, 0, *call as u32));
@@ -261,7 +262,7 @@ pub fn without_perf(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(refuse) }
 }
 
-/// Receives the next call, if there is one soon.
+/// Receives the next call, if a call comes within 10 ms.
 fn receive(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
     let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: the first call writes one pollfd; the second fills a structure of plain data, which is

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use crate::report::Line;
 
-/// Asserts that all events of so many clients are there, each with its client's number and its arguments, in
-/// order.
+/// Asserts that all events of this many clients are there, each with its client's number and its arguments,
+/// in order.
 #[track_caller]
 pub fn check(lines: &[Line], clients: u64, events: u64, args: u64) {
     for client in 0..clients {

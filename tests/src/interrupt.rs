@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 
 use crate::command::Hypertrace;
 
-/// Gives the command the default actions of SIGINT, SIGTERM and SIGHUP: in the background of a shell, SIGINT is
-/// ignored.
+/// Gives the command the default actions of SIGINT, SIGTERM and SIGHUP, because a shell ignores SIGINT for
+/// commands in the background.
 pub fn with_default_signals(command: &mut Command) -> &mut Command {
     // SAFETY: signal(2) may be called between fork and exec.
     unsafe {
@@ -23,7 +23,7 @@ pub fn with_default_signals(command: &mut Command) -> &mut Command {
     }
 }
 
-/// Has the command ignore SIGINT, as a shell without job control has its commands in the background.
+/// Has the command ignore SIGINT, as a shell without job control does for its commands in the background.
 pub fn with_ignored_interrupt(command: &mut Command) -> &mut Command {
     // SAFETY: signal(2) may be called between fork and exec.
     unsafe {
@@ -42,8 +42,8 @@ pub fn send(signal: &str, process: i64) {
     assert!(kill.status().unwrap().success(), "{kill:?}");
 }
 
-/// Starts a long `demo`, ends it by this signal once it has recorded something, and checks its exit
-/// code, its message and its session.
+/// Starts a long `demo`, ends it by this signal once it has recorded something, and checks the demo's exit
+/// code, message and session.
 #[track_caller]
 pub fn demo_ends_cleanly(hypertrace: Hypertrace, demo: &mut Command, dir: &Path, signal: &str) {
     let demo = with_default_signals(demo).stdout(Stdio::piped()).stderr(Stdio::piped());

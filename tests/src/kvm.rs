@@ -10,7 +10,7 @@ use crate::capability;
 /// Time limit that is far longer than any of these guests needs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Makes a machine. Without KVM, reports that and returns `None`.
+/// Makes a machine. Without KVM, returns `None`, with a report.
 pub fn machine(vcpus: usize) -> Option<Machine> {
     match Machine::new(vcpus) {
         Ok(machine) => Some(machine),
@@ -23,7 +23,7 @@ pub fn machine(vcpus: usize) -> Option<Machine> {
     }
 }
 
-/// Returns whether there is KVM. Reports it if not.
+/// Returns whether this machine has KVM. Reports a missing KVM.
 pub fn is_usable() -> bool {
     machine(1).is_some()
 }

@@ -1,7 +1,7 @@
 //! The harness of the end-to-end tests, so that a scenario reads top to bottom.
 //!
-//! It has a module per subject. Functions that need a special capability of the machine report that it
-//! is missing, and return `None`.
+//! Each module has a subject. A function that needs a special capability of the machine reports a missing
+//! capability, and returns `None`.
 
 pub use hypertrace_test_support::{
     babeltrace2, capability, child, initramfs, kill, namespace, this_test, wait_until,
@@ -37,7 +37,7 @@ pub mod traced;
 pub mod tracefs;
 pub mod truth;
 
-/// Whether the tests are of a release build: those that repeat something do it most often then.
+/// Whether the tests are of a release build, in which tests that repeat something do so most often.
 pub const FULL_SIZE: bool = !cfg!(debug_assertions);
 
 /// Events declared in the tests' `trace-events` file.
@@ -45,7 +45,7 @@ pub mod trace {
     hypertrace_trace::include_events!();
 }
 
-/// Emits one event for each kind of argument, and a disabled one.
+/// Emits one event for each kind of argument, and a disabled event.
 pub fn trace_each_kind() {
     trace::test_none();
     trace::test_pair(1, u64::MAX);

@@ -1,5 +1,5 @@
 //! A Linux guest under QEMU, without KVM: a distribution's kernel, busybox, and programs of this tree in an
-//! initramfs. It ends when its script does.
+//! initramfs. The guest ends when its script ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,15 +38,15 @@ const AARCH64: Machine = Machine {
     console: "ttyAMA0",
 };
 
-/// The same with a CPU that begins at EL2, so that the kernel has KVM.
+/// A machine like [`AARCH64`], with a CPU that begins at EL2, so that the kernel has KVM.
 const AARCH64_HOST: Machine = Machine {
     options: ["-M", "virt,virtualization=on,gic-version=3", "-cpu", "cortex-a72"],
     ..AARCH64
 };
 
-/// Beginning of the names of the kernel and of its headers' programs: of the kernel that most tests use, and of later ones.
+/// Beginning of the names of the kernel that most tests use, and of its headers' programs.
 const KERNEL: &str = "linux-guest";
-/// The later kernels, the newest one last.
+/// The same names for later kernels, the newest kernel last.
 pub const LATER: [&str; 2] = ["linux-guest-trixie", "linux-guest-backports"];
 const KERNEL_AARCH64: &str = "linux-guest-arm64";
 const QEMU_AARCH64: &str = "linux-guest-arm64-qemu";
@@ -65,7 +65,7 @@ pub struct Linux {
     busybox: PathBuf,
 }
 
-/// The longest time that a script may take.
+/// Maximum time of a script.
 const LIMIT: Duration = Duration::from_secs(60 * if FULL_SIZE { 30 } else { 5 });
 
 /// A guest that has started.
@@ -75,22 +75,23 @@ pub struct Guest {
 }
 
 impl Linux {
-    /// Finds the programs, or reports which are missing.
+    /// Finds the programs, or reports which programs are missing.
     pub fn find() -> Option<Linux> {
         Linux::find_kernel(KERNEL)
     }
 
-    /// As [`Linux::find`], of AArch64.
+    /// Finds the programs as [`Linux::find`] does, for AArch64.
     pub fn find_aarch64() -> Option<Linux> {
         Linux::find_machine(&AARCH64, KERNEL_AARCH64)
     }
 
-    /// As [`Linux::find_aarch64`], for a machine that is a host: its kernel has a real KVM.
+    /// Finds the programs as [`Linux::find_aarch64`] does, for a machine that is a host, whose kernel has a
+    /// real KVM.
     pub fn find_aarch64_host() -> Option<Linux> {
         Linux::find_machine(&AARCH64_HOST, KERNEL_AARCH64)
     }
 
-    /// As [`Linux::find`], with a kernel of [`LATER`].
+    /// Finds the programs as [`Linux::find`] does, with a kernel of [`LATER`].
     pub fn find_kernel(name: &'static str) -> Option<Linux> {
         Linux::find_machine(&X86_64, name)
     }
@@ -101,7 +102,7 @@ impl Linux {
         Some(Linux { qemu: qemu?, kernel: kernel?, name, machine, busybox: busybox? })
     }
 
-    /// Returns a file of one of the kernel's own modules, as `drivers/uio/uio`.
+    /// Returns the file of one of the kernel's own modules, such as `drivers/uio/uio`.
     #[track_caller]
     pub fn module(&self, name: &str) -> PathBuf {
         let root = root_of(&self.kernel);
@@ -110,14 +111,14 @@ impl Linux {
         modules.join(name).with_extension("ko")
     }
 
-    /// Returns the files of modules of the kernel and of those that they need, in the order in which a guest can load
-    /// them.
+    /// Returns the files of these modules of the kernel and of all modules that they need, in the order in
+    /// which a guest can load them.
     #[track_caller]
     pub fn modules(&self, names: &[&str]) -> Vec<PathBuf> {
         modules_of(&self.kernel, names)
     }
 
-    /// Returns the kernel's release, as `6.1.0-50-cloud-amd64`, and the folder of its headers.
+    /// Returns the kernel's release, such as `6.1.0-50-cloud-amd64`, and the folder of its headers.
     #[track_caller]
     pub fn headers(&self) -> (String, PathBuf) {
         let sources = root_of(&self.kernel).join("usr/src");
@@ -130,13 +131,13 @@ impl Linux {
         (releases.next().unwrap(), sources)
     }
 
-    /// Returns the files of udev's daemon and of its `udevadm`, with their paths in the guest; or reports that
-    /// it is missing. The daemon is /bin/systemd-udevd.
+    /// Returns the files of udev's daemon and of its `udevadm`, with their paths in the guest, or reports
+    /// that udev is missing. The daemon is /bin/systemd-udevd.
     #[track_caller]
     pub fn udev() -> Option<Vec<(String, PathBuf)>> {
         let program = fs::canonicalize(capability::program(UDEV)?).unwrap();
         let mut files = fetched_libraries(&program);
-        // One program, which does what its name says.
+        // Both are the same program, whose name decides what it does.
         files.extend(["systemd-udevd", "udevadm"].map(|name| (name.into(), program.clone())));
         Some(files)
     }
@@ -164,8 +165,8 @@ impl Linux {
         Guest { qemu: qemu.spawn().unwrap() }
     }
 
-    /// Returns the command that starts such a guest, with all options of the guest's machine. Its first files are in the
-    /// folder.
+    /// Returns the command that starts such a guest, with all options of the guest's machine. The guest's
+    /// first files are in `folder`.
     #[track_caller]
     pub fn command(
         &self,
@@ -214,8 +215,8 @@ impl Linux {
         qemu
     }
 
-    /// Finds a stock QEMU that runs on AArch64, for a machine of [`Linux::find_aarch64_host`]. Returns its files, with their
-    /// paths in that machine: the program is /bin/qemu. Reports what is missing.
+    /// Finds a stock QEMU that runs on AArch64, for a machine of [`Linux::find_aarch64_host`]. Returns QEMU's
+    /// files, with their paths in that machine, where the program is /bin/qemu. Reports what is missing.
     #[track_caller]
     pub fn qemu_aarch64() -> Option<Vec<(String, PathBuf)>> {
         let [qemu, emulator] = [QEMU_AARCH64, "qemu-aarch64"].map(capability::program);
@@ -227,17 +228,17 @@ impl Linux {
         Some(files)
     }
 
-    /// Reports that a test used them.
+    /// Reports that a test used the programs of [`Linux::find`].
     pub fn used() {
         Linux::used_with(KERNEL);
     }
 
-    /// As [`Linux::used`], of AArch64.
+    /// Reports that a test used the programs of [`Linux::find_aarch64`].
     pub fn used_aarch64() {
         Linux::used_machine(&AARCH64, KERNEL_AARCH64);
     }
 
-    /// As [`Linux::used`], with the kernel of that name.
+    /// Reports a use as [`Linux::used`] does, for the kernel of this name.
     pub(crate) fn used_with(name: &str) {
         Linux::used_machine(&X86_64, name);
     }
@@ -249,8 +250,8 @@ impl Linux {
 }
 
 impl Guest {
-    /// Waits for the guest's end. Returns what it has written to its console. A guest that hangs is ended, and
-    /// fails the test with its console.
+    /// Waits for the guest's end. Returns what the guest has written to its console. A guest that hangs is
+    /// killed, and fails the test with its console.
     #[track_caller]
     pub fn console(self) -> String {
         let pid = Pid::from_child(&self.qemu);
@@ -277,12 +278,12 @@ impl Guest {
     }
 }
 
-/// Target by name of the programs that need no library, so that their flags are not those of build scripts and
-/// macros.
+/// Target of the programs that need no library. The target is given by name, so that its flags do not apply
+/// to build scripts and macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const STATIC: &str = "-C target-feature=+crt-static";
 
-/// Returns the command for a shell by which [`static_program`] builds, as documents give it.
+/// Returns the shell command by which [`static_program`] builds, as documents give it.
 pub fn static_command(package: &str) -> String {
     let arguments = static_arguments(package).join(" ");
     format!("RUSTFLAGS=\"{STATIC}\" cargo {arguments}")
@@ -292,8 +293,8 @@ fn static_arguments(package: &str) -> [&str; 6] {
     ["build", "--release", "--target", TARGET, "--package", package]
 }
 
-/// Builds a package of this tree as a program that needs no library. Returns its path, if its name is the
-/// package's.
+/// Builds a package of this tree as a program that needs no library. Returns the program's path, if the
+/// program has the package's name.
 #[track_caller]
 pub fn static_program(package: &str) -> PathBuf {
     let folder = target_folder().join("linux-guest");
@@ -307,7 +308,7 @@ pub fn static_program(package: &str) -> PathBuf {
 /// Returns a program of a capability with its libraries, with their paths in a guest.
 #[track_caller]
 pub fn with_libraries(name: &str, program: &Path) -> Vec<(String, PathBuf)> {
-    // What a fetched program's wrapper starts.
+    // This is the program that a fetched program's wrapper starts.
     let fetched = program.parent().unwrap().join("../root/usr/bin").join(name);
     let (program, mut files) = match fetched.is_file() {
         true => (fetched.clone(), fetched_libraries(&fetched)),
@@ -323,7 +324,8 @@ fn fetched_libraries(program: &Path) -> Vec<(String, PathBuf)> {
     libraries_by(None, program, "x86_64-linux-gnu", "lib64/ld-linux-x86-64.so.2")
 }
 
-/// As [`fetched_libraries`], for a program of this machine, whose loader has this path in a guest and is started by `emulator`.
+/// Returns libraries as [`fetched_libraries`] does, for a program of this `machine`. The program's loader has
+/// the path `loader` in a guest, and `emulator` starts it.
 #[track_caller]
 fn libraries_by(
     emulator: Option<&Path>,

@@ -9,7 +9,7 @@ use crate::build::{root, succeed, target_folder};
 use crate::capability;
 use crate::linux::{LATER, Linux};
 
-/// Header that it includes.
+/// Header that the module includes.
 const BARE: &str = "hypertrace-bare.h";
 
 /// The module, without symbols for debuggers.
@@ -17,21 +17,21 @@ const BARE: &str = "hypertrace-bare.h";
 pub struct Module {
     /// `hypertrace.ko`.
     file: PathBuf,
-    /// `hypertrace_test.ko`, which emits by it.
+    /// `hypertrace_test.ko`, which emits through the module.
     test: PathBuf,
     /// Beginning of the names of the kernel's capabilities.
     name: &'static str,
 }
 
 impl Module {
-    /// Builds it for the guest's kernel, or reports that the headers are missing.
+    /// Builds the module for the guest's kernel, or reports that the headers are missing.
     #[track_caller]
     pub fn build(linux: &Linux) -> Option<Module> {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
         let name = linux.name;
         capability::program(&format!("{name}-modpost"))?;
-        // A later kernel's compiler: this machine's may lack some of its options.
+        // A later kernel has its own compiler, because this machine's compiler may lack some of the options.
         let compiler = match LATER.contains(&name) {
             true => capability::program(&format!("{name}-gcc"))?,
             false => "gcc".into(),
@@ -39,7 +39,8 @@ impl Module {
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let (release, sources) = linux.headers();
         let folder = target_folder().join("linux-module").join(&release);
-        // Copied, as the kernel's makefiles write beside the sources. Unchanged files are not built again.
+        // The sources are copied, because the kernel's makefiles write beside them. Unchanged files are not
+        // built again.
         copy(&root().join("guest-lib/linux-module"), &folder);
         copy_file(&root().join("guest-lib/include").join(BARE), &folder.join(BARE));
         let headers = sources.join(format!("linux-headers-{release}"));
@@ -47,12 +48,12 @@ impl Module {
             sources.join(format!("linux-headers-{}", release.replace("cloud-amd64", "common")));
         let mut make = Command::new("make");
         make.arg(format!("CC={}", compiler.display()));
-        // No types of its own for debuggers: they need a program of the headers' release.
+        // The module gets no types for debuggers, because these need a program of the headers' release.
         make.args(["--silent", "HYPERTRACE_TEST=m", "CONFIG_DEBUG_INFO_BTF_MODULES="]);
         make.arg("-C").arg(&headers).arg(format!("O={}", headers.display()));
-        // Its own makefile names files below /usr/src.
+        // The headers' own makefile names files below /usr/src.
         make.arg("-f").arg(common.join("Makefile")).arg(format!("M={}", folder.display()));
-        // Of the caller, which may be a make or a cargo.
+        // These variables come from the caller, which may be a make or a cargo.
         make.env_remove("MAKEFLAGS").env_remove("MFLAGS");
         succeed(&mut make);
         let stripped = |name: &str| {
@@ -64,14 +65,14 @@ impl Module {
         Some(Module { file, test, name })
     }
 
-    /// Returns its files, with their paths in a guest.
+    /// Returns the module's files, with their paths in a guest.
     pub fn files(&self) -> [(String, PathBuf); 2] {
         let Module { file, test, .. } = self;
         [("/hypertrace.ko", file), ("/hypertrace_test.ko", test)]
             .map(|(name, path)| (name.into(), path.clone()))
     }
 
-    /// Reports that a test used it, in a guest.
+    /// Reports that a test used the module, in a guest.
     pub fn used(&self) {
         Linux::used_with(self.name);
         capability::used(&format!("{}-modpost", self.name));
@@ -81,7 +82,7 @@ impl Module {
     }
 }
 
-/// Copies the files of a folder and below that have changed.
+/// Copies the changed files in and below a folder.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {

@@ -1,5 +1,6 @@
-//! A machine with a real KVM, which QEMU emulates: KVM of the test machine itself may be missing, may not tell of its
-//! entries and exits, or may run no Linux. QEMU's TCG has AMD's extension for virtual machines.
+//! A machine with a real KVM, which QEMU emulates. KVM of the test machine itself may be missing, may not
+//! report its entries and exits, or may be unable to run Linux. QEMU's TCG has AMD's extension for virtual
+//! machines.
 //!
 //! The machine has this machine's files, read only and at their own paths, so all programs of the tests run there.
 
@@ -28,16 +29,16 @@ const QEMU: &str = "qemu-backports-system-x86_64";
 const KERNEL: &str = "linux-machine-kernel";
 const BUSYBOX: &str = "linux-guest-busybox";
 
-/// Modules that the machine loads: those of KVM, of the file system, of the devices that the file system needs, and of
+/// Modules that the machine loads: for KVM, the file system, the devices that the file system needs, and
 /// connections to its guests.
 const MODULES: [&str; 5] = ["kvm-amd", "virtio_pci", "9pnet_virtio", "9p", "vhost_vsock"];
 
-/// The longest time that a script may take, and the boot.
+/// Maximum time of a script, and of the boot.
 const LIMIT: Duration = Duration::from_secs(60 * if FULL_SIZE { 30 } else { 10 });
 
-/// Script of the machine's first process. `/host` becomes the root of all scripts: the files of this machine, with
-/// file systems of the machine's own where a script writes. A script's path comes by the second serial port, and the
-/// port tells when the script has ended.
+/// Script of the machine's first process. `/host` becomes the root of all scripts: the files of this machine,
+/// with the machine's own file systems where a script writes. A script's path arrives at the second serial
+/// port, and the same port reports the script's end.
 const INIT: &str = "\
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -66,7 +67,7 @@ while read number; do
 done
 ";
 
-/// The machine, which has booted.
+/// A machine that has booted.
 #[derive(Debug)]
 pub struct Machine {
     folder: PathBuf,
@@ -88,14 +89,14 @@ pub fn line_of(command: &Command) -> String {
     words.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// What a script has done.
+/// Result of a script.
 #[derive(Debug)]
 pub struct Ran {
-    /// Its exit status.
+    /// Exit status of the script.
     pub code: i32,
-    /// Its output.
+    /// Output of the script.
     pub stdout: String,
-    /// Its messages.
+    /// Messages of the script.
     pub stderr: String,
 }
 
@@ -111,7 +112,7 @@ impl Machine {
     fn boot(qemu: &Path, kernel: &Path, busybox: &Path) -> Machine {
         let folder = target_folder().join("machine");
         fs::create_dir_all(&folder).unwrap();
-        // One machine at a time, of all processes of tests. The lock ends with the process.
+        // All test processes together have one machine at a time. The lock ends with the process.
         let lock = File::create(folder.join("lock")).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
         std::mem::forget(lock);
@@ -150,8 +151,9 @@ impl Machine {
         Machine { folder: shared, qemu, channel: Mutex::new(channel) }
     }
 
-    /// Runs a script of the shell in the machine as root, in an empty folder and after all other scripts. What the script
-    /// leaves in `/mnt/shared/NUMBER`, which is `$shared`, is in the returned folder. After `$limit` seconds the machine is killed.
+    /// Runs a script of the shell in the machine as root, in an empty folder and after all other scripts. The
+    /// returned folder has the files that the script leaves in `/mnt/shared/NUMBER`, which is `$shared`.
+    /// After `$limit` seconds the machine is killed.
     #[track_caller]
     pub fn run(&self, script: &str) -> (Ran, PathBuf) {
         let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,7 +182,7 @@ impl Machine {
 }
 
 impl Channel {
-    /// Returns the machine's next line, or an empty one if the machine has ended.
+    /// Returns the machine's next line, or an empty line if the machine has ended.
     fn line(&mut self) -> String {
         let mut line = String::new();
         // An error leaves the line empty.
@@ -192,7 +194,8 @@ impl Channel {
 /// Starts the machine, which is killed when this process ends.
 fn start(mut command: Command) -> (Pid, Channel) {
     let (send, started) = mpsc::channel();
-    // The signal would come when the thread that starts the machine ends.
+    // The signal would come when the thread that starts the machine ends, so this thread lives as long as the
+    // machine.
     thread::spawn(move || {
         // SAFETY: the closure calls prctl(2) only.
         unsafe {
@@ -207,7 +210,7 @@ fn start(mut command: Command) -> (Pid, Channel) {
     started.recv().unwrap()
 }
 
-/// Does something that waits for the machine, and kills the machine if that takes too long.
+/// Calls `wait`, which waits for the machine, and kills the machine if this takes too long.
 fn within_limit<T>(qemu: Pid, mut wait: impl FnMut() -> T) -> T {
     let (ended, is_ended) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -222,7 +225,7 @@ fn within_limit<T>(qemu: Pid, mut wait: impl FnMut() -> T) -> T {
     })
 }
 
-/// Returns the machine's first files: its modules, in the order in which they can be loaded.
+/// Returns the machine's first files, with its modules in the order in which they can be loaded.
 fn initramfs(kernel: &Path, busybox: &Path) -> Vec<u8> {
     let mut files = Initramfs::default();
     for name in ["bin", "dev", "host", "modules", "proc", "sys"] {

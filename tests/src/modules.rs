@@ -1,16 +1,17 @@
-//! Files of fetched kernels: their modules, in the order in which they can be loaded.
+//! Modules of fetched kernels, in the order in which they can be loaded.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the folder in place of / in which a fetched file of a folder of it is.
+/// Returns the folder that takes the place of / for a fetched file.
 pub(crate) fn root_of(file: &Path) -> PathBuf {
     let file = fs::canonicalize(file).unwrap();
     file.ancestors().find(|folder| folder.join("usr").is_dir()).unwrap().to_owned()
 }
 
-/// Returns the files of a kernel's modules and of those that they need, in the order in which they can be loaded.
+/// Returns the files of these modules of a kernel and of all modules that they need, in the order in which
+/// they can be loaded.
 #[track_caller]
 pub(crate) fn modules_of(kernel: &Path, names: &[&str]) -> Vec<PathBuf> {
     let mut left = vec![root_of(kernel).join("lib/modules")];
@@ -31,7 +32,7 @@ pub(crate) fn modules_of(kernel: &Path, names: &[&str]) -> Vec<PathBuf> {
     order
 }
 
-/// Adds a module after those that it needs, which its file names.
+/// Adds a module after the modules that it needs, which the module's file names.
 fn add_module(
     name: &str,
     modules: &[PathBuf],

@@ -1,4 +1,5 @@
-//! A reader of stream files' packet headers, independent of the crates that write and read them: docs/session.md.
+//! A reader of stream files' packet headers by docs/session.md, independent of the crates that write and read
+//! packets.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +19,7 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Returns the records in all streams.
+    /// Returns the number of records in all streams.
     pub fn all(&self) -> u64 {
         self.guest + self.host
     }
@@ -50,7 +51,7 @@ pub fn committed(dir: &Path) -> io::Result<Committed> {
 /// Counts the records of one file.
 ///
 /// # Errors
-/// As [`committed`].
+/// As for [`committed`].
 pub fn records_of(file: &Path) -> io::Result<u64> {
     records(&File::open(file)?)
 }
@@ -78,8 +79,9 @@ fn records(file: &File) -> io::Result<u64> {
     Ok(count)
 }
 
-/// Counts the events of a packet. An event is a timestamp of 8 bytes, an id of 4, and two u16, the first
-/// of which is the number of words that follow; the last event ends with its last byte, not with its last word.
+/// Counts the events of a packet. An event is a timestamp of 8 bytes, an id of 4 bytes, and two u16. The
+/// first u16 is the number of words that follow. The last event ends with its last byte, not with its last
+/// word.
 fn events(body: &[u8]) -> u64 {
     let (mut at, mut count) = (0, 0);
     while at < body.len() {

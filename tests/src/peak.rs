@@ -7,24 +7,25 @@ use std::process::{Command, Stdio};
 
 use crate::command::Ran;
 
-/// Runs a command. Returns its result and its peak memory in bytes, which is at least what this process has:
-/// tests that need much themselves must not run at the same time.
+/// Runs a command. Returns its result and its peak memory in bytes. The peak is at least this process's
+/// memory, so tests that need much memory themselves must not run at the same time.
 #[track_caller]
 #[allow(clippy::zombie_processes)] // wait4 collects it
 pub fn run(command: &mut Command) -> (Ran, u64) {
-    // Files, because pipes would not be read meanwhile.
+    // The output goes to files, because nobody would read pipes meanwhile.
     let [mut stdout, mut stderr] = [(); 2].map(|()| tempfile::tempfile().unwrap());
     let [out, err] = [&stdout, &stderr].map(|file| Stdio::from(file.try_clone().unwrap()));
-    // The kernel counts from the peak of the process that starts it.
+    // The kernel counts from the peak of the process that starts the command.
     #[cfg(target_env = "gnu")]
-    // SAFETY: no other effect than the release of free memory.
+    // SAFETY: the call only releases free memory.
     unsafe {
         libc::malloc_trim(0);
     }
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
     let mut status = 0;
-    // SAFETY: plain data, written by the call; the child is this process's, and only this call waits for it.
+    // SAFETY: `usage` is plain data, which the call writes; the child belongs to this process, and only this
+    // call waits for it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         let pid = child.id() as libc::pid_t;

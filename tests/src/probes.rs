@@ -10,15 +10,15 @@ use hypertrace_trace::event::{EVENTS, TraceEvent};
 
 use crate::capability;
 
-/// Mounts for [`inside`](crate::namespace::inside): bpftrace looks for tracefs at its usual place.
+/// Mounts for [`inside`](crate::namespace::inside), because bpftrace looks for tracefs at its usual place.
 pub const TRACEFS: &str = "[ -e /sys/kernel/tracing/trace ] || \
     mount -t tracefs none /sys/kernel/tracing 2> /dev/null || true";
 
 const ATTACHED: &str = "attached";
-/// Longest time for attaching.
+/// Maximum time for attaching.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// bpftrace, counting.
+/// A bpftrace that counts.
 #[derive(Debug)]
 pub struct Counter {
     bpftrace: Child,
@@ -34,7 +34,7 @@ impl Counter {
         let provider = format!("usdt:{}:hypertrace", exe.display());
         let others = EVENTS.iter().map(TraceEvent::name).filter(|name| *name != first);
         let probes: Vec<String> = others.map(|name| format!("{provider}:{name}")).collect();
-        // Attached in this order.
+        // bpftrace attaches the probes in this order.
         let script = format!(
             "{} {{ @events = count(); }} {provider}:{first} {{ printf(\"{ATTACHED}\\n\"); }}",
             probes.join(",")
@@ -57,7 +57,7 @@ impl Counter {
                 call();
                 thread::sleep(Duration::from_millis(10));
                 if begun.elapsed() > PATIENCE {
-                    // The loop ends when bpftrace does.
+                    // The loop ends when bpftrace ends.
                     let _ = bpftrace.kill();
                 }
             }
@@ -78,7 +78,7 @@ impl Counter {
     /// Returns the number of hits.
     pub fn events(mut self) -> u64 {
         let pid = libc::pid_t::try_from(self.bpftrace.id()).unwrap();
-        // SAFETY: a signal to a child of this process that has not been waited for.
+        // SAFETY: the signal is to a child of this process that has not been waited for.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
         let mut told = String::new();
         self.out.read_to_string(&mut told).unwrap();

@@ -10,8 +10,8 @@ pub const SEED: &str = "HYPERTRACE_SEED";
 pub struct Random(u64);
 
 impl Random {
-    /// Makes a generator with a new seed, unless `HYPERTRACE_SEED` is set. Prints the seed: the test
-    /// harness shows it when the test fails.
+    /// Makes a generator with a new seed, unless `HYPERTRACE_SEED` is set. Prints the seed, which the test
+    /// harness shows when the test fails.
     pub fn seeded() -> Random {
         let told = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
         let seed = told.unwrap_or_else(|| RandomState::new().hash_one(()));

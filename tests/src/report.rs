@@ -12,18 +12,18 @@ pub struct Line {
     pub version: u32,
     /// Nanoseconds since the session's start.
     pub t_ns: i64,
-    /// Unix time, nanoseconds.
+    /// Unix time in nanoseconds.
     #[serde(deserialize_with = "exact_signed")]
     pub ts_ns: i64,
-    /// Error bound of that time; `None` is unknown.
+    /// Error bound of `ts_ns` in nanoseconds; `None`: unknown.
     pub bound_ns: Option<u64>,
     /// Source, such as `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`.
     pub source: String,
-    /// Its name.
+    /// Name of the event.
     pub event: String,
-    /// Its fields.
+    /// Fields of the event.
     pub fields: Map<String, Value>,
-    /// Further values of a reference point, besides.
+    /// Further values of a reference point, besides its fields.
     pub reference: Option<Reference>,
     /// Client of the guest.
     pub client: Option<u32>,
@@ -103,7 +103,7 @@ impl Line {
         Lost::parse(text).is_none().then(parsed)
     }
 
-    /// Returns a field that is a number. One that a double would round is a string.
+    /// Returns a field that is a number. A number that a double would round is a string.
     pub fn number(&self, field: &str) -> Option<u64> {
         number(self.fields.get(field)?)
     }

@@ -1,4 +1,4 @@
-//! `hypertrace serve`, and the devices of QEMU that are its.
+//! `hypertrace serve`, and the devices of QEMU that it serves.
 
 use hypertrace_test_support::wait_until;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::interrupt;
 #[derive(Debug)]
 pub struct Server {
     hypertrace: Hypertrace,
-    /// `None`: it has ended.
+    /// The server's process; `None`: the server has ended.
     process: Option<Child>,
     /// The session's folder.
     pub session: PathBuf,
@@ -65,7 +65,7 @@ impl Server {
         interrupt::with_default_signals(&mut command);
         let process = Some(command.spawn().unwrap());
         let mut server = Server { hypertrace, process, session, device };
-        // Stock QEMU would make a file of its own if there was none.
+        // If the served file did not exist, stock QEMU would make its own file.
         let made = [server.session.join("session.json"), folder.join(served)];
         wait_until("a session", || {
             if server.process.as_mut().unwrap().try_wait().unwrap().is_some() {
@@ -76,31 +76,31 @@ impl Server {
         server
     }
 
-    /// Returns the number of its process.
+    /// Returns the id of the server's process.
     pub fn id(&self) -> u32 {
         self.process.as_ref().unwrap().id()
     }
 
-    /// Sends it a signal.
+    /// Sends the server a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(self.process.as_ref().unwrap()), signal).unwrap();
     }
 
-    /// Ends it, which must succeed. Returns the numbers of `info --json`.
+    /// Ends the server, which must succeed. Returns the numbers of `info --json`.
     #[track_caller]
     pub fn end(mut self) -> Value {
         self.stop();
         self.hypertrace.info(&self.session)
     }
 
-    /// Ends it, which must succeed. Returns what it has written to stderr.
+    /// Ends the server, which must succeed. Returns what the server has written to stderr.
     #[track_caller]
     pub fn stop(&mut self) -> String {
         self.signal(Signal::TERM);
         self.wait()
     }
 
-    /// Waits for its end, which must be a success. Returns what it has written to stderr.
+    /// Waits for the server's end, which must be a success. Returns what the server has written to stderr.
     #[track_caller]
     pub fn wait(&mut self) -> String {
         let (code, said) = self.output();
@@ -108,7 +108,7 @@ impl Server {
         said
     }
 
-    /// Ends it. Returns its exit code, and what it has written to stderr.
+    /// Ends the server. Returns its exit code, and what the server has written to stderr.
     #[track_caller]
     pub fn ended(&mut self) -> (Option<i32>, String) {
         self.signal(Signal::TERM);
@@ -130,7 +130,7 @@ pub fn device_at(socket: &str) -> Vec<String> {
 }
 
 impl Server {
-    /// Kills it, as a crash would.
+    /// Kills the server, as a crash would.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -140,7 +140,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Kills it if a test has failed.
+    /// Kills the server if a test has failed.
     fn drop(&mut self) {
         self.kill();
     }

@@ -1,5 +1,5 @@
-//! `simpletrace.py`, which checks a file of the simple backend: a reader written from the format's
-//! description alone.
+//! `simpletrace.py`, which checks a file of the simple backend. It is a reader that was written from the
+//! format's description alone.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -81,8 +81,7 @@ pub struct Trace {
     pub records: Vec<Record>,
 }
 
-/// Reads a file, written by this program, that has to be valid. Without python3, reports that and
-/// returns `None`.
+/// Reads a valid file that this program has written. Without python3, returns `None`, with a report.
 #[track_caller]
 pub fn read(file: &Path) -> Option<Trace> {
     match try_read(file)? {
@@ -91,7 +90,7 @@ pub fn read(file: &Path) -> Option<Trace> {
     }
 }
 
-/// Reads a file that may be invalid. The error has the fault and its place.
+/// Reads a file that may be invalid. The error names the fault and its place.
 pub fn try_read(file: &Path) -> Option<Result<Trace, String>> {
     let python = capability::program("python3")?;
     let all = declarations();
@@ -136,8 +135,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Starts a reader. Returns it and its input for the file's bytes. Without python3, reports that and
-    /// returns `None`.
+    /// Starts a reader. Returns the reader, and its input for the file's bytes. Without python3, returns
+    /// `None`, with a report.
     pub fn start() -> Option<(Counter, ChildStdin)> {
         let python = capability::program("python3")?;
         let all = declarations();
@@ -194,9 +193,9 @@ impl Trace {
         self.records.iter().map(dropped).sum()
     }
 
-    /// Checks the events of a source that emitted the numbers from 0 up to `emitted`; `number` returns an
-    /// event's number if it is of this source. The events must be in order, and where some are missing, the
-    /// file must have a record of it. Returns the number of events.
+    /// Checks the events of a source that emitted the numbers from 0 up to `emitted`. `number` returns the
+    /// number of an event of this source. The events must be in order, and where events are missing, the file
+    /// must have a record of the loss. Returns the number of events.
     #[track_caller]
     pub fn account(&self, emitted: u64, number: impl Fn(&Event) -> Option<u64>) -> u64 {
         let (mut next, mut told, mut count) = (0, false, 0);

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use crate::packets;
 
-/// Bytes of one read.
+/// Number of bytes of a read.
 const PIECE: usize = 64 << 10;
 
-/// Throttle that lets bytes pass at a rate, and at any rate once it is opened.
+/// Throttle that lets bytes pass at a bounded rate, and at any rate once the throttle is opened.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     bytes_per_second: u64,
@@ -48,7 +48,7 @@ impl Throttle {
 /// Copies everything at the throttle's rate.
 ///
 /// # Errors
-/// If it cannot be read or written.
+/// If the bytes cannot be read or written.
 pub fn copy(mut from: impl Read, mut to: impl Write, mut throttle: Throttle) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
@@ -60,8 +60,8 @@ pub fn copy(mut from: impl Read, mut to: impl Write, mut throttle: Throttle) -> 
     }
 }
 
-/// Thread that removes a session's finished files, as a slow disk would be emptied, and counts their
-/// records.
+/// Thread that removes a session's finished files, so that a small disk is emptied slowly, and counts the
+/// files' records.
 #[derive(Debug)]
 pub struct Reaper {
     stop: Arc<AtomicBool>,
@@ -95,7 +95,7 @@ impl Reaper {
     }
 }
 
-/// Returns the files that are followed by a later one of the same stream.
+/// Returns the files that a later file of the same stream follows.
 fn finished(ctf: &Path) -> Vec<PathBuf> {
     let mut streams: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for entry in fs::read_dir(ctf).unwrap() {

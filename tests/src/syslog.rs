@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use crate::slow::Throttle;
 
 const SOCKET: &str = "/dev/log";
-/// Message that ends the daemon: no message of syslog begins so.
+/// Message that ends the daemon. No message of syslog begins with these bytes.
 const END: &[u8] = b"end";
 
 /// Mounts for [`inside`](crate::namespace::inside): a `/dev` with room for the daemon's socket, and the
@@ -19,17 +19,18 @@ pub const DEV: &str = "mount -t tmpfs none /mnt
     ln -s /proc/self/fd/0 /mnt/stdin
     mount --rbind /mnt /dev";
 
-/// Daemon that reads and counts messages at `/dev/log`. Senders wait for room: nothing is dropped.
+/// Daemon that reads and counts messages at `/dev/log`. Senders wait for room, so no message is dropped.
 #[derive(Debug)]
 pub struct Daemon {
     thread: JoinHandle<io::Result<u64>>,
 }
 
 impl Daemon {
-    /// Starts at the throttle's rate. The path `/dev/log` must be private to this process: [`DEV`].
+    /// Starts a daemon that reads at the throttle's rate. The path `/dev/log` must be private to this
+    /// process: see [`DEV`].
     ///
     /// # Errors
-    /// If there is a socket already, or none can be made.
+    /// If there is a socket already, or the socket cannot be made.
     pub fn start(mut throttle: Throttle) -> io::Result<Daemon> {
         let socket = UnixDatagram::bind(SOCKET)?;
         let thread = thread::spawn(move || {
@@ -49,7 +50,7 @@ impl Daemon {
     /// Returns the number of messages sent so far.
     ///
     /// # Errors
-    /// If they could not be read.
+    /// If the messages could not be read.
     pub fn messages(self) -> io::Result<u64> {
         UnixDatagram::unbound()?.send_to(END, SOCKET)?;
         self.thread.join().unwrap()

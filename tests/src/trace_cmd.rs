@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::capability;
 
-/// Releases that read a file differently.
+/// Names of releases that read a file differently.
 const PROGRAMS: [&str; 2] = ["trace-cmd", "trace-cmd-3.3"];
 
 /// Event, as a line of `trace-cmd report` shows it.
@@ -13,24 +13,25 @@ const PROGRAMS: [&str; 2] = ["trace-cmd", "trace-cmd-3.3"];
 pub struct Shown {
     /// Name of the thread.
     pub comm: String,
-    /// Its number.
+    /// Number of the thread.
     pub thread: u32,
-    /// Nanoseconds.
+    /// Time in nanoseconds.
     pub time: u64,
     /// Name of the event.
     pub name: String,
-    /// The fields, as the event's format prints them.
+    /// Text of the fields, as the event's format prints them.
     pub fields: String,
 }
 
 /// Contents of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contents {
-    /// Those that were asked for, in order of time.
+    /// Events of the first buffer, in order of time.
     pub events: Vec<Shown>,
-    /// Places between them where some are missing; the kernel does not always say how many.
+    /// Number of places between these events where events are missing. The kernel does not always say how
+    /// many.
     pub gaps: usize,
-    /// Those of the second buffer, about all threads.
+    /// Events of the second buffer, about all threads.
     pub cpus: Vec<Shown>,
 }
 
@@ -42,20 +43,20 @@ pub fn read(file: &Path) -> Option<Vec<Shown>> {
     Some(read.events)
 }
 
-/// Reads a file with each release of trace-cmd that is here, without complaints. Returns what they agree
-/// on; `None`, with a report, if none is here.
+/// Reads a file with each release of trace-cmd that this machine has, and asserts that they agree and do not
+/// complain. Returns the contents, or `None`, with a report, if this machine has no release.
 #[track_caller]
 pub fn contents(file: &Path) -> Option<Contents> {
     let mut read: Option<Contents> = None;
     for name in PROGRAMS {
         let Some(program) = capability::program(name) else { continue };
-        // -t: nanoseconds; -N: formats of the file, not of plugins.
+        // -t prints nanoseconds; -N uses the formats of the file, not of plugins.
         let out = Command::new(program).args(["report", "-t", "-N"]).arg(file).output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success() && said.is_empty(), "{name} {}: {said}", file.display());
         let text = String::from_utf8_lossy(&out.stdout);
         let mut contents = Contents::default();
-        // The event after a gap is of the gap's buffer, which has its name on the gap's line alone.
+        // The event after a gap belongs to the gap's buffer, whose name is on the gap's line alone.
         let mut after_gap = false;
         for line in text.lines().filter(|line| !line.starts_with("cpus=")) {
             let of_cpus = line.strip_prefix("cpus:");
@@ -82,8 +83,8 @@ pub fn contents(file: &Path) -> Option<Contents> {
     read
 }
 
-/// Reads files in one order, as [`contents`] reads one. Returns each event with the number of its file. Those of a
-/// second buffer are left out.
+/// Reads several files in a common order, as [`contents`] reads a file. Returns each event with the number of
+/// its file, without the events of a second buffer.
 #[track_caller]
 pub fn merged(files: &[&Path]) -> Option<Vec<(usize, Shown)>> {
     let mut read: Option<Vec<(usize, Shown)>> = None;
@@ -98,7 +99,7 @@ pub fn merged(files: &[&Path]) -> Option<Vec<(usize, Shown)>> {
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success() && said.is_empty(), "{name} {files:?}: {said}");
         let mut events = Vec::new();
-        // The event after a gap is of the gap's file, whose name is on the gap's line alone.
+        // The event after a gap belongs to the gap's file, whose name is on the gap's line alone.
         let mut gap = None;
         for line in String::from_utf8_lossy(&out.stdout).lines() {
             // The file's name, then the event.

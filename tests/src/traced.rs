@@ -1,4 +1,4 @@
-//! Programs in user mode: the traced side of a scenario, and a way to run a test as one.
+//! Programs in user mode: the traced side of a scenario, and a way to run a test as a program.
 
 use crate::child;
 use hypertrace_test_support::wait_until;
@@ -17,7 +17,7 @@ use hypertrace_timeline::{ClockMaps, EventKind, Recording, Session};
 pub const AS_PROGRAM: &str = "HYPERTRACE_TEST_PROGRAM";
 
 /// Adds this test executable to `hypertrace record` as a program that runs only the test `name`, in which
-/// [`argument`] returns `argument`: the arguments after `--`, and the environment.
+/// [`argument`] returns `argument`. The command gets the arguments after `--`, and the environment.
 pub fn program(command: &mut Command, name: &str, argument: &str) {
     command.arg("--").arg(this());
     only(command, name, argument);
@@ -45,15 +45,15 @@ pub fn argument() -> Option<String> {
     std::env::var(AS_PROGRAM).ok()
 }
 
-/// Words of the fields of an event in [`four_threads`], which waits for room before it emits.
+/// Number of words of an event's fields in [`four_threads`], which waits for room before it emits.
 const WORDS: u64 = 4;
 
 /// Number of threads of [`four_threads`].
 pub const THREADS: u64 = 4;
 
-/// Emits `events` numbered ring events `step` on each of four threads, and spread among them `points`
-/// commits and as many acknowledged points. A thread waits for room rather than lose an event. Returns the
-/// number of events that could not be recorded.
+/// Emits `events` numbered ring events `step` on each of four threads, and `points` commits and as many
+/// acknowledged points spread among these events. A thread waits for room rather than lose an event. Returns
+/// the number of events that could not be recorded.
 pub fn four_threads(events: u64, points: u64) -> u64 {
     let failed = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -70,8 +70,8 @@ pub fn four_threads(events: u64, points: u64) -> u64 {
     failed.into_inner()
 }
 
-/// Returns the numbers of events and of points of each strength for a thread: `events`, or the number in
-/// `HYPERTRACE_TEST_EVENTS`, and a hundredth of that.
+/// Returns the numbers of events and of points of each strength for a thread. The number of events is
+/// `events`, or the number in `HYPERTRACE_TEST_EVENTS`; the number of points is a hundredth of it.
 pub fn sizes(events: u64) -> (u64, u64) {
     let told = std::env::var("HYPERTRACE_TEST_EVENTS").ok();
     let events = told.map_or(events, |told| told.parse().expect("HYPERTRACE_TEST_EVENTS"));
@@ -123,12 +123,12 @@ fn also_of_corrupted_clients(dir: &Path, mut each: impl FnMut(Event)) -> u64 {
     unusable
 }
 
-/// Checks a session of [`four_threads`]: every event and argument, in the order of each thread, with points
-/// among them, and times on the host's own clock.
+/// Checks a session of [`four_threads`]: every event and argument is there in the order of its thread, with
+/// points among the events, and times on the host's own clock.
 #[track_caller]
 pub fn check_four_threads(dir: &Path, events: u64, points: u64) {
     let every = every(events, points);
-    // The next step, commit and acknowledged point of each thread.
+    // Numbers of the next step, commit and acknowledged point of each thread.
     let mut next = [[0u64; 3]; THREADS as usize];
     self::events(dir, |event| {
         let (at, kind) = match &*event.name {
@@ -158,12 +158,12 @@ pub fn check_four_threads(dir: &Path, events: u64, points: u64) {
     assert_eq!(next, [[events, points, points]; THREADS as usize]);
 }
 
-/// Numbers in a file, which a program passes to its test besides its trace, and which survive a kill.
+/// Numbers in a file that a program passes to its test besides its trace. The numbers survive a kill.
 #[derive(Debug)]
 pub struct Notes(File);
 
 impl Notes {
-    /// Opens this file, which is made if needed.
+    /// Opens this file, and makes it if needed.
     pub fn at(path: &Path) -> Notes {
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(false);
@@ -175,13 +175,13 @@ impl Notes {
         self.0.write_all_at(&value.to_le_bytes(), index * 8).unwrap();
     }
 
-    /// Returns a number; 0 if it was not written.
+    /// Returns a number; 0 if the number was not written.
     pub fn get(&self, index: u64) -> u64 {
         let mut bytes = [0; 8];
         self.0.read_exact_at(&mut bytes, index * 8).map_or(0, |()| u64::from_le_bytes(bytes))
     }
 
-    /// Returns whether their file was removed.
+    /// Returns whether the notes' file was removed.
     pub fn are_removed(&self) -> bool {
         self.0.metadata().unwrap().nlink() == 0
     }
@@ -196,8 +196,8 @@ impl Notes {
 /// Indices of the notes of [`commit_until_killed`]: its process id, commits, acknowledged points.
 pub const NOTES: [u64; 3] = [0, 1, 2];
 
-/// Makes commits and points and notes their numbers, until it is killed or the notes are removed: a
-/// test that failed leaves no process.
+/// Makes commits and points and notes their numbers, until this process is killed or the notes are removed,
+/// so that a failed test leaves no process.
 pub fn commit_until_killed(notes: &Notes) -> ! {
     notes.set(NOTES[0], std::process::id().into());
     for n in (0u64..).take_while(|n| n % 1024 != 0 || !notes.are_removed()) {
@@ -213,8 +213,8 @@ pub fn commit_until_killed(notes: &Notes) -> ! {
 }
 
 /// Checks a session against the notes of [`commit_until_killed`]: no commit and no point is missing or
-/// doubled. Returns the number of commits. Points may be missing unless `host_lived`: the host keeps handled
-/// points in its own memory until it drains that. Other clients may have been corrupted.
+/// doubled. Returns the number of commits. Points may be missing unless `host_lived`, because the host keeps
+/// handled points in its own memory until it drains this memory. Other clients may have been corrupted.
 #[track_caller]
 pub fn check_commits(dir: &Path, notes: &Notes, host_lived: bool) -> u64 {
     let mut next = [0u64; 3];

@@ -1,4 +1,4 @@
-//! The kernel's trace: an instance of its buffers for one test.
+//! The kernel's trace, with an instance of its buffers for one test.
 
 use std::fs;
 use std::io;
@@ -10,13 +10,14 @@ use std::time::Duration;
 use crate::capability;
 use crate::namespace::Mount;
 
-/// Prefix of the names of instances. The number of their process follows, and theirs in it.
+/// Prefix of the names of instances. The number of the instance's process follows, and the instance's number
+/// in this process.
 const PREFIX: &str = "hypertrace-";
 
 /// Event of the kernel's trace.
 #[derive(Clone, Debug)]
 pub struct Traced {
-    /// The thread that it happened on.
+    /// Thread of the event.
     pub thread: u32,
     /// Ticks of the TSC.
     pub time: u64,
@@ -32,8 +33,9 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Makes an instance that records `event` (such as `kvm/kvm_mmio`, or all of `kvm`) of this thread and
-    /// those that it will start, timestamped with the TSC. Returns `None`, with a report, if that fails.
+    /// Makes an instance that records `event` (such as `kvm/kvm_mmio`, or all of `kvm`) of this thread and of
+    /// the threads that it will start, timestamped with the TSC. Returns `None`, with a report, if this
+    /// fails.
     pub fn recording(event: &str) -> Option<Instance> {
         let instance = Instance::new()?;
         match instance.start(event) {
@@ -45,7 +47,7 @@ impl Instance {
         }
     }
 
-    /// Makes an instance that records markers only. Returns `None`, with a report, if that fails.
+    /// Makes an instance that records markers only. Returns `None`, with a report, if this fails.
     pub fn new() -> Option<Instance> {
         let (mount, root) = match mounted() {
             Some(root) => (None, root),
@@ -85,18 +87,18 @@ impl Instance {
         fs::write(self.dir.join(file), value)
     }
 
-    /// Returns its folder.
+    /// Returns the instance's folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Returns whether it is recording.
+    /// Returns whether the instance is recording.
     #[track_caller]
     pub fn is_on(&self) -> bool {
         fs::read_to_string(self.dir.join("tracing_on")).unwrap().trim() == "1"
     }
 
-    /// Returns the number of recorded events, including overwritten ones.
+    /// Returns the number of recorded events, including overwritten events.
     #[track_caller]
     pub fn recorded(&self) -> u64 {
         let of_cpu = |dir: fs::DirEntry| {
@@ -127,14 +129,14 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // If one of its files stays open, the instance remains, without events.
+        // If another process holds one of the instance's files open, the instance remains, without events.
         let _ = self.set("tracing_on", b"0");
         let _ = remove(&self.dir);
     }
 }
 
-/// Removes an instance. Waits up to a second for another process that lists or reads instances: the
-/// kernel refuses to remove one of which a file is open.
+/// Removes an instance. Waits up to a second for another process that lists or reads instances, because the
+/// kernel refuses to remove an instance while one of its files is open.
 pub fn remove(dir: &Path) -> io::Result<()> {
     for _ in 0..50 {
         match fs::remove_dir(dir) {
@@ -153,7 +155,7 @@ fn sweep(instances: &Path) {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
         if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
-            // Another test may remove it at the same time.
+            // Another test may remove the instance at the same time.
             let _ = fs::remove_dir(entry.path());
         }
     }

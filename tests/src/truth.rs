@@ -1,5 +1,5 @@
-//! Where a thread's time went, by readings that are independent of any trace: the counter, and the
-//! kernel's own accounts of the thread.
+//! Where a thread's time went, by readings that are independent of any trace: readings of the counter, and of
+//! the kernel's own accounts of the thread.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -16,12 +16,12 @@ use rustix::time::{ClockId, clock_gettime};
 /// Accounts of a thread at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The counter.
+    /// Value of the counter.
     pub ticks: u64,
-    /// Time ready to run without a CPU, nanoseconds: `/proc/PID/task/TID/schedstat`.
+    /// Nanoseconds ready to run without a CPU, from `/proc/PID/task/TID/schedstat`.
     pub waited: u64,
-    /// Time on a CPU, nanoseconds: CLOCK_THREAD_CPUTIME_ID. Without the time that a hypervisor took
-    /// from that CPU, if the kernel knows it.
+    /// Nanoseconds on a CPU, from CLOCK_THREAD_CPUTIME_ID, without the time that a hypervisor took from that
+    /// CPU, if the kernel knows it.
     pub ran: u64,
 }
 
@@ -31,7 +31,7 @@ impl Reading {
         loop {
             let before = waits();
             let (ticks, ran) = (ticks(), ran());
-            // The thread kept its CPU meanwhile.
+            // Equal waits mean that the thread kept its CPU meanwhile.
             if waits() == before {
                 return Reading { ticks, waited: before.0, ran };
             }
@@ -39,13 +39,13 @@ impl Reading {
     }
 }
 
-/// Returns the calling thread's time on a CPU, nanoseconds.
+/// Returns the calling thread's nanoseconds on a CPU.
 pub fn ran() -> u64 {
     let ran = clock_gettime(ClockId::ThreadCPUTime);
     ran.tv_sec as u64 * 1_000_000_000 + ran.tv_nsec as u64
 }
 
-/// Computes until this thread was on a CPU for some nanoseconds more.
+/// Computes until this thread was on a CPU for `ns` more nanoseconds.
 pub fn compute(ns: u64) {
     let until = ran() + ns;
     while ran() < until {
@@ -53,7 +53,7 @@ pub fn compute(ns: u64) {
     }
 }
 
-/// Returns the calling thread's nanoseconds without a CPU, and how often it got one.
+/// Returns the calling thread's nanoseconds without a CPU, and the number of times that it got a CPU.
 fn waits() -> (u64, u64) {
     thread_local! {
         static FILE: OnceCell<File> = const { OnceCell::new() };
@@ -69,13 +69,13 @@ fn waits() -> (u64, u64) {
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
-/// Returns why there is no truth to compare with on this machine, if there is none.
+/// Returns the reason if this machine has no truth to compare with.
 pub fn is_missing() -> Option<String> {
     let read = fs::read_to_string("/proc/thread-self/schedstat");
     read.err().map(|why| format!("/proc/thread-self/schedstat: {why}"))
 }
 
-/// Returns the first CPU that this thread may run on.
+/// Returns the first CPU on which this thread may run.
 pub fn first_cpu() -> usize {
     let cpus = sched_getaffinity(None).unwrap();
     (0..CpuSet::MAX_CPU).find(|cpu| cpus.is_set(*cpu)).unwrap()
@@ -96,7 +96,7 @@ pub struct Rival {
 }
 
 impl Rival {
-    /// Starts the thread on this CPU, asleep. In each turn it is on its CPU for `ns` nanoseconds and
+    /// Starts the thread on this CPU, asleep. In each turn the thread is on its CPU for `ns` nanoseconds, and
     /// then calls `is_done`.
     pub fn start(cpu: usize, ns: u64, is_done: impl Fn(u64) + Send + 'static) -> Rival {
         let (turns, next) = mpsc::channel();
@@ -129,11 +129,11 @@ impl Drop for Rival {
 pub struct Sample {
     /// Name and id of the region.
     pub region: (String, u64),
-    /// The counter just after the region's beginning and just before its end.
+    /// Values of the counter just after the region's beginning and just before its end.
     pub inside: [u64; 2],
     /// Accounts before and after the region.
     pub around: [Reading; 2],
-    /// Accounts around what the region is for, where that is another's: the exit's handler, the sleep.
+    /// Accounts around the part of the region that is of interest: the exit's handler, or the sleep.
     pub part: [Reading; 2],
 }
 
@@ -148,7 +148,7 @@ impl fmt::Display for Sample {
 }
 
 impl Sample {
-    /// Parses lines as [`Sample`] is displayed.
+    /// Parses lines in the form in which a [`Sample`] is displayed.
     #[track_caller]
     pub fn parse_all(file: &Path) -> Vec<Sample> {
         let text = fs::read_to_string(file).unwrap();
@@ -172,7 +172,7 @@ impl Sample {
         }
     }
 
-    /// Returns the ticks between the readings around the region and those inside.
+    /// Returns the ticks between the readings around the region and the readings inside.
     pub fn slack(&self) -> u64 {
         let [before, after] = self.around;
         let [began, ended] = self.inside;

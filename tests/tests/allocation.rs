@@ -1,4 +1,4 @@
-//! Events, reference points and traced calls do not allocate memory in the VMM, nor do a segment's locks.
+//! Events, reference points, traced calls and a segment's locks do not allocate memory in the VMM.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -20,8 +20,8 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: passes everything to the system's allocator; the count is a
-// thread-local without a destructor, which allocates nothing itself.
+// SAFETY: this allocator passes everything to the system's allocator; the count is a thread-local without a
+// destructor, which allocates nothing itself.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -130,7 +130,7 @@ fn calls_and_returns_allocate_nothing_whatever_the_stacks() {
     let made = allocations(|| {
         for time in 0..10_000_u64 {
             assert!(decode(Architecture::X86_64, &[0xe8, 0, 1, 0, 0], time).is_some());
-            // Of 7 stacks, each as deep as it gets.
+            // The slots are on 7 stacks, each as deep as it gets.
             let slot = (1 << 63) + ((time % 7) << 14) + 0x4000 - 8 * (time % 1900);
             let call = Call { at: 1, slot, return_address: 6, target: Some(time) };
             stacks

@@ -1,4 +1,4 @@
-//! Two crates of a program that declare an event of the same name with different arguments: this test
+//! Two crates of a program that declare an event of the same name with different arguments. This test
 //! registers the second declaration by hand.
 #![allow(unsafe_code)] // linkme places a static in a section
 

@@ -1,4 +1,4 @@
-//! Each thread's system calls: a filter that allows no others ends the process.
+//! Each thread's system calls. A filter ends the process at any other call.
 //!
 //! Unsafe, because it sets an option of the C library's allocator.
 #![allow(unsafe_code)]
@@ -33,10 +33,10 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompFilter, SeccompRule, TargetArch, apply_filter,
 };
 
-/// Restricts the calling thread to the calls of these lists: any other ends the process.
+/// Restricts the calling thread to the calls of these lists. Any other call ends the process.
 fn allow(lists: &[&[i64]]) -> io::Result<()> {
-    // As docs/vmm.md says: an arena that shrinks makes the allocator open a file.
-    // SAFETY: it sets a number that the allocator reads.
+    // As docs/vmm.md says, an arena that shrinks makes the allocator open a file. SAFETY: the call sets a
+    // number that the allocator reads.
     unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX) };
     let rules = lists.iter().copied().flatten().map(|call| (*call, vec![])).collect();
     apply(rules, SeccompAction::KillProcess, SeccompAction::Allow)
@@ -74,7 +74,7 @@ fn the_document_says_which_thread_has_each_list() {
 fn a_thread_that_frees_much_opens_no_file() {
     let freed = thread::spawn(|| {
         allow(&[syscalls::RUNTIME]).unwrap();
-        // Blocks of an arena; larger ones are mapped alone.
+        // These are blocks of an arena; larger blocks would be mapped alone.
         drop([0; 64].map(|_: i32| vec![1u8; 32 << 10]));
     });
     freed.join().unwrap();
@@ -90,18 +90,19 @@ fn ask(session: &Path, command: &str) -> String {
     reply
 }
 
-/// Clients of the device.
+/// Number of clients of the device.
 const CLIENTS: u32 = 3;
-/// Reference points of each vCPU, enough to fill several files of the smallest size.
+/// Number of reference points of each vCPU, enough to fill several files of the smallest size.
 const POINTS: u64 = 20_000;
 
-/// Held while a session is used: two that are created at the same time wait for each other.
+/// Lock that a test holds while it uses a session, because two sessions that are created at the same time
+/// wait for each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What a filter that is installed on top of another one needs.
+/// Calls for the installation of a second filter on top of a first one.
 const FILTER: &[i64] = &[libc::SYS_seccomp, libc::SYS_prctl];
 
-/// Starts a device, drains it and runs vCPUs, each on a thread that makes the calls of its lists only.
+/// Starts a device, drains it and runs vCPUs, each on a thread that may make only the calls of its lists.
 fn run(start: &'static [i64], drain: &'static [i64], config: SessionConfig) -> Summary {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let start = thread::spawn(move || {
@@ -143,12 +144,13 @@ fn run(start: &'static [i64], drain: &'static [i64], config: SessionConfig) -> S
     summary
 }
 
-/// Returns a configuration for several files while it runs. The process cannot find the directory by any path.
+/// Returns a configuration whose session begins several files while it runs. The process cannot find the
+/// directory by any path.
 fn config() -> SessionConfig {
     SessionConfig::new("/gone/session").with(|config| config.file_bytes = DEFAULT_FILE_BYTES / 64)
 }
 
-/// Asserts that files were begun while a session ran, and that all its records are in them.
+/// Asserts that a session began files while it ran, and that the files have all of its records.
 fn check(dir: &Path, summary: &Summary) {
     let ctf = dir.join("ctf");
     let files = std::fs::read_dir(&ctf).unwrap().count();
@@ -230,7 +232,7 @@ fn an_event_loop_makes_the_system_calls_of_its_lists() {
     });
 
     let recorded = run_vcpu(hypertrace.chip(), hypertrace.session(), 0);
-    // It stops its timer meanwhile, and starts it again.
+    // Meanwhile, the event loop stops its timer, and starts it again.
     thread::sleep(4 * REST);
     let more = run_vcpu(hypertrace.chip(), hypertrace.session(), 0);
     is_over.store(true, Relaxed);
@@ -277,7 +279,7 @@ fn a_file_that_a_filter_refuses_to_create_is_a_failed_write() {
     let emit = || {
         assert!(session.attach("vmm"));
         session.emit(event_type!("tick", n = 1u32));
-        // No thread takes over another's ring.
+        // All threads live on, so that no thread takes over another thread's ring.
         emitted.wait();
     };
     thread::scope(|scope| {
@@ -364,7 +366,7 @@ fn a_start_whose_journal_cannot_be_is_an_error() {
     assert_eq!(failed.join().unwrap(), [true, true]);
 }
 
-/// Makes reference points and events of the VMM's own. Returns the number of records.
+/// Makes reference points and the VMM's own events. Returns the number of records.
 fn run_vcpu(chip: &Chip, session: &Session, client: u32) -> u64 {
     let legacy = u64::from(client) * 8;
     let mut recorded = 0;

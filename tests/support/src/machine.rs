@@ -127,7 +127,7 @@ impl Counter {
             pieces.push((from, ticks, rate));
             ticks += rate * i128::from(STEP);
         }
-        // A stop lasts to the end of the piece with the jump.
+        // The ticks are missing from the piece after the jump on, so a stop ends a piece later.
         let stops = jumps.iter().filter(|(_, by)| *by > 0);
         Counter { pieces, stops: stops.map(|(at, by)| (*at, at + by + STEP)).collect() }
     }
@@ -290,7 +290,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
         _ => 0,
     };
     let sign = if r.one_in(2) { 1 } else { -1 };
-    // Pieces begin at multiples of their length, and a jump is at the start of a piece.
+    // Pieces begin at multiples of their length, and a jump acts from the piece after this time on.
     let on_piece = |at: i64| at / STEP * STEP;
     let mut jumps: Vec<(i64, i64)> = match kind {
         Kind::SmallJump | Kind::LargeJump => {

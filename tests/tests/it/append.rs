@@ -1,5 +1,5 @@
-//! Descriptions of a session at every instant at which a kill can leave them: read by babeltrace2 and by this
-//! project's reader.
+//! Descriptions of a session at every instant at which a kill can leave them. babeltrace2 and this project's
+//! reader read them.
 
 use hypertrace_abi::event_type;
 use hypertrace_test_support::steps::Steps;
@@ -9,7 +9,7 @@ use hypertrace_trace::{Session, SessionConfig};
 use std::fs;
 use std::path::Path;
 
-/// Functions that each record an event of another name.
+/// Makes functions, each of which records an event of another name.
 macro_rules! named {
     ($($name:literal)*) => {
         [$(|session: &Session| {
@@ -23,10 +23,10 @@ macro_rules! named {
     };
 }
 
-/// Bytes that the kernel writes whole or not at all.
+/// Number of bytes that the kernel writes whole or not at all.
 const PAGE: usize = 4096;
 
-/// Copies the files of a directory and of those in it.
+/// Copies the files in and below a directory.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -69,7 +69,7 @@ fn at_every_step_of_an_append_the_session_is_read_up_to_its_last_packet() {
             assert_eq!(events(&killed).len(), packets);
         }
         let pages = (before.1.len()..after.1.len()).filter(|cut| cut % PAGE == 0);
-        // Unless it was replaced meanwhile, for the clock: after 1 second, then 2, then 4.
+        // The metadata may have been replaced meanwhile, for the clock: after 1 second, then 2, then 4.
         let pages = pages.filter(|_| after.1.starts_with(&before.1));
         let cuts: Vec<usize> = pages.chain([after.1.len()]).collect();
         crossed += cuts.len() - 1;
@@ -78,7 +78,7 @@ fn at_every_step_of_an_append_the_session_is_read_up_to_its_last_packet() {
             let Some(lines) = babeltrace2::read_clean(&killed.join("ctf")) else { break };
             assert_eq!(lines.len(), packets, "cut at {cut} of {}", after.1.len());
         }
-        // The lease is the first.
+        // The lease has the first packet.
         packets += if packets == 0 { 2 } else { 1 };
         assert_eq!(events(&dir).len(), packets);
         if let Some(lines) = babeltrace2::read_clean(&dir.join("ctf")) {

@@ -1,4 +1,4 @@
-//! The documents as a book: each page is in its table of contents, and each link leads somewhere.
+//! The documents as a book: each page is in the book's table of contents, and each link leads somewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -143,7 +143,8 @@ fn each_published_crate_has_what_its_page_in_a_registry_shows() {
             assert_eq!(read(name), fs::read_to_string(root.join(name)).unwrap(), "{folder:?}");
         }
         let readme = read("README.md");
-        // The registry has the crate alone, and the page of its documentation not even that.
+        // The registry has the crate alone, and the page of the crate's documentation does not even have the
+        // crate's files.
         for text in [&readme, &read("CHANGELOG.md")] {
             assert_eq!(links(text), [""; 0], "links in {folder:?} lead out of its package");
         }
@@ -167,7 +168,7 @@ fn each_published_crate_has_what_its_page_in_a_registry_shows() {
     }
 }
 
-/// Returns the text of Rust sources as one line, with strings that are broken over lines put together.
+/// Returns the text of Rust sources as one line, in which strings that are broken over lines are joined.
 fn sources(root: &Path) -> String {
     let sources =
         files(root, &["rs"]).into_iter().filter(|path| !path.to_str().unwrap().contains("/tests/"));

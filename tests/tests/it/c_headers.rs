@@ -1,4 +1,4 @@
-//! The C headers by other standards and options than those of the programs in `tests/c`.
+//! The C headers with other standards and options than the programs in `tests/c` have.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn object(compiler: &Path, options: &[&str], source: &Path) -> Vec<u8> {
     let mut command = Command::new(compiler);
     command.args(WARNINGS).args(options).arg("-I").arg(root().join("guest-lib/include"));
     succeed(command.args(["-c", "-o"]).arg(&made).arg(source));
-    // The assembler comes with this.
+    // objcopy comes with the assembler.
     let code = folder.path().join("code");
     let mut copy = Command::new("objcopy");
     succeed(copy.args(["-O", "binary", "--only-section=.text"]).args([&made, &code]));
@@ -54,7 +54,7 @@ fn the_header_for_firmware_makes_the_same_code_in_intels_dialect() {
 #[test]
 fn the_header_for_firmware_refuses_other_code_and_impossible_numbers() {
     for compiler in compilers(Language::C11) {
-        // As compilers define them for x32 and for big-endian AArch64.
+        // Compilers define these macros for x32 and for big-endian AArch64.
         let refusals = [
             ("-D__ILP32__", "little-endian code"),
             ("-D__AARCH64EB__", "little-endian code"),
@@ -114,7 +114,7 @@ fn a_bit_field_with_a_cast_is_a_field() {
     }
 }
 
-/// A device for firmware whose registers are memory, and whose host takes nothing but texts.
+/// C code of a device for firmware, whose registers are memory, and whose host takes nothing but texts.
 const DEVICE: &str = "
     static uint64_t registers[1024], rings[512 + 1024 + 64 + 1024];
     static struct hypertrace_bare_device device = {
@@ -127,7 +127,7 @@ const DEVICE: &str = "
     #define HOST (rings + 1024)
     #define RING (rings + 1600)\n";
 
-/// Runs a program with the header for firmware, which ends with 0.
+/// Runs a program with the header for firmware. The program must end with 0.
 #[track_caller]
 fn run_bare(before: &str, after: &str) {
     let folder = tempfile::tempdir().unwrap();

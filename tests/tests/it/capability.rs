@@ -1,4 +1,5 @@
-//! Reports of passing tests about capabilities: in the file, and on a stderr that the test harness does not hide.
+//! Reports of passing tests about capabilities, in the file and on a stderr that the test harness does not
+//! hide.
 
 use std::path::Path;
 

@@ -19,9 +19,9 @@ use hypertrace_trace::SessionConfig;
 
 const CLIENTS: u32 = 3;
 const EVENTS: u64 = 20_000;
-/// A client's share of a pass.
+/// Time of a client's share of a pass.
 const BUDGET: Duration = Duration::from_micros(100);
-/// One call in this many fails, in runs with many and with few faults.
+/// Numbers of calls of which one fails, in runs with many faults and with few.
 const ONE_OF: [u64; 3] = [4, 20, 100];
 
 fn runs() -> u64 {
@@ -47,7 +47,7 @@ fn guest(host: &Host, index: u32, mut random: Random) -> Emitted {
         if random.below(100) == 0 {
             thread::sleep(Duration::from_micros(random.below(1_000)));
         }
-        // A new name, so that the descriptions are rewritten.
+        // The second half has a new name, so that the descriptions are rewritten.
         let emit = if n < EVENTS / 2 {
             let (site, fields) = event_type!("early", n, text = "some text");
             client.emit(site, fields)
@@ -133,7 +133,7 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     }
     host.chip.discard_unread();
     if whole == Whole::AfterTheEndFailed {
-        // Once, or until it succeeds.
+        // The session is ended once, or until this succeeds.
         while host.session.clone().finish().is_err() && faults.is_on() {
             if random.below(3) == 0 {
                 faults.end();

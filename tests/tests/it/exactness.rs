@@ -1,5 +1,5 @@
-//! Emitted = recorded + lost, whatever the sizes, the mode and the consumer's pauses: no event is doubled
-//! or torn, and all are in order.
+//! Emitted = recorded + lost, whatever the sizes, the mode and the consumer's pauses. No event is doubled or
+//! torn, and all events are in order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -60,7 +60,7 @@ fn produce(host: &Host, index: u32, events: u64, mut random: Random) -> Emitted 
     emitted
 }
 
-/// Drains in passes of random length, with pauses, until `done`, and then the rest.
+/// Drains in passes of random length, with pauses, until `done`, and then drains the rest.
 fn drain(host: &Host, mut random: Random, done: &AtomicBool) {
     while !done.load(Ordering::Acquire) {
         host.chip.drain_pass(Duration::from_micros(random.below(300)));
@@ -70,7 +70,8 @@ fn drain(host: &Host, mut random: Random, done: &AtomicBool) {
     host.chip.drain_all();
 }
 
-/// Reads a client's stream. Returns the number of its events and the sum of their numbers.
+/// Reads a client's stream. Returns the number of its events, the sum of their numbers, and the number of its
+/// leases.
 fn read_back(recorded: &Recorded, client: u32) -> (u64, u64, u64) {
     let session = recorded.open();
     let own = |s: &&Stream| (s.domain, s.client) == (Domain::Guest, client);

@@ -1,4 +1,4 @@
-//! Faults of a guest are counted by kind, for the client that caused them.
+//! Faults of a guest, which are counted by kind, for the client that caused them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A VMM's own events in the process that it jails its device in.
+//! A VMM's own events in the process in which it jails its device.
 #![allow(unsafe_code)] // fork
 
 use hypertrace_tests::child;
@@ -31,7 +31,7 @@ fn declared_events_are_recorded_in_the_process_that_has_adopted_the_session_alon
                 drop(hypertrace.leave());
                 drop(region!("forked_host", id = 3));
                 let mut status = -1;
-                // SAFETY: writes the status.
+                // SAFETY: the call writes the status.
                 assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
                 assert_eq!(status, 0);
             }

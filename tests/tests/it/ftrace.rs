@@ -1,4 +1,4 @@
-//! The `ftrace` backend: the kernel's trace alone shows a guest's store, the exit, the VMM's event, and the
+//! The `ftrace` backend. The kernel's trace alone shows a guest's store, the exit, the VMM's event, and the
 //! return to the guest.
 
 use std::collections::BTreeMap;

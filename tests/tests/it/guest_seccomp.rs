@@ -12,10 +12,10 @@ use hypertrace_tests::{this_test, traced};
 use hypertrace_user::{Config, Session};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter_all_threads};
 
-/// Events before the filter, and after it.
+/// Number of events before the filter, and of events after it.
 const EVENTS: u64 = 100;
 
-/// Refuses these calls to all threads, also those of the library.
+/// Refuses these calls to all threads, including the library's.
 fn refuse(calls: &[libc::c_long]) {
     let rules: BTreeMap<_, _> = calls.iter().map(|call| (*call, Vec::new())).collect();
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -24,10 +24,10 @@ fn refuse(calls: &[libc::c_long]) {
     apply_filter_all_threads(&BpfProgram::try_from(filter).unwrap()).unwrap();
 }
 
-/// Returns the file with the name of the library's thread, which goes with the thread.
+/// Returns the file with the name of the library's thread. The file disappears with the thread.
 fn library_thread() -> PathBuf {
     let is_library = |name: &PathBuf| fs::read(name).is_ok_and(|name| name == b"hypertrace\n");
-    // A new thread gives itself its name.
+    // A new thread gets its name only when it runs.
     loop {
         let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
         if let Some(found) = threads.map(|thread| thread.path().join("comm")).find(is_library) {

@@ -1,4 +1,4 @@
-//! A guest that writes anything anywhere at any time, beside an honest client: all readers read the whole
+//! A guest that writes anything anywhere at any time, beside an honest client. All readers read the whole
 //! session, and the honest client's events are complete.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,7 +131,7 @@ fn hostile_acts_of_two_vcpus_in_a_flight_recorder() {
     attack_from_two_vcpus(RingMode::Overwrite);
 }
 
-/// Records that are filtered move the ring's position and are in no packet.
+/// Filtered records move the ring's position and are in no packet.
 #[test]
 fn files_are_consistent_when_a_ring_goes_back_under_a_filter() {
     let host = Host::new(geometry());
@@ -142,7 +142,7 @@ fn files_are_consistent_when_a_ring_goes_back_under_a_filter() {
     forger.block(0, 1);
     (0..20).for_each(|i| forger.record(ticks(), unwanted, 1, 0, &[i]));
     forger.publish();
-    // Recorded in part: the words before head's block were never written.
+    // The records are recorded in part, because the words before head's block were never written.
     host.chip.drain_all();
     forger.record(ticks(), unwanted, 1, 0, &[20]);
     forger.publish();
@@ -155,7 +155,7 @@ fn files_are_consistent_when_a_ring_goes_back_under_a_filter() {
     forger.record(ticks(), unwanted, 1, 0, &[21]);
     forger.publish();
     host.chip.drain_all();
-    // Another holder, whose clock does not fit, begins a new file.
+    // A second holder, whose clock does not fit, begins a new file.
     let e = forger.tell("e(x:u64)");
     forger.head = block;
     forger.block(1, 2);

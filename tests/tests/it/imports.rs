@@ -1,10 +1,11 @@
-//! Imports between the modules of a crate: which may use which has to be one order, without circles.
+//! Imports between the modules of a crate, which must have an order without circles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Reads the paths that begin with `crate::` in the plain text. Items that `lib.rs` passes on are not followed.
+/// The test reads the paths that begin with `crate::` in the plain text. It does not follow items that
+/// `lib.rs` re-exports.
 #[test]
 fn folders_import_in_no_circle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -20,7 +21,7 @@ fn folders_import_in_no_circle() {
             .map(|(path, name)| (name, imported(&code(&path))))
             .collect();
         imports += parts.values().flatten().count();
-        // A part that imports none of those that are left is no part of a circle.
+        // A part that imports none of the remaining parts is not in a circle.
         while let Some(next) = parts.iter().find_map(|(name, imports)| {
             let mut others = imports.iter().filter(|import| *import != name);
             (!others.any(|import| parts.contains_key(import))).then(|| name.clone())

@@ -1,4 +1,4 @@
-//! Sessions that are written to a descriptor as a journal, and received in a directory.
+//! Sessions that are written to a descriptor as a journal, and received into a directory.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -22,7 +22,7 @@ use hypertrace_trace::{Destination, Output, Session, SessionConfig, SessionError
 use tempfile::TempDir;
 
 const CLIENTS: u32 = 3;
-/// Events of each producer: several files of the smallest size.
+/// Number of events of each producer, enough for several files of the smallest size.
 const EVENTS: u64 = 20_000;
 
 /// Geometry whose rings are full after some thousand events.
@@ -52,14 +52,14 @@ fn receive_from(
     thread::spawn(move || receive(&mut journal, &dir, Share::Owner))
 }
 
-/// Emits numbered events of a guest's client, without loss if it `waits` for room. Returns the number of
-/// those recorded.
+/// Emits numbered events of a guest's client, without loss if the client `waits` for room. Returns the number
+/// of recorded events.
 fn emit(host: &Host, index: u32, waits: bool) -> u64 {
     let state = ProducerState::new();
     let client = host.lease(index, &state, "guest");
     let mut recorded = 0;
     for n in 0..EVENTS {
-        // It is false also while the journal's reader is slow.
+        // There is no room, too, while the journal's reader is slow.
         while waits && !client.wait_for_room(1, 8) {
             thread::yield_now();
         }
@@ -135,7 +135,7 @@ fn events_for_a_reader_that_comes_late_are_recorded_or_counted() {
     let host = host(to, |config| {
         config.on_write_failed = Some(Box::new(move |_| _ = tell.fetch_add(1, Relaxed)));
     });
-    // The socket and the journal's buffer are full, and then a ring.
+    // The socket and the journal's buffer become full, and then a ring.
     let (mut emitted, mut recorded) = (0, 0);
     while host.session.summary().write_failures == 0 {
         assert!(emitted < 1000 * EVENTS, "all is taken");
@@ -147,7 +147,7 @@ fn events_for_a_reader_that_comes_late_are_recorded_or_counted() {
     assert!(failed.write_failures > 0 && told.load(Relaxed) == 1, "{failed:?}");
     let receiver = receive_from(from, host.dir().to_owned());
 
-    // The reader has come: no event is lost any more.
+    // The reader has come, so no event is lost any more.
     emit_all(&host);
     let late = host.finish();
 
@@ -239,7 +239,7 @@ fn what_needs_a_directory_is_refused_of_a_session_in_a_journal() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// A short journal, and where each of its frames begins.
+/// A short journal, with the beginning of each of its frames.
 struct Sample {
     bytes: Vec<u8>,
     frames: Vec<usize>,
@@ -271,19 +271,20 @@ impl Sample {
         }
     }
 
-    /// Returns all bytes of frames' headers, and others: in a debug build fewer.
+    /// Returns the places of all bytes of frames' headers, and of all other bytes or, in a debug build, of
+    /// some of them.
     fn places(&self) -> impl Iterator<Item = usize> {
         let step = if FULL_SIZE { 1 } else { 29 };
         let is_in_header = |at| at - (self.frame_of(at) as usize) < 72;
         (0..self.bytes.len()).filter(move |at| at % step == 0 || is_in_header(*at))
     }
 
-    /// Returns where the frame with this byte begins.
+    /// Returns the beginning of the frame with this byte.
     fn frame_of(&self, at: usize) -> u64 {
         self.frames[self.frames.partition_point(|begin| *begin <= at) - 1] as u64
     }
 
-    /// Receives a damaged form of it. Returns the error, and the number of events that can be read.
+    /// Receives a damaged form of the journal. Returns the error, and the number of events that can be read.
     fn received(&self, damage: impl FnOnce(&mut Vec<u8>)) -> (ReceiveError, Option<usize>) {
         let mut bytes = self.bytes.clone();
         damage(&mut bytes);
@@ -297,7 +298,7 @@ impl Sample {
     }
 }
 
-/// Returns a directory in memory, if there is one.
+/// Returns a directory, in memory if this machine has such a file system.
 fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }

@@ -1,5 +1,5 @@
-//! Tests of this program with KVM, once more in a machine with a real KVM: entries and exits, offsets of the TSC, and what
-//! a virtual CPU's state is made of are those that users have.
+//! Tests of this program with KVM, repeated in a machine with a real KVM. There, entries and exits, offsets
+//! of the TSC, and the parts of a virtual CPU's state are like those of users' machines.
 
 use hypertrace_tests::capability;
 use hypertrace_tests::machine::Machine;

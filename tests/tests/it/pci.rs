@@ -32,7 +32,7 @@ fn places(events: &[Event], name: &str, region: Region) -> Vec<u64> {
     events.iter().filter(of_region).map(|event| number(event, 1)).collect()
 }
 
-/// Asserts that the session's own counts are those of its events.
+/// Asserts that the session's own counts equal the numbers of its events.
 fn assert_consistent(recorded: &Recorded, events: &[Event]) {
     let summary = &recorded.summary;
     assert_eq!(summary.records, events.len() as u64);

@@ -1,4 +1,4 @@
-//! A machine that is reset again and again: one session has all of its guests' events.
+//! A machine that is reset again and again. A single session has all events of the machine's guests.
 
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const RESETS: u64 = 20;
 
-/// Emits `events` as a guest after its boot does: its ring is empty, its clock is at `boot`. Returns the
+/// Emits `events` as a guest does after its boot, with an empty ring, and a clock at `boot`. Returns the
 /// number of events that found no room.
 fn boot(host: &Host, generation: u64, boot: u64, events: u64) -> u64 {
     let rings = host.chip.memory().region(Region::Rings).unwrap().words();
@@ -33,7 +33,7 @@ fn boot(host: &Host, generation: u64, boot: u64, events: u64) -> u64 {
         let (site, fields) = event_type!("booted", generation, n);
         lost += u64::from(producer.emit((site, fields), || boot + 1 + n) != Emit::Recorded);
     }
-    // The count of those that found no room.
+    // The guest publishes the count of events that found no room.
     producer.refresh(boot + 1 + events);
     lost
 }
@@ -51,8 +51,8 @@ fn totals_continue_and_no_event_is_lost_or_twice_over_resets() {
     let host = Host::new(geometry(2));
     let (mut emitted, mut lost) = (0, 0);
     for generation in 0..RESETS {
-        // Some fill the ring, and a reset must not forget the total of lost events. It drains
-        // the events that a generation leaves in the ring.
+        // Some generations fill the ring, and a reset must not forget the total of lost events. A reset
+        // drains the events that a generation leaves in the ring.
         let events = 500 + generation * 1_700;
         lost += boot(&host, generation, 1_000 + generation % 3 * 1_000_000, events);
         emitted += events;
@@ -83,7 +83,7 @@ fn a_new_chip_continues_the_session_of_another() {
     const CHIPS: u64 = 4;
     let mut host = Host::new(geometry(2));
     for number in 0..CHIPS {
-        // The first clock is ahead of the next.
+        // The first guest's clock is ahead of the next guest's.
         assert_eq!(boot(&host, number, 1_000 + (number + 1) % 2 * 1_000_000, 500), 0);
         host.chip.reset();
         let memory = Memory::anonymous(geometry(2)).unwrap();

@@ -1,5 +1,5 @@
-//! Snapshots of a machine, restored: in each process a session of its own, and both together have every event.
-//! `HYPERTRACE_TEST_RESTORES` is the number of restores of a guest in KVM.
+//! Snapshots of a machine, restored. Each process has its own session, and all sessions together have every
+//! event. `HYPERTRACE_TEST_RESTORES` is the number of restores of a guest in KVM.
 
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_abi::config::RingMode;
@@ -28,7 +28,7 @@ use tempfile::TempDir;
 /// Clients of the guests on threads of this process.
 const CLIENTS: u32 = 3;
 
-/// A device and its session, as one process of a VMM has them.
+/// A device and its session in one process of a VMM.
 struct Vmm {
     session: Session,
     chip: Chip,
@@ -65,11 +65,11 @@ impl Vmm {
         }
     }
 
-    /// Restores a machine in another process, on memory that gets the saved contents.
+    /// Restores a machine as another process does, on memory that gets the saved contents.
     fn restore(file: &File, saved: &str, output: Output) -> Vmm {
         let (session, dir) = session(output);
         let (state, pages): (ChipState, Vec<Pages>) = serde_json::from_str(saved).unwrap();
-        // The file has what the machine before has left, which no device's fresh memory has.
+        // The file has what the previous machine has left, unlike a device's fresh memory.
         let memory = memory(file);
         memory.load(&pages).unwrap();
         let chip = Chip::new(memory, &ChipConfig::default(), session.clone(), ());
@@ -171,7 +171,7 @@ fn guests_continue_over_many_snapshots_and_each_event_is_in_one_session_or_lost(
     for _ in 0..25 {
         for _ in 0..random.below(4) {
             for guest in &mut guests {
-                // Some fill the ring.
+                // Some bursts fill the ring.
                 let most = 1 << random.below(15);
                 guest.emit(random.below(most));
             }
@@ -202,8 +202,8 @@ fn guests_continue_over_many_snapshots_and_each_event_is_in_one_session_or_lost(
     }
 }
 
-/// Clients of the machine whose threads trace while it is saved, and the greatest state of all these clients in
-/// bytes. A VMM's own limit can be near: Firecracker's is 10 MB.
+/// Number of clients of the machine whose threads trace while it is saved, and maximum size of the state of
+/// all these clients in bytes. A VMM's own limit can be near: Firecracker's limit is 10 MB.
 const THREADS: u32 = 16;
 const MAX_STATE: usize = 4 << 20;
 
@@ -261,7 +261,7 @@ fn a_machine_with_sixteen_tracing_threads_has_a_small_state_and_loses_no_event_b
                 })
             })
             .collect();
-        // Each has been around its ring, and some find it full.
+        // Each thread has been around its ring, and some threads find the ring full.
         let mut vmm = vmm;
         for least in [700, 1400, 2100] {
             while emitted.iter().any(|emitted| emitted.load(Relaxed) < least) {
@@ -291,7 +291,8 @@ fn a_machine_with_sixteen_tracing_threads_has_a_small_state_and_loses_no_event_b
 
 #[test]
 fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
-    // Two guests that do the same, so that the second one's memory is the first one's at the snapshot.
+    // Two guests do the same, so that the second guest's memory is what the first guest's memory is at the
+    // snapshot.
     let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
     let (session, dir) = session(Output::Trace);
     let boot = |file| Chip::new(memory(file), &ChipConfig::default(), session.clone(), ());
@@ -308,7 +309,7 @@ fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
     again.emit(1000);
     let state = first.state();
     assert_eq!(other.chip.state().clients[1].position, state.clients[1].position);
-    // This is undone.
+    // The restore undoes these events.
     guest.emit(500);
     first.drain_all();
     drop(first);
@@ -334,7 +335,7 @@ fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
 
 #[test]
 fn a_record_that_was_under_way_at_the_snapshot_does_not_fix_the_clock_after_it() {
-    // In ticks of the guest, from the last event before the snapshot to the next record's time.
+    // Jumps in ticks of the guest, from the last event before the snapshot to the next record's time.
     for jump in [1_i64 << 45, 1000, -(1 << 39)] {
         let file = tempfile::tempfile().unwrap();
         let vmm = Vmm::boot(&file, Output::Trace);
@@ -354,7 +355,7 @@ fn a_record_that_was_under_way_at_the_snapshot_does_not_fix_the_clock_after_it()
         let saved = vmm.save();
         drop(vmm);
         let vmm = Vmm::restore(&file, &saved, Output::Trace);
-        // Its timestamp was taken before.
+        // This event's timestamp was taken before the restore.
         emit(10, begin + 10);
         let again = begin.checked_add_signed(jump).unwrap();
         (11..500).for_each(|n| emit(n, again + n));
@@ -385,7 +386,7 @@ fn a_holders_clock_and_name_are_known_in_the_next_session() {
         assert_eq!(producer.emit((site, fields), || 1000 + n), Emit::Recorded);
     };
     emit(1);
-    // Saved twice: the second process has no record of the client.
+    // The machine is saved twice, and the second process has no record of the client.
     let saved = vmm.save();
     let saved = Vmm::restore(&file, &saved, Output::Trace).save();
     let vmm = Vmm::restore(&file, &saved, Output::Trace);
@@ -436,13 +437,14 @@ fn a_flight_recorders_snapshot_has_what_happened_since_the_restore() {
     assert!(stream.faults.is_empty(), "{:?}", stream.faults);
 }
 
-/// vCPUs of the guest in KVM, and their events and points.
+/// Numbers of vCPUs of the guest in KVM, and of their events and points.
 const VCPUS: usize = 2;
 const EVENTS: u64 = 60_000;
 const POINTS: u64 = 600;
 
-/// Environment variables of a process that runs the machine for a time in microseconds, 0 until its end: the directory
-/// of its session and of its snapshot, that of the snapshot to restore, and the time.
+/// Environment variables of a process that runs the machine: the directory of its session and of its
+/// snapshot, the directory of the snapshot to restore, and the time in microseconds that the machine runs; 0:
+/// until its end.
 const OUT: &str = "HYPERTRACE_RESTORE_OUT";
 const FROM: &str = "HYPERTRACE_RESTORE_FROM";
 const TIME: &str = "HYPERTRACE_RESTORE_TIME";
@@ -505,7 +507,7 @@ fn run_in_process(test: &str, out: &Path, from: Option<&Path>, time: Duration) -
     }
 }
 
-/// Runs a machine here, if this is a process for that.
+/// Runs a machine in this process, if the environment says so.
 fn run_if_told() {
     let Some(out) = std::env::var_os(OUT) else { return };
     let from = std::env::var_os(FROM).map(PathBuf::from);
@@ -563,7 +565,7 @@ fn check_machine(outs: &[PathBuf]) {
     }
     for (rounds, requests) in rounds.iter().zip(&requests) {
         assert_eq!(*rounds, (0..POINTS).collect::<Vec<_>>(), "each once, in order");
-        // Of four requests, one has no number; of each round, four events are its regions'.
+        // One of four requests has no number, and four events of each round belong to its regions.
         let last = EVENTS - 4 * POINTS;
         assert_eq!(*requests, (0..last).filter(|id| id % 4 != 3).collect::<Vec<_>>());
     }
@@ -583,7 +585,7 @@ fn a_guest_in_kvm_continues_in_other_processes_with_every_event_once() {
         loop {
             let out = dir.path().join(outs.len().to_string());
             let from = outs.last().map(|last| last.join("snapshot"));
-            // The last restore's guest runs to its end.
+            // The guest of the last restore runs to its end.
             let time = match left {
                 0 => Duration::from_secs(60),
                 _ => Duration::from_micros(random.below(20_000)),
@@ -615,7 +617,7 @@ fn a_guest_in_kvm_is_rolled_back_in_the_next_process() {
     let end = Duration::from_secs(60);
     assert!(!run_in_process(TEST, &outs[0], None, Duration::from_millis(5)));
     let snapshot = outs[0].join("snapshot");
-    // The same snapshot, twice: what the first one did happens again.
+    // The same snapshot is restored twice, so everything that the first restore did happens again.
     assert!(run_in_process(TEST, &outs[1], Some(&snapshot), end));
     assert!(run_in_process(TEST, &outs[2], Some(&snapshot), end));
     check_machine(&[outs[0].clone(), outs[1].clone()]);

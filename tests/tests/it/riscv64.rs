@@ -1,8 +1,9 @@
-//! The libraries for riscv64: they compile. No test runs them there.
+//! The libraries compile for riscv64. No test runs them there.
 
 use hypertrace_tests::{build, capability};
 
-/// Without trace, log and tracing, which would take three times as long.
+/// Libraries that are compiled. The list lacks trace, log and tracing, with which the test would take three
+/// times as long.
 const LIBRARIES: [&str; 3] = ["hypertrace-abi", "hypertrace-device", "hypertrace"];
 
 #[test]

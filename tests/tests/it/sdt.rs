@@ -24,7 +24,7 @@ fn readelf_lists_a_probe_for_every_event() {
         .collect();
     probes.sort();
     probes.dedup();
-    // Only events that this program calls: the linker removes the others.
+    // The program has probes only for events that it calls, because the linker removes the others.
     for event in ["test_pair", "test_text", "test_none"] {
         assert!(probes.contains(&event), "{event} is not among {probes:?}");
         assert!(EVENTS.iter().any(|declared| declared.name() == event));
@@ -47,7 +47,7 @@ fn bpftrace_counts_the_events_and_reads_their_arguments() {
     );
     let program = child::full_name("the_program_that_is_probed");
     let child = format!("{exe} --exact {program} --nocapture");
-    // bpftrace looks for tracefs at its usual place, where it may not be mounted.
+    // bpftrace looks for tracefs at the usual place, where tracefs may not be mounted.
     let mounted = "[ -e /sys/kernel/tracing/trace ] || mount -t tracefs none /sys/kernel/tracing\n\
                    exec \"$@\"";
     let ran = Command::new("unshare")
@@ -80,7 +80,7 @@ fn bpftrace_counts_the_events_and_reads_their_arguments() {
     capability::used("bpftrace");
 }
 
-/// Program that bpftrace runs, not a test by itself.
+/// This is the program that bpftrace runs, and not a test by itself.
 #[test]
 fn the_program_that_is_probed() {
     if std::env::var_os(PROBED).is_none() {

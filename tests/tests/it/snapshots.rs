@@ -58,12 +58,12 @@ fn a_snapshot_has_the_newest_events_and_counts_the_older_ones() {
     let host = Host::with_output(geometry(2), Output::Snapshots);
     let states = [ProducerState::new(), ProducerState::new()];
     let (a, b) = (host.lease(0, &states[0], "first"), host.lease(1, &states[1], "second"));
-    // The holder is known if a pass reads its lease record before that is overwritten.
+    // The holder is known if a pass reads its lease record before the record is overwritten.
     host.chip.drain_all();
     let drain = host.drain();
     emit(&a, 0..1_000_000);
     emit(&b, 0..10);
-    // Nothing but the empty folder that keeps other sessions away.
+    // The directory has nothing but the empty folder that keeps other sessions away.
     let written = fs::read_dir(host.session.dir()).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(Vec::from_iter(written), [".ctf"]);
 
@@ -77,9 +77,10 @@ fn a_snapshot_has_the_newest_events_and_counts_the_older_ones() {
         let found = events(dir);
         let (begin, last) = numbers(&found, 0);
         assert_eq!(last, end - 1);
-        // Half a MiB of records of 32 bytes, minus the blocks that may be being written.
+        // There is half a MiB of records of 32 bytes, minus the blocks that may be in the course of being
+        // written.
         assert!((10_000..16_384).contains(&(end - begin)), "{begin}..{end}");
-        // The lease record was overwritten too.
+        // The lease record was overwritten, too.
         assert_eq!(lost(dir, 0), begin + 1);
         assert_eq!(numbers(&found, 1), (0, 9));
         assert_eq!(lost(dir, 1), 0);
@@ -150,7 +151,7 @@ fn a_guests_trigger_takes_a_snapshot_of_guest_and_vmm() {
     kvm::run(machine, &Args { device: layout::DEVICE, ..args });
 
     let dir = host.session.dir().join("snapshot-0001");
-    // The last notification: the request has been answered.
+    // This is the last notification: the request has been answered.
     let done = || host.session.triggers().contains("1 done");
     wait_until("a snapshot", done);
     drain.finish();
@@ -162,7 +163,7 @@ fn a_guests_trigger_takes_a_snapshot_of_guest_and_vmm() {
     let ends = found.iter().filter(|event| &*event.name == "measured_end");
     assert_eq!(ends.clone().count() as u64, ROUNDS);
     assert!(ends.clone().all(|event| event.kind == EventKind::ReferencePoint));
-    // The VMM's events for each of them are in the same snapshot.
+    // The VMM's events for each point are in the same snapshot.
     let exits = found.iter().filter(|event| &*event.name == "vcpu_exit").count() as u64;
     assert!(exits >= 2 * ROUNDS, "{exits}");
     assert!(found.iter().any(|event| &*event.source == "vmm/vcpu0"));

@@ -1,11 +1,11 @@
-//! Everything at once at full rate, with slow disks: guests on two vCPUs and two threads of the VMM emit
-//! for `HYPERTRACE_SOAK_SECONDS`. At the end each backend has recorded or dropped exactly the events
-//! emitted to it, and memory use has not grown.
+//! Everything at once at full rate, with slow disks. Guests on two vCPUs and two threads of the VMM emit for
+//! `HYPERTRACE_SOAK_SECONDS`. At the end, each backend has recorded or dropped exactly the events emitted to
+//! it, and memory use has not grown.
 //!
 //! The session is on a small disk that is emptied slowly, `simple` writes to a pipe that is read slowly,
 //! `log` to a stderr that is read slowly (so in a child process), `syslog` to a daemon that reads slowly,
-//! `ftrace` to a private instance, and bpftrace counts `sdt`. The last four delay the emitting threads, so
-//! each is on for a part of the rounds.
+//! `ftrace` to a private instance, and bpftrace counts `sdt`. The last four backends delay the emitting
+//! threads, so each of these is on for a part of the rounds.
 
 use hypertrace_tests::child;
 use std::fmt::Write;
@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 const SECONDS: &str = "HYPERTRACE_SOAK_SECONDS";
 const DEFAULT_SECONDS: u64 = 5;
-/// Environment variable of the child process: the path for its [`Figures`].
+/// Environment variable of the child process, with the path for its [`Figures`].
 const FIGURES: &str = "HYPERTRACE_SOAK_FIGURES";
 const TRACEFS: &str = "HYPERTRACE_SOAK_TRACEFS";
 /// Environment variable that is set if the child has a private `/dev`, for a syslog daemon.
@@ -42,15 +42,15 @@ const OWN_DEV: &str = "HYPERTRACE_SOAK_OWN_DEV";
 
 const VCPUS: u32 = 2;
 const THREADS: u64 = 2;
-/// Approximate number of rounds, each with a new guest, whose clock starts again.
+/// Approximate number of rounds. Each round has a new guest, whose clock starts again.
 const ROUNDS: u32 = 100;
 /// Bytes per second of each slow destination.
 const SLOW: u64 = 2 << 20;
 const DISK: &str = "size=24m";
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// Longest time that writes may continue to fail after the throttles are opened.
+/// Maximum time that writes may continue to fail after the throttles are opened.
 const SETTLE: Duration = Duration::from_secs(60);
-/// Most growth of memory after the first round of each kind.
+/// Maximum growth of memory after the first round of each kind.
 const MAX_GROWTH_KIB: u64 = 8 << 10;
 
 /// Counts of the events emitted to a backend.
@@ -69,7 +69,7 @@ struct Figures {
     rows: Vec<Row>,
     rounds: usize,
     write_failures: u64,
-    /// Memory after the first round of each kind, at the end, and the most in between.
+    /// Resident memory after the first round of each kind, at the end, and its maximum in between.
     resident_kib: [u64; 3],
 }
 
@@ -96,7 +96,7 @@ fn every_event_is_recorded_or_dropped_and_memory_is_flat() {
     slow::copy(child.stderr.take().unwrap(), &mut logged, Throttle::new(SLOW)).unwrap();
     assert!(child.wait().unwrap().success(), "{}", logged.other);
 
-    // Printed for the person who runs the test, also if it passes.
+    // These lines are printed for the person who runs the test, even if the test passes.
     for line in logged.other.lines().filter(|line| line.starts_with("capability missing")) {
         let _ = writeln!(io::stderr(), "{line}");
     }
@@ -138,7 +138,7 @@ fn table(figures: &Figures, took: Duration) -> String {
     text
 }
 
-/// Contents of a process's stderr: lines of its `log` backend are counted, others kept.
+/// Contents of a process's stderr. Lines of its `log` backend are counted, and other lines are kept.
 struct Logged {
     prefix: String,
     rest: Vec<u8>,
@@ -174,13 +174,13 @@ impl io::Write for Logged {
 /// Numbers of emitted events, by destination.
 #[derive(Default)]
 struct Emitted {
-    /// Events of guests in their rings.
+    /// Number of guests' events in their rings.
     guest: u64,
-    /// Reference points of guests that a vCPU's thread served.
+    /// Number of guests' reference points that a vCPU's thread served.
     points: u64,
-    /// Declared events of the VMM.
+    /// Number of the VMM's declared events.
     declared: u64,
-    /// Declared events and points while each backend was on.
+    /// Numbers of declared events and points while each backend was on.
     log: u64,
     syslog: u64,
     ftrace: u64,
@@ -192,7 +192,7 @@ struct Emitted {
 struct Kind {
     program: Program,
     backends: Backends,
-    /// Events of its program per vCPU.
+    /// Number of events of the program per vCPU.
     events: u64,
 }
 
@@ -200,7 +200,7 @@ struct Kind {
 struct Soak {
     host: Host,
     observer: Observer,
-    /// Events seen by the observer.
+    /// Number of events that the observer saw.
     observed: Arc<AtomicU64>,
     has_kvm: bool,
     emitted: Emitted,
@@ -273,7 +273,7 @@ impl Soak {
         let vcpus = u64::from(VCPUS);
         let mut args = Args { device: layout::DEVICE, ..Args::new(kind.program) };
         let points = kind.program == Program::ReferencePoints;
-        // With the events that each of these programs emits before it measures.
+        // The count includes the events that each of these programs emits before it measures.
         let count = if points {
             args.reference_points = kind.events;
             vcpus * (kind.events + 1)
@@ -371,7 +371,7 @@ fn soak() -> Figures {
     if tracefs.is_some() {
         rows.push(told("ftrace", emitted.ftrace, ftrace::lost()));
     }
-    // A thread that emits to these two waits for the reader: nothing can be dropped.
+    // A thread that emits to these two backends waits for the reader, so no event can be dropped.
     let counted = |backend: &str, emitted, recorded| Row {
         backend: backend.into(),
         emitted,
@@ -441,8 +441,8 @@ struct Reading {
 }
 
 impl Reading {
-    /// Makes the host write declared events to a pipe, which is read at the throttle's rate. Returns `None`
-    /// if there is no counter.
+    /// Makes the host write declared events to a pipe, and reads the pipe at the throttle's rate. Returns
+    /// `None` if there is no counter.
     fn start(host: &Host, path: &Path, throttle: &Throttle) -> Option<Reading> {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
         let (counter, to): (_, Box<dyn io::Write + Send>) = match Counter::start() {

@@ -1,7 +1,8 @@
-//! A storm: four hostile vCPUs store to every word that they share with the host, while commands control
-//! the session, snapshots are taken and epochs begin, and one client is honest. It lasts
+//! A storm: four hostile vCPUs store to every word that they share with the host, while commands control the
+//! session, snapshots are taken and epochs begin. One client is honest. The storm lasts
 //! `HYPERTRACE_STORM_SECONDS`. The host does not panic, no step of its drain loop exceeds its bound, memory
-//! and disk stay within theirs, every session is readable to its end, and the honest client is complete.
+//! and disk stay within their bounds, every session is readable to its end, and the honest client's events
+//! are complete.
 
 use hypertrace_test_support::steps::Steps;
 use std::fs;
@@ -33,11 +34,11 @@ use hypertrace_trace::{Output, Session, SessionConfig, SnapshotLimit, Summary};
 
 const SECONDS: &str = "HYPERTRACE_STORM_SECONDS";
 const DEFAULT_SECONDS: u64 = 6;
-/// Duration of one session, which is then read.
+/// Duration of a session, which is then read.
 const ROUND: Duration = Duration::from_secs(4);
 
-/// Time from one clock epoch to the next. Each epoch allows a client as many new files, and babeltrace2's
-/// time grows with files times events.
+/// Time from one clock epoch to the next. In each epoch, a client may begin the same number of new files, and
+/// babeltrace2's time grows with files times events.
 const EPOCH: Duration = Duration::from_millis(1500);
 
 const VCPUS: u32 = 4;
@@ -48,13 +49,14 @@ const HOSTILE: u32 = 3;
 /// Target for the CPU time of a pass.
 const PASS: Duration = Duration::from_millis(50);
 
-/// Share of each client in a pass whose shares are counted in steps.
+/// Share of each client, in steps, in a pass that counts shares in steps.
 const SHARE: u64 = 4;
-/// Most steps of such a pass: 16 shares, one more for the client that began last, and one check of each.
+/// Maximum number of steps of such a pass: 16 shares, one more share for the client that began last, and a
+/// check of each client.
 const MAX_STEPS: u64 = 17 * SHARE + HOSTILE as u64 + 1;
-/// Most resident memory of the process.
+/// Maximum resident memory of the process.
 const MAX_RESIDENT_KIB: u64 = 512 << 10;
-/// Environment variable with the memory that a sanitizer adds.
+/// Environment variable with the MiB of memory that a sanitizer adds.
 const RESIDENT: &str = "HYPERTRACE_STORM_RESIDENT_MIB";
 
 fn geometry() -> Geometry {
@@ -78,9 +80,9 @@ enum Kind {
 struct Watch {
     session: Session,
     ring_mode: RingMode,
-    /// Steps of this pass.
+    /// Number of steps of this pass.
     steps: AtomicU64,
-    /// Words taken in this pass.
+    /// Number of words taken in this pass.
     words: AtomicU64,
 }
 
@@ -121,7 +123,7 @@ impl DrainSink for &Watch {
 
     fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let drained = self.session.drain(client, consumer);
-        // A ring has no more words, whatever its producer writes.
+        // No more words than a ring has can be taken, whatever the producer writes.
         assert!(drained.words <= geometry().ring_bytes / WORD, "{drained:?} of client {client}");
         self.steps.fetch_add(1, Relaxed);
         self.words.fetch_add(drained.words, Relaxed);
@@ -141,7 +143,7 @@ struct Passes {
     most_steps: u64,
     words: u64,
     most_words: u64,
-    /// Most steps of a pass whose shares are counted in steps.
+    /// Maximum number of steps of a pass that counts shares in steps.
     most_counted: u64,
     most_cpu: Duration,
     beyond_target: u64,
@@ -159,8 +161,8 @@ impl Passes {
         self.beyond_target += other.beyond_target;
     }
 
-    /// Makes and measures one pass. Every second pass counts shares in steps instead of time, so that
-    /// its bound does not depend on the machine. Returns whether there is more work.
+    /// Makes and measures a pass. Every second pass counts shares in steps instead of time, so that its bound
+    /// does not depend on the machine. Returns whether there is more work.
     fn pass(&mut self, chip: &Chip, watch: &Watch) -> bool {
         let Watch { steps, words, .. } = watch;
         let counted = self.passes % 2 == 1;
@@ -190,7 +192,7 @@ impl Passes {
 #[allow(unsafe_code)] // clock_gettime
 fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a plain call with a valid struct.
+    // SAFETY: the call writes a valid struct.
     assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -292,7 +294,7 @@ impl<'c> Vcpu<'c> {
         }
     }
 
-    /// Writes a schema text: known, new, with a byte changed, or with another id.
+    /// Writes a schema text that is known, or new, or has a changed byte or another id.
     fn tell(&mut self) {
         let text = match self.random.below(2) {
             0 => self.text(),
@@ -336,7 +338,7 @@ impl<'c> Vcpu<'c> {
         }
     }
 
-    /// Lets an honest producer lease the client in its present state.
+    /// Lets an honest producer lease the client in the client's present state.
     fn lease(&mut self) {
         let state = ProducerState::new();
         let client = lease(self.chip, self.client, &state, "\x1b[2Jguest\n");
@@ -387,7 +389,7 @@ fn steer(session: &Session, done: &AtomicBool) {
         if done.load(Relaxed) {
             return;
         }
-        // Some fail in some sessions: there may be too many triggers.
+        // Some commands fail in some sessions: there may be too many triggers.
         let _ = session.execute(command);
         if n % 50 == 49 {
             for trigger in 0..400 {
@@ -396,7 +398,7 @@ fn steer(session: &Session, done: &AtomicBool) {
             session.summary();
         }
         if n % 100 == 99 {
-            // An error in a session without snapshots.
+            // In a session without snapshots, this is an error.
             let _ = session.snapshot();
         }
         thread::sleep(Duration::from_millis(5));
@@ -512,7 +514,7 @@ fn disk(dir: &Path) -> u64 {
     entries.map(bytes).sum()
 }
 
-/// Returns the sessions in a directory: itself, or its snapshots.
+/// Returns the sessions in a directory: the directory itself, or its snapshots.
 fn sessions(dir: &Path) -> Vec<PathBuf> {
     if dir.join("session.json").exists() {
         return vec![dir.to_owned()];
@@ -528,7 +530,8 @@ fn read(dir: &Path) -> (Vec<u64>, u64) {
     let maps = ClockMaps::of(&session).unwrap();
     let recording = Recording::of([(session, maps)], []);
     let (mut numbers, mut events) = (Vec::new(), 0);
-    // Millions of events, which must not be in memory together: the test measures the memory of the next round.
+    // The millions of events must not be in memory together, because the test measures the memory of the next
+    // round.
     let each = |event: &EventRef<'_>| {
         events += 1;
         if &**event.name == "honest" && event.source.client == Some(HONEST) {
@@ -547,19 +550,20 @@ fn read(dir: &Path) -> (Vec<u64>, u64) {
 }
 
 impl Round {
-    /// Checks the results of the round. Returns bytes on disk.
+    /// Checks the results of the round. Returns the number of bytes on disk.
     fn check(&self, kind: Kind, lasted: Duration) -> u64 {
         let bytes = disk(self.dir.path());
         let found = sessions(self.dir.path());
-        // A record of two words can become seven, a packet has 128 bytes and up to as many of
-        // padding, each client has 65 files of at least a page in each epoch.
+        // A record of two words can become seven words, a packet has 128 bytes and up to as many bytes of
+        // padding, and each client has 65 files of at least a page in each epoch.
         let epochs = 2 + lasted.as_secs();
         let files = u64::from(geometry().clients) * 65 * epochs * 4096 * 2;
         let words = match kind {
             Kind::Snapshots => found.len() as u64 * geometry().rings_size() / WORD,
             _ => self.passes.words + geometry().rings_size() / WORD,
         };
-        // Texts, with room between the metadata's blocks; clocks; counts of streams and the rest.
+        // The descriptions have texts, with room between the metadata's blocks; clocks; counts of streams and
+        // the rest.
         let texts = 2 * (GUESTS_BYTES + geometry().clients as usize * CLIENT_BYTES) as u64;
         let description = texts + epochs * MAX_CLOCKS as u64 * (16 << 10) + (1 << 20);
         let description = found.len() as u64 * description;
@@ -589,7 +593,7 @@ impl Round {
                     let all = numbers.len() as u64 + lost;
                     assert!(all == self.emitted || all == self.emitted + 1 && lost > 0);
                 }
-                // Records that were overwritten before they were taken are counted, also the lease.
+                // Records that were overwritten before they were taken are counted, including the lease.
                 Kind::Snapshots => {
                     let all = numbers.len() as u64 + lost;
                     let emitted = numbers.last().map_or(all, |last| last + 1);

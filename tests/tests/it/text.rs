@@ -1,4 +1,5 @@
-//! The backends that write text, checked at their destinations: an event is one line, whatever its strings contain.
+//! The backends that write text, checked at their destinations. An event is one line, whatever its strings
+//! contain.
 
 use hypertrace_tests::child;
 use std::fs::{self, File};
@@ -13,7 +14,8 @@ use hypertrace_trace::backend::{self, Backends, ftrace};
 use hypertrace_trace::control::set_declared;
 use hypertrace_trace::event::EVENTS;
 
-/// Environment variable that is set in the child process of a test: backends belong to the whole program.
+/// Environment variable that is set in the child process of a test. A test has its own process, because
+/// backends belong to the whole program.
 const CHILD: &str = "HYPERTRACE_TEST_CHILD";
 
 /// Returns an overlong string with everything that could break a line.
@@ -23,7 +25,7 @@ fn nasty() -> Vec<u8> {
     text
 }
 
-/// Returns the part of it that is shown, escaped.
+/// Returns the part of [`nasty`] that is shown, escaped.
 fn nasty_shown() -> String {
     format!("a\\nb\\0c\\x1b[2J\\xff{}...", "x".repeat(256 - 10))
 }
@@ -104,12 +106,12 @@ fn syslog_gets_one_message_for_each_event() {
             let mut message = [0; 4096];
             let len = daemon.recv(&mut message).unwrap();
             let message = std::str::from_utf8(&message[..len]).unwrap().trim_end_matches('\0');
-            // The facility is user, the level info.
+            // The facility is user, and the level is info.
             assert!(message.starts_with("<14>") && message.ends_with(&event), "{message:?}");
         }
         return;
     };
-    // A private, empty /dev.
+    // The child has a private, empty /dev.
     let Some(mut command) = inside("mount -t tmpfs none /dev", &command) else { return };
     let ran = command.env(CHILD, "1").output().unwrap();
     assert!(ran.status.success(), "{ran:?}");
@@ -145,7 +147,7 @@ fn ftrace_has_each_event_as_text_and_raw() {
         assert_eq!(events.len(), 3);
         assert_eq!(ftrace::lost(), 0);
 
-        // The instance is switched off meanwhile: failures are counted and reported once, and tracing continues.
+        // While the instance is switched off, failures are counted and reported once, and tracing continues.
         backend::add(Backends::FTRACE);
         fs::write(tracefs.dir().join("tracing_on"), "0").unwrap();
         trace::test_none();

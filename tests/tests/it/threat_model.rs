@@ -1,4 +1,4 @@
-//! The threat model: the tests that `threat-model.toml` names exist, and the page has its rows.
+//! The threat model: the tests that `threat-model.toml` names exist, and the page has the file's rows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,13 +10,13 @@ use snapbox::assert::{Assert, DEFAULT_ACTION_ENV};
 
 const FILE: &str = "tests/threat-model.toml";
 
-/// What is promised against a threat.
+/// A promise against a threat.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
     threat: String,
     promise: String,
-    /// `FILE: FUNCTION` each. Without any, the promise is not tested.
+    /// Tests of the promise, each as `FILE: FUNCTION`. A promise without any is not tested.
     tests: Vec<String>,
     /// Changes that remove the defence: `FILE: OLD -> NEW`, or `NUMBER in FILE: OLD -> NEW` for a number of the promise.
     #[serde(default)]

@@ -33,7 +33,8 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
                 (0..EVENTS).for_each(|n| hypertrace::event!("step", n));
             })
         });
-        // Not a scope, which does not wait for the thread-local destructors of a thread.
+        // The threads are joined without a scope, because a scope does not wait for the thread-local
+        // destructors of a thread.
         threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 
         let summary = session.finish().unwrap();
@@ -48,8 +49,8 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
     });
 }
 
-/// A thread that got no client asks for none for 10 ms. Its child has another channel, which it opens at its first event:
-/// without one, nobody would learn what it loses.
+/// A thread that got no client asks for no client for 10 ms. The thread's child opens its own channel at its
+/// first event: without this channel, nobody would learn what the child loses.
 #[test]
 fn a_child_of_a_thread_that_waits_for_a_client_counts_what_it_loses() {
     child::in_own_process(|| {
@@ -79,7 +80,7 @@ fn a_child_of_a_thread_that_waits_for_a_client_counts_what_it_loses() {
                     }
                     pid => {
                         let mut status = -1;
-                        // SAFETY: writes the status.
+                        // SAFETY: the call writes the status.
                         assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
                         assert_eq!(status, 0);
                     }

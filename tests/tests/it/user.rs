@@ -1,5 +1,5 @@
 //! User mode embedded in a program: a session without `hypertrace record`, and points that are relayed for
-//! the host, as by an emulator's plugin.
+//! the host, as an emulator's plugin does.
 #![allow(unsafe_code)] // a segment's rings as a slice
 
 use hypertrace_test_support::steps::Steps;
@@ -32,7 +32,7 @@ use hypertrace_user::{Config, Host, Policy, Segment, Session};
 /// Makes a channel of the session's segment, which is never unmapped.
 fn channel(session: &Session) -> Channel<'static> {
     std::mem::forget(Arc::clone(session.segment()));
-    // SAFETY: the forgotten reference keeps it mapped.
+    // SAFETY: the forgotten reference keeps the segment mapped.
     unsafe { Channel::at_window(session.segment().address()) }.unwrap()
 }
 
@@ -107,7 +107,7 @@ fn relayed_points_belong_to_their_clients() {
     let relay = Lease::new(9, ClockKind::Tsc, ticks(), &info("vcpu 1"));
     let relay = Producer::lease(memory, &relay_state, relay, false);
 
-    // Writes the schema, as the library does before it stores to EMIT.
+    // This event writes the schema, as the library does before it stores to EMIT.
     hypertrace::event!(client: &client, "relayed", n = 1u64);
     let guest_time = ticks();
     let prefix = [CLIENT.into(), 3, 5, guest_time];
@@ -161,7 +161,7 @@ fn a_program_without_a_usable_counter_has_its_own_clock() {
     assert_eq!((summary.faults.len(), summary.reference_points), (0, 200));
     let mut turns = Vec::new();
     traced::events(dir.path(), |event| {
-        // The host's own counter is exact, the other clock's map has a bound.
+        // The host's own counter is exact, and the other clock's map has a bound.
         let is_exact = event.bound_ns == Some(0);
         if &*event.name == "turn" {
             assert_eq!(is_exact, event.client == Some(1), "{event:?}");
@@ -169,7 +169,7 @@ fn a_program_without_a_usable_counter_has_its_own_clock() {
             turns.push((n, event.client, event.ts_ns, event.bound_ns.unwrap() as i64));
         }
     });
-    // Each thread's events are in order; between the two, the order is right within the bound.
+    // The events of each thread are in order. Between the two threads, the order is right within the bound.
     let of = |client| turns.iter().filter(move |turn| turn.1 == Some(client)).map(|turn| turn.0);
     assert!(of(0).eq(0..100) && of(1).eq(0..100), "{turns:?}");
     turns.sort_by_key(|turn| (turn.0, turn.1));
@@ -196,7 +196,8 @@ fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
     let (done, mut recorded) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Like a program that is killed between its bell and the wake: the host is not woken.
+            // This thread keeps the host from being woken, like a program that is killed between its bell and
+            // the wake.
             loop {
                 watches.store(watch::BELLS, Relaxed);
                 std::thread::sleep(Duration::from_micros(50));
@@ -206,7 +207,7 @@ fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
             }
         });
         for n in 0..POINTS {
-            // A pause longer than the host stays awake.
+            // The pause is longer than the host stays awake.
             std::thread::sleep(Duration::from_micros(300));
             let reply = hypertrace::reference_point!(client: &client, "point", n);
             recorded += u64::from(reply.is_ok_and(|reply| reply.status == Status::Recorded));
@@ -240,7 +241,7 @@ fn points_are_answered_although_another_program_silences_all_bells() {
             Client::lease(channel, n as u32, &states[n], 7 + n as u64, &info("program")).unwrap()
         };
         let clients = [lease(0), lease(1)];
-        // In turns: the host may poll the slot of one client without its bell.
+        // The clients take turns, because the host may poll the slot of one client without its bell.
         let recorded = (0..POINTS).filter(|n| {
             let client = &clients[*n as usize % 2];
             let reply = hypertrace::reference_point!(client: client, "point", n = *n);
@@ -271,7 +272,7 @@ fn each_thread_is_answered_whichever_slot_the_host_polls() {
                     Client::lease(channel, thread as u32, &state, 7 + thread, &info("t")).unwrap();
                 for n in 0..POINTS {
                     if n % 100 == thread * 30 {
-                        // The host polls another thread's slot meanwhile, or sleeps.
+                        // Meanwhile, the host polls another thread's slot, or sleeps.
                         std::thread::sleep(Duration::from_micros(100));
                     }
                     let reply = hypertrace::reference_point!(client: &client, "of", thread, n);
@@ -297,10 +298,10 @@ fn each_thread_is_answered_whichever_slot_the_host_polls() {
     assert_eq!(next, [POINTS; THREADS as usize]);
 }
 
-/// A session whose drain is slow: during a pass many points are made.
+/// A session whose drain is slow, so that many points are made during a pass.
 struct SlowDrain {
     session: hypertrace_trace::Session,
-    /// How often its ring had no room for a point.
+    /// Number of times that the session's ring had no room for a point.
     full: AtomicU32,
 }
 
@@ -359,7 +360,7 @@ fn rings_that_short_threads_have_used_up_are_given_back() {
         hypertrace::open(&Options::default().with(|options| options.segment = location)).unwrap();
         let memory = File::open(segment.location()).unwrap();
         let resident = || memory.metadata().unwrap().blocks() * 512;
-        // By this thread's client the host sees that clients are locked.
+        // This thread's client shows the host that clients are locked.
         hypertrace::event!("first");
 
         let all = Arc::new(Barrier::new(AT_ONCE));
@@ -369,7 +370,7 @@ fn rings_that_short_threads_have_used_up_are_given_back() {
                     let all = Arc::clone(&all);
                     std::thread::spawn(move || {
                         hypertrace::event!("short", round);
-                        // So that each has a ring of its own.
+                        // All threads live at the same time, so that each has its own ring.
                         all.wait();
                     })
                 })
@@ -391,7 +392,7 @@ fn a_ring_that_fills_is_drained_before_the_host_looks_by_itself() {
     const EVENTS: u64 = 200;
     child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
-        // A ring takes the events of ten times.
+        // A ring has room for the events of ten rounds.
         let geometry = Geometry::for_programs(4, 64 << 10);
         let mut config = Config::new(dir.path()).with(|config| config.geometry = geometry);
         config.policy.drain.period = Duration::from_millis(50);
@@ -453,7 +454,7 @@ fn points_wait_while_the_hosts_ring_is_full() {
     const THREADS: u32 = 40;
     const POINTS: u64 = 100;
     let dir = tempfile::tempdir().unwrap();
-    // Room for a third of the points.
+    // The ring has room for a third of the points.
     let trace = SessionConfig::new(dir.path()).with(|config| {
         config.host_ring_bytes = 64 << 10;
         config.same_counter = true;
@@ -478,8 +479,8 @@ fn points_wait_while_the_hosts_ring_is_full() {
                 let token = 7 + u64::from(thread);
                 let client = Client::lease(channel, thread, &state, token, &info("t")).unwrap();
                 for n in 0..POINTS {
-                    // The host may get too little CPU to answer in the time that a point
-                    // waits: its own count shows which of the two it was.
+                    // The host may get too little CPU to answer in the time that a point waits. The host's
+                    // own count shows whether a point was not recorded.
                     let _ = hypertrace::reference_point!(client: &client, "of", thread, n);
                 }
                 client.release();

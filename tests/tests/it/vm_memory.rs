@@ -1,6 +1,6 @@
-//! A segment that is the memory of a VM's PCI function: programs of a guest find it in sysfs, and each
-//! boot of the guest is a generation of its own. The guest is a process of this host, with a sysfs and
-//! procfs of plain files.
+//! A segment that is the memory of a VM's PCI function. Programs of a guest find the segment in sysfs, and
+//! each boot of the guest is a new generation. The guest is a process of this host, with a sysfs and procfs
+//! of plain files.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -71,12 +71,12 @@ impl Machine {
         .unwrap()
     }
 
-    /// Returns the memory's contents, as a snapshot of the VM has them.
+    /// Returns the memory's contents, as in a snapshot of the VM.
     fn snapshot(&self) -> Vec<u8> {
         fs::read(self.path("memory")).unwrap()
     }
 
-    /// Writes a snapshot's contents to the memory, which a server serves, as QEMU does.
+    /// Writes a snapshot's contents to the memory, which a server serves, as QEMU would.
     fn restore(&self, snapshot: &[u8]) {
         let memory = OpenOptions::new().write(true).open(self.path("memory"));
         memory.unwrap().write_all(snapshot).unwrap();
@@ -116,7 +116,7 @@ fn each_boot_of_a_guest_is_a_generation_and_nothing_is_lost() {
     let machine = Machine::new();
     let session = machine.session(Some(SIZE));
 
-    // Two programs of the first boot, and one of the second.
+    // The first boot has two programs, and the second has one.
     for boot in ["first", "first", "second"] {
         machine.boot(boot, this_test!());
     }
@@ -148,12 +148,12 @@ fn rare_points(machine: &str) {
         let reply = hypertrace::reference_point!("rare", n);
         let took = begin.elapsed();
         assert!(reply.is_ok_and(|reply| reply.status == Status::Recorded), "{reply:?}");
-        // 20 ms on a machine that has a CPU for both: the benchmark measures it.
+        // On a machine with a CPU for both, an answer takes 20 ms, which the benchmark measures.
         assert!(took < Duration::from_millis(500), "{took:?}");
     }
 }
 
-/// Points of [`rare_points`].
+/// Number of points of [`rare_points`].
 const RARE: u64 = 3;
 
 #[test]
@@ -187,7 +187,7 @@ fn a_guest_without_a_host_is_told_so() {
     }
     let machine = Machine::new();
     let session = machine.session(Some(SIZE));
-    // The host is gone, the file is there.
+    // The host is gone, and the file is still there.
     let copy = fs::read(machine.path("memory")).unwrap();
     session.finish().unwrap();
     fs::write(machine.path("memory"), copy).unwrap();
@@ -209,7 +209,7 @@ fn a_guest_refuses_a_segment_that_is_for_programs_of_its_host() {
     session.finish().unwrap();
 }
 
-/// Events before the host's end, and after it on each of two threads.
+/// Numbers of events before the host's end, and after it on each of two threads.
 const BEFORE: u64 = 1_000;
 const AFTER: u64 = 3_000;
 
@@ -227,7 +227,7 @@ fn survivor(machine: &str) {
     thread::spawn(move || emit(AFTER)).join().unwrap();
 
     wait_until("losses", || counts().host_ended >= 2 * AFTER);
-    // Those of the last 10 ms before the end, which the host has recorded, may be in it.
+    // The count may include events of the last 10 ms before the end, which the host has recorded.
     let counted = counts();
     assert!(counted.host_ended <= BEFORE + 2 * AFTER, "{counted:?}");
     assert_eq!(counted.unattached, 0);
@@ -278,7 +278,7 @@ fn a_program_that_starts_after_the_hosts_end_is_told_so() {
     }
     let machine = Machine::new();
     let session = machine.session(Some(SIZE));
-    // The name goes with the host; a VM has the file.
+    // The host removes the file's name when it ends, but a VM still has the file.
     let file = machine.path("memory");
     fs::hard_link(&file, machine.path("mapped")).unwrap();
     session.finish().unwrap();
@@ -370,10 +370,10 @@ fn a_file_of_zeros_in_the_servers_place_is_named_as_a_vms() {
     assert!(!why.contains("--recover"), "{why}");
 }
 
-/// Client that no program leases: they take the first ones.
+/// Client that no program leases, because programs take the first clients.
 const LAST: u32 = 6;
 
-/// Waits until a server has taken all that a client's ring holds.
+/// Waits until a server has taken everything in a client's ring.
 fn wait_until_taken(memory: ClientMemory<'_>) {
     let (head, tail) = (&memory.guest[guest_page::HEAD], &memory.host[host_page::TAIL]);
     wait_until("an empty ring", || head.load(Relaxed) == tail.load(Relaxed));
@@ -428,7 +428,7 @@ fn what_another_server_left_in_a_vms_memory_has_no_bound_and_is_in_one_session()
     wait_until_taken(memory);
     fs::hard_link(machine.path("memory"), machine.path("kept")).unwrap();
     assert_eq!(first.finish().unwrap().ring_events, traced::THREADS * EVENTS + 100);
-    // It is drained no more.
+    // No host drains this memory any more.
     let producer = lease(memory, &state, 8, ahead);
     emit(&producer, 100..200, ahead);
     producer.release();
@@ -501,7 +501,7 @@ fn a_client_that_goes_on_when_its_vm_is_restored_counts_no_fault() {
     let memory = session.segment().client(LAST).unwrap();
     let state = ProducerState::new();
     let producer = lease(memory, &state, 7, 0);
-    // The ring's end is amid a block, whose header is before it.
+    // The ring's position is in the middle of a block, whose header is before it.
     emit(&producer, 0..10, 0);
     wait_until_taken(memory);
 
@@ -526,7 +526,7 @@ fn points_of_a_restored_vm_wait_until_its_epoch_has_begun() {
     let state = ProducerState::new();
     let producer = lease(memory, &state, 7, 0);
     emit(&producer, 0..1, 0);
-    // The guest's clock is late by so many ticks.
+    // The guest's clock is late by `late` ticks.
     let points = |numbers: std::ops::Range<u32>, late: u64| {
         for seq in numbers {
             let (site, fields) = event_type!("point", number = u64::from(seq));

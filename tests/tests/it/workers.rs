@@ -8,9 +8,9 @@ use hypertrace_tests::command::run;
 use hypertrace_tests::{this_test, traced};
 use hypertrace_user::{Config, Session};
 
-/// Events of the daemon, and of each of two threads of its worker.
+/// Number of events of the daemon, and of each of two threads of its worker.
 const EVENTS: u64 = 100;
-/// A user without rights.
+/// Id of a user without rights.
 const NOBODY: libc::uid_t = 65534;
 
 fn emit() {
@@ -71,7 +71,7 @@ fn a_worker_that_may_not_open_the_channel_shares_nothing_and_says_what_it_lost()
 fn emit_in_child(segment: &str) {
     let segment = Some(segment.into());
     hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();
-    // SAFETY: a child of this one thread, which ends by itself. C programs have this disposition.
+    // SAFETY: the child is of this one thread, and ends by itself. C programs have this disposition.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         assert_eq!(libc::setresuid(NOBODY, NOBODY, NOBODY), 0);

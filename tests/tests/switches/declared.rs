@@ -1,4 +1,5 @@
-//! Declared events, switched by patterns, in the session; the guest's events by the same patterns.
+//! Declared events in the session, switched by patterns, and the guest's events, switched by the same
+//! patterns.
 #![allow(unsafe_code)] // fork
 
 use crate::alone;
@@ -80,7 +81,7 @@ fn every_declaration_except_disabled_ones_is_in_the_registry() {
     let all = hypertrace_trace::event::trace_events_all();
     for line in [
         "test_text(uint32_t n, const char *text) \"n %u text %s\"\n",
-        // The types are those that QEMU's reader takes: `int c`.
+        // QEMU's reader takes these types: `int c` becomes `int32_t c`.
         "test_small(int8_t a, uint16_t b, int32_t c, bool d) \"a %d b %u c %d d %d\"\n",
         "test_address(void *p, int64_t n) \"p %p n %\" PRId64\n",
     ] {
@@ -95,7 +96,7 @@ fn the_guests_events_obey_the_same_patterns_before_and_after_they_are_known() {
     let states = [ProducerState::new(), ProducerState::new()];
     let client = host.lease(0, &states[0], "early");
     let other = host.lease(1, &states[1], "late");
-    // Switched off by name, before its first use.
+    // The event is switched off by name, before its first use.
     host.session.set_events(&"never_used".parse().unwrap(), false).unwrap();
     host.chip.drain_all();
     client.poll();
@@ -103,14 +104,14 @@ fn the_guests_events_obey_the_same_patterns_before_and_after_they_are_known() {
     event!(client: &client, "disk_read", n = 1u64);
     host.chip.drain_all();
 
-    // Switched by a pattern, now that it is known. Events that the guest emits before it
-    // has the mask are filtered.
+    // The event is switched by a pattern, now that it is known. Events that the guest emits before it has the
+    // mask are filtered.
     host.session.set_events(&"disk_*".parse().unwrap(), false).unwrap();
     event!(client: &client, "disk_read", n = 2u64);
     host.chip.drain_all();
     client.poll();
     event!(client: &client, "disk_read", n = 3u64);
-    // A name that the host has not seen passes, and is filtered.
+    // The guest emits an event whose name the host has not seen, and the host filters it.
     event!(client: &other, "disk_write", n = 4u64);
     event!(client: &other, "net", n = 5u64);
     host.chip.drain_all();
@@ -155,11 +156,11 @@ fn a_forked_child_is_not_recorded_and_does_no_harm() {
             trace::test_pair(n, n);
         }
         let attached = host.session.attach("child");
-        // SAFETY: ends the process without running destructors.
+        // SAFETY: the call ends the process without running destructors.
         unsafe { libc::_exit(i32::from(still_on) | i32::from(attached) << 1) };
     }
     let mut status = 0;
-    // SAFETY: a child of this process, and a valid place for its status.
+    // SAFETY: the process is a child of this process, and `status` is a valid place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "on: {}, attached: {}", status >> 8 & 1, status >> 9 & 1);
     trace::test_pair(2, 2);
@@ -174,7 +175,7 @@ fn a_thread_that_ends_returns_its_ring_without_loss() {
     let _alone = alone();
     let host = Host::new(geometry(1));
     only(&host, "test_other");
-    // Far more threads than there are rings, one after the other.
+    // There are far more threads than rings, one after the other.
     for n in 0..100 {
         let session = host.session.clone();
         let thread = std::thread::spawn(move || {

@@ -10,7 +10,7 @@ fn work(id: u64) {
     let _region = region!("host_work", id);
 }
 
-/// The names and ids of the events of regions.
+/// Returns the names and ids of the regions' events.
 fn ends(events: &[Event]) -> Vec<(&str, u64)> {
     let own = events.iter().filter(|event| event.name.starts_with("host_"));
     own.map(|event| match event.fields[..] {
@@ -83,7 +83,7 @@ fn a_region_has_fields_and_an_id_that_its_thread_counts() {
         "fields_bare_begin id 3",
         "fields_bare_end id 3",
         "fields_outer_end id 1",
-        // Its begin is off.
+        // The begin of this region is off.
         "fields_bare_end id 0",
     ];
     assert_eq!(Vec::from_iter(own.map(shown)), expected);
@@ -98,7 +98,7 @@ fn a_pattern_switches_a_region_and_the_list_names_each_event_once() {
     host.session.execute("trace-event host_work_* off").unwrap();
 
     work(1);
-    // A second place with the name of `work`.
+    // This is a second place with the name of the region in `work`.
     drop(region!("host_work", id = 2));
     drop(region!("host_outer", id = 3));
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests that switch the events of the whole program: they wait for each other.
+//! Tests that switch the events of the whole program, and so wait for each other.
 
 mod declared;
 mod host_regions;
@@ -10,7 +10,7 @@ mod triggers;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Takes a lock for one test at a time: the switches of events belong to the whole program.
+/// Takes a lock, so that one test runs at a time, because the switches of events belong to the whole program.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! The `simple` backend's file, read by a reader that was written from the format's description.
+//! The `simple` backend's file, as a reader that was written from the format's description reads it.
 
 use crate::alone;
 use std::fs;
@@ -23,12 +23,12 @@ use hypertrace_trace::Output;
 use hypertrace_trace::control::set_declared;
 use tempfile::TempDir;
 
-/// Makes a host whose declared events of these names go also to the file `trace` of the directory.
+/// Makes a host whose declared events of these names also go to the file `trace` of the directory.
 fn host(pattern: &str) -> (MutexGuard<'static, ()>, Host, TempDir) {
     host_writing(Output::Trace, pattern)
 }
 
-/// Makes such a host with this output of the session.
+/// Makes a host as [`host`] does, with this output of the session.
 fn host_writing(output: Output, pattern: &str) -> (MutexGuard<'static, ()>, Host, TempDir) {
     let alone = alone();
     let host = Host::with_output(geometry(2), output);
@@ -82,7 +82,7 @@ fn the_rings_can_feed_only_this_file() {
         event!(client: &client, "n", number);
     }
     pass(&host);
-    // Nothing but the empty folder that keeps other sessions away.
+    // The directory has nothing but the empty folder that keeps other sessions away.
     let session = host.session.dir().to_owned();
     let written = std::fs::read_dir(&session).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(Vec::from_iter(written), [".ctf"]);
@@ -144,7 +144,7 @@ fn threads_are_merged_in_order_of_time_within_a_pass() {
 #[test]
 fn drops_of_a_full_ring_are_recorded_in_their_place() {
     let (_alone, host, dir) = host("test_pair");
-    // More than a ring holds; their losses differ.
+    // Each thread emits more events than a ring holds, and the threads' losses differ.
     const FIRST: [u64; 2] = [9_000, 10_000];
     const MORE: u64 = 100;
     let (session, turn) = (&host.session, &Barrier::new(3));
@@ -224,7 +224,7 @@ fn events_while_the_file_is_off_are_not_counted_as_missing() {
     let emit = |numbers: std::ops::Range<u64>| numbers.for_each(|n| trace::test_pair(0, n));
     emit(0..10);
     host.session.execute("trace-file off").unwrap();
-    // More than the ring holds.
+    // These are more events than the ring holds.
     emit(10..10_000);
     host.session.execute("trace-file on").unwrap();
     emit(10_000..10_010);
@@ -268,7 +268,7 @@ fn nothing_is_lost_or_doubled_between_two_files() {
     drain.finish();
     host.finish();
 
-    // Events before the first of the files.
+    // The first file has the events before all other files.
     let first = [vec![dir.path().join("trace")], files].concat();
     let Some(read) = simpletrace::read_all(&first) else { return };
     let found: u64 = (0..2).map(|source| read.account(EACH, pair(source))).sum();
@@ -310,7 +310,7 @@ fn a_foreign_file_is_refused_and_unchanged() {
     assert!(refused(&path("socket")).contains("no file and no pipe"));
     assert!(refused(&path("pipe")).contains("nobody reads"));
     assert!(refused(&path("missing/trace")).contains("there is no directory"));
-    // A file that not even root may write.
+    // Not even root may write this file.
     assert!(refused(Path::new("/proc/self/stat")).contains("/proc/self/stat"));
     trace::test_pair(0, 1);
     host.finish();
@@ -318,7 +318,7 @@ fn a_foreign_file_is_refused_and_unchanged() {
     assert_eq!(fs::read(path("foreign")).unwrap(), b"a diary of thirty bytes or more");
     assert_eq!(fs::read(path("short")).unwrap(), b"abc");
     assert!(!path("missing").exists());
-    // The old file is continued.
+    // The backend continues the old file.
     let Some(read) = simpletrace::read(&path("trace")) else { return };
     assert_eq!(read.account(2, pair(0)), 2);
 }
@@ -450,7 +450,7 @@ fn the_session_and_the_file_hold_the_same_events() {
     session.retain(|event| event.name.starts_with("test_"));
     let mut file: Vec<&Event> = read.events().collect();
     assert_eq!((session.len(), file.len()), (8_000, 8_000));
-    // By thread, and within a thread in order.
+    // The events are sorted by thread, and within a thread stay in order.
     file.sort_by_key(|event| event.args[0].number());
     session.sort_by_key(|event| unsigned(&event.fields[0].1));
     for (one, other) in session.iter().zip(file) {

@@ -1,5 +1,5 @@
-//! The `simple` backend with a file that cannot be written, or only slowly: a full disk, pipes. Drops are
-//! recorded, and neither the session nor the VMM waits.
+//! The `simple` backend with a file that cannot be written, or can be written only slowly: on a full disk,
+//! and with pipes. Drops are recorded, and neither the session nor the VMM waits.
 
 use crate::alone;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use hypertrace_tests::{trace, wait_until};
 use hypertrace_trace::control::set_declared;
 use tempfile::TempDir;
 
-/// Events of a pass. A ring holds them.
+/// Number of events of a pass. A ring holds this many events.
 const BURST: u64 = 200;
 const TEXT: [u8; 1024] = [b'x'; 1024];
 
@@ -70,7 +70,7 @@ fn on_a_full_disk_the_file_is_valid_and_later_has_the_number_of_drops() {
     // The disk becomes full in the middle of a record.
     let Some(read) = simpletrace::read(&file) else { return };
     assert!(read.account(read.records.len() as u64, number) > 900);
-    // More than can wait in memory.
+    // These are more events than can wait in memory.
     vmm.bursts(60);
     let full = simpletrace::read(&file).unwrap();
     assert_eq!(full.dropped(), 0, "there is no room for that, too");
@@ -157,7 +157,7 @@ fn a_pipes_slow_reader_gets_some_events_and_the_number_of_drops() {
     let emitted = vmm.emitted;
     let recorded = vmm.host.finish();
 
-    // The session lost nothing by it.
+    // The slow reader cost the session no event.
     assert_eq!((recorded.summary.host_events, recorded.summary.lost), (emitted, 0));
     println!("emitted in {emitting:?}");
     let (copy, _dir) = pipe.end();

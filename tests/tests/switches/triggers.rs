@@ -1,4 +1,4 @@
-//! Triggers: the guest marks a region, and the host traces only inside it.
+//! Triggers: the guest marks a region, and the host traces only inside the region.
 
 use crate::alone;
 use hypertrace_test_support::steps::Steps;
@@ -68,7 +68,7 @@ fn vmm_and_kernel_events_are_on_only_inside_the_guests_region() {
     let recorded = host.finish();
     assert!(triggers.contains("(fired 100, failed 0)"), "{triggers}");
 
-    // The session has only those of the VMM's events that are between begin and end.
+    // The session has only the VMM's events between begin and end.
     let mut names: BTreeMap<&str, u64> = BTreeMap::new();
     let mut inside = false;
     let events = recorded.events();
@@ -77,15 +77,15 @@ fn vmm_and_kernel_events_are_on_only_inside_the_guests_region() {
             "measured_begin" => inside = true,
             "measured_end" => inside = false,
             "vcpu_run" | "vcpu_exit" => {
-                // The exit of the end's own store is before the end: the host
-                // records it before it handles the point.
+                // The exit of the end's own store comes before the end, because the host records the exit
+                // before it handles the point.
                 assert!(inside, "{event:?}");
                 *names.entry(&event.name).or_default() += 1;
             }
             _ => {}
         }
     }
-    // Exits to `inside` and to the end; entries after the begin and `inside`.
+    // There are exits to `inside` and to the end, and entries after the begin and `inside`.
     assert_eq!(names, BTreeMap::from([("vcpu_exit", 2 * ROUNDS), ("vcpu_run", 2 * ROUNDS)]));
 
     // The kernel's trace has the same stores.
@@ -119,7 +119,7 @@ fn a_rule_fires_for_its_name_and_arguments_only() {
         ("go", &[u64::MAX], false),
     ] {
         point(session, name, words);
-        // The rule has acted when the call returns, so before the guest continues.
+        // The rule has acted when the call returns, and so before the guest continues.
         assert_eq!(enabled!(trace::test_pair), on, "{name} {words:?}");
     }
     assert!(!enabled!(trace::test_other));
