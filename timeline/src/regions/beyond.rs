@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Critical paths of a guest's threads beyond the guest: while a vCPU was halted, the threads of the host that woke the vCPU's,
-//! and where such a thread runs a guest's CPU, the guest's thread that had the CPU.
+//! Critical paths of a guest's threads beyond the guest: while a vCPU was halted, the path follows the
+//! threads of the host that woke the vCPU's thread. If such a thread runs a guest's CPU, the path names the
+//! guest's thread that had the CPU.
 //!
-//! What a thread of the host did is the host's word, and the name of a guest's thread is that guest's: a lie changes the name alone.
+//! The host's kernel says what a thread of the host did, and a guest says only the names of its threads. So a
+//! lie of a guest changes only a name.
 
 use super::causes::{CauseNumber, Causes};
 use super::cpus::{Cpus, all_threads};
@@ -12,17 +14,17 @@ use super::path::{Doing, Stay, Stretch};
 use super::steps::{PathStep, Timed};
 use super::vcpus::{GuestCpu, Vcpus};
 
-/// The last halt that a path went beyond, and the path there.
+/// The last halt beyond which a path went, and the path there.
 #[derive(Debug, Default)]
 pub(super) struct LastHalt {
     halt: Option<(Stretch, u16)>,
     stays: Vec<Stay>,
 }
 
-/// What the recordings of all threads that show a session's tell.
+/// What the recordings of all threads tell that show a session's threads.
 pub(super) struct Beyond<'a> {
     pub session: usize,
-    /// As those of the pass.
+    /// Sessions and recordings that traces show, as in the pass.
     pub traced: &'a [Vec<(usize, usize)>],
     pub cpus: &'a [Option<Cpus>],
     /// Returns the clock of the guest that a trace shows.
@@ -32,7 +34,8 @@ pub(super) struct Beyond<'a> {
 }
 
 impl Beyond<'_> {
-    /// Hands over the steps of a divided time of a thread of a guest with this clock, which had this CPU then or next.
+    /// Hands over the steps of a divided time of a thread of the guest with this clock. The thread had the
+    /// CPU `of.cpu` then or next.
     pub fn steps(
         &mut self,
         clock: Option<u32>,
@@ -96,7 +99,7 @@ impl Beyond<'_> {
         add(stay.thread, (from, to));
     }
 
-    /// Tells which threads had a guest's CPU from a time to another, if one is known.
+    /// Returns the threads that had a guest's CPU from a time to another, if one is known.
     fn had(
         &mut self,
         (clock, cpu): GuestCpu,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How the time of regions divides, with the names of all that outputs show.
+//! The division of the time of regions, with the names of all that outputs show.
 
 use super::causes::{Cause, CauseNumber, GroupWaits, Unknown};
 use super::members;
@@ -10,38 +10,40 @@ use super::store::{Detail, Sample, Store};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// How the time of one or several regions divides.
+/// The division of the time of one or several regions.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Breakdown {
-    /// Sum of the parts, nanoseconds.
+    /// Sum of the parts in nanoseconds.
     pub duration_ns: u64,
-    /// Largest bound on the error of one's duration, nanoseconds; `None` if one is unknown.
+    /// Largest bound on the error of a region's duration in nanoseconds; `None` if a bound is unknown.
     pub bound_ns: Option<u64>,
     /// Number of regions.
     pub regions: u64,
-    /// Their mean; of the total: their sum.
+    /// Mean time of the regions in each part; in a total, the sum.
     #[serde(rename = "parts")]
     pub times: Times,
-    /// Exits by reason: numbers of each region, and times in nanoseconds. Those in the kernel and in the VMM add up to these parts,
-    /// if they are of all regions.
+    /// Exits by reason: numbers per region, and times in nanoseconds. If the exits are of all regions, their
+    /// times in the kernel and in the VMM add up to these parts.
     pub exits: Vec<Exit>,
-    /// Waits by the part and the cause: the longest of a part first. They add up to these parts, if they are of all regions.
+    /// Waits by part and cause, the longest of a part first. If the waits are of all regions, they add up to
+    /// these parts.
     pub waits: Vec<Wait>,
-    /// Critical path, the longest step first. Of the total it adds up to the duration. Empty if it is not wanted.
+    /// Critical path, the longest step first. In a total, the steps add up to the duration. Empty if the path
+    /// is not wanted.
     pub path: Vec<PathStep>,
-    /// Number of regions that exits, waits and path are of: details of some regions are dropped where
+    /// Number of regions from which exits, waits and path are, because details of some regions are dropped if
     /// there are too many.
     pub exits_of: u64,
-    /// Number of regions during which, as far as is known, a hypervisor took time from the machine's CPUs. `None` if no
-    /// recording says it.
+    /// Number of regions during which, as far as is known, a hypervisor took time from the machine's CPUs.
+    /// `None` if no recording says so.
     pub steal_regions: Option<u64>,
-    /// Most time that was taken from the regions while their threads had a CPU, nanoseconds: of each one on average, or of
-    /// the total. `None` if it is not known.
+    /// Maximum time that was taken from the regions while their threads had a CPU, in nanoseconds: of each
+    /// region on average, or of the total. `None` if it is not known.
     pub steal_at_most_ns: Option<u64>,
-    /// Most time in which threads of a guest can have run there, nanoseconds: of each region on average, or of the total. `None`
-    /// if none of the regions has [such a bound](Sample::guest_at_most_ns).
+    /// Maximum time in which threads of a guest can have run in the regions, in nanoseconds: of each region
+    /// on average, or of the total. `None` if no region has [such a bound](Sample::guest_at_most_ns).
     pub guest_at_most_ns: Option<u64>,
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     pub guest_includes_kvm: bool,
@@ -58,15 +60,15 @@ pub struct Exit {
     /// Number of the reason: an index of [`Regions::reasons`](super::Regions::reasons).
     #[serde(skip)]
     pub number: Reason,
-    /// Its name.
+    /// Name of the reason.
     pub reason: Arc<str>,
-    /// Exits that began, on average if they are of several regions.
+    /// Number of exits that began, on average if they are of several regions.
     pub count: f64,
-    /// Time in the kernel for them, nanoseconds.
+    /// Time in the kernel for these exits in nanoseconds.
     pub kernel_ns: u64,
-    /// Time in the VMM for them, nanoseconds.
+    /// Time in the VMM for these exits in nanoseconds.
     pub vmm_ns: u64,
-    /// Time in which the thread waited meanwhile, for a CPU or for anything else, nanoseconds.
+    /// Time in which the thread waited during these exits, for a CPU or for anything else, in nanoseconds.
     pub waits_ns: u64,
 }
 
@@ -75,11 +77,11 @@ pub struct Exit {
 #[serde(into = "members::Wait")]
 #[non_exhaustive]
 pub struct Wait {
-    /// The part.
+    /// Part of the waits.
     pub part: Part,
-    /// What they were for.
+    /// What the thread waited for.
     pub cause: CauseEntry,
-    /// Their time, nanoseconds.
+    /// Time of the waits in nanoseconds.
     pub ns: u64,
 }
 
@@ -88,18 +90,19 @@ pub struct Wait {
 #[serde(into = "members::PathStep")]
 #[non_exhaustive]
 pub struct PathStep {
-    /// The thread; another cause where it is not known, or one of too many.
+    /// Thread of the step, or another cause if the thread is not known or is one of too many.
     pub thread: CauseEntry,
-    /// What it did.
+    /// Part that says what the thread did.
     pub part: Part,
-    /// What a blocked thread waited for, if no thread ended the wait; which thread had the CPU in time that was stolen, or behind
-    /// guest threads; why time is unknown.
+    /// What a blocked thread waited for, if no thread ended the wait; the thread that had the CPU in time
+    /// that was stolen, or behind guest threads; or why time is unknown.
     pub cause: Option<CauseEntry>,
-    /// Time, nanoseconds.
+    /// Time of the step in nanoseconds.
     pub ns: u64,
 }
 
-/// An entry of [`Regions::causes`](super::Regions::causes). Its number tells it from others, and orders it.
+/// An entry of [`Regions::causes`](super::Regions::causes). Its number tells the entry from others, and
+/// orders it.
 #[derive(Clone, Debug)]
 pub struct CauseEntry {
     number: CauseNumber,
@@ -107,7 +110,7 @@ pub struct CauseEntry {
 }
 
 impl CauseEntry {
-    /// Returns its index.
+    /// Returns the index of the entry.
     pub fn number(&self) -> CauseNumber {
         self.number
     }
@@ -156,10 +159,10 @@ impl CauseEntry {
     }
 }
 
-/// What the details of regions add up to.
+/// Sums of the details of regions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Details {
-    /// By reason. `None` until a region has an exit: programs have none.
+    /// Exits by reason. `None` until a region has an exit, because programs have none.
     exits: Option<Box<[Exits; REASONS]>>,
     waits: GroupWaits,
     path: Steps,
@@ -174,7 +177,7 @@ impl Details {
         sums
     }
 
-    /// Adds those of a region.
+    /// Adds the details of a region.
     pub fn add(&mut self, detail: &Detail) {
         for (reason, exits) in &detail.exits {
             self.exits.get_or_insert_default()[usize::from(*reason)].add(exits);
@@ -184,7 +187,7 @@ impl Details {
         self.count += 1;
     }
 
-    /// Takes away those of a region that were added.
+    /// Subtracts the details of a region that were added before.
     pub fn remove(&mut self, detail: &Detail) {
         for (reason, exits) in &detail.exits {
             let sum = &mut self.exits.get_or_insert_default()[usize::from(*reason)];
@@ -197,7 +200,7 @@ impl Details {
 }
 
 impl Breakdown {
-    /// Returns the parts of regions, divided by a number.
+    /// Returns the parts of regions, each divided by a number.
     pub(super) fn of(store: &Store, regions: &[u32], by: u64) -> Breakdown {
         let samples = regions.iter().map(|index| store.get(*index));
         let times = mean(samples.clone().map(|sample| &sample.times), by);
@@ -213,8 +216,8 @@ impl Breakdown {
         }
     }
 
-    /// Divides the parts by details of the regions, of which these are the sums: each divided by a number. Of all regions, they add
-    /// up to the parts.
+    /// Divides the parts by the sums of the regions' details, each divided by a number. If the details are of
+    /// all regions, they add up to the parts.
     pub(super) fn add(&mut self, (sums, named): (&Details, Named<'_>), by: u64, are_all: bool) {
         let cause = |number: CauseNumber| named.causes[usize::from(number)].clone();
         let step = |steps::PathStep { thread, part, cause: why, ns, .. }: steps::PathStep| {
@@ -230,7 +233,8 @@ impl Breakdown {
         self.exits_of = sums.count;
     }
 
-    /// Makes the path as long as the regions: rounded means are shorter, and nothing is known of what no path has.
+    /// Makes the path as long as the regions, because rounded means are shorter, and nothing is known of time
+    /// that is on no path.
     pub(super) fn complete_path(&mut self, named: Named<'_>) {
         let left = self.duration_ns.saturating_sub(self.path.iter().map(|step| step.ns).sum());
         let are_rounded = left <= self.path.len() as u64;
@@ -250,7 +254,7 @@ pub(super) fn rank(len: usize, part: f64) -> usize {
     ((len as f64 * part).ceil() as usize).clamp(1, len.max(1)) - 1
 }
 
-/// Returns the rank nearest to this one whose region has details, within a thousandth of all.
+/// Returns the rank nearest to this one whose region has details, within a thousandth of all regions.
 pub(super) fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
     let most = order.len() / 1000;
     let has = |at: &usize| order.get(*at).is_some_and(|index| store.detail(*index).is_some());
@@ -258,8 +262,9 @@ pub(super) fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
     around.into_iter().find(has).unwrap_or(rank)
 }
 
-/// Returns the waits of so many regions with this mean, divided by their number. Of all regions of a mean, they
-/// add up to its parts: what is left of a part is a wait whose cause was not recorded.
+/// Returns the sums of the waits of so many regions with this mean, divided by the number of regions. If the
+/// waits are of all regions, they add up to the parts of the mean: what is left of a part is a wait whose
+/// cause was not recorded.
 fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> GroupWaits {
     let mut left = *mean;
     let mut means = GroupWaits::default();
@@ -274,7 +279,7 @@ fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> G
     for part in Part::ALL.into_iter().filter(|part| are_all && part.has_causes()) {
         let mut of_part = sorted.iter().filter(|((of, _), _)| *of == part);
         let (number, longest) = (of_part.clone().count() as u64, of_part.next());
-        // Each mean lost less than a nanosecond.
+        // Rounding took less than a nanosecond from each mean.
         let rounded = longest.filter(|_| left.get(part) <= number);
         let wait = rounded.map_or((part, Unknown::NotRecorded.number()), |(wait, _)| *wait);
         means.add(&[(wait, left.get(part))]);
@@ -282,8 +287,8 @@ fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> G
     means
 }
 
-/// Returns exits divided by a number of regions. If they are of all regions of these mean times, those in the kernel and
-/// in the VMM add up to these parts.
+/// Returns sums of exits, divided by the number of regions. If the exits are of all regions of these mean
+/// times, their times in the kernel and in the VMM add up to these parts.
 fn mean_exits(
     sums: &[Exits; REASONS],
     reasons: &[Arc<str>],

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions inside others: a region that begins and ends in another one of its client, or of its thread of the VMM, is a
-//! child of the innermost one.
+//! Regions inside others. A region that begins and ends in another region of the same client, or of the same
+//! thread of the VMM, is a child of the innermost one.
 //!
-//! The regions of a client are in the order of their ends, each with its depth. From the last one to the first,
-//! a parent comes before its children:
+//! The regions of a client are in the order of their ends, each with its depth. From the last region to the
+//! first, a parent comes before its children:
 //!
 //! ```text
 //! time         [a [b ] [c [d ] ] ]
@@ -20,9 +20,9 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Most names of a group's children.
+/// Maximum number of names of a group's children.
 const MAX_NAMES: usize = 32;
-/// The same of all groups together, of some 200 bytes each.
+/// Maximum number of names of the children of all groups together, of some 200 bytes each.
 const MAX_OF_ALL: usize = 1 << 16;
 
 /// All regions of a name inside the regions of a group.
@@ -30,23 +30,24 @@ const MAX_OF_ALL: usize = 1 << 16;
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Child {
-    /// Their name; `None`: of all names after the first 32, or after the first 65,536 of all groups.
+    /// Name of the regions; `None`: regions of all names after the first 32, or after the first 65,536 of all
+    /// groups.
     pub name: Option<String>,
-    /// Their number.
+    /// Number of the regions.
     pub count: u64,
-    /// Sum of the parts, nanoseconds.
+    /// Sum of the parts in nanoseconds.
     pub duration_ns: u64,
-    /// Sum of their times.
+    /// Sums of the regions' times in each part.
     #[serde(rename = "parts")]
     pub times: Times,
 }
 
-/// Who has regions inside each other: a client with its holder, or a thread of the VMM.
+/// The owner of regions that may be inside each other: a client with its holder, or a thread of the VMM.
 type Owner = (u16, Holder, u16);
 
 fn owner(sample: &Sample) -> Option<Owner> {
     let thread = match sample.holder {
-        // Regions of any clients, and those of threads that are not known, are not in order.
+        // Regions of any clients, and regions of threads that are not known, are not in order.
         Holder::NONE if sample.thread == NO_THREAD => return None,
         Holder::NONE => sample.thread,
         _ => NO_THREAD,
@@ -54,8 +55,8 @@ fn owner(sample: &Sample) -> Option<Owner> {
     Some((sample.session, sample.holder, thread))
 }
 
-/// Finds the children of all groups, whose numbers are those of the regions. `spans`: the parted spans' indices, numbers of
-/// polls, and times that are in no poll and not idle.
+/// Finds the children of all groups. The groups have the numbers that the regions refer to. `spans`: the
+/// parted spans' indices, numbers of polls, and times that are in no poll and not idle.
 pub(super) fn find(groups: &mut [Group], store: &Store, spans: &[(u32, u32, u64)]) {
     let mut found = of_parents(groups, store, |_| true);
     for (index, polls, outside) in spans {
@@ -90,7 +91,8 @@ pub(super) fn of_parents(
         let Some(owner) = owner(sample) else { continue };
         let around = around.entry(owner).or_default();
         while around.pop_if(|other| other.depth >= sample.depth).is_some() {}
-        // A region around it may not be counted: then others of less depth came later.
+        // A region around this one may not be counted, so regions of less depth that ended later may have
+        // begun later too.
         let parent = around.iter().rfind(|other| other.begin_ns <= sample.begin_ns);
         if let Some(parent) = parent.filter(|p| p.state != State::Inside && is_parent(p)) {
             let name = Some(&*groups[usize::from(sample.group)].name);
@@ -109,7 +111,7 @@ fn sort(children: &mut [Child]) {
     });
 }
 
-/// Adds a child. `left` is the number of names that there may be more.
+/// Adds a child. `left` is the number of names that may still be added.
 fn add(
     children: &mut Vec<Child>,
     name: Option<&str>,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One pass over the timeline: it keeps the accounts of threads, and the open regions of
-//! clients.
+//! The pass over the timeline, which keeps the accounts of threads, and the open regions of clients.
 
 mod borders;
 mod kernels;
@@ -47,12 +46,13 @@ use warnings::{
     unreturned, unshown, without_ends,
 };
 
-/// Events of each CPU that are read before the merge, to see which kinds there are.
+/// Number of events of each CPU that are read before the merge, to see which kinds there are.
 const FIRST_EVENTS: usize = 1 << 12;
-/// Most intervals of all threads that are kept, of 32 bytes each. If there are more, the first half of the time is forgotten.
+/// Maximum number of intervals of all threads that are kept, of 32 bytes each. If there are more, the first
+/// half of the time is forgotten.
 const MAX_LOGGED: usize = 1 << 23;
 
-/// Most intervals of a thread that are kept before they are handed over.
+/// Maximum number of intervals of a thread that are kept before they are handed over.
 const MAX_UNSENT: usize = 1 << 10;
 
 /// The pass.
@@ -60,20 +60,20 @@ struct Pass<'a> {
     options: &'a Options,
     chooser: Chooser<'a>,
     hosts: Vec<Host>,
-    /// For each kernel's trace: the sessions whose threads it may show, and the number of its recording
-    /// there.
+    /// Sessions whose threads each kernel's trace may show, with the number of the trace's recording in each
+    /// session.
     traced: Vec<Vec<(usize, usize)>>,
-    /// For each kernel's trace: the sessions with threads of its machine.
+    /// Machine of each kernel's trace, and the sessions with threads of that machine.
     owners: Vec<(Side, Vec<usize>)>,
-    /// For each kernel's trace: its CPUs, if it has the events of all threads, and whether these are in a buffer of their
-    /// own.
+    /// CPUs of each kernel's trace, if the trace has the events of all threads.
     cpus: Vec<Option<Cpus>>,
     causes: Causes,
-    /// Critical paths of regions whose path, or own time, is not known yet: by the regions' indices in the store.
+    /// Critical paths of regions whose path, or own time, is not known yet, by the regions' indices in the
+    /// store.
     paths: HashMap<u32, Path>,
     /// Number of switches and wake-ups on the paths of single regions.
     walked: u64,
-    /// The same of all paths.
+    /// Number of switches and wake-ups on all paths.
     #[cfg(test)]
     records: u64,
     roles: Roles,
@@ -82,7 +82,7 @@ struct Pass<'a> {
     store: Store,
     waited: waited::Spans,
     spans: Spans,
-    /// The span whose poll ends now, and whether the poll's time is the span's.
+    /// Span whose poll ends now, and whether the poll's time counts for the span.
     polling: Option<(Key, bool)>,
     /// Number of the polls of the span that ends now.
     parting: Option<u64>,
@@ -91,16 +91,16 @@ struct Pass<'a> {
     last_halt: LastHalt,
     /// Number of all threads' intervals that are kept.
     logged: usize,
-    /// Who takes them instead.
+    /// Sink that takes the intervals instead.
     sink: Option<Sink<'a>>,
-    /// Of each session.
+    /// Losses of each session.
     losses: Vec<Losses>,
     /// Whether a client, or a thread of the VMM, had events that begin and events that end regions.
     has_both: bool,
     is_cut: bool,
 }
 
-/// Reads everything. See [`Regions::of`].
+/// Reads the recording, and sums up its regions. See [`Regions::of`].
 pub(super) fn collect<'a>(
     recording: &Recording,
     options: &'a Options,
@@ -125,7 +125,7 @@ pub(super) fn collect<'a>(
     for (trace, shows) in traces.iter().zip(&pass.traced) {
         for (session, _) in shows {
             let host = &pass.hosts[*session];
-            // Where the host's kernel divides the guest's time, the time that the host took is a part.
+            // If the host's kernel divides the guest's time, a part shows the time that the host took.
             if let Some(ms) =
                 trace.steal_ms().filter(|_| trace.is_of_guest() && !host.divides(Side::of(trace)))
             {
@@ -152,7 +152,7 @@ pub(super) fn collect<'a>(
     Ok(regions)
 }
 
-/// Reads everything.
+/// Reads the recording up to its end.
 fn read<'a>(
     recording: &Recording,
     options: &'a Options,
@@ -184,7 +184,7 @@ fn read<'a>(
     {
         let of_guest = trace.is_of_guest();
         if of_guest && trace.session().is_none_or(|number| !hosts[number].is_program) {
-            // Its threads are the guest's.
+            // The trace's threads are a guest's, and no client of the session is one of them.
             continue;
         }
         let Some(shown) = shown_by(trace, &all, traces) else {
@@ -244,7 +244,7 @@ fn read<'a>(
     let needs = Needs::of_regions(pass.unneeded());
     let mut timeline = recording.timeline(&needs)?;
     loop {
-        // By reference: a copy of each event would cost as much as its account.
+        // The event is taken by reference, because a copy would cost as much as the account of the event.
         match timeline.read() {
             Some(Ok(EntryRef::Event(ref event))) if event.kind == EventKind::Kernel => {
                 pass.kernel(event);
@@ -295,12 +295,12 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns the classes of each session whose events say nothing if a guest made them on a clock of its own: no region
-    /// begins or ends with them, and the kernel's events say when the guest ran.
+    /// Returns the classes of each session whose events say nothing if a guest made them on a clock of its
+    /// own, because no region begins or ends with them and the kernel's events say when the guest ran.
     fn unneeded(&self) -> Vec<Box<[bool]>> {
         let of_session = |(session, host): (usize, &Host)| {
             let has_exits = |recording: &host::Recording| recording.kinds.exactness(false).exits;
-            // A log has the times of all events where nothing is known of a thread.
+            // A log needs the times of all events if nothing is known of a thread.
             match !host.is_program && !host.has_log && host.recordings.iter().all(has_exits) {
                 true => self.roles.no_borders(session),
                 false => Box::default(),
@@ -323,13 +323,13 @@ impl<'a> Pass<'a> {
             EventKind::TimeFault => {}
             _ => host.events += 1,
         }
-        // The thread of a VMM, with its own event or as it serves a point.
+        // The event is of a thread of the VMM: its own event, or a point that it serves.
         let of_vmm = event.thread.filter(|_| host.has_vmm);
         let served = of_vmm.and_then(|thread| host.known(Side::Host, thread.tid));
         // A server's thread runs none of the clients that it serves.
         let is_own = event.source.client.is_none() || !host.is_served && !host.is_program;
         let mut thread = served.filter(|_| is_own);
-        // A guest may have events of this name, too.
+        // A guest may have events of this name too.
         let is_run = role.is_run && event.source.client.is_none();
         let for_lanes = |host: &Host, thread: usize| host.threads[thread].for_lanes;
         let is_divided = served.is_some_and(|thread| !for_lanes(host, thread));
@@ -354,7 +354,8 @@ impl<'a> Pass<'a> {
             thread = host.client(client).and_then(|client| client.thread(time));
             if let Some(thread) = thread {
                 is_unknown = host.is_unknown(thread, time);
-                // A program's point has the time at which its host handled it: meanwhile the thread waits.
+                // A program's point has the time at which the host handled it, and the thread waits
+                // meanwhile.
                 let is_of_host = host.is_program && event.kind == EventKind::ReferencePoint;
                 if !is_unknown && !is_of_host {
                     let clock = event.reading.map(|reading| reading.clock);
@@ -367,7 +368,7 @@ impl<'a> Pass<'a> {
         for thread in [served, thread.filter(|_| thread != served)].into_iter().flatten() {
             self.release(session, thread);
         }
-        // Its end may be on another thread: none of its time is one thread's.
+        // A region of any clients may end on another thread, so none of its time is of one thread.
         let host = &self.hosts[session];
         let on = thread.map(|thread| (host.threads[thread].side, host.threads[thread].tid));
         let thread = thread.filter(|thread| !role.is_of_any && !for_lanes(host, *thread));
@@ -398,7 +399,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Takes the intervals of a thread that are proven now, and divides the regions that they have passed.
+    /// Takes the intervals of a thread that are proven now, and divides the regions that these intervals have
+    /// passed.
     fn release(&mut self, session: usize, at: usize) {
         let Host { vcpus, threads, modes, .. } = &mut self.hosts[session];
         let thread = &mut threads[at];
@@ -448,7 +450,7 @@ impl<'a> Pass<'a> {
                         vcpus.take_halt(halt, trace);
                     }
                 }
-                // Nobody has the CPU while a wake-up is on its way.
+                // No thread has the CPU while a wake-up is on its way, so nobody stole it.
                 Part::Runnable if !self.causes.is_idle(interval.cause) => {
                     interval.part = Part::Stolen;
                 }
@@ -513,7 +515,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Divides what is known of a region's path, and the region if that is all.
+    /// Divides what is known of a region's path, and divides the region if the whole path is known.
     fn place_path(&mut self, index: u32) {
         let Pass { paths, store, hosts, causes, placed, .. } = self;
         let Pass { traced, owners, cpus, last_halt: last, .. } = self;
@@ -526,7 +528,7 @@ impl<'a> Pass<'a> {
         self.divide_known(index);
     }
 
-    /// Divides what is known of a thread's path, and the regions of which that is all.
+    /// Divides what is known of a thread's path, and divides the regions whose whole path is known.
     pub fn place_walked(&mut self, session: usize, at: usize) {
         let Pass { hosts, causes, placed, .. } = self;
         let Pass { traced, owners, cpus, last_halt: last, .. } = self;
@@ -568,7 +570,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Divides the time of a region into its parts, and that of the span whose last poll it is.
+    /// Divides the time of a region into its parts. If the region is the last poll of a span, divides the
+    /// time of the span too.
     fn divide(&mut self, index: u32, divided: Divided) {
         let sample = self.store.get_mut(index);
         let divided = if sample.guest_at_most_ns().is_some() {
@@ -597,7 +600,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Counts the intervals that a thread's log has more than before, and hands over or forgets those that are too many.
+    /// Counts the intervals that were added to a thread's log, and hands over or forgets intervals if there
+    /// are too many.
     fn note_log(&mut self, session: usize, at: usize, logged: usize) {
         let thread = &self.hosts[session].threads[at];
         self.logged += thread.tally.log().len() - logged;
@@ -642,7 +646,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Ends the accounts: what is not known until now never will be.
+    /// Ends the accounts. What is not known by now stays unknown.
     fn end_accounts(&mut self) {
         for session in 0..self.hosts.len() {
             let threads = 0..self.hosts[session].threads.len();
@@ -662,11 +666,12 @@ impl<'a> Pass<'a> {
         left.into_iter().for_each(|index| self.place_path(index));
     }
 
-    /// Sets [`Sample::guest_at_most_ns`] of the regions of guests' threads of which the host's kernel alone says something.
+    /// Sets [`Sample::guest_at_most_ns`] of the regions of guests' threads of which only the host's kernel
+    /// says something.
     fn limit_guests(&mut self) {
         let Pass { hosts, store, .. } = self;
         let all_out = |(number, host): (usize, &Host)| {
-            // A thread that another session has runs none of this one's guest.
+            // A thread that divides regions of another session runs no vCPU of this session's guest.
             let is_its = |at: usize| {
                 let Thread { side, tid, for_lanes, .. } = host.threads[at];
                 let mut others = hosts.iter().enumerate().filter(|(other, _)| *other != number);
@@ -686,7 +691,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Ends all that is open, and sums up.
+    /// Ends all open regions, and sums up.
     fn finish(
         mut self,
         mut warnings: Vec<Warning>,
@@ -710,7 +715,7 @@ impl<'a> Pass<'a> {
         let reasons = Vec::from_iter(self.reasons.names().iter().map(|name| (&**name).into()));
         let causes = CauseEntry::number_all(self.causes.finish(|trace, tid| {
             let (name, session) = owner(&self.hosts, &self.owners, trace, tid);
-            // The kernel's name of a thread is the thread's own; that of a client tells its process, too.
+            // The kernel's name of a thread is the thread's own. The name of a client also tells its process.
             let own = traces.get(usize::from(trace)).and_then(|trace| trace.thread_name(tid));
             (own.map(str::to_owned).or(name), session)
         }));
@@ -741,7 +746,7 @@ impl<'a> Pass<'a> {
             );
         }
         let Pass { mut store, groups, spans, hosts, roles, has_both, is_cut, .. } = self;
-        // Their memory is for the groups' numbers.
+        // The hosts are taken apart here to free their memory for the groups' numbers.
         let logs = |host: Host| host.threads.into_iter().map(Logged::of).collect();
         let threads = hosts.into_iter().map(logs).collect();
         let is_cut = is_cut || groups.is_cut;
@@ -781,7 +786,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Returns the name of a trace's thread that is a session's, and the session.
+/// Returns the name of a trace's thread that belongs to a session, and the session.
 fn owner(
     hosts: &[Host],
     owners: &[(Side, Vec<usize>)],
@@ -803,7 +808,8 @@ mod tests {
     use crate::recording::Given;
     use hypertrace_test_support::cpus::{ASLEEP, Cpus, READY};
 
-    /// Returns the number of switches and wake-ups on the paths that are walked for so many regions, one in the other.
+    /// Returns the number of switches and wake-ups on the paths that are walked for so many regions, each
+    /// inside the one before.
     fn walked(regions: u32) -> u64 {
         let (own, other) = ((200, "own"), (201, "other"));
         let mut machine = Cpus::new(1, &[own, other]);

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The threads that a kernel's filter has: a switch or a wake-up of one of them is recorded also
-//! where it names another thread, of which nothing else is.
+//! The threads that a kernel's filter has. A switch or a wake-up of such a thread is recorded even if it also
+//! names another thread, of which nothing else is recorded.
 
 use super::marks::Kernel;
 use crate::format;
 
-/// Numbers of threads are smaller: Linux's `PID_MAX_LIMIT`.
+/// Limit of the numbers of threads: Linux's `PID_MAX_LIMIT`.
 pub(super) const TIDS: usize = 1 << 22;
 /// States of a thread that has ended: `EXIT_DEAD` and `EXIT_ZOMBIE`.
 pub(super) const ENDED: i64 = 0x30;
 
-/// A set of threads, by their numbers: a bit for each, from the first one on.
+/// A set of threads, with a bit for each number.
 #[derive(Debug, Default)]
 pub(super) struct Tids(Box<[u64]>);
 
 /// The threads that a recording's filter has.
 #[derive(Debug)]
 pub(super) struct Followed {
-    /// `None`: there is no filter.
+    /// Threads that the filter has; `None`: there is no filter.
     threads: Option<Tids>,
 }
 
 impl Tids {
-    /// Adds a thread; numbers that Linux does not have are left out.
+    /// Adds a thread. Leaves out numbers that Linux does not have.
     pub fn insert(&mut self, tid: u32) {
         if self.0.is_empty() {
             self.0 = vec![0; TIDS / 64].into();
@@ -47,7 +47,7 @@ impl Tids {
 }
 
 impl Followed {
-    /// Makes the set of the recording's beginning.
+    /// Makes the set that the filter has at the recording's beginning.
     pub fn new(first: Option<&[u32]>) -> Followed {
         let set = |threads: &[u32]| {
             let mut tids = Tids::default();
@@ -72,19 +72,19 @@ impl Followed {
                 (Some(0), Some(other)) | (Some(other), Some(0)) => threads.insert(other),
                 _ => {}
             },
-            // The filter takes the threads that its own ones start.
+            // The filter adds the threads that its own threads start.
             Kernel::Start { tid: field } => {
                 if let Some(child) = tid(field).filter(|_| threads.contains(running)) {
                     threads.insert(child);
                 }
             }
             Kernel::Wakeup { .. } | Kernel::SwitchIn { .. } | Kernel::SwitchOut { .. } => {}
-            // An event that names no other thread.
+            // The event names no other thread, so its own thread is in the filter.
             _ => threads.insert(running),
         }
     }
 
-    /// Removes the thread that ended with an event: another one may get its number.
+    /// Removes the thread that ended with an event, because another thread may get its number.
     pub fn remove(&mut self, kernel: Kernel, fields: format::Fields<'_>) {
         let Some(threads) = &mut self.threads else { return };
         if let Kernel::Switch { prev, state, .. } = kernel

@@ -10,21 +10,22 @@ use super::summary::{ByValue, Group};
 use super::{MAX_GROUPS, children};
 use std::collections::{BTreeSet, HashMap};
 
-/// Name of the regions whose duration is the cost of a region.
+/// Name of the regions whose duration is the cost of an empty region.
 pub const EMPTY: &str = "empty";
-/// Most bytes of a value. Longer ones are cut: those with the same beginning are one group.
+/// Maximum size of a value in bytes. Longer values are cut, and values with the same beginning become one
+/// group.
 const MAX_VALUE: usize = 100;
-/// Value of the regions whose own value has no group, as there are too many.
+/// Value of the regions whose own value has no group, because there are too many.
 const OTHERS: &str = "other values";
-/// Name of the regions whose own name has no group, as there are too many. No event has a space in its
+/// Name of the regions whose own name has no group, because there are too many. No event has a space in its
 /// name.
 const OTHER_NAMES: &str = "other names";
 
-/// Number of the target of the polls of spans, which have none.
+/// Number that stands for the target of the polls of spans, which have none.
 pub(super) const POLLS: u32 = u32::MAX;
 
-/// Session, numbers of the name and of a span's target, and value; `None` without values, and for other names and other
-/// values.
+/// Session, numbers of the name and of a span's target, and value. The value is `None` without values, the
+/// last two are `None` for other names, and the last is `None` for other values.
 type Key = (usize, Option<(u32, u32)>, Option<String>);
 /// Numbers of a name and of a span's target, 0 without one, and the name.
 type Name<'a> = (u32, u32, &'a str);
@@ -33,14 +34,14 @@ type Name<'a> = (u32, u32, &'a str);
 #[derive(Debug)]
 pub(super) struct Groups {
     pub all: Vec<Group>,
-    /// What values are of.
+    /// Key of the values.
     by: String,
     by_value: HashMap<Key, u32>,
     /// Numbers of spans' targets, from 1 on, by target.
     targets: HashMap<String, u32>,
-    /// Most groups of names: there is space for the other names of each session.
+    /// Maximum number of groups of names, which leaves space for the other names of each session.
     most_names: usize,
-    /// Most groups of values: there is space for the other values of each name.
+    /// Maximum number of groups of values, which leaves space for the other values of each name.
     most_values: usize,
     /// Whether values had no group of their own.
     pub has_others: bool,
@@ -51,7 +52,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Makes none, for so many names in so many sessions, with values of this.
+    /// Makes an empty list of groups, for so many names in so many sessions, with values of the key `by`.
     pub fn new(names: usize, sessions: usize, by: &str) -> Groups {
         let most_names = MAX_GROUPS - sessions.min(MAX_GROUPS / 4);
         let others = names.saturating_mul(sessions).min(MAX_GROUPS / 2);
@@ -68,7 +69,7 @@ impl Groups {
         }
     }
 
-    /// Returns the number of a span's target; 0, as without one, if there are too many.
+    /// Returns the number of a span's target, or 0, as for a span without one, if there are too many targets.
     pub fn target(&mut self, target: &[u8]) -> u32 {
         let target = match String::from_utf8_lossy(target) {
             long if long.len() > MAX_VALUE => cut(long.into_owned()).into(),
@@ -99,7 +100,8 @@ impl Groups {
         self.add(key, name.2, Some(value))
     }
 
-    /// Returns the group of a session's regions with this name that have no value, or whose values have no group.
+    /// Returns the group of a session's regions with this name that have no value, or whose values have no
+    /// group of their own.
     pub fn without_value(
         &mut self,
         session: usize,
@@ -144,7 +146,7 @@ impl Groups {
         Some(number)
     }
 
-    /// Notes a region as the slowest of its group, if it is.
+    /// Notes a region as the slowest of its group, if no region was slower.
     pub fn offer(&mut self, store: &Store, detail: &Detail) {
         let longest = &mut self.all[usize::from(store.get(detail.index).group)].longest;
         let key = |index: u32| (store.get(index).duration_ns(), index);
@@ -153,7 +155,7 @@ impl Groups {
         }
     }
 
-    /// Sums up, and sorts by name and value.
+    /// Sums up, and sorts the groups by name and value.
     pub fn finish(
         mut self,
         store: &mut Store,
@@ -181,11 +183,11 @@ impl Groups {
         self.set_empty(store);
         children::find(&mut self.all, store, spans);
         self.all.iter_mut().for_each(|group| group.show(subtracts_empty));
-        // All regions of such a group were put into others at their ends.
+        // A group without regions is left out: its regions were put into other groups at their ends.
         let has_any = |group: &Group| group.count > 0 || group.not_counted.iter().any(|n| *n > 0);
         let numbers = self.all.len();
         self.all.retain(has_any);
-        // The samples have the groups' numbers.
+        // The samples refer to groups by number, so the numbers change with the order.
         self.all.sort_by(|a, b| key(a).cmp(&key(b)));
         let mut places = vec![0; numbers];
         for (place, group) in self.all.iter().enumerate() {
@@ -198,7 +200,8 @@ impl Groups {
         self.all
     }
 
-    /// Tells the spans of one name and of several targets apart: their names have the target in front.
+    /// Tells the spans of one name and of several targets apart, by writing the target in front of their
+    /// names.
     fn name_targets(&mut self) {
         if self.targets.is_empty() {
             return;
@@ -220,10 +223,11 @@ impl Groups {
         }
     }
 
-    /// Sets the cost of an empty region: the least median of its holders' own ones, if each of them has
-    /// some. An earlier holder of a client may be another program, which measured something else.
+    /// Sets the cost of an empty region: the least median of the empty regions of the group's holders, if
+    /// each holder has some. An earlier holder of a client may be another program, which measured something
+    /// else.
     fn set_empty(&mut self, store: &Store) {
-        // By session, holder, and whether they begin with a reference point.
+        // Medians by session, holder, and whether the regions begin with a reference point.
         let mut medians: HashMap<(u16, Holder, bool), u64> = HashMap::new();
         for group in self.all.iter().filter(|group| group.name == EMPTY) {
             let of = |index: &u32| {
@@ -235,7 +239,7 @@ impl Groups {
             for index in group.order.iter().filter(of_one) {
                 counts.entry(of(index)).or_default().0 += 1;
             }
-            // They are in order of their durations.
+            // The regions are in order of their durations.
             for index in &group.order {
                 let Some((count, before)) = counts.get_mut(&of(index)) else { continue };
                 if *before == rank(*count, 0.5) {
@@ -248,7 +252,7 @@ impl Groups {
         if medians.is_empty() {
             return;
         }
-        // Regions of other names can be of both kinds.
+        // Regions of other names can be of both kinds, so that group has no such cost.
         for group in self.all.iter_mut().filter(|group| group.name_number.is_some()) {
             let own = |index: &u32| {
                 let sample = store.get(*index);
@@ -276,13 +280,13 @@ pub(super) fn cut(mut value: String) -> String {
 
 fn key(group: &Group) -> (bool, &str, usize, bool, Option<u64>, Option<&str>) {
     let is_other_names = group.name_number.is_none();
-    // Numbers by their size.
+    // Values that are numbers are ordered by their size.
     let value = group.value();
     let number = value.and_then(|value| value.parse().ok());
     (is_other_names, &group.name, group.session, group.is_others, number, value)
 }
 
-/// Returns the times of a region of which nothing is known.
+/// Returns the times of a region that is unknown as a whole.
 pub(super) fn unknown(time: u64) -> Times {
     let mut times = Times::default();
     times.0[super::Part::Unknown as usize] = time;

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-/// A histogram of durations in nanoseconds: their numbers between 1, 2, 5, 10, 20, 50 and so on.
+/// A histogram of durations in nanoseconds: the numbers of durations between 1, 2, 5, 10, 20, 50 and so on.
 ///
 /// ```
 /// use hypertrace_timeline::regions::{Histogram, Step};
@@ -24,10 +24,10 @@ pub struct Histogram {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Step {
-    /// Least duration.
+    /// Least duration of the step in nanoseconds.
     #[serde(rename = "from_ns")]
     pub from: u64,
-    /// Least duration of the next step; of the last one there can be, the largest duration.
+    /// Least duration of the next step in nanoseconds; for the last possible step, the largest duration.
     #[serde(rename = "to_ns")]
     pub to: u64,
     /// Number of durations.
@@ -54,8 +54,8 @@ impl Histogram {
         Histogram { steps }
     }
 
-    /// Returns the steps from that of the shortest duration to that of the longest, each beginning where the one before
-    /// it ends.
+    /// Returns the steps from the step of the shortest duration to the step of the longest. Each step begins
+    /// where the one before ends.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }

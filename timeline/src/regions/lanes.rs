@@ -8,21 +8,21 @@ use super::parts::{Interval, Part};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most lanes of a window.
+/// Maximum number of lanes of a window.
 const MAX_LANES: usize = 32;
-/// Most intervals of a lane.
+/// Maximum number of intervals of a lane.
 const MAX_INTERVALS: usize = 1000;
-/// Most intervals before a window in which an event of the kernel is looked for.
+/// Maximum number of intervals before a window in which an event of the kernel is searched for.
 const MAX_BEFORE: usize = 1000;
 
 /// A region, and a time around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Beginning of the region, Unix time in nanoseconds.
+    /// Unix time of the region's beginning in nanoseconds.
     pub begin: i64,
-    /// End of the region.
+    /// Unix time of the region's end in nanoseconds.
     pub end: i64,
-    /// Time before and after it, nanoseconds.
+    /// Time that is shown before and after the region, in nanoseconds.
     pub around: u64,
 }
 
@@ -42,11 +42,11 @@ impl Window {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Lanes {
-    /// That of the client's thread is the first one.
+    /// Lanes of threads. If there is a lane of the client's thread, it comes first.
     pub lanes: Vec<Lane>,
-    /// Whether the first lane is that of the client's thread.
+    /// Whether the first lane is the lane of the client's thread.
     pub has_own: bool,
-    /// Number of threads without a lane, as there are too many.
+    /// Number of threads without a lane, because there are too many.
     pub left_out: usize,
 }
 
@@ -54,16 +54,18 @@ pub struct Lanes {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Lane {
-    /// Name of the thread. Chosen by the program: escape it.
+    /// Name of the thread. The program chooses the name: escape it.
     pub name: String,
     /// Number of the thread.
     pub tid: u32,
-    /// In order. Times are Unix times in nanoseconds.
+    /// Intervals in order. Times are Unix times in nanoseconds.
     pub intervals: Vec<Interval>,
-    /// Who had the CPU that the thread was on, or that it waited for while it could run. In order; at other times it needed
-    /// no CPU, or what it did is not known. `None` if only the session's own threads were recorded.
+    /// Turns of the CPU that the thread was on, or that it waited for while it could run, in order. At other
+    /// times the thread needed no CPU, or it is not known what the thread did. `None` if only the session's
+    /// own threads were recorded.
     pub turns: Option<Vec<Turn>>,
-    /// Whether intervals and turns are all of the time: of too many, those within the region and the longest are kept.
+    /// Whether intervals and turns cover all of the time. If there are too many, those within the region and
+    /// the longest are kept.
     pub is_whole: bool,
 }
 
@@ -71,14 +73,14 @@ pub struct Lane {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Turn {
-    /// Beginning, Unix time in nanoseconds.
+    /// Unix time of the beginning in nanoseconds.
     pub from: i64,
-    /// End.
+    /// Unix time of the end in nanoseconds.
     pub to: i64,
     /// Number of the CPU, if it is known.
     pub cpu: Option<u16>,
-    /// Who had it while the lane's thread waited: an index of [`Regions::causes`](super::Regions::causes). `None` if the lane's
-    /// thread had it.
+    /// Who had the CPU while the lane's thread waited: an index of
+    /// [`Regions::causes`](super::Regions::causes). `None` if the lane's thread had the CPU.
     pub other: Option<CauseNumber>,
 }
 
@@ -94,7 +96,7 @@ impl Lane {
     }
 }
 
-/// Removes times until so many are left. Returns whether they were not more.
+/// Removes times until so many are left. Returns whether there were not more.
 fn shorten<T>(
     all: &mut Vec<T>,
     times: impl Fn(&T) -> (i64, i64),
@@ -118,7 +120,8 @@ fn shorten<T>(
     false
 }
 
-/// Returns who had the CPU that a thread was on, or waited for. An event that ends such a time is one of that CPU.
+/// Returns who had the CPU that a thread was on, or waited for. An event of the kernel that ends such a time
+/// is on that CPU.
 fn turns(intervals: &[Interval]) -> Vec<Turn> {
     let mut turns: Vec<Turn> = Vec::new();
     for interval in intervals {
@@ -129,7 +132,7 @@ fn turns(intervals: &[Interval]) -> Vec<Turn> {
             _ => continue,
         };
         let last = turns.last_mut().filter(|last| last.to == from);
-        // After an event of the program, or of the VMM, a thread goes on.
+        // After an event of the program, or of the VMM, a thread stays on its CPU.
         let cpu = interval.cpu().or(last.as_ref().and_then(|last| last.cpu));
         match last {
             Some(last) if (last.cpu, last.other) == (cpu, other) => last.to = to,
@@ -139,7 +142,7 @@ fn turns(intervals: &[Interval]) -> Vec<Turn> {
     turns
 }
 
-/// A thread of a session's host, and what it did.
+/// A thread of a session's host, and its intervals.
 #[derive(Debug)]
 pub(super) struct Logged {
     name: Option<Arc<str>>,
@@ -159,7 +162,7 @@ impl Logged {
         (self.tid, self.name.as_deref())
     }
 
-    /// Returns the intervals within a time, and whether they are all of it.
+    /// Returns the intervals within a time, and whether they cover all of it.
     pub fn within(&self, from: i64, to: i64) -> (Vec<Interval>, bool) {
         let within = &self.intervals[self.range(from, to)];
         let is_whole = self.intervals.first().is_some_and(|first| first.from <= from)
@@ -167,10 +170,10 @@ impl Logged {
         (within.iter().map(|interval| interval.within(from, to)).collect(), is_whole)
     }
 
-    /// Returns who had its CPU within a time.
+    /// Returns who had the thread's CPU within a time.
     fn turns(&self, from: i64, to: i64) -> Vec<Turn> {
         let Range { start, end } = self.range(from, to);
-        // The last event of the kernel before tells the first CPU.
+        // The last event of the kernel before the time tells the first CPU.
         let before = self.intervals[..start].iter().rev().take(MAX_BEFORE);
         let before = before.take_while(|interval| interval.cpu().is_none()).count();
         let mut turns = turns(&self.intervals[start.saturating_sub(before + 1)..end]);
@@ -190,8 +193,8 @@ impl Logged {
 }
 
 impl Lanes {
-    /// Returns the lanes of threads in a window, that of the region's own thread first; with turns if all threads were
-    /// recorded.
+    /// Returns the lanes of threads in a window, the lane of the region's own thread first; with turns if all
+    /// threads were recorded.
     pub(super) fn of(threads: &[Logged], own: usize, window: &Window, has_turns: bool) -> Lanes {
         let mut lanes = Lanes::default();
         let others = (0..threads.len()).filter(|at| *at != own);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What outputs show beside groups: of all regions together, and of an interval of a thread.
+//! What outputs show beside groups: a summary of all regions together, and a line for an interval of a
+//! thread.
 
 use super::causes::Cause;
 use super::choice::LeftOut;
@@ -26,7 +27,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Returns that of regions, with these warnings.
+    /// Returns the summary of regions, with these warnings.
     pub fn of(regions: &Regions, warnings: &[Warning]) -> Summary {
         let left_out =
             |(why, name): (LeftOut, &str)| (name.to_owned(), regions.left_out[why as usize]);
@@ -46,29 +47,29 @@ impl Summary {
 pub struct IntervalLine {
     /// Index of the session.
     pub session: usize,
-    /// Whether it is a thread of the guest, whose own kernel was recorded, and not of the host.
+    /// Whether the thread is one of a guest whose own kernel was recorded, and not of the host.
     pub of_guest: bool,
     /// Number of the thread.
     pub tid: u32,
-    /// Name of the thread, if it is known. Chosen by the program: escape it.
+    /// Name of the thread, if it is known. The program chooses the name: escape it.
     pub thread: Option<String>,
-    /// Time of its beginning since the start, nanoseconds.
+    /// Beginning of the interval since the recording's start, in nanoseconds.
     pub t_ns: i64,
-    /// Unix time of its beginning, nanoseconds.
+    /// Unix time of the interval's beginning in nanoseconds.
     pub begin_ns: i64,
-    /// Its length, nanoseconds.
+    /// Length of the interval in nanoseconds.
     pub duration_ns: u64,
-    /// What the thread did.
+    /// Part that says what the thread did.
     pub part: Part,
     /// Reason of the exit, as [`ThreadInterval::reason`].
     pub reason: Option<String>,
-    /// What a wait was for, as [`ThreadInterval::cause`].
+    /// What the thread waited for, as [`ThreadInterval::cause`].
     pub wait: Option<Cause>,
 }
 
 impl IntervalLine {
-    /// Returns that of an interval. `start_unix_ns` is the Unix time from which times count, nanoseconds: see
-    /// [`Recording::start_unix_ns`](crate::Recording::start_unix_ns).
+    /// Returns the line of an interval. `start_unix_ns` is the Unix time in nanoseconds from which `t_ns`
+    /// counts: see [`Recording::start_unix_ns`](crate::Recording::start_unix_ns).
     pub fn of(of: &ThreadInterval<'_>, start_unix_ns: i64) -> IntervalLine {
         IntervalLine {
             session: of.session,

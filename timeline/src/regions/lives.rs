@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which of the threads that have one number after another is meant.
+//! Lives of numbers of threads: which of the threads that had a number one after another is meant.
 
 use super::followed::{TIDS, Tids};
 
-/// Number of a thread among those that had its number, from 0.
+/// Number of a thread among the threads that had its number, from 0.
 pub(super) type Life = u16;
-/// Which of them it is, is not known.
+/// Life of a thread of which it is not known which one is meant.
 pub(super) const UNKNOWN: Life = Life::MAX;
 
-/// The threads of a machine that have a number now. A thread that was not seen before the recording's first event of it is the
-/// first with its number.
+/// The threads of a machine that have a number now. If a thread was not seen before, its first event in the
+/// recording makes it the first thread with its number.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// By thread's number. Its memory is used where a thread has ended.
+    /// Life by the thread's number. Memory is allocated once a thread has ended.
     all: Box<[Life]>,
     /// Numbers of threads that had a CPU since the thread before ended.
     seen: Tids,
 }
 
 impl Lives {
-    /// Returns which thread has a number.
+    /// Returns the life of the thread that has a number.
     pub fn of(&self, tid: u32) -> Life {
         self.all.get(tid as usize).copied().unwrap_or(0)
     }
@@ -30,7 +30,7 @@ impl Lives {
         self.seen.insert(tid);
     }
 
-    /// Notes that a thread ended: another one may get its number.
+    /// Notes that a thread ended, so that another thread may get its number.
     pub fn end(&mut self, tid: u32) {
         self.seen.remove(tid);
         if self.all.is_empty() {
@@ -41,7 +41,8 @@ impl Lives {
         }
     }
 
-    /// Notes that a thread begins. If another one had its number, that one's end is missing.
+    /// Notes that a thread begins. If another thread had its number, the event of that thread's end is
+    /// missing.
     pub fn begin(&mut self, tid: u32) {
         if self.seen.contains(tid) {
             self.end(tid);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which events are marks of which threads: by their names, each looked up once.
+//! The marks of threads that events are. Each event's name is looked up once.
 
 use super::account::{Exactness, Mark, Why};
 use super::parts::{REASONS, Reason};
@@ -16,38 +16,38 @@ const MMIO_READ: Reason = 2;
 const PIO_WRITE: Reason = 3;
 const PIO_READ: Reason = 4;
 const HALT: Reason = 5;
-/// Names that kernels have for the exit of a CPU that halts: on x86, and on AArch64.
+/// Names that kernels use for the exit of a CPU that halts, on x86 and on AArch64.
 const HALTS: [&str; 2] = ["hlt", "wfx"];
-/// Most bytes of the VMM's name of a reason. The kernel's are shorter.
+/// Maximum size of the VMM's name of a reason in bytes. The kernel's names are shorter.
 const MAX_NAME: usize = 32;
 
 /// Names of the VMM's events right before it enters the guest and right after.
 const RUN: &str = "vcpu_run";
 const EXIT: &str = "vcpu_exit";
-/// States of a thread that was switched out although it could run: `TASK_RUNNING`, and the
-/// bit above all that the kernel reports, which it sets for a preempted thread.
+/// State of a thread that was switched out although it could run: the bit above all states that the kernel
+/// reports, which the kernel sets for a preempted thread. `TASK_RUNNING`, which is 0, also means this.
 const PREEMPTED: i64 = 1 << 8;
 /// The states that the kernel reports: `TASK_REPORT`, and the idle state above.
 const REPORTED: i64 = PREEMPTED - 1;
 
-/// `kvm_exit`'s `ret` of a trap, of AArch64's asm/kvm_asm.h.
+/// `ret` of a trap in `kvm_exit`, from AArch64's asm/kvm_asm.h.
 const ARM_EXCEPTION_TRAP: i64 = 2;
 
-/// Reasons of `kvm_userspace_exit`, of linux/kvm.h.
+/// Reasons of `kvm_userspace_exit`, from linux/kvm.h.
 const KVM_EXIT_IO: i64 = 2;
 const KVM_EXIT_MMIO: i64 = 6;
 
 /// Kind of a kernel's event, with the indices of the fields that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kernel {
-    /// None that is a mark.
+    /// An event that is no mark.
     Other,
-    /// An event that is not KVM's, and says of its thread only that this had the CPU.
+    /// An event that is not KVM's, and says of its thread only that the thread had the CPU.
     Elsewhere,
     Exit {
         reason: usize,
     },
-    /// Of AArch64: `ret` says whether it is a trap, whose class is then the reason.
+    /// An exit on AArch64: `ret` says whether it is a trap, whose class is then the reason.
     ArmExit {
         ret: usize,
         class: usize,
@@ -88,7 +88,7 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
-    /// Returns whether it is an event of a thread that runs a vCPU.
+    /// Returns whether the event is of a thread that runs a vCPU.
     pub fn is_of_kvm(self) -> bool {
         use Kernel::*;
         matches!(
@@ -112,7 +112,7 @@ impl Kernel {
         Kernel::named(event.name, |name| fields.format.field(name)).unwrap_or(Kernel::Other)
     }
 
-    /// Returns `None` if it lacks a field.
+    /// Returns the kind of an event by its name, or `None` if the event lacks a field.
     fn named(name: &str, field: impl Fn(&str) -> Option<usize>) -> Option<Kernel> {
         Some(match name {
             "kvm:kvm_exit" => match field("exit_reason") {
@@ -142,7 +142,7 @@ impl Kernel {
     }
 }
 
-/// Kinds of events that a trace of a kernel has, of those whose absence matters.
+/// Kinds of events whose absence matters that a trace of a kernel has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kinds {
     exits: bool,
@@ -178,7 +178,7 @@ impl Kinds {
         !std::mem::replace(kind, true)
     }
 
-    /// Returns what they say about a thread's account. `runs`: see [`Exactness`].
+    /// Returns what these kinds say about a thread's account. `runs`: see [`Exactness`].
     pub fn exactness(self, runs: bool) -> Exactness {
         Exactness {
             exits: self.exits || self.emulations,
@@ -197,7 +197,7 @@ impl Kinds {
     pub fn why(self, state: i64) -> Why {
         match state {
             _ if is_ready(state) => Why::Preempted,
-            // Nothing would say when it was woken.
+            // Without wake-ups, nothing would say when the thread was woken.
             _ if !self.wakeups => Why::Unknown,
             _ => Why::Blocked,
         }
@@ -214,7 +214,7 @@ pub(super) fn is_ready(state: i64) -> bool {
     state & REPORTED == 0 || state & PREEMPTED != 0
 }
 
-/// Returns whether an event of the VMM is the one before it enters the guest.
+/// Returns whether an event of the VMM is the one before the VMM enters the guest.
 pub(super) fn is_run(name: &str) -> bool {
     name == RUN
 }
@@ -224,8 +224,8 @@ pub(super) fn is_exit(name: &str) -> bool {
     name == EXIT
 }
 
-/// Returns the mark of an event in the thread that recorded it, if it is one of KVM's, with the reason of the exit if
-/// it tells one. `last` is the reason that is known.
+/// Returns the mark of an event in the thread that recorded it, if it is an event of KVM, with the reason of
+/// the exit if the event tells one. `last` is the reason that is known so far.
 pub(super) fn of_kvm(
     kernel: Kernel,
     kinds: Kinds,
@@ -256,7 +256,7 @@ pub(super) fn of_kvm(
                 _ => false,
             };
             let mark = if is_of_access { Mark::AccessExit } else { Mark::UserspaceExit };
-            // The access says more if it is the reason, and so does the exit's own reason.
+            // If the access is the reason, it says more, and so does the exit's own reason.
             let is_known = last > PIO_READ || last != 0 && is_of_access;
             (mark, (!is_known).then(|| reasons.shown(fields, reason)))
         }
@@ -298,7 +298,8 @@ impl Reasons {
     /// Returns the number of a name; 0 if there are too many.
     fn named(&mut self, name: &str) -> Reason {
         if HALTS.contains(&name) {
-            // Its number does not wait for the names of exits during the boot.
+            // A halt has a fixed number, so that names of exits during the boot cannot take all numbers
+            // first.
             self.names[usize::from(HALT)] = name.into();
             return HALT;
         }
@@ -319,7 +320,7 @@ impl Reasons {
             return *reason;
         }
         let reason = self.shown(fields, field);
-        // More numbers than there are reasons are of a damaged file, and looked up again.
+        // Further numbers must be of a damaged file, and are looked up again each time.
         if self.known.len() < 256 {
             self.known.push((of, reason));
         }

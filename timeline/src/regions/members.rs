@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Members in JSON of what causes name: those of a cause stand beside the others.
+//! Members in JSON of what causes name. The members of a cause stand beside the others.
 
 use super::breakdown;
 use super::causes;

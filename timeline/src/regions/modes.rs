@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The most that a guest's thread can have run, where the host's kernel alone was recorded: the time in which any vCPU may have
-//! been in guest mode.
+//! The maximum time that a guest's thread can have run, if only the host's kernel was recorded: the time in
+//! which any vCPU may have been in guest mode.
 //!
-//! The guest's kernel may move its thread to another vCPU at any time, and the host does not see that. So the thread may have run
-//! while any vCPU was in guest mode, and did not while all were proven to be out of it.
+//! The guest's kernel may move its thread to another vCPU at any time, and the host does not see that. So the
+//! thread may have run while any vCPU was in guest mode, and did not run while all vCPUs were proven to be
+//! out of guest mode.
 
 use super::parts::{Interval, Part};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of times in which vCPUs were out of guest mode that are kept, of 16 bytes each. After as many, each vCPU may
-/// have been in it.
+/// Maximum number of times in which vCPUs were out of guest mode that are kept, of 16 bytes each. After as
+/// many, each vCPU may have been in guest mode.
 const MAX_TIMES: usize = 1 << 22;
 
-/// When the threads of a session's host were out of guest mode.
+/// The times in which the threads of a session's host were out of guest mode.
 #[derive(Debug, Default)]
 pub(super) struct GuestModes {
-    /// By index of the thread, in order of time.
+    /// Times out of guest mode by index of the thread, in order.
     out: BTreeMap<usize, Vec<(i64, i64)>>,
-    /// Those that were in guest mode at all: vCPUs.
+    /// Threads that were in guest mode at all: vCPUs.
     vcpus: BTreeSet<usize>,
     times: usize,
 }
 
 impl GuestModes {
-    /// Takes the next proven interval of a thread; `is_merged`: it is the sum of several.
+    /// Takes the next proven interval of a thread. `is_merged`: whether the interval is the sum of several.
     pub fn take(&mut self, thread: usize, interval: &Interval, is_merged: bool) {
         match interval.part {
             Part::Guest => {
@@ -46,8 +47,8 @@ impl GuestModes {
         }
     }
 
-    /// Returns the times in which all vCPUs were out of guest mode; `None` if there is no vCPU, or nothing shows when one of those
-    /// that are known was in it. `is_its`: whether a thread may run this guest.
+    /// Returns the times in which all vCPUs were out of guest mode; `None` if there is no vCPU, or nothing
+    /// shows when a vCPU in `known` was in guest mode. `is_its`: whether a thread may run this guest.
     pub fn all_out(
         &self,
         mut known: impl Iterator<Item = usize>,
@@ -77,12 +78,13 @@ impl GuestModes {
     }
 }
 
-/// The times in which no vCPU was in guest mode, in order, each with the sum of those before it.
+/// The times in which no vCPU was in guest mode, in order, each with the sum of the times before it.
 #[derive(Debug)]
 pub(super) struct AllOut(Vec<(i64, i64, u64)>);
 
 impl AllOut {
-    /// Returns the most that a thread of the guest can have run from a time to another, nanoseconds.
+    /// Returns the maximum time that a thread of the guest can have run from a time to another, in
+    /// nanoseconds.
     pub fn at_most(&self, from: i64, to: i64) -> u64 {
         let until = |time: i64| {
             let after = self.0.partition_point(|(from, ..)| *from < time);
@@ -99,7 +101,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Makes a thread that changes between guest mode and the kernel, and once is unknown, at these times.
+    /// Makes a thread that changes between guest mode and the kernel at these times, and once is unknown.
     fn take(modes: &mut GuestModes, thread: usize, times: &BTreeSet<i64>) -> Vec<(i64, i64)> {
         let mut out = Vec::new();
         let ends = Vec::from_iter(times.iter().copied());

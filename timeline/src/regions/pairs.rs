@@ -7,10 +7,10 @@ use crate::clock::GuestTime;
 use crate::filter::Answers;
 use std::collections::VecDeque;
 
-/// Most open regions of a session's clients together. Each has some 450 bytes, with the sums of its
-/// thread.
+/// Maximum number of open regions of a session's clients together. Each has some 450 bytes, with the sums of
+/// its thread.
 const MAX_OPEN: usize = 1 << 14;
-/// Most open regions of a client, and of a client of a session with many.
+/// Maximum number of open regions of a client, and of a client of a session with many clients.
 const MAX_OF_CLIENT: (usize, usize) = (1024, 8);
 
 /// A region that is open.
@@ -18,50 +18,51 @@ const MAX_OF_CLIENT: (usize, usize) = (1024, 8);
 pub(super) struct Open {
     pub name: u32,
     pub id: u64,
-    /// Client of its beginning.
+    /// Client on which the region began.
     pub client: u32,
     /// Number of the target of a span.
     pub target: u32,
-    /// Value of its beginning by which it is grouped.
+    /// Value at the region's beginning by which the region is grouped.
     pub value: Option<String>,
     /// What the filter found in the event that began it.
     pub answers: Option<Answers>,
     pub begin: i64,
     pub bound: Option<u64>,
     pub is_point: bool,
-    /// Reading of the guest's clock where it begins, of an event of the ring.
+    /// Reading of the guest's clock at the region's beginning, for an event of the ring.
     pub guest_time: Option<GuestTime>,
     /// Thread of the host, and the number of the cut in its account.
     pub thread: Option<(usize, u32)>,
-    /// Whether nothing was known of the thread when it began.
+    /// Whether nothing was known of the thread when the region began.
     pub is_unknown: bool,
-    /// Why it will not be counted.
+    /// Why the region will not be counted.
     pub wrong: Option<NotCounted>,
-    /// Whether its end may be lost: then it is no longer taken as open, but waits for its end.
+    /// Whether the region's end may be lost. If so, the region no longer counts as open, but still waits for
+    /// its end.
     pub may_have_ended: bool,
 }
 
-/// Effect of a new region on one of its name and id that is open.
+/// Effect of a new region on an open region of the same name and id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameId {
-    /// It is closed by the same end: neither can be measured.
+    /// The same end closes both regions, so neither can be measured.
     Joins,
-    /// It is open instead.
+    /// The new region is open instead.
     Replaces,
 }
 
 /// Result of the beginning of a region.
 #[derive(Debug)]
 pub(super) enum Begun {
-    /// It is open.
+    /// The new region is open.
     Open,
-    /// It is open, and this one is no longer waited for.
+    /// The new region is open, and the reader no longer waits for the end of this one.
     Instead(Open),
-    /// Its id is open already; whether that is so for the first time.
+    /// The id of the new region is open already. `is_first`: whether this happens for the first time.
     Again { new: Open, is_first: bool },
 }
 
-/// The open regions of a client, or those of all clients together.
+/// The open regions of a client, or of all clients together.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     open: VecDeque<Open>,
@@ -69,7 +70,8 @@ pub(super) struct Pairs {
     has_ended: bool,
 }
 
-/// Returns the most open regions of each of so many clients. The oldest ones are taken as never ended.
+/// Returns the maximum number of open regions of each of so many clients. If there are more, the oldest
+/// counts as never ended.
 pub(super) fn most_open(clients: usize) -> usize {
     (MAX_OPEN / clients.max(1)).clamp(MAX_OF_CLIENT.1, MAX_OF_CLIENT.0)
 }
@@ -82,7 +84,7 @@ impl Open {
 }
 
 impl Pairs {
-    /// Opens a region. If `most` are open already, it does so in place of the oldest.
+    /// Opens a region. If `most` regions are open already, the new one takes the place of the oldest.
     pub fn begin(&mut self, new: Open, most: usize, same_id: SameId) -> Begun {
         self.has_begun = true;
         let same = self.open.iter().position(|open| (open.name, open.id) == (new.name, new.id));
@@ -102,7 +104,7 @@ impl Pairs {
         old.map_or(Begun::Open, Begun::Instead)
     }
 
-    /// Closes a region. Returns it, and the number of those that began before it and are open.
+    /// Closes a region. Returns the region, and the number of open regions that began before it.
     pub fn end(&mut self, name: u32, id: u64) -> Option<(Open, usize)> {
         self.has_ended = true;
         let at = self.open.iter().rposition(|open| (open.name, open.id) == (name, id))?;
@@ -114,35 +116,35 @@ impl Pairs {
         self.open.len()
     }
 
-    /// Returns the number of those that began before a time.
+    /// Returns the number of open regions that began before a time.
     pub fn begun_before(&self, time: i64) -> usize {
         self.open.iter().filter(|open| open.begin < time).count()
     }
 
-    /// Returns whether there were an event that begins and one that ends a region.
+    /// Returns whether there were an event that begins and an event that ends a region.
     pub fn has_both(&self) -> bool {
         self.has_begun && self.has_ended
     }
 
-    /// Marks all that are open as wrong. Their ends may be lost.
+    /// Marks all open regions as wrong. Their ends may be lost.
     pub fn spoil(&mut self, why: NotCounted) {
         self.open.iter_mut().for_each(|open| open.spoil(why));
     }
 
-    /// Marks those of a thread as wrong. Their ends may be lost.
+    /// Marks the open regions of a thread as wrong. Their ends may be lost.
     pub fn spoil_of(&mut self, thread: usize, why: NotCounted) {
-        // Where no thread of a client is known, any thread may have answered the client's points.
+        // If no thread of a client is known, any thread may have answered the client's points.
         let is_of = |open: &&mut Open| open.thread.map_or(open.is_point, |(of, _)| of == thread);
         self.open.iter_mut().filter(is_of).for_each(|open| open.spoil(why));
     }
 
-    /// Marks all that are open as wrong: events of the kernel are lost, but no ends.
+    /// Marks all open regions as wrong, because events of the kernel are lost. No ends are lost.
     pub fn spoil_by_kernel(&mut self) {
         self.open.iter_mut().for_each(|open| open.wrong = Some(NotCounted::LostEvents));
     }
 
-    /// Closes those that a new holder cannot end: all but those that reference points began at a time or
-    /// later.
+    /// Closes the regions that a new holder cannot end: all but regions that reference points began at a time
+    /// or later.
     pub fn take_before(&mut self, time: i64) -> Vec<Open> {
         let all = std::mem::take(&mut self.open).into_iter();
         let (old, new): (VecDeque<Open>, _) =
@@ -151,7 +153,7 @@ impl Pairs {
         old.into()
     }
 
-    /// Closes all.
+    /// Closes all regions.
     pub fn take(&mut self) -> impl Iterator<Item = Open> {
         std::mem::take(&mut self.open).into_iter()
     }

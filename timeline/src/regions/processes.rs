@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which thread began the end of a process with several threads.
+//! The threads that began the end of processes with several threads.
 //!
-//! A thread that calls `exit_group`, or that a signal ends, ends its process: the kernel sends SIGKILL to all other threads.
-//! Each of those takes the signal before it ends; the thread that began the end takes none. A thread that returns from its
-//! start routine takes none, too, and does not end the process, so a thread is named only if no other one can have begun the
-//! end: a thread that slept, or was started, after another one ended had not been told to end until then.
+//! A thread that calls `exit_group`, or that a signal ends, ends its process: the kernel sends SIGKILL to all
+//! other threads. Each of those threads takes the signal before it ends; the thread that began the end takes
+//! none. A thread that returns from its start routine takes none either, and does not end the process. So a
+//! thread is named only if no other thread can have begun the end: a thread that slept, or was started, after
+//! another thread ended had not been told to end until then.
 
 use std::collections::HashMap;
 
@@ -31,9 +32,9 @@ pub(super) struct Beginner {
 struct End {
     /// Time until which no thread was told to end.
     alive_until: i64,
-    /// The last two threads that ended without SIGKILL, the later one first.
+    /// Last two threads that ended without SIGKILL, the later one first.
     ended: [Option<Beginner>; 2],
-    /// The last thread that sent SIGKILL to the process.
+    /// Last thread that sent SIGKILL to the process.
     sent: Option<Beginner>,
 }
 
@@ -66,7 +67,7 @@ impl Processes {
         }
     }
 
-    /// Takes a thread that took SIGKILL, and had not been told to end until a time.
+    /// Takes a thread that took SIGKILL, and had not been told to end until the time `alive_until`.
     pub fn killed(&mut self, process: Number, alive_until: i64, first: u64) {
         if let Some(end) = self.end(process, first) {
             end.alive_until = end.alive_until.max(alive_until);
@@ -81,12 +82,13 @@ impl Processes {
         possible.next().filter(|_| possible.next().is_none()).copied()
     }
 
-    /// Forgets all ends: events are missing.
+    /// Forgets all ends, because events are missing.
     pub fn forget(&mut self) {
         self.ends.clear();
     }
 
-    /// Returns the end of a process. Ends whose records are older than `first` make room, or else all ends.
+    /// Returns the end of a process. If there are too many ends, those whose records are older than `first`
+    /// are forgotten, or else all.
     fn end(&mut self, process: Number, first: u64) -> Option<&mut End> {
         let process = process?;
         if self.ends.len() >= MAX && !self.ends.contains_key(&process) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The critical paths of single regions, which wait for what the host's kernel proves of a guest's CPUs.
+//! The critical paths of single regions, which wait until the host's kernel has proven what a guest's CPUs
+//! did.
 
 use super::beyond::Beyond;
 use super::causes::{CauseNumber, GroupWaits, Unknown};
@@ -8,7 +9,8 @@ use super::parts::{Divided, Interval, Part, Reason, Times};
 use super::steps::{PathStep, Steps, Timed};
 use super::vcpus::{Unplaced, Vcpus, Waiter};
 
-/// Returns the parts of a program's region by its path: the time in which any thread ran is the program's.
+/// Returns the parts of a program's region along its path: time in which any thread ran counts for the
+/// program.
 fn times(path: &[PathStep]) -> Times {
     let mut times = Times::default();
     for step in path {
@@ -17,24 +19,24 @@ fn times(path: &[PathStep]) -> Times {
     times
 }
 
-/// The critical path of a region, while it or the time of the region's own thread is not known.
+/// The critical path of a region, while the path or the time of the region's own thread is not known.
 #[derive(Debug)]
 pub(super) struct Path {
     steps: Steps,
-    /// The waits on it by cause, if they are wanted.
+    /// Waits on the path by cause, if they are wanted.
     waits: Option<GroupWaits>,
-    /// The clock of the guest whose time on it the host's kernel divides.
+    /// Clock of the guest whose time on the path the host's kernel divides.
     divided: Option<u32>,
-    /// What is to be divided, the last first, and the one that waits.
+    /// Times that are to be divided, the last first. `unplaced` holds the time that waits.
     stays: Vec<Timed>,
     unplaced: Unplaced,
     thread: CauseNumber,
     cpu: Option<u16>,
-    /// Whether it is the path of the region's thread, which is not known until the region's end yet.
+    /// Whether the path is that of the region's thread, which is not known until the region's end yet.
     pub is_walked: bool,
-    /// Whether the region's time is divided along it, and not by the region's own thread.
+    /// Whether the region's time is divided along the path, and not by the region's own thread.
     pub is_division: bool,
-    /// The parts of the region by its own thread, once these are known.
+    /// Parts of the region by its own thread, once they are known.
     pub own: Option<Divided>,
 }
 
@@ -55,7 +57,7 @@ impl Path {
         }
     }
 
-    /// Makes one of the region's thread, until that is [known](Self::set_walked).
+    /// Makes the path of the region's thread, for the time until it is [known](Self::set_walked).
     pub fn walked() -> Path {
         Path { is_walked: true, ..Path::new(false, None) }
     }
@@ -65,7 +67,7 @@ impl Path {
         (self.steps, self.is_walked) = (steps, false);
     }
 
-    /// Makes one of which nothing is known.
+    /// Makes a path of which nothing is known.
     pub fn unknown(why: Unknown, ns: u64) -> Path {
         let mut path = Path::new(false, None);
         path.steps.add(&PathStep::unknown(why, ns));
@@ -87,13 +89,13 @@ impl Path {
         }
     }
 
-    /// Notes that it may have to wait for the host's part.
+    /// Notes that the path may have to wait for the host's part.
     pub fn hold(&self, vcpus: &mut Vcpus) {
         self.divided.into_iter().for_each(|clock| vcpus.hold(clock, self.stays.len()));
     }
 
-    /// Divides what is known by now of the path of the region with this index, which waits for nothing then, or for what
-    /// it waited for is known.
+    /// Divides what is known by now of the path of the region with this index. The path must wait for
+    /// nothing, or what it waited for must be known.
     pub fn divide(
         &mut self,
         index: u32,
@@ -105,7 +107,7 @@ impl Path {
         loop {
             self.unplaced.divide(Waiter::Path(index), vcpus, divided);
             for (interval, _) in divided.drain(..) {
-                // A division has the parts of the guest's own threads.
+                // If the path divides the region's time, only the guest's own threads count.
                 if self.waits.is_some() {
                     self.add(self.thread, &interval);
                 } else {
@@ -125,7 +127,7 @@ impl Path {
         }
     }
 
-    /// Keeps what is to be divided for later. If there is too much of it, none will be.
+    /// Keeps what is to be divided for later. If there is too much, none of it will be divided.
     fn wait(&mut self, vcpus: &mut Vcpus) {
         if let Some(clock) = self.divided.filter(|clock| vcpus.has_too_many(*clock)) {
             vcpus.release(clock, self.stays.len());
@@ -134,13 +136,14 @@ impl Path {
                 self.add(thread, &Interval { part, cause, ..interval });
             }
         }
-        // A path that waits often would be copied each time.
+        // Memory is given back only if half of it is unused, because a path that waits often would be copied
+        // each time.
         if self.stays.len() < self.stays.capacity() / 2 {
             self.stays.shrink_to_fit();
         }
     }
 
-    /// Returns whether all of it is known, and how the region's time divides.
+    /// Returns whether all of the path is known, and how the region's time divides.
     pub fn is_known(&self) -> bool {
         let is_placed = self.stays.is_empty() && self.unplaced.is_empty();
         is_placed && !self.is_walked && (self.is_division || self.own.is_some())

@@ -11,8 +11,8 @@ use crate::inputs::kernel::{KernelTrace, inputs_of_scheduling};
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
 
-/// Reader of the scheduling of kernels' traces. Of a trace with the scheduling of all threads in a buffer of its own, it
-/// reads that one.
+/// Reader of the scheduling of kernels' traces. If a trace has the scheduling of all threads in a buffer of
+/// its own, only that buffer is read.
 #[derive(Debug)]
 pub struct Scheduling<'a> {
     timeline: Timeline<'a>,
@@ -24,7 +24,7 @@ pub struct Scheduling<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Scheduled<'a> {
-    /// Unix time, nanoseconds.
+    /// Unix time of the step in nanoseconds.
     pub ts_ns: i64,
     /// Index of the trace.
     pub trace: usize,
@@ -39,25 +39,25 @@ pub struct Scheduled<'a> {
 pub enum Step<'a> {
     /// One thread got the CPU of another.
     Switch {
-        /// The thread that had it, and the kernel's number of its state now.
+        /// Thread that had the CPU.
         prev: Task<'a>,
-        /// State of the thread that had it, as the kernel's number.
+        /// State of that thread, as the kernel's number.
         state: i64,
-        /// The thread that has it.
+        /// Thread that has the CPU now.
         next: Task<'a>,
     },
-    /// A thread is woken from here.
+    /// A thread is woken by what runs on this CPU.
     Waking {
-        /// The thread that is woken.
+        /// Thread that is woken.
         task: Task<'a>,
-        /// The CPU that it is to run on.
+        /// CPU on which the thread is to run.
         target: u32,
-        /// The kernel's flags of the event: whether it was in an interrupt.
+        /// Kernel's flags of the event, which say whether it was in an interrupt.
         flags: u32,
     },
     /// A thread is ready to run.
     Ready {
-        /// The thread.
+        /// Thread that is ready.
         task: Task<'a>,
     },
     /// Events were lost here.
@@ -69,15 +69,15 @@ pub enum Step<'a> {
 pub struct Task<'a> {
     /// Number of the thread, 0 for the idle thread of any CPU.
     pub tid: u32,
-    /// Its name: bytes that a program chose.
+    /// Name of the thread: bytes that a program chose.
     pub name: &'a [u8],
-    /// Its priority.
+    /// Priority of the thread.
     pub prio: i32,
-    /// Whether all of its switches are recorded.
+    /// Whether all switches of the thread are recorded.
     pub is_followed: bool,
 }
 
-/// Places of fields.
+/// Kind of an event, with the places of the fields that it needs.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Switch { prev: [usize; 3], state: usize, next: [usize; 3] },
@@ -156,7 +156,7 @@ impl<'a> Scheduling<'a> {
     }
 }
 
-/// Returns the step of an event, if it is one.
+/// Returns the step that an event is, if it is one.
 fn step<'e>(
     event: &EventRef<'e>,
     has_all: bool,

@@ -2,10 +2,12 @@
 
 //! The times in which a hypervisor took time from the machine of a session.
 //!
-//! A counter is read now and then, and has steps: it rose somewhere between two readings, and less than a step of what
-//! was taken is not in it. A CPU adds to its own counter all that was taken since it did so before, at its timer's next
-//! tick or when it is no longer idle. So what a rise shows was taken after the beginning of the rise before it, and it is
-//! less than the rise and a step. It is never a part of a region: where in this time it was, nothing shows.
+//! The recorder reads a counter now and then, and the counter has steps. So the counter rose somewhere
+//! between two readings, and less than a step of the time that was taken is not in the counter. A CPU adds to
+//! its own counter all time that was taken since the last addition, at its timer's next tick or when it is no
+//! longer idle. So the time that a rise shows was taken after the beginning of the rise before, and is less
+//! than the rise and a step. Stolen time is never a part of a region, because nothing shows when in this time
+//! it was taken.
 
 use super::store::{Sample, Store};
 use crate::inputs::kernel::{KernelTrace, STEAL_STEP_MS, Steal};
@@ -16,7 +18,7 @@ const STEP_NS: u64 = STEAL_STEP_MS * MS;
 
 #[derive(Debug)]
 pub(super) struct Steals {
-    /// Of each session.
+    /// Machine of each session.
     machines: Vec<Machine>,
     /// Whether a recording says what was taken.
     are_known: bool,
@@ -25,9 +27,9 @@ pub(super) struct Steals {
 /// The machine of a session.
 #[derive(Debug)]
 struct Machine {
-    /// Times in which the sum of all CPUs rose: in order, and apart from each other.
+    /// Times in which the sum of all CPUs rose, in order and apart from each other.
     rises: Vec<(i64, i64)>,
-    /// Most time that was taken from all CPUs, nanoseconds; `None` if it is not known.
+    /// Maximum time that was taken from all CPUs, in nanoseconds; `None` if it is not known.
     most: Option<u64>,
     /// Spans of CPUs whose counters rose; `None` if these were not recorded.
     cpus: Option<HashMap<u16, Vec<Span>>>,
@@ -44,9 +46,10 @@ struct Span {
 /// What a CPU's spans can have taken from regions.
 #[derive(Default)]
 struct Taken {
-    /// Time of regions that touch a span, at their begin or end; by its number.
+    /// Time of regions that touch a span at their begin or end, by the span's number.
     at_ends: HashMap<usize, u64>,
-    /// Numbers of spans from which on one region more, or one less, has the whole span.
+    /// Change of the number of regions that have a whole span, by the number of the first span with the
+    /// change.
     whole: HashMap<usize, i64>,
 }
 
@@ -74,7 +77,8 @@ impl Steals {
         Some(regions.iter().filter(is_hit).count() as u64)
     }
 
-    /// Returns the most time that was taken from regions of a session, nanoseconds; `None` if it is not known.
+    /// Returns the maximum time that was taken from regions of a session, in nanoseconds; `None` if it is not
+    /// known.
     pub fn most(&self, store: &Store, regions: &[u32]) -> Option<u64> {
         let samples = regions.iter().map(|index| store.get(*index));
         let Some(first) = samples.clone().next() else { return Some(0) };
@@ -96,7 +100,8 @@ impl Machine {
         let most =
             recordings.iter().map(|trace| Some(trace.steal_at_most_ms()?.saturating_mul(MS)));
         let most = most.reduce(|sum, most| Some(sum?.saturating_add(most?))).flatten();
-        // Two recordings may be of one time, or of two machines.
+        // Two recordings may be of the same time, or of two machines, so CPUs count only with a single
+        // recording.
         let cpus = (recordings.len() == 1).then(|| {
             let mut cpus: HashMap<u16, Vec<Steal<i64>>> = HashMap::new();
             for steal in all() {
@@ -109,7 +114,7 @@ impl Machine {
         Machine { rises, most, cpus: cpus.filter(|cpus: &HashMap<_, _>| !cpus.is_empty()) }
     }
 
-    /// Returns the most time that was taken from regions, nanoseconds; `None` if it is not known.
+    /// Returns the maximum time that was taken from regions, in nanoseconds; `None` if it is not known.
     fn most_of<'s>(&self, samples: impl Iterator<Item = &'s Sample> + Clone) -> Option<u64> {
         let on_cpu = samples.clone().map(Sample::on_cpu_ns).fold(0, u64::saturating_add);
         let most = self.most?.min(on_cpu);
@@ -119,7 +124,7 @@ impl Machine {
         for sample in samples {
             match sample.cpu {
                 Some(cpu) => taken.entry(cpu).or_default().add(spans_of(cpus, cpu), sample),
-                // On several CPUs, or not known on which.
+                // The region was on several CPUs, or its CPU is not known.
                 None => elsewhere = elsewhere.saturating_add(sample.on_cpu_ns()),
             }
         }
@@ -128,19 +133,19 @@ impl Machine {
     }
 }
 
-/// Returns the spans of a CPU: one, if its counter did not rise.
+/// Returns the spans of a CPU, or a single span if its counter did not rise.
 fn spans_of(cpus: &HashMap<u16, Vec<Span>>, cpu: u16) -> &[Span] {
     const WITHOUT_RISE: &[Span] = &[Span { from: i64::MIN, to: i64::MAX, most: STEP_NS }];
     cpus.get(&cpu).map_or(WITHOUT_RISE, Vec::as_slice)
 }
 
-/// Returns the spans that the rises of a CPU divide all time into.
+/// Returns the spans into which the rises of a CPU divide all time.
 fn spans(mut rises: Vec<Steal<i64>>) -> Vec<Span> {
     rises.sort_by_key(|rise| (rise.from, rise.to));
     let (mut from, mut last) = (i64::MIN, i64::MIN);
     let mut spans = Vec::with_capacity(rises.len() + 1);
     for rise in rises {
-        // Those of a recorder are in order already.
+        // The rises of a recorder are in order already.
         last = last.max(rise.to);
         spans.push(Span { from, to: last, most: most(rise.ms) });
         from = rise.from;
@@ -149,7 +154,8 @@ fn spans(mut rises: Vec<Steal<i64>>) -> Vec<Span> {
     spans
 }
 
-/// Returns the most that can have been taken where a counter rose by so much, nanoseconds.
+/// Returns the maximum time that can have been taken if a counter rose by so many milliseconds, in
+/// nanoseconds.
 fn most(ms: u64) -> u64 {
     ms.saturating_mul(MS).saturating_add(STEP_NS)
 }
@@ -159,7 +165,7 @@ impl Taken {
     fn add(&mut self, spans: &[Span], sample: &Sample) {
         let (begin, end) = (sample.begin_ns, sample.end_ns());
         let first = spans.partition_point(|span| span.to <= begin);
-        // The last one that begins before its end.
+        // The last span that begins before the region's end.
         let last = spans.partition_point(|span| span.from < end).max(first + 1) - 1;
         for at in [first, last].into_iter().take(1 + usize::from(last > first)) {
             let Some(span) = spans.get(at) else { continue };
@@ -173,7 +179,7 @@ impl Taken {
         }
     }
 
-    /// Returns the most that was taken from all of them.
+    /// Returns the maximum time that was taken from all regions.
     fn most(&self, spans: &[Span]) -> u64 {
         let mut whole = 0;
         let mut sum: u64 = 0;

@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What critical paths are made of, and add up to.
+//! The steps of critical paths, and their sums.
 
 use super::causes::{CauseNumber, Causes, Unknown};
 use super::parts::{Interval, Part};
 use super::path::{Doing, Stay};
 use std::collections::HashMap;
 
-/// Most entries of the paths of a group's regions; the others' time is that of other threads.
+/// Maximum number of entries of the paths of a group's regions. Time of further entries counts for other
+/// threads.
 const MAX_STEPS: usize = 1 << 12;
 
 /// The time of a thread on the critical paths of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathStep {
-    /// The thread: an index of [`Regions::causes`](super::Regions::causes).
+    /// Number of the thread: an index of [`Regions::causes`](super::Regions::causes).
     pub thread: CauseNumber,
-    /// What it did.
+    /// Part that says what the thread did.
     pub part: Part,
-    /// What a blocked thread waited for, if no thread ended the wait; which thread had the CPU in time that was stolen, or behind
-    /// guest threads; why time is unknown. An index of [`Regions::causes`](super::Regions::causes).
+    /// What a blocked thread waited for, if no thread ended the wait; the thread that had the CPU in time
+    /// that was stolen, or behind guest threads; or why time is unknown. An index of
+    /// [`Regions::causes`](super::Regions::causes).
     pub cause: Option<CauseNumber>,
-    /// Time, nanoseconds.
+    /// Time of the step in nanoseconds.
     pub ns: u64,
 }
 
@@ -47,7 +49,8 @@ type Key = (CauseNumber, Part, Option<CauseNumber>);
 pub(super) struct Steps(HashMap<Key, u64>);
 
 impl Steps {
-    /// Returns where the time of a step is added: that of other threads if there are too many.
+    /// Returns the key under which the time of a step is added: the key of other threads if there are too
+    /// many.
     fn key(&self, step: &PathStep) -> Key {
         let key = (step.thread, step.part, step.cause);
         if self.0.len() < MAX_STEPS || self.0.contains_key(&key) {
@@ -64,7 +67,7 @@ impl Steps {
         }
     }
 
-    /// Adds those of a path.
+    /// Adds the steps of a path.
     pub fn add_all(&mut self, path: &[PathStep]) {
         path.iter().for_each(|step| self.add(step));
     }
@@ -74,7 +77,7 @@ impl Steps {
         self.0.values().sum()
     }
 
-    /// Takes away those of a path that were added.
+    /// Subtracts the steps of a path that were added before.
     pub fn remove_all(&mut self, path: &[PathStep]) {
         for step in path {
             if let Some(ns) = self.0.get_mut(&self.key(step)) {
@@ -107,7 +110,7 @@ impl Steps {
     }
 }
 
-/// A time of a thread on a path, and the CPU that it had then or next.
+/// A time of a thread on a path, and the CPU that the thread had then or next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed {
     pub thread: CauseNumber,
@@ -116,7 +119,7 @@ pub(super) struct Timed {
 }
 
 impl Timed {
-    /// Makes that of a stay, within a time, in which another thread had the CPU if that is its cause.
+    /// Makes the part of a stay within a time. If the stay waits for a CPU, `cause` is who had that CPU.
     pub fn new(stay: &Stay, (from, to): (i64, i64), cause: CauseNumber) -> Timed {
         let (part, cpu, cause) = match stay.doing {
             Doing::Running(cpu) => (Part::OnCpu, cpu, cause),
@@ -130,7 +133,7 @@ impl Timed {
 }
 
 impl Timed {
-    /// Makes one of which nothing is known.
+    /// Makes a time of which nothing is known.
     pub fn unknown(why: Unknown, (from, to): (i64, i64)) -> Timed {
         let (part, cause) = (Part::Unknown, why.number());
         let interval = Interval { from, to, part, reason: 0, cause, ended_by: None };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The regions that were found: 152 bytes each, and for as many as fit a limit, their exits.
+//! The regions that were found, of 152 bytes each, with the exits of as many regions as fit a limit.
 
 use super::causes::Wait;
 use super::parts::{Divided, Exits, REASONS, Reason, Times};
@@ -8,41 +8,42 @@ use super::steps::PathStep;
 use crate::inputs::ctf::MAX_CLIENTS;
 use std::cmp::Reverse;
 
-/// Regions in a chunk: no growth copies them.
+/// Number of regions in a chunk. A store of chunks grows without copying regions.
 const CHUNK: usize = 1 << 14;
-/// Most bytes of details.
+/// Maximum size of details in bytes.
 const MAX_DETAILS: usize = 16 << 20;
-/// Bytes that an allocation takes besides its own, about.
+/// Overhead of an allocation in bytes, about.
 const ALLOCATION: usize = 16;
 
 /// A region that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample {
-    /// Its id; 0 between two events.
+    /// Id of the region; 0 between two events.
     pub id: u64,
-    /// Unix time of its beginning, nanoseconds. Reports show it less
+    /// Unix time of the region's beginning in nanoseconds. Reports show this time less
     /// [`Recording::start_unix_ns`](crate::Recording::start_unix_ns).
     pub begin_ns: i64,
-    /// Time in each part, nanoseconds.
+    /// Time in each part in nanoseconds.
     pub times: Times,
-    /// Bound on the error of the duration, nanoseconds; the largest number if it is unknown, or as
+    /// Bound on the error of the duration in nanoseconds. The largest number if the bound is unknown, or as
     /// large.
     pub(super) bound: u32,
-    /// Index of its group in [`Regions::groups`](super::Regions::groups), which has the region's name.
+    /// Index of the region's group in [`Regions::groups`](super::Regions::groups), which has the region's
+    /// name.
     pub group: u16,
-    /// Index of its thread in the session, [`NO_THREAD`] if it has none.
+    /// Index of the region's thread in the session; [`NO_THREAD`] if it has none.
     pub(super) thread: u16,
-    /// The CPU that its thread had, if it was one.
+    /// CPU that the region's thread had, if the thread had only one.
     pub(super) cpu: Option<u16>,
     /// Holder of the client.
     pub(super) holder: Holder,
-    /// As [`Sample::guest_at_most_ns`], or [`NO_BOUND`]: an `Option` would take twice the memory.
+    /// As [`Sample::guest_at_most_ns`], or [`NO_BOUND`], because an `Option` would take twice the memory.
     pub(super) guest_at_most: u64,
     /// Index of the session in [`Recording::sessions`](crate::Recording::sessions).
     pub session: u16,
     pub(super) state: State,
-    /// Number of regions of its client that were open around it; those from 255 on count as 255.
+    /// Number of regions of the same client that were open around this one; 255 if there are 255 or more.
     pub(super) depth: u8,
 }
 
@@ -50,12 +51,12 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Counted,
-    /// It is, unless the kernel's trace has events of the session's threads at all: its own was not
-    /// recorded when it began or ended.
+    /// The region is counted, unless the kernel's trace has events of the session's threads at all: those of
+    /// its own thread were not recorded when it began or ended.
     Unrecorded,
-    /// It was, and is counted as something else.
+    /// The region was counted, and is now counted as something else.
     Dropped,
-    /// It is left out, but may be a child of one that is counted.
+    /// The region is left out, but may be a child of a counted one.
     Inside,
 }
 
@@ -65,27 +66,27 @@ impl State {
     }
 }
 
-/// Thread of a region that is of no single one.
+/// Number that stands for the thread of a region that is on no single thread.
 pub(super) const NO_THREAD: u16 = u16::MAX;
-/// Of a region whose time in the guest has no other bound than its parts.
+/// Number for a region whose time in the guest has no other bound than its parts.
 pub(super) const NO_BOUND: u64 = u64::MAX;
-/// Client of a region between two events of the VMM.
+/// Number that stands for the client of a region between two events of the VMM.
 pub(super) const NO_CLIENT: u32 = u32::MAX;
 
-/// A holder of a client: the client's number, and the number of the lease. In 4 bytes, as each region
-/// has one.
+/// A holder of a client: the client's number, and the number of the lease, in 4 bytes because each region has
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Holder(u32);
 
 impl Holder {
-    /// Bits of the client's number.
+    /// Number of bits of the client's number.
     const CLIENT_BITS: u32 = MAX_CLIENTS.trailing_zeros();
-    /// Number of all leases from this one on. They count as one.
+    /// Number of a late lease. All leases from this number on count as one.
     const LATE: u32 = (1 << (u32::BITS - Holder::CLIENT_BITS)) - 2;
-    /// No client: the lease's number is none of a client.
+    /// Value that stands for no client. No client's lease has this number.
     pub const NONE: Holder = Holder(u32::MAX);
 
-    /// Makes that of a client, [`NO_CLIENT`] too, and of the number of its lease.
+    /// Makes the holder of a client, which may be [`NO_CLIENT`], with the number of its lease.
     pub fn new(client: u32, lease: u32) -> Holder {
         match client < MAX_CLIENTS {
             true => Holder(lease.min(Holder::LATE) << Holder::CLIENT_BITS | client),
@@ -98,41 +99,43 @@ impl Holder {
         (self != Holder::NONE).then_some(self.0 & (MAX_CLIENTS - 1))
     }
 
-    /// Returns whether it is one holder, and not all of those after too many leases.
+    /// Returns whether this is one holder, and not all holders after too many leases.
     pub fn is_one(self) -> bool {
         self.0 >> Holder::CLIENT_BITS < Holder::LATE
     }
 }
 
 impl Sample {
-    /// Returns the most time in which its thread can have run in the guest, nanoseconds, if the host's kernel alone was
-    /// recorded: that in which any vCPU may have run the guest. The parts of such a region are unknown.
+    /// Returns the maximum time in which the region's thread can have run in the guest, in nanoseconds, if
+    /// only the host's kernel was recorded: the time in which any vCPU may have run the guest. The parts of
+    /// such a region are unknown.
     pub fn guest_at_most_ns(&self) -> Option<u64> {
         Some(self.guest_at_most).filter(|most| *most != NO_BOUND)
     }
 
-    /// Returns how long it took, in nanoseconds: the sum of its parts.
+    /// Returns the duration of the region in nanoseconds: the sum of its parts.
     pub fn duration_ns(&self) -> u64 {
         self.times.total()
     }
 
-    /// Returns how long its thread had a CPU, in nanoseconds.
+    /// Returns the time in which the region's thread had a CPU, in nanoseconds.
     pub(super) fn on_cpu_ns(&self) -> u64 {
         self.times.iter().filter(|(part, _)| part.is_on_cpu()).map(|(_, ns)| ns).sum()
     }
 
-    /// Returns the Unix time of its end, nanoseconds.
+    /// Returns the Unix time of the region's end in nanoseconds.
     pub fn end_ns(&self) -> i64 {
         self.begin_ns.saturating_add_unsigned(self.duration_ns())
     }
 
-    /// Returns the bound on the error of its duration, in nanoseconds; `None` if it is unknown, or more than 4 s.
+    /// Returns the bound on the error of the region's duration in nanoseconds; `None` if the bound is
+    /// unknown, or more than 4 s.
     pub fn bound_ns(&self) -> Option<u64> {
         Some(self.bound.into()).filter(|_| self.bound != u32::MAX)
     }
 
-    /// Returns the number of regions of its client, or thread of the VMM, that were open around it when it ended; 255 where
-    /// there are more.
+    /// Returns the number of regions of the same client, or thread of the VMM, that were open around this one
+    /// when it ended; 255 if there are more.
     pub fn depth(&self) -> u8 {
         self.depth
     }
@@ -159,7 +162,7 @@ impl Detail {
         Detail { index, exits: exits.collect(), waits: divided.waits, path: divided.path }
     }
 
-    /// Bytes of its own allocations.
+    /// Returns the size of the detail's own allocations in bytes.
     fn bytes(&self) -> usize {
         let sizes =
             [size_of_val(&*self.exits), size_of_val(&*self.waits), size_of_val(&*self.path)];
@@ -171,7 +174,7 @@ impl Detail {
 #[derive(Debug)]
 pub(super) struct Store {
     chunks: Vec<Vec<Sample>>,
-    /// Latest end in each chunk and those before it.
+    /// Latest end in each chunk and the chunks before it.
     latest: Vec<i64>,
     len: usize,
     /// Details of regions whose index is a multiple of `stride`, in order.
@@ -216,7 +219,7 @@ impl Store {
         &self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 
-    /// Returns when a region began and ended.
+    /// Returns the times at which a region began and ended.
     pub fn times(&self, index: u32) -> (i64, i64) {
         let sample = self.get(index);
         (sample.begin_ns, sample.end_ns())
@@ -226,8 +229,8 @@ impl Store {
         &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 
-    /// Returns the indices of all regions that end at this time or later, and of others. A region may be
-    /// added after one that ended later, of another session.
+    /// Returns a range of indices that has all regions that end at this time or later, and others. A region
+    /// may be added after one of another session that ended later.
     pub fn since(&self, from: i64) -> std::ops::Range<u32> {
         let before = self.latest.partition_point(|latest| *latest < from);
         (before * CHUNK) as u32..self.len as u32
@@ -249,7 +252,7 @@ impl Store {
         all
     }
 
-    /// Iterates over the regions that are counted, and over those that may be children of one.
+    /// Iterates over the regions that are counted, and over regions that may be children of a counted one.
     pub fn with_inside(&self) -> impl DoubleEndedIterator<Item = &Sample> {
         self.chunks.iter().flatten().filter(|sample| sample.state != State::Dropped)
     }
@@ -259,11 +262,11 @@ impl Store {
         index.is_multiple_of(self.stride)
     }
 
-    /// Keeps details: without exits at a region's end, and with them when they are known. If they are too many, half
-    /// of all are dropped.
+    /// Keeps details of a region. A region's details come without exits at its end, and with exits once they
+    /// are known. If there are too many details, half of all are dropped.
     pub fn keep(&mut self, detail: Detail) {
         self.bytes += detail.bytes();
-        // Most are of the region that was added last: a search would miss the caches.
+        // Most details are of the region that was added last, and a search would miss the caches.
         let is_new = self.details.last().is_none_or(|last| last.index < detail.index);
         let known = match is_new {
             true => None,
@@ -274,7 +277,7 @@ impl Store {
             None => self.details.push(detail),
         }
         let all = |store: &Store| store.bytes + store.details.capacity() * size_of::<Detail>();
-        // The stride's 32 bits.
+        // The stride doubles at most 32 times, so the loop ends.
         while all(self) > MAX_DETAILS && self.details.len() > 1 {
             self.stride = self.stride.saturating_mul(2);
             self.details.retain(|detail| detail.index.is_multiple_of(self.stride));
@@ -318,7 +321,7 @@ mod tests {
 
         assert_eq!(store.since(count - 1), 2 * CHUNK as u32..late + 1);
         assert!(store.since(count + 1).all(|index| store.get(index).end_ns() <= count));
-        // All that ended later than this, however early they are known.
+        // The range has all regions that ended later than this, whenever they became known.
         assert_eq!(store.since(6).start, 0);
     }
 }

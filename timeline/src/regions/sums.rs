@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Exact sums over some regions of a group: those between two quantiles of their durations.
+//! Exact sums over some regions of a group: the regions between two quantiles of their durations.
 
 use super::breakdown::{Breakdown, Details, Named};
 use super::children::{self, Child};
@@ -12,13 +12,14 @@ use std::ops::RangeInclusive;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Sums {
-    /// How their time divides. Exits, waits and path are sums over those regions whose details are kept.
+    /// Division of the regions' time. Exits, waits and path are sums over the regions whose details are kept.
     pub total: Breakdown,
-    /// The regions inside them, those with most time first.
+    /// Regions inside these, those with most time first.
     pub children: Vec<Child>,
 }
 
-/// Returns the sums over the regions of each group whose durations are from one quantile to another, and equal ones.
+/// Returns the sums over the regions of each group whose durations are from one quantile to another,
+/// including equal durations.
 pub(super) fn sums(
     groups: &[Group],
     store: &Store,

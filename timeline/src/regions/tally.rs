@@ -2,34 +2,35 @@
 
 //! The sums of a thread's proven time, and the regions that wait for it.
 //!
-//! A region's parts are the sums at its end less those at its beginning. Both are known when a
-//! proven interval has passed them.
+//! A region's parts are the sums at its end less the sums at its beginning. Both sums are known when a proven
+//! interval has passed both times.
 
 use super::account::Account;
 use super::parts::{Divided, Interval, Reason, Sums};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Intervals whose memory is kept for the next ones.
+/// Number of intervals whose memory is kept for the next ones.
 const MAX_SPARE: usize = 16;
 
 /// The sums of a thread up to its last proven interval, and its regions.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     sums: Sums,
-    /// Open regions by number, with the sums at their beginnings if they are known; the numbers that are free;
-    /// and those whose sums are not known.
+    /// Open regions by number, with the sums at their beginnings if they are known. `free`: numbers that no
+    /// region has. `early`: numbers of regions whose sums are not known.
     open: Vec<(i64, Option<Sums>)>,
     free: Vec<u32>,
     early: Vec<u32>,
-    /// Regions that have ended, in the order of their ends: their indices in the store.
+    /// Indices in the store of regions that have ended and wait, in the order of their ends.
     ended: VecDeque<u32>,
-    /// Those that began in time which was not proven when they ended: when they began, and their indices.
+    /// Regions that began in time which was not proven when they ended: the times of their beginnings, and
+    /// their indices.
     late: BinaryHeap<Reverse<(i64, u32)>>,
-    /// The sums at the beginnings of those that began in time which is proven, in the order of their ends: of each region that
-    /// was open at a time, one at most.
+    /// Sums at the beginnings of regions that began in time which is proven, in the order of the regions'
+    /// ends. A region that was open at a time has at most one entry.
     begun: VecDeque<(u32, Sums)>,
-    /// The last proven intervals, if regions waited for them, and the time up to which they are known.
+    /// Last proven intervals, if regions waited for them, and the time up to which intervals are known.
     passed: Passed,
     until: i64,
     /// All proven intervals, if they are wanted.
@@ -40,7 +41,7 @@ pub(super) struct Tally {
 #[derive(Debug, Default)]
 struct Passed {
     intervals: Vec<Interval>,
-    /// Before each interval, and after the last one.
+    /// Sums before each interval, and after the last one.
     sums: Vec<Sums>,
 }
 
@@ -57,13 +58,13 @@ impl Passed {
 }
 
 impl Tally {
-    /// Makes that of a thread; with a log of its intervals if that is wanted.
+    /// Makes the tally of a thread, with a log of its intervals if that is wanted.
     pub fn new(has_log: bool) -> Tally {
         Tally { log: has_log.then(Vec::new), ..Tally::default() }
     }
 
-    /// Begins a region. Returns its number, which is held until [`Tally::end`] or [`Tally::forget`]. `is_known`: whether all
-    /// intervals before it were added.
+    /// Begins a region. Returns the region's number, which stays taken until [`Tally::end`] or
+    /// [`Tally::forget`]. `is_known`: whether all intervals before the region were added.
     pub fn begin(&mut self, is_known: bool, time: i64) -> u32 {
         let region = (time, is_known.then(|| self.sums.clone()));
         let number = match self.free.pop() {
@@ -82,7 +83,7 @@ impl Tally {
         number
     }
 
-    /// Begins another region where an open one began. Returns its number.
+    /// Begins another region where an open one began. Returns the new region's number.
     pub fn fork(&mut self, number: u32) -> u32 {
         let (time, sums) = self.open[number as usize].clone();
         let forked = self.begin(sums.is_some(), time);
@@ -90,8 +91,8 @@ impl Tally {
         forked
     }
 
-    /// Ends a region, which gets this index in the store. Returns its sums if they are known; if they are not, it
-    /// waits for them.
+    /// Ends a region, which gets this index in the store. Returns the region's sums if they are known. If
+    /// not, the region waits for them.
     pub fn end(&mut self, is_known: bool, number: u32, index: u32) -> Option<Divided> {
         let (begin, _) = self.open[number as usize];
         match self.forget(number) {
@@ -120,8 +121,8 @@ impl Tally {
         self.free.len() == self.open.len() && self.ended.is_empty()
     }
 
-    /// Adds the proven intervals of the account, and hands each to `take`, and whether it is the sum of several. Returns whether
-    /// they have passed the ends of regions.
+    /// Adds the proven intervals of the account, and hands each to `take`, with whether it is the sum of
+    /// several. Returns whether the intervals have passed the ends of regions.
     pub fn pass(&mut self, account: &mut Account, mut take: impl FnMut(&Interval, bool)) -> bool {
         if !account.has_proven() {
             return false;
@@ -138,7 +139,8 @@ impl Tally {
         !self.ended.is_empty()
     }
 
-    /// Adds intervals, each with the reason of the exit that begins with it, if one does. They follow one another.
+    /// Adds intervals that follow one another, each with the reason of the exit that begins with it, if one
+    /// does.
     pub fn pass_each(&mut self, intervals: &[(Interval, Option<Reason>)]) {
         let Some((last, _)) = intervals.last() else { return };
         let has_regions = self.begin_pass();
@@ -185,7 +187,7 @@ impl Tally {
         }
     }
 
-    /// Ends to add intervals: all up to this time are there.
+    /// Ends the adding of intervals. All intervals up to this time were added.
     fn end_pass(&mut self, until: i64) {
         self.until = until;
         let Tally { early, open, passed, .. } = self;
@@ -198,8 +200,8 @@ impl Tally {
         });
     }
 
-    /// Takes the next region that the last proven intervals have passed, with its sums. `times` returns when it began
-    /// and ended.
+    /// Takes the next region that the last proven intervals have passed, with its sums. `times` returns the
+    /// times at which a region began and ended.
     pub fn next_passed(&mut self, times: impl Fn(u32) -> (i64, i64)) -> Option<(u32, Divided)> {
         let next = self.ended.front().map(|index| (*index, times(*index)));
         let Some((index, (begin, end))) = next.filter(|(_, (_, end))| *end <= self.until) else {
@@ -213,13 +215,14 @@ impl Tally {
         Some((index, self.passed.at(end).since(&begun)))
     }
 
-    /// Keeps the sums at the beginnings that the last proven intervals have passed, of regions that wait for more.
+    /// Keeps the sums at those beginnings that the last proven intervals have passed, for regions that wait
+    /// for more.
     fn keep_begun(&mut self) {
         let Tally { late, ended, begun, passed, until, .. } = self;
         while let Some(Reverse((begin, index))) = late.peek().copied().filter(|of| of.0.0 <= *until)
         {
             late.pop();
-            // Indices are in the order of ends. Those before the first one do not wait any more.
+            // Indices are in the order of ends. Regions before the first one do not wait any more.
             if ended.front().is_some_and(|first| index >= *first) {
                 let at = begun.partition_point(|(of, _)| *of < index);
                 begun.insert(at, (index, passed.at(begin)));
@@ -227,7 +230,7 @@ impl Tally {
         }
     }
 
-    /// Takes the intervals of the log; the last one may become longer, and stays unless all are wanted.
+    /// Takes the intervals of the log. The last interval may become longer, and stays unless `has_ended`.
     pub fn drain_log(&mut self, has_ended: bool) -> impl Iterator<Item = Interval> {
         let log = self.log.get_or_insert_default();
         let end = if has_ended { log.len() } else { log.len().saturating_sub(1) };
@@ -253,7 +256,8 @@ impl Tally {
     }
 }
 
-/// Adds an interval to a log. It is joined with one of the same part before it.
+/// Adds an interval to a log. Joins the interval with the one before, if both are of the same part, reason
+/// and cause.
 fn add(log: &mut Vec<Interval>, interval: &Interval) {
     match log.last_mut() {
         Some(last)
@@ -275,7 +279,7 @@ mod tests {
     fn regions_have_the_time_of_all_batches_of_intervals_whenever_they_ended() {
         let mut tally = Tally::default();
         let mut regions = Vec::new();
-        // One in the other: none of their time is proven when they end.
+        // Each region is inside the one before, and none of their time is proven when they end.
         let numbers = [5, 15, 25].map(|begin| tally.begin(false, begin));
         for (number, (begin, end)) in numbers.into_iter().zip([(5, 95), (15, 85), (25, 75)]).rev() {
             assert!(tally.end(false, number, regions.len() as u32).is_none());

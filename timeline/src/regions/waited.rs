@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How long threads waited in the regions that are counted, each thread's time once: a region may be inside another one.
+//! The times that threads waited in the regions that are counted. Each thread's time counts once, because a
+//! region may be inside another one.
 
 use super::causes::{Causes, Unknown};
 use super::parts::{Divided, Part, between};
 use std::collections::HashMap;
 
-/// Maximum number of spans of a thread, of 48 bytes each. Beyond that, two become one, with the time between them.
+/// Maximum number of spans of a thread, of 48 bytes each. If there are more, two become one, with the time
+/// between them.
 const MAX_SPANS: usize = 256;
 
 /// Time in which threads waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waited {
-    /// All of it, nanoseconds.
+    /// All time in which threads waited, in nanoseconds.
     pub all_ns: u64,
-    /// Time of which the cause is not known, by [`Unknown`], nanoseconds. Where the recording has no wake-ups, it is
-    /// [`Unknown::NotRecorded`].
+    /// Time of which the cause is not known, by [`Unknown`], in nanoseconds. If the recording has no
+    /// wake-ups, such time is in [`Unknown::NotRecorded`].
     pub unknown_ns: [u64; Unknown::ALL.len()],
 }
 
 impl Waited {
-    /// Returns how long the thread of a region waited.
+    /// Returns the time that the thread of a region waited.
     fn of(divided: &Divided) -> Waited {
         let waits =
             divided.times.iter().filter(|(part, _)| part.has_causes() || *part == Part::OffCpu);
@@ -34,7 +36,7 @@ impl Waited {
                 unknown_ns[why as usize] += ns;
             }
         }
-        // Waits whose cause nobody looked for.
+        // The rest is waits whose cause nobody searched for.
         unknown_ns[Unknown::NotRecorded as usize] += all_ns.saturating_sub(known);
         Waited { all_ns, unknown_ns }
     }
@@ -47,7 +49,7 @@ impl Waited {
         }
     }
 
-    /// Returns an even part of it.
+    /// Returns an even part of the time.
     fn share(self, part: u64, of: u64) -> Waited {
         let share = |ns: u64| (u128::from(ns) * u128::from(part) / u128::from(of.max(1))) as u64;
         Waited { all_ns: share(self.all_ns), unknown_ns: self.unknown_ns.map(share) }
@@ -62,22 +64,23 @@ struct Span {
     waited: Waited,
 }
 
-/// The times that regions cover, by session and thread: those on a path are of no thread.
+/// The times that regions cover, by session and thread. Regions along a path are of no thread.
 #[derive(Debug, Default)]
 pub(super) struct Spans(HashMap<(u16, u16), Vec<Span>>);
 
 impl Spans {
-    /// Adds a region. Those of a thread come in the order of their ends.
+    /// Adds a region. Regions of a thread come in the order of their ends.
     pub fn add(&mut self, thread: (u16, u16), (mut from, to): (i64, i64), divided: &Divided) {
         let mut waited = Waited::of(divided);
         if waited.all_ns == 0 {
             return;
         }
         let spans = self.0.entry(thread).or_default();
-        // The time of a region inside is that of the one around it, too.
+        // The region around others includes their time, so theirs is dropped.
         while spans.pop_if(|span| span.from >= from).is_some() {}
         if let Some(last) = spans.last().filter(|last| last.to > from) {
-            // They overlap, and neither is inside the other one: nothing says where in them the thread waited.
+            // The regions overlap, and neither is inside the other one, so nothing says where in them the
+            // thread waited.
             waited = waited.share(between((last.to, to)), between((from, to)));
             from = last.to.min(to);
         }
@@ -101,7 +104,8 @@ mod tests {
     use super::*;
     use crate::regions::Times;
 
-    /// Adds a region that waited half of its time for a thread, and a tenth for what is not known.
+    /// Adds a region that waited half of its time, of which a tenth of the whole for an unknown cause and the
+    /// rest for a thread.
     fn add(spans: &mut Spans, thread: u16, from: i64, to: i64) {
         let ns = between((from, to));
         let mut times = Times::default();

@@ -2,9 +2,9 @@
 
 //! The critical path of a thread, which is walked once and serves all regions of the thread.
 //!
-//! A region begins and ends while its thread has a CPU. Between two such times the path is the same for all regions around both.
-//! So the thread's path is walked from each begin or end of a region to the next one, and a region has the sums at its end less
-//! those at its begin.
+//! A region begins and ends while its thread has a CPU. Between two such times, the path is the same for all
+//! regions around both. So the thread's path is walked from each begin or end of a region to the next one,
+//! and a region has the sums at its end less the sums at its begin.
 
 use super::beyond::Beyond;
 use super::causes::{CauseNumber, Unknown};
@@ -14,22 +14,22 @@ use super::vcpus::{Unplaced, Vcpus, Waiter};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-/// The path of a thread of which regions are open, or wait.
+/// The path of a thread whose regions are open, or wait.
 #[derive(Debug)]
 pub(super) struct Walked {
-    /// Time up to which it was walked.
+    /// Time up to which the path was walked.
     until: i64,
-    /// The clock of the guest whose time on it the host's kernel divides.
+    /// Clock of the guest whose time on the path the host's kernel divides.
     pub divided: Option<u32>,
-    /// The numbers of the open regions.
+    /// Numbers of the open regions.
     open: HashSet<u32>,
-    /// What follows the sums, in order of time, and the time that waits.
+    /// Pieces of the path after `sums`, in order of time. `unplaced` holds the time that waits.
     queue: VecDeque<Piece>,
     unplaced: Unplaced,
     thread: CauseNumber,
     cpu: Option<u16>,
     sums: Rc<Steps>,
-    /// The sums at the begins of regions, by the regions' numbers.
+    /// Sums at the begins of regions, by the regions' numbers.
     begun: HashMap<u32, Rc<Steps>>,
 }
 
@@ -38,13 +38,13 @@ enum Piece {
     Time(Timed),
     /// The begin of the region with this number.
     Begin(u32),
-    /// Its end, with its index in the store, if it is wanted.
+    /// The end of the region with this number, with its index in the store if the region is wanted.
     End(u32, Option<u32>),
 }
 
 impl Walked {
-    /// Makes the path of a thread from this time on. `divided`: the clock of the thread's guest, if the host's kernel divides
-    /// the guest's time.
+    /// Makes the path of a thread from this time on. `divided`: the clock of the thread's guest, if the
+    /// host's kernel divides the guest's time.
     pub fn new(time: i64, divided: Option<u32>) -> Walked {
         Walked {
             until: time,
@@ -59,7 +59,7 @@ impl Walked {
         }
     }
 
-    /// Returns the time that is to be walked until another one, and notes that it is.
+    /// Returns the times between which the path is to be walked to reach a time, and notes that it is.
     pub fn walk(&mut self, time: i64) -> (i64, i64) {
         let from = self.until.min(time);
         self.until = self.until.max(time);
@@ -81,18 +81,18 @@ impl Walked {
         }
     }
 
-    /// Begins a region with this number where the walk is.
+    /// Begins a region with this number at the time that the walk has reached.
     pub fn begin(&mut self, number: u32) {
         self.open.insert(number);
         self.queue.push_back(Piece::Begin(number));
     }
 
-    /// Returns whether the region with a number began on it, and has not ended.
+    /// Returns whether the region with a number began on the path, and has not ended.
     pub fn has(&self, number: u32) -> bool {
         self.open.contains(&number)
     }
 
-    /// Ends the region with a number, which has this index in the store if it is wanted.
+    /// Ends the region with a number. `index` is its index in the store, if the region is wanted.
     pub fn end(&mut self, number: u32, index: Option<u32>) {
         if self.open.remove(&number) {
             self.queue.push_back(Piece::End(number, index));
@@ -104,12 +104,13 @@ impl Walked {
         self.open.is_empty() && self.queue.is_empty() && self.unplaced.is_empty()
     }
 
-    /// Notes that what it waited for is known.
+    /// Notes that what the path waited for is known.
     pub fn wake(&mut self) {
         self.unplaced.wake();
     }
 
-    /// Divides what is known by now. Hands over the regions whose path is known then: their indices, and the steps.
+    /// Divides what is known by now. Hands over the regions whose path is then known: their indices and
+    /// steps.
     pub fn divide(
         &mut self,
         waiter: Waiter,
@@ -150,8 +151,8 @@ impl Walked {
         }
     }
 
-    /// Keeps what is to be divided for later. If there is too much of it, none will be: the time between two begins or ends of
-    /// regions is one that is not known.
+    /// Keeps what is to be divided for later. If there is too much, none of it will be divided: the time
+    /// between two begins or ends of regions becomes unknown.
     fn wait(&mut self, vcpus: &mut Vcpus) {
         let Some(clock) = self.divided.filter(|clock| vcpus.has_too_many(*clock)) else { return };
         let mut kept = VecDeque::new();

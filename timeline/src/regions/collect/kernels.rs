@@ -95,7 +95,8 @@ impl Pass<'_> {
             host.set_all_exactness();
         }
         host.recordings[recording].followed.add(kernel, fields, running.tid);
-        // A vCPU whose thread has no ring, and answered no point, may run the guest's threads, too.
+        // A vCPU whose thread has no ring, and answered no point, may run the guest's threads too, so it gets
+        // an account.
         if host.modes.is_some() && kernel.is_of_kvm() {
             host.thread_for_lanes(running.tid);
         }

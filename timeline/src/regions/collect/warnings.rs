@@ -31,7 +31,7 @@ pub(super) fn without_ends(trace: &Path) -> String {
     )
 }
 
-/// Returns lines about threads that several programs name, and about those that are too many.
+/// Returns lines about threads that several programs name, and about threads that are too many.
 pub(super) fn disputes(host: &Host) -> impl Iterator<Item = String> {
     let of = |what: Counted, verb: &str| match what.count {
         0 => None,
@@ -108,7 +108,7 @@ pub(super) fn unshown(host: &Host) -> Option<String> {
             "its programs do not say which threads they are",
             "the guest library does, if it makes the lease",
         ),
-        // Their regions are of any client, or of threads that are too many.
+        // The session's regions are of any client, or of threads that are too many.
         None => return None,
         Some(_) => (
             "the kernel's trace has no event of its threads",
@@ -145,7 +145,7 @@ pub(super) fn unproven(host: &Host) -> Option<String> {
     })
 }
 
-/// Returns a line about CPUs of guests whose thread is not proven, where those of others are.
+/// Returns a line about CPUs of guests whose thread is not proven, if the threads of other CPUs are.
 pub(super) fn unproven_cpus(host: &Host) -> Option<String> {
     let cpus = host.vcpus.as_ref().map_or(0, Vcpus::unproven);
     (cpus > 0).then(|| {
@@ -155,7 +155,7 @@ pub(super) fn unproven_cpus(host: &Host) -> Option<String> {
     })
 }
 
-/// Returns a line about CPUs of a guest of which a thread of the host turned out not to run them.
+/// Returns a line about CPUs of a guest that a thread of the host turned out not to run.
 pub(super) fn refuted(host: &Host) -> Option<String> {
     let mut all = host.vcpus.iter().flat_map(Vcpus::refuted);
     let ((cpu, tid), others) = (all.next()?, all.count());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Leases: the clients of programs, and the threads that they name.
+//! Leases of the clients of programs, and the threads that leases name.
 
 use super::super::unix_ns;
 use super::{Host, MAX_LEASES, Side};
@@ -9,7 +9,7 @@ use crate::inputs::ctf::{ClockMaps, Domain, Session};
 use crate::value::ValueRef;
 use std::collections::HashMap;
 
-/// Number of threads, and the first of them.
+/// A number of threads, and the number of the first one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Counted {
     pub count: u64,
@@ -26,10 +26,10 @@ impl Counted {
 }
 
 impl Host {
-    /// Gives a thread to a client of a program, by the client's own words. The holder that holds a thread
-    /// keeps it while its lease lasts, which its later events show. Another one that names it has no
-    /// thread: if it is the right one, its time is unknown. After the last event of a lease, a
-    /// program has begun another one, or the kernel has used the thread's number again.
+    /// Gives a thread to a client of a program, as the client's lease says. The holder of a thread keeps it
+    /// while its lease lasts, which its later events show. Another lease that names the thread gets no
+    /// thread: if that lease is right, its time is unknown. After the last event of a lease, the program has
+    /// begun another lease, or the kernel has used the thread's number again.
     fn claim(&mut self, number: u32, thread: Option<usize>, time: i64) {
         let Some(client) = self.client(number) else { return };
         if let Some(old) = client.thread.take() {
@@ -53,8 +53,8 @@ impl Host {
         self.clients[number as usize].thread = Some(at);
     }
 
-    /// Takes a thread away from its client if another one has named it, and events contradict each
-    /// other: then it may be the other's.
+    /// Takes a thread away from its client if another lease has named the thread, and events contradict each
+    /// other, because the thread may then belong to the other client.
     pub(super) fn check(&mut self, at: usize) {
         let thread = &mut self.threads[at];
         if thread.is_claimed
@@ -69,7 +69,7 @@ impl Host {
     }
 }
 
-/// Takes a lease record: who holds a ring of the VMM, or a client of a program.
+/// Takes a lease record, which says who holds a ring of the VMM, or a client of a program.
 ///
 /// All threads of the VMM that have a ring get an account. A programs' host gets one for its threads' lanes, if intervals
 /// are kept; where only a guest's kernel was recorded, the host's threads are none of those that it shows.
@@ -81,14 +81,14 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
             _ => None,
         })
     };
-    // Without a process, it is the number of the guest's CPU.
+    // Without a process, the field `tid` holds the number of the guest's CPU.
     let of_process = || {
         let is_thread =
             event.source.client.is_some() && numbered("pid").is_some_and(|pid| pid != 0);
         numbered("tid").filter(|tid| is_thread && *tid != 0)
     };
     let of_guest = !host.is_program && of_process().is_some();
-    // The thread of a guest's program is the guest's.
+    // The thread of a guest's program is a thread of the guest.
     let own = || of_process().filter(|_| host.is_program);
     let tid = event.thread.map(|thread| thread.tid).or_else(own);
     let clock = event.reading.map(|reading| reading.clock);
@@ -128,9 +128,9 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     client.process = numbered("pid").unwrap_or_default();
     client.names_thread = is_program && tid.is_some();
     client.shares_vcpus = of_guest;
-    // Where it is not known, it lasts.
+    // If the end of the lease is not known, the lease lasts.
     client.until = until.unwrap_or(i64::MAX);
-    // A lease that is said again is the same one.
+    // A lease record with the same token is of the same lease.
     if client.leases == 0 || client.token != token {
         client.leases = client.leases.saturating_add(1);
         client.token = token;

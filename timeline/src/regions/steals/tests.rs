@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Bounds on stolen time, against thefts that are made.
+//! Tests that bounds on stolen time hold for thefts that the tests make.
 
 use super::super::parts::{Part, Times};
 use super::super::store::{Holder, NO_BOUND, NO_THREAD, State};
@@ -32,7 +32,7 @@ fn steal(from: i64, to: i64, ms: u64) -> Steal<i64> {
     Steal { cpu: None, from, to, ms }
 }
 
-/// Returns the most that was taken from regions, where CPU 0 has these rises and CPU 2 none.
+/// Returns the maximum that was taken from regions, if CPU 0 has these rises and CPU 2 has none.
 fn most(rises: Vec<Steal<i64>>, samples: &[Sample]) -> u64 {
     let cpus = HashMap::from([(0, spans(rises))]);
     let machine = Machine { rises: Vec::new(), most: Some(u64::MAX), cpus: Some(cpus) };
@@ -46,19 +46,19 @@ fn the_most_is_that_of_the_spans_that_regions_touch() {
     let on = |cpu, from, to| sample(cpu, (from * MS, to * MS), (to - from) as u64 * 1_000_000);
     let of = |samples: &[Sample]| most(rises(), samples) / 1_000_000;
     for (expected, samples) in [
-        // Less than a rise and a step.
+        // Less than the rise and a step was taken.
         (5, vec![on(Some(0), 20, 25)]),
         (40, vec![on(Some(0), 0, 60)]),
         (40, vec![on(Some(0), 0, 40), on(Some(0), 50, 90)]),
         // After the second rise, less than a step was taken.
         (10, vec![on(Some(0), 600, 700)]),
-        // Both rises.
+        // The region touches both rises.
         (8, vec![on(Some(0), 96, 104)]),
         (60, vec![on(Some(0), 0, 700)]),
         // The CPU's counter did not rise.
         (10, vec![on(Some(2), 0, 700)]),
         (50, vec![on(Some(0), 0, 60), on(Some(2), 0, 60)]),
-        // On several CPUs, or not known on which.
+        // The region was on several CPUs, or its CPU is not known.
         (700, vec![on(None, 0, 700)]),
         (0, vec![]),
     ] {
@@ -88,14 +88,14 @@ fn a_hostile_list_is_divided_into_spans_of_all_time() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// A hypervisor takes time now and then; the CPU adds it to its counter some time later, and the counter is read
-    /// in between. Whatever regions there are: the most is never less than what was taken from them.
+    /// A hypervisor takes time now and then. The CPU adds that time to its counter later, and the counter is
+    /// read in between. Whatever regions there are, the maximum is never less than what was taken from them.
     #[test]
     fn the_most_is_never_less_than_what_was_taken(
-        // Time until the CPU is taken away, for how long, whether the CPU adds it to its counter after it, and whether
-        // the counter is read.
+        // Time until the CPU is taken away, time for which it is, whether the CPU then adds that time to its
+        // counter, and whether the counter is read.
         turns in prop::collection::vec((1..9u64, 1..30u64, any::<bool>(), any::<bool>()), 1..30),
-        // From one theft to the end of one: how many there are before it, and in it.
+        // A region lasts from one theft to the end of another: number of thefts before it, and in it.
         regions in prop::collection::vec((0..4usize, 1..4usize), 1..6),
         joins in any::<bool>(),
     ) {
@@ -110,7 +110,7 @@ proptest! {
                 counted = taken;
             }
             if is_read {
-                // In steps of 10.
+                // The counter has steps of 10.
                 readings.push((now, now + 1, counted / 10 * 10));
                 now += 1;
             }
