@@ -1,6 +1,6 @@
 //! Target `functions`: damage anywhere in a function trace causes an error that names the file, or ends a
-//! task's part, and never a panic: in its sums, in a flame graph, on a timeline, in a copy for uftrace. Any name of a
-//! function can be shown.
+//! task's part. It never causes a panic in the trace's sums, in a flame graph, on a timeline, or in a copy
+//! for uftrace. Any name of a function can be shown.
 
 use crate::input::Input;
 use crate::reader::{damage_all, files_of, write};
@@ -25,7 +25,7 @@ pub fn run(bytes: &[u8]) {
     let dir = TempDir::new().expect("a directory");
     write(&damage_all(whole, &mut input), dir.path());
     let name = dir.path().display().to_string();
-    // Before the cut: with all that a killed recorder leaves.
+    // These read the trace before the cut, with everything that a killed recorder leaves.
     for said in [shown(dir.path()), exported(dir.path())].into_iter().flatten() {
         assert!(said.contains(&name), "names no file: {said}");
     }
@@ -39,9 +39,9 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Panics if a symbol's name for people is too long, or takes long to make.
+/// Panics if a symbol's name for people is too long, or takes too long to make.
 fn shows(symbol: &str) {
-    // As long as those of files.
+    // The symbol is cut to the length that names from files have.
     let end = (0..=MAX_NAME.min(symbol.len())).rev().find(|end| symbol.is_char_boundary(*end));
     let symbol = &symbol[..end.unwrap_or(0)];
     let begin = Instant::now();
@@ -55,7 +55,7 @@ fn read(path: &Path) -> Result<Summary> {
     Ok(Summary::of(&Trace::open(path)?))
 }
 
-/// Reads it as a source of a timeline. Returns what is wrong with it.
+/// Reads the trace as a source of a timeline. Returns what is wrong with the trace.
 fn shown(path: &Path) -> Option<String> {
     let recording = match Recording::open(&[Given { form: Form::Functions, ..Given::new(path) }]) {
         Ok(recording) => recording,
@@ -69,18 +69,18 @@ fn shown(path: &Path) -> Option<String> {
     read.err().map(|error| error.to_string())
 }
 
-/// Copies it, and makes a flame graph of a part. Returns what is wrong with it.
+/// Copies the trace, and makes a flame graph of a part. Returns what is wrong with the trace.
 fn exported(path: &Path) -> Option<String> {
     let functions = FunctionTrace::open(path).ok()?;
     let flame = Flame::of(functions.trace(), Some(&Spans::new([(2_000, 5_000)])));
     let sum: u64 = flame.stacks().iter().map(|(_, time)| *time).fold(0, u64::saturating_add);
-    // Of each task.
+    // Each task has at most 3,000 ns.
     assert!(sum <= 3_000 * functions.trace().tasks().len() as u64, "{sum} ns in 3,000");
     let out = TempDir::new().expect("a directory");
     let recording = Recording::default();
     let source = Source { recording: &recording, modules: &[], text: &|_| None };
     let said = beside(&source, &functions, out.path()).err()?.to_string();
-    // Two modules of one name are no fault of a file.
+    // An error about two modules with the same name names the copy, and is no fault of a file.
     Some(said.replace(&*out.path().to_string_lossy(), &path.to_string_lossy()))
 }
 

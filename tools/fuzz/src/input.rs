@@ -1,4 +1,4 @@
-//! Decoding of bytes: any bytes are an input, and zeros follow their end.
+//! Decoding of bytes. Any bytes are an input, and zeros follow their end.
 
 use hypertrace_abi::clock::ticks;
 
@@ -80,7 +80,7 @@ impl<'a> Input<'a> {
         self.below(n) == n - 1
     }
 
-    /// Returns a number: small, unusual, any, or a time near the present.
+    /// Returns a number: a small number, an unusual number, any number, or a time near the present.
     pub fn value(&mut self) -> u64 {
         match self.below(6) {
             0 | 1 => self.u8().into(),

@@ -1,5 +1,5 @@
-//! Target `journal`: whatever a journal says, its reader writes nothing but the files of a session, as many bytes as
-//! have arrived, and returns an error with a place or a session that can be looked at.
+//! Target `journal`: whatever a journal says, its reader writes nothing but the files of a session, and no
+//! more bytes than have arrived. It returns an error with a place, or a session that can be read.
 
 use crate::input::Input;
 use crate::reader::read;
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Most acts of damage of an input.
+/// Maximum number of acts of damage of an input.
 const MAX_DAMAGE: usize = 32;
 
 /// A frame.
@@ -39,10 +39,10 @@ pub fn run(bytes: &[u8]) {
         Err(other) => panic!("{other:?}"),
     }
     let written = check(&out);
-    // A block of the file system for each frame, and what arrived.
+    // The bound is a block of the file system for each frame, and the bytes that arrived.
     let frames = journal.len().div_ceil(HEADER_BYTES) as u64;
     assert!(written <= journal.len() as u64 + frames * (16 << 10), "{written} bytes");
-    // As any session: it is read, or the error names a file.
+    // As with any session, the session can be read, or the error names a file.
     if out.join("session.json").exists()
         && let Err(error) = read(&out)
     {
@@ -74,7 +74,7 @@ fn check(out: &Path) -> u64 {
     written
 }
 
-/// Returns the frames of a whole journal, written once.
+/// Returns the frames of a whole journal, which is written once.
 fn sample() -> &'static [Frame] {
     static SAMPLE: OnceLock<Vec<Frame>> = OnceLock::new();
     SAMPLE.get_or_init(|| {
@@ -110,7 +110,7 @@ fn frames(mut bytes: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// Damages frames as the input says, and gives most of them their sums again.
+/// Damages frames as the input says, and gives most frames new valid sums.
 fn damaged(mut frames: Vec<Frame>, input: &mut Input<'_>) -> Vec<u8> {
     for _ in 0..MAX_DAMAGE {
         if input.is_empty() || frames.is_empty() {

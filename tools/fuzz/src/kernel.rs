@@ -18,7 +18,7 @@ pub fn run(bytes: &[u8]) {
     let whole = match input.below(3) {
         0 => sample().version_6(),
         1 => sample().version_7(),
-        // Made by trace-cmd.
+        // trace-cmd made this file.
         _ => include_bytes!("../../../timeline/tests/kernel/zstd.dat").to_vec(),
     };
     let files = damage_all(Files::from([(FILE.into(), whole)]), &mut input);

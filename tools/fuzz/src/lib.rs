@@ -1,15 +1,13 @@
-//! Inputs of the fuzz targets, and the checks of each: tested on stable with random
-//! inputs, run by libFuzzer with chosen ones.
+//! Inputs of the fuzz targets, and the checks of each target. Tests on stable run them with random inputs,
+//! and libFuzzer runs them with inputs that it chooses.
 //!
-//! Any bytes are an input. [`chip`] and [`session`] decode them as operations of a
-//! guest ([`op::Op`]) at a device ([`rig::Rig`]) with three clients: 0 is hostile, 1
-//! is honest, 2 is idle; and as actions of a VMM on its session ([`vmm::Act`]).
-//! [`restore`] decodes them as the same before and after a snapshot, and as damage to the device's
-//! state. [`segment`] decodes them as the same for programs whose host dies, [`reader`] and
-//! [`recover`] as damage to the files of a session, [`monitor`] as requests of
-//! clients, [`journal`] as damage to a journal, [`kernel`] as damage to the trace of a kernel,
-//! [`functions`] as damage to a function trace, [`trace_events`] as a file of
-//! declarations, [`vfio_user`] as messages of a VMM.
+//! Any bytes are an input. [`chip`] and [`session`] decode them as operations of a guest ([`op::Op`]) at a
+//! device ([`rig::Rig`]) with three clients: 0 is hostile, 1 is honest, 2 is idle; and as actions of a VMM on
+//! its session ([`vmm::Act`]). [`restore`] decodes bytes as such operations before and after a snapshot, and
+//! as damage to the device's state. [`segment`] decodes bytes as such operations of programs whose host dies,
+//! [`reader`] and [`recover`] as damage to the files of a session, [`monitor`] as requests of clients,
+//! [`journal`] as damage to a journal, [`kernel`] as damage to the trace of a kernel, [`functions`] as damage
+//! to a function trace, [`trace_events`] as a file of declarations, [`vfio_user`] as messages of a VMM.
 
 pub mod chip;
 pub mod functions;
@@ -37,7 +35,8 @@ pub mod trace {
     hypertrace_trace::include_events!();
 }
 
-/// Defines a target with the input of this module: for cargo-fuzz; else, a program that says how to run it.
+/// Defines a target with the input of this module for cargo-fuzz or, without cargo-fuzz, a program that says
+/// how to run the target.
 #[macro_export]
 macro_rules! target {
     ($name:ident) => {

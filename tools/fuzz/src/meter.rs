@@ -1,5 +1,4 @@
-//! A session as a device's sink, with bounds for each call: on steps and words, and as
-//! a last resort on time.
+//! A session as a device's sink, with bounds for each call on steps and words, and as a last resort on time.
 
 use crate::recorder::Ambush;
 use crate::setup::{CLIENTS, HONEST, HOSTILE, MAX_STEPS_EACH};
@@ -16,29 +15,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Most steps of a pass, if each takes one tick: 16 shares, one more for the client
-/// that began last, and one check of each.
+/// Maximum number of steps of a pass, if each step takes one tick: 16 shares, one more share for the client
+/// that began last, and a check of each client.
 const MAX_STEPS: u64 = 17 * MAX_STEPS_EACH + CLIENTS as u64 + 1;
-/// Time that is far longer than any call takes, also on a busy machine.
+/// Time that is far longer than any call takes, even on a busy machine.
 const MAX_TIME: Duration = Duration::from_secs(20);
 
-/// Session that counts the work for a device.
+/// A session that counts the work for a device.
 pub struct Meter {
     session: Session,
     ring_mode: RingMode,
     ambush: Arc<Ambush>,
     guest: Arc<Memory>,
-    /// Steps of this pass.
+    /// Number of steps of this pass.
     steps: AtomicU64,
-    /// Steps that took words.
+    /// Number of steps that took words.
     taken: AtomicU64,
-    /// Words taken out of rings; a jump counts as one ring.
+    /// Number of words taken out of rings. A jump counts as a whole ring.
     words: AtomicU64,
-    /// Words of recorded points, with prefix and header.
+    /// Number of words of recorded points, including prefix and header.
     point_words: AtomicU64,
-    /// Points made while the declared event `guest_hypertrace` was on.
+    /// Number of points made while the declared event `guest_hypertrace` was on.
     declared: AtomicU64,
-    /// Recorded points of client 1, with those of 2016.
+    /// Number of recorded points of client 1, including points of the 2016 interface.
     points: AtomicU64,
 }
 
@@ -65,22 +64,22 @@ impl Meter {
         }
     }
 
-    /// Steps that took something.
+    /// Returns the number of steps that took something.
     pub fn taken(&self) -> u64 {
         self.taken.load(Relaxed)
     }
 
-    /// Returns the words taken out of rings, and those of points.
+    /// Returns the number of words taken out of rings, plus the words of points.
     pub fn words(&self) -> u64 {
         self.words.load(Relaxed) + self.point_words.load(Relaxed)
     }
 
-    /// Returns the points since the last call that were made while `guest_hypertrace` was on.
+    /// Returns the number of points since the last call that were made while `guest_hypertrace` was on.
     pub fn take_declared(&self) -> u64 {
         self.declared.swap(0, Relaxed)
     }
 
-    /// Returns the recorded points of client 1.
+    /// Returns the number of recorded points of client 1.
     pub fn points(&self) -> u64 {
         self.points.load(Relaxed)
     }

@@ -19,7 +19,7 @@ pub enum Path {
     Pci,
 }
 
-/// Access, possibly of an invalid width.
+/// An access, possibly of an invalid width.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// Path to the device.
@@ -28,7 +28,7 @@ pub struct Access {
     pub region: Region,
     /// Offset from the region's start, possibly outside of it.
     pub offset: u64,
-    /// 0 to 16 bytes.
+    /// Width of the access, 0 to 16 bytes.
     pub width: usize,
 }
 
@@ -55,14 +55,14 @@ pub enum Op {
     Mask(u64, u64),
     /// Stores to the 2016 argument slots.
     Data(u64, u64),
-    /// Stores as `Poke`, but while a drain reads records.
+    /// Stores as `Poke` does, but while a drain reads records.
     Ambush(u64, u64),
     /// Writes a record at the head, with a block's header where needed: token,
     /// sequence, the record's two header words, payload.
     Record(u64, u64, Header, Vec<u64>),
-    /// Publishes head.
+    /// Publishes the head.
     Publish,
-    /// Moves head without a record.
+    /// Moves the head without a record.
     Jump(u64),
     /// Writes a text to the schema log, with a wrong id or a wrong length if given.
     Schema(Vec<u8>, Option<u32>, Option<u32>),
@@ -187,7 +187,7 @@ fn address(input: &mut Input<'_>) -> u64 {
     }
 }
 
-/// Decodes a word of a client's area, more often of the first two pages.
+/// Decodes a word of a client's area, more often a word of the first two pages.
 fn word(input: &mut Input<'_>) -> u64 {
     match input.below(4) {
         0 => input.pick(&[0, 8, 9, 16, 0x80, 512, 513, 520, 521]),

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// Files of a session.
 pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// Most acts of damage of an input.
+/// Maximum number of acts of damage of an input.
 const MAX_DAMAGE: usize = 64;
 
 /// Panics if a damaged session makes the reader panic, or return an error
@@ -66,7 +66,7 @@ pub fn files_of(dir: &Path) -> Files {
     files
 }
 
-/// Returns a complete session, written once.
+/// Returns a complete session, which is written once.
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {

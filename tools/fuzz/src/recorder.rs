@@ -38,7 +38,7 @@ impl Ambush {
         self.lock().fail = drains;
     }
 
-    /// Makes the next pass bring an enable mask of these bytes.
+    /// Makes the next pass bring an enable mask with this value in all bytes.
     pub fn set_mask(&self, byte: u8) {
         self.lock().mask = Some(byte);
     }
@@ -67,11 +67,11 @@ impl Ambush {
 /// Records of client 1 that the device delivered.
 #[derive(Clone, Debug, Default)]
 pub struct Delivered {
-    /// Events by number.
+    /// Numbers of the events.
     pub events: Vec<u64>,
-    /// Lease records.
+    /// Number of lease records.
     pub leases: u64,
-    /// Reference points by number.
+    /// Numbers of the reference points.
     pub points: Vec<u64>,
     /// Losses, as the consumer counts them.
     pub losses: Losses,
@@ -85,7 +85,7 @@ pub struct Recorder {
     delivered: Mutex<Delivered>,
 }
 
-/// Records that one drain takes, as many as a packet holds.
+/// Number of records that a drain takes, as many as a packet holds.
 const PACKET: u64 = 48;
 
 impl Recorder {

@@ -1,5 +1,5 @@
-//! Target `recover`: damage to the session and the segment of a killed process. The session
-//! is recovered beside it, or refused with a file's name, and recovery never panics.
+//! Target `recover`: damage to the session and the segment of a killed process. The session is recovered into
+//! a folder in it, or refused with a file's name, and recovery never panics.
 
 use crate::input::Input;
 use crate::reader::{self, Files, damage_all, files_of};
@@ -31,7 +31,7 @@ pub fn run(bytes: &[u8]) {
         Err(error) => named(error.to_string()),
     }
     let mut after = files_of(dir.path());
-    // The segment says at its end that nothing more will be taken.
+    // Only the segment changes: at its end it says that nothing more will be taken.
     after.retain(|path, _| !path.starts_with("s/recovered") && path != "segment");
     before.remove(Path::new("segment"));
     assert!(before == after, "something was changed");
@@ -41,13 +41,13 @@ fn options() -> Options {
     Options { same_counter: true, programs: true, ..Options::plain() }
 }
 
-/// Returns the session of a killed process and its segment, written once.
+/// Returns the session of a killed process and its segment, which are written once.
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {
         let dir = TempDir::new().expect("a directory");
         let setup = Setup::decode(&mut Input::new(&[0]));
-        // Events and points of the honest client, passes, more events.
+        // The operations are events and points of the honest client, passes, and more events.
         let ops: Vec<u8> =
             [36, 20, 26, 2, 0, 18, 1, 37, 30, 3, 36, 20, 23, 31, 2, 36, 9, 38, 32, 1, 36, 9]
                 .repeat(3);

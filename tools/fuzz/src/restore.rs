@@ -1,5 +1,6 @@
-//! Target `restore`: the device is saved and restored between the operations of its guest, which notices nothing.
-//! Then its state is damaged, and restored on the memory that the hostile client wrote, or refused.
+//! Target `restore`: the device is saved and restored between the operations of its guest, which notices
+//! nothing. Then the device's state is damaged, and either restored on the memory that the hostile client
+//! wrote, or refused.
 
 use crate::input::Input;
 use crate::reader;
@@ -15,15 +16,15 @@ use std::fs::File;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Operations between two snapshots.
+/// Number of operations between two snapshots.
 const OPS: usize = 60;
-/// Snapshots of an input.
+/// Number of snapshots of an input.
 const SNAPSHOTS: usize = 4;
-/// Damaged states of an input.
+/// Maximum number of damaged states of an input.
 const MAX_LIES: usize = 8;
 
-/// Panics if a restored device loses or invents an event of the honest client, or if a state that is not
-/// its own breaks a promise.
+/// Panics if a restored device loses or invents an event of the honest client, or if a damaged state breaks a
+/// promise of the device.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let setup = Setup::decode(&mut input);
@@ -32,8 +33,8 @@ pub fn run(bytes: &[u8]) {
     restore_lies(&setup, &mut Input::new(&lies), state, pci, &file);
 }
 
-/// Restores the device several times while its guest runs, and checks the honest client's events. Returns its last
-/// state, and the file of its memory.
+/// Restores the device several times while its guest runs, and checks the honest client's events. Returns the
+/// device's last state, and the file of its memory.
 fn continued(setup: &Setup, input: &mut Input<'_>) -> (ChipState, PciState, File) {
     let file = tempfile::tempfile().expect("a temporary file");
     let memory = || {
@@ -108,14 +109,14 @@ fn flipped(state: &ChipState, input: &mut Input<'_>) -> Vec<u8> {
         let at = usize::from(input.u16()) % text.len();
         text[at] = match input.one_in(2) {
             true => input.u8(),
-            // Stays a number, mostly.
+            // A digit mostly keeps the text a valid number.
             false => b'0' + input.u8() % 10,
         };
     }
     text
 }
 
-/// Changes one number or text to another one.
+/// Changes one number or text of the state.
 fn invent(state: &mut ChipState, input: &mut Input<'_>) {
     let value = input.value();
     let texts = state.texts.len() as u32;
@@ -169,7 +170,7 @@ fn restore_one(setup: &Setup, state: &ChipState, file: &File) {
         passes += 1;
         assert!(passes < MAX_PASSES, "a state keeps the drain busy");
     }
-    // Its guest may be saved again.
+    // The restored guest may be saved again.
     let again = chip.state();
     assert_eq!(again.clients.len(), CLIENTS as usize);
     // The greatest epochs begin again.
@@ -190,7 +191,7 @@ fn recorder(setup: &Setup) -> (Memory, Recorder) {
     (memory(), Recorder::new(Arc::new(memory()), Arc::default(), setup.session_info()))
 }
 
-/// Restores config space, which decodes then what its text says, or nothing.
+/// Restores config space, which either has the restored state then, or is unchanged.
 fn restore_header(setup: &Setup, header: &PciState) {
     let (memory, sink) = recorder(setup);
     let chip = Chip::new(memory, &setup.chip_config(), sink, ());

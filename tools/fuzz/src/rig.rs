@@ -1,7 +1,7 @@
-//! A device with a guest: client 0 is hostile, client 1 is honest.
+//! A device with a guest, whose client 0 is hostile and whose client 1 is honest.
 //!
-//! Hostile stores go anywhere except to the memory and registers of client 1: if an
-//! operating system lets one program write another's pages, no client is honest.
+//! Hostile stores go anywhere except to the memory and registers of client 1: if an operating system lets a
+//! program write another program's pages, no client is honest.
 
 use crate::input::Input;
 use crate::op::{Access, Op, Path};
@@ -21,24 +21,24 @@ use hypertrace_abi::schema::id_of;
 use hypertrace_device::{Chip, Memory, PciFunction, Window};
 use std::sync::Arc;
 
-/// Most operations of an input.
+/// Maximum number of operations of an input.
 const MAX_OPS: usize = 2000;
 /// The honest client's own counts.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
-    /// Events reported as recorded, by number.
+    /// Numbers of the events that were reported as recorded.
     pub recorded: Vec<u64>,
-    /// Number of these before the VMM's last action: the others are in the ring.
+    /// Number of these events before the VMM's last action. The later events are in the ring.
     pub before: usize,
-    /// Events that found no room.
+    /// Number of events that found no room.
     pub full: u64,
-    /// Leases.
+    /// Number of leases.
     pub leases: u64,
-    /// Reference points that the host reported as recorded, by number.
+    /// Numbers of the reference points that the host reported as recorded.
     pub points: Vec<u64>,
 }
 
-/// Device and both producers.
+/// A device and both producers.
 pub struct Rig<'a> {
     chip: Arc<Chip>,
     window: Window,
@@ -267,7 +267,7 @@ impl<'a> Rig<'a> {
         });
     }
 
-    /// Returns the access's address, and the region and offset there.
+    /// Returns the access's address, and the region and offset at this address.
     fn reach(&self, access: &Access) -> (u64, Option<(Region, u64)>) {
         let Access { path, region, offset, .. } = *access;
         match path {
@@ -309,7 +309,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Replaces an offset of client 1 by the same one of client 0.
+    /// Replaces an offset in client 1's area by an offset in client 0's area.
     fn spare(&self, region: Region, offset: u64, len: u64) -> u64 {
         let geometry = self.chip.geometry();
         let stride = geometry.client_stride();
@@ -356,7 +356,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Makes a point as a vCPU does. The reply must belong to it.
+    /// Makes a point as a vCPU does. The reply must belong to this point.
     fn point(&mut self) {
         let n = self.next;
         self.next += 1;
@@ -394,8 +394,8 @@ fn fills(width: usize, read: impl Fn(&mut [u8])) {
     panic!("a load of {width} bytes filled only {filled:?}");
 }
 
-/// Checks the delivered records of client 1 against its own counts. `overwritten`
-/// includes lease records; `filtered` were taken and discarded.
+/// Checks the delivered records of client 1 against its own counts. `overwritten` includes lease records;
+/// `filtered` events were taken and discarded.
 pub fn check_exact(
     account: &Account,
     mode: RingMode,

@@ -1,5 +1,5 @@
-//! Target `segment`: programs in user mode, one of them hostile, whose host dies. The
-//! segment is recovered.
+//! Target `segment`: programs in user mode, one of which is hostile, whose host dies. The segment is
+//! recovered.
 
 use crate::input::Input;
 use crate::rig::check_order;
@@ -19,7 +19,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use zerocopy::IntoBytes;
 
-/// Panics if a program can prevent the recovery of others' records.
+/// Panics if a program can prevent the recovery of other programs' records.
 pub fn run(bytes: &[u8]) {
     let dir = TempDir::new().expect("a directory");
     let mut input = Input::new(bytes);
@@ -40,7 +40,7 @@ pub fn run(bytes: &[u8]) {
     let delivered = recorded.delivered(&read, EVENT, false);
     let emitted = &recorded.account.recorded;
     check_order(emitted, &delivered);
-    // Triggers and switches of the host ended with it.
+    // The host's triggers and switches ended with the host.
     let left = &emitted[recorded.account.before..];
     assert!(
         delivered.ends_with(left) || options.relays > 0,
@@ -48,8 +48,7 @@ pub fn run(bytes: &[u8]) {
     );
     if !is_lost {
         let missing = emitted.len() - delivered.len();
-        // A kill loses the counts of filtered events. A relay can write anything about
-        // others.
+        // A kill loses the counts of filtered events. A relay can write anything about other clients.
         assert!(missing == 0 || recorded.switched || options.relays > 0, "{missing} are missing");
         let is_clean = read.faults.is_empty() || recorded.switched || options.relays > 0;
         assert!(is_clean, "{:?}", read.faults);
@@ -57,7 +56,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Leaves the session of a killed process in `s` of that directory, and its segment.
+/// Leaves the session of a killed process in `s` of this directory, and its segment in `segment`.
 pub fn leave(dir: &Path, setup: &Setup, options: &Options, input: &mut Input<'_>) -> Recorded {
     let (session, guest, recorded) = begin(dir, setup, options, |rig, host| rig.leave(input, host));
     let facts = HostInfo::default().with(|info| {

@@ -1,5 +1,5 @@
-//! Target `session`: the device with a real session, on which its VMM performs
-//! actions, and which is then read.
+//! Target `session`: the device with a real session, on which the device's VMM performs actions. The session
+//! is read afterwards.
 
 use crate::input::Input;
 use crate::meter::Meter;
@@ -23,16 +23,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
 
-/// Bytes of descriptions besides those of clocks, streams and classes.
+/// Maximum size of the descriptions in bytes, without clocks, streams and classes.
 const REST_BYTES: u64 = 16 << 10;
-/// Bytes of a class besides its text.
+/// Maximum size of a class in bytes, without its text.
 const CLASS_BYTES: usize = 512;
-/// Bytes for each byte of a class's text, as each field is declared.
+/// Maximum number of bytes for each byte of a class's text, because each field is declared.
 const TEXT_FACTOR: usize = 32;
-/// Most words on disk for each word of a ring: a record without payload may get an
-/// event for its wrong time and a prefix for its unknown class.
+/// Maximum number of words on disk for each word of a ring, because a record without payload may get an event
+/// for its wrong time and a prefix for its unknown class.
 const WORD_FACTOR: u64 = 4;
-/// Most words of an event of the VMM.
+/// Maximum number of words of an event of the VMM.
 const HOST_EVENT_WORDS: u64 = 64;
 
 /// Panics if a guest can make a session unreadable, remove records of the honest
@@ -68,17 +68,17 @@ pub fn write_sample(dir: &Path) {
     });
 }
 
-/// Session, and the facts to check it against.
+/// A session, and the facts against which it is checked.
 pub struct Recorded {
     summary: Summary,
     /// The honest client's own counts.
     pub account: Account,
-    /// Steps that took words, and words.
+    /// Number of steps that took words, and number of these words.
     taken: u64,
     words: u64,
-    /// Points of client 1, with those of 2016.
+    /// Number of points of client 1, including points of the 2016 interface.
     points: u64,
-    /// Events of the VMM, recorded or not.
+    /// Number of the VMM's events, recorded or not.
     host_events: u64,
     events: Vec<u64>,
     /// Whether events may have been off.
@@ -88,7 +88,7 @@ pub struct Recorded {
     files: Vec<SimpleFile>,
 }
 
-/// Records the operations of `guest` in a session in `s` of that directory.
+/// Records the operations of `guest` in a session in `s` of this directory.
 fn record(
     dir: &Path,
     setup: &Setup,
@@ -100,7 +100,7 @@ fn record(
     Recorded { summary, ..recorded }
 }
 
-/// Records as `record`, without ending the session. Returns also the memory of its guests.
+/// Records as `record` does, without ending the session. Also returns the memory of the session's guests.
 pub fn begin(
     dir: &Path,
     setup: &Setup,
@@ -154,15 +154,15 @@ pub fn begin(
 /// Contents of a session.
 pub struct Read {
     events: Vec<Event>,
-    /// Losses of client 1: full, busy, overwritten.
+    /// Number of client 1's losses by cause: full, busy, overwritten.
     pub lost: [u64; 3],
-    /// All of its losses: the causes are as of the last `session.json`.
+    /// Number of all losses of client 1. The causes are only those in the last `session.json`.
     pub all_lost: u64,
-    /// Filtered events of client 1.
+    /// Number of client 1's filtered events.
     pub filtered: u64,
-    /// Faults of client 1, by kind.
+    /// Numbers of client 1's faults by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Events of the whole session.
+    /// Number of events of the whole session.
     records: u64,
 }
 
@@ -213,7 +213,7 @@ impl Recorded {
         }
     }
 
-    /// Checks that snapshots have only emitted events, and the last one all that were
+    /// Checks that snapshots have only emitted events, and that the last snapshot has all events that were
     /// not overwritten.
     fn check_snapshots(&self, options: &Options) {
         for (n, dir) in self.snapshots.iter().enumerate() {
@@ -227,15 +227,15 @@ impl Recorded {
             if n + 1 == self.snapshots.len() {
                 let missing = (recorded.len() - delivered.len()) as u64;
                 let [.., overwritten] = read.lost;
-                // Points are filtered, too, if they were not overwritten before.
+                // Points that were not overwritten before may be filtered, too.
                 assert!(overwritten <= missing + leases, "{overwritten} overwritten");
                 assert!(missing <= overwritten + read.filtered, "{missing} are missing");
             }
         }
     }
 
-    /// Checks that a trace has all records of the honest client, or counts them. A relay
-    /// can write anything about others' points and clocks.
+    /// Checks that a trace has all records of the honest client, or counts the missing records. A relay can
+    /// write anything about other clients' points and clocks.
     fn check_trace(&self, read: &Read, mode: RingMode, options: &Options) {
         let Account { recorded, points, full, .. } = &self.account;
         let delivered = self.delivered(read, EVENT, false);

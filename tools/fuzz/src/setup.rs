@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub const HOSTILE: u32 = 0;
 /// Number of the honest client.
 pub const HONEST: u32 = 1;
-/// Number of clients: these two, and an idle one.
+/// Number of clients: the hostile client, the honest client, and an idle client.
 pub const CLIENTS: u32 = 3;
 
 /// Schema of client 1's event.
@@ -21,9 +21,9 @@ pub const EVENT: &str = "honest(n:u64,inverse:u64,rest:[u64])";
 /// Schema of client 1's reference point.
 pub const POINT: &str = "honest_point(n:u64,inverse:u64)";
 
-/// Passes that suffice to drain everything that a guest can have written.
+/// Number of passes that suffice to drain everything that a guest can have written.
 pub const MAX_PASSES: usize = 5000;
-/// Steps of each client in a pass.
+/// Number of steps of each client in a pass.
 pub const MAX_STEPS_EACH: u64 = 4;
 
 /// Returns a clock by which every step of the drain takes one tick.
@@ -38,11 +38,11 @@ pub fn steps() -> impl Fn() -> u64 {
 /// Configuration of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Sizes.
+    /// Sizes and number of clients of the device.
     pub geometry: Geometry,
     /// Mode of the rings.
     pub ring_mode: RingMode,
-    /// Bound of reference points per second, or 0.
+    /// Maximum number of reference points per second, or 0 for no limit.
     pub points_per_second: u32,
 }
 
@@ -64,7 +64,7 @@ impl Setup {
         }
     }
 
-    /// Makes memory, mapped once for the device and once for the guest.
+    /// Makes memory that is mapped once for the device and once for the guest.
     pub fn memory(&self) -> (Memory, Arc<Memory>) {
         let file = tempfile::tempfile().expect("a temporary file");
         let other = file.try_clone().expect("another descriptor");
@@ -95,7 +95,7 @@ pub fn hostile_area<'m>(rings: &'m [AtomicU64], geometry: &Geometry) -> &'m [Ato
     &rings[start..][..(geometry.client_stride() / WORD) as usize]
 }
 
-/// Stores to a word, modulo the length.
+/// Stores to a word, whose index is taken modulo the number of words.
 pub fn poke(words: &[AtomicU64], word: u64, value: u64) {
     words[(word % words.len() as u64) as usize].store(value, Ordering::Release);
 }

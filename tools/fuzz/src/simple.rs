@@ -6,24 +6,24 @@ use std::path::PathBuf;
 const BEGIN: [u64; 3] = [u64::MAX, 0xf2b1_77cb_0aa4_29b4, 4];
 /// Id of a record with the number of missing events.
 const DROPPED: u64 = 0xffff_ffff_ffff_fffe;
-/// Bytes of an event's record before its arguments.
+/// Size of an event's record before its arguments in bytes.
 const EVENT_BYTES: usize = 32;
 
-/// File, and the number of its events.
+/// A file, and the number of its events.
 #[derive(Clone, Debug)]
 pub struct SimpleFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// Declared events that fired while it was written.
+    /// Number of declared events that fired while the file was written.
     pub fired: u64,
 }
 
 /// Counts of a file's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// Missing events, as counted in the file.
+    /// Number of missing events, as the file counts them.
     pub dropped: u64,
 }
 
@@ -60,7 +60,7 @@ fn read(bytes: &[u8]) -> Held {
                 at + 20 + len
             }
             1 => {
-                // The rest of the record, from the id on.
+                // The length of the record from the id on.
                 let len = word(at + 24) as u32 as usize;
                 assert!(len >= EVENT_BYTES - 8, "byte {at}: {len} bytes");
                 if id == DROPPED {

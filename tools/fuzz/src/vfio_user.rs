@@ -1,5 +1,5 @@
-//! Target `vfio_user`: whatever a VMM sends to the server of vfio-user, the server answers with whole messages, ends
-//! when the VMM does, and serves the next one.
+//! Target `vfio_user`: whatever a VMM sends to the server of vfio-user, the server answers with whole
+//! messages, ends the connection when the VMM ends, and can serve the next VMM.
 
 use crate::input::Input;
 use crate::recorder::{Ambush, Recorder};
@@ -12,11 +12,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 
-/// Most messages of an input: all of them, and all replies, find room in a socket's buffers.
+/// Maximum number of messages of an input. All messages, and all replies, fit into a socket's buffers.
 const MAX_MESSAGES: usize = 24;
-/// Most bytes of a message's body.
+/// Maximum size of a message's body in bytes.
 const MAX_BODY: u16 = 512;
-/// Bytes of a message's header.
+/// Size of a message's header in bytes.
 const HEADER: usize = 16;
 
 /// Commands of vfio-user.
@@ -49,7 +49,7 @@ pub fn run(bytes: &[u8]) {
 
     exchange(&function, &mut pieces);
 
-    // The next VMM.
+    // The next VMM is served.
     let info = message(GET_INFO, 0, &[0; 16]);
     let replies = exchange(&function, &mut [&version()[..], &info].into_iter());
     assert_eq!(replies, [(VERSION, 0), (GET_INFO, 0)]);
@@ -93,7 +93,7 @@ fn exchange(function: &PciFunction, pieces: &mut dyn Iterator<Item = &[u8]>) -> 
     all
 }
 
-/// Decodes a message: one that the server may take, with likely numbers in it, or any.
+/// Decodes a message: a message that the server may accept, with likely numbers in it, or any message.
 fn any_message(input: &mut Input<'_>) -> Vec<u8> {
     let command = if input.one_in(8) { input.u16() } else { input.u16() % COMMANDS };
     let flags = if input.one_in(8) { input.u32() } else { u32::from(input.u8() & 1) << 4 };

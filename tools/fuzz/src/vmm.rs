@@ -1,6 +1,5 @@
-//! Actions of a VMM on its session while guests trace: it switches events, emits its
-//! own, begins epochs, adds triggers, takes snapshots and switches its file of declared
-//! events.
+//! Actions of a VMM on its session while guests trace. The VMM switches events, emits its own events, begins
+//! epochs, adds triggers, takes snapshots and switches its file of declared events.
 
 use crate::input::Input;
 use crate::setup::MAX_PASSES;
@@ -14,10 +13,10 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Snapshots that a guest may take.
+/// Number of snapshots that a guest may take.
 pub const GUESTS_SNAPSHOTS: u32 = 2;
-/// Most snapshots and files that the VMM makes in one input: each costs more than all
-/// the rest.
+/// Maximum number of snapshots, and of files, that the VMM makes in an input, because each costs more than
+/// all the rest.
 const MAX_FILES: usize = 4;
 
 /// Patterns of event names.
@@ -71,7 +70,7 @@ pub enum Act {
     Snapshot,
     /// Switches the file of declared events.
     File(bool),
-    /// Starts another such file.
+    /// Starts another file of declared events.
     SetFile,
     /// Drains the host's rings.
     Flush,
@@ -101,13 +100,13 @@ impl Act {
 pub struct Options {
     /// Output of the session.
     pub output: Output,
-    /// Number of clients that relay others' points: 0, or 1 for the hostile one.
+    /// Number of clients that relay other clients' points: 0, or 1 for the hostile client.
     pub relays: u32,
     /// Whether guests timestamp with the host's own counter.
     pub same_counter: bool,
     /// Size of a packet in bytes.
     pub packet_bytes: usize,
-    /// Most stream files open at the same time.
+    /// Maximum number of stream files that are open at the same time.
     pub open_files: usize,
     /// Whether guests are programs of this host, which have no epochs.
     pub programs: bool,
@@ -154,21 +153,21 @@ impl Options {
     }
 }
 
-/// VMM, and its own counts.
+/// A VMM, and its own counts.
 pub struct Vmm<'a> {
     session: &'a Session,
-    /// Function that makes a pass of the drain loop and returns whether there is more.
+    /// Function that makes a pass of the drain loop, and returns whether there is more to drain.
     pass: &'a dyn Fn() -> bool,
     /// Folder for files of declared events.
     dir: &'a Path,
-    /// Declared events that were on and fired, with points.
+    /// Number of declared events that were on and fired, including points.
     fired: &'a Cell<u64>,
     options: Options,
-    /// Events of the VMM, recorded or not.
+    /// Number of the VMM's events, recorded or not.
     pub host_events: u64,
     /// Numbers of recorded undeclared events.
     pub events: Vec<u64>,
-    /// Events of any kind that found no room.
+    /// Number of events of any kind that found no room.
     pub full: u64,
     /// Whether events may have been off.
     pub switched: bool,
@@ -241,7 +240,7 @@ impl<'a> Vmm<'a> {
                 self.epochs += 1;
                 self.session.begin_epoch(self.epochs);
             }
-            // The number of triggers is limited, and there is no such callback.
+            // A rule may be refused, because the number of triggers is limited, and a callback may not exist.
             Act::Trigger(rule) => {
                 self.switched |= self.session.add_trigger(rule).is_ok();
             }
@@ -285,7 +284,8 @@ impl<'a> Vmm<'a> {
         let asks = std::thread::spawn(move || session.snapshot());
         while !asks.is_finished() {
             (self.pass)();
-            // A mutex is not fair: without a pause, the thread that asks may wait for the engine for seconds.
+            // A mutex is not fair, so without a pause, the thread that asks may wait for the engine for
+            // seconds.
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
         match asks.join().expect("it does not panic") {
@@ -296,8 +296,8 @@ impl<'a> Vmm<'a> {
     }
 
     fn set_file(&mut self) {
-        // While a point waits for its schema, events of the last file wait too, and would
-        // be written to this one.
+        // While a point waits for its schema, events for the last file wait, too, and would be written to the
+        // new file.
         self.drain();
         let path = self.dir.join(format!("file-{}", self.files.len()));
         let set = self.session.set_simple_file(&path);

@@ -2,27 +2,30 @@
 
 use std::path::Path;
 
-/// Fields of a source that are replaced, or are for the whole system. The others say how its contents are verified.
+/// Fields of a source that are replaced, or are for the whole system. All other fields say how the source's
+/// contents are verified.
 const REPLACED: [&str; 4] = ["Types:", "Suites:", "Architectures:", "#"];
 
-/// Source of the distribution's own packages, as the machine writes it, with `{suite}` and `{architectures}` for these.
+/// Source of the distribution's own packages, as this machine's file has it, with `{suite}` and
+/// `{architectures}` in place of these.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Archive {
     text: String,
-    /// End of the name of a file with it, which says its format
+    /// Extension of a file with this source, which determines the format
     pub extension: &'static str,
 }
 
 impl Archive {
-    /// Finds it: in `sources.list` and the files of `sources.list.d` under this folder (`/etc/apt`), the first one with the
-    /// suite of this release. Others are left out: they cost time and can fail.
+    /// Finds the archive: the first source with the suite of this release, in `sources.list` and the files of
+    /// `sources.list.d` under this folder (`/etc/apt`). Other sources are left out, because they cost time
+    /// and can fail.
     pub fn find(etc_apt: &Path, codename: Option<&str>) -> Option<Self> {
         let folder =
             std::fs::read_dir(etc_apt.join("sources.list.d")).into_iter().flatten().flatten();
         let mut files: Vec<_> = folder.map(|entry| entry.path()).collect();
         files.sort();
         files.insert(0, etc_apt.join("sources.list"));
-        // A derivative may call its release so.
+        // A derivative may call its release `stable` or `testing`.
         let is_base =
             |suite: &str| codename == Some(suite) || ["stable", "testing"].contains(&suite);
         files.iter().find_map(|file| {
@@ -32,7 +35,7 @@ impl Archive {
                 "sources" => {
                     (text.split("\n\n").find_map(|text| stanza(text, is_base))?, "sources")
                 }
-                // As in apt, other endings are ignored (.disabled, .save).
+                // As in apt, other extensions are ignored (.disabled, .save).
                 _ => return None,
             };
             Some(Archive { text, extension })
@@ -86,8 +89,9 @@ pub fn codename(os_release: &str) -> Option<&str> {
     values.next().map(|value| value.trim_matches(['"', '\''])).filter(|value| !value.is_empty())
 }
 
-/// Selects the settings of a machine's apt that concern its mirrors (proxies, certificates, checks of dates) from the
-/// output of `apt-config dump`. A private configuration needs these, but not the hooks, which change the system.
+/// Selects the settings of a machine's apt that concern its mirrors (proxies, certificates, checks of dates)
+/// from the output of `apt-config dump`. A private configuration needs these settings, but not the hooks,
+/// which change the system.
 pub fn acquire_settings(dump: &str) -> String {
     // The private apt downloads package lists and nothing else.
     let others = ["Acquire::IndexTargets", "Acquire::Languages"];

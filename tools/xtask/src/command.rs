@@ -1,4 +1,4 @@
-//! Commands that are written as lines of text; a command's first line of output.
+//! Commands that are written as lines of text, and a command's first line of output.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,12 +7,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Returns the cargo that runs this.
+/// Returns the cargo that runs this program.
 pub fn cargo() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
-/// Returns cargo's target folder, as an absolute path: commands run in the root.
+/// Returns cargo's target folder as an absolute path, because commands run in the root.
 ///
 /// # Errors
 /// If there is no current folder.
@@ -23,8 +23,8 @@ pub fn target_folder(root: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns the command of a line as one would type it: `NAME=VALUE.. PROGRAM ARGUMENT..`, without quotes. A variable of
-/// the project keeps the value that it has. `prefix` stands before the program.
+/// Returns the command of a line as a user would type it: `NAME=VALUE.. PROGRAM ARGUMENT..`, without quotes.
+/// A variable of the project keeps its value from the environment. `prefix` stands before the program.
 pub fn parse(line: &str, prefix: &[impl AsRef<Path>]) -> Command {
     let mut words = line.split_whitespace().peekable();
     let mut variables = Vec::new();
@@ -38,7 +38,7 @@ pub fn parse(line: &str, prefix: &[impl AsRef<Path>]) -> Command {
     let mut command = Command::new(all.next().unwrap_or_default());
     command.args(all).args(words);
     if program == "rustup" {
-        // These variables select the toolchain that runs this.
+        // These variables select the toolchain that runs this program.
         command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
     }
     let is_set = |name: &str| name.starts_with("HYPERTRACE_") && std::env::var_os(name).is_some();
@@ -49,7 +49,7 @@ pub fn parse(line: &str, prefix: &[impl AsRef<Path>]) -> Command {
 /// Returns the first line of a command's output that is not empty.
 ///
 /// # Errors
-/// If it cannot be started or fails; the first line of its stderr is the message.
+/// If the command cannot be started or fails; the first line of its stderr is the message.
 pub fn first_line(command: &mut Command) -> Result<String> {
     let program = command.get_program().display().to_string();
     let output = command.output().with_context(|| format!("cannot start {program}"))?;

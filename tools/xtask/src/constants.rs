@@ -18,7 +18,7 @@ use hypertrace_abi::sink::Status;
 
 const WORD: usize = size_of::<u64>();
 
-/// Words of the config page. The version's has the ring's mode in its upper half.
+/// Words of the config page. The word VERSION has the ring's mode in its upper half.
 const CONFIG: &[(&str, usize)] = &[
     ("CLIENTS", offset_of!(ConfigPage, legacy.max_clients)),
     ("ARGS", offset_of!(ConfigPage, legacy.client_args)),
@@ -125,7 +125,7 @@ pub fn text() -> String {
     text
 }
 
-/// Writes a constant as a macro. Its number is long if it needs more than 32 bits.
+/// Writes a constant as a macro. A number that needs more than 32 bits gets the suffix ULL.
 fn define(text: &mut String, name: &str, value: u64) {
     let suffix = if value > u32::MAX.into() { "ULL" } else { "U" };
     let _ = writeln!(text, "#define HYPERTRACE_ABI_{name} {value:#x}{suffix}");

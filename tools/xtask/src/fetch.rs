@@ -1,7 +1,7 @@
-//! Fetching of the distribution's programs without installing them: packages are unpacked into a cache folder, with
-//! every library that they need, and a wrapper starts the program with that folder's dynamic loader. Programs of the
-//! Python Package Index come into such a folder by pip. The system is only read. `capabilities.toml` has the programs and
-//! their packages.
+//! Fetching of the distribution's programs without installing them. Packages are unpacked into a cache
+//! folder, with every library that they need, and a wrapper starts the program with this folder's dynamic
+//! loader. pip puts programs of the Python Package Index into such a folder. The system is only read.
+//! `capabilities.toml` lists the programs and their packages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,10 +22,10 @@ use crate::apt::{self, Archive};
 use crate::command::{first_line, on_path};
 use crate::tree::entries;
 
-/// Text of the file that says what tests use, and how to get it.
+/// Text of the file that lists what tests use, and how to get it.
 pub const CAPABILITIES: &str = include_str!("../capabilities.toml");
 
-/// What it says of tools.
+/// The tools in that file.
 #[derive(Deserialize)]
 struct Known {
     tool: Vec<Tool>,
@@ -49,18 +49,18 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Returns the names of its programs, by which tests find them on PATH.
+    /// Returns the names of the tool's programs, by which tests find them on PATH.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.programs.keys().chain(self.plain.keys()).map(String::as_str)
     }
 
-    /// Returns the suites of its packages, the preferred one last.
+    /// Returns the suites of the tool's packages, the preferred suite last.
     fn suites(&self) -> Vec<String> {
         let own = || vec![codename().unwrap_or_else(|| "unknown".to_owned())];
         if self.suites.is_empty() { own() } else { self.suites.clone() }
     }
 
-    /// Returns its folder in the cache.
+    /// Returns the tool's folder in the cache.
     fn folder(&self) -> Result<PathBuf> {
         let suites = if self.pypi.is_empty() { self.suites() } else { vec!["pypi".to_owned()] };
         Ok(cache_folder()?.join(format!("{}-{}", self.name, suites[suites.len() - 1])))
@@ -80,18 +80,18 @@ pub fn tools() -> &'static [Tool] {
     &KNOWN.tool
 }
 
-/// Finds the tool with a program of that name.
+/// Finds the tool with a program of this name.
 ///
 /// # Errors
-/// If there is none; the message lists the programs.
+/// If there is no such tool; the message lists the programs.
 pub fn find(program: &str) -> Result<&'static Tool, String> {
     let names = || tools().iter().flat_map(Tool::names);
     let found = tools().iter().find(|tool| tool.names().any(|name| name == program));
     found.ok_or_else(|| format!("not one of: {}", names().collect::<Vec<_>>().join(", ")))
 }
 
-/// Fetches tools that are not in the cache. Returns the folder to put on PATH for each, by name; or an error if there is
-/// no apt, no network, or no such package in the archive.
+/// Fetches tools that are not in the cache. Returns, by tool's name, the folder to put on PATH, or an error
+/// if there is no apt, no network, or no such package in the archive.
 pub fn fetch(tools: &[&'static Tool]) -> BTreeMap<&'static str, Result<PathBuf>> {
     // A tool may be named twice, for two of its programs.
     let tools: BTreeMap<_, _> = tools.iter().map(|tool| (tool.name.as_str(), *tool)).collect();
@@ -136,14 +136,14 @@ struct Apt {
     /// This machine's architecture, as the distribution calls it
     native: String,
     cache: PathBuf,
-    /// Why the lists of packages with those of an architecture are not there
+    /// Reasons why lists of packages are missing, by architecture
     damaged: BTreeMap<String, String>,
-    /// Held: one process fetches at a time
+    /// Lock that is held, so that one process fetches at a time
     _lock: fs::File,
 }
 
 impl Apt {
-    /// Fetches the lists of packages for all these tools, unless they are there and less than a day old.
+    /// Fetches the lists of packages for all these tools, unless the lists are there and less than a day old.
     fn open(tools: &[&Tool]) -> Result<Self> {
         ensure!(
             on_path("apt-get").is_some() && on_path("dpkg-deb").is_some(),
@@ -158,7 +158,8 @@ impl Apt {
         flock(&lock, FlockOperation::LockExclusive)?;
         let mut apt = Apt { archive, native, cache, damaged: BTreeMap::new(), _lock: lock };
 
-        // Apart by architecture: apt refuses all lists of a suite of which one is damaged.
+        // The lists are separate by architecture, because apt refuses all lists of a suite if one of them is
+        // damaged.
         let mut groups = BTreeMap::<&str, Vec<&Tool>>::new();
         for tool in tools {
             groups.entry(apt.architecture(tool)).or_default().push(tool);
@@ -171,7 +172,7 @@ impl Apt {
         Ok(apt)
     }
 
-    /// Returns the architecture by which a tool's lists are kept.
+    /// Returns the architecture under which a tool's lists are kept.
     fn architecture<'a>(&'a self, tool: &'a Tool) -> &'a str {
         tool.foreign.as_deref().unwrap_or(&self.native)
     }
@@ -251,16 +252,16 @@ impl Apt {
     }
 }
 
-/// Makes a folder that is renamed when it is complete, so that an interrupted download is never taken for a program.
-/// Removed on any error. Private to this user: packages may contain set-uid programs, and unpacking as root keeps these
-/// bits.
+/// Makes a folder that is renamed when it is complete, so that an interrupted download is never taken for a
+/// program. The folder is removed on any error. It is private to this user, because packages may contain
+/// set-uid programs, and unpacking as root keeps these bits.
 fn aside(cache: &Path) -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".fetching-").permissions(fs::Permissions::from_mode(0o700));
     Ok(builder.tempdir_in(cache)?)
 }
 
-/// Gives the complete folder of a tool its name, in place of an older one.
+/// Gives the complete folder of a tool its name, in place of an older folder.
 fn place(aside: TempDir, tool: &Tool) -> Result<()> {
     let (folder, old) = (tool.folder()?, tempfile::tempdir_in(cache_folder()?)?);
     let _ = fs::rename(&folder, old.path().join("old"));
@@ -294,7 +295,7 @@ fn fetch_pypi(tool: &Tool) -> Result<()> {
     place(aside, tool)
 }
 
-/// Returns the wrapper of Python, or of a program that came with the packages.
+/// Returns the wrapper's text for Python, or for a program that came with the packages.
 fn python_wrapper(name: &str, path: &str, is_own: bool) -> String {
     let program = if is_own { format!("\"$root/{path}\"") } else { path.to_owned() };
     format!(
@@ -310,7 +311,7 @@ fn run(get: &mut Command, mark: &str) -> Result<()> {
     let output = output.with_context(|| format!("cannot start {program}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
     eprint!("{errors}");
-    // The first one says the most about the reason; later ones only follow from it.
+    // The first error says the most about the reason, because later errors only follow from it.
     let first = errors.lines().find_map(|line| line.strip_prefix(mark));
     let first = first.or(errors.lines().next()).unwrap_or("it says nothing");
     ensure!(output.status.success(), "{program} failed: {first}");
@@ -345,7 +346,7 @@ fn remove_unneeded(tool: &Tool, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes `bin/PROGRAM` for each program, which starts it wherever the folder is.
+/// Writes `bin/PROGRAM` for each program, which starts the program wherever the folder is.
 fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     let root = folder.join("root");
     let loader = loader(&root)
@@ -365,8 +366,8 @@ fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     link_plain(tool, folder)
 }
 
-/// Returns a path below `root`, where a name that ends in `*` is replaced by the first one that begins so: names of
-/// packages' folders have a version.
+/// Returns a path below `root`, in which a name that ends in `*` is replaced by the first name with this
+/// beginning, because names of packages' folders have a version.
 fn versioned(root: &Path, path: &str) -> PathBuf {
     path.split('/').fold(PathBuf::new(), |folder, name| {
         let fits = |path: PathBuf| {
@@ -383,7 +384,7 @@ fn versioned(root: &Path, path: &str) -> PathBuf {
 fn link_plain(tool: &Tool, folder: &Path) -> Result<()> {
     for (name, path) in &tool.plain {
         let file = Path::new("root").join(versioned(&folder.join("root"), path));
-        // A kernel is no program of this machine, but is looked for like one.
+        // A kernel is no program of this machine, but tests look for it as for a program.
         fs::set_permissions(folder.join(&file), fs::Permissions::from_mode(0o755))
             .with_context(|| format!("the packages of {} hold no {path}", tool.name))?;
         symlink(Path::new("..").join(file), folder.join("bin").join(name))?;
@@ -397,10 +398,11 @@ fn write_script(file: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Renames each program in a folder of the tree and below, and puts a wrapper in its place. A program that starts it by
-/// its path, as a compiler starts its assembler, then starts it with the right libraries.
+/// Renames each program in and below a folder of the tree, and puts a wrapper in its place. A program that
+/// starts another program by its path, as a compiler starts its assembler, then starts it with the right
+/// libraries.
 fn wrap_in_place(loader: &str, root: &Path, folder: &Path) -> Result<()> {
-    // The folders of a compiler's parts differ between releases: there may be none.
+    // The folders of a compiler's parts differ between releases, so the folder may not exist.
     let paths = entries(&root.join(folder)).unwrap_or_default();
     for path in paths.into_iter().filter(|path| !path.is_symlink()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -428,8 +430,8 @@ fn triplet() -> String {
     format!("{}-linux-gnu", std::env::consts::ARCH)
 }
 
-/// Finds the dynamic loader in an unpacked tree, relative to its root. The name under which programs know it is often an
-/// absolute link out of the tree.
+/// Finds the dynamic loader in an unpacked tree, relative to its root. The name under which programs know the
+/// loader is often an absolute link out of the tree.
 fn loader(root: &Path) -> Option<String> {
     let paths = ["usr/lib", "lib"].map(|lib| format!("{lib}/{}/ld-linux*", triplet()));
     let mut found = paths.iter().map(|path| versioned(root, path));
@@ -465,7 +467,7 @@ fn wrapper_text<'a>(
         let _ = writeln!(text, "export {name}=\"{}\"", expand(value));
     }
     text.push_str("exec");
-    // A program that was replaced by a wrapper needs no loader.
+    // A program in whose place a wrapper stands needs no loader.
     if !tool.wrapped.iter().any(|folder| path.starts_with(folder)) {
         let _ = write!(text, " {}", loaded(loader));
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask full`: what takes too long for each change, at full size.
+//! `cargo xtask full`: checks at full size that take too long for each change.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::step::{Limit, OK, Steps};
 use crate::suite::LOOM;
 use crate::tree;
 
-/// What `full.toml` says.
+/// Contents of `full.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Known {
@@ -42,7 +42,7 @@ pub struct Options {
     limit: Limit,
 }
 
-/// Runs all checks, and prints a line for each. Returns false if one failed or could not be run.
+/// Runs all checks, and prints a line for each. Returns false if a check failed or could not be run.
 ///
 /// # Errors
 /// If the machine cannot run commands; a failed check is not an error.
@@ -75,7 +75,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         let is_figure = |line: &&str| line.starts_with("figure: ");
         figures.extend(ran.output.lines().filter(is_figure).map(str::to_owned));
         ran.notes.print_missing();
-        // Of tests that no other check has.
+        // This check has tests that no other check has.
         let is_only = line.contains("--exact") || line.contains("--include-ignored");
         let missing = ran.notes.missing.keys().next().filter(|_| is_only);
         let verdict = match missing {

@@ -1,5 +1,5 @@
-//! Generation of the C headers: declarations from the C library's source with texts around them from `.h` files, and
-//! constants of the crate `abi` in the header without a library.
+//! Generation of the C headers. The declarations come from the C library's source, the texts around them from
+//! `.h` files, and the constants in the header without a library from the crate `abi`.
 
 use std::fs;
 use std::path::Path;
@@ -15,9 +15,9 @@ struct Header {
     includes: &'static str,
     /// Sources of the declarations, in the crate of the C library.
     sources: &'static [&'static str],
-    /// Text before them.
+    /// Text before the declarations.
     top: &'static str,
-    /// Text after them.
+    /// Text after the declarations.
     end: Option<&'static str>,
 }
 
@@ -25,7 +25,7 @@ const HEADERS: [Header; 2] = [
     Header {
         path: "guest-lib/include/hypertrace.h",
         guard: "HYPERTRACE_H",
-        // The macros need them too.
+        // The macros need these headers, too.
         includes: "\
 #include <limits.h>
 #include <stdbool.h>
@@ -46,7 +46,7 @@ const HEADERS: [Header; 2] = [
     Header {
         path: "guest-lib/include/qemu-hypertrace.h",
         guard: "QEMU_HYPERTRACE_H",
-        // Those of 2016.
+        // These are the includes of 2016.
         includes: "#include <stdint.h>\n#include <sys/types.h>",
         sources: &["src/interface_2016.rs"],
         top: "interface_2016.h",
@@ -54,7 +54,7 @@ const HEADERS: [Header; 2] = [
     },
 ];
 
-/// Header for firmware and kernels. Its constants are between these lines.
+/// Header for firmware and kernels. Its constants stand between the lines [`BEGIN`] and [`END`].
 const BARE: &str = "guest-lib/include/hypertrace-bare.h";
 const BEGIN: &str =
     "/* Constants of docs/abi.md, by `cargo xtask header`. Indices are of words of 64 bits. */\n";
@@ -99,10 +99,11 @@ fn text(root: &Path, header: &Header) -> Result<String> {
     let mut written = Vec::new();
     bindings.write(&mut written);
     let text = String::from_utf8(written).context("the C header is not UTF-8")?;
-    // cbindgen ends the guard before the last part, which a source must not get twice either.
+    // cbindgen ends the guard before the last part. The guard is moved behind this part, which a source must
+    // not get twice either.
     let guard_end = format!("\n#endif  /* {} */\n", header.guard);
     let (before, after) = text.split_once(&guard_end).context("the C header has no guard")?;
-    // C89 has no such comments.
+    // C89 has no `//` comments.
     Ok(format!("{before}{after}{guard_end}")
         .replace("// __cplusplus", "/* __cplusplus */")
         .replace("// extern \"C\"", "/* extern \"C\" */"))

@@ -24,7 +24,7 @@ pub struct Options {
 /// Builds the C library and copies it with its headers.
 ///
 /// # Errors
-/// If it cannot be built, or a file cannot be written; the chain says which.
+/// If the library cannot be built, or a file cannot be written; the error's chain says which file.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let Ok(relative) = options.prefix.strip_prefix("/") else {
         bail!("--prefix {}: give an absolute path", options.prefix.display())
@@ -42,11 +42,11 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Copies the library that was built in a folder, with its headers, `to` the folder of lib and include. Programs will find
-/// them in `prefix`.
+/// Copies the library that was built in a folder, with its headers, `to` the folder of lib and include.
+/// Programs will find the library in `prefix`.
 ///
 /// # Errors
-/// If a file cannot be written; the chain says which.
+/// If a file cannot be written; the error's chain says which file.
 pub fn copy(root: &Path, built: &Path, to: &Path, prefix: &str) -> Result<()> {
     let put = |from: &Path, folder: &str| {
         let folder = to.join(folder);

@@ -1,4 +1,4 @@
-//! Lines of code: what a reader of the tree has before them.
+//! Lines of code that a reader of the tree has to read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::tree;
 
-/// Folders that sums are made of, by the sum's name.
+/// Names of sums, and the folders that are added up for each.
 const SUMS: [(&str, &[&str]); 2] = [
     ("files and their readers", &["timeline", "trace"]),
     ("guest and device", &["abi", "device", "guest-lib", "user-mode"]),
@@ -16,7 +16,7 @@ const SUMS: [(&str, &[&str]); 2] = [
 /// Folders that are not part of the libraries' sum.
 const NO_LIBRARIES: [&str; 3] = ["cli", "examples", "tools"];
 
-/// Lines that are neither blank nor comments.
+/// Numbers of lines that are neither blank nor comments.
 #[derive(Clone, Copy, Default)]
 struct Lines {
     rust: usize,
@@ -32,7 +32,7 @@ impl Lines {
     }
 }
 
-/// Prints the lines of each folder of the tree, and sums.
+/// Prints the numbers of lines of each folder of the tree, and sums.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -82,7 +82,7 @@ fn is_code(line: &str) -> bool {
     !line.is_empty() && !line.starts_with("//")
 }
 
-/// Returns the lines of code and those of the tests beside it: modules of this form end at a brace
+/// Returns the numbers of lines of code, and of the tests in the same file. A module of tests ends at a brace
 /// in the first column, as rustfmt writes it.
 fn of_rust(text: &str) -> (usize, usize) {
     let (mut code, mut tests) = (0, 0);

@@ -1,5 +1,5 @@
-//! The few jobs that cargo cannot do: the whole test run, tests at full size, fetching the programs that they need, the
-//! C header.
+//! The few jobs that cargo cannot do: the whole test run, tests at full size, fetching the programs that
+//! tests need, and the C header.
 
 mod apt;
 mod command;
@@ -135,7 +135,7 @@ mod tests {
                 Arguments::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
             }
         }
-        // The job of this tree's own script is that of the workflow.
+        // This tree's own script runs the same job as the workflow.
         let own = fs::read_to_string(root().unwrap().join(".ci/run")).unwrap();
         assert!(lines.iter().any(|line| own.contains(line)), "{own}");
     }

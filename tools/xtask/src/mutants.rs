@@ -1,8 +1,8 @@
 //! `cargo xtask mutants`: removes one defence after the other in a copy of the tree, and runs the tests that
-//! tests/threat-model.toml names for it. One of them must fail.
+//! tests/threat-model.toml names for the defence. One of these tests must fail.
 //!
-//! A mutant is a line of that file, in the row of its promise: `FILE: OLD -> NEW` replaces a text that the file has once.
-//! `NUMBER in FILE: OLD -> NEW` says that it changes a number of the promise.
+//! A mutant is a line of that file, in the row of its promise: `FILE: OLD -> NEW` replaces a text that the
+//! file has once. `NUMBER in FILE: OLD -> NEW` says that the mutant changes a number of the promise.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,13 +31,13 @@ pub struct Options {
 #[derive(Deserialize)]
 struct Row {
     threat: String,
-    /// `FILE: FUNCTION` each
+    /// Tests of the promise, each as `FILE: FUNCTION`
     tests: Vec<String>,
     #[serde(default)]
     mutants: Vec<String>,
 }
 
-/// Change that removes a defence, and the tests of which one must notice it.
+/// Change that removes a defence, and the tests, of which one must notice the change.
 struct Mutant {
     threat: String,
     /// The changed file, and the promise's number that is changed there
@@ -69,7 +69,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
 
     let copy = target_folder(root)?.join("mutants/tree");
     let machine = Machine::probe(&probe::names().collect::<Vec<_>>());
-    // All of them first: each mutant has its crate built again.
+    // All tests run with their defences first, because each mutant has its crate built again.
     renew(&copy, root)?;
     let mut steps = Steps::begin(&copy, machine, options.limit)?;
     let mut before = BTreeMap::new();
@@ -104,7 +104,8 @@ fn verdict(ran: &Ran) -> &'static str {
     if ran.ok && !ran.notes.missing.is_empty() { "NOT RUN" } else { ran.verdict() }
 }
 
-/// Says what the last test that ran without the defence showed: whether a test notices that the defence is missing.
+/// Returns the verdict of the last test that ran without the defence: whether a test notices that the defence
+/// is missing.
 fn without_defence(ran: &Ran) -> &'static str {
     match (ran.built, ran.ok) {
         (true, false) => OK,
@@ -130,7 +131,7 @@ fn read(root: &Path) -> Result<Vec<Mutant>> {
             mutants.push(Mutant { threat: threat.clone(), tests: tests.clone(), ..parsed });
         }
     }
-    // Those of one crate one after the other: a change of another crate has more built again.
+    // The mutants of a crate run one after the other, because a change of another crate has more built again.
     mutants.sort_by(|a, b| a.file.cmp(&b.file));
     Ok(mutants)
 }
@@ -156,7 +157,7 @@ impl Mutant {
     }
 }
 
-/// Makes a copy of the tree equal to it. Files that are equal stay as they are, so that cargo builds little.
+/// Makes a copy of the tree equal to the tree. Equal files are not written, so that cargo builds little.
 fn renew(copy: &Path, root: &Path) -> Result<()> {
     for file in tree::files(root)? {
         let copied = copy.join(file.strip_prefix(root)?);
@@ -183,7 +184,7 @@ fn line(copy: &Path, test: &Test) -> Result<String> {
     let inside = copy.join(&test.file).strip_prefix(&package)?.display().to_string();
     let program = match inside.strip_prefix("tests/").and_then(|path| path.split(['/', '.']).next())
     {
-        // A file in `tests`, or in a folder whose tests are one program.
+        // The test is in a file in `tests`, or in a folder whose tests are one program.
         Some(program) => format!("--test {program}"),
         None if package.join("src/lib.rs").exists() => "--lib".to_owned(),
         None => "--bins".to_owned(),
@@ -192,7 +193,7 @@ fn line(copy: &Path, test: &Test) -> Result<String> {
     Ok(format!("{cargo} -p {name} {program} {}", test.name))
 }
 
-/// Returns the folder of the package that a file is in.
+/// Returns the folder of the package that contains a file.
 fn package_of(root: &Path, file: &Path) -> Result<PathBuf> {
     let folders = file.ancestors().skip(1).map(|folder| root.join(folder));
     let mut packages = folders.filter(|folder| folder.join("Cargo.toml").exists());

@@ -1,4 +1,5 @@
-//! Reports of the tests about the capabilities of this machine that they used or missed, and their table.
+//! Reports of the tests about the capabilities of this machine that they used or missed, and the table of
+//! these reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::probe::{Capability, is_known, names};
 
-/// Width of tables, independent of the terminal because logs have them too.
+/// Width of tables in columns. It does not depend on the terminal, because logs have tables, too.
 const WIDTH: u16 = 80;
 
 /// Returns a table without rows.
@@ -17,7 +18,7 @@ pub fn table(header: [&str; 4]) -> Table {
     table
 }
 
-/// Texts by capability.
+/// Reported texts by capability.
 type Texts = BTreeMap<String, BTreeSet<String>>;
 
 /// Reports of tests.
@@ -25,12 +26,12 @@ type Texts = BTreeMap<String, BTreeSet<String>>;
 pub struct Notes {
     /// Tests that used a capability
     pub used: Texts,
-    /// Reasons why tests could not use one
+    /// Reasons why tests could not use a capability
     pub missing: Texts,
 }
 
 impl Notes {
-    /// Reads the file that `tests/support/src/capability.rs` writes.
+    /// Reads the text that `tests/support/src/capability.rs` writes.
     pub fn read(text: &str) -> Self {
         let mut notes = Notes::default();
         for line in text.lines() {
@@ -57,7 +58,8 @@ impl Notes {
         insert(&mut self.used, name, step);
     }
 
-    /// Returns the tests that used one of these capabilities as filters for libtest: whole modules, but for these slow ones.
+    /// Returns filters for libtest that select the tests that used one of these capabilities. A filter
+    /// selects a whole module, except for these slow modules.
     pub fn filters(&self, names: &[&str], slow: &[&str]) -> BTreeSet<String> {
         let tests = names.iter().filter_map(|name| self.used.get(*name)).flatten();
         let filter = |test: &String| {
@@ -97,7 +99,8 @@ impl Notes {
         violations
     }
 
-    /// Returns the table for the end of a run; of some tests alone, with what these reported.
+    /// Returns the table for the end of a run. After a run of some tests, the table has only what these tests
+    /// reported.
     pub fn table(&self, capabilities: &[Capability], of_some: bool) -> Table {
         let mut table = table(["capability", "here", "used by tests", "detail"]);
         let here = |found| if found { "found" } else { "missing" };
@@ -113,7 +116,8 @@ impl Notes {
             let (Ok(detail) | Err(detail)) = found;
             table.add_row([name, here(found.is_ok()), &uses(name), detail]);
         }
-        // Names without a probe. If one test used it and another missed it, both are shown.
+        // These names have no probe. If one test used such a capability and another test missed it, both are
+        // shown.
         let reported: BTreeSet<_> = self.used.keys().chain(self.missing.keys()).collect();
         for name in reported.into_iter().filter(|name| !is_known(name)) {
             table.add_row([
@@ -136,7 +140,7 @@ fn insert(texts: &mut Texts, name: &str, text: &str) {
 pub enum Required {
     /// All capabilities that this machine has, except for those that only `cargo xtask full` uses
     Found,
-    /// One capability
+    /// The capability of this name
     Named(String),
 }
 
@@ -144,7 +148,7 @@ impl Required {
     /// Parses one word.
     ///
     /// # Errors
-    /// If it is not a capability; the message lists the names.
+    /// If the word is not a capability; the message lists the names.
     pub fn parse(word: &str) -> Result<Self, String> {
         match word {
             "found" => Ok(Required::Found),

@@ -1,4 +1,5 @@
-//! Packages for users: Debian's, archives of static programs, a wheel for Python. `packages.toml` has the files of the first two.
+//! Packages for users: Debian packages, archives of static programs, and a wheel for Python. `packages.toml`
+//! lists the files of the first two.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +38,7 @@ pub struct Options {
     built: Option<PathBuf>,
 }
 
-/// What `packages.toml` says.
+/// Contents of `packages.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Known {
@@ -59,13 +60,13 @@ struct Package {
     files: Vec<(String, String, u32)>,
 }
 
-/// Where files of a package are, and for which machine.
+/// Places of a package's files, and the machine for which they were built.
 struct Built {
     /// The machine's name in Debian's packages, and in archives
     machine: (&'static str, &'static str),
     programs: PathBuf,
     libraries: PathBuf,
-    /// The C library as it is installed, manual pages, completions
+    /// The C library in its installed form, manual pages, completions
     made: PathBuf,
 }
 
@@ -118,7 +119,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         let package = package.context("tools/xtask/packages.toml has no hypertrace-guest")?;
         build(root, &package.programs, |cargo| {
             is_static(cargo, ARM);
-            // Another compiler than this tree's has a folder of its own.
+            // This is another compiler than this tree's, so it has its own folder.
             cargo.env("RUSTC", &rustc).env("CARGO_TARGET_DIR", &target);
             cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", &linker);
         })?;
@@ -133,7 +134,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds packages for users, by a cargo with further options.
+/// Builds crates of this tree for users' packages, by a cargo with further options.
 fn build(
     root: &Path,
     packages: impl IntoIterator<Item = impl AsRef<str>>,
@@ -154,7 +155,7 @@ fn is_static(cargo: &mut Command, target: &str) {
     cargo.args(["--target", target]).env(variable, "-Ctarget-feature=+crt-static");
 }
 
-/// Makes Debian's package and, of one with programs, an archive.
+/// Makes the Debian package and, for a package with programs, an archive.
 fn make(root: &Path, package: &Package, built: &Built, output: &Path) -> Result<()> {
     let Package { name, summary, text, .. } = package;
     let (debian, archive) = built.machine;
@@ -214,7 +215,7 @@ fn make(root: &Path, package: &Package, built: &Built, output: &Path) -> Result<
     )
 }
 
-/// Makes Python's package with the library in it, for this machine's kind.
+/// Makes the Python package with the library in it, for this kind of machine.
 fn wheel(root: &Path, libraries: &Path, output: &Path) -> Result<()> {
     // pip writes into the folder that it builds.
     let stage = tempfile::tempdir()?;
@@ -231,7 +232,7 @@ fn wheel(root: &Path, libraries: &Path, output: &Path) -> Result<()> {
         .context("no wheel for Python: --no-wheel leaves it out")
 }
 
-/// Copies a file or the files of a folder. The version is set where a text asks for it.
+/// Copies a file, or the files of a folder. Sets the version where a text asks for it.
 fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
     if from.is_dir() {
         for file in tree::files(from)? {

@@ -1,4 +1,4 @@
-//! Probes of this machine's capabilities: KVM, tracefs, and those of `capabilities.toml`.
+//! Probes of this machine's capabilities: KVM, tracefs, and the capabilities of `capabilities.toml`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use crate::command::{first_line, on_path};
 use crate::fetch::{self, Tool};
 use crate::tree;
 
-/// What `capabilities.toml` says of them.
+/// The capabilities in `capabilities.toml`.
 #[derive(Deserialize)]
 struct Known {
     capability: Vec<Entry>,
@@ -22,7 +22,7 @@ struct Known {
     functions: String,
 }
 
-/// A capability, as the file describes it.
+/// A capability as `capabilities.toml` describes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -45,13 +45,13 @@ static KNOWN: LazyLock<Known> = LazyLock::new(|| {
 
 /// Capability, and the result of its probe.
 pub struct Capability {
-    /// Name that tests use for it
+    /// Name that tests use for the capability
     pub name: String,
-    /// Only `cargo xtask full` uses it
+    /// Whether only `cargo xtask full` uses the capability
     pub full: bool,
-    /// Without this other one, no test can use it
+    /// Another capability without which no test can use this one
     pub with: Option<&'static str>,
-    /// Detail if it was found, else the reason
+    /// Detail if the capability was found, or else the reason
     pub found: Result<String, String>,
 }
 
@@ -60,18 +60,18 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ["kvm", "tracefs"].into_iter().chain(KNOWN.capability.iter().map(|entry| entry.name.as_str()))
 }
 
-/// Returns true if there is a probe of that name.
+/// Returns true if there is a probe of this name.
 pub fn is_known(name: &str) -> bool {
     names().any(|known| known == name)
 }
 
-/// Returns true if only `cargo xtask full` uses the capability of that name.
+/// Returns true if only `cargo xtask full` uses the capability of this name.
 pub fn is_of_full(name: &str) -> bool {
     KNOWN.capability.iter().any(|entry| entry.full && entry.name == name)
 }
 
-/// Returns the capabilities that tests of these packages name in quotes. A package that uses the harness in `tests` can
-/// use what that names.
+/// Returns the capabilities that tests of these packages name in quotes. If a package uses the harness in
+/// `tests`, the capabilities that the harness names are included.
 ///
 /// # Errors
 /// If there is no such package.
@@ -89,7 +89,7 @@ pub fn named_in(root: &Path, packages: &[String]) -> Result<Vec<&'static str>> {
         let harness = manifests.get("hypertrace-tests").filter(|_| uses_harness);
         for manifest in harness.into_iter().chain([manifest]) {
             let files = tree::files(manifest.parent().unwrap_or(root))?.into_iter();
-            // A package's folder may have folders of other packages.
+            // A package's folder may contain folders of other packages.
             let is_of = |file: &Path| {
                 let nearest = file.ancestors().map(|folder| folder.join("Cargo.toml"));
                 nearest.into_iter().find(|path| path.exists()).as_ref() == Some(manifest)
@@ -110,12 +110,13 @@ pub struct Machine {
     pub capabilities: Vec<Capability>,
     /// Folders of fetched programs, to be put in front of PATH
     path: Vec<PathBuf>,
-    /// Words before a command that give it a mount namespace with tracefs, if the system has not mounted it
+    /// Words before a command that give the command a mount namespace with tracefs, if the system has not
+    /// mounted tracefs
     pub prefix: Vec<String>,
 }
 
-/// Script of the shell that runs a command as an ordinary user. The user keeps the files of whoever runs the script, among
-/// them the build and the device of KVM, so the script hides KVM and tracefs.
+/// Shell script that runs a command as an ordinary user. This user can access the files of whoever runs the
+/// script, among them the build and the device of KVM, so the script hides KVM and tracefs.
 const AS_ORDINARY_USER: &str = "\
 if [ -e /dev/kvm ]; then
     mount -t tmpfs none /mnt && : >/mnt/none && chmod 0 /mnt/none &&
@@ -170,7 +171,8 @@ impl Machine {
         });
     }
 
-    /// Finds a mounted tracefs, or tries what root can do without changing the system: a mount in a private namespace.
+    /// Finds a mounted tracefs, or tries a mount in a private namespace, which root can do without changing
+    /// the system.
     fn tracefs(&mut self) -> Result<String> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let mount = "mount -t tracefs nodev /sys/kernel/tracing && exec \"$@\"";
@@ -188,8 +190,8 @@ impl Machine {
         Ok(format!("mounted at {folder}{whose}"))
     }
 
-    /// Returns this machine as it is for an ordinary user without KVM, tracefs, root's rights and sbin on PATH, who has the
-    /// same files.
+    /// Returns this machine for an ordinary user, who lacks KVM, tracefs, root's rights and sbin on PATH, and
+    /// has the same files.
     ///
     /// # Errors
     /// If the kernel does not allow a namespace of users.
@@ -219,7 +221,8 @@ impl Machine {
     pub fn search_path(&self) -> OsString {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let all = self.path.iter().cloned().chain(std::env::split_paths(&path));
-        // The join fails if a folder's name has a colon: then PATH is unchanged, and tests report what is missing.
+        // The join fails if a folder's name has a colon. PATH is unchanged then, and tests report what is
+        // missing.
         std::env::join_paths(all).unwrap_or(path)
     }
 
@@ -231,7 +234,7 @@ impl Machine {
         self.capabilities.iter().filter_map(line).collect()
     }
 
-    /// Returns whether the probe of that name succeeded, or its reason.
+    /// Returns an error with the reason if the probe of this name failed.
     pub fn found(&self, name: &str) -> Result<(), String> {
         let capability = self.capabilities.iter().find(|c| c.name == name).ok_or("not probed")?;
         capability.found.as_ref().map(drop).map_err(String::clone)
@@ -239,17 +242,17 @@ impl Machine {
 }
 
 impl Entry {
-    /// Returns the name of its program.
+    /// Returns the name of the capability's program.
     fn program(&self) -> &str {
         self.program.as_deref().unwrap_or(&self.name)
     }
 
-    /// Returns the tool that has its program.
+    /// Returns the tool that has the capability's program.
     fn tool(&self) -> Option<&'static Tool> {
         fetch::find(self.program()).ok()
     }
 
-    /// Looks for it on this machine. Returns a detail.
+    /// Looks for the capability on this machine. Returns a detail.
     fn here(&self) -> Result<String> {
         if self.tool().is_none() {
             return self.check(Path::new("")).with_context(|| self.hint.clone());
@@ -259,7 +262,8 @@ impl Entry {
         works.inspect_err(|error| println!("{} does not work: {error:#}", program.display()))
     }
 
-    /// Looks for it in the folder of a fetched tool, and adds that to those for PATH.
+    /// Looks for the capability in the folder of a fetched tool, and adds this folder to the folders for
+    /// PATH.
     fn fetched(&self, folder: &Result<PathBuf>, path: &mut Vec<PathBuf>) -> Result<String> {
         let folder = match folder {
             Ok(folder) => folder,
@@ -294,16 +298,17 @@ impl Entry {
     }
 }
 
-/// Runs a script in an empty folder. Returns its first line.
+/// Runs a script in an empty folder. Returns the first line of its output.
 fn shell(script: &str, program: &Path) -> Result<String> {
     let folder = tempfile::tempdir()?;
     let mut command = Command::new("sh");
     command.args(["-c", script]).current_dir(folder.path()).env("program", program);
-    // Another toolchain's cargo would start this one's.
+    // With this variable, another toolchain's cargo would start this toolchain's.
     first_line(command.env_remove("CARGO"))
 }
 
-/// Opens KVM, checks its version and makes a VM: a node may exist without permission or without support for VMs.
+/// Opens KVM, checks its version and makes a VM, because the device may exist without permission or without
+/// support for VMs.
 fn kvm() -> Result<String> {
     let kvm = kvm_ioctls::Kvm::new().context("cannot open /dev/kvm")?;
     let version = kvm.get_api_version();
@@ -389,7 +394,8 @@ nodev /sys/kernel/debug/tracing tracefs rw 0 0
 
     #[test]
     fn an_emulator_without_the_plugin_api_of_the_tests_is_refused() {
-        // It treats a plugin as QEMU does, and nothing else. Its name has the oldest and the newest API that it serves.
+        // This program loads a plugin as QEMU does, and does nothing else. Its name has the oldest and the
+        // newest API that it serves.
         let source = r#"
             #include <dlfcn.h>
             #include <stdio.h>

@@ -1,4 +1,4 @@
-//! The published crates as a registry has them: what `cargo package` makes, without this tree.
+//! The published crates as a registry has them, made by `cargo package`, without this tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use kvm_ioctls::Kvm;
 use crate::command::{cargo, target_folder};
 use crate::{root, tree};
 
-/// Makes an empty folder for the packages and what is built of them. What an earlier run has built is no use: cargo takes a
-/// registry's crate of the same version for the same crate.
+/// Makes an empty folder for the packages and what is built of them. The results of an earlier run are
+/// removed, because cargo takes a registry's crate of the same version for the same crate.
 fn folder(name: &str) -> PathBuf {
     let folder = target_folder(&root().unwrap()).unwrap().join(name);
     if folder.exists() {
@@ -30,7 +30,7 @@ fn run(command: &mut Command) -> String {
     text
 }
 
-/// Returns a cargo in a folder, with the toolchain that builds this tree.
+/// Returns a cargo command in a folder, with the toolchain that builds this tree.
 fn cargo_in(folder: &Path) -> Command {
     let mut command = Command::new(cargo());
     command.current_dir(folder).env("CARGO_TARGET_DIR", folder.join("target"));
@@ -90,7 +90,7 @@ fn the_guest_librarys_package_has_what_is_installed_in_guests() {
     for file in named.map(|name| root.join("guest-lib").join(name)) {
         let files = if file.is_dir() { tree::files(&file).unwrap() } else { vec![file] };
         for file in files.iter().map(|file| file.strip_prefix(root.join("guest-lib")).unwrap()) {
-            // A test's module is built by the tests of this tree alone.
+            // Only the tests of this tree build the test's module.
             assert!(is_there(file) || file.starts_with("linux-module/tests"), "{file:?}\n{listed}");
             read += 1;
         }
@@ -110,7 +110,7 @@ fn a_vmm_of_packaged_crates_traces_its_guest() {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(file, to).unwrap();
     }
-    // The registry is a folder of what this VMM needs of crates.io, and of the packages.
+    // The registry is a folder with the crates of crates.io that this VMM needs, and with the packages.
     let manifest = fs::read_to_string(vmm.join("Cargo.toml")).unwrap();
     fs::write(vmm.join("Cargo.toml"), manifest.clone() + &patch(&packages)).unwrap();
     run(cargo_in(&vmm).args(["vendor", "../vendor"]));
@@ -142,7 +142,7 @@ fn a_vmm_of_packaged_crates_traces_its_guest() {
 fn published_crates_build_with_the_oldest_versions_that_they_name() {
     let place = folder("minimal-versions");
     let packages = unpack(&place);
-    // Only what a crate is built with: tests may need later versions.
+    // Only the crates with which a crate is built are kept, because tests may need later versions.
     for manifest in packages.iter().map(|package| package.join("Cargo.toml")) {
         let text = fs::read_to_string(&manifest).unwrap();
         let mut is_kept = true;
@@ -154,13 +154,14 @@ fn published_crates_build_with_the_oldest_versions_that_they_name() {
         });
         fs::write(&manifest, kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
     }
-    // One after the other: in one workspace, a crate would get the later version that another one needs, or none.
+    // The crates are checked one after the other, because in one workspace, a crate would get the later
+    // version that another crate needs, or none.
     for package in &packages {
         let member = package.file_name().unwrap();
         let workspace = format!("[workspace]\nresolver = \"2\"\nmembers = [{member:?}]\n");
         fs::write(place.join("Cargo.toml"), workspace + &patch(&packages)).unwrap();
         let mut oldest = cargo_in(&place);
-        // The option is cargo's own, not yet stable; the crates are built by the stable compiler.
+        // This option of cargo is not stable yet; the stable compiler builds the crates.
         oldest.args(["update", "-Z", "direct-minimal-versions"]).env("RUSTC_BOOTSTRAP", "1");
         run(&mut oldest);
         run(cargo_in(&place).args(["check", "--workspace", "--all-features", "--locked"]));

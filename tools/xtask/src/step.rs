@@ -1,4 +1,5 @@
-//! Steps of a long run: commands, one after the other, whose output the user sees as it comes; and a table of them.
+//! Steps of a long run, and their table. Steps are commands, one after the other, whose output the user sees
+//! as it comes.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -28,10 +29,10 @@ pub struct Limit {
     limit: u64,
 }
 
-/// Time in which processes that a step has left running may end by themselves.
+/// Time in which processes that a step has left running may end without being killed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Tests that run at the same time, as their programs take it.
+/// Environment variable with the number of tests that a test program runs at the same time.
 const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Verdict on a step that succeeded.
@@ -41,37 +42,37 @@ pub const OK: &str = "ok";
 pub struct Steps<'a> {
     /// Folder in which the commands run
     root: &'a Path,
-    /// What its commands can use
+    /// Capabilities that the commands can use
     pub machine: Machine,
-    /// Of the tests, which leave files there if they are killed
+    /// Temporary folder of the tests, which leave files there if they are killed
     temporary: TempDir,
     limit: Duration,
     table: Table,
-    /// Steps that failed, with what their output says about it
+    /// Steps that failed, with what their output says about the failure
     failed: Vec<String>,
     /// Tests that are left to the full run
     ignored: Vec<String>,
 }
 
-/// What became of tests.
+/// Results of tests.
 #[derive(Default)]
 pub struct Ran {
     /// Duration of the build; zero if nothing was to be built
     pub build: Duration,
     /// Duration of the tests
     pub run: Duration,
-    /// The tests were built
+    /// Whether the tests were built
     pub built: bool,
-    /// They were built, ran and succeeded
+    /// Whether the tests were built, ran and succeeded
     pub ok: bool,
     /// Output of the tests
     pub output: String,
-    /// What the tests said of this machine
+    /// Reports of the tests about this machine
     pub notes: Notes,
 }
 
 impl Ran {
-    /// Returns the verdict on tests of which some must have run.
+    /// Returns the verdict on tests, of which some must have run.
     pub fn verdict(&self) -> &'static str {
         let mut passed = self.output.lines().filter_map(|line| line.split("result: ok. ").nth(1));
         let some = passed.clone().next().is_none() || passed.any(|rest| !rest.starts_with("0 "));
@@ -85,17 +86,18 @@ impl Ran {
 }
 
 impl<'a> Steps<'a> {
-    /// Begins a run: from now on, SIGINT and the like end it with all that it started.
+    /// Begins a run. From now on, SIGINT, SIGTERM and SIGHUP end the run with everything that it started.
     ///
     /// # Errors
     /// If there is no place for temporary files, or the kernel is older than its interfaces.
     pub fn begin(root: &'a Path, machine: Machine, limit: Limit) -> Result<Self> {
-        // The children of a process that ends become this one's, and are found by that.
+        // The children of a process that ends become children of this process, which finds them this way.
         set_child_subreaper(Some(rustix::process::getpid()))?;
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             register_signal_handler(signal.as_raw(), on_signal)?;
         }
-        // Open to all users like the system's own: some tests run programs as other users.
+        // The folder is open to all users, like the system's own, because some tests run programs as other
+        // users.
         let temporary = tempfile::Builder::new()
             .permissions(fs::Permissions::from_mode(0o1777))
             .tempdir()
@@ -116,7 +118,7 @@ impl<'a> Steps<'a> {
     /// Runs a command that builds and checks. Returns false if it failed.
     ///
     /// # Errors
-    /// If it cannot be started, or a signal came.
+    /// If the command cannot be started, or a signal came.
     pub fn check(&mut self, line: &str) -> Result<bool> {
         let (ok, build) = self.run(line, line, None)?;
         let ran = Ran { build, built: ok, ok, ..Ran::default() };
@@ -124,10 +126,10 @@ impl<'a> Steps<'a> {
         Ok(ok)
     }
 
-    /// Runs tests, and builds them first if cargo can do that apart. The caller adds the row.
+    /// Runs tests. Builds them first if cargo can build them separately. The caller adds the row.
     ///
     /// # Errors
-    /// If they cannot be started, or a signal came.
+    /// If the tests cannot be started, or a signal came.
     pub fn test(&mut self, name: &str, line: &str) -> Result<Ran> {
         let with = |option| line.replacen(" test ", &format!(" test {option} "), 1);
         let (mut built, mut build) = (true, Duration::ZERO);
@@ -175,12 +177,12 @@ impl<'a> Steps<'a> {
         self.table.add_row([name, "", "", &format!("NOT RUN: {why}")]);
     }
 
-    /// Adds a failure that is not a step's.
+    /// Adds a failure that does not belong to a step.
     pub fn fail(&mut self, why: String) {
         self.failed.push(why);
     }
 
-    /// Prints the table, and again what failed. Returns true if nothing did.
+    /// Prints the table, and repeats all failures. Returns true if nothing failed.
     pub fn conclude(&self) -> bool {
         println!("\n{}", self.table);
         self.ignored.iter().for_each(|test| println!("{test}"));
@@ -189,8 +191,9 @@ impl<'a> Steps<'a> {
         self.failed.is_empty()
     }
 
-    /// Runs a command to its end, or to its limit. One with a limit has its output copied into a file, and what it leaves
-    /// running is killed. Returns whether it succeeded, and its duration.
+    /// Runs a command to its end, or to its limit. The output of a command with a limit is copied into a
+    /// file, and processes that the command leaves running are killed. Returns whether the command succeeded,
+    /// and its duration.
     fn run(&self, name: &str, line: &str, limit: Option<Duration>) -> Result<(bool, Duration)> {
         println!("==> {name}");
         let begin = Instant::now();
@@ -208,7 +211,8 @@ impl<'a> Steps<'a> {
             let mut copy = Command::new("tee");
             copy.arg(self.temporary.path().join("output")).stdin(reader);
             if env::var_os(THREADS).is_none() {
-                // Half as many again as there are CPUs: tests also wait, for guests and for times.
+                // There are half again as many tests as CPUs, because tests also wait for guests and for
+                // times.
                 let cpus = available_parallelism().map_or(1, usize::from);
                 command.env(THREADS, (cpus + cpus.div_ceil(2)).to_string());
             }
@@ -216,7 +220,7 @@ impl<'a> Steps<'a> {
             command.stdout(writer.try_clone()?).stderr(writer);
         }
         let mut child = command.spawn().with_context(|| format!("cannot start {line}"))?;
-        // It holds the pipe's end for writing, without which tee does not end.
+        // The command holds the writing end of the pipe, and tee ends only when this end is closed.
         drop(command);
 
         let ended = wait(&mut child, limit.unwrap_or(Duration::MAX))?;
@@ -244,14 +248,14 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// SIGINT, SIGTERM or SIGHUP came.
+/// Whether SIGINT, SIGTERM or SIGHUP came.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
     INTERRUPTED.store(true, Relaxed);
 }
 
-/// Waits for the end of a command. `None` after the limit, or if a signal came.
+/// Waits for the end of a command. Returns `None` after the limit, or if a signal came.
 fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let begin = Instant::now();
     while begin.elapsed() < limit && !INTERRUPTED.load(Relaxed) {
@@ -263,8 +267,8 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// Waits until the descendants of this process have ended, but for one, and kills them after some time. Returns those
-/// that it killed.
+/// Waits until all descendants of this process except one have ended, and kills them after some time. Returns
+/// the killed processes.
 fn end_descendants(except: Option<u32>, grace: Duration) -> BTreeSet<String> {
     let begin = Instant::now();
     let mut killed = BTreeSet::new();
@@ -318,7 +322,7 @@ mod tests {
         "sh script".to_owned()
     }
 
-    /// Returns true if the process is there, and not a zombie.
+    /// Returns true if the process exists and is not a zombie.
     fn lives(process: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/{process}/stat"));
         stat.is_ok_and(|stat| !stat.contains(") Z "))

@@ -28,27 +28,30 @@ pub struct Options {
     limit: Limit,
 }
 
-/// The profile and the lints of all steps: that of the tests, so that what they build serves for the lints too.
+/// Clippy with the profile of the tests, so that the lints use what the tests build.
 const CLIPPY: &str = "cargo clippy --profile checked";
 
-/// All tests, but for those of the model checks.
+/// All tests, except for the model checks.
 const TESTS: &str = "cargo test --profile checked --workspace --all-features";
 
-/// Capabilities that an ordinary user can lack on a machine that has them, and those of programs in sbin.
+/// Capabilities that an ordinary user can lack on a machine that has them, and capabilities of programs in
+/// sbin.
 const PRIVILEGES: [&str; 6] =
     ["kvm", "tracefs", "bpftrace", "second-user", "pid-namespace", "dpkg"];
 
-/// Modules with many slow tests that need nothing of these.
+/// Modules with many slow tests that need none of these capabilities.
 const SLOW: [&str; 4] = ["bench", "follow", "guides", "packages"];
 
 /// Capabilities that the lints need.
 const TOOLCHAIN: [&str; 3] = ["rustfmt", "clippy", "cargo-deny"];
 
-/// Model checks of the ring, in a target folder of their own: all that they use is built for them.
+/// Model checks of the ring. They have their own target folder, because everything that they use is built for
+/// them.
 pub const LOOM: &str = "RUSTFLAGS=--cfg=hypertrace_loom CARGO_TARGET_DIR=target/loom \
                         cargo test --profile checked -p hypertrace-abi-loom --test ring";
 
-/// Runs all steps, also after a failure. Returns false if a step failed or a required capability was not used.
+/// Runs all steps, even after a failure. Returns false if a step failed or a required capability was not
+/// used.
 ///
 /// # Errors
 /// If the machine cannot run commands; a failed test is not an error.
@@ -60,7 +63,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     };
     let is_required = |name: &str| options.require.contains(&Required::Named(name.into()));
     let names = names.into_iter().filter(|name| !probe::is_of_full(name) || is_required(name));
-    // The lints need no other: they run while what the tests need is fetched.
+    // The lints need no other capabilities, so they run while the programs for the tests are fetched.
     let (toolchain, others) = names.partition::<Vec<_>, _>(|name| TOOLCHAIN.contains(name));
     let steps = Steps::begin(root, Machine::probe(&toolchain), options.limit)?;
     let mut suite = Suite { notes: Notes::default(), steps };
@@ -81,8 +84,9 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         suite.tests(TESTS)?;
         suite.as_ordinary_user()?;
         suite.tests(LOOM)?;
-        // Libraries only: the guest library and the program have the same name, and would have the same pages. So would
-        // the C library, whose documentation is its header.
+        // Only libraries are documented, because the guest library and the program have the same name, and
+        // would have the same pages. The C library is excluded for the same reason; its documentation is its
+        // header.
         let doc = "RUSTDOCFLAGS=-Dwarnings cargo doc --profile checked --workspace --no-deps \
                    --all-features --lib --exclude hypertrace-c";
         suite.steps.check(doc)?;
@@ -109,14 +113,15 @@ impl Suite<'_> {
         self.with(rustfmt, "cargo fmt --all --check")?;
         let all = format!("{CLIPPY} --workspace --all-targets --all-features -- -D warnings");
         self.with(clippy, &all)?;
-        // Without `std`, as for a guest without an operating system: features of other crates must not hide errors.
+        // These crates are checked without `std`, as for a guest without an operating system, because
+        // features of other crates must not hide errors.
         let no_std = "--no-default-features -p hypertrace-abi -p hypertrace -- -D warnings";
         self.with(clippy, &format!("{CLIPPY} {no_std}"))?;
-        // As in a VMM without declared events.
+        // These crates are checked as in a VMM without declared events.
         let no_events =
             "--no-default-features -p hypertrace-trace -p vmm-shapes --tests -- -D warnings";
         self.with(clippy, &format!("{CLIPPY} {no_events}"))?;
-        // Without advisories, which change independently of this tree.
+        // Advisories are left out, because they change independently of this tree.
         self.with(deny, "cargo deny check bans licenses sources")
     }
 
@@ -130,8 +135,9 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Runs the tests of what an ordinary user lacks once more, as such a user, unless this is one. A test that uses KVM
-    /// without saying so is mostly in a module with others that say it, so whole modules run.
+    /// Runs the tests of capabilities that an ordinary user lacks once more, as such a user, unless this is
+    /// an ordinary user. A test that uses KVM without a report is mostly in a module with tests that report
+    /// it, so whole modules run.
     fn as_ordinary_user(&mut self) -> Result<()> {
         let is_found = |name| self.steps.machine.found(name).is_ok();
         if !rustix::process::geteuid().is_root() && !is_found("kvm") && !is_found("tracefs") {

@@ -16,7 +16,7 @@ pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Returns the files below a folder, sorted, without hidden ones, links and those that cargo makes.
+/// Returns the files below a folder, sorted, without hidden files, links and files that cargo makes.
 ///
 /// # Errors
 /// If a folder cannot be read.
@@ -36,10 +36,11 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the name of the package that a manifest describes; of none if it describes a workspace.
+/// Returns the name of the package that a manifest describes, or an empty name if the manifest describes a
+/// workspace.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the manifest cannot be read.
 pub fn package_name(manifest: &Path) -> Result<String> {
     let text = fs::read_to_string(manifest)?;
     let name = text.lines().find_map(|line| line.strip_prefix("name = "));
