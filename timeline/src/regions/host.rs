@@ -14,7 +14,7 @@ use super::marks::Kinds;
 use super::modes::GuestModes;
 use super::pairs::{Open, Pairs, most_open};
 use super::parts::Part;
-use super::spans::Key;
+use super::spans::{Key, Process};
 use super::store::{Holder, Sample};
 use super::tally::Tally;
 use super::vcpus::{Unplaced, Vcpus};
@@ -334,6 +334,11 @@ impl Host {
     pub fn span(&self, session: usize, client: u32, id: u64) -> Key {
         let process = self.clients.get(client as usize).map(|client| client.process);
         Key { session, process, id }
+    }
+
+    /// Returns the number of clients whose last lease was of a process.
+    pub fn clients_of(&self, process: Process) -> usize {
+        self.clients.iter().filter(|client| Some(client.process) == process).count()
     }
 
     /// Returns the machine whose threads the clients are that read a clock, if the clients are threads;

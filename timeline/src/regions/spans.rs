@@ -18,7 +18,7 @@ use super::pairs::Open;
 use super::parts::{Divided, Part, Times, between};
 use super::steps::Steps;
 use super::store::NO_CLIENT;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// Maximum number of open spans of all sessions together, and of one of many sessions. Each session has the same share, so
 /// that no guest takes the place of another session's spans.
@@ -26,31 +26,30 @@ const MAX_SPANS: (usize, usize) = (1 << 16, 1 << 10);
 /// Most threads that are in a span at once. After more, its idle time is not known.
 const MAX_INSIDE: usize = 64;
 
-/// A client of a session, a thread of its VMM, or its threads without a ring.
+/// A client of a session, or a thread of its VMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     Client(usize, u32),
     Thread(usize, u32),
-    Unattached(usize),
 }
 
 impl Place {
     fn session(self) -> usize {
         match self {
-            Place::Client(session, _) | Place::Thread(session, _) | Place::Unattached(session) => {
-                session
-            }
+            Place::Client(session, _) | Place::Thread(session, _) => session,
         }
     }
 }
+
+/// Number of a client's process, 0 where it is not known; `None` for the VMM.
+pub(super) type Process = Option<u32>;
 
 /// A span, by its session, the process that made it, and its number. The events of a span come from one process, so another
 /// process of the session cannot change the span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub session: usize,
-    /// Number of the client's process, 0 where it is not known; `None` for the VMM.
-    pub process: Option<u32>,
+    pub process: Process,
     pub id: u64,
 }
 
@@ -61,8 +60,8 @@ pub(super) struct Span {
     pub name: u32,
     /// Where the span began.
     pub place: Place,
-    /// The session's losses then.
-    losses: Losses,
+    /// [`Lost::times`] of its process, and [`OfSession::of_kernel`], then.
+    losses: (u64, u64),
     /// Number that tells the span from a later one with the same key.
     number: u64,
     /// The same number, once polls of the span are known.
@@ -181,11 +180,13 @@ impl Parted {
     }
 }
 
-/// How often a session's events were lost that may be of a span, and how often its kernel's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Losses {
-    events: u64,
-    of_kernel: u64,
+/// What a process lost of the events of its spans.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lost {
+    /// Number of times that events were lost, or that a gap ended.
+    times: u64,
+    /// Number of the process's gaps.
+    gaps: u32,
 }
 
 /// What is known of the spans of a session.
@@ -195,9 +196,20 @@ struct OfSession {
     open: usize,
     /// All spans that are open, and some that have ended, in the order of their begins, with their numbers.
     begun: VecDeque<(Key, u64)>,
-    losses: Losses,
-    /// Places that lost events after their last event: more events may be lost there until the next one.
-    gaps: HashSet<Place>,
+    lost: HashMap<Process, Lost>,
+    /// Places that lost events after their last event, and the process of each: more events may be lost there until the place's
+    /// next event.
+    gaps: HashMap<Place, Process>,
+    /// Whether threads without a place lost events.
+    is_lossy: bool,
+    /// Number of times that events of the kernel were lost.
+    of_kernel: u64,
+}
+
+impl OfSession {
+    fn lost(&self, process: Process) -> Lost {
+        self.lost.get(&process).copied().unwrap_or_default()
+    }
 }
 
 /// The spans of all sessions.
@@ -221,12 +233,8 @@ pub(super) struct Spans {
 impl Spans {
     /// Makes those of so many sessions. `lossy`: which of the sessions lost events of threads without a ring.
     pub fn new(lossy: impl IntoIterator<Item = bool>) -> Spans {
-        let of_session = |(session, is_lossy): (usize, bool)| OfSession {
-            gaps: is_lossy.then_some(Place::Unattached(session)).into_iter().collect(),
-            ..OfSession::default()
-        };
-        let sessions = (0..).zip(lossy).map(of_session).collect();
-        Spans { sessions, ..Spans::default() }
+        let of_session = |is_lossy| OfSession { is_lossy, ..OfSession::default() };
+        Spans { sessions: lossy.into_iter().map(of_session).collect(), ..Spans::default() }
     }
 
     /// Returns whether no span is open.
@@ -268,7 +276,8 @@ impl Spans {
     pub fn begin(&mut self, key: Key, name: u32, place: Place) {
         self.last += 1;
         let (number, of) = (self.last, &mut self.sessions[key.session]);
-        let span = Span { name, place, losses: of.losses, number, parted: None };
+        let losses = (of.lost(key.process).times, of.of_kernel);
+        let span = Span { name, place, losses, number, parted: None };
         of.begun.push_back((key, number));
         of.open += usize::from(self.open.insert(key, span).is_none());
     }
@@ -298,25 +307,39 @@ impl Spans {
         Some(span)
     }
 
-    /// Notes that a place lost events after its last event.
-    pub fn lose(&mut self, place: Place) {
+    /// Notes that a place, which a process has, lost events after its last event.
+    pub fn lose(&mut self, place: Place, process: Process) {
         let of = &mut self.sessions[place.session()];
-        of.losses.events += 1;
-        of.gaps.insert(place);
+        let is_new = of.gaps.insert(place, process).is_none();
+        let lost = of.lost.entry(process).or_default();
+        lost.times += 1;
+        lost.gaps += u32::from(is_new);
         self.left.remove(&place);
+    }
+
+    /// Notes that threads of a session lost events, which can be any of its threads.
+    pub fn lose_of_any(&mut self, session: usize) {
+        self.sessions[session].is_lossy = true;
     }
 
     /// Notes that a session's kernel lost events.
     pub fn lose_of_kernel(&mut self, session: usize) {
-        self.sessions[session].losses.of_kernel += 1;
+        self.sessions[session].of_kernel += 1;
     }
 
-    /// Notes an event of a place, before which events of spans may have been lost that are open now.
-    pub fn resume(&mut self, place: Place) {
+    /// Notes an event of a place, which a process has. Returns whether it ends a gap that began with another process.
+    pub fn resume(&mut self, place: Place, process: Process) -> bool {
         let of = &mut self.sessions[place.session()];
-        if !of.gaps.is_empty() && of.gaps.remove(&place) {
-            of.losses.events += 1;
+        if of.gaps.is_empty() {
+            return false;
         }
+        let Some(loser) = of.gaps.remove(&place) else { return false };
+        of.lost.entry(loser).or_default().gaps -= 1;
+        // Spans that are open now may have lost events of the gap.
+        for process in BTreeSet::from([loser, process]) {
+            of.lost.entry(process).or_default().times += 1;
+        }
+        loser != process
     }
 
     pub fn get(&self, key: Key) -> Option<&Span> {
@@ -338,9 +361,10 @@ impl Spans {
     /// Forgets a span that ends. Returns it, and whether events of its polls, and of the kernel, may be lost.
     pub fn take(&mut self, key: Key) -> Option<(Span, bool, bool)> {
         let span = self.remove(key)?;
-        let OfSession { losses, gaps, .. } = &self.sessions[key.session];
-        let has_lost = span.losses.events != losses.events || !gaps.is_empty();
-        let has_lost_of_kernel = span.losses.of_kernel != losses.of_kernel;
+        let of = &self.sessions[key.session];
+        let Lost { times, gaps } = of.lost(key.process);
+        let has_lost = of.is_lossy || gaps > 0 || span.losses.0 != times;
+        let has_lost_of_kernel = span.losses.1 != of.of_kernel;
         Some((span, has_lost, has_lost_of_kernel))
     }
 

@@ -38,6 +38,8 @@ enum Of {
     Gap,
     /// This many events of the client are overwritten.
     Overwritten,
+    /// A thread of the process with this number takes the client.
+    Lease,
     WorkBegin,
     WorkEnd,
     CallBegin,
@@ -85,6 +87,7 @@ fn made_of(schemas: &str, events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
                 packets.push(packet.clone());
                 Packet::new(1, client, 0).after(&packet).with64(56, *id)
             }
+            Lease => packet.event_str(*time, 1, &[99, *id, 210, 0], b"next"),
             WorkBegin => packet.event(*time, 22, &[*id]),
             WorkEnd => packet.event(*time, 23, &[*id]),
             CallBegin => packet.event_str(*time, 24, &[*id, 0, 1], b"app"),
@@ -330,6 +333,27 @@ fn losses_of_a_session_are_not_those_of_another() {
     let regions = Regions::of(&recording, &Options::default()).unwrap();
 
     assert_eq!(spans(&regions), [("request", 1, [1_020, 610, 410])]);
+}
+
+#[test]
+fn losses_of_a_process_are_not_those_of_another() {
+    let mut events = MOVED.to_vec();
+    events.push((500, OTHER, Gap, 3));
+    events.sort_by_key(|(time, ..)| *time);
+
+    assert_eq!(spans(&all(&made(&events, 0))), [("request", 1, [1_020, 610, 410])]);
+}
+
+#[test]
+fn a_span_whose_process_takes_over_a_client_that_loses_events_is_not_counted() {
+    let mut events = Vec::from_iter(MOVED.map(|(time, _, of, id)| (time, OTHER, of, id)));
+    events.extend([(500, 0, Gap, 3), (3_000, 0, Lease, 51)]);
+    events.sort_by_key(|(time, ..)| *time);
+
+    let regions = all(&made(&events, 0));
+
+    let request = regions.groups.iter().find(|group| group.name == "request").unwrap();
+    assert_eq!((request.count, request.not_counted[NotCounted::LostEvents as usize]), (0, 1));
 }
 
 #[test]

@@ -81,10 +81,11 @@ impl Pass<'_> {
         let session = lost.source.session;
         let Some(host) = self.hosts.get_mut(session) else { return };
         self.losses[session].add(lost);
+        let process = |client: u32| host.span(session, client, 0).process;
         match (lost.source.client, lost.thread) {
-            (Some(client), _) => self.spans.lose(Place::Client(session, client)),
-            (None, Some(thread)) => self.spans.lose(Place::Thread(session, thread.tid)),
-            (None, None) if !host.is_program => self.spans.lose(Place::Unattached(session)),
+            (Some(client), _) => self.spans.lose(Place::Client(session, client), process(client)),
+            (None, Some(thread)) => self.spans.lose(Place::Thread(session, thread.tid), None),
+            (None, None) if !host.is_program => self.spans.lose_of_any(session),
             // Of the threads of the programs' host.
             (None, None) => {}
         }
@@ -109,7 +110,7 @@ impl Pass<'_> {
     }
 
     /// Drops the spans with polls that ended at a time or later.
-    fn drop_parted(&mut self, session: usize, from: i64) {
+    pub fn drop_parted(&mut self, session: usize, from: i64) {
         if self.spans.has_none_parted() {
             return;
         }

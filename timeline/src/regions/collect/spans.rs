@@ -10,7 +10,7 @@ use super::super::pairs::{Open, Pairs};
 use super::super::parts::Part;
 use super::super::region_path::Path;
 use super::super::roles::{OfSpan, Role};
-use super::super::spans::{Key, Place};
+use super::super::spans::{Key, Place, Process};
 use super::super::steps::{PathStep, Timed};
 use super::super::store::NO_CLIENT;
 use super::Pass;
@@ -29,21 +29,17 @@ impl Pass<'_> {
         is_unknown: bool,
     ) -> bool {
         let Some(place) = place(event) else { return false };
-        // Others are recorded by a thread of the host, whatever the client's ring loses.
+        let session = event.source.session;
+        let client = event.source.client.unwrap_or(NO_CLIENT);
+        let mut key = self.hosts[session].span(session, client, 0);
+        // A thread of the host records these for a client, whatever the client's ring loses.
         if !matches!(event.kind, EventKind::ReferencePoint | EventKind::TimeFault) {
-            self.spans.resume(place);
-            if let Place::Client(session, client) = place
-                && let Some(client) = self.hosts[session].client(client)
-            {
-                client.last = event.ts_ns;
-            }
+            self.resume(place, key.process, event.ts_ns);
         }
         if role.span.is_none() && self.spans.is_unused() {
             return false;
         }
-        let session = event.source.session;
-        let client = event.source.client.unwrap_or(NO_CLIENT);
-        let key = self.hosts[session].span(session, client, role.id(event));
+        key.id = role.id(event);
         let left = self.spans.note(place, (role.span == Some(OfSpan::PollEnd)).then_some(key.id));
         match (role.span, role.begins, role.ends) {
             (Some(OfSpan::Begin(_)), Some(name), _) => {
@@ -69,6 +65,18 @@ impl Pass<'_> {
             _ => return false,
         }
         true
+    }
+
+    /// Takes an event of a place, which loses no more events.
+    fn resume(&mut self, place: Place, process: Process, time: i64) {
+        let is_of_new = self.spans.resume(place, process);
+        let Place::Client(session, client) = place else { return };
+        let host = &mut self.hosts[session];
+        let last = host.client(client).map(|client| std::mem::replace(&mut client.last, time));
+        // A new process drops events while a ring has no room for its lease: polls of spans that other clients have ended, too.
+        if let Some(last) = last.filter(|_| is_of_new && host.clients_of(process) > 1) {
+            self.drop_parted(session, last);
+        }
     }
 
     /// Forgets a span whose number begins again elsewhere, or after polls: its end cannot be told from that of the new one.
@@ -254,7 +262,6 @@ impl Pass<'_> {
                 self.hosts[session].client(client).map(|client| &mut client.pairs)
             }
             Place::Thread(session, tid) => self.hosts[session].vmm(tid),
-            Place::Unattached(_) => None,
         }
     }
 
