@@ -18,7 +18,7 @@ use std::thread;
 
 use hypertrace::region;
 
-/// Computes for about a nanosecond a step.
+/// Computes for about a nanosecond per step.
 fn compute(steps: u64) -> u64 {
     (0..steps).fold(1, |sum, step| black_box(sum.rotate_left(5) ^ step))
 }
@@ -50,7 +50,7 @@ fn main() -> io::Result<()> {
         }
     }
     drop(ask);
-    // It ends with the last question.
+    // The worker ends with the last question.
     let _ = worker.join();
     Ok(())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The differences between two sides, each of some runs, region by region.
+//! The differences between two sides, each of some runs, for each name of regions.
 
 use crate::run::{Exits, Mean, Region, Run, Typical};
 use crate::stats::{
@@ -10,25 +10,25 @@ use hypertrace_timeline::regions::Part;
 use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Fewest runs of a side for a verdict.
+/// Minimum number of runs of a side for a verdict.
 pub const LEAST_RUNS: usize = 5;
-/// Level of verdicts.
+/// Significance level of verdicts.
 pub const LEVEL: f64 = 0.01;
 /// Confidence of intervals.
 pub const CONFIDENCE: f64 = 0.95;
-/// Power for which the smallest difference is stated.
+/// Power for which the smallest visible difference is stated.
 pub const POWER: f64 = 0.8;
 
-/// A difference of means over runs: the second side's less the first side's.
+/// A difference of means over runs: the second side's mean less the first side's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Change {
-    /// Mean of the first side's runs, nanoseconds.
+    /// Mean of the first side's runs in nanoseconds.
     pub a_ns: f64,
-    /// Mean of the second side's runs, nanoseconds.
+    /// Mean of the second side's runs in nanoseconds.
     pub b_ns: f64,
-    /// The second less the first, nanoseconds.
+    /// Second side's mean less the first side's, in nanoseconds.
     pub difference_ns: f64,
-    /// Half of the width of Welch's interval of 95 %, nanoseconds; `None` with one run on a side.
+    /// Half of the width of Welch's interval of 95 % in nanoseconds; `None` if a side has one run.
     pub half_width_ns: Option<f64>,
 }
 
@@ -69,23 +69,23 @@ pub enum Verdict {
 /// A difference with its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// The difference.
+    /// Difference of the means.
     #[serde(flatten)]
     pub change: Change,
     /// Verdict at [`LEVEL`].
     pub verdict: Verdict,
-    /// Two-sided p value by permutation of runs; `None` without a verdict.
+    /// Two-sided p value by permutation of runs; `None` if a side has too few runs for a verdict.
     pub p: Option<f64>,
-    /// The same, adjusted for the number of names.
+    /// The p value, adjusted for the number of names.
     pub p_adjusted: Option<f64>,
 }
 
 /// The regions of a name on both sides.
 #[derive(Clone, Debug, Serialize)]
 pub struct Difference {
-    /// Name of the regions. Chosen by guests: escape it.
+    /// Name of the regions. Guests choose names: escape it.
     pub name: String,
-    /// Whether they are of a program of the host.
+    /// Whether the regions are of a program of the host.
     pub is_program: bool,
     /// Number of runs on each side that have such regions.
     pub runs: [usize; 2],
@@ -93,49 +93,50 @@ pub struct Difference {
     pub regions: [u64; 2],
     /// Number of regions on each side that could not be counted.
     pub not_counted: [u64; 2],
-    /// The typical mean: of regions from the 5th to the 75th percentile of each run.
+    /// Typical mean: the mean of regions from the 5th to the 75th percentile of each run.
     pub typical: Judged,
-    /// Of it, the time in which threads had a CPU.
+    /// Time of the typical mean in which threads had a CPU.
     pub own: Judged,
-    /// Of it, the time in which threads waited.
+    /// Time of the typical mean in which threads waited.
     pub waits: Judged,
-    /// The smallest difference of the typical mean that these runs show with 80 % power if no other name has changed,
-    /// nanoseconds.
+    /// Smallest difference of the typical mean, in nanoseconds, that these runs show with 80 % power if no
+    /// other name has changed.
     pub smallest_ns: Option<f64>,
-    /// The typical mean by part. The differences add up to that of the typical mean.
+    /// Typical mean by part. The differences add up to the difference of the typical mean.
     #[serde(serialize_with = "objects")]
     pub parts: Vec<(Part, Change)>,
-    /// The typical mean outside of regions inside, `self`, and in those by name. They add up to it, too.
+    /// Typical mean outside of the regions inside (`self`), and in these regions by name. These differences
+    /// add up to the difference of the typical mean too.
     #[serde(serialize_with = "objects")]
     pub children: Vec<(String, Change)>,
-    /// The typical mean by exits' reasons. Those of the kernel and of the VMM add up to these parts.
+    /// Typical mean by exits' reasons. The times in the kernel and in the VMM add up to these parts.
     #[serde(serialize_with = "objects")]
     pub exits: Vec<(String, ExitChange)>,
-    /// The waits of the typical mean by what they were for.
+    /// Waits of the typical mean by cause.
     #[serde(serialize_with = "objects")]
     pub causes: Vec<(String, Change)>,
-    /// Mean of all regions.
+    /// Difference of the means of all regions.
     pub all: Change,
-    /// 99th percentile of the durations.
+    /// Difference of the 99th percentiles of the durations.
     pub p99: Change,
-    /// Mean of the slowest hundredth by part.
+    /// Differences of the means of the slowest hundredth, by part.
     #[serde(serialize_with = "objects")]
     pub slowest: Vec<(Part, Change)>,
-    /// Percentiles of the durations from 0 to 100: means of each side's runs, nanoseconds.
+    /// Percentiles of the durations from 0 to 100: means over each side's runs, in nanoseconds.
     pub percentiles_ns: [Vec<f64>; 2],
-    /// The typical mean of each run, nanoseconds.
+    /// Typical mean of each run, by side, in nanoseconds.
     pub points_ns: [Vec<f64>; 2],
 }
 
 /// Differences of the exits for one reason, each until the guest runs again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ExitChange {
-    /// Of the time in the kernel for them.
+    /// Difference of the time in the kernel for these exits.
     #[serde(flatten)]
     pub kernel: Change,
-    /// Of the time in the VMM for them.
+    /// Difference of the time in the VMM for these exits.
     pub vmm: Change,
-    /// Of the time in which the thread waited meanwhile.
+    /// Difference of the time in which the thread waited during these exits.
     pub waits: Change,
 }
 
@@ -171,9 +172,9 @@ fn objects<N: Serialize, C: Serialize, S: Serializer>(
 /// A comparison of two sides.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// By name.
+    /// Differences by name.
     pub differences: Vec<Difference>,
-    /// Names that only the first, and only the second side has.
+    /// Names that only the first side has, and names that only the second side has.
     pub only: [Vec<String>; 2],
 }
 
@@ -193,14 +194,14 @@ impl Comparison {
     }
 }
 
-/// Returns the runs of each side with which one of so many names that has changed can be found; `None` if there are too
-/// many names.
+/// Returns the number of runs per side with which one changed name among so many can be found; `None` if
+/// there are too many names.
 pub fn runs_needed(names: usize) -> Option<usize> {
-    // Of more runs, p values are not smaller.
+    // With more runs, p values do not become smaller.
     (LEAST_RUNS..=MAX_EXACT / 2).find(|runs| can_show([*runs; 2], names))
 }
 
-/// Returns whether these runs can show that one of so many names has changed.
+/// Returns whether so many runs can show that one of so many names has changed.
 fn can_show([a, b]: [usize; 2], names: usize) -> bool {
     least_p_value(a, b) * names as f64 <= LEVEL
 }
@@ -226,7 +227,7 @@ fn judge(differences: &mut [Difference], judged: impl Fn(&mut Difference) -> &mu
     }
 }
 
-/// Returns the names of the regions that some of these runs have.
+/// Returns the names of the regions that any of these runs has.
 fn names<'a>(runs: &[&'a Run]) -> BTreeSet<&'a str> {
     let counted = runs.iter().flat_map(|run| &run.regions).filter(|(_, region)| region.count > 0);
     counted.map(|(name, _)| &**name).collect()

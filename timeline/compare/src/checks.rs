@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What may not be compared, and what a reader has to know of the runs.
+//! Checks of runs: whether they may be compared, and what a reader has to know of them.
 
 use crate::run::Run;
 use hypertrace_format::number::grouped;
@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 /// A fact of a run, if it is known.
 type Fact = fn(&Run) -> Option<&str>;
 
-/// Measured rates of one counter differ by less than one part of this many, as in
+/// Number of parts of which the measured rates of one counter differ by less than one, as in
 /// [`HostCounter::is_same`](hypertrace_timeline::clock::host::HostCounter::is_same).
 const MAX_MEASURED_APART: u64 = 1_000;
 
 /// What is wrong with a comparison of these runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checks {
-    /// Why they may not be compared.
+    /// Why the runs may not be compared.
     pub refused: Option<String>,
     /// What may have made a difference, and what is missing.
     pub notes: Vec<String>,
@@ -63,7 +63,8 @@ impl Checks {
         for (what, fact) in facts {
             checks.differing(what, all().filter_map(fact).map(str::to_owned).collect());
         }
-        // Each session measures its counter anew, the shorter the session the less exactly.
+        // Each session measures its counter anew, and a short session does so less exactly, so small
+        // differences do not count.
         let (least, most) = all().fold((u64::MAX, 0), |(least, most), Run { frequency, .. }| {
             (least.min(*frequency), most.max(*frequency))
         });
@@ -90,10 +91,10 @@ impl Checks {
         checks
     }
 
-    /// Notes that a fact is not the same in all runs.
+    /// Notes a fact that is not the same in all runs.
     fn differing(&mut self, what: &str, found: BTreeSet<String>) {
         if found.len() > 1 {
-            // A session may be another one's, with texts of any length.
+            // A session may come from somebody else, with texts of any length.
             let shown: Vec<String> =
                 found.iter().take(3).map(|text| format!("{text:.80}")).collect();
             let more = if found.len() > 3 { ", .." } else { "" };

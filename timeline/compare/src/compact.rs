@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Collections of a run that take little memory: a comparison has runs of thousands of names.
+//! Collections of a run that take little memory, because a comparison has runs of thousands of names.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ impl<V> Default for Named<V> {
 }
 
 impl<V, N: Into<Box<str>>> FromIterator<(N, V)> for Named<V> {
-    /// Of several values of a name, the last one stays.
+    /// Collects values by name. If a name has several values, the last one stays.
     fn from_iter<I: IntoIterator<Item = (N, V)>>(all: I) -> Self {
         let sorted: BTreeMap<Box<str>, V> =
             all.into_iter().map(|(name, value)| (name.into(), value)).collect();
@@ -43,7 +43,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Named<V> {
     }
 }
 
-/// Percentiles: each as its difference from the one before, 7 bits a byte.
+/// Percentiles, each stored as its difference from the one before, in 7 bits per byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Percentiles(Box<[u8]>);
 
@@ -51,7 +51,7 @@ impl Percentiles {
     /// Iterates over the percentiles.
     pub fn iter(&self) -> impl Iterator<Item = u64> {
         let mut last = 0u64;
-        // The last byte of each has no upper bit.
+        // The last byte of each difference has its upper bit clear.
         self.0.split_inclusive(|byte| byte & 0x80 == 0).map(move |bytes| {
             let bits = bytes.iter().rev().fold(0, |bits, byte| bits << 7 | u64::from(byte & 0x7f));
             last = last.wrapping_add(bits);
@@ -59,7 +59,7 @@ impl Percentiles {
         })
     }
 
-    /// Returns one of them.
+    /// Returns the percentile at an index.
     pub fn get(&self, at: usize) -> Option<u64> {
         self.iter().nth(at)
     }
@@ -69,10 +69,10 @@ impl FromIterator<u64> for Percentiles {
     fn from_iter<I: IntoIterator<Item = u64>>(all: I) -> Self {
         let (mut bytes, mut last) = (Vec::new(), 0u64);
         for value in all {
-            // Those of a damaged file may descend.
+            // The percentiles of a damaged file may descend.
             let mut bits = value.wrapping_sub(last);
             last = value;
-            // Ten turns at most.
+            // The loop takes ten turns at most.
             while bits >= 0x80 {
                 bytes.push(bits as u8 | 0x80);
                 bits >>= 7;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What is kept of a run: the regions of its session as sums by name.
+//! The data that are kept of a run: the regions of its session as sums by name.
 
 use crate::compact::{Named, Percentiles};
 use hypertrace_format::origin::Origin;
@@ -11,44 +11,44 @@ use std::collections::BTreeMap;
 
 /// Version of [`Run`] in a file.
 pub const VERSION: u32 = 4;
-/// Oldest version of a file that is read: see [`Run::upgraded`].
+/// Oldest version of a file that can be read: see [`Run::upgraded`].
 pub const OLDEST_VERSION: u32 = 2;
 /// Name of the file of a run whose session is not kept.
 pub const FILE: &str = "run.json";
-/// Most names of regions.
+/// Maximum number of names of regions.
 pub const MAX_NAMES: usize = 10_000;
 
-/// The quantiles of a run between which its *typical* regions are.
+/// Quantiles of a run between which its *typical* regions are.
 pub const TYPICAL: (f64, f64) = (0.05, 0.75);
-/// The quantile from which on regions are its slowest ones.
+/// Quantile of a run from which its slowest regions begin.
 pub const SLOWEST: f64 = 0.99;
-/// Number of quantiles that are kept of the durations: from 0 to 100 %.
+/// Number of quantiles of the durations that are kept, from 0 to 100 %.
 const QUANTILES: u16 = 101;
 
-/// A run: one execution of what is compared.
+/// A run, which is one execution of what is compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Version of this form.
     pub version: u32,
-    /// Identity of the session.
+    /// UUID of the session.
     pub session: String,
-    /// When it started, Unix time in nanoseconds.
+    /// Unix time at which the run started, in nanoseconds.
     pub started_unix_ns: i64,
-    /// Process and machine that recorded it.
+    /// Process and machine that recorded the run.
     pub origin: Option<Origin>,
-    /// Boot of the machine.
+    /// ID of the machine's boot.
     pub boot_id: Option<String>,
-    /// Frequency of the host's counter, Hz.
+    /// Frequency of the host's counter in Hz.
     pub frequency: u64,
     /// Whether the kernel's events say what threads did.
     pub has_kernel: bool,
     /// Number of events that were lost.
     pub lost: u64,
-    /// Whether the session was ended.
+    /// Whether the session had ended.
     pub finished: bool,
-    /// Number of regions of names after the first [`MAX_NAMES`].
+    /// Number of regions whose names come after the first [`MAX_NAMES`].
     pub left_out: u64,
-    /// Its regions, by name.
+    /// Regions of the run, by name.
     pub regions: BTreeMap<String, Box<Region>>,
 }
 
@@ -59,15 +59,15 @@ pub struct Region {
     pub count: u64,
     /// Number of regions that could not be counted.
     pub not_counted: u64,
-    /// Whether they are of a program of the host.
+    /// Whether the regions are of a program of the host.
     pub is_program: bool,
-    /// The typical regions: those from the 5th to the 75th percentile of this run.
+    /// Typical regions: the regions from the 5th to the 75th percentile of this run.
     pub typical: Typical,
     /// Mean of all regions.
     pub all: Mean,
     /// Mean of the slowest hundredth.
     pub slowest: Mean,
-    /// Percentiles of the durations from 0 to 100, nanoseconds.
+    /// Percentiles of the durations from 0 to 100, in nanoseconds.
     pub percentiles_ns: Percentiles,
 }
 
@@ -76,36 +76,37 @@ pub struct Region {
 pub struct Mean {
     /// Number of these regions.
     pub regions: u64,
-    /// Time in each of [`Part::ALL`], nanoseconds: they add up to the duration.
+    /// Times in each of [`Part::ALL`] in nanoseconds, which add up to the duration.
     #[serde(with = "by_part")]
     pub parts_ns: [f64; PARTS],
 }
 
-/// Mean of the typical regions, with what it divides into. All times are nanoseconds.
+/// Mean of the typical regions, and its division. All times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Typical {
-    /// The mean.
+    /// Mean time in each part.
     #[serde(flatten)]
     pub mean: Mean,
-    /// Regions inside them, by name: number and time. They and the rest, `self`, add up to the duration.
+    /// Number and time of the regions inside, by name. These times and the rest, `self`, add up to the
+    /// duration.
     pub children: Named<(f64, f64)>,
-    /// Exits of a guest by reason. Their times in the kernel and in the VMM add up to both parts, if the details of all
-    /// regions are known.
+    /// Exits of a guest by reason. The times in the kernel and in the VMM add up to both parts, if the
+    /// details of all regions are known.
     pub exits: Named<Exits>,
-    /// Waits by their part and what they were for. They add up to both parts, if the details of all regions are known.
+    /// Waits by part and cause. The waits add up to their parts, if the details of all regions are known.
     pub waits: Named<f64>,
 }
 
-/// Exits of a guest for one reason, each until the guest runs again. All times are nanoseconds.
+/// Exits of a guest for one reason, each until the guest runs again. All times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Exits {
-    /// Their number.
+    /// Number of exits per region.
     pub count: f64,
-    /// Time in the kernel for them.
+    /// Time in the kernel for these exits.
     pub kernel_ns: f64,
-    /// Time in the VMM for them.
+    /// Time in the VMM for these exits.
     pub vmm_ns: f64,
-    /// Time in which the thread waited meanwhile.
+    /// Time in which the thread waited during these exits.
     pub waits_ns: f64,
 }
 
@@ -126,12 +127,12 @@ impl Mean {
         self.parts_ns.iter().sum()
     }
 
-    /// Returns the time in which the thread had a CPU, nanoseconds.
+    /// Returns the time in which the thread had a CPU, in nanoseconds.
     pub fn own_ns(&self) -> f64 {
         self.sum(Part::is_on_cpu)
     }
 
-    /// Returns the time in which the thread waited, for a CPU or for anything else, nanoseconds.
+    /// Returns the time in which the thread waited, for a CPU or for anything else, in nanoseconds.
     pub fn waits_ns(&self) -> f64 {
         self.sum(Part::is_wait)
     }
@@ -148,7 +149,7 @@ impl Mean {
 }
 
 impl Typical {
-    /// Returns the time outside of the regions inside, nanoseconds.
+    /// Returns the time outside of the regions inside, in nanoseconds.
     pub fn self_ns(&self) -> f64 {
         self.mean.duration_ns() - self.children.iter().map(|(_, (_, ns))| ns).sum::<f64>()
     }
@@ -186,7 +187,7 @@ mod by_part {
     use super::{BTreeMap, PARTS, Part};
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// The parts before version 4, when times were a list.
+    /// Parts before version 4, when times were a list.
     const LISTED: [Part; 7] = [
         Part::Guest,
         Part::Kernel,
@@ -224,14 +225,15 @@ mod by_part {
 
 /// Words between the part of a wait and its cause.
 const BY: &str = " by ";
-/// Name of the regions inside whose own names are too many. No region has a space in its name.
+/// Name of the regions inside that have no name of their own, because there are too many. No region has a
+/// space in its name.
 const OTHER_NAMES: &str = "other names";
 const UNNAMED: &str = "a thread without a name";
 const NOT_RECORDED: &str = "what was not recorded";
 const NOT_KNOWN: &str = "what is not known";
 
-/// Returns the name of a cause that is the same in each run: without numbers of threads. A thread's name has quotes, because a
-/// program can call its threads `timer` or `others`.
+/// Returns a name of a cause that is the same in each run, so without numbers of threads. A thread's name is
+/// in quotes, because a program can call its threads `timer` or `others`.
 fn cause_name(cause: &Cause) -> String {
     match cause {
         Cause::Thread { name: Some(name), .. } => quoted(name),
@@ -246,8 +248,8 @@ fn quoted(name: &str) -> String {
     format!("'{name}'")
 }
 
-/// Returns the name of a wait in a file of version 2, where threads' names have no quotes, as the present version has it. A
-/// name that a kind of causes has is taken for that kind.
+/// Returns the name that the present version gives a wait of a file of version 2, where threads' names have
+/// no quotes. A name that is also a kind of causes is taken for that kind.
 fn upgraded(wait: &str) -> String {
     let Some((part, cause)) = wait.split_once(BY) else { return wait.into() };
     let kinds =
@@ -270,7 +272,7 @@ impl Run {
                 let waits = typical.waits.iter();
                 typical.waits = waits.map(|(wait, ns)| (upgraded(wait), *ns)).collect();
             }
-            // Before version 4, a program's own time was in the place of the guest's.
+            // Before version 4, a program's own time was in the place of the guest's time.
             for mean in [&mut typical.mean, all, slowest].into_iter().filter(|_| *is_program) {
                 mean.parts_ns.swap(Part::OnCpu as usize, Part::Guest as usize);
             }
@@ -290,7 +292,7 @@ impl Run {
             let exits = exits.iter();
             let exits = exits.flat_map(|(_, e)| [&e.count, &e.kernel_ns, &e.vmm_ns, &e.waits_ns]);
             let waits = Vec::from_iter(waits.iter().map(|(_, ns)| ns));
-            // The waits are a part of the duration; their sum is rounded.
+            // The waits are a part of the duration, and their sum is rounded.
             let most = mean.duration_ns() * (1.0 + 1e-9) + 1.0;
             let percentiles = || region.percentiles_ns.iter();
             [mean, &region.all, &region.slowest]
@@ -304,7 +306,7 @@ impl Run {
         self.regions.len() <= MAX_NAMES && self.regions.values().all(|region| is_region(region))
     }
 
-    /// Returns what is kept of the regions of a session.
+    /// Returns the run of a session with these regions.
     pub fn of(session: &Session, regions: &Regions) -> Run {
         let json = session.json();
         let [typical, all, slowest] = [TYPICAL, (0.0, 1.0), (SLOWEST, 1.0)]

@@ -10,17 +10,17 @@ use serde::Serialize;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Answer<'a> {
-    /// See [`sentences`].
+    /// Sentences of the answer: see [`sentences`].
     pub answer: Vec<String>,
-    /// See [`Checks::notes`](crate::Checks::notes).
+    /// Notes about the runs: see [`Checks::notes`](crate::Checks::notes).
     pub notes: &'a [String],
-    /// The comparison.
+    /// Comparison that is answered.
     #[serde(flatten)]
     pub comparison: &'a Comparison,
 }
 
 impl<'a> Answer<'a> {
-    /// Returns that of a comparison of runs with these notes.
+    /// Returns the answer of a comparison of runs with these notes.
     pub fn of(comparison: &'a Comparison, notes: &'a [String]) -> Answer<'a> {
         Answer { answer: sentences(comparison), notes, comparison }
     }
@@ -29,11 +29,11 @@ impl<'a> Answer<'a> {
 /// Unit of times, with its nanoseconds and digits after the point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unit {
-    /// Its name.
+    /// Name of the unit.
     pub name: &'static str,
-    /// Nanoseconds in it.
+    /// Number of nanoseconds in the unit.
     pub ns: f64,
-    /// Digits after the point.
+    /// Number of digits after the point.
     pub digits: usize,
 }
 
@@ -73,15 +73,15 @@ impl Unit {
     }
 }
 
-/// Formats a number with its sign, unless it is 0 as shown.
+/// Formats a number with its sign, unless the number is shown as 0.
 pub fn signed(number: f64, digits: usize) -> String {
     let text = format!("{number:+.digits$}");
     let is_zero = text.bytes().all(|c| matches!(c, b'+' | b'-' | b'0' | b'.'));
     if is_zero { text[1..].into() } else { text }
 }
 
-/// Returns a sentence for each name with a difference, the one that explains most first; or one that says that there is
-/// none.
+/// Returns a sentence for each name with a difference, the name that explains most first. Without
+/// differences, returns sentences that say so.
 pub fn sentences(comparison: &Comparison) -> Vec<String> {
     let differences = || comparison.differences.iter();
     let mut changed: Vec<&Difference> = differences()
@@ -117,7 +117,7 @@ pub fn sentences(comparison: &Comparison) -> Vec<String> {
     longest.into_iter().map(one).collect()
 }
 
-/// Returns how much of a difference is in no region inside.
+/// Returns the part of a difference that is in no region inside.
 fn own_change(difference: &Difference) -> f64 {
     let own = difference.children.first().filter(|(name, _)| name == "self");
     own.map_or(difference.typical.change, |(_, change)| *change).difference_ns.abs()
@@ -147,7 +147,8 @@ fn changed_sentence(d: &Difference) -> String {
     text.push(')');
     let changes: Vec<f64> = d.parts.iter().map(|(_, change)| change.difference_ns).collect();
     let shown = unit.rounded(&changes);
-    // Those that moved; and what may be noise, but is as large, so that the listed ones are about the whole.
+    // The list has the parts that moved, and parts whose change may be noise but is large, so that the listed
+    // parts are about the whole.
     let is_listed = |change: &Change, shown: f64| {
         change.has_moved() && shown != 0.0 || shown.abs() >= 0.1 * difference_ns.abs()
     };
@@ -187,7 +188,7 @@ fn changed_sentence(d: &Difference) -> String {
     text
 }
 
-/// Returns the exit or the cause that most of a part's difference is of.
+/// Returns a text with the exit or the cause that explains most of a part's difference.
 fn because(d: &Difference, part: Part, unit: Unit) -> String {
     let of_part = d.parts.iter().find(|(of, _)| *of == part).map(|(_, change)| *change);
     let total = of_part.unwrap_or_default().difference_ns;

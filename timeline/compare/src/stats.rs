@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Statistics of two sets of runs, one value a run.
+//! Statistics of two sets of runs, with one value per run.
 //!
-//! The run is the unit. Regions of one run share its memory layout, its CPU frequency and its neighbours, so many regions
-//! in few runs are few independent values.
+//! The unit is the run. Regions of one run share its memory layout, its CPU frequency and its neighbours, so
+//! many regions in few runs are few independent values.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,17 +11,17 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Most runs of both sides for which a p value is exact. Its time doubles with each run.
+/// Maximum number of runs of both sides for which a p value is exact. The time for it doubles with each run.
 pub const MAX_EXACT: usize = 24;
 
-/// The ways to divide more runs that are tried: what was observed, and random ones.
+/// Number of ways to divide more runs that are tried: the observed way, and random ways.
 const RANDOM_WAYS: usize = 200_000;
 
-/// Random ways at least as extreme as what was observed, after which no more are drawn (Besag and Clifford, 1991). The
-/// standard error of such a p value is a tenth of it.
+/// Number of random ways at least as extreme as the observed one, after which no more are drawn (Besag and
+/// Clifford, 1991). The standard error of such a p value is a tenth of the value.
 const ENOUGH: usize = 100;
 
-/// Most numbers of runs whose random ways are kept, of some megabytes each.
+/// Maximum number of pairs of numbers of runs whose random ways are kept, of some megabytes each.
 const MAX_WAYS: usize = 8;
 
 /// Seed of the random ways, so that the same runs have the same verdict.
@@ -30,7 +30,7 @@ const SEED: u64 = 0x6879_7065_7274_7263;
 /// A difference of two means with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Difference {
-    /// The difference.
+    /// Difference of the means.
     pub mean: f64,
     /// Half of the interval's width: the interval is `mean` plus or minus this.
     pub half_width: f64,
@@ -38,10 +38,10 @@ pub struct Difference {
     pub degrees: f64,
 }
 
-/// Returns the mean of `b` less that of `a`, with Welch's interval of this confidence (0.95 for 95 %).
+/// Returns the mean of `b` less the mean of `a`, with Welch's interval of this confidence (0.95 for 95 %).
 ///
-/// The interval assumes that means of runs are about normal, not that both sides vary by as much. If all values of each
-/// side are equal, its width is 0.
+/// The interval assumes that means of runs are about normal, not that both sides vary by as much. If all
+/// values of each side are equal, the interval's width is 0.
 ///
 /// Returns `None` if a side has less than two values, if a value is not finite or differs from the others by more than
 /// 10^150, or if the confidence is not between 0 and 1.
@@ -51,18 +51,19 @@ pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Difference> {
     Some(Difference { mean: errors.mean, half_width, degrees: errors.degrees })
 }
 
-/// Returns the smallest difference of means that runs as many and as scattered as these show with this power, if the
-/// test is two-sided at this level: 0.01 and 0.8 for a difference that is found at 1 % in four of five comparisons.
+/// Returns the smallest difference of means that runs of this number and this scatter show with this power,
+/// if the test is two-sided at this level: 0.01 and 0.8 for a difference that is found at 1 % in four of five
+/// comparisons.
 ///
-/// It is (t(1 - level/2) + t(power)) times the standard error by Welch, 0 if all values of each side are equal. `None` as
-/// for [`welch`].
+/// The smallest difference is (t(1 - level/2) + t(power)) times the standard error by Welch, and 0 if all
+/// values of each side are equal. `None` as for [`welch`].
 pub fn smallest_difference(a: &[f64], b: &[f64], level: f64, power: f64) -> Option<f64> {
     let errors = Errors::new(a, b)?;
     let quantiles = errors.quantile(1.0 - share(level)? / 2.0)? + errors.quantile(share(power)?)?;
     Some(quantiles * errors.standard_error)
 }
 
-/// Returns a confidence, level or power that is one.
+/// Returns a confidence, level or power, if it is between 0 and 1.
 fn share(share: f64) -> Option<f64> {
     (share > 0.0 && share < 1.0).then_some(share)
 }
@@ -95,7 +96,7 @@ impl Errors {
     }
 }
 
-/// Returns the mean of values and its variance. Equal values have a variance of exactly 0.
+/// Returns the mean of values and the variance of that mean. Equal values have a variance of exactly 0.
 fn mean_and_its_variance(values: &[f64]) -> Option<(f64, f64)> {
     let (&first, n) = (values.first()?, values.len() as f64);
     let offset = values.iter().map(|value| value - first).sum::<f64>() / n;
@@ -106,24 +107,24 @@ fn mean_and_its_variance(values: &[f64]) -> Option<(f64, f64)> {
 /// Returns the two-sided p value of the difference of two means: the share of the ways to divide the same runs among the
 /// sides in which the means differ by as much or more.
 ///
-/// It is exact for at most 24 runs (12 a side have 2,704,156 ways). Of more runs, 199,999 random ways are drawn, and the
-/// runs as they are count as another, so it is 1/200,000 at least; once 100 of them differ by as much or more, no more
-/// are drawn.
+/// The p value is exact for at most 24 runs (12 per side have 2,704,156 ways). For more runs, 199,999 random
+/// ways are drawn, and the observed way counts as another, so the p value is 1/200,000 at least. Once 100
+/// ways differ by as much or more, no more are drawn.
 ///
-/// It assumes no distribution. Few runs cannot reach a low level: see [`least_p_value`].
+/// The p value assumes no distribution. Few runs cannot reach a low level: see [`least_p_value`].
 ///
-/// It is 1 if a side has no runs, if all values are equal, and if values are not finite or so large that their sum is
-/// not.
+/// The p value is 1 if a side has no runs, if all values are equal, and if values are not finite or so large
+/// that their sum is not.
 pub fn permutation(a: &[f64], b: &[f64]) -> f64 {
     let runs = a.len() + b.len();
-    // Of numbers around 0, each side's sum is as far from 0 as the means are from each other. Values are near to each
-    // other, so their differences lose nothing.
+    // For numbers around 0, each side's sum is as far from 0 as the means are from each other. Values are
+    // near to each other, so their differences lose nothing.
     let first = a.first().copied().unwrap_or_default();
     let values = || a.iter().chain(b).map(|value| value - first);
     let mean = values().sum::<f64>() / runs as f64;
     let values: Vec<f64> = values().map(|value| value - mean).collect();
     let observed = values[..a.len()].iter().sum::<f64>().abs();
-    // Sums of the same values in another order differ by rounding.
+    // Sums of the same values in another order differ by rounding errors.
     let rounding = values.iter().map(|value| value.abs()).sum::<f64>() * 1e-12;
     if a.is_empty() || b.is_empty() || !rounding.is_finite() || rounding == 0.0 {
         return 1.0;
@@ -136,7 +137,8 @@ pub fn permutation(a: &[f64], b: &[f64]) -> f64 {
 
 /// Returns the share of all ways to choose so many values whose sum is at least this far from 0.
 ///
-/// Each way is a choice of the first half of the values and one of the second, so it is found among two lists of few.
+/// Each way is a choice from the first half of the values and a choice from the second half, so short lists
+/// of both are enough to find it.
 fn exact(values: &[f64], chosen: usize, observed: f64) -> f64 {
     let (first, second) = values.split_at(values.len() / 2);
     let mut second = sums_by_number(second);
@@ -171,7 +173,8 @@ fn sums_by_number(values: &[f64]) -> Vec<Vec<f64>> {
 /// Returns the share of random ways to choose so many values whose sum is at least this far from 0.
 fn random(values: &[f64], chosen: usize, observed: f64) -> f64 {
     thread_local! {
-        /// Of the last numbers of runs: most names of a comparison have as many.
+        /// Ways for the last pairs of numbers of runs, because most names of a comparison have the same
+        /// numbers.
         static WAYS: RefCell<VecDeque<Ways>> = RefCell::default();
     }
     WAYS.with_borrow_mut(|known| {
@@ -198,7 +201,7 @@ fn random(values: &[f64], chosen: usize, observed: f64) -> f64 {
 struct Ways {
     chosen: usize,
     of: usize,
-    /// A bit for each run of each way, set in those that are chosen; whole bytes a way.
+    /// Bits of the ways, in whole bytes per way: a bit for each run, set if the way chooses the run.
     bits: Vec<u8>,
 }
 
@@ -219,7 +222,7 @@ impl Ways {
 
     /// Returns the sum of the values that each way chooses.
     fn sums(&self, values: &[f64]) -> impl Iterator<Item = f64> {
-        // The sums of each eight values, for each byte.
+        // `sums` has, for each eight values, the sum for each byte of chosen ones.
         let sums: Vec<[f64; 256]> = values.chunks(8).map(sums_by_bits).collect();
         let sum = move |way: &[u8]| {
             way.iter().zip(&sums).map(|(&bits, sums)| sums[usize::from(bits)]).sum()
@@ -228,20 +231,22 @@ impl Ways {
     }
 }
 
-/// Returns the smallest p value of a difference that so many runs can have: 2/252 with 5 a side, 2/924 with 6.
+/// Returns the smallest p value of a difference that so many runs can have: 2/252 with 5 per side, 2/924 with
+/// 6.
 ///
-/// One changed name of `n` is only found at a level of 1 % if `n` times this is at most 0.01
-/// ([`benjamini_hochberg`]): with 5 runs a side it has to be the only name, with 6 one of at most 4, with 10 one of 923.
+/// One changed name of `n` is only found at a level of 1 % if `n` times this value is at most 0.01
+/// ([`benjamini_hochberg`]): with 5 runs per side the changed name has to be the only name, with 6 one of at
+/// most 4, with 10 one of 923.
 pub fn least_p_value(a: usize, b: usize) -> f64 {
-    // The binomial coefficient.
+    // The number of ways is a binomial coefficient.
     let ways = (1..=a.min(b)).fold(1.0, |ways, i| ways * (a + b + 1 - i) as f64 / i as f64);
-    // Of sides of as many runs, the mirror image of the most extreme way is as extreme.
+    // If both sides have the same number of runs, the mirror image of the most extreme way is as extreme.
     let extreme = if a == b && a > 0 { 2.0 } else { 1.0 };
     let least = if a + b <= MAX_EXACT { 0.0 } else { 1.0 / RANDOM_WAYS as f64 };
     (extreme / ways).max(least)
 }
 
-/// Returns the sum of each choice of at most eight values, whose bits are the index.
+/// Returns the sum of each choice of at most eight values. The bits of an index say which values are chosen.
 fn sums_by_bits(values: &[f64]) -> [f64; 256] {
     let mut sums = [0.0; 256];
     for bits in 1_usize..1 << values.len() {
@@ -250,10 +255,10 @@ fn sums_by_bits(values: &[f64]) -> [f64; 256] {
     sums
 }
 
-/// Returns p values adjusted for their number (Benjamini and Hochberg): if those that are at most 0.01 are called
+/// Returns p values adjusted for their number (Benjamini and Hochberg): if values of at most 0.01 are called
 /// differences, about 1 % of the called ones are none.
 ///
-/// What is not a number counts as 1.
+/// A value that is not a number counts as 1.
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<(usize, f64)> =
         p.iter().map(|p| if p.is_nan() { 1.0 } else { p.clamp(0.0, 1.0) }).enumerate().collect();

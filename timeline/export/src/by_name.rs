@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Values of names, found by the name's address: sessions have each name once, and events come by the million.
+//! Values of names, found by the name's address, because sessions have each name once and events come by the
+//! million.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-/// Values of names. Two names of one text have a value each.
+/// Values of names. If two names have the same text, each has a value of its own.
 #[derive(Debug)]
 pub(crate) struct ByName<V>(ByNumber<usize, (Arc<str>, V)>);
 
@@ -33,21 +34,21 @@ impl<V> ByName<V> {
         self.0.get_mut(&address(name)).map(|(_, value)| value)
     }
 
-    /// Gives a name a value. The name is kept, so that no other one gets its address.
+    /// Gives a name a value. The name is kept, so that no other name gets its address.
     pub fn insert(&mut self, name: &Arc<str>, value: V) {
         self.0.insert(address(name), (name.clone(), value));
     }
 }
 
-/// Returns where a name is.
+/// Returns the address of a name.
 pub(crate) fn address(name: &Arc<str>) -> usize {
     Arc::as_ptr(name).cast::<u8>() as usize
 }
 
-/// Map of numbers of which nobody chooses many: addresses, and numbers of clients.
+/// Map by numbers of which nobody can choose many: addresses, and numbers of clients.
 pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Multiply>>;
 
-/// Hash of such numbers.
+/// Hash of a number, for [`ByNumber`].
 #[derive(Debug, Default)]
 pub(crate) struct Multiply(u64);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which events are wanted.
+//! The choice of the events that are wanted.
 
 use hypertrace_format::pattern::matches;
 use hypertrace_timeline::{
@@ -9,7 +9,7 @@ use hypertrace_timeline::{
 };
 use std::collections::HashSet;
 
-/// Name of the reference points that it makes for its clock, and of the events after them.
+/// Name of the reference points that `hypertrace forward` makes for its clock, and of the events after them.
 pub const CLOCK_EVENT: &str = "guest_kernel_clock";
 
 /// Returns whether an event only carries a guest's recording, whose own events are shown.
@@ -17,30 +17,31 @@ pub fn is_carrier(event: &EventRef<'_>) -> bool {
     event.source.client.is_some() && [PIECE_EVENT, CLOCK_EVENT].contains(&&**event.name)
 }
 
-/// Which events and losses are wanted. All of them by default, but for those that only say which thread has a client.
+/// The events and losses that are wanted: by default all, except events that only say which thread holds a
+/// client.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Patterns of names with `*` and `?`: one of them fits. All names if there is none.
+    /// Patterns with `*` and `?`, of which one fits the event's name. All names fit if there are none.
     pub events: Vec<String>,
-    /// Clients of the guest; everything if there is none.
+    /// Clients of the guest that are wanted. Everything is wanted if there are none.
     pub clients: Vec<u32>,
-    /// What is true for an event.
+    /// Condition that is true for an event.
     pub filter: Option<Filter>,
-    /// The first Unix time, nanoseconds.
+    /// First Unix time that is wanted, in nanoseconds.
     pub from_ns: Option<i64>,
-    /// The last one.
+    /// Last Unix time that is wanted, in nanoseconds.
     pub to_ns: Option<i64>,
-    /// Whether events that say which thread has a client are wanted, too.
+    /// Whether events that say which thread holds a client are wanted too.
     pub has_leases: bool,
     /// Whether the consumer shows no bounds on the errors of times.
     pub without_bounds: bool,
 }
 
 impl Choice {
-    /// Checks that each field of the filter is one of some event.
+    /// Checks that each field of the filter is a field of some event.
     ///
     /// # Errors
-    /// If there is no such field.
+    /// If a field is of no event.
     pub fn check(&self, recording: &Recording) -> Result<(), FilterError> {
         let Recording { sessions, traces, .. } = recording;
         let Some(filter) = &self.filter else { return Ok(()) };
@@ -83,7 +84,7 @@ impl Choice {
         let needs = if self.without_bounds { needs.without_bounds() } else { needs };
         match &*self.events {
             [] => needs,
-            // An event of any name shows that the last time has come.
+            // All names are needed, because an event of any name shows that the last time has come.
             _ if self.to_ns.is_some() => needs,
             patterns => needs.named(&recording.sessions, |name| {
                 patterns.iter().any(|pattern| matches(pattern, name))
@@ -96,13 +97,14 @@ impl Choice {
         self.to_ns.is_some_and(|to| ts_ns > to)
     }
 
-    /// Returns whether this and all later events are too late. A loss may have an earlier time than the entry before it.
+    /// Returns whether this and all later events are too late. A loss does not count, because it may have an
+    /// earlier time than the entry before it.
     pub fn ends_before(&self, entry: &EntryRef<'_>) -> bool {
         matches!(entry, EntryRef::Event(event) if self.is_past(event.ts_ns))
     }
 
-    /// Returns whether an event or a loss is wanted. Names and fields of a loss do not matter: any event may be among
-    /// the lost ones.
+    /// Returns whether an event or a loss is wanted. Names and fields do not matter for a loss, because any
+    /// event may be among the lost ones.
     pub fn admits(&self, entry: &EntryRef<'_>) -> bool {
         match entry {
             EntryRef::Event(event) => self.admits_event(event),

@@ -12,7 +12,7 @@ pub enum Error {
     /// A session cannot be read.
     #[error(transparent)]
     Timeline(#[from] hypertrace_timeline::Error),
-    /// A function trace cannot be read, or the directory not written.
+    /// A function trace cannot be read, or the directory cannot be written.
     #[error(transparent)]
     Functions(#[from] hypertrace_functions::Error),
     /// The session has no functions, and no function trace was given.
@@ -21,7 +21,7 @@ pub enum Error {
          (events function_entry and function_exit)"
     )]
     NoFunctions,
-    /// Only a session says where its times are.
+    /// Only a session says where the times of an input are, and there is none.
     #[error("no session: give the directory of one, of the same boot")]
     NoSession,
     /// The output cannot be written.
@@ -32,9 +32,9 @@ pub enum Error {
         "these events have {fields} fields, and a table has at most {most}: choose events with --event"
     )]
     ManyFields {
-        /// Their number.
+        /// Number of fields.
         fields: usize,
-        /// Most columns of fields.
+        /// Maximum number of columns of fields.
         most: usize,
     },
 }

@@ -2,9 +2,8 @@
 
 //! Escaping of guest strings for terminals, and for readers of JSON, HTML and CSV.
 //!
-//! A guest's strings are arbitrary. Unescaped, they could move the cursor, rename
-//! the window, hide text or reverse a line's reading order. So every character
-//! that is not plainly visible is shown by its number.
+//! A guest's strings are arbitrary. Unescaped strings could move the cursor, rename the window, hide text or
+//! reverse a line's reading order. So every character that is not plainly visible is shown by its number.
 
 use std::fmt::{self, Write};
 
@@ -25,13 +24,13 @@ fn is_dangerous(c: char) -> bool {
         )
 }
 
-/// Returns bytes as a text if none of them needs an escape anywhere: most texts are such.
+/// Returns bytes as a text if none of them needs an escape anywhere, which holds for most texts.
 fn plain(bytes: &[u8]) -> Option<&str> {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     std::str::from_utf8(bytes).ok().filter(|_| bytes.iter().all(is_plain))
 }
 
-/// Writes a text, and the characters that `is_special` selects as `escape` writes them.
+/// Writes a text. `escape` writes the characters that `is_special` selects.
 fn escaped(
     f: &mut fmt::Formatter<'_>,
     text: &str,
@@ -124,8 +123,8 @@ impl fmt::Display for Json<'_> {
     }
 }
 
-/// JSON document that a terminal may show. Dangerous characters can occur only in
-/// its strings, where they are escaped.
+/// JSON document that a terminal may show. Dangerous characters can occur only in the document's strings,
+/// where they are escaped.
 #[derive(Debug)]
 pub struct JsonText<'a>(pub &'a str);
 
@@ -149,21 +148,22 @@ impl fmt::Display for Html<'_> {
     }
 }
 
-/// JSON document in a `script` element of an HTML page: nothing in it ends the element.
+/// JSON document in a `script` element of an HTML page. Nothing in the document ends the element.
 #[derive(Debug)]
 pub struct JsonInHtml<'a>(pub &'a str);
 
 impl fmt::Display for JsonInHtml<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // They can occur only in strings, too.
+        // These characters can also occur only in strings.
         let is_special = |c| matches!(c, '&' | '<' | '>') || is_dangerous_in_lines(c);
         escaped(f, self.0, is_special, json_number)
     }
 }
 
-/// Text as a value of CSV, in quotes where it needs them. Dangerous characters are escaped, line ends and tabs among
-/// them. A text that a spreadsheet would run as a formula, also with full-width signs, gets a `'` in front; a number
-/// is none. So does one that begins with `'`: readers take the first one off.
+/// Text as a value of CSV, in quotes if the text needs them. Dangerous characters are escaped, including line
+/// ends and tabs. A text that a spreadsheet would run as a formula, including full-width signs, gets a `'` in
+/// front, but a number does not. A text that begins with `'` gets one too, because readers take the first one
+/// off.
 #[derive(Debug)]
 pub struct Csv<'a>(pub &'a [u8]);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events as JSON, one object a line, and regions as one object: the schema of docs/json.md.
+//! Events as JSON, one object per line, and regions as one object, by the schema of docs/json.md.
 
 use crate::choice::Choice;
 use crate::escape::{Json, JsonText};
@@ -20,10 +20,11 @@ use std::io::Write;
 /// Version of the JSON of each command, which docs/json.md describes.
 pub const JSON_VERSION: u32 = 2;
 
-/// The largest number that every reader of JSON takes exactly: they use doubles.
+/// Largest number that every reader of JSON takes exactly, because readers use doubles.
 const MAX_EXACT: u64 = 1 << 53;
 
-/// Writes the events and losses that are wanted, a line each. Returns the number of lines, and the faults of the inputs.
+/// Writes the wanted events and losses, one line each. Returns the number of lines, and the faults of the
+/// inputs.
 ///
 /// # Errors
 /// If an input is damaged, or the output cannot be written.
@@ -42,12 +43,12 @@ pub fn write(
     Ok((count, warnings))
 }
 
-/// Formatter of lines, with one buffer for all.
+/// Formatter of lines, with one buffer for all lines.
 #[derive(Debug)]
 pub struct JsonLines {
     line: String,
     sources: Sources,
-    /// Unix time from which times count, nanoseconds.
+    /// Unix time from which times count, in nanoseconds.
     start: i64,
 }
 
@@ -73,7 +74,7 @@ impl JsonLines {
     }
 }
 
-/// Returns a value with the numbers that readers would round as strings.
+/// Returns a value in which numbers that readers would round are strings.
 pub fn exact(json: Value) -> Value {
     let is_rounded = |number: &Number| {
         let size = number.as_u64().or(number.as_i64().map(i64::unsigned_abs));
@@ -95,12 +96,12 @@ pub fn object(object: &impl Serialize) -> String {
         .map_or_else(|why| why.to_string(), |value| exact(value).to_string())
 }
 
-/// Regions as one JSON object and a line end: groups, and what belongs to no single one.
+/// Regions as one JSON object and a line end: the groups, and what belongs to no single group.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionsJson<'a>(pub &'a [&'a Group], pub &'a Summary);
 
 impl fmt::Display for RegionsJson<'_> {
-    /// Writes it group by group: they may be many.
+    /// Writes the object group by group, because there may be many groups.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RegionsJson(groups, summary) = self;
         write!(f, "{{\"version\":{JSON_VERSION},\"regions\":[")?;
@@ -113,8 +114,8 @@ impl fmt::Display for RegionsJson<'_> {
     }
 }
 
-/// Formats what a thread did for some time, as a line without its end. `start_unix_ns` is the Unix time from which times
-/// count, nanoseconds.
+/// Formats what a thread did for some time, as a line without a line end. `start_unix_ns` is the Unix time
+/// from which times count, in nanoseconds.
 pub fn interval(of: &ThreadInterval<'_>, start_unix_ns: i64) -> String {
     let line = serde_json::to_value(IntervalLine::of(of, start_unix_ns));
     let line = line.map(|mut line| {
@@ -175,7 +176,7 @@ fn known(out: &mut String, value: Option<u64>) {
     }
 }
 
-/// Appends what is said of the source of an event.
+/// Appends the members that describe the source of an event.
 fn source(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
     let thread = event.thread;
     for (name, value) in [
@@ -194,7 +195,7 @@ fn source(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
     write!(out, ",\"source\":{}", Json(event.source.text.as_bytes()))
 }
 
-/// A value of a field.
+/// A writer of a field's value.
 struct JsonValue<'o>(&'o mut String);
 
 impl ValueWriter for JsonValue<'_> {
@@ -220,7 +221,7 @@ impl ValueWriter for JsonValue<'_> {
     }
 
     fn float(&mut self, value: f64) {
-        // JSON has no others.
+        // JSON has no infinite numbers and no NaN.
         let _ =
             if value.is_finite() { write!(self.0, "{value:?}") } else { self.0.write_str("null") };
     }
@@ -260,7 +261,7 @@ fn line(
         value.write(&mut JsonValue(out));
     }
     if let Some(FunctionName { name, symbol }) = event.function {
-        // Their events have an address before it.
+        // Events of compiled-in functions have an address before the name, so a comma separates both.
         write!(out, ",\"name\":{}", Json(name.as_bytes()))?;
         if let Some(symbol) = symbol {
             write!(out, ",\"{SYMBOL}\":{}", Json(symbol.as_bytes()))?;

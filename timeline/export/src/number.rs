@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Numbers as text. Most of the output is numbers, for which `write!` would cost more than all the rest.
+//! Numbers as text. Most of the output is numbers, and `write!` would cost more for them than all the rest.
 
 use hypertrace_timeline::Name;
 use std::fmt::Write as _;
@@ -18,11 +18,11 @@ pub fn signed(out: &mut String, value: i64) {
     decimal(out, value.unsigned_abs());
 }
 
-/// Appends the names of a number, with quotes if `always` or if there is a blank in them.
+/// Appends the names of a number, in quotes if `always` or if the names have a blank.
 pub fn named(out: &mut String, name: &Name<'_>, always: bool) -> std::fmt::Result {
     let begin = out.len();
     write!(out, "{name}")?;
-    // They are printable ASCII without quotes.
+    // Names are printable ASCII without quotes, so they need no escapes.
     if always || out[begin..].contains(' ') {
         out.insert(begin, '"');
         out.push('"');

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Texts of sources: what lines say of an event's source is the same in most lines of that source.
+//! Texts of sources. What lines say of an event's source is the same in most lines of that source, so the
+//! text is kept.
 
 use hypertrace_timeline::{EventKind, EventRef, Thread};
 
-/// Texts that are kept.
+/// Number of texts that are kept.
 const SLOTS: usize = 256;
-/// Most bytes of a text that is kept: a guest chooses names.
+/// Maximum size of a text that is kept, in bytes, because a guest chooses names.
 const LONGEST: usize = 1 << 10;
 
 /// The texts of the last sources.
 #[derive(Debug)]
 pub(crate) struct Sources {
     slots: Vec<Option<Known>>,
-    /// One that is not kept.
+    /// Last text that was too long to be kept.
     long: String,
 }
 
@@ -31,8 +32,8 @@ impl Default for Sources {
 }
 
 impl Sources {
-    /// Returns the text of an event's source. `write` appends it: a function of the event's source, kind and thread
-    /// alone.
+    /// Returns the text of an event's source. `write` appends the text, which must depend only on the event's
+    /// source, kind and thread.
     pub fn text(
         &mut self,
         event: &EventRef<'_>,

@@ -7,10 +7,10 @@ use hypertrace_timeline::ValueRef;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Most names of events whose classes are known by address.
+/// Maximum number of events' names whose classes are known by address.
 const MAX: usize = 1 << 14;
 
-/// What the context of an event may have, and whether it has eight bytes: else four.
+/// Members that an event's context may have, and whether each has eight bytes: if not, four.
 pub(super) const CONTEXT: [(&str, bool); 9] = [
     ("client", false),
     ("pid", false),
@@ -65,8 +65,8 @@ pub(super) struct Class {
 pub(super) struct Classes {
     all: Vec<Arc<Class>>,
     numbers: HashMap<Arc<Class>, u32>,
-    /// Those of an event and a context, by the address of the event's name, which is not another one's as long as it is
-    /// kept. The last one is the likeliest.
+    /// Classes of an event and a context, by the address of the event's name. The name is kept, so that no
+    /// other name gets its address. The last class is the likeliest.
     known: HashMap<(usize, u16), (Arc<str>, Vec<u32>)>,
 }
 
@@ -83,8 +83,9 @@ impl Classes {
         numbers.iter().rev().map(|number| (*number, &*self.all[*number as usize]))
     }
 
-    /// Adds the class of an event that none of the known ones fits, and returns its number. A kernel's field may be a name
-    /// in one event and a number in the next: it is a text from then on.
+    /// Adds the class of an event that no known class fits, and returns the number of the new class. A
+    /// kernel's field may be a name in one event and a number in the next: such a field is a text from then
+    /// on.
     pub fn add<'a>(
         &mut self,
         name: &Arc<str>,

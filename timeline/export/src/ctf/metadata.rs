@@ -2,8 +2,8 @@
 
 //! The text that describes the stream: TSDL.
 //!
-//! Every field of an event has an underscore in front, as LTTng does it, so that it may be called `struct` or `event`.
-//! Readers take it off again.
+//! Every field of an event gets an underscore in front, as in LTTng, so that it may be called `struct` or
+//! `event`. Readers remove the underscore.
 
 use super::class::{CONTEXT, Class, Classes, Type};
 use hypertrace_format::tsdl::{free_name, quoted, write_clock, write_environment};
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-/// Most characters of a field's name. Readers need minutes for one of a million.
+/// Maximum number of characters of a field's name. Readers need minutes for a name of a million.
 const MAX_NAME: usize = 256;
 
 const HEAD: &str = "\
@@ -58,7 +58,8 @@ stream {
 };
 ";
 
-/// Returns the text of a trace of this session, if there is one. `base`: Unix time at the clock's 0, nanoseconds.
+/// Returns the text of a trace, of this session if there is one. `base`: Unix time at the clock's 0, in
+/// nanoseconds.
 pub(super) fn text(session: Option<&SessionJson>, base: i64, classes: &Classes) -> String {
     let mut out = HEAD.to_owned();
     // Writing to a String does not fail.
@@ -92,7 +93,7 @@ fn write_class(out: &mut String, number: usize, class: &Class) -> fmt::Result {
         out.push_str("\t};\n");
     }
     out.push_str("\tfields := struct {\n");
-    // The events' own names first: it is ours that give way.
+    // The events' own names are taken first, so that our names give way.
     let mut taken = BTreeSet::new();
     let named =
         |(name, of): &(Arc<str>, Type)| (free_name::<()>(identifier(name), &mut taken, &[]), *of);
@@ -118,7 +119,7 @@ fn write_class(out: &mut String, number: usize, class: &Class) -> fmt::Result {
     Ok(())
 }
 
-/// Returns a name as an identifier. Those of kernels' fields may have dots and hyphens.
+/// Returns a name as an identifier. Names of kernels' fields may have dots and hyphens.
 fn identifier(name: &str) -> String {
     let known = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     std::iter::once('_').chain(name.chars().take(MAX_NAME).map(known)).collect()

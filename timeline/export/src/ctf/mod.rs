@@ -10,7 +10,8 @@
 //! metadata  the text that describes it
 //! ```
 //!
-//! Numbers have eight bytes, and nothing is aligned. Memory depends on the number of classes, not on that of events.
+//! Numbers have eight bytes, and nothing is aligned. Memory depends on the number of classes, not on the
+//! number of events.
 
 mod class;
 mod metadata;
@@ -24,29 +25,30 @@ use hypertrace_timeline::{EntryRef, Recording, Warning};
 use std::io::Write;
 use writer::Writer;
 
-/// Names of the trace's files: the text, and the stream.
+/// Names of the trace's files: the describing text, and the stream.
 pub const FILES: [&str; 2] = ["metadata", "events"];
 
 /// Counts of what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// Places where events were lost.
+    /// Number of places where events were lost.
     pub losses: u64,
-    /// Events that were lost there, as far as they were counted.
+    /// Number of events that were lost, as far as they were counted.
     pub lost: u64,
-    /// Texts that were cut: they had a NUL, where readers end, or were too long.
+    /// Number of texts that were cut, because they had a NUL, at which readers stop, or were too long.
     pub cut: u64,
-    /// Events and losses whose times were changed: before the one before, or too far away for readers.
+    /// Number of events and losses whose times were changed, because they were earlier than the event before,
+    /// or too far away for readers.
     pub moved: u64,
 }
 
-/// What describes a stream that was written.
+/// Description of a stream that was written.
 #[derive(Debug)]
 pub struct Written {
-    /// Counts.
+    /// Counts of what was written.
     pub counts: Counts,
     /// Text of the file `metadata`.
     pub metadata: String,

@@ -6,27 +6,27 @@ use hypertrace_format::limits::MAX_LOST;
 use hypertrace_format::packet::MAGIC;
 use std::io::{self, Write};
 
-/// Bytes of a packet's header and context, whose numbers are in [`Packets::end`] and in the metadata.
+/// Size of a packet's header and context in bytes. [`Packets::end`] and the metadata have the numbers in it.
 const HEADER: usize = 48;
 
-/// Bytes of a packet at which it ends: it is larger by a part of its last record.
+/// Size of a packet in bytes at which the packet ends. The last record makes a packet larger than this.
 const ENOUGH: usize = 1 << 16;
 
 /// Writer of packets.
 pub(super) struct Packets<'o> {
     out: &'o mut dyn Write,
-    /// The packet: room for its header, and the records so far.
+    /// Bytes of the packet: room for the header, and the records so far.
     bytes: Vec<u8>,
-    /// Time of its first record.
+    /// Time of the packet's first record.
     begin: u64,
     /// Time of the last record.
     last: u64,
-    /// Events that were lost until its end.
+    /// Number of events that were lost until the packet's end.
     discarded: u64,
 }
 
 impl<'o> Packets<'o> {
-    /// Begins with an empty packet: readers take losses of the first one as uncounted.
+    /// Begins with an empty packet, because readers take losses of the first packet as uncounted.
     pub fn new(out: &'o mut dyn Write) -> io::Result<Packets<'o>> {
         let mut packets = Packets { out, bytes: vec![0; HEADER], begin: 0, last: 0, discarded: 0 };
         packets.end()?;
@@ -38,7 +38,8 @@ impl<'o> Packets<'o> {
         self.last
     }
 
-    /// Begins a record, to which its contents are appended. Its time is none before the last one.
+    /// Begins a record, to which the caller appends the contents. `at` must not be before the time of the
+    /// last record.
     pub fn record(&mut self, at: u64) -> io::Result<&mut Vec<u8>> {
         if self.bytes.len() >= ENOUGH {
             self.end()?;

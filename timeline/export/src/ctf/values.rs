@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Values of fields, as they are in a record.
+//! Values of fields in the form that they have in a record.
 
 use super::class::Type;
 use hypertrace_timeline::{Array, ValueRef, ValueWriter};
 use std::sync::Arc;
 
-/// Most bytes of a text: readers take a second for four times as many.
+/// Maximum size of a text in bytes. Readers take a second for a text of four times this size.
 const MAX_TEXT: usize = 1 << 16;
 
-/// Appends the fields of an event to a record, if these are their names and types. Returns how many texts were cut; else
-/// `None`, with a part of the fields in the record.
+/// Appends the fields of an event to a record, if the fields have these names and types. Returns the number
+/// of texts that were cut. If not, returns `None`, with a part of the fields in the record.
 pub(super) fn append<'a>(
     record: &mut Vec<u8>,
     types: &[(Arc<str>, Type)],
@@ -44,7 +44,7 @@ pub(super) fn text(record: &mut Vec<u8>, bytes: &[u8]) -> bool {
     end < bytes.len()
 }
 
-/// A value of a field of its type.
+/// A writer of a value as a field of its own type.
 struct Record<'r> {
     record: &'r mut Vec<u8>,
     /// Number of texts that were cut.
@@ -82,7 +82,7 @@ impl ValueWriter for Record<'_> {
     }
 }
 
-/// A value of a field that has texts, too.
+/// A writer of a value as a text, for fields that also have texts.
 #[derive(Default)]
 struct Shown(String);
 

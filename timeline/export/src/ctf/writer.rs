@@ -12,7 +12,7 @@ use hypertrace_timeline::{EventRef, Lost, SYMBOL, ValueRef};
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// The first Unix time of a trace, nanoseconds: readers compute with nanoseconds of 64 bits.
+/// First Unix time of a trace in nanoseconds, because readers compute with nanoseconds of 64 bits.
 const FIRST: i64 = -9_000_000_000_000_000_000;
 
 /// Writer of records.
@@ -20,13 +20,14 @@ pub(super) struct Writer<'o> {
     packets: Packets<'o>,
     classes: Classes,
     counts: Counts,
-    /// Unix time of the first session's start.
+    /// Unix time of the first session's start in nanoseconds.
     start: i64,
-    /// Unix time at the clock's 0: the start, or the first event if that is before it.
+    /// Unix time at the clock's 0 in nanoseconds: the start, or the time of the first event if that is
+    /// earlier.
     base: Option<i64>,
-    /// Names of a compiled-in function, and of its symbol.
+    /// Names of the fields with a compiled-in function's name and its symbol.
     function: [Arc<str>; 2],
-    /// Name of losses, which no event has, and those of their fields.
+    /// Name of losses, which no event has, and names of the fields of losses.
     lost: [Arc<str>; 3],
 }
 
@@ -34,7 +35,7 @@ pub(super) struct Writer<'o> {
 type Context = [Option<u64>; CONTEXT.len()];
 
 impl<'o> Writer<'o> {
-    /// Makes a writer for a session that started at this Unix time, nanoseconds.
+    /// Makes a writer for a session that started at this Unix time, in nanoseconds.
     pub fn new(out: &'o mut dyn Write, start: i64) -> Result<Writer<'o>> {
         Ok(Writer {
             packets: Packets::new(out).map_err(Error::Write)?,
@@ -79,8 +80,8 @@ impl<'o> Writer<'o> {
         self.record(at, event.name, &event.source.text, context, fields)
     }
 
-    /// Writes a place where events were lost: a packet of its own, so that readers say where. One without a time is at
-    /// the end.
+    /// Writes a place where events were lost as a packet of its own, so that readers say where. A loss
+    /// without a time is written at the end.
     pub fn lost(&mut self, lost: &Lost) -> io::Result<()> {
         self.counts.losses += 1;
         self.counts.lost = self.counts.lost.saturating_add(lost.events);
@@ -107,7 +108,7 @@ impl<'o> Writer<'o> {
         self.packets.flush()
     }
 
-    /// Returns a time on the trace's clock. Readers take none before the one before it.
+    /// Returns a time on the trace's clock. Readers accept no time before the last one.
     fn at(&mut self, ts_ns: i64) -> u64 {
         let base = *self.base.get_or_insert(self.start.min(ts_ns).max(FIRST));
         let at = i128::from(ts_ns) - i128::from(base);
@@ -127,7 +128,7 @@ impl<'o> Writer<'o> {
     ) -> io::Result<()> {
         let record = self.packets.record(at)?;
         record.extend_from_slice(&at.to_le_bytes());
-        // Which class it is, its fields show.
+        // The class depends on the fields, so its number is filled in later.
         let number_at = record.len();
         record.extend_from_slice(&[0; 4]);
         let mut cut = u64::from(values::text(record, source.as_bytes()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Requests to a collector: HTTP/1.1 without TLS, a connection for each, all in bounded time.
+//! Requests to a collector: HTTP/1.1 without TLS, with a connection for each request, all in bounded time.
 
 use crate::escape::Escaped;
 use serde_json::Value;
@@ -19,11 +19,11 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, NextTimeout, TcpConnector, Transport,
 };
 
-/// Most bytes of an answer that are read.
+/// Maximum number of bytes of an answer that are read.
 const MAX_ANSWER: usize = 64 << 10;
-/// Most bytes of an answer that an error shows.
+/// Maximum number of bytes of an answer that an error shows.
 const MAX_SHOWN: usize = 200;
-/// Least pause before a request is sent again; it doubles.
+/// Least pause before a request is sent again. The pause doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Path of spans below a collector's address, by OTLP.
 const PATH: &str = "/v1/traces";
@@ -42,12 +42,12 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// It needs TLS.
+    /// The address needs TLS.
     #[error(
         "there is no TLS: send to a collector on this machine, such as http://127.0.0.1:4318, that sends on by https"
     )]
     Tls,
-    /// It has another form.
+    /// The address has another form.
     #[error("expected http://HOST:PORT or http://HOST:PORT/PATH")]
     Form,
 }
@@ -62,7 +62,7 @@ impl FromStr for Endpoint {
         let rest = text.strip_prefix("http://").ok_or(EndpointError::Form)?;
         let at = rest.find('/').unwrap_or(rest.len());
         let (authority, path) = rest.split_at(at);
-        // Each character stands in the request's head.
+        // Each character of the address stands in the request's head.
         let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}#".contains(&byte);
         let bracket = authority.rfind(']').unwrap_or(0);
         let (host, port) = match authority[bracket..].rfind(':') {
@@ -98,9 +98,9 @@ impl fmt::Display for Endpoint {
 /// Times that a request may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// To connect to one of a name's addresses.
+    /// Time to connect to one of a name's addresses.
     pub connect: Duration,
-    /// All of a request: with pauses, and sent again.
+    /// Time for all of a request, with pauses and repetitions.
     pub total: Duration,
 }
 
@@ -114,31 +114,31 @@ impl Default for Limits {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// It cannot be reached.
+    /// The collector cannot be reached.
     #[error("cannot connect to {0}")]
     Connect(Endpoint, #[source] io::Error),
     /// The connection failed.
     #[error("{0} gave no answer")]
     Connection(Endpoint, #[source] io::Error),
-    /// It said no.
+    /// The collector refused the request.
     #[error("{endpoint} answered {status}{reason}")]
     Status {
-        /// Who.
+        /// Address of the collector.
         endpoint: Endpoint,
-        /// Status of HTTP.
+        /// Status code of HTTP.
         status: u16,
-        /// The beginning of its answer, escaped.
+        /// Beginning of the collector's answer, escaped.
         reason: String,
     },
-    /// The end of its answer is missing, which may say that it has rejected spans.
+    /// The end of the collector's answer is missing, which may say that spans were rejected.
     #[error("{endpoint} answered {status}, but not all of it came: spans may have been rejected")]
     Cut {
-        /// Who.
+        /// Address of the collector.
         endpoint: Endpoint,
-        /// Status of HTTP.
+        /// Status code of HTTP.
         status: u16,
     },
-    /// It answered something else than HTTP.
+    /// The collector answered something other than HTTP.
     #[error("{0} does not answer by HTTP: {1}")]
     NotHttp(Endpoint, String),
 }
@@ -146,17 +146,17 @@ pub enum HttpError {
 /// A collector's answer that it has accepted a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
-    /// Spans of it that it has rejected.
+    /// Number of the request's spans that the collector has rejected.
     pub rejected: u64,
-    /// Why, in its words: escaped.
+    /// Why the collector rejected them, in its own words, escaped.
     pub why: Option<String>,
 }
 
 impl Endpoint {
-    /// Sends a request. It is sent again where the collector says that it is busy.
+    /// Sends a request. Sends it again if the collector says that it is busy.
     ///
     /// # Errors
-    /// If it is not accepted in time.
+    /// If the collector does not accept the request in time.
     pub fn post(&self, body: &str, limits: &Limits) -> Result<Accepted, HttpError> {
         let until = Instant::now() + limits.total;
         let mut pause = FIRST_PAUSE;
@@ -169,7 +169,7 @@ impl Endpoint {
                     true => Err(HttpError::Cut { endpoint: self.clone(), status }),
                 };
             }
-            // A collector that asks for no pause gets one.
+            // A collector that asks for no pause gets one all the same.
             let wait = after.unwrap_or_default().max(pause);
             let left = until.saturating_duration_since(Instant::now());
             if !matches!(status, 429 | 502..=504) || wait >= left {
@@ -220,7 +220,7 @@ impl Endpoint {
         let is_cut = match reader.read_to_end(&mut said).map_err(ureq::Error::from) {
             Ok(read) => read == MAX_ANSWER,
             Err(why @ ureq::Error::Timeout(_)) => return Err(failed(why)),
-            // What has come says more.
+            // The part of the answer that came says more than the error.
             Err(_) => true,
         };
         let after = answer.headers().get("retry-after").and_then(|after| after.to_str().ok());
@@ -228,7 +228,8 @@ impl Endpoint {
         Ok(Answer { status: answer.status().as_u16(), after, body: said, is_cut })
     }
 
-    /// Returns the address in the form that ureq parses. It does not name an interface, as `%eth0` in `[fe80::1%eth0]` does.
+    /// Returns the address in the form that ureq parses, without an interface such as `%eth0` in
+    /// `[fe80::1%eth0]`.
     fn uri(&self) -> String {
         let Endpoint { host, port, path } = self;
         match host.split_once('%') {
@@ -248,7 +249,7 @@ impl Resolver for Endpoint {
         if !self.host.contains('%') {
             return DefaultResolver::default().resolve(uri, config, timeout);
         }
-        // Numbers and an interface: nobody is asked.
+        // The host is an address in numbers with an interface, so no name server is asked.
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let mut addresses = self.empty();
         (host, self.port).to_socket_addrs()?.take(1).for_each(|address| addresses.push(address));
@@ -256,7 +257,8 @@ impl Resolver for Endpoint {
     }
 }
 
-/// The first bytes that came over a connection, which an error shows if they are no HTTP. `None`: there is none yet.
+/// The first bytes that came over a connection, which an error shows if they are no HTTP. `None`: there is no
+/// connection yet.
 #[derive(Clone, Debug, Default)]
 struct Heard(Arc<Mutex<Option<Vec<u8>>>>);
 
@@ -292,7 +294,7 @@ impl<T: Transport> Transport for Connection<T> {
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
         match self.made.transmit_output(amount, timeout) {
-            // It may have answered, and not read the rest.
+            // The collector may have answered without reading the rest of the request.
             Err(ureq::Error::Io(why))
                 if matches!(why.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
             {
@@ -318,9 +320,9 @@ impl<T: Transport> Transport for Connection<T> {
 /// What a collector answers.
 struct Answer {
     status: u16,
-    /// When the request may be sent again.
+    /// Pause after which the request may be sent again.
     after: Option<Duration>,
-    /// The beginning of its body.
+    /// Beginning of the answer's body.
     body: Vec<u8>,
     /// Whether more of the body should have come, or is not read.
     is_cut: bool,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Spans of OpenTelemetry, by its protocol OTLP in JSON: one `ExportTraceServiceRequest` after the other.
+//! Spans of OpenTelemetry, in its protocol OTLP as JSON: one `ExportTraceServiceRequest` after the other.
 //!
 //! ```text
 //! spans     the regions, with their contexts and the events that began them
@@ -10,9 +10,9 @@
 //! http      requests to a collector
 //! ```
 //!
-//! Two passes over the input: the first finds the regions, the second the events that begin them. A region is a span
-//! whose id is a hash of its session, its client's holder, its name, its id and its time, so that a second export of the
-//! same input has the same ids.
+//! An export takes two passes over the input: the first finds the regions, the second the events that begin
+//! them. A region becomes a span whose id is a hash of the region's session, its client's holder, its name,
+//! its id and its time, so that a second export of the same input gives the same ids.
 
 pub mod http;
 mod request;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A request of bounded size: spans, with the resources that they are of.
+//! A request of bounded size: spans, with the resources to which they belong.
 
 use super::value::string;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Most spans of a request.
+/// Maximum number of spans of a request.
 pub const MAX_SPANS: usize = 512;
-/// Most bytes of a request, unless a single span has more.
+/// Maximum size of a request in bytes, unless a single span is larger.
 pub const MAX_BYTES: usize = 1 << 20;
-/// Bytes of a request, and of a resource in it, besides spans and attributes; at least.
+/// Least size of a request, and of a resource in it, without spans and attributes, in bytes.
 const FRAME: usize = 256;
 
 /// Spans that are not yet written.
@@ -19,15 +19,16 @@ pub struct Request {
     /// Attributes of each resource.
     resources: Vec<Rc<str>>,
     numbers: HashMap<Rc<str>, usize>,
-    /// The attributes that were given, with their resource's number: the same ones are found without a look at the text.
+    /// Attributes that were given, with their resource's number. The same attributes are found without a
+    /// comparison of texts.
     given: Vec<(Rc<str>, usize)>,
-    /// Number of the resource, and the span.
+    /// Spans, each with the number of its resource.
     spans: Vec<(usize, String)>,
     bytes: usize,
 }
 
 impl Request {
-    /// Returns whether this span of a resource with these attributes has room.
+    /// Returns whether the request has room for this span of a resource with these attributes.
     pub fn has_room(&self, resource: &Rc<str>, span: &str) -> bool {
         let new = if self.number(resource).is_some() { 0 } else { resource.len() + FRAME };
         let fits = self.bytes + new + span.len() + FRAME <= MAX_BYTES;
@@ -58,7 +59,8 @@ impl Request {
         same.map(|(_, number)| *number)
     }
 
-    /// Returns the text of the request and the number of its spans, and begins another one. `None` if there are none.
+    /// Returns the text of the request and the number of its spans, and begins another request. `None` if
+    /// there are no spans.
     pub fn take(&mut self) -> Option<(String, u64)> {
         let Request { resources, mut spans, bytes, .. } = std::mem::take(self);
         if spans.is_empty() {

@@ -26,13 +26,13 @@ impl Attributes {
         });
     }
 
-    /// Adds a number. One that is no signed number of 64 bits is a text.
+    /// Adds a number. A number that does not fit 64 bits with a sign becomes a text.
     pub fn number(&mut self, key: &str, number: impl Into<i128>) {
         let number = number.into();
         self.add(key, |out| integer(out, number));
     }
 
-    /// Adds all of some others.
+    /// Adds all attributes of `others`.
     pub fn append(&mut self, others: &Attributes) {
         if !self.0.is_empty() && !others.0.is_empty() {
             self.0.push(',');
@@ -55,7 +55,7 @@ impl Attributes {
     }
 }
 
-/// The value of a field.
+/// A writer of a field's value.
 struct Field<'a> {
     attributes: &'a mut Attributes,
     key: &'a str,
@@ -70,7 +70,7 @@ impl ValueWriter for Field<'_> {
         self.attributes.text(self.key, bytes);
     }
 
-    /// Only kernels' events have names, and they are in no span.
+    /// Ignores the name, because only kernels' events have names, and no span shows such events.
     fn name(&mut self, _: &Name<'_>) {}
 
     fn unsigned(&mut self, number: u64) {
@@ -112,7 +112,7 @@ impl ValueWriter for Field<'_> {
     }
 }
 
-/// Appends an integer; as a text if it is none of OTLP's.
+/// Appends an integer, as a text if it does not fit OTLP's 64 bits.
 fn integer(out: &mut String, number: i128) {
     match i64::try_from(number) {
         Ok(number) => {

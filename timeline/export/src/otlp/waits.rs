@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What threads waited for, in bounded memory: where there are too many waits, the shortest are forgotten.
+//! What threads waited for, in bounded memory. If there are too many waits, the shortest are forgotten.
 
 use hypertrace_timeline::regions::{CauseNumber, Interval, Part, ThreadInterval};
 use hypertrace_timeline::{Consumer, Error};
 use std::collections::HashMap;
 
-/// Most waits that are kept, of 24 bytes each.
+/// Maximum number of waits that are kept, of 24 bytes each.
 const MAX_WAITS: usize = 1 << 20;
 
 /// A time in which a thread was ready or asleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Unix time of its beginning, nanoseconds.
+    /// Unix time of the wait's beginning in nanoseconds.
     pub from: i64,
-    /// Of its end.
+    /// Unix time of the wait's end in nanoseconds.
     pub to: i64,
-    /// Runnable or blocked.
+    /// Part of the wait: runnable or blocked, for example.
     pub part: Part,
     pub cause: CauseNumber,
 }
@@ -24,10 +24,10 @@ pub struct Wait {
 /// The waits of all threads.
 #[derive(Debug, Default)]
 pub struct Waits {
-    /// By session and thread, in the order of time.
+    /// Waits by session and thread, in the order of time.
     of_threads: HashMap<(usize, u32), Vec<Wait>>,
     count: usize,
-    /// Shorter ones are not kept, nanoseconds.
+    /// Least length of a wait that is kept, in nanoseconds.
     pub least_ns: u64,
 }
 
@@ -57,7 +57,7 @@ impl Waits {
         }
     }
 
-    /// Forgets the shortest: at least half of all.
+    /// Forgets the shortest waits: at least half of all.
     fn shorten(&mut self) {
         let ns = |wait: &Wait| wait.to.abs_diff(wait.from);
         let mut all = Vec::from_iter(self.of_threads.values().flatten().map(ns));
@@ -70,7 +70,7 @@ impl Waits {
         self.count = self.of_threads.values().map(Vec::len).sum();
     }
 
-    /// Returns the waits of a thread of a session in a time, whole or in part.
+    /// Returns the waits of a session's thread that lie in a time, whole or in part.
     pub fn within(&self, session: usize, tid: u32, (from, to): (i64, i64)) -> &[Wait] {
         let Some(waits) = self.of_threads.get(&(session, tid)) else { return &[] };
         let begin = waits.partition_point(|wait| wait.to <= from);
@@ -83,7 +83,7 @@ impl Waits {
 mod tests {
     use super::*;
 
-    /// Returns waits of a thread, of these lengths, each after a pause of 1 ns.
+    /// Returns waits of a thread with these lengths, each after a pause of 1 ns.
     fn waits(lengths: impl Iterator<Item = i64>) -> Waits {
         let mut waits = Waits::default();
         let mut from = 0;

@@ -45,7 +45,7 @@ pub(super) fn of_begin<'a>(
     });
 }
 
-/// Appends what a reference point has before its fields.
+/// Appends the words of a reference point before its fields.
 pub(super) fn point(proto: &mut Proto, interned: &mut Interned, event: &EventRef<'_>) {
     let Some(point) = &event.reference else { return };
     proto.message(event::ARGUMENTS, |proto| {
@@ -87,7 +87,7 @@ fn value(proto: &mut Proto, interned: &mut Interned, value: ValueRef<'_>) {
     value.write(&mut Value { proto, interned });
 }
 
-/// A value of an argument.
+/// A writer of an argument's value.
 struct Value<'a> {
     proto: &'a mut Proto,
     interned: &'a mut Interned,
@@ -122,7 +122,7 @@ impl ValueWriter for Value<'_> {
         self.proto.number(argument::BOOL, is_true.into());
     }
 
-    /// An empty array is an argument without a value.
+    /// Appends each number. An empty array becomes an argument without a value.
     fn array(&mut self, array: &Array<'_>) {
         for number in array.iter() {
             self.proto.message(argument::ARRAY, |entry| match u64::try_from(number) {
@@ -133,7 +133,7 @@ impl ValueWriter for Value<'_> {
     }
 }
 
-/// Appends a number without a sign. Viewers keep 63 bits of a number, so a larger one is a text.
+/// Appends a number without a sign. Viewers keep 63 bits of a number, so a larger number becomes a text.
 #[inline]
 fn unsigned(proto: &mut Proto, interned: &mut Interned, number: u64) {
     if i64::try_from(number).is_ok() {

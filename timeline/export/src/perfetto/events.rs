@@ -19,14 +19,15 @@ use hypertrace_timeline::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Most sources, processes of threads, and clients that are known at once.
+/// Maximum number of sources, of processes of threads, and of clients that are known at once.
 const MAX: usize = 1 << 16;
 
-/// Most reference points that are noted, of some 50 bytes.
+/// Maximum number of reference points that are noted, of some 50 bytes each.
 const MAX_POINTS: usize = 1 << 17;
-/// Most of them in an exit that have a flow from it.
+/// Maximum number of reference points in an exit to which a flow leads from the exit.
 const MAX_FLOWS: usize = 64;
-/// Most functions that are slices inside each other. Viewers nest 512 slices, and let the end of a deeper one end another.
+/// Maximum number of functions that are slices inside each other. Viewers nest 512 slices, and let the end of
+/// a deeper slice end another one.
 const MAX_NESTED: u64 = 511;
 
 /// Writer of events.
@@ -38,47 +39,47 @@ pub(super) struct Writer<'w, 'o> {
     pub all: &'w [Machine],
     /// Machine of each kernel's trace.
     pub of_traces: &'w [u64],
-    /// Sequences of the events in order of time, by machine.
+    /// Sequences of events in order of time, by machine.
     pub sequences: &'w mut [Sequence],
-    /// Sequences of others.
+    /// Sequences of other packets, by machine.
     pub others: &'w mut [Sequence],
     pub tracks: &'w mut Tracks,
     pub counts: &'w mut Counts,
     pub known: Known,
 }
 
-/// What events before have shown.
+/// What earlier events have shown.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Process of a thread, by machine.
+    /// Process of a thread, by machine and number of the thread.
     processes: HashMap<(u64, u32), u32>,
     /// Holders of clients, by session.
     clients: ByNumber<(usize, u32), Client>,
-    /// Number of their leases.
+    /// Number of leases in [`Client::before`] of all clients.
     leases: usize,
     sources: HashMap<Arc<str>, usize>,
-    /// Points that were served, by session and thread, and their number.
+    /// Points that were served, by session and thread. `noted` is their number.
     points: HashMap<(usize, u32), Vec<Point>>,
     noted: usize,
-    /// Open functions, by track.
+    /// Number of open functions, by track.
     depths: ByNumber<u64, u64>,
-    /// For each thread of a machine, the track with the kernel's events of that thread. The thread keeps the track when the
+    /// Track with the kernel's events of a thread, by machine and thread. The thread keeps the track when the
     /// trace tells its process.
     kernel: HashMap<(u64, u32), u64>,
-    /// Time of the last event of each kernel's trace.
+    /// Unix time of the last event of each kernel's trace.
     pub ends: Vec<i64>,
-    /// Time of the last event.
+    /// Time of the last event on the trace's clock.
     last: u64,
 }
 
 /// Holder of a client.
 #[derive(Debug, Default)]
 struct Client {
-    /// Number of its track, 0 if it has none yet.
+    /// Number of the holder's track; 0 if it has none yet.
     track: u64,
-    /// Number of the track of its clock's bound, and the last value.
+    /// Number of the track with the bound of the holder's clock, and the last value.
     bound: (u64, u64),
-    /// Times of its leases but the last, and their tracks.
+    /// Times and tracks of all leases but the last.
     before: Vec<(i64, u64)>,
     /// Time of the last lease.
     since: i64,
@@ -95,7 +96,8 @@ struct Point {
 }
 
 impl Known {
-    /// Notes the processes of the threads that open a session's streams. Returns that of its VMM.
+    /// Notes the processes of the threads that open a session's streams. Returns the process of the session's
+    /// VMM.
     pub fn read(&mut self, session: &Session, machines: Machines) -> Result<Option<u32>> {
         let mut vmm = None;
         for stream in session.streams() {
@@ -133,10 +135,10 @@ impl Known {
     }
 }
 
-/// Name of the event that says which thread has a client.
+/// Name of the event that says which thread holds a client.
 const LEASE: &str = "lease";
 
-/// Returns the process and the thread that an event of that name says, if they are some.
+/// Returns the process and the thread that such an event names, if they are valid.
 fn holder<'a>(fields: impl Iterator<Item = (&'a str, ValueRef<'a>)>) -> Option<(u32, u32)> {
     let (mut pid, mut tid) = (None, None);
     for (name, value) in fields {
@@ -159,7 +161,8 @@ impl Writer<'_, '_> {
         at
     }
 
-    /// Writes an event. One that is not wanted may say what others are of.
+    /// Writes an event, if it is wanted. An event that is not wanted may still say to which thread others
+    /// belong.
     pub fn event(&mut self, event: &EventRef<'_>, is_wanted: bool) -> Result<()> {
         if event.kind == EventKind::Lease {
             self.lease(event)?;
@@ -183,7 +186,7 @@ impl Writer<'_, '_> {
         }
         self.counts.events += 1;
         let id = point_id(event);
-        // A program serves itself.
+        // A program serves its own points.
         let of = self.machines.get(event.source.session).filter(|of| of.host != of.guest);
         let served = of.and_then(|of| Some((id?, event.thread?, of.host)));
         // Viewers show no flow of an instant, so an event with a flow is a slice of no length.
@@ -206,8 +209,8 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Notes a reference point that a vCPU's thread served. It is written when it is known in which exit, or at once if too
-    /// many are.
+    /// Notes a reference point that a vCPU's thread served. The point is written when it is known in which
+    /// exit the thread served it, or at once if too many points are noted.
     fn served(
         &mut self,
         event: &EventRef<'_>,
@@ -224,7 +227,7 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Writes a point on the thread that served it: a slice of no length.
+    /// Writes a point on the track of the thread that served it, as a slice of no length.
     fn point(&mut self, machine: u64, tid: u32, point: &Point) -> Result<()> {
         let name = format!("thread {tid}").into();
         let track = self.host_thread(machine, (point.pid, tid), None, &name)?;
@@ -234,7 +237,8 @@ impl Writer<'_, '_> {
         self.slice_end(machine, point.ts_ns, track)
     }
 
-    /// Returns the points that a thread served from one time until before another, whose flows begin there.
+    /// Returns the points that a thread served from one time until before another. The flows of these points
+    /// begin there.
     pub fn served_in(&self, session: usize, tid: u32, times: (i64, i64)) -> Vec<u64> {
         let points = self.known.points.get(&(session, tid)).map_or(&[][..], |of| of);
         let first = points.partition_point(|point| point.ts_ns < times.0);
@@ -253,8 +257,8 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Writes the beginning or the end of a function. An end without a beginning is an instant, as both are of a function
-    /// that is nested too deep.
+    /// Writes the beginning or the end of a function. An end without a beginning is an instant, and so are
+    /// both events of a function that is nested too deep.
     fn function(
         &mut self,
         event: &EventRef<'_>,
@@ -297,7 +301,8 @@ impl Writer<'_, '_> {
         sequence.event(self.out, self.clock, (at, kind, track), |proto, interned| {
             let symbol = symbol.and_then(|text| std::str::from_utf8(text).ok());
             let name = event.function.map(|function| &*function.name).or(symbol);
-            // Viewers end the slice of an end's name alone, and a function may have lost its name, or changed it.
+            // If an end has a name, viewers end only a slice of that name, and a function may have lost its
+            // name, or changed it.
             if kind != event::SLICE_END {
                 proto.number(
                     event::NAME_IID,
@@ -314,7 +319,7 @@ impl Writer<'_, '_> {
         })
     }
 
-    /// Writes a place where events were lost: a slice of no length. Without a time, it is at the end.
+    /// Writes a place where events were lost as a slice of no length. A loss without a time is at the end.
     pub fn lost(&mut self, lost: &Lost) -> Result<()> {
         let at = match lost.ts_ns {
             Some(ts_ns) => self.at(ts_ns),
@@ -351,7 +356,7 @@ impl Writer<'_, '_> {
             };
             proto.number(event::NAME_IID, interned.number(Kind::Event, name));
             arguments::number(proto, interned, "lost", lost.events);
-            // Of all losses of this source.
+            // The causes are those of all losses of this source.
             for (cause, count) in causes(lost.causes) {
                 arguments::number(proto, interned, cause, count);
             }
@@ -359,7 +364,7 @@ impl Writer<'_, '_> {
         sequence.event(self.out, self.clock, (at, event::SLICE_END, track), |_, _| {})
     }
 
-    /// Notes who has a client from now on.
+    /// Notes who holds a client from now on.
     fn lease(&mut self, event: &EventRef<'_>) -> Result<()> {
         let Some(client) = event.source.client else { return Ok(()) };
         let machine = self.machines[event.source.session].guest;
@@ -427,7 +432,7 @@ impl Writer<'_, '_> {
         Ok(track)
     }
 
-    /// Returns the track of the one who had a client at a time.
+    /// Returns the track of the thread that held a client at a time.
     pub fn holder(&mut self, session: usize, client: u32, at: i64) -> Result<u64> {
         if let Some(known) = self.known.clients.get(&(session, client)) {
             let after = known.before.partition_point(|(since, _)| *since <= at);
@@ -440,7 +445,7 @@ impl Writer<'_, '_> {
         self.client(session, client, &format!("client {client}").into())
     }
 
-    /// Returns the track of a thread of a host by its number alone.
+    /// Returns the track of a host's thread, given only the thread's number.
     pub fn task(&mut self, machine: u64, tid: u32, name: Option<&str>) -> Result<u64> {
         let pid = self.known.processes.get(&(machine, tid)).copied();
         let name = name.map(|name| name.strip_prefix("vmm/").unwrap_or(name));
@@ -482,7 +487,7 @@ impl Writer<'_, '_> {
         self.other(machine, (ts_ns, event::SLICE_END, track), |_, _| {})
     }
 
-    /// Returns the track of a thread of a host, which is the VMM's.
+    /// Returns the track of a thread of a host.
     fn host_thread(
         &mut self,
         machine: u64,
@@ -558,7 +563,7 @@ impl Writer<'_, '_> {
         })
     }
 
-    /// Returns the track around those of a machine that belong to no known process.
+    /// Returns the track around those tracks of a machine that belong to no known process.
     pub fn group(&mut self, machine: u64) -> Result<u64> {
         let of = Track::Group { machine };
         let sequence = &self.sequences[machine as usize];
@@ -597,8 +602,8 @@ impl Writer<'_, '_> {
 /// Returns the number by which viewers find both sides of a reference point.
 fn point_id(event: &EventRef<'_>) -> Option<u64> {
     let point = event.reference?;
-    // Of a client, one after the other.
-    // No number is 0.
+    // Points of a client come one after the other. The session's index is counted from 1, so that no number
+    // is 0.
     Some(
         (event.source.session as u64 + 1) << 48
             | u64::from(point.client) << 32

@@ -38,11 +38,11 @@ pub(super) mod clock {
 
     pub const REALTIME: u64 = 1;
     pub const BOOTTIME: u64 = 6;
-    /// The first one of those that a sequence chooses.
+    /// The first of the clocks that a sequence defines.
     pub const OF_SEQUENCE: u64 = 64;
 }
 
-/// `TracePacketDefaults` has the clock's number of a packet.
+/// `SystemInfo`, and `Utsname` in it.
 pub(super) mod system {
     pub const UTSNAME: u32 = 1;
     pub const MACHINE_NAME: u32 = 17;
@@ -121,9 +121,9 @@ pub(super) mod scheduling {
     pub const COMPACT: u32 = 4;
 
     pub const NAMES: u32 = 5;
-    /// Time, state of the last thread, and the next one's number, priority and name.
+    /// Time, state of the last thread, and the next thread's number, priority and name.
     pub const SWITCH: [u32; 5] = [1, 2, 3, 4, 6];
-    /// Time, and the thread's number, CPU, priority and name; the event's flags.
+    /// Time, the thread's number, CPU, priority and name, and the event's flags.
     pub const WAKING: [u32; 6] = [7, 8, 9, 10, 11, 12];
 }
 

@@ -9,13 +9,13 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Most texts of a sequence: then it begins anew.
+/// Maximum number of texts of a sequence. A sequence with more begins anew.
 const MAX: usize = 1 << 14;
-/// Most bytes of them.
+/// Maximum size of the texts of a sequence in bytes.
 const MAX_BYTES: usize = 1 << 20;
-/// Most bytes of a text that is interned.
+/// Maximum size of a text that is interned, in bytes.
 const LONGEST: usize = 256;
-/// Most bytes of any text.
+/// Maximum size of any text in bytes.
 pub(super) const MAX_TEXT: usize = 1 << 16;
 
 /// Kinds of texts, each with numbers of its own.
@@ -33,7 +33,7 @@ pub(super) struct Interned {
     classes: ByName<Class>,
     /// Names of arguments that are this program's own, by address and length.
     own: ByNumber<(usize, usize), u64>,
-    /// Texts that are new in this packet.
+    /// Entries of texts that are new in this packet.
     new: Proto,
     bytes: usize,
     /// Number of texts that were cut, or were not UTF-8.
@@ -115,7 +115,7 @@ impl Interned {
         number
     }
 
-    /// Returns the number of the name of an event's field, which is at this place in the event.
+    /// Returns the number of the name of an event's field. `at` is the place of the field in the event.
     pub fn field(&mut self, event: &Arc<str>, at: usize, name: &Arc<str>) -> u64 {
         let class = self.classes.get(event);
         match class.and_then(|class| class.fields.get(at)) {
@@ -131,7 +131,8 @@ impl Interned {
         }
     }
 
-    /// Writes a text as a value: its number if it is short, else itself. What is not UTF-8 is replaced.
+    /// Writes a text as a value: the text's number if it is short, else the text. Bytes that are not UTF-8
+    /// are replaced.
     pub fn value(&mut self, proto: &mut Proto, bytes: &[u8], number: u32, whole: u32) {
         let (text, is_changed) = valid(bytes, MAX_TEXT);
         self.changed += u64::from(is_changed);
@@ -148,16 +149,16 @@ fn shorten(text: &str, most: usize) -> (&str, bool) {
     (&text[..end.unwrap_or(0)], text.len() > most)
 }
 
-/// Returns bytes as a text of at most so many bytes, and whether it is another one.
+/// Returns bytes as a text of at most so many bytes, and whether the text differs from them.
 pub(super) fn valid(bytes: &[u8], most: usize) -> (Cow<'_, str>, bool) {
     let cut = &bytes[..bytes.len().min(most)];
     match std::str::from_utf8(cut) {
         Ok(text) => (text.into(), cut.len() < bytes.len()),
-        // Its last character is cut.
+        // The last character is cut.
         Err(why) if cut.len() < bytes.len() && why.error_len().is_none() => {
             (String::from_utf8_lossy(&cut[..why.valid_up_to()]), true)
         }
-        // A character in the place of a byte has three.
+        // The character that replaces a byte has three bytes.
         Err(_) => {
             let text = String::from_utf8_lossy(&cut[..cut.len().min(most / 3)]).into_owned();
             (text.into(), true)

@@ -9,7 +9,7 @@ use crate::Result;
 use hypertrace_format::uuid;
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 
-/// Most bytes of a machine's name, and of an attribute.
+/// Maximum size of a machine's name, and of an attribute, in bytes.
 const MAX_NAME: usize = 256;
 
 /// The machines of a session.
@@ -35,17 +35,17 @@ pub(super) fn machines(sessions: &[(Session, ClockMaps)]) -> (Vec<Machines>, u64
         let guest = if session.json().programs { host } else { new() };
         all.push(Machines { host, guest });
     }
-    // A function trace alone has a machine, too.
+    // A function trace without a session has a machine too.
     (all, next.max(1))
 }
 
-/// What viewers are told of a machine.
+/// Facts about a machine for viewers.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     pub name: String,
-    /// Release of its kernel, by which viewers read the states of threads.
+    /// Release of the machine's kernel, by which viewers interpret the states of threads.
     pub release: Option<String>,
-    /// Architecture.
+    /// Architecture of the machine.
     architecture: Option<String>,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn describe(
     (0..count).map(describe).collect()
 }
 
-/// Writes what the machines are, the host of the first session first.
+/// Writes the descriptions of the machines, the host of the first session first.
 pub(super) fn write(out: &mut Output<'_>, all: &[Machine], sequences: &[Sequence]) -> Result<()> {
     for (machine, sequence) in all.iter().zip(sequences) {
         sequence.plain(out, |packet| {
@@ -98,7 +98,7 @@ pub(super) fn write(out: &mut Output<'_>, all: &[Machine], sequences: &[Sequence
     Ok(())
 }
 
-/// Writes what the trace was made from.
+/// Writes the sessions from which the trace was made.
 pub(super) fn write_origins(
     out: &mut Output<'_>,
     sessions: &[(Session, ClockMaps)],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A trace of Perfetto: hosts and guests as machines, their threads as tracks.
+//! A trace of Perfetto: hosts and guests as machines, and their threads as tracks.
 //!
 //! ```text
 //! events    events as instants, functions as slices, losses
@@ -16,7 +16,7 @@
 //! fields    numbers of fields
 //! ```
 //!
-//! Packets are written as events come; viewers sort them. Memory does not depend on the number of events.
+//! Packets are written as events come, and viewers sort them. Memory does not depend on the number of events.
 
 mod arguments;
 mod events;
@@ -42,39 +42,39 @@ use std::io::Write;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// Reference points on the threads that served them.
+    /// Number of reference points on the threads that served them.
     pub served: u64,
-    /// Slices of functions.
+    /// Number of slices of functions.
     pub slices: u64,
-    /// Functions that are nested too deep for slices.
+    /// Number of functions that are nested too deep for slices.
     pub too_deep: u64,
-    /// Regions.
+    /// Number of regions.
     pub regions: u64,
-    /// Regions that could not be measured, and are not there.
+    /// Number of regions that could not be measured, and are left out.
     pub not_counted: u64,
-    /// Intervals of threads.
+    /// Number of intervals of threads.
     pub states: u64,
-    /// Exits of guests.
+    /// Number of exits of guests.
     pub exits: u64,
-    /// Switches of CPUs, where those of all threads are known.
+    /// Number of switches of CPUs, if the switches of all threads are known.
     pub switches: u64,
-    /// Wake-ups of threads, likewise.
+    /// Number of wake-ups of threads, if the switches of all threads are known.
     pub wakings: u64,
-    /// States of threads, where only some are known.
+    /// Number of states of threads, if only some threads are known.
     pub task_states: u64,
-    /// Places where events were lost.
+    /// Number of places where events were lost.
     pub losses: u64,
-    /// Events that were lost there, as far as they were counted.
+    /// Number of events that were lost, as far as they were counted.
     pub lost: u64,
-    /// Values of clocks' bounds.
+    /// Number of values of clocks' bounds.
     pub bounds: u64,
-    /// Events before the trace's time 0, which are there.
+    /// Number of events before the trace's time 0, which are moved there.
     pub moved: u64,
-    /// Texts that were cut, or were not UTF-8.
+    /// Number of texts that were cut, or were not UTF-8.
     pub changed: u64,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
 }
 
@@ -104,8 +104,8 @@ pub fn write(
     let (mut tracks, mut counts) = (tracks::Tracks::default(), Counts::default());
     let all = machines::describe(sessions, traces, &machines, &of_traces, count);
     machines::write(out, &all, &sequences)?;
-    // Viewers from version 58 on take the clock of one machine as that of the trace: the last one whose snapshot stands
-    // before all times. They drop the host's packets if a guest's snapshot comes later.
+    // Viewers from version 58 on take the clock of one machine as the clock of the trace: of the last machine
+    // whose snapshot stands before all times. They drop the host's packets if a guest's snapshot comes later.
     let at = clock.at(first.json().started_unix_ns).unwrap_or(0);
     for machine in (1..count as usize).chain([0]) {
         sequences[machine].snapshot(out, clock, at)?;
@@ -132,7 +132,7 @@ pub fn write(
         counts: &mut counts,
         known,
     };
-    // Events that are not wanted may say what others are of.
+    // Events that are not wanted may say to which thread others belong, so all are read.
     let faults = recording.read(Needs::ALL, &mut |entry: &EntryRef<'_>| {
         let is_wanted = choice.admits(entry);
         match entry {
@@ -146,7 +146,7 @@ pub fn write(
         Result::Ok(true)
     })?;
     let window = (choice.from_ns.unwrap_or(i64::MIN), choice.to_ns.unwrap_or(i64::MAX));
-    // The regions' warnings have the faults of the kernels' traces, too.
+    // The regions' warnings include the faults of the kernels' traces.
     let (mut warnings, vcpus) = regions::write(&mut writer, recording, window, states)?;
     for fault in faults {
         if !warnings.contains(&fault) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A writer of protobuf's wire format: append only, without a copy of a message.
+//! A writer of protobuf's wire format, which only appends and makes no copy of a message.
 
 /// A message that is being written.
 #[derive(Debug, Default)]
@@ -53,8 +53,8 @@ impl Proto {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Appends a message, which `write` writes. Its length takes one byte if it is less than 128; the bytes of a longer
-    /// one are moved.
+    /// Appends a message, which `write` writes. The length takes one byte if it is less than 128; the bytes
+    /// of a longer message are moved.
     #[inline]
     pub fn message<T>(&mut self, field: u32, write: impl FnOnce(&mut Proto) -> T) -> T {
         self.tag(field, BYTES);
@@ -69,11 +69,11 @@ impl Proto {
         result
     }
 
-    /// Puts a length of several bytes in the place of the one at `at`.
+    /// Puts a length of several bytes in the place of the byte at `at`.
     #[cold]
     fn insert_length(&mut self, at: usize, len: usize) {
         let (mut bytes, mut count, mut left) = ([0; 10], 0, len as u64);
-        // Ten turns at most.
+        // The loop takes ten turns at most.
         while left >= 0x80 {
             bytes[count] = left as u8 | 0x80;
             count += 1;
@@ -95,7 +95,7 @@ impl Proto {
 
     #[inline]
     fn varint(&mut self, mut value: u64) {
-        // Ten turns at most.
+        // The loop takes ten turns at most.
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
             value >>= 7;

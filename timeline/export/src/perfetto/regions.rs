@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions as slices, and what threads did: states, or slices.
+//! Regions as slices, and what threads did as states or slices.
 
 use super::arguments;
 use super::events::Writer;
@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 
-/// How the parts of threads' time are written.
+/// The form in which the parts of threads' time are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum States {
     /// A state track for each thread, for viewers from version 57 on
@@ -26,11 +26,12 @@ pub enum States {
     Slices,
 }
 
-/// A thread of a session, while its intervals come.
+/// What is known of a session's thread while its intervals come.
 #[derive(Debug, Default)]
 struct Thread {
     machine: u64,
-    /// Track of its states, 0 if it has none yet, and that of its exits.
+    /// Numbers of the thread's track of states and of its track of exits; 0 for a track that it does not have
+    /// yet.
     track: u64,
     exits: u64,
     /// End and part of the last interval.
@@ -76,7 +77,8 @@ struct Threads<'a, 'w, 'o> {
     sessions: &'a [(Session, ClockMaps)],
     window: (i64, i64),
     states: States,
-    /// By session, whether it is the guest's, and number: a guest's thread and one of its host may have the same number.
+    /// Threads by session, whether the thread is a guest's, and number, because a guest's thread and a host's
+    /// may have the same number.
     threads: HashMap<(usize, bool, u32), Thread>,
 }
 
@@ -123,7 +125,7 @@ fn interval(
     }
     let ended = known.last.map(|(until, _)| until);
     let is_gap = ended.is_some_and(|until| until < from);
-    // Viewers take a state with the current one's name for the same state.
+    // Viewers take a state of the same name as the current one for the same state.
     let is_same = known.last.is_some_and(|(_, last)| last == part);
     if is_gap || is_same || states == States::Slices {
         stop(writer, machine, known, states)?;
@@ -162,13 +164,13 @@ fn stop(
 ) -> Result<()> {
     let Some((until, _)) = known.last.take() else { return Ok(()) };
     match states {
-        // A state without a name.
+        // A state without a name ends the last one.
         States::Tracks => writer.other(machine, (until, event::STATE, known.track), |_, _| {}),
         States::Slices => writer.slice_end(machine, until, known.track),
     }
 }
 
-/// Ends a thread.
+/// Ends the last interval and exit of a thread.
 fn end(
     writer: &mut Writer<'_, '_>,
     (session, tid): (usize, u32),
@@ -182,7 +184,7 @@ fn end(
     stop(writer, machine, &mut known, states)
 }
 
-/// Writes an exit that ends at a time: points that were served in it follow from it.
+/// Writes an exit that ends at a time. Points that the thread served in the exit get flows from it.
 fn end_exit(
     writer: &mut Writer<'_, '_>,
     (session, tid): (usize, u32),
@@ -200,14 +202,14 @@ fn end_exit(
     writer.slice_end(machine, at, known.exits)
 }
 
-/// Where a region is.
+/// The place of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RegionTrack {
-    /// On a thread of the VMM.
+    /// The region is on a thread of the VMM.
     Thread(u32),
-    /// On a client.
+    /// The region is on a client.
     Client(u32),
-    /// On several clients, by its group.
+    /// The region is on several clients. The number is its group's.
     Any(u16),
 }
 
@@ -224,7 +226,7 @@ fn slices(writer: &mut Writer<'_, '_>, recording: &Recording, regions: &Regions)
     lanes.into_values().try_for_each(|mut lanes| lanes.close(writer, |_, _| true))
 }
 
-/// Returns whether an event that begins regions has fields besides those that every one has.
+/// Returns whether an event that begins regions has fields besides those that every such event has.
 fn has_fields(sessions: &[(Session, ClockMaps)]) -> bool {
     let mut classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
     classes.any(|class| {
@@ -235,7 +237,7 @@ fn has_fields(sessions: &[(Session, ClockMaps)]) -> bool {
     })
 }
 
-/// Returns whether a field says more of a region than which one it is.
+/// Returns whether a field says more of a region than which one the region is.
 fn is_own(field: &str) -> bool {
     !["id", "any_client"].contains(&field)
 }
@@ -246,7 +248,7 @@ struct Places<'a, 'w, 'o> {
     regions: &'a Regions,
     /// Names of the groups.
     names: Vec<Arc<str>>,
-    /// By session, place and track of the thread.
+    /// Lanes by session, place and track of the thread.
     lanes: BTreeMap<(u16, RegionTrack, u64), Lanes>,
 }
 
@@ -260,8 +262,8 @@ impl Consumer for Places<'_, '_, '_> {
 }
 
 impl Places<'_, '_, '_> {
-    /// Writes the next region by its beginning. Those of a thread that do not end within the one around them have tracks
-    /// of their own, as have those of several clients.
+    /// Writes the next region in the order of beginnings. Regions of a thread that do not end within the
+    /// region around them have tracks of their own, and so have regions of several clients.
     fn slice(&mut self, sample: &Sample, begin: Option<&EventRef<'_>>) -> Result<()> {
         let writer = &mut *self.writer;
         let place = match (sample.client(), self.regions.tid(sample)) {
@@ -307,16 +309,17 @@ impl Places<'_, '_, '_> {
 /// Tracks of the regions of one place.
 #[derive(Debug, Default)]
 struct Lanes {
-    /// Machine and track of the regions within each other.
+    /// Numbers of the machine, and of the track of the regions that lie within each other.
     nested: (u64, u64),
-    /// Ends and depths of those that are open, the innermost last.
+    /// Ends and depths of the open regions, the innermost last.
     open: Vec<(i64, u8)>,
-    /// Other tracks, each with the end of its last region.
+    /// Other tracks, each with the end of the track's last region.
     others: BinaryHeap<Reverse<(i64, u64)>>,
 }
 
 impl Lanes {
-    /// Returns the track of the next region by its beginning: the place's own, on which the region stays open, or another.
+    /// Returns the track of the next region in the order of beginnings: the place's own track, on which the
+    /// region stays open, or another.
     fn find(
         &mut self,
         writer: &mut Writer<'_, '_>,
@@ -325,7 +328,8 @@ impl Lanes {
     ) -> Result<u64> {
         self.nested = (machine, parent);
         let (begin, end, depth) = (sample.begin_ns, sample.end_ns(), sample.depth());
-        // One that ends as this one begins is around it if this one ends then, too, and is deeper.
+        // A region that ends as this one begins is around this one only if this one ends then too, and is
+        // deeper.
         self.close(writer, |around, of| {
             around < begin || around == begin && (end > begin || of >= depth)
         })?;
@@ -358,7 +362,7 @@ impl Lanes {
         Ok(track)
     }
 
-    /// Ends the innermost regions as long as this is true of their end and their depth.
+    /// Ends the innermost regions as long as `has_ended` is true for their end and depth.
     fn close(
         &mut self,
         writer: &mut Writer<'_, '_>,

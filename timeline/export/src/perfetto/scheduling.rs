@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which thread each CPU had: as the kernel's own events where all switches are known, else states of the threads that
-//! were recorded.
+//! The thread that each CPU had: as the kernel's own events if all switches are known, else as states of the
+//! threads that were recorded.
 
 use super::events::Writer;
 use super::fields::{packet, scheduling, task};
@@ -13,26 +13,26 @@ use hypertrace_timeline::KernelTrace;
 use hypertrace_timeline::regions::{Scheduled, Scheduling, SchedulingStep as Step, Task};
 use std::collections::{BTreeMap, HashMap};
 
-/// Most steps that wait for a packet, of all CPUs.
+/// Maximum number of steps of all CPUs that wait for a packet.
 const MAX: usize = 1 << 15;
-/// Steps of a packet.
+/// Number of steps of a packet.
 const OF_PACKET: usize = 1 << 10;
-/// Most threads whose last state is known.
+/// Maximum number of threads whose last state is known.
 const MAX_THREADS: usize = 1 << 16;
-/// Most bytes of a thread's name.
+/// Maximum size of a thread's name in bytes.
 const MAX_NAME: usize = 64;
 
 /// States of a thread that has ended: `EXIT_DEAD` and `EXIT_ZOMBIE`.
 const ENDED: i64 = 0x30;
 
-/// States of `sched_switch` since Linux 4.14, and what has the same meaning for viewers that know no release of the
-/// kernel: these read Linux 4.4's states.
+/// States of `sched_switch` since Linux 4.14, each with the state of the same meaning in Linux 4.4, which
+/// viewers that know no release of the kernel assume.
 const SINCE_4_14: [(i64, i64); 3] = [
-    // Parked.
+    // A parked thread.
     (0x40, 0x200),
-    // Idle: uninterruptible, and no part of the load.
+    // An idle thread, which is uninterruptible and no part of the load.
     (0x80, 0x402),
-    // Preempted: ready.
+    // A preempted thread, which is ready.
     (0x100, 0),
 ];
 /// State of a thread that sleeps.
@@ -47,7 +47,7 @@ struct Cpu {
     numbers: HashMap<Box<[u8]>, u64>,
     switches: Vec<[u64; 5]>,
     wakings: Vec<[u64; 6]>,
-    /// Whether events were lost before.
+    /// Whether events were lost before these steps.
     has_lost: bool,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn write(
     let mut waiting = 0;
     let mut running = HashMap::new();
     let mut scheduling = Scheduling::of(traces)?;
-    // The kernel's own form has times of BOOTTIME.
+    // The kernel's own form needs times of BOOTTIME.
     let has_boot = writer.clock.boot_ns.is_some();
     let is_whole = Vec::from_iter(traces.iter().map(|trace| has_boot && trace.has_all_threads()));
     let mut recorded = vec![(i64::MAX, i64::MIN); traces.len()];
@@ -152,9 +152,9 @@ pub(super) fn write(
         if tid == 0 || is_covered {
             continue;
         }
-        // Viewers let the last thread run until the next recording of the same machine, if no switch ends it. They have no
-        // state for an unknown time, so the thread sleeps there, as those do that have slept before, and a slice says that
-        // nothing was recorded.
+        // Viewers let the last thread run until the next recording of the same machine, if no switch ends its
+        // time. Viewers have no state for an unknown time, so the thread is shown as asleep there, as are
+        // threads that slept before, and a slice says that nothing was recorded.
         if is_whole[trace] {
             let at = writer.at(until);
             let known = cpus.entry((trace, cpu)).or_default();
@@ -173,7 +173,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Writes a slice for each time between two recordings of a machine. `recorded` has the times of each trace.
+/// Writes a slice for each time between two recordings of a machine. `recorded` has the first and the last
+/// time of each trace.
 fn gaps(writer: &mut Writer<'_, '_>, recorded: &[(i64, i64)]) -> Result<()> {
     let of_traces = writer.of_traces.iter().copied();
     let times = of_traces.zip(recorded.iter().copied()).filter(|(_, (from, to))| from <= to);
@@ -236,7 +237,7 @@ fn flush(writer: &mut Writer<'_, '_>, trace: usize, cpu: u32, known: &mut Cpu) -
     Ok(count)
 }
 
-/// Writes the states of the threads that a step is of, if they were recorded.
+/// Writes the states of the threads of a step, if these threads were recorded.
 fn states(
     writer: &mut Writer<'_, '_>,
     scheduled: &Scheduled<'_>,
@@ -271,7 +272,7 @@ fn states(
     }
 }
 
-/// Writes a state of a thread: its number, its name and its priority.
+/// Writes a state of a thread, with the thread's number, name and priority.
 fn task_state(
     writer: &mut Writer<'_, '_>,
     trace: usize,
@@ -292,7 +293,7 @@ fn task_state(
     })
 }
 
-/// Returns a state of Linux for viewers that do not know which release it is of.
+/// Returns a state of Linux in the form for viewers that do not know the kernel's release.
 fn without_release(state: i64) -> i64 {
     let others = SINCE_4_14.iter().filter(|(own, _)| state & own != 0);
     others.fold(state & 0x3f, |state, (_, other)| state | other)
@@ -302,7 +303,7 @@ fn without_release(state: i64) -> i64 {
 fn state_of(state: i64) -> u64 {
     match state {
         _ if state & ENDED != 0 => task::DESTROYED,
-        // Ready, and preempted.
+        // The thread is ready.
         0 => task::RUNNABLE,
         _ if state & 0xff == 0 => task::RUNNABLE,
         _ if state & 0x1 != 0 => task::SLEEPING,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sequences of packets: what is written once, and what the packets after it need.
+//! Sequences of packets: state that is written once, and that later packets need.
 
 use super::fields::{PACKET, clock, event, packet, track};
 use super::intern::Interned;
@@ -8,10 +8,10 @@ use super::proto::Proto;
 use crate::{Error, Result};
 use std::io::Write;
 
-/// Bytes that are written at once.
+/// Number of bytes that are written at once.
 const AT_ONCE: usize = 1 << 16;
 
-/// The file, and what of it is not written yet.
+/// The output file, and the bytes that are not written yet.
 pub(super) struct Output<'a> {
     out: &'a mut dyn Write,
     bytes: Proto,
@@ -54,12 +54,12 @@ pub(super) struct TraceClock {
 }
 
 impl TraceClock {
-    /// Returns its number.
+    /// Returns the number of the clock.
     pub fn id(&self) -> u64 {
         self.boot_ns.map_or(clock::REALTIME, |_| clock::BOOTTIME)
     }
 
-    /// Returns a Unix time on it. Viewers have no time before 0.
+    /// Returns a Unix time on this clock. Viewers have no time before 0.
     #[inline]
     pub fn at(&self, ts_ns: i64) -> Option<u64> {
         let since = ts_ns.checked_sub(self.unix_ns);
@@ -86,7 +86,7 @@ impl TraceClock {
                 write(clock::OF_SEQUENCE, at, true, packet);
             }
             write(self.id(), at, false, packet);
-            // REALTIME too: other machines and files are placed by it.
+            // REALTIME is written too, because other machines and files are placed by it.
             if let Some(boot_ns) = self.boot_ns {
                 let real = i128::from(at) - i128::from(boot_ns) + i128::from(self.unix_ns);
                 if let Ok(real) = u64::try_from(real) {
@@ -98,22 +98,23 @@ impl TraceClock {
     }
 }
 
-/// Packets of one machine whose names and times depend on those before.
+/// Packets of one machine whose names and times depend on earlier packets.
 #[derive(Debug)]
 pub(super) struct Sequence {
     id: u64,
     machine: u64,
     pub interned: Interned,
-    /// Time of the last packet by the sequence's own clock; `None` if it has none.
+    /// Time of the last packet on the sequence's own clock; `None` if the sequence has no such clock.
     last: Option<u64>,
     has_begun: bool,
     is_incremental: bool,
-    /// Track of the events that do not name theirs, 0 if all do.
+    /// Track of the events that name no track; 0 if all events name one.
     track: u64,
 }
 
 impl Sequence {
-    /// Makes a sequence of a machine, the host's for 0. `is_incremental`: its packets are mostly in order of time.
+    /// Makes a sequence of a machine. The host is machine 0. `is_incremental`: whether the packets are mostly
+    /// in order of time.
     pub fn new(id: u64, machine: u64, is_incremental: bool) -> Sequence {
         let interned = Interned::default();
         Sequence { id, machine, interned, last: None, has_begun: false, is_incremental, track: 0 }
@@ -135,7 +136,7 @@ impl Sequence {
         self.plain(out, |packet| clock.write_snapshot(packet, at, self.is_incremental))
     }
 
-    /// Begins, or begins anew, with a packet of defaults.
+    /// Begins the sequence, or begins it anew, with a packet of defaults.
     fn begin(&mut self, out: &mut Output<'_>, clock: TraceClock) -> Result<()> {
         self.interned.clear();
         self.has_begun = true;
@@ -153,7 +154,7 @@ impl Sequence {
         })
     }
 
-    /// Writes an event of a track. `write` adds what is special to it.
+    /// Writes an event of a track. `write` adds what is special to the event.
     #[inline]
     pub fn event(
         &mut self,
@@ -163,7 +164,7 @@ impl Sequence {
         write: impl FnOnce(&mut Proto, &mut Interned),
     ) -> Result<()> {
         if self.has_to_begin() {
-            // Most events of a guest with one thread are its.
+            // Most events of a guest with one thread are of that thread's track.
             self.track = track;
         }
         let is_default = track == self.track;
@@ -201,7 +202,7 @@ impl Sequence {
                     packet.number(packet::TIMESTAMP, since);
                     self.last = Some(at);
                 }
-                // Before the last one: the clock of the sequence only goes forward.
+                // The packet is before the last one, and the clock of the sequence only goes forward.
                 Some(None) => {
                     packet.number(packet::TIMESTAMP, at);
                     packet.number(packet::CLOCK, clock.id());

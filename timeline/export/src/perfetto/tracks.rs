@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tracks: the lines of a viewer, each described before its first event.
+//! Tracks, which are the lines of a viewer. Each track is described before its first event.
 
 use super::fields::track;
 use super::intern::valid;
@@ -9,16 +9,16 @@ use super::sequence::{Output, Sequence};
 use crate::Result;
 use std::collections::HashMap;
 
-/// Most tracks that are known at once: then they are described anew when they have an event. Viewers take the two
-/// descriptions of a thread for one.
+/// Maximum number of tracks that are known at once. If there are more, all are forgotten, and described anew
+/// when they have an event. Viewers take two descriptions of a thread for one.
 const MAX: usize = 1 << 16;
-/// Most bytes of a track's name.
+/// Maximum size of a track's name in bytes.
 const MAX_NAME: usize = 256;
 
-/// What a track is of.
+/// What a track shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Track {
-    /// What is around the tracks of a machine that belong to no known process.
+    /// The track around those tracks of a machine that belong to no known process.
     Group { machine: u64 },
     /// A thread of a machine.
     Thread { machine: u64, pid: u32, tid: u32 },
@@ -26,22 +26,22 @@ pub(super) enum Track {
     Task { machine: u64, tid: u32 },
     /// A CPU of a machine.
     Cpu { machine: u64, cpu: u32 },
-    /// Where no recording of a machine's kernel was.
+    /// The times in which a machine's kernel was not recorded.
     Unrecorded { machine: u64 },
     /// A client of a session whose thread is not known.
     Client { session: usize, client: u32 },
     /// A source of events that is neither a thread nor a client.
     Source { session: usize, number: usize },
-    /// What belongs to a track and has events of its own.
+    /// A part of another track that has events of its own.
     Part { of: u64, part: Part },
 }
 
 /// Part of a track. Viewers show parts in this order, after the regions that have tracks of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
-    /// What the thread did.
+    /// What a thread did.
     States = 1,
-    /// Exits of its guest.
+    /// Exits of a thread's guest.
     Exits,
     /// Threads of the guest that had the guest's CPU.
     GuestThreads,
@@ -78,7 +78,7 @@ impl Track {
             Track::Unrecorded { .. } => (4, 0),
             Track::Group { .. } | Track::Thread { .. } | Track::Part { .. } => (0, 0),
         };
-        // Tracks of regions are at 0.
+        // Tracks of regions have rank 0.
         1 + kind * OF_KIND + number.min(OF_KIND - 1)
     }
 }
@@ -87,15 +87,17 @@ impl Track {
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     known: HashMap<Track, u64>,
-    /// Tracks of processes, by machine, and whether their names are their own.
+    /// Tracks of processes by machine and number, and whether their names are the processes' own.
     processes: HashMap<(u64, u32), (u64, bool)>,
-    /// Names that the kernel has shown of threads whose process is not known: each can be the first thread of a process.
+    /// Names that the kernel has shown of threads whose process is not known. Each such thread can be the
+    /// first thread of a process.
     mains: HashMap<(u64, u32), Box<str>>,
     next: u64,
 }
 
 impl Tracks {
-    /// Returns the number of a track, which is described by `write` if it is new. Numbers are small: each event has one.
+    /// Returns the number of a track. `write` describes the track if it is new. Numbers are small, because
+    /// each event has one.
     pub fn number(
         &mut self,
         (out, sequence): (&mut Output<'_>, &Sequence),
@@ -129,7 +131,8 @@ impl Tracks {
         })
     }
 
-    /// Returns the number of a thread's track, whose process gets a name. If `is_new`, the thread has another name now.
+    /// Returns the number of a thread's track, and names the thread's process. If `is_new`, the thread has
+    /// another name now.
     pub fn thread(
         &mut self,
         (out, sequence): (&mut Output<'_>, &Sequence),
@@ -161,7 +164,8 @@ impl Tracks {
         }
     }
 
-    /// Notes the name of a thread of an unknown process, after which a known process is named if their numbers are the same.
+    /// Notes the name of a thread of an unknown process. If a known process has the thread's number, the
+    /// process gets this name.
     pub fn main_thread(
         &mut self,
         out: (&mut Output<'_>, &Sequence),
@@ -178,8 +182,8 @@ impl Tracks {
         }
     }
 
-    /// Describes a process, if it is new or has only had the name of one of its threads. `is_own`: the name is the
-    /// process's.
+    /// Describes a process, if the process is new or has only had the name of one of its threads. `is_own`:
+    /// whether the name is the process's.
     pub fn process(
         &mut self,
         (out, sequence): (&mut Output<'_>, &Sequence),
@@ -214,7 +218,7 @@ impl Tracks {
     }
 }
 
-/// Writes what a track is below, and its place there.
+/// Writes the parent of a track, and the track's place below the parent.
 pub(super) fn below(proto: &mut Proto, parent: u64, rank: u32) {
     proto.number(track::PARENT, parent);
     proto.number(track::RANK, rank.into());
@@ -226,7 +230,7 @@ pub(super) fn grouped(proto: &mut Proto, of: Track, group: u64, track_name: &str
     around(proto, track_name);
 }
 
-/// Writes a track with a name that has others below, each with its rank.
+/// Writes a named track that has others below, each with its rank.
 pub(super) fn around(proto: &mut Proto, track_name: &str) {
     name(proto, track::NAME, track_name);
     proto.number(track::CHILD_ORDERING, track::EXPLICIT);
@@ -249,8 +253,8 @@ fn thread(proto: &mut Proto, pid: u32, tid: u32, thread_name: Option<&str>) {
     proto.number(track::CHILD_ORDERING, track::EXPLICIT);
 }
 
-/// Returns whether a viewer takes numbers as those of a thread: 0 is the idle thread of each CPU, and the largest one has
-/// 31 bits.
+/// Returns whether viewers accept these numbers for a thread. 0 is the idle thread of each CPU, and the
+/// largest number has 31 bits.
 pub(super) fn is_thread(pid: u32, tid: u32) -> bool {
     let is_valid = |number: u32| number > 0 && i32::try_from(number).is_ok();
     is_valid(pid) && is_valid(tid)

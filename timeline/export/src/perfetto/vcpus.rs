@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which thread of a guest had a guest's CPU, below the thread of the host that is proven to run that CPU.
+//! The threads of guests that had a guest's CPU, on a track below the thread of the host that is proven to
+//! run that CPU.
 
 use super::events::Writer;
 use super::fields::{event, track};
@@ -15,15 +16,15 @@ use std::collections::HashMap;
 /// The CPUs of guests' traces whose threads of the host are proven.
 pub(super) struct Vcpus {
     states: States,
-    /// By the trace and the number of the CPU.
+    /// CPUs by index of the trace and number of the CPU.
     all: HashMap<(usize, u32), Vcpu>,
 }
 
 struct Vcpu {
     of: ProvenVcpu,
-    /// Its track, 0 if it has none yet.
+    /// Number of the CPU's track; 0 if it has none yet.
     track: u64,
-    /// Whether a thread of the guest has it.
+    /// Whether a thread of the guest has the CPU.
     is_taken: bool,
 }
 
@@ -58,7 +59,7 @@ impl Vcpus {
         }
     }
 
-    /// Ends what the guests' CPUs had when the recordings ended.
+    /// Ends the times of threads that had guests' CPUs when the recordings ended.
     pub fn end(mut self, writer: &mut Writer<'_, '_>) -> Result<()> {
         for ((trace, _), vcpu) in &mut self.all {
             let end = writer.known.ends.get(*trace).copied().unwrap_or(i64::MIN);
@@ -96,7 +97,7 @@ impl Vcpu {
         })
     }
 
-    /// Ends the time of the thread that has it.
+    /// Ends the time of the thread that has the CPU.
     fn stop(&mut self, writer: &mut Writer<'_, '_>, at: i64, states: States) -> Result<()> {
         if !std::mem::take(&mut self.is_taken) {
             return Ok(());
@@ -104,7 +105,7 @@ impl Vcpu {
         let machine = writer.machines[self.of.session].host;
         let at = at.min(self.of.until_ns.unwrap_or(i64::MAX));
         match states {
-            // A state without a name.
+            // A state without a name ends the last one.
             States::Tracks => writer.other(machine, (at, event::STATE, self.track), |_, _| {}),
             States::Slices => writer.slice_end(machine, at, self.track),
         }

@@ -8,9 +8,10 @@ use hypertrace_functions::write::Directory;
 use hypertrace_timeline::{EntryRef, FunctionTrace, Needs, Warning};
 use std::path::Path;
 
-/// Copies a function trace into a new or empty directory, with the names of the modules, and with the events of the
-/// sessions at the times of the function trace, which was placed on the clock of one of them. Records are linked, where
-/// the file system can, and not copied. Returns the faults of the inputs, although these could be read.
+/// Copies a function trace into a new or empty directory, with the names of the modules, and with the events
+/// of the sessions at the times of the function trace, which was placed on the clock of one of them. Records
+/// are linked instead of copied if the file system can do so. Returns the faults of inputs that could be read
+/// all the same.
 ///
 /// # Errors
 /// If an input is damaged, or the directory cannot be written.
@@ -29,7 +30,7 @@ pub fn beside(
     }
     add_modules(&mut directory, source.modules)?;
     for (name, symbols) in trace.modules() {
-        // Names that are given are used first.
+        // Given names take precedence.
         if !source.modules.iter().any(|given| overlap(&given.symbols, symbols)) {
             directory.add_module(name, symbols)?;
         }
@@ -46,7 +47,7 @@ pub fn beside(
     let mut time = 0;
     let needs = Needs::default().without_functions();
     warnings.extend(source.recording.read(&needs, &mut |entry: &EntryRef<'_>| {
-        // Losses at an unknown place are last.
+        // Losses at an unknown place come last, and get the last time.
         time = entry.ts_ns().map_or(time, |unix_ns| functions.time_at(unix_ns));
         if let Some(text) = (source.text)(entry) {
             events.write(time, &text)?;

@@ -17,13 +17,13 @@ use hypertrace_timeline::{
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// Numbers of tracks whose thread's number is not known, or in use.
+/// First number of tracks whose thread's number is not known, or already in use.
 const FIRST_NUMBER: u32 = 1_000_000_000;
 
-/// Writes the functions of sessions into a new or empty directory: a track for each thread, with all other events
-/// among its functions. Times count from the first session's start, or from the first event if that is earlier; the
-/// directory has an anchor that says where this is on the counter of the first session with functions. Returns the faults
-/// of the inputs, too, although these could be read.
+/// Writes the functions of sessions into a new or empty directory: a track for each thread, with all other
+/// events among its functions. Times count from the first session's start, or from the first event if that is
+/// earlier. The directory gets an anchor that says where this start is on the counter of the first session
+/// with functions. Returns the faults of inputs that could be read all the same.
 ///
 /// # Errors
 /// If no session has functions, an input is damaged, or the directory cannot be written.
@@ -96,7 +96,7 @@ impl Times {
         Times { counter, clock: anchor.clock(), anchor }
     }
 
-    /// Returns the time of a Unix time, as a reader finds it by the anchor.
+    /// Returns the directory's time of a Unix time, as a reader computes it from the anchor.
     fn at(&self, unix_ns: i64) -> u64 {
         self.clock.time(self.counter.raw(unix_ns))
     }
@@ -105,12 +105,12 @@ impl Times {
 /// Tracks of all threads.
 #[derive(Debug, Default)]
 struct Tracks {
-    /// By session and client: at most as many as there are clients
+    /// Open tracks by session and client: at most as many as there are clients.
     open: HashMap<(usize, u32), Track>,
     numbers: HashSet<u32>,
-    /// How many numbers from [`FIRST_NUMBER`] on were tried.
+    /// Number of numbers from [`FIRST_NUMBER`] on that were tried.
     tried: u32,
-    /// Counts of the tracks that have ended
+    /// Counts of the tracks that have ended.
     counts: Counts,
 }
 
@@ -162,8 +162,8 @@ impl Tracks {
         Ok(true)
     }
 
-    /// Returns the time of an event that is no function's. Its thread's records before it are earlier, and those after it
-    /// later: a counter may show the same number to both.
+    /// Returns the time of an event that is no function's. The thread's records before the event are earlier,
+    /// and those after it are later, because a counter may show the same number to both.
     fn pass(&mut self, event: &EventRef<'_>, time: u64) -> u64 {
         let track = event
             .source
@@ -192,7 +192,7 @@ impl Tracks {
         let thread = event.thread.map_or(client + 1, |thread| thread.tid);
         let is_number = |tid: &u32| (1..=i32::MAX as u32).contains(tid);
         let Tracks { numbers, tried, .. } = self;
-        // In all tracks, at most as many as there are tracks.
+        // All tracks together try at most as many numbers as there are tracks.
         let others = (FIRST_NUMBER + *tried..).inspect(|_| *tried += 1);
         let mut candidates = Some(thread).filter(is_number).into_iter().chain(others);
         let tid = candidates.find(|tid| numbers.insert(*tid)).unwrap_or(FIRST_NUMBER);
@@ -202,7 +202,7 @@ impl Tracks {
         Ok(Track { records, stack: Stack::default() })
     }
 
-    /// Ends all tracks, and adds what they have counted.
+    /// Ends all tracks, and adds their counts.
     fn end(mut self, counts: &mut Counts) -> Result<()> {
         self.open.into_values().try_for_each(|track| track.end(&mut self.counts))?;
         counts.tasks = self.numbers.len() as u64;

@@ -8,7 +8,7 @@
 //! stack    the open functions of a thread, closed where their exits are missing
 //! ```
 //!
-//! uftrace shows events (`extern.dat`) in `replay` only, and not in which thread they were.
+//! uftrace shows events (`extern.dat`) only in `replay`, and does not show their threads.
 
 mod beside;
 mod compiled;
@@ -32,7 +32,7 @@ fn range(symbols: &Symbols) -> Option<(u64, u64)> {
     Some((first, last.address.saturating_add(last.size)))
 }
 
-/// Returns whether both have functions in one range of addresses.
+/// Returns whether the address ranges of both overlap.
 fn overlap(a: &Symbols, b: &Symbols) -> bool {
     range(a).zip(range(b)).is_some_and(|(a, b)| a.0 < b.1 && b.0 < a.1)
 }
@@ -40,7 +40,7 @@ fn overlap(a: &Symbols, b: &Symbols) -> bool {
 /// Inputs of an export.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
-    /// What was given to read.
+    /// Inputs that were given to read.
     pub recording: &'a Recording,
     /// Names of functions.
     pub modules: &'a [Module],
@@ -58,23 +58,25 @@ impl fmt::Debug for Source<'_> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Tracks: threads, or virtual CPUs at a privilege level.
+    /// Number of tracks: threads, or virtual CPUs at a privilege level.
     pub tasks: u64,
-    /// Events among the calls.
+    /// Number of events among the calls.
     pub events: u64,
-    /// Calls of compiled-in functions that are left out, as more than 1,023 functions are around them.
+    /// Number of calls of compiled-in functions that are left out, because more than 1,023 functions are
+    /// around them.
     pub too_deep: u64,
-    /// Exits of compiled-in functions that are left out, as no entry began them: the functions were called before the
-    /// beginning, or lost events have the entries.
+    /// Number of exits of compiled-in functions that are left out, because no entry began them: the functions
+    /// were called before the beginning, or their entries were lost.
     pub without_entry: u64,
-    /// Entries and exits of compiled-in functions that are left out, as there are too many threads.
+    /// Number of entries and exits of compiled-in functions that are left out, because there are too many
+    /// threads.
     pub without_track: u64,
-    /// Functions without a name, as those of all modules are too long for readers.
+    /// Number of functions without a name, because the names of all modules are too long for readers.
     pub without_name: u64,
 }
 
 impl Counts {
-    /// Returns what is left out, with numbers; empty if nothing is.
+    /// Returns a text that says what is left out, with numbers; empty if nothing is.
     #[must_use]
     pub fn left_out(&self) -> String {
         let Counts { too_deep, without_entry, without_track, .. } = *self;

@@ -4,26 +4,27 @@
 
 use hypertrace_functions::record::{MAX_DEPTH, Record, RecordType};
 
-/// Most open functions: those within are left out. A search looks at all of them.
+/// Maximum number of open functions. Functions within more are left out. A search looks at all open
+/// functions.
 const MAX_OPEN: usize = 1 << 14;
 
 /// Open functions of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Stack {
     open: Vec<u64>,
-    /// Functions beyond [`MAX_OPEN`] that have not ended
+    /// Number of functions beyond [`MAX_OPEN`] that have not ended.
     beyond: u64,
-    /// Number of the open functions, the outermost ones, whose exits may be lost
+    /// Number of open functions, from the outermost on, whose exits may be lost.
     doubtful: usize,
-    /// Lost events
+    /// Number of lost events.
     lost: u64,
     time: u64,
-    /// Earliest time of the next event. No two have the same: an entry that another record follows at the same time is
-    /// that of a call before.
+    /// Earliest time of the next event. No two records have the same time, because readers take an entry that
+    /// another record follows at the same time for one of an earlier call.
     next: u64,
-    /// Calls that are deeper than a record can tell
+    /// Number of calls that are deeper than a record can tell.
     pub too_deep: u64,
-    /// Exits of functions that no entry began
+    /// Number of exits of functions that no entry began.
     pub without_entry: u64,
 }
 
@@ -37,7 +38,8 @@ impl Stack {
     ) -> Result<(), E> {
         self.advance(time);
         if self.doubtful > 0 && self.doubtful == self.open.len() {
-            // The next call of a function whose exit is lost, rather than a recursion: else each loss would add depths.
+            // This is taken as the next call of a function whose exit is lost, rather than a recursion.
+            // Otherwise each loss would add depths.
             if let Some(depth) = self.open.iter().position(|open| *open == address) {
                 self.close(depth, f)?;
                 self.advance(time);
@@ -53,8 +55,8 @@ impl Stack {
         self.record(RecordType::Entry, depth, address, f)
     }
 
-    /// Notes an exit, and calls `f` with its record, after those of the functions within it whose exits are missing: a
-    /// `longjmp` has left them, or the exits were lost.
+    /// Notes an exit, and calls `f` with its record, after the records of the functions within it whose exits
+    /// are missing: a `longjmp` has left these functions, or their exits were lost.
     pub fn exit<E>(
         &mut self,
         time: u64,
@@ -66,7 +68,7 @@ impl Stack {
             self.beyond -= 1;
             return Ok(());
         }
-        // At most MAX_OPEN; nearly always the last one.
+        // The search looks at MAX_OPEN functions at most, and the last one nearly always fits.
         match self.open.iter().rposition(|open| *open == address) {
             Some(depth) => self.close(depth, f),
             None => {
@@ -76,7 +78,7 @@ impl Stack {
         }
     }
 
-    /// Notes that events were lost here, with as many entries as exits or not.
+    /// Notes that events were lost here. `is_balanced`: whether as many entries as exits were lost.
     pub fn lose(&mut self, events: u64, is_balanced: bool) {
         self.lost = self.lost.saturating_add(events);
         if is_balanced {
@@ -86,8 +88,8 @@ impl Stack {
         self.doubtful = self.open.len();
     }
 
-    /// Ends all open functions right after the last event. A record of the losses is the last one: uftrace 0.19 crashes if
-    /// it is within functions (`uftrace graph`).
+    /// Ends all open functions right after the last event. A record of the losses comes last, because uftrace
+    /// 0.19 crashes (`uftrace graph`) if that record is within functions.
     pub fn end<E>(&mut self, f: &mut impl FnMut(Record) -> Result<(), E>) -> Result<(), E> {
         self.beyond = 0;
         self.advance(self.time);
@@ -99,7 +101,7 @@ impl Stack {
         f(Record { time: self.time, kind: RecordType::Lost, depth: 0, address: self.lost })
     }
 
-    /// Notes an event that is neither entry nor exit. Returns its time: no record has the same.
+    /// Notes an event that is neither entry nor exit. Returns the event's time, which no record has.
     pub fn pass(&mut self, time: u64) -> u64 {
         self.advance(time);
         self.time
@@ -149,8 +151,8 @@ mod tests {
     /// Sign, depth, address and time of a record.
     type Written = (char, u16, u64, u64);
 
-    /// Returns the records of entries (`+`) and exits (`-`), a unit of time apart, and how many calls are too deep and
-    /// exits without an entry.
+    /// Returns the records of entries (`+`) and exits (`-`), a unit of time apart, and the numbers of calls
+    /// that are too deep and of exits without an entry.
     fn records(events: &[(char, u64)]) -> (Vec<Written>, [u64; 2]) {
         let mut records = Vec::new();
         let mut take = |record: Record| {
