@@ -1,5 +1,6 @@
 //! `hypertrace boot`: where the boot of a virtual machine takes its time.
 
+mod html;
 mod text;
 
 use crate::Usage;
@@ -9,8 +10,8 @@ use crate::output::{Faults, print, print_json, progress, say};
 use crate::units;
 use anyhow::{Context, Result, bail};
 use hypertrace_format::folder::{Folder, Missing, Share};
-use hypertrace_timeline::boot::{Boot, Boots, Mark, Options};
-use hypertrace_timeline::{Form, Given, Recording};
+use hypertrace_timeline::boot::{Boots, Mark, Options};
+use hypertrace_timeline::{Form, Given, Recording, Warning};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsString;
 use std::fs::File;
@@ -83,6 +84,10 @@ pub struct Args {
     #[arg(long = "with", value_name = "DIR", num_args = 1.., requires = "of")]
     other: Vec<PathBuf>,
 
+    /// Write the stages as a page for a browser, which needs no other file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "other"])]
+    html: Option<PathBuf>,
+
     /// Print one JSON object: for each recording, the boots with their stages
     #[arg(long)]
     json: bool,
@@ -112,20 +117,30 @@ fn mark(text: &str) -> Result<Mark, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(path) = &args.html {
+        html::PAGE.check(path)?;
+    }
     let of = match args.of.is_empty() {
         true => record_all(args)?,
         false => args.of.clone(),
     };
-    let mut faults = Faults::default();
+    let (mut faults, mut warnings) = (Faults::default(), Vec::new());
     let sides = [&of, &args.other].map(|paths| {
-        let read = paths.iter().map(|path| read(args, path, &mut faults));
+        let read = paths.iter().map(|path| read(args, path, &mut warnings));
         read.collect::<Result<Vec<_>>>()
     });
     let [of, other] = sides;
     let (of, other) = (of?, other?);
-    if args.json {
-        let one = |(path, boots): &(PathBuf, Vec<Boot>)| serde_json::json!({ "path": path, "boots": boots });
-        let all = |side: &[(PathBuf, Vec<Boot>)]| side.iter().map(one).collect::<Vec<_>>();
+    if let Some(path) = &args.html {
+        html::PAGE.save(path, &html::page(&of, &warnings)?)?;
+    }
+    faults.say(warnings);
+    if let Some(path) = &args.html {
+        say(format_args!("wrote {}: open it in a browser", path.display()));
+    } else if args.json {
+        let one =
+            |(path, boots): &text::Recorded| serde_json::json!({ "path": path, "boots": boots });
+        let all = |side: &[text::Recorded]| side.iter().map(one).collect::<Vec<_>>();
         print_json(serde_json::json!({ "of": all(&of), "with": all(&other) }))?;
     } else if other.is_empty() {
         print(text::boots(&of))?;
@@ -136,7 +151,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Reads the boots of a recording.
-fn read(args: &Args, path: &Path, faults: &mut Faults) -> Result<(PathBuf, Vec<Boot>)> {
+fn read(args: &Args, path: &Path, said: &mut Vec<Warning>) -> Result<text::Recorded> {
     kernel::complete_to_show(path);
     let given = Given::new(path);
     if given.form == Form::Functions {
@@ -154,7 +169,7 @@ fn read(args: &Args, path: &Path, faults: &mut Faults) -> Result<(PathBuf, Vec<B
         let why = warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         bail!(Usage(format!("{} has no boot: {why}", path.display())));
     }
-    faults.say(warnings);
+    said.extend(warnings);
     Ok((path.to_owned(), boots))
 }
 

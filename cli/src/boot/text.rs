@@ -15,7 +15,7 @@ const BAR: u64 = 20;
 /// Number of stages that are shown in detail.
 const MAX_DETAILS: usize = 3;
 /// Number of rows of a table within a stage.
-const MAX_ROWS: usize = 5;
+pub const MAX_ROWS: usize = 5;
 /// Share of a count by which it has to differ between two sides, and the least difference: counts of boots repeat to some
 /// percent.
 const CLEAR: (u64, u64) = (10, 100);
@@ -24,39 +24,40 @@ const HALTS: [&str; 2] = ["hlt", "wfx"];
 /// Number of causes of a difference that are named.
 const MAX_CAUSES: usize = 3;
 
-type Recorded = (PathBuf, Vec<Boot>);
+/// A recording and its boots.
+pub type Recorded = (PathBuf, Vec<Boot>);
 
 /// Formats boots: each stage of one, or the stages of all in columns.
 pub fn boots(recorded: &[Recorded]) -> String {
     let mut out = String::new();
-    let all = Vec::from_iter(
-        recorded.iter().flat_map(|(path, boots)| boots.iter().map(move |b| (path, b))),
-    );
+    let all = Vec::from_iter(flat(recorded));
     if all.len() > 1 {
-        several(&mut out, &Vec::from_iter(all.iter().map(|(_, boot)| *boot)));
+        several(&mut out, &all);
         out.push('\n');
     }
-    // Of several, the fastest had the least that other programs took.
-    let fastest = all.iter().min_by_key(|(_, boot)| boot.duration_ns());
-    if let Some((path, boot)) = fastest {
+    if let Some((path, boot)) = fastest(recorded) {
         one(&mut out, path, boot);
     }
     out
 }
 
-fn one(out: &mut String, path: &Path, boot: &Boot) {
-    let total = boot.duration_ns();
-    let begin = boot.stages.first().map_or(0, |stage| stage.begin_ns);
+/// Returns the fastest boot: other programs took the least time from it.
+pub fn fastest(recorded: &[Recorded]) -> Option<(&Path, &Boot)> {
+    let all =
+        recorded.iter().flat_map(|(path, boots)| boots.iter().map(move |boot| (&**path, boot)));
+    all.min_by_key(|(_, boot)| boot.duration_ns())
+}
+
+/// Returns what a boot is, and how long it took: a line, and a line for each end of the boot that the recording lacks.
+pub fn summary(path: &Path, boot: &Boot) -> String {
     let vcpus = if boot.vcpus == 1 { "vCPU" } else { "vCPUs" };
-    // Writing to a String does not fail.
-    let _ = writeln!(
-        out,
-        "{} ({}), {} {vcpus}, in {}: {}",
+    let mut out = format!(
+        "{} ({}), {} {vcpus}, in {}: {}\n",
         Escaped(boot.name.as_bytes()),
         boot.pid,
         boot.vcpus,
         Escaped(path.as_os_str().as_encoded_bytes()),
-        time(total)
+        time(boot.duration_ns())
     );
     if !boot.has_start {
         out.push_str("  the VMM began before the recording: the time before is missing\n");
@@ -64,6 +65,14 @@ fn one(out: &mut String, path: &Path, boot: &Boot) {
     if !boot.has_end {
         out.push_str("  the recording ended before the VMM\n");
     }
+    out
+}
+
+fn one(out: &mut String, path: &Path, boot: &Boot) {
+    let total = boot.duration_ns();
+    let begin = boot.stages.first().map_or(0, |stage| stage.begin_ns);
+    out.push_str(&summary(path, boot));
+    // Writing to a String does not fail.
     let _ = writeln!(out, "  {:<22} {:>8} {:>8}", "stage", "from", "took");
     for stage in &boot.stages {
         let ns = stage.duration_ns();
@@ -158,13 +167,13 @@ fn more(out: &mut String, rows: usize) {
     }
 }
 
-fn percent(ns: u64, of: u64) -> u128 {
+pub fn percent(ns: u64, of: u64) -> u128 {
     u128::from(ns) * 100 / u128::from(of.max(1))
 }
 
 /// A stage of several boots.
-#[derive(Default)]
-struct Column {
+#[derive(Debug, Default)]
+pub struct Column {
     /// By boot, nanoseconds.
     times: Vec<u64>,
     /// By boot: exits by what they touched, each with its number and nanoseconds.
@@ -176,16 +185,16 @@ struct Column {
 }
 
 impl Column {
-    fn min(&self) -> u64 {
+    pub fn min(&self) -> u64 {
         self.times.iter().min().copied().unwrap_or(0)
     }
 
-    fn max(&self) -> u64 {
+    pub fn max(&self) -> u64 {
         self.times.iter().max().copied().unwrap_or(0)
     }
 
     /// Returns the smallest and the largest number of exits.
-    fn counts(&self) -> (u64, u64) {
+    pub fn counts(&self) -> (u64, u64) {
         let counts =
             self.exits.iter().map(|exits| exits.values().map(|(count, _)| count).sum::<u64>());
         let counts = Vec::from_iter(counts);
@@ -208,7 +217,7 @@ fn is_whole(boot: &&Boot) -> bool {
 }
 
 /// Returns the stages of all boots, in the order in which they begin.
-fn columns(boots: &[&Boot]) -> Vec<(String, Column)> {
+pub fn columns(boots: &[&Boot]) -> Vec<(String, Column)> {
     let mut all: Vec<(String, Column)> = Vec::new();
     for boot in boots {
         let mut seen = BTreeSet::new();

@@ -1,5 +1,7 @@
 //! `hypertrace boot`, of made machines.
 
+use crate::html::parse;
+use crate::regions_html::check_closed;
 use hypertrace_test_support::boots::booted;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::golden::golden;
@@ -39,6 +41,53 @@ fn a_stage_of_ones_own_and_an_end_are_chosen() {
     let stages = shown.lines().skip(2).map_while(|line| line.split_whitespace().next());
     assert_eq!(Vec::from_iter(stages.take(4)), ["VMM", "firmware", "clock", "kernel"], "{shown}");
     assert!(!shown.contains("user space"), "{shown}");
+}
+
+#[test]
+fn a_page_has_each_stage_with_its_threads_exits_and_path() {
+    let (made, folder) = (booted(), tempfile::tempdir().unwrap());
+    let file = folder.path().join("page.html");
+    let boot = |more: &[&str]| {
+        let mut command = HYPERTRACE.command(["boot", "--of"]);
+        command.arg(made.path()).args(["--mark", "<img>=kvm:kvm_pio where port == 0x70"]);
+        run(command.args(more))
+    };
+    let json: serde_json::Value = serde_json::from_str(&boot(&["--json"]).stdout).unwrap();
+    let stages = json["of"][0]["boots"][0]["stages"].as_array().unwrap().clone();
+
+    let ran = boot(&["--html", file.to_str().unwrap()]);
+
+    assert_eq!((ran.code, &*ran.stdout), (Some(0), ""), "{ran:?}");
+    assert!(ran.stderr.contains("page.html: open it in a browser"), "{ran:?}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let page = parse(&text, "<!doctype html>\n<!-- hypertrace boot -->\n");
+    check_closed(&text, &page);
+    assert!(!text.contains("<img"), "{text}");
+    let sections = page.all("section");
+    assert_eq!(sections.len(), stages.len());
+    for (section, stage) in sections.iter().zip(&stages) {
+        let shown = section.text();
+        let tables =
+            section.all("caption").iter().map(|caption| caption.text()).collect::<Vec<_>>();
+        assert!(shown.starts_with(stage["name"].as_str().unwrap()), "{shown}");
+        for (list, field, caption) in
+            [("exits", "what", "Exits of vCPUs"), ("path", "name", "Critical path")]
+        {
+            let rows = stage[list].as_array().unwrap();
+            assert_eq!(tables.iter().any(|table| table == caption), !rows.is_empty(), "{shown}");
+            let is_shown = |row: &serde_json::Value| shown.contains(row[field].as_str().unwrap());
+            assert!(rows.iter().all(is_shown), "{shown}");
+        }
+        let threads = stage["threads"].as_array().unwrap();
+        assert_eq!(
+            section.all("svg").iter().filter(|svg| svg.get("role") == "img").count(),
+            threads.len()
+        );
+    }
+    // An older page is replaced, another file is not.
+    assert_eq!(boot(&["--html", file.to_str().unwrap()]).code, Some(0));
+    let of_session = made.path().join("session.json");
+    assert_eq!(boot(&["--html", of_session.to_str().unwrap()]).code, Some(2));
 }
 
 #[test]
