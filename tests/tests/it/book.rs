@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use hypertrace_abi::layout::{PCI_CLASS, PCI_REVISION, PCI_SUBSYSTEM};
+use hypertrace_abi::record::{RESERVED, id};
 use toml::Table;
 
 fn root() -> PathBuf {
@@ -178,6 +180,19 @@ fn sources(root: &Path) -> String {
         None => format!("{} ", line.trim_start()),
     });
     joined.collect()
+}
+
+#[test]
+fn the_page_of_the_interface_has_the_constants_of_the_code() {
+    let page = fs::read_to_string(root().join("docs/abi.md")).unwrap();
+    let lease = RESERVED.iter().find(|(number, _)| *number == id::LEASE).unwrap().1;
+    for text in [
+        format!("`{PCI_SUBSYSTEM:04x}`. Class: `{PCI_CLASS:04x}`"),
+        format!("Revision: {PCI_REVISION}."),
+        format!("- {} `{lease}`", id::LEASE),
+    ] {
+        assert!(page.contains(&text), "docs/abi.md does not have {text:?}");
+    }
 }
 
 #[test]
