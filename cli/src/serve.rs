@@ -11,6 +11,8 @@ use crate::{Usage, place, units};
 use anyhow::{Context, Result, bail};
 use hypertrace_export::escape::Message;
 use hypertrace_trace::{SessionConfig, Share, Summary, TraceParent};
+use hypertrace_user::{Program, ProgramError, exit_code, pass_signals_on, run_command};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -26,14 +28,16 @@ use std::process::ExitCode;
 /// vfio-user, for QEMU from 10.1 on and Cloud Hypervisor. A reference point is a
 /// message to it, at the moment when the guest makes it.
 ///
-/// Either way the hypertrace library finds it in the guest. The command prints
-/// options for QEMU; start the VM then. It records until it is interrupted
-/// (Ctrl-C), also while guests reboot and VMs end and start again; one VM at a
+/// Either way the hypertrace library finds it in the guest. Given a command that
+/// starts QEMU, `serve` adds the options to the command, runs it, and records until
+/// it ends. Without one, `serve` prints the options; start the VM then. It records
+/// until Ctrl-C, also while guests reboot and VMs end and start again; one VM at a
 /// time.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
     verbatim_doc_comment,
+    override_usage = "hypertrace serve [OPTIONS] --output DIR --file FILE|--socket PATH [-- VMM [ARGS]...]",
     group = clap::ArgGroup::new("way").required(true).args(["file", "socket"])
 )]
 pub struct Args {
@@ -52,7 +56,7 @@ pub struct Args {
 
     /// Form of the BARs: 64 (the rings have 64 address bits) or 32, for VMMs that
     /// place no others
-    #[arg(long, value_name = "BITS", default_value = "64", conflicts_with = "file",
+    #[arg(long, value_name = "BITS", default_value = "64", conflicts_with = "file", hide = true,
           value_parser = ["64", "32"])]
     bars: String,
 
@@ -92,10 +96,18 @@ pub struct Args {
     /// Print no line at the start and the end
     #[arg(long, short)]
     quiet: bool,
+
+    /// A command that becomes or starts QEMU, and passes its last arguments on. The recording ends when
+    /// this command ends, so QEMU must not go to the background
+    #[arg(last = true, value_name = "VMM")]
+    vmm: Vec<OsString>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
+  hypertrace serve --file /dev/shm/vm1 -o S -- qemu-system-x86_64 ...
+                                        run a VM, and record until it ends
+
   hypertrace serve --file /dev/shm/vm1 -o S
                                         and in another terminal:
   qemu-system-x86_64 ... \\
@@ -109,9 +121,9 @@ Examples:
 
   hypertrace report S | less            show the timeline, also while it runs
 
-Exit code: 0 after SIGINT, SIGTERM or SIGHUP, or with --once at the VM's end, if
-the session is complete; 1 if it is not, 2 for wrong usage. After a crash of
-this command with --file:
+Exit code: that of VMM, or without it 0 after SIGINT, SIGTERM or SIGHUP, or with
+--once at the VM's end, if the session is complete; 1 if it is not, 2 for wrong
+usage. After a crash of this command with --file:
   hypertrace recover /dev/shm/vm1 S";
 
 /// Parses the size of the file: PCI has powers of two only.
@@ -149,18 +161,31 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(socket) = &args.socket {
         check_parent("--socket", socket)?;
     }
-    // Lives until the session has ended.
-    let _interrupts = Interrupts::catch_end();
-    let (summary, written) = match (&args.file, &args.socket) {
-        (Some(file), _) => file::record(args, file, &failure)?,
-        (None, Some(socket)) => socket::record(args, socket, &failure)?,
+    let vmm = args.vmm.first().map(|name| Program::find(name)).transpose()?;
+    // Both live until the session has ended. Signals are the VMM's, which ends the recording.
+    let _signals = vmm.is_some().then(pass_signals_on);
+    let _interrupts = vmm.is_none().then(Interrupts::catch_end);
+    let (summary, written, code) = match (&args.file, &args.socket) {
+        (Some(file), _) => file::record(args, file, vmm.as_ref(), &failure)?,
+        (None, Some(socket)) => socket::record(args, socket, vmm.as_ref(), &failure)?,
         // clap requires one of them.
         (None, None) => return Ok(ExitCode::from(2)),
     };
     let whole = failure.check(written).with_context(|| {
         format!("{} is incomplete, {} events are lost", args.output.display(), summary.lost)
     });
-    whole.map(|()| ExitCode::SUCCESS)
+    match whole {
+        Err(why) if code != 0 => say(format_args!("{why:#}")),
+        whole => whole?,
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// Runs the VMM to its end, with more arguments. Returns its exit code.
+fn run_vmm(args: &Args, vmm: &Program, options: &[[String; 2]]) -> Result<u8, ProgramError> {
+    let mut command = vmm.command();
+    command.args(&args.vmm[1..]).args(options.iter().flatten());
+    run_command(vmm, command).map(exit_code)
 }
 
 /// Returns the configuration of the trace.
@@ -173,11 +198,25 @@ fn trace(args: &Args, failure: &Failure) -> SessionConfig {
 }
 
 /// Says where it records, and with which options of QEMU a VM is started: one a line, to be pasted.
-fn say_start(args: &Args, options: &str) {
-    if !args.quiet {
-        let out = args.output.display();
-        say(format_args!("recording in {out}, until Ctrl-C; start the VM with:"));
-        prompt(format_args!("{}\n", Message(options)));
+fn say_start(args: &Args, options: &[[String; 2]]) {
+    if args.quiet {
+        return;
+    }
+    let out = args.output.display();
+    if !args.vmm.is_empty() {
+        return say(format_args!("recording in {out}, until the VMM ends"));
+    }
+    say(format_args!("recording in {out}, until Ctrl-C; start the VM with:"));
+    let lines = options.iter().map(|[name, value]| format!("{name} {}", quoted(value)));
+    prompt(format_args!("{}\n", Message(&Vec::from_iter(lines).join(" \\\n"))));
+}
+
+/// Returns an argument as a shell takes it.
+fn quoted(argument: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ",=./_:-".contains(c);
+    match argument.chars().all(is_plain) {
+        true => argument.to_owned(),
+        false => format!("'{}'", argument.replace('\'', "'\\''")),
     }
 }
 

@@ -1,18 +1,23 @@
 //! A file that the VM has as memory.
 
-use super::{Args, say_end, say_start, trace};
+use super::{Args, run_vmm, say_end, say_start, trace};
 use crate::interrupt::Interrupts;
 use crate::recording::{self, Failure};
 use crate::{Usage, units};
 use anyhow::{Context, Result, bail};
 use hypertrace_export::escape;
 use hypertrace_trace::Summary;
-use hypertrace_user::{Config, Segment, Session, end_if_cut};
+use hypertrace_user::{Config, Program, Segment, Session, end_if_cut};
 use std::path::Path;
 
-/// Records until the command is interrupted. Returns the summary, and whether the session was written to
-/// its end.
-pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, Result<()>)> {
+/// Records until the VMM ends, or without one until the command is interrupted. Returns the summary, whether the session was
+/// written to its end, and the exit code of the VMM.
+pub fn record(
+    args: &Args,
+    file: &Path,
+    vmm: Option<&Program>,
+    failure: &Failure,
+) -> Result<(Summary, Result<()>, u8)> {
     let config = config(args, file, failure)?;
     let ring = config.geometry.ring_bytes;
     let session = Session::create(config)?;
@@ -24,19 +29,24 @@ pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, R
     let watched = end_if_cut(session.segment(), &escape::Message(&said).to_string());
     watched.context("cannot watch the file for being cut off")?;
     let monitor = recording::serve(session.trace());
-    let (path, size) = (file.display(), units::shown(args.size));
-    say_start(
-        args,
-        &format!(
-            "-object memory-backend-file,id=ht,share=on,mem-path={path},size={size} \\\n\
-             -device ivshmem-plain,memdev=ht"
-        ),
-    );
-    Interrupts::wait();
+    // QEMU takes a comma that is doubled as part of a value.
+    let path = file.display().to_string().replace(',', ",,");
+    let size = units::shown(args.size);
+    let memory = format!("memory-backend-file,id=ht,share=on,mem-path={path},size={size}");
+    let options = [["-object", &memory], ["-device", "ivshmem-plain,memdev=ht"]];
+    let options = options.map(|pair| pair.map(str::to_owned));
+    say_start(args, &options);
+    let ran = match vmm {
+        Some(vmm) => run_vmm(args, vmm, &options),
+        None => {
+            Interrupts::wait();
+            Ok(0)
+        }
+    };
     drop(monitor);
     let (summary, written) = session.end();
     say_end(args, ring, &summary, false);
-    Ok((summary, written.map_err(Into::into)))
+    Ok((summary, written.map_err(Into::into), ran?))
 }
 
 fn config(args: &Args, file: &Path, failure: &Failure) -> Result<Config> {

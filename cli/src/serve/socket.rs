@@ -1,6 +1,6 @@
 //! The device as a server of vfio-user.
 
-use super::{Args, say_end, say_start, trace};
+use super::{Args, run_vmm, say_end, say_start, trace};
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::output::say;
@@ -12,10 +12,12 @@ use hypertrace_format::folder::Folder;
 use hypertrace_trace::monitor::MonitorError;
 use hypertrace_trace::monitor::socket::{Entry, listen};
 use hypertrace_trace::{Session, Share, Summary};
+use hypertrace_user::Program;
 use hypertrace_vmm::{DeviceConfig, Hypertrace};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 /// The line about the first reset of a machine whose programs trace.
@@ -25,9 +27,14 @@ const RESET_LEASED: &str = "the VM was reset while its programs traced: a guest 
 /// Most bytes of a socket's path (unix(7)), without the zero at its end.
 const LONGEST: usize = 107;
 
-/// Records until the command is interrupted, or the VM ends with `--once`. Returns the summary, and whether
-/// the session was written to its end.
-pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, Result<()>)> {
+/// Records until the VMM ends, or without one until the command is interrupted, or the VM ends with `--once`. Returns the
+/// summary, whether the session was written to its end, and the exit code of the VMM.
+pub fn record(
+    args: &Args,
+    path: &Path,
+    vmm: Option<&Program>,
+    failure: &Failure,
+) -> Result<(Summary, Result<()>, u8)> {
     let geometry = geometry(args);
     let (listener, entry) = bind(path)?;
     let config = DeviceConfig::new(0).with(|config| {
@@ -38,22 +45,31 @@ pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, R
     let form = if args.bars == "32" { BarForm::Plain32 } else { BarForm::Prefetchable64 };
     let function = Arc::new(PciFunction::with_form(Arc::clone(device.chip()), form)?);
     let monitor = recording::serve(device.session());
-    say_start(
-        args,
-        &format!(
-            "-device '{{\"driver\":\"vfio-user-pci\",\"x-no-posted-writes\":true,\"socket\":{{\"type\":\
-             \"unix\",\"path\":\"{}\"}}}}'",
-            path.display()
-        ),
+    let socket = serde_json::to_string(&path.display().to_string())?;
+    let socket = format!(
+        "{{\"driver\":\"vfio-user-pci\",\"x-no-posted-writes\":true,\"socket\":{{\"type\":\"unix\",\"path\":{socket}}}}}"
     );
-    let served = serve(&function, listener, path, args.once);
+    let options = [["-device".to_owned(), socket]];
+    say_start(args, &options);
+    let has_ended = AtomicBool::new(false);
+    let (served, ran) = thread::scope(|scope| {
+        let vmm = vmm.map(|vmm| {
+            scope.spawn(|| {
+                let ran = run_vmm(args, vmm, &options);
+                has_ended.store(true, Relaxed);
+                ran
+            })
+        });
+        let served = serve(&function, listener, path, args.once, &has_ended);
+        (served, vmm.map_or(Ok(0), |vmm| vmm.join().unwrap_or(Ok(1))))
+    });
     drop(entry);
     drop(monitor);
     let was_reset = device.chip().count(Counter::ResetLeased) > 0;
     let (summary, written) = device.end();
     say_end(args, args.ring, &summary, was_reset);
     served?;
-    Ok((summary, written.map_err(Into::into)))
+    Ok((summary, written.map_err(Into::into), ran?))
 }
 
 fn geometry(args: &Args) -> Geometry {
@@ -91,12 +107,13 @@ fn bind(path: &Path) -> Result<(UnixListener, Entry)> {
     })
 }
 
-/// Serves VMs until the command is interrupted, or with `--once` the first one leaves.
+/// Serves VMs until the VMM has ended, the command is interrupted, or with `once` the first VM leaves.
 fn serve(
     function: &Arc<PciFunction>,
     listener: UnixListener,
     socket: &Path,
     once: bool,
+    has_ended: &AtomicBool,
 ) -> Result<()> {
     let socket = socket.to_owned();
     let report = move |notice| report(notice, &socket);
@@ -104,7 +121,8 @@ fn serve(
     let was_reset = || function.chip().count(Counter::ResetLeased) > 0;
     let mut told = None;
     let mut served = Ok(());
-    while served.is_ok() && Interrupts::came().is_none() && !(once && server.is_left()) {
+    let is_over = |server: &Server| once && server.is_left() || has_ended.load(Relaxed);
+    while served.is_ok() && Interrupts::came().is_none() && !is_over(&server) {
         if told.is_none() && was_reset() {
             // On a thread of its own: stderr may be a pipe that nobody reads.
             told = Some(thread::spawn(|| say(RESET_LEASED)));

@@ -196,6 +196,40 @@ fn the_options_for_a_vm_can_be_pasted_into_a_shell() {
 }
 
 #[test]
+fn a_vmm_is_run_with_the_options_and_its_end_ends_the_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for (way, place, option) in [
+        // QEMU takes a doubled comma as a comma of the value.
+        ("--file", path("a, b"), format!("mem-path={},size=16M", path("a,, b").display())),
+        ("--socket", path("a \"b\" 'c'"), r#"a \"b\" 'c'"}}"#.into()),
+    ] {
+        let out = path(way);
+        let serve = |script: &str| {
+            let mut command = HYPERTRACE.command(["serve", way]);
+            command.arg(&place).arg("-o").arg(&out);
+            run(command.args(["--", "sh", "-c", script, "vmm", "-m", "1G"]))
+        };
+
+        let ran = serve("printf '%s\n' \"$@\"; exit 7");
+
+        assert_eq!(ran.code, Some(7), "{ran:?}");
+        assert!(ran.stdout.starts_with("-m\n1G\n-"), "{ran:?}");
+        assert!(ran.stdout.contains(&option), "{option}: {ran:?}");
+        assert!(ran.stderr.contains("until the VMM ends"), "{ran:?}");
+        assert_eq!(HYPERTRACE.info(&out)["total"]["records"], 0);
+        assert!(!place.exists() || way == "--file");
+        // A signal is the VMM's.
+        fs::remove_dir_all(&out).unwrap();
+        let _ = fs::remove_file(&place);
+        assert_eq!(serve("kill -TERM $PPID; exec sleep 60").code, Some(128 + 15));
+    }
+    let ran = HYPERTRACE.run(["serve", "--file", "f", "-o", "none", "--", "/no/such/vmm"]);
+    assert_eq!(ran.code, Some(127), "{ran:?}");
+    assert!(!Path::new("none").exists() && !Path::new("f").exists());
+}
+
+#[test]
 fn a_socket_that_another_process_serves_and_any_other_file_are_left_alone() {
     let (folder, socket, server) = served(&["--once"]);
     let file = folder.path().join("file");
