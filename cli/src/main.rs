@@ -12,7 +12,6 @@ mod generate;
 mod info;
 mod interrupt;
 mod kernel;
-mod list;
 mod output;
 mod page;
 mod place;
@@ -57,7 +56,6 @@ enum Command {
     Recover(recover::Args),
     Report(report::Args),
     Info(info::Args),
-    List(list::Args),
     Regions(regions::Args),
     Compare(compare::Args),
     Boot(boot::Args),
@@ -102,7 +100,6 @@ fn main() -> ExitCode {
     let has_many_files = match &cli.command {
         Command::Report(_)
         | Command::Info(_)
-        | Command::List(_)
         | Command::Regions(_)
         | Command::Compare(_)
         | Command::Boot(_)
@@ -127,7 +124,6 @@ fn main() -> ExitCode {
         Command::Demo(args) => tidy(args.output.as_deref(), || demo::run(&args)),
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Info(args) => info::run(&args).map(succeeded),
-        Command::List(args) => list::run(&args).map(succeeded),
         Command::Regions(args) => regions::run(&args).map(succeeded),
         Command::Compare(args) => compare::run(&args),
         Command::Boot(args) => boot::run(&args).map(succeeded),
@@ -142,7 +138,7 @@ fn main() -> ExitCode {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Record", &["record", "serve", "receive", "forward", "recover", "ctl"]),
-    ("Look", &["report", "regions", "compare", "boot", "functions", "info", "list"]),
+    ("Look", &["report", "regions", "compare", "boot", "functions", "info"]),
     ("Hand over", &["export", "completions"]),
 ];
 

@@ -152,7 +152,7 @@ __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_func
         0};
 
 /*
- * A call site's names as a note of the program's file, which `hypertrace list` reads. Linkers that
+ * A call site's names as a note of the program's file, which `hypertrace info --events` reads. Linkers that
  * remove what nothing refers to keep it, and strip does.
  */
 #if defined(__GNUC__) && defined(__ELF__)

@@ -4,7 +4,9 @@ mod clocks;
 mod counts;
 mod guest_tscs;
 pub mod machine;
+pub mod names;
 
+use crate::Usage;
 use crate::kernel;
 use crate::output::{Faults, print, print_json, say};
 use crate::place;
@@ -37,17 +39,33 @@ use std::path::{Path, PathBuf};
 ///
 /// Without DIR, and where there is no session hypertrace.data, it shows what this
 /// user can record on this machine, what not, why, and what helps.
+///
+/// --names lists what other commands take: the events of a session with their
+/// fields (report --event), its regions (regions --name), and its streams. --events
+/// lists the events of this machine's kernel, as `record -e` takes them; of a
+/// session, the events in it; of a program, those in its file: of the macros of the
+/// library, with their fields, and of trace-events files, as probes. Events that get
+/// their names as the program runs are not there, nor those of shared libraries,
+/// which are files of their own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Directories of sessions (those with session.json in them) [default: hypertrace.data], or trace.dat files of
-    /// trace-cmd
-    #[arg(value_name = "DIR|FILE")]
+    /// trace-cmd; with --events, a program or a session
+    #[arg(value_name = "DIR|FILE|PROGRAM")]
     dirs: Vec<PathBuf>,
 
     /// Show what this machine can do, also where there is a session
     #[arg(long, short, conflicts_with = "dirs")]
     machine: bool,
+
+    /// List the names in a session: events with their fields, regions, streams
+    #[arg(long, group = "what", conflicts_with = "machine")]
+    names: bool,
+
+    /// List the events that a program declares, that a session has, or that this machine's kernel offers
+    #[arg(long, group = "what", conflicts_with = "machine")]
+    events: bool,
 
     /// Print one JSON object
     #[arg(long)]
@@ -61,12 +79,24 @@ Examples:
   hypertrace info S --json | jq '.sessions[0].total.lost'
                                          the number of lost events
   hypertrace info S --json | jq '.sessions[].clocks[].bound_ns.p99'
+  hypertrace info --names                the names in hypertrace.data
+  hypertrace info --events               this kernel's events
+  hypertrace info --events ./program     the events that a program declares
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let default = Path::new(place::DEFAULT);
+    if args.names || args.events {
+        return match &args.dirs[..] {
+            [_, _, ..] => {
+                Err(Usage("--names and --events are of one session or program".into()).into())
+            }
+            dirs if args.events => names::show_events(dirs.first().map(|dir| &**dir), args.json),
+            dirs => names::show_names(dirs.first().map_or(default, |dir| &**dir), args.json),
+        };
+    }
     let dirs = match &args.dirs[..] {
         [] if args.machine || default.symlink_metadata().is_err() => {
             return machine::show(args.json);

@@ -40,7 +40,7 @@ const SHOWN: [(&str, &str); 11] = [
     ("report S", "gpa"),
     ("info t.dat", "cpu0 2 events"),
     ("info S --json", "\"uncounted_losses\":1"),
-    ("list S", "kvm:kvm_mmio"),
+    ("info --names S", "kvm:kvm_mmio"),
     ("regions S", "work"),
     ("regions S --json", "events are missing"),
     ("export t.dat --to json -o -", "gpa"),
@@ -125,7 +125,7 @@ fn a_link_that_is_given_has_its_own_name() {
     for (command, name) in [
         ("report link", "link: cut at"),
         ("info link", "link: cut at"),
-        ("list words", "words: neither a program"),
+        ("info --events words", "words: neither a program"),
         ("report words", "words: not a trace.dat"),
     ] {
         let said = run(HYPERTRACE.command(command.split(' ')).current_dir(dir.path()));
@@ -161,9 +161,8 @@ fn an_input_that_cannot_be_one_is_wrong_usage_in_every_command() {
         "report INPUT",
         "report INPUT --follow",
         "info INPUT",
-        "list INPUT",
-        "list events INPUT",
-        "list names INPUT",
+        "info --events INPUT",
+        "info --names INPUT",
         "regions INPUT",
         "functions INPUT",
         "functions text --symbols INPUT",
@@ -195,7 +194,7 @@ fn a_long_text_of_a_file_is_one_short_line_in_a_message() {
             ("S/session.json", json("format"), "report S"),
             ("S/session.json", json("version"), "info S"),
             ("S/classes.jsonl", json("event"), "report S"),
-            ("S/classes.jsonl", json(&text), "list S"),
+            ("S/classes.jsonl", json(&text), "info --names S"),
             (
                 "S/classes.jsonl",
                 serde_json::json!({"event":{"id":99,"schema":text}}).to_string(),

@@ -78,7 +78,8 @@ fn each_member_is_documented_with_its_type() {
             let mut command = "";
             for line in text.lines() {
                 if let Some(line) = line.strip_prefix("$ hypertrace ") {
-                    command = line.split(' ').next().unwrap();
+                    let lists = ["--names", "--events"].iter().any(|option| line.contains(option));
+                    command = if lists { "info --names" } else { line.split(' ').next().unwrap() };
                 } else if line.starts_with('{')
                     && !line.contains("[..]")
                     && schemas.contains_key(command)
@@ -99,11 +100,12 @@ fn each_member_is_documented_with_its_type() {
     for (command, args) in [
         ("report", &["S", "-n", "100"][..]),
         ("info", &["S"]),
-        ("list", &["names", "S"]),
         ("regions", &["S", "--by", "client"]),
     ] {
         json(command, args);
     }
+    let ran = run(HYPERTRACE.command(["info", "--names", "S", "--json"]).current_dir(dir.path()));
+    check(&schemas, &mut seen, "info --names", &ran.stdout);
     let ran = run(HYPERTRACE.command(["regions", "--intervals", "S"]).current_dir(dir.path()));
     check(&schemas, &mut seen, "regions --intervals", &ran.stdout);
     let all = schemas.iter().flat_map(|(command, members)| {

@@ -360,18 +360,8 @@ fn a_closed_pipe_is_success() {
 
 #[test]
 fn help_teaches_by_example() {
-    let commands = [
-        "demo",
-        "report",
-        "info",
-        "list",
-        "regions",
-        "functions",
-        "export",
-        "record",
-        "forward",
-        "ctl",
-    ];
+    let commands =
+        ["demo", "report", "info", "regions", "functions", "export", "record", "forward", "ctl"];
     for command in commands {
         let text = HYPERTRACE.run([command, "--help"]).ok();
         assert!(text.contains("Examples:") && text.contains("Exit code"), "{text}");

@@ -35,7 +35,9 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel does not have this event.
-    #[error("this kernel has no event {0:?}: `hypertrace list events` shows all, as SYSTEM:EVENT")]
+    #[error(
+        "this kernel has no event {0:?}: `hypertrace info --events` shows all, as SYSTEM:EVENT"
+    )]
     NoEvent(String),
     /// This process does not exist.
     #[error("there is no process {0}")]

@@ -1,10 +1,10 @@
-//! `hypertrace list`: names of events, those that can be recorded and those that were.
+//! `hypertrace info --events` and `--names`: names of events, those that can be recorded and those that were.
 
 use crate::output::{Faults, grouped, print, print_json, table};
 use crate::report::{open_all, session};
 use crate::units::shown;
-use crate::{Usage, place, unreadable};
-use anyhow::{Context, Result, bail};
+use crate::{Usage, unreadable};
+use anyhow::{Context, Result};
 use hypertrace_abi::record::id;
 use hypertrace_abi::schema::{MAX_FIELDS, MAX_TEXT};
 use hypertrace_export::escape::Escaped;
@@ -21,44 +21,8 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-
-/// List the events that can be recorded, or the names in a session
-///
-/// events: without a path, the events that this machine's kernel offers, as
-/// `record -e` takes them. Of a program, those in its file: of the macros of the
-/// library, with their fields, and of trace-events files, as probes. Events that
-/// get their names as it runs are not there, nor those of shared libraries, which
-/// are files of their own. Of a session, the events in it, with their numbers.
-///
-/// names: of a session, the names that other commands take: its events with their
-/// fields (report --event), its regions (regions --name), its streams.
-///
-/// Without one of these words: the names in a session, and the events of a program.
-/// Without a path, too: the names in hypertrace.data, and where there is none, this
-/// kernel's events.
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
-#[command(override_usage = "hypertrace list [OPTIONS] [events|names] [DIR|PROGRAM]")]
-pub struct Args {
-    /// What to list, and of what: a session's directory, or a program
-    #[arg(value_name = "events|names|DIR|PROGRAM", num_args = 0..=2)]
-    words: Vec<PathBuf>,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-const EXAMPLES: &str = "\
-Examples:
-  hypertrace list events                 this kernel's events
-  hypertrace list ./program              the events that a program declares
-  hypertrace list names                  the names in hypertrace.data
-  hypertrace list S --json | jq -r '.events[].name'
-
-Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Maximum size of a section of notes in bytes.
 const MAX_NOTES: u64 = 4 << 20;
@@ -122,43 +86,33 @@ impl Shown {
     }
 }
 
-/// Runs the command.
-pub fn run(args: &Args) -> Result<()> {
-    let default = Path::new(place::DEFAULT);
-    let (is_names, path) = match &args.words[..] {
-        [] if default.exists() => (true, Some(default)),
-        [] => (false, None),
-        [word] if word == Path::new("events") => (false, None),
-        [word] if word == Path::new("names") => (true, Some(default)),
-        [path] => (path.is_dir(), Some(&**path)),
-        [word, path] if word == Path::new("events") => (false, Some(&**path)),
-        [word, path] if word == Path::new("names") => (true, Some(&**path)),
-        [word, ..] => {
-            let word = word.display();
-            bail!(Usage(format!("list {word}: there are `list events` and `list names`")));
-        }
-    };
+/// Shows the names in a session.
+pub fn show_names(session: &Path, is_json: bool) -> Result<()> {
     let mut faults = Faults::default();
-    let mut names = match path {
-        None => of_kernel(args.words.is_empty())?,
-        Some(path) if is_names || path.is_dir() => of_session(path, &mut faults)?,
+    show(of_session(session, &mut faults)?, faults, is_json)
+}
+
+/// Shows the events of a program or a session, or without one those of this machine's kernel.
+pub fn show_events(of: Option<&Path>, is_json: bool) -> Result<()> {
+    let mut faults = Faults::default();
+    let names = match of {
+        None => of_kernel()?,
+        Some(path) if path.is_dir() => of_session(path, &mut faults)?,
         Some(path) => of_program(path)?,
     };
-    if !is_names {
-        names = Names { events: names.events, ..Names::default() };
-    }
-    match args.json {
+    show(Names { events: names.events, ..Names::default() }, faults, is_json)
+}
+
+fn show(names: Names, faults: Faults, is_json: bool) -> Result<()> {
+    match is_json {
         true => print_json(json!(Shown::of(names)))?,
         false => print(text(&names))?,
     }
     faults.end()
 }
 
-fn of_kernel(is_default: bool) -> Result<Names> {
-    let events = ability::events().with_context(|| match is_default {
-        true => "there is no hypertrace.data here, and the kernel's events cannot be listed",
-        false => "cannot list the kernel's events",
-    })?;
+fn of_kernel() -> Result<Names> {
+    let events = ability::events().context("cannot list the kernel's events")?;
     let events = events.into_iter().map(|event| ((event, None), None)).collect();
     Ok(Names { events, ..Names::default() })
 }
@@ -258,7 +212,7 @@ fn of_program(path: &Path) -> Result<Names> {
     }
     match names.events.is_empty() {
         true => Err(refused(
-            "it declares no event; those that it names as it runs, `list names` shows of a session",
+            "it declares no event; those that it names as it runs, `info --names` shows of a session",
         )
         .into()),
         false => Ok(names),

@@ -1,4 +1,4 @@
-//! `hypertrace list`: what can be recorded, and the names in a session.
+//! `hypertrace info --names` and `--events`: what can be recorded, and the names in a session.
 
 use hypertrace_test_support::made::{BOOT, Made, OPENED, Packet, VCPU_EXIT};
 use hypertrace_test_support::trace_dat::{Page, TraceDat, recorded};
@@ -21,7 +21,7 @@ fn the_names_of_a_session_are_those_that_other_commands_take() {
         // Nobody had this client.
         .stream("guest-1", &[Packet::guest(1)]);
     let commands =
-        ["list S", "list names S --json", "list events S", "list S/none", "list event S"];
+        ["info --names S", "info --names S --json", "info --events S", "info --names S/none"];
     golden("names", HYPERTRACE.transcript(&[made], &commands));
 }
 
@@ -30,7 +30,7 @@ fn a_damaged_session_has_names_and_the_damage_is_said() {
     // The event lacks its text.
     let made =
         Made::new().stream("guest-0", &[Packet::guest(0), Packet::guest(0).event(7, OPENED, &[])]);
-    let ran = run(HYPERTRACE.command(["list"]).arg(made.path()));
+    let ran = run(HYPERTRACE.command(["info", "--names"]).arg(made.path()));
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.stdout.contains("opened") && ran.stderr.contains("damaged at byte"), "{ran:?}");
 }
@@ -41,7 +41,8 @@ fn of_a_kernels_events_those_that_occur_are_listed_with_their_number() {
     let page = Page::at(1_000_000).mmio(1_000, 43, 0x17).mmio(1_000, 43, 0x18);
     made.kernel(&TraceDat::new("x86-tsc").option(recorded(BOOT, 0)).cpu(&[page]));
 
-    let json: Value = run(HYPERTRACE.command(["list", "--json"]).arg(made.path())).json();
+    let json: Value =
+        run(HYPERTRACE.command(["info", "--names", "--json"]).arg(made.path())).json();
 
     let events = json["events"].as_array().unwrap().iter();
     let of_kernel = events.filter(|event| event["name"].as_str().unwrap().contains(':'));
@@ -57,14 +58,14 @@ fn of_a_kernels_events_those_that_occur_are_listed_with_their_number() {
 fn a_program_declares_the_events_of_its_trace_events_files() {
     // This command is itself a VMM.
     let program = env!("CARGO_BIN_EXE_hypertrace");
-    let json: Value = HYPERTRACE.run(["list", "events", program, "--json"]).json();
+    let json: Value = HYPERTRACE.run(["info", "--events", program, "--json"]).json();
 
     let names = json["events"].as_array().unwrap().iter();
     let names = Vec::from_iter(names.map(|event| event["name"].as_str().unwrap()));
     assert!(names.contains(&"vcpu_exit") && names.is_sorted(), "{names:?}");
-    let none = HYPERTRACE.run(["list", "/bin/true"]).failed(2);
+    let none = HYPERTRACE.run(["info", "--events", "/bin/true"]).failed(2);
     assert!(none.contains("declares no event"), "{none}");
-    let none = HYPERTRACE.run(["list", "/etc/passwd"]).failed(2);
+    let none = HYPERTRACE.run(["info", "--events", "/etc/passwd"]).failed(2);
     assert!(none.contains("neither a program"), "{none}");
 }
 
@@ -76,7 +77,7 @@ fn a_stripped_program_lists_the_events_of_its_macros() {
     let mut strip = Command::new(strip);
     run(strip.arg("-o").arg(&stripped).arg(env!("CARGO_BIN_EXE_hypertrace"))).ok();
 
-    let listed = run(HYPERTRACE.command(["list"]).arg(&stripped)).ok();
+    let listed = run(HYPERTRACE.command(["info", "--events"]).arg(&stripped)).ok();
 
     capability::used("strip");
     for (name, fields) in [("batch_begin", "id"), ("cache_miss", "id address write")] {
@@ -94,7 +95,7 @@ fn a_c_program_lists_the_events_of_its_macros() {
             let source = c::source("examples/c/events.c");
             let program = compiler.program(&source, c::Linked::Static, folder.path());
 
-            let listed = run(HYPERTRACE.command(["list"]).arg(&program)).ok();
+            let listed = run(HYPERTRACE.command(["info", "--events"]).arg(&program)).ok();
 
             golden("of_c", listed);
         }
@@ -116,7 +117,7 @@ fn notes_and_sections_of_hostile_sizes_are_refused() {
         let path = folder.path().join("changed");
         fs::write(&path, changed).unwrap();
         // In 256 MiB of addresses, the program's own among them.
-        let limited = "ulimit -v 262144; exec \"$0\" list \"$1\"";
+        let limited = "ulimit -v 262144; exec \"$0\" info --events \"$1\"";
         let mut command = Command::new("sh");
         run(command.args(["-c", limited, HYPERTRACE.0]).arg(&path)).failed(2)
     };
@@ -181,7 +182,7 @@ fn programs_of_hostile_contents_are_refused_in_little_memory_and_time() {
         fs::write(&path, elf).unwrap();
         fs::File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
         // In 256 MiB of addresses and 20 s of a CPU, which is less than each of these took.
-        let limited = "ulimit -v 262144; ulimit -t 20; exec \"$0\" list \"$1\"";
+        let limited = "ulimit -v 262144; ulimit -t 20; exec \"$0\" info --events \"$1\"";
         run(Command::new("sh").args(["-c", limited, HYPERTRACE.0]).arg(&path))
     };
     let whole = program(&library_note("opened(path:str,mode:u64)"), 3);
@@ -230,7 +231,7 @@ fn a_sparse_file_of_symbols_is_refused_before_it_is_read() {
 
 #[test]
 fn the_kernels_events_are_as_record_takes_them() {
-    let ran = HYPERTRACE.run(["list", "events", "--json"]);
+    let ran = HYPERTRACE.run(["info", "--events", "--json"]);
     if ran.code == Some(1) {
         assert!(ran.stderr.contains("the kernel's tracing cannot be used"), "{}", ran.stderr);
         capability::missing("tracefs", ran.stderr);
