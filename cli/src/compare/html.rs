@@ -74,16 +74,16 @@ pub fn page(sides: &[Side; 2], comparison: &Comparison, notes: &[String]) -> Res
 
 /// Returns the share of each side's regions that took a time at most.
 fn curves(difference: &Difference) -> Value {
-    // A logarithmic axis has no 0.
+    // From the first percentile on, because a single minimum says little. A logarithmic axis has no 0.
     let sides = difference
         .percentiles_ns
         .each_ref()
-        .map(|all| all.iter().map(|ns| ns.max(0.5)).collect::<Vec<f64>>());
+        .map(|all| all.iter().skip(1).map(|ns| ns.max(0.5)).collect::<Vec<f64>>());
     let mut x = sides.concat();
     x.sort_by(f64::total_cmp);
     x.dedup();
     let share = |side: &Vec<f64>| {
-        let below = |at: &f64| side.partition_point(|ns| ns <= at).saturating_sub(1);
+        let below = |at: &f64| side.partition_point(|ns| ns <= at);
         x.iter().map(|at| below(at) as f64 / 100.0).collect::<Vec<f64>>()
     };
     let ys = sides.each_ref().map(share);
@@ -194,7 +194,7 @@ fn bars(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
 fn table(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
     let typical = &difference.typical.change;
     let changes: Vec<f64> = difference.parts.iter().map(|(_, c)| c.difference_ns).collect();
-    let mut rows = vec![(String::from("typical mean"), false, *typical)];
+    let mut rows = vec![(String::from("trimmed mean"), false, *typical)];
     for ((part, change), rounded) in difference.parts.iter().zip(unit.rounded(&changes)) {
         if change.a_ns + change.b_ns > 0.0 {
             let change = Change { difference_ns: rounded, ..*change };

@@ -19,6 +19,7 @@ use hypertrace_format::error::{BadInput, of_contents};
 use hypertrace_format::folder::{Folder, open_regular};
 use hypertrace_timeline::Warning;
 use hypertrace_timeline::regions::{Options, Regions};
+use hypertrace_trace::session_json;
 use indicatif::HumanBytes;
 use rustix::fs::{CWD, OFlags};
 use std::ffi::OsString;
@@ -31,9 +32,9 @@ use std::process::ExitCode;
 ///
 /// Each DIR is a run: a session of one execution. Runs are compared, not regions:
 /// those of a run have its luck in common. Of each run and each name of regions it
-/// takes the typical mean (of the regions from the 5th to the 75th percentile of
+/// takes the trimmed mean (of the regions from the 5th to the 75th percentile of
 /// this run), the mean of all, and the 99th percentile. A difference has an
-/// interval of 95 % (Welch). The verdict on the typical mean is by permutation of
+/// interval of 95 % (Welch). The verdict on the trimmed mean is by permutation of
 /// the runs, at 1 % for all names together (Benjamini and Hochberg), and needs 5
 /// runs a side for one name, 6 for up to 4, and 10 for up to 923. The difference
 /// divides into parts, which add up to it, into the regions inside, and into exits
@@ -43,15 +44,17 @@ use std::process::ExitCode;
 /// run of each that is thrown away.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
-#[command(override_usage = "hypertrace compare [OPTIONS] DIR... --with DIR...\n       \
+#[command(override_usage = "hypertrace compare [OPTIONS] DIR DIR\n       \
+                            hypertrace compare [OPTIONS] DIR... --with DIR...\n       \
                             hypertrace compare [OPTIONS] --run 'COMMAND A' 'COMMAND B'")]
 pub struct Args {
-    /// Runs of the first side; with --run, two commands of the shell
+    /// Two sides, each a run or a directory of runs; with --with, runs of the first side; with --run,
+    /// two commands of the shell
     #[arg(value_name = "DIR|COMMAND", required = true)]
     first: Vec<OsString>,
 
     /// Runs of the second side
-    #[arg(long, value_name = "DIR", num_args = 1.., required_unless_present = "run")]
+    #[arg(long, value_name = "DIR", num_args = 1..)]
     with: Vec<PathBuf>,
 
     /// Record runs of two commands in turn, and compare these
@@ -79,7 +82,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
 
-    /// Exit with 1 if regions are slower by more than this: if the interval of the typical mean's
+    /// Exit with 1 if regions are slower by more than this: if the interval of the trimmed mean's
     /// difference is beyond it
     #[arg(long, value_name = "slower:PERCENT%", value_parser = limit)]
     fail_on: Option<f64>,
@@ -112,6 +115,7 @@ Examples:
   hypertrace compare --run --kernel './old --bench' './new --bench'
   hypertrace compare --run -n 20 -o R --keep samples './old' './new'
   hypertrace compare R/a-* --with R/b-*             the same runs again
+  hypertrace compare old new                        runs of two directories
   hypertrace compare R/a-* --with R/b-* --fail-on slower:5%
                                                     for a pull request
 
@@ -133,7 +137,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         _ => Ok(()),
     };
-    few(if args.run { args.runs.into() } else { args.first.len().min(args.with.len()) })?;
+    let given = if args.run { Default::default() } else { sides_of(args)? };
+    few(if args.run { args.runs.into() } else { given[0].len().min(given[1].len()) })?;
     let mut faults = Faults::default();
     let sides = match args.run {
         true => {
@@ -148,10 +153,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
             runs::record(args, [a, b])?
         }
-        false => {
-            let first: Vec<PathBuf> = args.first.iter().map(PathBuf::from).collect();
-            [read_all(&first, &mut faults)?, read_all(&args.with, &mut faults)?]
-        }
+        false => [read_all(&given[0], &mut faults)?, read_all(&given[1], &mut faults)?],
     };
     let code = compare(args, sides)?;
     faults.end()?;
@@ -201,6 +203,43 @@ fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
     }
     say(format_args!("slower by more than {} %: {}", limit * 100.0, slower.join(", ")));
     Ok(ExitCode::FAILURE)
+}
+
+/// Returns the directories of each side's runs.
+fn sides_of(args: &Args) -> Result<[Vec<PathBuf>; 2]> {
+    let paths = |all: &[OsString]| Vec::from_iter(all.iter().map(PathBuf::from));
+    match (&*args.first, &*args.with) {
+        ([a, b], []) => Ok([runs_in(Path::new(a))?, runs_in(Path::new(b))?]),
+        (first, []) => {
+            let are = if first.len() == 1 { "is" } else { "are" };
+            let why = format!(
+                "give two directories, or runs --with runs; here {are} {} without --with",
+                first.len()
+            );
+            Err(Usage(why).into())
+        }
+        (first, with) => Ok([paths(first), with.to_vec()]),
+    }
+}
+
+/// Returns the runs in a directory in the order of their names, or the directory if it is a run.
+fn runs_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    let is_run = |dir: &Path| [FILE, session_json::FILE].iter().any(|file| dir.join(file).exists());
+    if is_run(dir) {
+        return Ok(vec![dir.to_owned()]);
+    }
+    let entries = std::fs::read_dir(dir).map_err(unreadable(dir))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = paths.collect::<Result<Vec<_>, _>>().map_err(unreadable(dir))?;
+    paths.retain(|path| is_run(path));
+    paths.sort();
+    match paths.is_empty() {
+        true => {
+            Err(Usage(format!("{}: neither a session nor a directory of sessions", dir.display()))
+                .into())
+        }
+        false => Ok(paths),
+    }
 }
 
 fn read_all(dirs: &[PathBuf], faults: &mut Faults) -> Result<Side> {

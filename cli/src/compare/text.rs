@@ -64,7 +64,7 @@ fn block(out: &mut String, difference: &Difference) {
         "B",
         "B - A"
     );
-    row(out, "  typical mean", unit, &change, change.difference_ns, verdict(&difference.typical));
+    row(out, "  trimmed mean", unit, &change, change.difference_ns, verdict(&difference.typical));
     parts(out, unit, &difference.parts);
     named(out, unit, "in ", &difference.children);
     named(out, unit, "", &exits(difference));

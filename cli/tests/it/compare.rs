@@ -164,6 +164,34 @@ fn a_slower_child_is_named_and_the_limit_fails() {
 }
 
 #[test]
+fn two_directories_of_runs_are_two_sides() {
+    let runs = Runs::sides(6, 2_500.0, 0.0);
+    let listed = runs.compare(&["--json"]).stdout;
+    for side in ["a", "b"] {
+        let names = runs.names(side);
+        let to = runs.0.path().join(side);
+        fs::create_dir(&to).unwrap();
+        names.iter().for_each(|name| fs::rename(runs.0.path().join(name), to.join(name)).unwrap());
+    }
+    let compare = |dirs: &[&str]| {
+        let mut command = HYPERTRACE.command(["compare", "--json"]);
+        run(command.args(dirs).current_dir(runs.0.path()))
+    };
+
+    assert_eq!(compare(&["a", "b"]).stdout, listed);
+    // A directory may be a run.
+    assert_eq!(compare(&["a/a-01", "b/b-01"]).code, Some(0));
+    for (dirs, why) in [
+        (&["a"][..], "here is 1 without --with"),
+        (&["a", "b", "b"], "here are 3 without --with"),
+        (&["a", "."], ".: neither a session nor a directory of sessions"),
+    ] {
+        let ran = compare(dirs);
+        assert!(ran.code == Some(2) && ran.stderr.contains(why), "{ran:?}");
+    }
+}
+
+#[test]
 fn a_wait_for_a_cpu_is_named_with_who_had_it_and_acquits_nothing() {
     golden("waits", Runs::sides(6, 0.0, 9_000.0).transcript(""));
 }
