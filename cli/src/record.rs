@@ -16,8 +16,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Ways to record no program, for which its options are nothing.
-const BESIDE: [&str; 2] = ["pid", "all"];
+/// What programs' own events come from: their options need it.
+const TRACED: &str = "traced";
 
 /// Run a program and record its events, or the kernel's of processes
 ///
@@ -28,7 +28,7 @@ const BESIDE: [&str; 2] = ["pid", "all"];
 /// recorded, too, if this machine lets this user do so. TRACEPARENT in the
 /// environment (W3C's Trace Context) is kept, as the parent of exported spans.
 ///
-/// With -p or -a instead of a program, only the kernel's events are recorded: of
+/// With -p or -a and without a program, only the kernel's events are recorded: of
 /// these processes and of all that they start, or of all threads. They join the
 /// session that a VMM is recording in DIR, or make a new one. A kernel thread that
 /// works for a VM, such as vhost's, is recorded if its number is given, too.
@@ -39,9 +39,11 @@ const BESIDE: [&str; 2] = ["pid", "all"];
 /// is recorded, by perf.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(group = clap::ArgGroup::new(TRACED).args(["program", "segment"]).multiple(true))]
 #[command(override_usage = "hypertrace record [OPTIONS] [--] PROGRAM [ARGS]...\n       \
                             hypertrace record [OPTIONS] --segment FILE\n       \
-                            hypertrace record [OPTIONS] -p PID... | -a")]
+                            hypertrace record [OPTIONS] -p PID...\n       \
+                            hypertrace record [OPTIONS] -a [[--] PROGRAM [ARGS]...]")]
 pub struct Args {
     /// Directory for the session: new or empty (default: hypertrace.data; the session that is there
     /// becomes hypertrace.data.old)
@@ -54,12 +56,17 @@ pub struct Args {
 
     /// After the program's end, record until all processes that can trace have ended, too, or Ctrl-C.
     /// Processes of other users are seen by root alone
-    #[arg(long, conflicts_with_all = BESIDE)]
+    #[arg(long, conflicts_with = "pid", requires = TRACED)]
     wait: bool,
 
     /// Record the host kernel's events of the program, too
     #[arg(long, short)]
     pub kernel: bool,
+
+    /// Show at the end how long the program's regions took, and where the time went, as `hypertrace
+    /// regions` does. Implies --kernel
+    #[arg(long, conflicts_with = "pid", requires = TRACED)]
+    regions: bool,
 
     /// Events of the kernel instead of the usual ones, with * and ?. May be given several times
     /// (default: kvm:kvm_entry kvm:kvm_exit kvm:kvm_fpu kvm:kvm_mmio kvm:kvm_pio
@@ -75,8 +82,9 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
     pid: Vec<u32>,
 
-    /// Record the kernel's events of all threads of this machine, until Ctrl-C; as root only
-    #[arg(long, short, conflicts_with_all = ["pid", "program"])]
+    /// Record the kernel's events of all threads of this machine, until PROGRAM ends, or else until
+    /// Ctrl-C; as root only
+    #[arg(long, short, conflicts_with = "pid")]
     all: bool,
 
     /// Size of each CPU's buffer in the kernel's trace, such as 64K; without root, it
@@ -90,12 +98,12 @@ pub struct Args {
     own_only: bool,
 
     /// Threads of all programs that can trace at the same time
-    #[arg(long, value_name = "N", default_value_t = 256, conflicts_with_all = BESIDE,
+    #[arg(long, value_name = "N", default_value_t = 256, conflicts_with = "pid", requires = TRACED,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
 
     /// Size of each thread's ring, from 64K on: a power of two
-    #[arg(long, value_name = "SIZE", default_value = "1M", conflicts_with_all = BESIDE,
+    #[arg(long, value_name = "SIZE", default_value = "1M", conflicts_with = "pid", requires = TRACED,
           value_parser = units::ring)]
     ring: u64,
 
@@ -103,12 +111,12 @@ pub struct Args {
     /// this process and the programs: see `hypertrace recover` (default: in memory). Programs
     /// that something else starts trace with HYPERTRACE_SEGMENT=FILE in their environment; then
     /// PROGRAM may be left out
-    #[arg(long, value_name = "FILE", conflicts_with_all = BESIDE)]
+    #[arg(long, value_name = "FILE", conflicts_with = "pid")]
     segment: Option<PathBuf>,
 
     /// Run the program under this emulator of QEMU's user mode, with the
     /// hypertrace plugin: `--qemu qemu-aarch64`
-    #[arg(long, value_name = "BIN", conflicts_with_all = BESIDE, requires = "program")]
+    #[arg(long, value_name = "BIN", conflicts_with = "pid", requires = "program")]
     qemu: Option<OsString>,
 
     /// Record a function trace, too, in this directory, new or empty. Options of docs/functions.md
@@ -118,7 +126,7 @@ pub struct Args {
 
     /// Emulated threads whose points the plugin can record (default: as many as
     /// --clients with --qemu, else none). For an emulator that is PROGRAM itself
-    #[arg(long, value_name = "N", conflicts_with_all = BESIDE,
+    #[arg(long, value_name = "N", conflicts_with = "pid", requires = TRACED, hide = true,
           value_parser = clap::value_parser!(u32).range(0..=512))]
     relays: Option<u32>,
 
@@ -138,7 +146,7 @@ pub struct Args {
 
 impl Args {
     fn records_kernel(&self) -> bool {
-        self.kernel || !self.event.is_empty() || self.buffer.is_some()
+        self.kernel || self.regions || self.all || !self.event.is_empty() || self.buffer.is_some()
     }
 }
 
@@ -146,14 +154,17 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace record ./server --port 80   record a program in hypertrace.data
   hypertrace report | less               show the whole timeline
+  hypertrace record --regions ./server   record, and show where its regions' time went
   hypertrace ctl info trace              show backends and rings while it runs
   hypertrace record --kernel ./server    record when the kernel ran it, too
   hypertrace record -e 'kvm:*' -e 'sched:*' ./vmm
                                          all events of KVM and the scheduler,
-                                         which cost more (hypertrace list events
+                                         which cost more (hypertrace info --events
                                          shows all)
   hypertrace record -o S -p 1234         the kernel's events of a running VMM,
                                          in its session S
+  hypertrace record -a sleep 10          the kernel's events of all threads for ten
+                                         seconds
   hypertrace record --qemu qemu-aarch64 ./server
                                          run it under an emulator
   hypertrace record --segment /dev/shm/s ./server
@@ -183,13 +194,13 @@ pub fn event(text: &str) -> Result<String, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if args.records_kernel() || args.all || !args.pid.is_empty() {
+    if args.records_kernel() || !args.pid.is_empty() {
         allow_open_files();
     }
     match args.program.first() {
         Some(name) => program::run(args, Some(&Program::find(name)?)),
-        None if args.all || !args.pid.is_empty() => beside::run(args),
         None if args.segment.is_some() => program::run(args, None),
+        None if args.all || !args.pid.is_empty() => beside::run(args),
         None => {
             // With the usage.
             let mut command = Args::augment_args(clap::Command::new("hypertrace record"));

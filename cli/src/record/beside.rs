@@ -34,6 +34,7 @@ fn record(args: &Args, out: &Path) -> Result<()> {
     kernel::complete(out);
     let failure = Failure::default();
     let own = own_session(out, args.share, &failure)?;
+    let is_alone = own.is_some();
     if let Some(session) = &own {
         config.folder = Some(session.folder()?.clone());
     }
@@ -60,6 +61,9 @@ fn record(args: &Args, out: &Path) -> Result<()> {
     drop(interrupts);
     finished.and(failure.check(written))?;
     if !args.quiet {
+        if is_alone {
+            say("without the programs' own events: `hypertrace record PROGRAM` records these");
+        }
         say(format_args!("next: hypertrace report {} | less", out.display()));
     }
     Ok(())

@@ -35,7 +35,16 @@ pub fn run(args: &Args, program: Option<&Program>) -> Result<ExitCode> {
     let emulator = emulator.map(|emulator| emulator.with_functions(functions));
     let geometry = geometry(args)?;
     let out = place::output(args.output.as_deref(), args.overwrite)?;
-    tidy(Some(&out), || record(args, &out, geometry, program, emulator.as_ref()))
+    let code = tidy(Some(&out), || record(args, &out, geometry, program, emulator.as_ref()))?;
+    if args.regions
+        && let Err(why) = crate::regions::show(&out)
+    {
+        if code == ExitCode::SUCCESS {
+            return Err(why);
+        }
+        say(format_args!("{why:#}"));
+    }
+    Ok(code)
 }
 
 fn record(
@@ -195,9 +204,12 @@ fn start_kernel(args: &Args, session: &Session) -> Result<Option<Recording>> {
     let mut config = hypertrace_kernel::Config::beside(session.trace().folder()?);
     config.events.clone_from(&args.event);
     config.buffer_kib = args.buffer;
-    config.pids = vec![std::process::id()];
+    config.pids = if args.all { Vec::new() } else { vec![std::process::id()] };
     config.own_only = args.own_only;
-    let recording = kernel::start_beside(&config)?;
+    let recording = match args.all {
+        true => Some(kernel::start(&config)?),
+        false => kernel::start_beside(&config)?,
+    };
     if let (false, Some(recording)) = (args.quiet, &recording) {
         let end = if args.wait || args.program.is_empty() {
             "the end of this recording ends it, too"
