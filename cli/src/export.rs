@@ -368,7 +368,7 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         );
     };
     if args.inputs.have_options() {
-        let why = "--ts-offset and --guest-of are not for this format: its files have their own clocks' times";
+        let why = "@TIME and @DIR are not for this format: its files have their own clocks' times";
         return Err(Usage(why.into()).into());
     }
     let recording = open_all(&[session(dir)])?;

@@ -5,13 +5,13 @@
 //! ```text
 //! EXPR     NAME OP VALUE | not EXPR | EXPR and EXPR | EXPR or EXPR | ( EXPR )
 //! NAME     source, event, thread, pid, tid, client, cpu, or a field; fields.NAME is always a field
-//!          of a region: name and duration_ns, too, and no event
+//!          of a region: name and duration (duration_ns), too, and no event
 //! OP       == != < <= > >=
-//! VALUE    a number (17, -3, 0x1f, 2.5), a text ("disk.img"), true, false
+//! VALUE    a number (17, -3, 0x1f, 2.5), a time (5ms, 1.5us), a text ("disk.img"), true, false
 //! ```
 //!
 //! `not` binds the most, then `and`, then `or`. A comparison with what an event does not have, or of a number with a text, is
-//! false, whatever its operator. Of an event of the kernel, `pid` is the thread's number. A region has what the events
+//! false, whatever its operator. A time is the number of its nanoseconds. Of an event of the kernel, `pid` is the thread's number. A region has what the events
 //! that begin and end it have; where both have something, that of the end.
 //!
 //! An expression becomes a list of steps with jumps, without a tree: no text, however long or deep, needs more stack.
@@ -101,6 +101,7 @@ static REGION: Subject = Subject {
     what: "region",
     names: &[
         ("name", Operand::Name),
+        ("duration", Operand::Duration),
         ("duration_ns", Operand::Duration),
         ("source", Operand::Source),
         ("thread", Operand::Thread),
@@ -387,10 +388,10 @@ impl<'t> Parser<'t> {
             "true" => Ok(Literal::Bool(true)),
             "false" => Ok(Literal::Bool(false)),
             _ if number.is_some() => Ok(Literal::Number(sign * i128::from(number.unwrap_or(0)))),
-            _ => match word.parse().ok().filter(|_| is_plain) {
+            _ => match word.parse().ok().or_else(|| nanoseconds(word)).filter(|_| is_plain) {
                 Some(number) => Ok(Literal::Float(number)),
                 None => {
-                    let what = "expected a number, true, false or a text in quotes here";
+                    let what = "expected a number, a time, true, false or a text in quotes here";
                     Err(self.error(place, what))
                 }
             },
@@ -444,6 +445,16 @@ impl<'t> Parser<'t> {
     fn error(&self, place: Range<usize>, why: &str) -> FilterError {
         FilterError::new(self.text, place, why.to_owned())
     }
+}
+
+/// Units of a time, with their nanoseconds. The unit of one letter comes last, as others end with it.
+const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+
+/// Returns the nanoseconds of a time, such as `5ms`.
+fn nanoseconds(word: &str) -> Option<f64> {
+    let (number, unit) =
+        UNITS.iter().find_map(|(name, ns)| Some((word.strip_suffix(name)?, ns)))?;
+    Some(number.parse::<f64>().ok()? * unit)
 }
 
 /// Returns what an event has of what it is asked for.
@@ -605,6 +616,9 @@ mod tests {
             "delta < 0",
             "ratio == 2.5",
             "ratio > 2",
+            "lba < 1us",
+            "lba == 7ns",
+            "ratio < 0.5s",
             "ok == true",
             r#"name == "disk \"a\"""#,
             r#"name != 'disk'"#,
@@ -649,7 +663,7 @@ mod tests {
             ("lba = 7", "expected ==, !=, <, <=, > or >= here\n  lba = 7\n      ^"),
             (
                 "lba == seven",
-                "expected a number, true, false or a text in quotes here\n  lba == seven\n         ^^^^^",
+                "expected a number, a time, true, false or a text in quotes here\n  lba == seven\n         ^^^^^",
             ),
             (
                 "lba == 7 lba",

@@ -213,8 +213,8 @@ pub fn finish(recording: Recording, is_quiet: bool) -> Result<()> {
         say(line(&summary, Some(buffer_kib)));
         if let Some(stolen) = summary.stolen.filter(|stolen| !stolen.is_zero()) {
             say(format_args!(
-                "a hypervisor took {} ms from this machine's CPUs meanwhile: no event shows when, \
-                 the threads that had the CPUs seem to have run",
+                "steal time of this machine's CPUs meanwhile: {} ms: no event shows when, and the threads that \
+                 had the CPUs seem to have run",
                 grouped(stolen.as_millis() as u64)
             ));
         }

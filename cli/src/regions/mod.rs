@@ -12,6 +12,7 @@ use crate::report::{self, Inputs, wrong};
 use crate::units::{At, at};
 use crate::writer::unfinished;
 use anyhow::{Context, Result};
+use clap::{Args as _, Command, FromArgMatches as _};
 use hypertrace_export::{csv, json};
 use hypertrace_timeline::regions::{
     By, Choice, EMPTY, Group, MAX_GROUPS, Options, Regions, Select, Summary, fields, names,
@@ -20,8 +21,9 @@ use hypertrace_timeline::{
     Class, ClockMaps, Domain, Filter, KernelTrace, Recording, Session, Warning, nearest,
 };
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use summary::Sort;
 pub use text::time;
 
@@ -82,7 +84,7 @@ pub struct Args {
 
     /// Only regions for which this is true, as in `report`. A name is a field of the event that
     /// begins or ends the region (that of the end, if both have it), source, thread, pid, tid,
-    /// client, name (the region's) or duration_ns. What is inside of such a region is shown
+    /// client, name (the region's) or duration (5ms). What is inside of such a region is shown
     /// below it, even if it does not fit
     #[arg(long = "where", value_name = "EXPR")]
     filter: Option<String>,
@@ -96,10 +98,6 @@ pub struct Args {
     #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
     until: Option<At>,
 
-    /// Without the first N regions of each group, those that end first: for a warm-up
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    skip_first: u64,
-
     /// What the groups are sorted by; numbers downwards. Default: total, and name in --json and
     /// --csv. --samples are in order of time
     #[arg(long, value_name = "KEY", value_enum)]
@@ -110,11 +108,6 @@ pub struct Args {
     /// along it. Needs the events of all threads (record --kernel or -a, as root)
     #[arg(long, conflicts_with_all = ["csv", "samples", "html"])]
     path: bool,
-
-    /// Take the cost of an empty region off the durations: the median of the regions
-    /// named "empty" of the same client
-    #[arg(long)]
-    subtract_empty: bool,
 
     /// Print one JSON object: regions (name, session, by, count, min_ns .. max_ns,
     /// histogram, not_counted, breakdown, total, self, children, empty_ns), left_out,
@@ -133,7 +126,7 @@ pub struct Args {
     /// Print a JSON line for each interval of each thread: what it did from when to when, with or
     /// without a region. Those of a thread are in order of time
     #[arg(long, group = "form", conflicts_with_all = ["name", "between", "by", "filter", "from",
-        "until", "skip_first", "sort", "path", "subtract_empty"])]
+        "until", "sort", "path"])]
     intervals: bool,
 
     /// Write one page for a browser: tables, the slowest regions as bars, and charts that
@@ -158,10 +151,9 @@ Examples:
   hypertrace regions S --name batch --by vcpu  one region, by vCPU
   hypertrace regions S --between vcpu_exit vcpu_run
                                                from each exit to the next entry
-  hypertrace regions S --where 'status == 500 and duration_ns > 1000000'
+  hypertrace regions S --where 'status == 500 and duration > 1ms'
                                                what fields say
-  hypertrace regions S --from 2s --skip-first 100
-                                               without a start and a warm-up
+  hypertrace regions S --from 2s               without a start and a warm-up
   hypertrace regions S --json | jq '.regions[] | {name, p99_ns}'
   hypertrace regions S --samples > samples.csv
                                                for statistics of your own
@@ -171,6 +163,16 @@ Examples:
 
 Exit code: 0 done, 1 failed, 2 wrong usage, no such region, or damaged or
 foreign input.";
+
+/// Shows all regions of a session, as the command does without options.
+///
+/// # Errors
+/// As the command.
+pub fn show(dir: &Path) -> Result<()> {
+    let command = Args::augment_args(Command::new("regions"));
+    let given = [OsStr::new("regions"), OsStr::new("--"), dir.as_os_str()];
+    run(&Args::from_arg_matches(&command.try_get_matches_from(given)?)?)
+}
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
@@ -199,11 +201,6 @@ pub fn run(args: &Args) -> Result<()> {
         html::PAGE.check(path)?;
     }
     let regions = Regions::of(&recording, &options)?;
-    if args.subtract_empty && !regions.groups.iter().any(|group| group.empty_ns.is_some()) {
-        let why = "--subtract-empty: no client has regions named empty; record some in each \
-                   client, with nothing in them: region!(\"empty\")";
-        return Err(Usage(why.into()).into());
-    }
     let is_wanted = |group: &&Group| !args.hides_empty() || group.name != EMPTY;
     let mut groups = Vec::from_iter(regions.groups.iter().filter(is_wanted));
     args.sort().apply(&mut groups);
@@ -325,7 +322,6 @@ impl Args {
             filter,
             from_ns: self.from.map(unix),
             to_ns: self.until.map(unix),
-            skip_first: self.skip_first,
             keeps_empty: self.hides_empty(),
         };
         let options = Options {
@@ -334,7 +330,6 @@ impl Args {
             by,
             keeps_intervals: self.html.is_some(),
             has_paths: self.path,
-            subtracts_empty: self.subtract_empty,
             ..Options::default()
         };
         let own = match self.name.is_empty() {
@@ -374,7 +369,7 @@ impl Args {
     /// Returns whether the empty regions are read for their cost only.
     fn hides_empty(&self) -> bool {
         let has_times = self.from.is_some() || self.until.is_some();
-        let chooses = has_times || self.filter.is_some() || self.skip_first > 0;
+        let chooses = has_times || self.filter.is_some();
         (chooses || !self.name.is_empty()) && !self.name.iter().any(|name| name == EMPTY)
     }
 

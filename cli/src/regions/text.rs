@@ -93,7 +93,6 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
         for note in notes(group) {
             out.push_str(&wrapped(&note, "  "));
         }
-        histogram(out, &group.histogram)?;
         match unknown {
             Some(why) => {
                 let lines = [format!("where the time went: {why}")].into_iter();
@@ -105,6 +104,7 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
         }
         path(out, shown, group)?;
         children(out, group)?;
+        histogram(out, &group.histogram)?;
     }
     let kinds =
         NotCounted::ALL.iter().map(|(kind, name)| (name, group.not_counted[*kind as usize]));
@@ -208,8 +208,8 @@ fn steal(shown: &Shown<'_>) -> Option<String> {
     shown.regions.steal_ms.filter(|ms| *ms > 0)?;
     let ms = grouped(shown.regions.steal_at_most_ms);
     Some(format!(
-        "an outer hypervisor took at most {ms} ms from this machine's CPUs while the kernel's events were \
-         recorded: no event shows when exactly, it is in whatever part it hit"
+        "steal time of this machine's CPUs while the kernel's events were recorded: at most {ms} ms: no event \
+         shows when exactly, so the steal time is in whatever part it hit"
     ))
 }
 
@@ -236,13 +236,7 @@ pub fn notes(group: &Group) -> Vec<String> {
         (None, _) => Some("unknown".into()),
     };
     let bound = error.map(|error| format!("error by the guest's clock: {error}"));
-    let empty = group.empty_ns.map(|ns| {
-        let ns = time(ns);
-        match group.subtracted_ns.is_some() {
-            true => format!("an empty region takes {ns}: taken off above, not below"),
-            false => format!("an empty region takes {ns}: included"),
-        }
-    });
+    let empty = group.empty_ns.map(|ns| format!("an empty region takes {}: included", time(ns)));
     bound.into_iter().chain(empty).collect()
 }
 
@@ -277,8 +271,7 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     });
     let steal = group.total.steal_regions.filter(|regions| *regions > 0).map(|regions| {
         format!(
-            "~ while such a region ran ({} of all {}), a hypervisor took time from this machine's CPUs: \
-             it may be in any part",
+            "~ while such a region ran ({} of all {}), this machine's CPUs had steal time, which may be in any part",
             grouped(regions),
             grouped(group.count)
         )
@@ -286,8 +279,7 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     let most = group.total.steal_at_most_ns.filter(|ns| {
         *ns > 0 && (shown.regions.steal_ms > Some(0) || shown.regions.guest_steal_ms > Some(0))
     });
-    let most = most
-        .map(|ns| format!("at most {} of the column all is time that a hypervisor took", time(ns)));
+    let most = most.map(|ns| format!("at most {} of the column all is steal time", time(ns)));
     let most = most.into_iter().chain(guest_at_most(group));
     [regions].into_iter().chain(partial).chain(steal).chain(most).collect()
 }
@@ -387,8 +379,7 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
         row(out, "busy", columns.iter().map(|(_, b)| (busy(b), Some(share(b)))))?;
     }
     for part in Part::ALL {
-        let is_shown = part == Part::Unknown || columns.iter().any(|(_, b)| b.times.get(part) > 0);
-        if is_shown {
+        if columns.iter().any(|(_, b)| b.times.get(part) > 0) {
             let share = |b: &Breakdown| {
                 let ns = b.times.get(part);
                 (ns, Some(ns as f64 * 100.0 / b.duration_ns.max(1) as f64))

@@ -122,7 +122,7 @@ struct Printer<'a> {
 impl<'a> Printer<'a> {
     fn new(args: &'a Args, start: i64) -> anyhow::Result<Printer<'a>> {
         let lines = Lines::new(&Recording::default()).since(start);
-        let lines = lines.diff(args.ts_diff).in_zone(args.time.zone());
+        let lines = lines.in_zone(args.time.zone());
         let choice = Choice { has_leases: args.json, ..args.wanted.choice(start, args.until)? };
         let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
         let (json, names) = (JsonLines::new(start), FunctionNames::new(modules));

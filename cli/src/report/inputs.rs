@@ -10,6 +10,8 @@ use hypertrace_format::error::error_chain;
 use hypertrace_format::session_json;
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::{Error, Form, Given, Offset, Recording, Session, UnreadPart};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Returns a line for a session whose place on the timeline of the first one is unknown.
@@ -17,7 +19,7 @@ pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
     let (a, b) = (first.counter().boot_id(), session.counter().boot_id());
     if let Some(offset) = session.offset() {
         let unknown = offset.bound_ns.is_none();
-        return unknown.then(|| "placed by --ts-offset, with unknown error".into());
+        return unknown.then(|| "placed by @TIME, with unknown error".into());
     }
     let why = match (a, b) {
         _ if session.is_placed_with(first) => return None,
@@ -45,7 +47,7 @@ pub fn open_all(given: &[Given]) -> anyhow::Result<Recording> {
     Recording::open(given).map_err(|why| match why {
         Error::NotGiven { session, .. } => {
             let dir = session.display();
-            Usage(format!("--guest-of {dir}: give that session as an input, too")).into()
+            Usage(format!("@{dir}: give that session as an input, too")).into()
         }
         why => why.into(),
     })
@@ -81,10 +83,8 @@ pub fn names(recording: &Recording) -> String {
 pub struct Inputs(Vec<Given>);
 
 const PATHS: &str = "inputs";
-const OFFSET: &str = "ts_offset";
-const GUEST_OF: &str = "guest_of";
 
-/// By hand, because an option belongs to the input before it.
+/// By hand, because the text of an input says more than a path.
 impl clap::Args for Inputs {
     fn augment_args(command: Command) -> Command {
         let path = clap::Arg::new(PATHS)
@@ -94,29 +94,13 @@ impl clap::Args for Inputs {
             .default_value(place::DEFAULT)
             .help(
                 "Directories of sessions (those with session.json in them), with their \
-                 kernel.dat; directories of function traces; or trace.dat files of trace-cmd",
+                 kernel.dat; directories of function traces; or trace.dat files of trace-cmd. \
+                 FILE@TIME adds a time to those of a session or trace.dat file: g.dat@-1.5us, with a \
+                 bound on its error g.dat@1500ns+-200ns. FILE@DIR takes a trace.dat file as recorded \
+                 (with the clock x86-tsc) in the guest of a session, whose reference points then \
+                 give its times and their bounds",
             );
-        let offset = clap::Arg::new(OFFSET)
-            .long("ts-offset")
-            .value_name("TIME[+-BOUND]")
-            .value_parser(offset)
-            .action(clap::ArgAction::Append)
-            .allow_hyphen_values(true)
-            .help(
-                "Add this to the times of the session or of the trace.dat file before it: 1500ns, \
-                 -1.5us. With the bound on its error, 1500ns+-200ns, times get a bound, too",
-            );
-        let guest_of = clap::Arg::new(GUEST_OF)
-            .long("guest-of")
-            .value_name("DIR")
-            .value_parser(clap::value_parser!(PathBuf))
-            .action(clap::ArgAction::Append)
-            .help(
-                "Take the trace.dat file before it as recorded (with the clock x86-tsc) in the \
-                 guest of this session, whose reference points then give its times and their \
-                 bounds",
-            );
-        command.arg(path).arg(offset).arg(guest_of)
+        command.arg(path)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -124,43 +108,38 @@ impl clap::Args for Inputs {
     }
 }
 
-/// Iterates over the values of an argument with their places on the command line.
-fn values<'a, T: Clone + Send + Sync + 'static>(
-    matches: &'a ArgMatches,
-    name: &str,
-) -> impl Iterator<Item = (usize, T)> + use<'a, T> {
-    let values = matches.get_many::<T>(name).into_iter().flatten().cloned();
-    matches.indices_of(name).into_iter().flatten().zip(values)
-}
-
 impl FromArgMatches for Inputs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Inputs, clap::Error> {
-        let paths = values::<PathBuf>(matches, PATHS);
-        let mut inputs = Vec::from_iter(paths.map(|(at, path)| (at, Given::new(path))));
-        let mut before = |at: usize, option: &str, change: &mut dyn FnMut(&mut Given)| {
-            let found = inputs.iter_mut().filter(|(path_at, _)| *path_at < at);
-            let Some((_, given)) = found.max_by_key(|(path_at, _)| *path_at) else {
-                let why = format!("--{option} comes after the file that it is for\n");
-                return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, why));
-            };
-            change(given);
-            Ok(())
-        };
-        for (at, offset) in values::<Offset>(matches, OFFSET) {
-            before(at, "ts-offset", &mut |given| {
-                given.offset = Some(given.offset.map_or(offset, |sum| sum.and(offset)));
-            })?;
-        }
-        for (at, dir) in values::<PathBuf>(matches, GUEST_OF) {
-            before(at, "guest-of", &mut |given| given.guest_of = Some(dir.clone()))?;
-        }
-        Ok(Inputs(inputs.into_iter().map(|(_, given)| given).collect()))
+        let paths = matches.get_many::<PathBuf>(PATHS).into_iter().flatten();
+        let all = paths.map(|path| given(path)).collect::<Result<_, _>>();
+        let wrong =
+            |why| clap::Error::raw(clap::error::ErrorKind::InvalidValue, format!("{why}\n"));
+        Ok(Inputs(all.map_err(wrong)?))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Inputs::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// Parses an input: a path, `FILE@TIME`, or `FILE@DIR` with the session of the guest in which FILE was recorded.
+fn given(text: &Path) -> Result<Given, String> {
+    let bytes = text.as_os_str().as_bytes();
+    let at = bytes.iter().rposition(|byte| *byte == b'@');
+    let at = at.filter(|at| *at > 0 && at + 1 < bytes.len() && text.symlink_metadata().is_err());
+    let Some(at) = at else { return Ok(Given::new(text)) };
+    let [file, after] = [&bytes[..at], &bytes[at + 1..]].map(OsStr::from_bytes);
+    let mut given = Given::new(file);
+    let is_time = after.as_bytes()[0].is_ascii_digit() || after.as_bytes()[0] == b'-';
+    match offset(&after.to_string_lossy()) {
+        Ok(offset) => given.offset = Some(offset),
+        Err(why) if is_time && !Path::new(after).exists() => {
+            return Err(format!("{}: {why}", text.display()));
+        }
+        Err(_) => given.guest_of = Some(after.into()),
+    }
+    Ok(given)
 }
 
 impl Inputs {
@@ -203,11 +182,10 @@ impl Inputs {
             let path = given.path.display();
             match given.form {
                 Form::Session if given.guest_of.is_some() => {
-                    return Err(Usage(format!("{path}: --guest-of is for trace.dat files")).into());
+                    return Err(Usage(format!("{path}: @DIR is for trace.dat files")).into());
                 }
                 Form::Functions if given.offset.is_some() || given.guest_of.is_some() => {
-                    let why =
-                        "it is on its session's clock, --ts-offset and --guest-of are not for it";
+                    let why = "it is on its session's clock, @TIME and @DIR are not for it";
                     return Err(Usage(format!("{path} is a function trace: {why}")).into());
                 }
                 _ => {}
@@ -245,6 +223,31 @@ fn offset(text: &str) -> Result<Offset, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_input_may_have_an_offset_or_the_session_of_its_guest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("a@5ns"), "").unwrap();
+        std::fs::create_dir(path("2026")).unwrap();
+        let of = |name: &str| {
+            let found = given(&path(name)).unwrap();
+            (found.path, found.offset, found.guest_of)
+        };
+
+        assert_eq!(of("f"), (path("f"), None, None));
+        assert_eq!(of("f@-1.5us"), (path("f"), Some(Offset::new(-1_500, None)), None));
+        assert_eq!(of("a@b@2ns+-1ns"), (path("a@b"), Some(Offset::new(2, Some(1))), None));
+        assert_eq!(of("f@S"), (path("f"), None, Some("S".into())));
+        let session = path("2026");
+        assert_eq!(of(&format!("f@{}", session.display())), (path("f"), None, Some(session)));
+        // A file of this name is that file.
+        assert_eq!(of("a@5ns"), (path("a@5ns"), None, None));
+        assert_eq!(of("f@"), (path("f@"), None, None));
+        assert!(given(&path("f@5")).unwrap_err().ends_with(
+            "f@5: a time is a number with ns, us, ms or s, such as 1.5ms, or 0.001500000"
+        ));
+    }
 
     #[test]
     fn offsets_may_have_a_bound() {

@@ -19,8 +19,6 @@ pub(crate) struct Lines {
     last: Option<i64>,
     /// Whether the time since the previous line is shown.
     has_steps: bool,
-    /// Whether it is shown as `(+ns)`.
-    is_diff: bool,
     /// The sources of the last lines, by number.
     sources: Vec<Option<Shown>>,
     source_width: usize,
@@ -74,7 +72,6 @@ impl Lines {
             buffer: String::with_capacity(256),
             last: None,
             has_steps: terminal.is_none_or(|columns| columns >= Self::LEAST),
-            is_diff: false,
             sources: std::iter::repeat_with(|| None).take(Self::SLOTS).collect(),
             source_width: sources.max().unwrap_or(0).clamp(12, most),
             event_width: widest.max(kernel).min(most),
@@ -90,11 +87,6 @@ impl Lines {
     pub(crate) fn compact() -> Lines {
         let lines = Lines::new(&Recording::default());
         Lines { is_compact: true, terminal: None, source_width: 0, event_width: 0, ..lines }
-    }
-
-    /// Shows the time since the previous line in nanoseconds, as `(+250)`.
-    pub(crate) fn diff(self, is_diff: bool) -> Lines {
-        Lines { is_diff, has_steps: is_diff || self.has_steps, ..self }
     }
 
     /// Shows times of a calendar, in this zone, instead of the time since the start.
@@ -196,10 +188,7 @@ impl Lines {
         let step = since.saturating_sub(self.last.unwrap_or(since));
         if self.has_steps {
             buffer.push_str("  ");
-            match self.is_diff {
-                true => nanoseconds(buffer, step),
-                false => seconds(buffer, step, 2, "+"),
-            }
+            seconds(buffer, step, 2, "+");
         }
         self.last = Some(since);
     }
@@ -311,15 +300,6 @@ fn calendar(out: &mut String, unix_ns: i64, zone: &TimeZone) {
 /// Returns the columns of a time of a calendar.
 fn calendar_width(zone: &TimeZone) -> usize {
     if *zone == TimeZone::UTC { 30 } else { 35 }
-}
-
-/// Appends a time since the previous line: `       (+250)`.
-fn nanoseconds(out: &mut String, ns: i64) {
-    let digits = ns.unsigned_abs().checked_ilog10().unwrap_or(0) as usize + 1;
-    pad(out, digits + 3, 12);
-    out.push_str(if ns < 0 { "(-" } else { "(+" });
-    decimal(out, ns.unsigned_abs());
-    out.push(')');
 }
 
 /// Appends `0x` and the digits of a number.

@@ -43,8 +43,8 @@ use std::io::{self, Write as _};
 /// @cpu1. Numbers that the kernel has names for are shown by name. Files of
 /// trace-cmd (version 6 and 7) alone have times of their own clock: those that
 /// trace-cmd report shows. A guest's file given together with its host's is put on
-/// the host's clock if trace-cmd recorded the relation; if not, --guest-of does
-/// that by the reference points of a session, or --ts-offset by hand.
+/// the host's clock if trace-cmd recorded the relation; if not, FILE@DIR does that
+/// by the reference points of a session, or FILE@TIME by hand.
 ///
 /// A function trace of the same boot of the same machine is on the session's clock:
 /// function_entry and function_exit, with the function's name by --symbols. Their
@@ -85,10 +85,6 @@ pub struct Args {
     /// without a bound, and the host's may differ by some ns from those shown later; events of the host's kernel are not shown
     #[arg(long, short)]
     follow: bool,
-
-    /// Show the time since the previous line in nanoseconds: (+250)
-    #[arg(long, conflicts_with = "json")]
-    ts_diff: bool,
 
     /// Stop after this many events
     #[arg(long, short = 'n', value_name = "N")]
@@ -134,9 +130,9 @@ Examples:
   hypertrace report S --event 'kvm:*' --event 'disk_*'
                                                  a guest's disk events and KVM's
   hypertrace report trace.dat                    a file of trace-cmd record
-  hypertrace report HOST.dat GUEST.dat --ts-offset -1500ns
+  hypertrace report HOST.dat GUEST.dat@-1500ns
                                                  a guest's, 1,500 ns earlier
-  hypertrace report S GUEST.dat --guest-of S     a guest's, by the points in S
+  hypertrace report S GUEST.dat@S                a guest's, by the points in S
   hypertrace report S F --symbols ./program      with calls, of a function trace
   hypertrace report S --symbols ./program        with calls that are compiled in
 
@@ -146,8 +142,7 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.follow {
         if args.inputs.have_options() {
-            let why =
-                "--follow shows one session as it is: --ts-offset and --guest-of are not for it";
+            let why = "--follow shows one session as it is: @TIME and @DIR are not for it";
             return Err(Usage(why.into()).into());
         }
         return follow::run(args, follow::directory(&args.inputs.paths())?);
@@ -159,7 +154,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let choice = args.wanted.choice(start, args.until)?;
     let choice = Choice { has_leases: args.json, without_bounds: !args.json, ..choice };
     choice.check(&recording).map_err(wrong)?;
-    let mut lines = Lines::new(&recording).diff(args.ts_diff).in_zone(args.time.zone());
+    let mut lines = Lines::new(&recording).in_zone(args.time.zone());
     let mut json = JsonLines::new(start);
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let limit = args.limit.unwrap_or(u64::MAX);

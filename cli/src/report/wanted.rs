@@ -72,11 +72,19 @@ impl Wanted {
         let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
         let classes = Vec::from_iter(classes.map(|class| &*class.name));
         let names = || classes.iter().copied().chain(kernel.iter().map(String::as_str));
+        // Without root, perf records the switches.
+        let is_by_perf = kernel.iter().any(|name| name.starts_with("perf:switch_"));
         for glob in &self.event {
             let is_known = names().any(|name| matches(glob, name));
             // Writing to a String does not fail.
             let _ = match is_known {
                 true => write!(text, "; {glob} is a known name, but no recorded event fits"),
+                false if is_by_perf && glob.starts_with("sched:") => {
+                    write!(
+                        text,
+                        "; the switches, which perf recorded, are perf:switch_in and perf:switch_out"
+                    )
+                }
                 false => match nearest(glob, names()) {
                     Some(near) => write!(text, "; no event is named {glob}; there is {near}"),
                     None => write!(text, "; no event is named {glob}"),

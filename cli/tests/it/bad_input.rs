@@ -440,7 +440,8 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
         fs::write(&host, traced.version_7()).unwrap();
         drop(traced);
         let (made, host, guest) = (made.path(), host.as_path(), guest.as_path());
-        let (points, shifted) = ([made, guest, Path::new("--guest-of"), made], [host, guest]);
+        let of_guest = format!("{}@{}", guest.display(), made.display());
+        let (points, shifted) = ([made, Path::new(&of_guest)], [host, guest]);
         for (args, options) in [(&points[..], vec![]), (&shifted, vec![(12, shift.concat())])] {
             let dat = trace_dat::TraceDat { options, ..trace_of_cpus(CPUS, &page()) };
             fs::write(guest, dat.version_7()).unwrap();
@@ -495,7 +496,8 @@ fn an_event_of_a_guests_kernel_costs_the_same_with_many_clients() {
     limited.args(["-c", "ulimit -t 3; exec \"$@\"", "sh", HYPERTRACE.0]);
     limited.args(["report", "--event", "ftrace:print"]);
 
-    let ran = run(limited.arg(made.path()).arg(&guest).arg("--guest-of").arg(made.path()));
+    let ran =
+        run(limited.arg(made.path()).arg(format!("{}@{}", guest.display(), made.path().display())));
 
     assert_eq!((ran.code, ran.stdout.lines().count()), (Some(0), 200_000), "{}", ran.stderr);
 }
@@ -582,10 +584,12 @@ fn readers() -> Vec<Vec<&'static str>> {
             vec!["report", "S", "--follow"],
             vec!["report", "S/kernel.dat"],
         ],
-        "info" => vec![vec!["info", "S"]],
-        "list" => {
-            vec![vec!["list", "S"], vec!["list", "F"], vec!["list", "events", "S/kernel.dat"]]
-        }
+        "info" => vec![
+            vec!["info", "S"],
+            vec!["info", "--names", "S"],
+            vec!["info", "--names", "F"],
+            vec!["info", "--events", "S/kernel.dat"],
+        ],
         "regions" => vec![vec!["regions", "S"]],
         "boot" => vec![vec!["boot", "--of", "S"]],
         "compare" => vec![vec!["compare", "A", "--with", "S"]],

@@ -62,11 +62,7 @@ fn an_offset_by_hand_places_a_session_with_the_bound_that_it_has() {
     let first = host(Some(BOOT), 1_000, 0, &[2_000, 2_200]);
     // 150 ns too early.
     let second = host(Some(OTHER_BOOT), 1_000, -150, &[2_100]);
-    let commands = [
-        "report --json S T --ts-offset 150ns+-30ns",
-        "report --json S T --ts-offset 150ns",
-        "report S --ts-offset 5ns+-x",
-    ];
+    let commands = ["report --json S T@150ns+-30ns", "report --json S T@150ns", "report S@5ns+-x"];
     golden("offset", HYPERTRACE.transcript(&[first, second], &commands));
 }
 

@@ -375,7 +375,7 @@ fn times_of_a_guests_own_clock_are_estimates() {
 fn options_of_an_input_are_refused_when_a_session_is_followed() {
     let dir = tempfile::tempdir().unwrap();
     Session::create(SessionConfig::new(dir.path())).unwrap().finish().unwrap();
-    let commands = ["report --follow S --ts-offset 1500ns", "report --follow S --guest-of S"];
+    let commands = ["report --follow S@1500ns", "report --follow S@S"];
     golden("options", HYPERTRACE.transcript(&[dir], &commands));
 }
 

@@ -293,7 +293,7 @@ fn a_region_that_is_not_there_is_refused_by_name() {
         "regions F",
         "export S F F --to uftrace -o U",
         "report S --symbols x",
-        "report S F --ts-offset 5ns",
+        "report S F@5ns",
     ];
     golden("refused", HYPERTRACE.transcript_in(recorded.folder.path(), &commands));
     assert!(!recorded.path("U").exists());

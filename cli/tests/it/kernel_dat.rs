@@ -120,7 +120,7 @@ fn traces_whose_times_have_no_known_relation_are_warned_of() {
     }
     let commands = [
         "report T/a.dat T/b.dat T/same.dat",
-        "report T/a.dat T/b.dat --ts-offset 5us",
+        "report T/a.dat T/b.dat@5us",
         "report T/boot.dat T/boot2.dat",
         "report T/boot.dat T/global.dat",
         "export T/a.dat T/b.dat --to json -o -",
@@ -136,10 +136,7 @@ fn offsets_belong_to_the_file_before_them() {
         let trace = TraceDat::new("mono").cpu(&[trace_dat::Page::at(time).mmio(0, 77, time)]);
         fs::write(dir.path().join(name), trace.version_6()).unwrap();
     }
-    let commands = [
-        "report host.dat guest.dat --ts-offset -4250ns --ts-diff",
-        "report --ts-offset 5ns host.dat",
-    ];
+    let commands = ["report host.dat guest.dat@-4250ns", "report host.dat@5"];
     golden("offsets", HYPERTRACE.transcript_in(dir.path(), &commands));
 }
 
@@ -151,7 +148,7 @@ fn ticks_are_called_ticks_and_are_no_time() {
     fs::write(dir.path().join("t.dat"), ticks.version_7()).unwrap();
     let commands = [
         "report t.dat",
-        "report t.dat --time utc --ts-offset 5ns",
+        "report t.dat@5ns --time utc",
         "report t.dat --json",
         "export t.dat --to csv -o -",
         "export t.dat --to ctf -o C",
@@ -205,7 +202,7 @@ fn a_kernel_dat_of_another_boot_is_refused_with_what_to_do() {
     let moved = tempfile::tempdir().unwrap();
     fs::rename(session.path().join("kernel.dat"), moved.path().join("other.dat")).unwrap();
     let offset = made::START_NS + 40_500 - 1_039_000;
-    let report = format!("report S T/other.dat --ts-offset {offset}ns --json");
+    let report = format!("report S T/other.dat@{offset}ns --json");
     let shown = HYPERTRACE.transcript(&[session.path(), moved.path()], &[&report]);
     golden("of_other_boot", refused + &shown);
 }

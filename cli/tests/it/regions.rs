@@ -149,17 +149,11 @@ fn the_demos_regions_are_attributed() {
 
     // For people, 80 columns wide.
     let text = regions(&out, &[]).ok();
-    for part in ["batch: 2,000 regions", "mmio write", "unknown", "an empty region takes"] {
+    for part in ["batch: 2,000 regions", "mmio write", "an empty region takes"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(widest <= 80, "{widest}: {text}");
-
-    // The cost of an empty region, taken off.
-    let less: Value = regions(&out, &["--json", "--subtract-empty"]).json();
-    let empty = number(&batch["empty_ns"]);
-    assert_eq!(number(&group(&less, "batch")["max_ns"]), number(&batch["max_ns"]) - empty);
-    assert_eq!(group(&less, "batch")["total"], batch["total"]);
 
     // From exit to entry, on the VMM's threads.
     let json: Value = regions(&out, &["--json", "--between", "vcpu_exit", "vcpu_run"]).json();
@@ -237,6 +231,34 @@ fn a_programs_sleep_is_blocked_time() {
 }
 
 #[test]
+fn one_command_records_a_program_and_shows_where_its_time_went() {
+    if traced::argument().is_some() {
+        return nap_and_spin();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let record = |name: &str| {
+        let mut command = HYPERTRACE.command(["record", "--regions", "-o"]);
+        command.arg(dir.path().join(name));
+        command
+    };
+    let mut command = record("S");
+    traced::program(&mut command, this_test!(), "nap");
+
+    let ran = run(&mut command);
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let table = run(HYPERTRACE.command(["regions"]).arg(dir.path().join("S"))).stdout;
+    assert!(table.contains(&format!("nap: {NAPS} regions")), "{table}");
+    assert!(ran.stdout.ends_with(&table), "{ran:?}");
+
+    // A program without regions keeps its exit code.
+    let without = run(record("T").args(["--", "sh", "-c", "exit 7"]));
+    assert_eq!(without.code, Some(7), "{without:?}");
+    assert!(without.stderr.contains("no regions: "), "{without:?}");
+    assert_eq!(run(record("U").arg("true")).code, Some(2));
+}
+
+#[test]
 fn another_user_sees_blocked_and_runnable_without_tracefs() {
     if traced::argument().is_some() {
         return nap_and_spin();
@@ -304,7 +326,6 @@ fn without_a_kernels_trace_the_next_step_is_said() {
         (&["--name", "sleep"][..], &["no region is named sleep", "there are nap, spin"][..]),
         (&["--between", "nap_begin", "x"], &["no event is named x", "hypertrace report"]),
         (&["--by", "color"], &["no event has a field of this name", "client and vcpu"]),
-        (&["--subtract-empty"], &["region!(\"empty\")"]),
     ] {
         let said = regions(&out, args).failed(2);
         assert!(parts.iter().all(|part| said.contains(part)), "{args:?}: {said}");

@@ -106,7 +106,7 @@ pub fn regions(
         }
         row.clear();
         let value = group.value().unwrap_or_default();
-        let ns = sample.duration_ns().saturating_sub(group.subtracted_ns.unwrap_or(0));
+        let ns = sample.duration_ns();
         // Writing to a String does not fail.
         let _ = write!(row, "{},{}", Csv(group.name.as_bytes()), Csv(value.as_bytes()));
         let _ = write!(row, ",{}", sample.session);

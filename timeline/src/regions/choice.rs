@@ -3,7 +3,6 @@
 //! Which of the selected regions are shown, and how many are left out.
 
 use super::groups::EMPTY;
-use super::summary::Group;
 use crate::event::EventRef;
 use crate::filter::{Answers, Filter, RegionRef};
 
@@ -21,8 +20,6 @@ pub struct Choice {
     pub from_ns: Option<i64>,
     /// Only those that begin before this Unix time, nanoseconds.
     pub to_ns: Option<i64>,
-    /// Without so many of each group: those that end first.
-    pub skip_first: u64,
     /// Whether the regions named `empty` are taken also if `names` or `filter` leave them out: they measure what a region takes.
     pub keeps_empty: bool,
 }
@@ -35,20 +32,14 @@ pub enum LeftOut {
     Filter,
     /// It does not begin in the time that is chosen.
     Time,
-    /// It is one of the first of its group.
-    First,
     /// It has another name.
     Name,
 }
 
 impl LeftOut {
     /// All reasons, with their names.
-    pub const ALL: [(LeftOut, &str); 4] = [
-        (LeftOut::Filter, "where"),
-        (LeftOut::Time, "from_to"),
-        (LeftOut::First, "skip_first"),
-        (LeftOut::Name, "name"),
-    ];
+    pub const ALL: [(LeftOut, &str); 3] =
+        [(LeftOut::Filter, "where"), (LeftOut::Time, "from_to"), (LeftOut::Name, "name")];
 }
 
 /// A choice, and how many regions it has left out.
@@ -83,13 +74,6 @@ impl<'a> Chooser<'a> {
             let fits = filter.as_ref().is_none_or(|filter| filter.fits_region(region));
             (!fits).then_some(LeftOut::Filter)
         }
-    }
-
-    /// Returns whether the next region of a group is left out, as one of the first.
-    pub fn skips(&self, group: &mut Group) -> bool {
-        let skips = group.skipped < self.choice.skip_first && !self.is_kept(&group.name);
-        group.skipped += u64::from(skips);
-        skips
     }
 
     fn is_kept(&self, name: &str) -> bool {

@@ -752,8 +752,7 @@ impl<'a> Pass<'a> {
         let is_cut = is_cut || groups.is_cut;
         let (has_others, has_other_names) = (groups.has_others, groups.has_other_names);
         let named = Named { reasons: &reasons, causes: &causes };
-        let subtracts_empty = self.options.subtracts_empty;
-        let groups = groups.finish(&mut store, &spans.whole, (steals, named), subtracts_empty);
+        let groups = groups.finish(&mut store, &spans.whole, (steals, named));
         if matches!(self.options.select, Select::Between(..)) && !has_both {
             warnings.push(
                 "no regions between these events: both must be of the same client, or both of the \

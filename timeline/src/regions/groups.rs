@@ -161,7 +161,6 @@ impl Groups {
         store: &mut Store,
         spans: &[(u32, u32, u64)],
         (steals, named): (&Steals, Named<'_>),
-        subtracts_empty: bool,
     ) -> Vec<Group> {
         self.by_value = HashMap::new();
         self.name_targets();
@@ -182,7 +181,7 @@ impl Groups {
         }
         self.set_empty(store);
         children::find(&mut self.all, store, spans);
-        self.all.iter_mut().for_each(|group| group.show(subtracts_empty));
+        self.all.iter_mut().for_each(Group::show);
         // A group without regions is left out: its regions were put into other groups at their ends.
         let has_any = |group: &Group| group.count > 0 || group.not_counted.iter().any(|n| *n > 0);
         let numbers = self.all.len();

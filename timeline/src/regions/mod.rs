@@ -140,8 +140,6 @@ pub struct Options {
     pub keeps_intervals: bool,
     /// Whether regions have a critical path, and regions with `any_client` are divided along it.
     pub has_paths: bool,
-    /// Whether the cost of an empty region is subtracted from the durations of groups.
-    pub subtracts_empty: bool,
     /// Maximum number of regions; `None`: [`MAX_REGIONS`].
     pub most_regions: Option<usize>,
     /// Numbers of threads of the host that have intervals although no region is on them, each with the number of the vCPU that the

@@ -11,7 +11,6 @@ use super::steals::Steals;
 use super::store::{Detail, Store};
 use super::{MAX_REGIONS, NotCounted};
 use serde::Serialize;
-use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 /// Regions with a name, and with a value if there is a [`By`](super::By).
@@ -34,8 +33,7 @@ pub struct Group {
     /// Median of the regions `empty` of the same kind (events in a ring, or reference points) and
     /// holder; the least one of several holders. `None` if one of its holders has none.
     pub empty_ns: Option<u64>,
-    /// Shortest duration, nanoseconds; `None` without regions. It and those below are less the cost of an empty region if
-    /// [`Options::subtracts_empty`](super::Options::subtracts_empty).
+    /// Shortest duration, nanoseconds; `None` without regions.
     pub min_ns: Option<u64>,
     /// Duration that half of the regions do not exceed.
     pub p50_ns: Option<u64>,
@@ -68,12 +66,6 @@ pub struct Group {
     /// Whether the guest's kernel alone says what the threads did: what the host took from a CPU of the guest is part of its time.
     #[serde(skip)]
     pub is_by_guest_alone: bool,
-    /// What is taken off durations, nanoseconds: the cost of an empty region, if that is wanted and known.
-    #[serde(skip)]
-    pub subtracted_ns: Option<u64>,
-    /// Number of its first regions that are left out.
-    #[serde(skip)]
-    pub(super) skipped: u64,
     /// Its number while regions are added.
     #[serde(skip)]
     pub(super) number: u16,
@@ -182,17 +174,9 @@ impl Group {
         self.by.as_ref().map(|by| &*by.value)
     }
 
-    /// Returns all durations in ascending order, nanoseconds. Nothing is taken off them.
+    /// Returns all durations in ascending order, nanoseconds.
     pub fn durations_ns(&self) -> &[u64] {
         &self.durations
-    }
-
-    /// Returns all durations in ascending order, less what is taken off them: nanoseconds.
-    pub fn reduced_ns(&self) -> Cow<'_, [u64]> {
-        match self.subtracted_ns.unwrap_or(0) {
-            0 => (&self.durations).into(),
-            off => self.durations.iter().map(|ns| ns.saturating_sub(off)).collect(),
-        }
     }
 
     /// Returns the names and values of quantiles of the durations; none without regions.
@@ -268,14 +252,12 @@ impl Group {
         self.order = order;
     }
 
-    /// Sets what follows from durations, from the cost of an empty region and from the regions inside.
-    pub(super) fn show(&mut self, subtracts_empty: bool) {
-        self.subtracted_ns = self.empty_ns.filter(|_| subtracts_empty);
-        let off = self.subtracted_ns.unwrap_or(0);
-        let at = |part| (self.count > 0).then(|| self.quantile_ns(part).saturating_sub(off));
+    /// Sets what follows from durations and from the regions inside.
+    pub(super) fn show(&mut self) {
+        let at = |part| (self.count > 0).then(|| self.quantile_ns(part));
         [self.min_ns, self.p50_ns, self.p90_ns, self.p99_ns, self.max_ns] =
             [0.0, 0.5, 0.9, 0.99, 1.0].map(at);
-        self.histogram = Histogram::of(&self.reduced_ns());
+        self.histogram = Histogram::of(&self.durations);
         let inside = |part: usize| self.children.iter().map(move |child| child.times.0[part]);
         let outside = |part| inside(part).fold(self.total.times.0[part], u64::saturating_sub);
         let times = Times(std::array::from_fn(outside));

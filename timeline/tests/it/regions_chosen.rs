@@ -190,31 +190,6 @@ fn a_region_that_ends_without_a_begin_has_the_time_of_its_end() {
 }
 
 #[test]
-fn the_first_regions_of_each_group_are_left_out() {
-    let made = requests();
-    let skipping = |skip_first, by| {
-        let choice = Choice { skip_first, keeps_empty: true, ..Choice::default() };
-        read(&made, &Options { choice, by, ..Options::default() })
-    };
-
-    let regions = skipping(1, By::Nothing);
-
-    let expected: [(_, _, &[u64]); 3] =
-        [("empty", None, &[1, 1, 1]), ("parse", None, &[10, 10]), ("request", None, &[200, 300])];
-    assert_eq!(shown(&regions), expected);
-    assert_eq!(regions.left_out[LeftOut::First as usize], 2);
-    // Those inside of what is left are its children, whether they are first ones or not.
-    let request = &regions.groups[2];
-    assert_eq!((request.children[0].count, request.own.duration_ns), (2, 480));
-
-    let by_path = skipping(1, By::Field("path".into()));
-    let groups = shown(&by_path);
-    let requests = groups.iter().filter(|(name, ..)| *name == "request");
-    assert_eq!(Vec::from_iter(requests), [&("request", Some("/a"), &[300][..])]);
-    assert!(skipping(4, By::Nothing).groups.iter().all(|group| group.name == "empty"));
-}
-
-#[test]
 fn a_field_may_have_another_type_in_another_session() {
     let numbers = EVENTS.replace("path:str", "path:u64");
     let packet = lease(0, 1, 9, 50, 60).event(1_000, 16, &[1, 0, 7]).event(1_400, 17, &[1, 0, 0]);

@@ -83,7 +83,7 @@ impl Charts {
             }
         }
         let groups = groups.iter().zip(by_group).map(|(group, windows)| {
-            let (x, y) = curve(&group.reduced_ns());
+            let (x, y) = curve(group.durations_ns());
             json!({ "name": short(&shown.title(group)), "x": x, "ys": [y], "windows": windows })
         });
         let reasons = match chosen.is_empty() {

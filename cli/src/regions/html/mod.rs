@@ -256,17 +256,16 @@ impl Page<'_> {
                 write!(out, "<li>not counted: {} {}</li>", grouped(count), name.replace('_', " "))?;
             }
         }
-        out.push_str("</ul>\n<div class=\"columns\"><div>");
-        histogram(out, &group.histogram)?;
-        out.push_str("</div><div><h3>Share of the regions by duration</h3>");
-        writeln!(out, "<div data-curve=\"{index}\">{NO_SCRIPT}</div></div></div>")?;
-        out.push_str("<h3>Where the time went</h3>\n");
+        out.push_str("</ul>\n<h3>Where the time went</h3>\n");
         legend(out, group, |part| group.total.times.get(part) > 0)?;
         out.push_str("<div class=\"columns\"><div>");
         self.shares(out, group)?;
         out.push_str("</div><div>");
         self.breakdowns(out, group)?;
-        out.push_str("</div></div>\n");
+        out.push_str("</div></div>\n<div class=\"columns\"><div>");
+        histogram(out, &group.histogram)?;
+        out.push_str("</div><div><h3>Share of the regions by duration</h3>");
+        writeln!(out, "<div data-curve=\"{index}\">{NO_SCRIPT}</div></div></div>")?;
         self.slowest(out, group)?;
         self.steps(out, group)?;
         let parts = &self.charts.parts[index];
@@ -307,9 +306,7 @@ impl Page<'_> {
             }
             out.push_str("</tr>\n");
             for part in Part::ALL {
-                let is_shown =
-                    part == Part::Unknown || columns.iter().any(|(_, b)| b.times.get(part) > 0);
-                if is_shown {
+                if columns.iter().any(|(_, b)| b.times.get(part) > 0) {
                     write!(out, "<tr><th scope=\"row\">{}</th>", group.label(part))?;
                     for (_, b) in &columns {
                         let ns = b.times.get(part);

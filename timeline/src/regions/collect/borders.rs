@@ -373,14 +373,13 @@ impl Pass<'_> {
         session: usize,
         client: u32,
         (end, depth, path): (i64, usize, Option<Path>),
-        mut refused: Option<LeftOut>,
+        refused: Option<LeftOut>,
     ) {
         let mut group = None;
         if refused.is_none() {
             group = self.group(session, open.name, open.target, open.value.take());
-            let Some(group) = group else { return self.forget(session, open.thread) };
-            if self.chooser.skips(&mut self.groups.all[group as usize]) {
-                refused = Some(LeftOut::First);
+            if group.is_none() {
+                return self.forget(session, open.thread);
             }
         }
         if let Some(why) = refused.filter(|_| !self.roles.is_hidden(open.name)) {
