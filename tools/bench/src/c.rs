@@ -1,5 +1,4 @@
-//! Rows of C: a program that this machine's compiler builds from the header and
-//! libhypertrace.a.
+//! Rows of C, of a program that this machine's compiler builds from the header and libhypertrace.a.
 
 use super::child::Child;
 use super::parts::c_library;
@@ -57,7 +56,7 @@ struct Program {
     _scratch: Scratch,
 }
 
-/// The same with an instrumented function.
+/// The program with an instrumented function.
 struct Instrumented(Program);
 
 impl Program {
@@ -115,8 +114,8 @@ pub fn emit(context: &mut Context) -> Result<f64> {
     Ok(ns)
 }
 
-/// Measures `ring_floor` twice and returns the second time: the first run after
-/// a wait for a child is slower.
+/// Measures `ring_floor` twice and returns the second time, because the first run after a wait for a child is
+/// slower.
 pub fn floor(context: &mut Context) -> Result<f64> {
     ring::floor(context)?;
     ring::floor(context)
@@ -140,23 +139,23 @@ fn ask_instrumented(context: &mut Context, parts: &[&str], off: &[&str]) -> Resu
 /// Measures a call of an instrumented function, which is two events.
 pub fn function_call(context: &mut Context) -> Result<f64> {
     let (ns, recorded) = ask_instrumented(context, &["call", "call"], &[])?;
-    // And some for the files of code.
+    // Some more events are for the files of code.
     let least = 2 * 2 * BURST * BURSTS + 1;
     ensure!(recorded >= least, "{recorded} of {least} were recorded");
     Ok(ns)
 }
 
-/// Measures the same while the events are off.
+/// Measures a call of an instrumented function while the events are off.
 pub fn function_call_off(context: &mut Context) -> Result<f64> {
-    // The program waits for the last one.
+    // The program waits until the last event is off.
     let off = ["function_entry", "function_exit", "c_off"];
     let (ns, recorded) = ask_instrumented(context, &["calls off"], &off)?;
-    // Those for the files of code.
+    // The recorded events are those for the files of code.
     ensure!(recorded < BURST, "{recorded} events were recorded");
     Ok(ns)
 }
 
-/// Measures a call of the same function, not instrumented.
+/// Measures a call of the same function without instrumentation.
 pub fn call(context: &mut Context) -> Result<f64> {
     Ok(ask(context, &["calls off"])?.0)
 }

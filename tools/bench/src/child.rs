@@ -1,14 +1,14 @@
-//! Parts of a benchmark that run in a child process, so that the kernel frees
-//! their resources when it ends.
+//! Parts of a benchmark that run in a child process, so that the kernel frees their resources when the child
+//! ends.
 //!
-//! A child prints `ready`, then answers each line on its stdin with one line. It
-//! ends when its stdin does, so it cannot outlive its parent.
+//! A child prints `ready`, then answers each line on its stdin with one line. The child ends when its stdin
+//! ends, so it cannot outlive its parent.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{self, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Turns of each part.
+/// Number of turns of each part.
 pub const TURNS: u64 = 20_000;
 
 /// Process that answers lines.
@@ -23,15 +23,15 @@ impl Child {
     /// Starts a child and waits until it is ready.
     ///
     /// # Errors
-    /// If it cannot be started, or ends first: the error is its output on stderr.
+    /// If the child cannot be started, or ends before it is ready; the error is the child's output on stderr.
     pub fn start(command: &mut Command) -> Result<Child> {
         Child::spawn(command, false)
     }
 
-    /// Starts a VM whose console answers lines. It is killed when this is dropped.
+    /// Starts a VM whose console answers lines. Dropping this value kills the VM.
     ///
     /// # Errors
-    /// As [`Child::start`]. A line of the guest before it is ready is the error.
+    /// As for [`Child::start`]. A line that the guest prints before it is ready is the error.
     pub fn start_vm(command: &mut Command) -> Result<Child> {
         Child::spawn(command, true)
     }
@@ -98,10 +98,10 @@ impl Drop for Child {
     fn drop(&mut self) {
         drop(self.stdin.take());
         if self.is_vm {
-            // It has ended already: it does no harm.
+            // A process that has ended already does no harm.
             let _ = self.process.kill();
         }
-        // Its stdin is closed, so it ends.
+        // The process ends, because its stdin is closed.
         let _ = self.process.wait();
     }
 }

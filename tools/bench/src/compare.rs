@@ -1,5 +1,5 @@
-//! Rows about comparisons of runs: how often they are wrong, of runs that are drawn from recorded ones. Shares are in
-//! percent.
+//! Rows about comparisons of runs that are drawn from recorded runs: how often the comparisons are wrong.
+//! Shares are in percent.
 
 use super::row::{Context, Row, row};
 use anyhow::Result;
@@ -39,16 +39,17 @@ pub const ROWS: &[Row] = &[
 const NOTE: &str = "5, 10 and 20 runs a side, drawn anew in each run. With 5 a side, p values are multiples of 2/252: \
                     the true levels are 0.79 and 4.76 %.";
 
-/// Comparisons of each kind in a run.
+/// Number of comparisons of each kind in a run.
 const COMPARISONS: usize = 1_000;
-/// Runs of each side.
+/// Numbers of runs of each side.
 const SIDES: [usize; 3] = [5, 10, 20];
 
 fn simulation(context: &mut Context) -> Result<&mut Simulation> {
     context.resource(|| Ok(Simulation::new(34)))
 }
 
-/// Returns how far the share of false alarms of the region `request` is from the level, both in percent.
+/// Returns the distance of the share of false alarms of the region `request` from the level, in percentage
+/// points.
 fn false_alarms(context: &mut Context, level: f64) -> Result<f64> {
     let simulation = simulation(context)?;
     let (mut furthest, mut shares) = (0.0_f64, Vec::new());
@@ -68,7 +69,7 @@ fn false_alarms(context: &mut Context, level: f64) -> Result<f64> {
     Ok(furthest)
 }
 
-/// Returns the least share of intervals that have the true difference in them, in percent.
+/// Returns the least share of intervals that contain the true difference, in percent.
 fn coverage(context: &mut Context) -> Result<f64> {
     let simulation = simulation(context)?;
     let mut least = (f64::INFINITY, "", 0);
@@ -84,7 +85,7 @@ fn coverage(context: &mut Context) -> Result<f64> {
     Ok(100.0 * share)
 }
 
-/// Returns in what share of comparisons the slower child is found, in percent.
+/// Returns the share of comparisons that find the slower child, in percent.
 fn power(context: &mut Context) -> Result<f64> {
     let shares = simulation(context)?.called_slower(10, 0.01, COMPARISONS);
     let shares: Vec<_> = NAMES.into_iter().zip(shares.iter().map(|share| 100.0 * share)).collect();

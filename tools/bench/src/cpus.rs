@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Returns the closest unit that two of this process's CPUs share: `core`, a cache
-/// (`L3 cache`), `nothing`, or `not known`. Lists several if pairs differ.
+/// Returns the closest unit that two of this process's CPUs share: `core`, a cache (`L3 cache`), `nothing`,
+/// or `not known`. Lists several units if pairs of CPUs differ.
 pub fn shared_by_two() -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
@@ -30,8 +30,8 @@ fn shared(sysfs: &Path, cpus: &[usize]) -> String {
     if found.is_empty() { "nothing".to_owned() } else { Vec::from_iter(found).join(" or ") }
 }
 
-/// Returns the CPUs that share a CPU's core, then those that share its caches,
-/// closest first. Returns `None` if sysfs does not describe both.
+/// Returns the CPUs that share a CPU's core, then the CPUs that share its caches, the closest cache first.
+/// Returns `None` if sysfs does not describe both.
 fn groups(cpu: &Path) -> Option<Vec<(String, Vec<usize>)>> {
     let read = |path: &str| fs::read_to_string(cpu.join(path)).ok();
     let core = read("topology/core_cpus_list").or_else(|| read("topology/thread_siblings_list"))?;

@@ -58,7 +58,8 @@ impl Slot<'_> {
         slot
     }
 
-    /// Makes it the point of this number. The id has no schema, so that its decoding in the drain loop is not timed.
+    /// Fills the slot with the point of this number. The point's id has no schema, so that decoding in the
+    /// drain loop is not timed.
     pub fn fill(&self, seq: u64) {
         self.0[0].store(seq | 0x1234_5678 << 32, Relaxed);
     }
@@ -155,14 +156,14 @@ pub fn restore(_: &mut Context) -> Result<f64> {
     Ok(ns(total, TURNS))
 }
 
-/// Clients of the idle device.
+/// Number of clients of the idle device.
 const CLIENTS: u32 = 16;
-/// Time for the drain loop to begin its rest: the session's accounts are written first.
+/// Time for the drain loop to begin its rest, because the session's accounts are written first.
 const SETTLE: Duration = Duration::from_millis(1500);
 /// Time that is measured.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Measures the CPU time of a second of all threads of a VMM whose guests trace nothing.
+/// Measures the CPU time per second of all threads of a VMM whose guests trace nothing.
 pub fn idle_cpu(_: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
     let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/benchmarks.md");
-/// Begin of the line before a section's rows, and of its end. The section's name is between them.
+/// Beginning and end of the line before a section's rows. The section's name is between them.
 const MARK: (&str, &str) = ("<!-- ", " -->");
 
-/// Writes the rows into the file.
+/// Writes the rows into `docs/benchmarks.md`.
 ///
 /// # Errors
 /// If the file cannot be read or written, or has no place for a section.
@@ -18,7 +18,7 @@ pub fn write() -> Result<()> {
     fs::write(FILE, with_rows(&text)?).with_context(|| format!("cannot write {FILE}"))
 }
 
-/// Returns a text with the sections' rows below the lines for them.
+/// Returns a text in which each section's rows are below the section's line.
 fn with_rows(text: &str) -> Result<String> {
     let mut missing: Vec<_> = SECTIONS.iter().map(|(name, _)| *name).collect();
     let mut out = String::new();

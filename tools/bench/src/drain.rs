@@ -13,7 +13,7 @@ use std::fs::File;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 
-/// What the kernel needs for the bytes of a record in a file.
+/// Time that the kernel needs for the bytes of a record in a file.
 pub const WRITE_FLOOR: Floor = ("write_floor", write_floor);
 
 pub const ROWS: &[Row] = &[
@@ -56,15 +56,15 @@ pub const ROWS: &[Row] = &[
 ];
 
 const RECORDS: u64 = 100_000;
-/// Bytes of one write of `write_floor`.
+/// Number of bytes of a write of `write_floor`.
 const CHUNK: usize = 64 << 10;
-/// Writes of one run: together as many bytes as the drain loop writes.
+/// Number of writes of a run. Together these have as many bytes as the drain loop writes.
 const CHUNKS: u64 = 50;
-/// Chunks of its file, which is as large as a session's stream file.
+/// Number of chunks of the file of `write_floor`, which is as large as a session's stream file.
 const FILE_CHUNKS: u64 = 1024;
 
-/// File whose pages are allocated already. They are written in order, round
-/// and round, as a session's stream file is, so that no page is in a near cache.
+/// File whose pages are allocated already. The pages are written in order, round and round, as those of a
+/// session's stream file, so that no page is in a near cache.
 struct FloorFile {
     file: File,
     next: u64,
@@ -92,7 +92,7 @@ pub fn write_floor(context: &mut Context) -> Result<f64> {
     writes(&floor.file, (first..first + CHUNKS).map(|chunk| chunk % FILE_CHUNKS))
 }
 
-/// Measures bare writes to pages that the file does not have yet, per 32 bytes.
+/// Measures bare writes to new pages of a file, per 32 bytes.
 pub fn write_new_pages(_: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
     writes(&File::create(scratch.path().join("new"))?, 0..CHUNKS)

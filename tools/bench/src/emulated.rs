@@ -18,15 +18,15 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Points of one burst. They fill less of the ring than wakes the host.
+/// Number of points of a burst. A burst fills less of the ring than wakes the host.
 const POINTS: u64 = 3500;
-/// Bursts of a run. The host drains between them.
+/// Number of bursts of a run. The host drains between two bursts.
 const BURSTS: u64 = 8;
-/// Ring size of the relay that receives them: the default.
+/// Size in bytes of the ring of the relay that receives the points, which is the default size.
 pub const RING_BYTES: u64 = 1 << 20;
 /// Maximum time in which the host drains a burst; beyond it the host hangs.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
-/// Rounds of the code that does not trace.
+/// Number of rounds of the code that does not trace.
 const ROUNDS: u64 = 20;
 const SORTED: usize = 4096;
 
@@ -50,7 +50,7 @@ impl Raw {
         }
     }
 
-    /// Maps the segment itself, so that a register is one store away.
+    /// Maps the segment itself, so that a store reaches a register.
     fn open() -> Result<Raw> {
         let path = std::env::var_os(ENVIRONMENT).context("there is no segment")?;
         let segment: &Segment = Box::leak(Box::new(Segment::open(path.as_ref())?));
@@ -68,7 +68,7 @@ impl Raw {
         })
     }
 
-    /// Waits until the host has taken all that is in the relay.
+    /// Waits until the host has taken everything out of the relay.
     fn wait_until_drained(&self) -> Result<()> {
         let begun = Instant::now();
         let ClientMemory { guest, host, .. } = &self.relay;
@@ -111,7 +111,7 @@ impl Raw {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn marked(register: &AtomicU64, value: u64) {
-    // SAFETY: stores 8 bytes to the register, which the reference makes writable.
+    // SAFETY: the instruction stores 8 bytes to the register, which the reference makes writable.
     unsafe {
         std::arch::asm!(
             "mov [{} + {mark}], {}",
@@ -157,7 +157,7 @@ fn library() -> Result<(u64, u64)> {
     Ok((time, POINTS * BURSTS))
 }
 
-/// Measures code that does not trace: a sort, with calls, branches, loads and stores.
+/// Measures code that does not trace: a sort with calls, branches, loads and stores.
 fn bystander() -> (u64, u64) {
     let mut state = 1u64;
     let time = timed(ROUNDS, |_| {

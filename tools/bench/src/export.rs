@@ -1,4 +1,5 @@
-//! Rows about exports: the command's CPU time for a session, beside `report` of it and beside a write of the same bytes.
+//! Rows about exports: the command's CPU time for a session, compared with `report` of the session and with a
+//! write of the same bytes.
 
 use super::parts::beside;
 use super::row::{Context, Floor, Row, row};
@@ -34,21 +35,21 @@ pub const ROWS: &[Row] = &[
         .note("With the events of the session of `export_json` alone, on one thread."),
 ];
 
-/// Events of the session, as the command line says.
+/// Number of events of the session, from the command line.
 #[derive(Clone, Copy)]
 pub struct Events(pub u64);
 
-/// Events of two numbers in a region.
+/// Number of events of two numbers in a region.
 const IN_REGION: u64 = 8;
 /// Nanoseconds between two events, and between two reference points.
 const STEP: u64 = 100;
 const POINTS: u64 = 100_000;
-/// Regions, or reference points, of a packet.
+/// Number of regions, or of reference points, of a packet.
 const OF_PACKET: u64 = 100;
-/// Bytes that are written at once.
+/// Number of bytes that are written at once.
 const AT_ONCE: usize = 1 << 16;
 
-/// A session, and where it is exported to.
+/// A session, and the folder of its exports.
 struct Session {
     made: Made,
     scratch: Scratch,
@@ -110,15 +111,16 @@ impl Session {
         context.resource(|| Session::new(events)).map(|session| &*session)
     }
 
-    /// Returns the file of a format.
+    /// Returns the path of the export in a format.
     fn file(&self, format: &str) -> PathBuf {
         self.scratch.path().join(format)
     }
 
-    /// Runs the command with the session, with its output in a file. Returns its CPU time in nanoseconds for each event.
+    /// Runs the command with the session, with the output in a file. Returns the command's CPU time in
+    /// nanoseconds per event.
     fn ns(&self, args: &[&str], name: &str) -> Result<f64> {
         let file = self.file(name);
-        // Pages that are freed and made again cost the same in each run.
+        // The file is removed first, so that its pages cost the same in each run.
         if file.exists() {
             fs::remove_file(&file)?;
         }
@@ -128,7 +130,7 @@ impl Session {
         let mut child = command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).spawn()?;
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(Pid::from_child(&child)), ended)?;
-        // It has one thread. The first number is the time that it had a CPU.
+        // The command has one thread. The first number is the time for which the thread had a CPU.
         let stat = fs::read_to_string(format!("/proc/{}/schedstat", child.id()))?;
         ensure!(child.wait()?.success(), "{args:?} failed");
         let ns = stat.split(' ').next().context("a line of another form in /proc")?;
@@ -140,7 +142,7 @@ impl Session {
         self.ns(&args, format)
     }
 
-    /// Writes the bytes of an export from memory. Returns nanoseconds for each event.
+    /// Writes the bytes of an export from memory. Returns nanoseconds per event.
     fn write(&self, format: &str) -> Result<f64> {
         if !self.file(format).exists() {
             self.export(format, &[])?;
@@ -181,7 +183,7 @@ pub fn perfetto_bytes(context: &mut Context) -> Result<f64> {
     Session::of(context)?.write("perfetto")
 }
 
-/// Returns the bytes of an event: a trace of all events `queue` is longer than one without them.
+/// Returns the size of an event in bytes, from a trace with all events `queue` and a trace without them.
 pub fn event_bytes(context: &mut Context) -> Result<f64> {
     let session = Session::of(context)?;
     let bytes = |event: &str| {

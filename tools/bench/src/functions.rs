@@ -49,15 +49,16 @@ pub const ROWS: &[Row] = &[
     .slow(3),
 ];
 
-/// Longest time of a boot, and of a program.
+/// Maximum time of a boot, and of a program.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// Pause between two looks whether it has ended.
+/// Pause between two checks whether a boot or program has ended.
 const PAUSE: Duration = Duration::from_millis(20);
 /// A region that no guest here opens.
 const CLOSED: &str = "region=hypertrace_bench";
-/// Numbers that the program under QEMU's user mode sorts. In a debug build, which times nothing, the plugin is slow.
+/// Number of numbers that the program under QEMU's user mode sorts. There are fewer in a debug build, which
+/// times nothing, because its plugin is slow.
 const NUMBERS: &str = if cfg!(debug_assertions) { "1000" } else { "200000" };
-/// The emulator of user mode.
+/// Emulator of user mode.
 const USER: &str = "qemu-x86_64";
 
 /// Kernels and emulators of machines of AArch64; those of x86-64 are the ones of the rows in a Linux guest.
@@ -71,17 +72,17 @@ pub struct Aarch64 {
     qemu_aarch64: OsString,
 }
 
-/// A machine that boots a kernel, whose only program says so and ends it.
+/// A machine that boots a kernel, whose only program reports the boot and ends the machine.
 struct Boots {
     emulator: Emulator,
     options: Vec<OsString>,
-    /// QEMU's version, and the kernel.
+    /// Text with QEMU's version and the kernel.
     what: String,
     _scratch: Scratch,
 }
 
 impl Boots {
-    /// Boots this kernel. `machine` is options of QEMU and the kernel's console.
+    /// Prepares boots of this kernel. `machine` has options of QEMU and the name of the kernel's console.
     fn new(qemu: &OsStr, kernel: &Path, machine: (&[&str], &str), program: &[u8]) -> Result<Boots> {
         let emulator = Emulator::of_any(hypertrace_user::Program::find(qemu)?)?;
         let (options, console) = machine;
@@ -91,7 +92,7 @@ impl Boots {
         files.file("init", program);
         fs::write(&initrd, files.end())?;
         ensure!(kernel.is_file(), "no kernel {}", kernel.display());
-        // One CPU; the kernel is where its file says.
+        // The machine has one CPU, and without KASLR the kernel is at the addresses in its file.
         let command = format!("console={console} panic=-1 nokaslr");
         let mut all: Vec<OsString> = options.iter().map(OsString::from).collect();
         all.extend(
@@ -130,7 +131,7 @@ fn x86(context: &mut Context) -> Result<&Boots> {
 }
 
 fn arm(context: &mut Context) -> Result<&Boots> {
-    // `bench` has put it there.
+    // `bench` has put the options into the context.
     let options = context.resource::<Aarch64>(|| bail!("no options"))?.clone();
     let Arm(boots) = context.resource(|| {
         let kernel = options.aarch64_guest.as_deref();
@@ -158,7 +159,7 @@ pub fn traced_x86(context: &mut Context) -> Result<f64> {
     boot(context, x86, Some(&[]))
 }
 
-/// Boots with a function trace that begins with a region, which never begins.
+/// Boots with a function trace of a region that never begins.
 pub fn closed_x86(context: &mut Context) -> Result<f64> {
     boot(context, x86, Some(&[CLOSED]))
 }
@@ -218,9 +219,9 @@ pub fn plain_user(context: &mut Context) -> Result<f64> {
     user(context, None)
 }
 
-/// An emulator that has ended.
+/// Results of an emulator that has ended.
 struct Ran {
-    /// CPU time, of the user and of the system.
+    /// CPU time in nanoseconds, user's and system's.
     ns: f64,
     stdout: String,
     stderr: String,
@@ -230,7 +231,7 @@ impl Ran {
     /// Runs an emulator to its end, with a function trace to tmpfs if there are options for one.
     ///
     /// # Errors
-    /// If it fails, or records were lost.
+    /// If the emulator fails, or records were lost.
     fn of(emulator: &Emulator, trace: Option<&[&str]>, arguments: &[OsString]) -> Result<Ran> {
         let scratch = Scratch::new()?;
         let mut command = emulator.qemu().command();
@@ -254,14 +255,15 @@ impl Ran {
         Ok(ran)
     }
 
-    /// Returns the last line that it has printed.
+    /// Returns the last line that the emulator has printed.
     fn said(&self) -> &str {
         let mut lines = self.stdout.lines().chain(self.stderr.lines());
         lines.rfind(|line| !line.trim().is_empty()).unwrap_or("nothing")
     }
 }
 
-/// Waits for a child's end, and returns its CPU time in nanoseconds. The child stays to be waited for.
+/// Waits for a child's end, and returns the child's CPU time in nanoseconds. The caller still has to wait for
+/// the child.
 fn cpu_time(child: &mut Child) -> Result<f64> {
     let id = rustix::process::Pid::from_child(child);
     let begin = Instant::now();
@@ -275,7 +277,7 @@ fn cpu_time(child: &mut Child) -> Result<f64> {
         sleep(PAUSE);
     }
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
-    // The name before may have spaces. Fields 14 and 15 are the ticks of the user and of the system.
+    // The name before `)` may have spaces. Fields 14 and 15 are the ticks of the user and of the system.
     let (_, rest) = stat.rsplit_once(") ").context("a line of another form in /proc")?;
     let ticks: Vec<f64> =
         rest.split(' ').skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;

@@ -1,4 +1,5 @@
-//! Row of the hostile clients: the share of the drain loop's time that an honest client gets beside 15 of them.
+//! Row of the hostile clients: the share of the drain loop's time that an honest client gets beside 15
+//! hostile clients.
 
 use super::ring::lease;
 use super::row::{Context, Row, row};
@@ -33,9 +34,9 @@ pub const ROWS: &[Row] =
         )];
 
 const CLIENTS: u32 = 16;
-/// The honest client is the last one of a pass.
+/// Number of the honest client, which is the last client of a pass.
 const HONEST: u32 = CLIENTS - 1;
-/// The blocks are small because each holder takes at least one.
+/// Geometry with small blocks, because each holder takes at least one block.
 const GEOMETRY: Geometry = Geometry {
     clients: CLIENTS,
     legacy_args: 1,
@@ -43,10 +44,10 @@ const GEOMETRY: Geometry = Geometry {
     block_bytes: 1 << 10,
     schema_bytes: 1 << 14,
 };
-/// Drain time of one run, in shares of a pass.
+/// Drain time of a run, in shares of a pass.
 const SHARES: u64 = 2_000;
 
-/// Measures the time per record of the honest client beside the hostile ones.
+/// Measures the time per record of the honest client beside the hostile clients.
 pub fn beside(_: &mut Context) -> Result<f64> {
     run(true)
 }
@@ -65,7 +66,7 @@ fn run(beside: bool) -> Result<f64> {
     let channel = Channel::local(&chip.config_page(), rings)?;
     let state = ProducerState::new();
     let client = lease(channel, HONEST, &state)?;
-    // Alone, the load on the other CPU is the same: the two may share a core.
+    // If the client is alone, the other CPU has the same load, because the two CPUs may share a core.
     let elsewhere: Vec<AtomicU64> = match beside {
         true => Vec::new(),
         false => (0..GEOMETRY.rings_size() / 8).map(|_| AtomicU64::new(0)).collect(),
@@ -94,7 +95,7 @@ fn run(beside: bool) -> Result<f64> {
         });
         let end = policy.budget.as_nanos() as u64 * SHARES;
         while total < end {
-            // No ring is ever empty. Filling them is not timed.
+            // No ring is ever empty. Filling the rings is not timed.
             fill();
             while emit(&client) == Emit::Recorded {}
             let begin = cpu_ns();
@@ -215,9 +216,8 @@ impl<'m> Hostile<'m> {
         true
     }
 
-    /// Writes blocks while there is room. `of` gives the holder's token, the number
-    /// of records in the block, and a record's timestamp. The records have no
-    /// payload; a pad follows them.
+    /// Writes blocks while there is room. `of` returns the holder's token, the number of records in the
+    /// block, and a record's timestamp. The records have no payload, and a pad follows them.
     fn blocks(&mut self, of: impl Fn(u64) -> (u64, u64, u64)) {
         let block = self.memory.block_words();
         let tail = self.memory.host[host_page::TAIL].load(Ordering::Acquire);

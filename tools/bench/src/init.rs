@@ -1,8 +1,9 @@
-//! The only program of a guest that boots: it says so on the console, and restarts the machine.
+//! The only program of a guest that boots. The program reports the boot on the console, and restarts the
+//! machine.
 
 /// Address of the program in memory.
 const BASE: u64 = 0x40_0000;
-/// Bytes before the code: the header of the file, and that of its only segment.
+/// Number of bytes before the code: the header of the file, and the header of its only segment.
 const HEADERS: u64 = 64 + 56;
 const TEXT: &[u8] = b"booted\n";
 
@@ -60,13 +61,13 @@ fn program(machine: u16, code: &[u8]) -> Vec<u8> {
     let longs = |file: &mut Vec<u8>, all: &[u64]| {
         all.iter().for_each(|long| file.extend_from_slice(&long.to_le_bytes()));
     };
-    // Executable; entry, place of the segment's header.
+    // The file is executable. The entry and the place of the segment's header follow.
     halves(&mut file, &[2, machine]);
     words(&mut file, &[1]);
     longs(&mut file, &[BASE + HEADERS, 64, 0]);
     words(&mut file, &[0]);
     halves(&mut file, &[64, 56, 1, 64, 0, 0]);
-    // The whole file, to be read and executed.
+    // The segment is the whole file, to be read and executed.
     words(&mut file, &[1, 5]);
     longs(&mut file, &[0, BASE, BASE, size, size, 0x1000]);
     file.extend_from_slice(code);
@@ -94,7 +95,7 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_program_writes_its_text() {
-        // In place of the call of reboot, which root may make: exit(0).
+        // exit(0) takes the place of the call of reboot, which root may make.
         let mut program = x86_64();
         let reboot = program.windows(5).position(|bytes| bytes == [0xb8, 169, 0, 0, 0]).unwrap();
         program[reboot..reboot + 10].copy_from_slice(&[0xb8, 60, 0, 0, 0, 0xbf, 0, 0, 0, 0]);
@@ -102,7 +103,7 @@ mod tests {
         let [written, path] = ["written", "init"].map(|name| folder.path().join(name));
         fs::write(&written, program).unwrap();
         fs::set_permissions(&written, Permissions::from_mode(0o755)).unwrap();
-        // A child of another test may have the written file open, which cannot be run then.
+        // A child of another test may have the written file open, and then the file cannot be run.
         assert!(Command::new("cp").args([&written, &path]).status().unwrap().success());
 
         let ran = Command::new(path).output().unwrap();

@@ -1,4 +1,4 @@
-//! Counts of user instructions, by the CPU's trap flag: it raises SIGTRAP after each instruction.
+//! Counts of user instructions by the CPU's trap flag, which raises SIGTRAP after each instruction.
 //!
 //! Unsafe, because of the flag and a signal handler.
 #![allow(unsafe_code)]
@@ -8,22 +8,22 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Turns that are counted.
+/// Number of turns whose instructions are counted.
 const TURNS: u64 = 20;
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts the instructions of a turn of a loop, with the loop's own.
+/// Counts the instructions of a turn of a loop, including the loop's own.
 pub fn counted(mut turn: impl FnMut(u64)) -> Result<f64> {
     let before = handle(step as *const () as usize)?;
     let counts = [TURNS, 2 * TURNS].map(|turns| stepped(turns, &mut turn));
     handle(before)?;
     ensure!(counts[0] >= TURNS, "the CPU does not step: needs x86-64, and no debugger");
-    // The difference has none of the instructions before and after the loop.
+    // The difference leaves out the instructions before and after the loop.
     Ok((counts[1] - counts[0]) as f64 / TURNS as f64)
 }
 
-/// Runs `turn` so many times. Returns the number of instructions.
+/// Runs `turn` this many times. Returns the number of instructions.
 #[inline(never)]
 fn stepped(turns: u64, turn: &mut impl FnMut(u64)) -> u64 {
     STEPS.store(0, Relaxed);
@@ -39,10 +39,10 @@ extern "C" fn step(_: libc::c_int) {
     STEPS.fetch_add(1, Relaxed);
 }
 
-/// Sets the handler of SIGTRAP. Returns the one before.
+/// Sets the handler of SIGTRAP. Returns the previous handler.
 fn handle(handler: libc::sighandler_t) -> Result<libc::sighandler_t> {
-    // SAFETY: an action of zeros has no flags and an empty mask. `step` only adds to an atomic; another handler
-    // is one that was set before.
+    // SAFETY: an action of zeros has no flags and an empty mask. `step` only adds to an atomic; any other
+    // handler was set before.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = handler;
@@ -57,7 +57,7 @@ fn handle(handler: libc::sighandler_t) -> Result<libc::sighandler_t> {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn set_trap_flag<const ON: bool>() {
-    // SAFETY: changes a flag for which `counted` has set a handler. The stack is as before.
+    // SAFETY: the code changes a flag for which `counted` has set a handler. The stack is as before.
     unsafe {
         if ON {
             std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq");

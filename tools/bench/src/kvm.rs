@@ -54,10 +54,10 @@ pub const ROWS: &[Row] = &[
 ];
 
 const REFERENCE_POINTS: u64 = 3_000;
-/// Events of a run. The ring holds all of them: nothing waits, nothing is lost.
+/// Number of events of a run. The ring holds all of them, so nothing waits, and nothing is lost.
 const EVENTS: u64 = 100_000;
 
-/// Moves of a BAR in a run, between these addresses.
+/// Number of moves of a BAR in a run, between these addresses.
 const MOVES: u64 = 20;
 const BARS: [u64; 2] = [0xe000_0000, 0xe800_0000];
 
@@ -105,7 +105,7 @@ pub fn recorded(_: &mut Context) -> Result<f64> {
     Ok(ns(measured, REFERENCE_POINTS))
 }
 
-/// Measures a move of BAR 2 with 64 clients: what a VMM does for it on the vCPU's thread.
+/// Measures a move of BAR 2 with 64 clients: the VMM's work for the move on the vCPU's thread.
 pub fn bar_move(_: &mut Context) -> Result<f64> {
     let vm = Vm::new()?;
     let scratch = Scratch::new()?;
@@ -125,7 +125,7 @@ pub fn bar_move(_: &mut Context) -> Result<f64> {
     failed.map_or(Ok(ns(time, MOVES)), |error| Err(error.into()))
 }
 
-/// Returns the throughput of two vCPUs over that of one.
+/// Returns the throughput of two vCPUs divided by the throughput of one.
 pub fn speedup(answer: Answer) -> Result<f64> {
     let one = points(1, answer)?;
     let two = points(2, answer)?;

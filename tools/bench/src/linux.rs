@@ -79,11 +79,11 @@ pub const ROWS: &[Row] = &[
         ),
 ];
 
-/// Clients of the device.
+/// Number of clients of the device.
 const CLIENTS: u32 = 4;
-/// MiB of the shared file.
+/// Size of the shared file in MiB.
 const FILE_MIB: u64 = 16;
-/// The module's name in the guest.
+/// Name of the module in the guest.
 pub const MODULE: &str = "hypertrace.ko";
 
 /// The programs for a guest.
@@ -133,7 +133,7 @@ impl Linux {
         qemu.args(["-M", "q35,memory-backend=ram", "-accel", "tcg", "-cpu", "max", "-m", "512M"])
             .args(["-object", "memory-backend-memfd,id=ram,size=512M,share=on"])
             .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
-            // Errors of the kernel would be answers; a panic ends QEMU.
+            // The kernel prints no errors, because they would be taken for answers, and a panic ends QEMU.
             .args([
                 "-append",
                 "console=ttyS0 loglevel=1 panic=-1 rdinit=/bench \
@@ -153,12 +153,12 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 
 /// Guest with the device over vfio-user, and its server.
 struct Socket {
-    // Ended first: the server ends with the connection.
+    // The guest is dropped first, because the server ends with the connection.
     guest: Child,
     device: Hypertrace,
-    /// Messages that the server has received.
+    /// Number of messages that the server has received.
     messages: Arc<AtomicU64>,
-    /// Those of the last million events.
+    /// Number of messages of the last million events.
     of_million: u64,
     _scratch: Scratch,
 }
@@ -174,7 +174,7 @@ impl Socket {
             let function = PciFunction::new(Arc::clone(device.chip()));
             let messages = Arc::new(AtomicU64::new(0));
             let count = Arc::clone(&messages);
-            // Ends with the connection; if QEMU never connects, with this process.
+            // The thread ends with the connection or, if QEMU never connects, with this process.
             thread::spawn(move || {
                 let (client, _) = listener.accept()?;
                 serve_counted(&function, &client, &count)
@@ -189,7 +189,7 @@ impl Socket {
         })
     }
 
-    /// Returns the messages so far, and the kicks among them.
+    /// Returns the number of messages so far, and of the kicks among them.
     fn counts(&self) -> [u64; 2] {
         [self.messages.load(Relaxed), self.device.chip().count(Counter::KickTrapped)]
     }
@@ -230,7 +230,7 @@ impl Shared {
 
 /// Returns the options of the command line.
 pub fn options(context: &mut Context) -> Result<Linux> {
-    // `bench` has put it there.
+    // `bench` has put the options into the context.
     context.resource(|| bail!("no options")).cloned()
 }
 
@@ -271,8 +271,8 @@ pub fn point_idle(context: &mut Context) -> Result<f64> {
     shared(context)?.guest.ns("linux idle")
 }
 
-/// Measures a reference point by a shared file whose host is awake. The guest has another CPU meanwhile: on the guest's,
-/// the host is never awake while the guest runs.
+/// Measures a reference point by a shared file whose host is awake. The guest runs on another CPU meanwhile,
+/// because on the same CPU, the host is never awake while the guest runs.
 pub fn point_awake(context: &mut Context) -> Result<f64> {
     let guest = &mut shared(context)?.guest;
     move_to_cpu(1, guest.id())?;
@@ -281,7 +281,7 @@ pub fn point_awake(context: &mut Context) -> Result<f64> {
     measured
 }
 
-/// Emits a million events on a thread that leases a client. Returns the lease and the kicks.
+/// Emits a million events on a thread that leases a client. Returns the number of leases and kicks together.
 pub fn leases_and_kicks(context: &mut Context) -> Result<f64> {
     let socket = socket(context)?;
     let before = socket.counts();
@@ -291,7 +291,7 @@ pub fn leases_and_kicks(context: &mut Context) -> Result<f64> {
     Ok((1 + after[1] - before[1]) as f64)
 }
 
-/// Returns the messages of the events that [`leases_and_kicks`] has counted.
+/// Returns the number of messages of the events that [`leases_and_kicks`] has emitted.
 pub fn messages(context: &mut Context) -> Result<f64> {
     Ok(socket(context)?.of_million as f64)
 }

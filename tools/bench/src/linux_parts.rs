@@ -14,28 +14,28 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-/// Batches of events in a run, and events in a batch. A ring holds several batches.
+/// Number of batches of events in a run, and number of events in a batch. A ring holds several batches.
 const BATCHES: [u64; 2] = [40, 2_000];
-/// Words of an event's fields.
+/// Number of words of an event's fields.
 const WORDS: u64 = 2;
-/// Events of [`million`]. In a debug build, which times nothing, they would take a minute.
+/// Number of events of [`million`]. A debug build, which times nothing, would take a minute for a million.
 const MILLION: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
-/// Points of a run whose host is awake.
+/// Number of points of a run whose host is awake.
 const AWAKE: u64 = 500;
-/// Points of a run whose host is asleep.
+/// Number of points of a run whose host is asleep.
 const ASLEEP: u64 = 100;
 /// Pause before each of those.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Points of a run whose host rests.
+/// Number of points of a run whose host rests.
 const IDLE: u64 = 10;
 /// Pause before each of those.
 const LONG_PAUSE: Duration = Duration::from_millis(300);
 
-/// Prepares a guest that has nothing but this program: mounts file systems, loads the module if it is there,
-/// and makes the console a channel for lines.
+/// Prepares a guest that has nothing but this program: mounts file systems, loads the module if the guest has
+/// it, and makes the console a channel for lines.
 ///
 /// # Errors
-/// If the kernel refuses it.
+/// If the kernel refuses one of these steps.
 pub fn init() -> Result<()> {
     for (kind, at) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         let mounted = mount("none", at, kind, MountFlags::empty(), None);
@@ -56,7 +56,8 @@ pub fn answer(part: &str) -> Result<f64> {
         ("open", way) => open(way),
         ("emit", _) => tenth(BATCHES, || wait_for_room(BATCHES[1]), |n| emit(n, black_box(n))),
         ("awake", _) => points(AWAKE, Duration::ZERO, 0.1),
-        // The median: a sleeping host looks at a steady pace, so that the quickest are luck.
+        // The median is used, because a sleeping host looks at a steady pace, so the quickest points are
+        // luck.
         ("asleep", _) => points(ASLEEP, PAUSE, 0.5),
         ("idle", _) => points(IDLE, LONG_PAUSE, 1.0),
         ("million", _) => million(),
@@ -79,13 +80,13 @@ fn open(way: &str) -> Result<f64> {
     Ok(0.0)
 }
 
-/// Emits an event of this thread's client. Not inlined, as in a large program.
+/// Emits an event of this thread's client. This function is not inlined, as in a large program.
 #[inline(never)]
 fn emit(a: u64, b: u64) {
     hypertrace::event!("bench_pair", a, b);
 }
 
-/// Waits until so many events find room, so that none is lost.
+/// Waits until this many events find room, so that no event is lost.
 fn wait_for_room(events: u64) -> Result<()> {
     let has_room = hypertrace::with_client(|client| client.wait_for_room(events, WORDS));
     ensure!(has_room == Some(true), "the host does not drain");
@@ -102,9 +103,9 @@ fn point(n: u64) -> Result<f64> {
     Ok(ns(ticks, 1))
 }
 
-/// Makes points with a pause before each. Returns the time that this part of them is below.
+/// Makes points with a pause before each. Returns the time below which this part of the points' times lies.
 fn points(points: u64, pause: Duration, part: f64) -> Result<f64> {
-    // With it, the next one finds the host awake.
+    // After this point, the next point finds the host awake.
     point(0)?;
     let times = (0..points).map(|n| {
         if !pause.is_zero() {
@@ -115,7 +116,7 @@ fn points(points: u64, pause: Duration, part: f64) -> Result<f64> {
     Ok(quantile(&mut times.collect::<Result<Vec<f64>>>()?, part))
 }
 
-/// Emits a million events on a new thread, which leases a client of its own.
+/// Emits a million events on a new thread, which leases its own client.
 fn million() -> Result<f64> {
     let run = || {
         for _ in 0..MILLION / BATCHES[1] {

@@ -1,8 +1,7 @@
 //! `hypertrace-bench`: the cost of each operation on this machine, beside its floor.
 //!
-//! Every row alternates with its floor, run by run, and reports the median of
-//! the paired ratios: disturbances by the machine affect both.
-//! `docs/benchmarks.md` explains each row.
+//! Every row alternates with its floor, run by run, and reports the median of the paired ratios, because
+//! disturbances by the machine affect both. `docs/benchmarks.md` explains each row.
 
 mod c;
 mod child;
@@ -60,7 +59,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Runs of a row, unless the command line says otherwise.
+/// Number of runs of a row, unless the command line gives another one.
 const RUNS: u32 = 11;
 
 /// Measure the cost of each operation on this machine, beside its floor
@@ -119,13 +118,13 @@ struct Report<'a> {
 }
 
 fn main() -> ExitCode {
-    // Ends the process with exit code 2 on wrong usage.
+    // `parse` ends the process with exit code 2 on wrong usage.
     let args = Args::parse();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) if is_closed_pipe(&why) => ExitCode::SUCCESS,
         Err(why) => {
-            // Standard error may be closed: a panic would hide the exit code.
+            // Standard error may be closed, and a panic would hide the exit code.
             let _ = writeln!(io::stderr(), "hypertrace-bench: {why:#}");
             ExitCode::FAILURE
         }
@@ -159,12 +158,12 @@ fn run(args: &Args) -> Result<()> {
     context.resource(|| Ok(args.linux.clone()))?;
     context.resource(|| Ok(args.aarch64.clone()))?;
     let mut measured = Vec::new();
-    // On stderr, and only if that is a terminal.
+    // The progress is shown on stderr, and only if stderr is a terminal.
     let style = ProgressStyle::with_template("{pos}/{len} {msg} {elapsed}")?;
     let progress = ProgressBar::new(wanted.len() as u64).with_style(style);
     for row in wanted {
         let runs = args.runs.or(row.slow).unwrap_or(RUNS);
-        // The time that has passed is shown meanwhile only where the thread for it disturbs nothing.
+        // The passed time is updated during a row only where the thread for the update disturbs nothing.
         let tick = Duration::from_millis(if row.slow.is_some() { 500 } else { 0 });
         progress.enable_steady_tick(tick);
         let begin = |run| progress.set_message(format!("{} {}/{runs}", row.name, run + 1));
@@ -185,7 +184,8 @@ fn print(text: &str) -> Result<()> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Returns the rows whose names begin with one of these; all but those that take minutes if there is none.
+/// Returns the rows whose names begin with one of these names. Without names, returns all rows except those
+/// that take minutes.
 fn wanted(names: &[String]) -> Result<Vec<&'static Row>, String> {
     let has = |row: &Row, name: &String| row.name.starts_with(name.as_str());
     if let Some(name) = names.iter().find(|name| !rows::all().any(|row| has(row, name))) {

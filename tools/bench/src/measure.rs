@@ -10,19 +10,18 @@ pub struct Measured {
     pub name: &'static str,
     /// Median time in nanoseconds; null if not measured.
     pub ns: Option<f64>,
-    /// Row that it is compared with.
+    /// Row with which this row is compared.
     pub floor: Option<&'static str>,
     /// Median of paired ratios.
     pub ratio: Option<f64>,
-    /// Interquartile range of the paired ratios (of the times, where there is
-    /// no floor).
+    /// Interquartile range of the paired ratios, or of the times if there is no floor.
     pub iqr: Option<f64>,
     pub runs: usize,
     pub target: Option<&'static str>,
     pub met: Option<bool>,
-    /// What it measures, and the versions of programs; or why it was not measured.
+    /// What the row measures, and the versions of programs; or why the row was not measured.
     pub note: String,
-    /// How it is measured, and what bounds it.
+    /// How the row is measured, and what bounds its time.
     #[serde(skip)]
     pub details: &'static str,
 }
@@ -88,7 +87,7 @@ fn median_and_iqr(values: &mut [f64]) -> (f64, f64) {
     (at(0.5), at(0.75) - at(0.25))
 }
 
-/// Returns the value that this part of the values is below, interpolated.
+/// Returns the interpolated value below which this part of the values lies.
 pub fn quantile(values: &mut [f64], part: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let position = part * (values.len() - 1) as f64;

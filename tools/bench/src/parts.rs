@@ -4,10 +4,10 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Finds a file that cargo has made of a package: beside this program, or in `deps` there.
+/// Finds a file that cargo has made of a package, beside this program or in the folder `deps` beside it.
 ///
 /// # Errors
-/// If it is not there: the error says how to make it.
+/// If the file is not there; the error says how to make it.
 pub fn beside(name: &str, package: &str) -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot find this program's path")?;
     let folder = program.parent().context("this program is in no folder")?;
@@ -18,10 +18,10 @@ pub fn beside(name: &str, package: &str) -> Result<PathBuf> {
     })
 }
 
-/// Builds the C library as its users do, in the target folder that this program is in. Returns the static library.
+/// Builds the C library as its users do, in this program's target folder. Returns the static library.
 ///
 /// # Errors
-/// If cargo does not build it.
+/// If cargo cannot build the library.
 pub fn c_library() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot find this program's path")?;
     let target = program.ancestors().nth(2).context("this program is in no target folder")?;

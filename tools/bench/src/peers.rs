@@ -1,4 +1,4 @@
-//! Rows of other tracers, where they are installed: an event with the same two numbers.
+//! Rows of other tracers, if they are installed: an event with the same two numbers.
 
 use super::c;
 use super::child::{Child, TURNS};
@@ -37,9 +37,9 @@ const SOURCES: [(&str, &str); 3] = [
     ("lttng.h", include_str!("lttng/lttng.h")),
 ];
 const LTTNG_EVENTS: u64 = 1_000_000;
-/// Least size of an event in its file: a header of 4 bytes, two fields.
+/// Minimum size of an event in LTTng's file in bytes: a header of 4 bytes, and two fields.
 const LTTNG_BYTES: u64 = 20;
-/// Reports to wait for; bpftrace prints 20 a second.
+/// Maximum number of reports to wait for. bpftrace prints 20 reports a second.
 const REPORTS: u32 = 100;
 
 /// LTTng's daemon, and the script that traces the program.
@@ -99,7 +99,7 @@ impl Bpftrace {
             .context("cannot start bpftrace")?;
         let output = BufReader::new(process.stdout.take().context("a pipe is missing")?);
         let mut bpftrace = Bpftrace { target, process, output };
-        // bpftrace reports that it attaches before it has.
+        // bpftrace reports that it attaches before it has attached.
         for _ in 0..REPORTS {
             bpftrace.target.ns("sdt")?;
             if bpftrace.count()? > 0 {
@@ -128,7 +128,7 @@ impl Bpftrace {
     }
 
     fn ns(&mut self) -> Result<f64> {
-        // The reports in the pipe are older.
+        // The reports that are in the pipe are older.
         let mut before = self.count()?;
         let mut now = self.count()?;
         while now != before {
@@ -147,7 +147,7 @@ impl Bpftrace {
 
 impl Drop for Bpftrace {
     fn drop(&mut self) {
-        // Its reports are no longer needed.
+        // bpftrace's reports are no longer needed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -158,7 +158,7 @@ pub fn bpftrace(context: &mut Context) -> Result<f64> {
     context.resource(Bpftrace::new)?.ns()
 }
 
-/// Calls that uftrace records.
+/// Number of calls that uftrace records.
 const UFTRACE_CALLS: u64 = 200_000;
 
 /// Measures a call of a function built with `-pg`, whose entry and exit uftrace
@@ -166,15 +166,15 @@ const UFTRACE_CALLS: u64 = 200_000;
 pub fn uftrace(_: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
     scratch.write(&[("uftrace.c", include_str!("uftrace/uftrace.c"))])?;
-    // A program built with -pg writes a file to its working directory: the scratch folder.
+    // A program built with -pg writes a file to its working directory, so it runs in the scratch folder.
     let run = |program, args: &[&str]| scratch.run(Command::new(program).args(args));
-    // Checked first: the rest needs it.
+    // uftrace is checked first, because the rest needs it.
     run("uftrace", &["--version"]).context("no uftrace")?;
     run("cc", &["-O2", "-pg", "-o", "program", "uftrace.c"])?;
     let calls = UFTRACE_CALLS.to_string();
     let ns = run("uftrace", &["record", "--no-event", "-d", "data", "./program", &calls])?;
     let report = run("uftrace", &["report", "-d", "data", "-f", "call"])?;
-    // One call more, which sets up the thread's buffers.
+    // An extra call sets up the thread's buffers.
     let all = format!("{} pair", UFTRACE_CALLS + 1);
     let is_whole = report.lines().any(|line| line.split_whitespace().eq(all.split(' ')));
     ensure!(is_whole, "uftrace has not recorded all {UFTRACE_CALLS} calls:\n{report}");

@@ -1,5 +1,5 @@
-//! Rows under QEMU's user mode: this program as the guest, with the plugin, with
-//! the smallest possible plugin, and without one.
+//! Rows under QEMU's user mode, with this program as the guest: with the plugin, with the smallest possible
+//! plugin, and without a plugin.
 
 use super::child::Child;
 use super::emulated::RING_BYTES;
@@ -42,12 +42,12 @@ pub const ROWS: &[Row] = &[
 ];
 
 const QEMU: &str = "qemu-x86_64";
-/// The smallest possible plugin.
+/// File name of the smallest possible plugin.
 const FLOOR: &str = "libhypertrace_qemu_floor.so";
-/// Runs that touch every page of the rings.
+/// Number of runs that touch every page of the rings.
 const WARM_UP: usize = 4;
 
-/// The three guests, and the session of the first one.
+/// The three guests, and the session of the first guest.
 struct Bench {
     plugin: Child,
     floor: Child,
@@ -87,7 +87,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Measures a part in the guest with the plugin. Returns ns for each point.
+    /// Measures a part in the guest with the plugin. Returns nanoseconds per point.
     fn points(&mut self, part: &str) -> Result<f64> {
         self.plugin.ns(&format!("emulated {part}"))
     }
@@ -102,7 +102,7 @@ pub fn floor(context: &mut Context) -> Result<f64> {
     bench(context)?.floor.ns("emulated floor")
 }
 
-/// Measures the same store, as part of a reference point.
+/// Measures a marked store as part of a reference point.
 pub fn marked_store(context: &mut Context) -> Result<f64> {
     bench(context)?.points("store")
 }

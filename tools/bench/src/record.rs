@@ -22,13 +22,14 @@ pub const ROWS: &[Row] = &[row(
      `--own-only`, the kernel writes their switches and wakings to the buffer of all threads, too.",
 )];
 
-/// Turns of each of two threads, with two switches: their events fit the kernel's buffer of a CPU.
+/// Number of turns of each of two threads, with two switches each. The switches' events fit the kernel's
+/// buffer of a CPU.
 const TURNS: u64 = 20_000;
 
 /// Runs something while the kernel's events of this process are recorded.
 pub fn recorded<T>(own_only: bool, run: impl FnOnce() -> Result<T>) -> Result<(T, Recorded)> {
     let scratch = Scratch::new()?;
-    // The recording needs a session beside it; the guest's own is another one.
+    // The recording needs a session beside it, which is not the guest's own session.
     let beside = scratch.session()?;
     let mut config = Config::new(scratch.path().join("session"));
     (config.pids, config.own_only) = (vec![std::process::id()], own_only);
@@ -50,12 +51,12 @@ pub fn recorded<T>(own_only: bool, run: impl FnOnce() -> Result<T>) -> Result<(T
 /// A recording that has ended.
 pub struct Recorded {
     pub summary: Summary,
-    /// Size of its file.
+    /// Size of the recording's file in bytes.
     bytes: u64,
     time: Duration,
 }
 
-/// Size of a recording without the buffer of all threads.
+/// Size in bytes of a recording without the buffer of all threads.
 struct OwnBytes(u64);
 
 /// Measures a switch while the program's own threads are recorded.

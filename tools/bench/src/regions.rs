@@ -1,4 +1,4 @@
-//! Rows about regions: what they cost beside a merge of the same files.
+//! Rows about regions: their cost, compared with a merge of the same files.
 
 use super::row::{Context, Row, row};
 use super::timing::cpu_time;
@@ -33,18 +33,19 @@ pub const ROWS: &[Row] = &[
         .over(("regions_whom", whom), "<= 2 x regions_whom"),
 ];
 
-/// Regions of each of two vCPUs.
+/// Number of regions of each of two vCPUs.
 const ROUNDS: u64 = 4_000;
-/// Events in a region, besides its begin and end, a reference point, and the VMM's and the kernel's.
+/// Number of events in a region, besides its begin and end, a reference point, and the VMM's and the kernel's
+/// events.
 const EVENTS: u64 = 40;
 
-/// How long a thread that is of no session has its CPU, in nanoseconds.
+/// Nanoseconds for which a thread of no session has its CPU.
 const TURN: u64 = 2_000;
 /// Threads that take turns on a CPU.
 const OTHERS: [Task; 2] = [(9, "other"), (10, "third")];
-/// CPUs that no vCPU uses.
+/// Number of CPUs that no vCPU uses.
 const OTHER_CPUS: usize = 2;
-/// File with the buffer of all threads alone.
+/// File with only the buffer of all threads.
 const CPUS: &str = "cpus.dat";
 
 /// A session with its kernel.dat, of some 440,000 events.
@@ -69,7 +70,7 @@ impl Files {
         Ok(Files { made, events })
     }
 
-    /// Returns the time of something with all events, for each, in nanoseconds.
+    /// Returns the time of `run`, which handles all events, in nanoseconds per event.
     fn ns(&self, run: impl FnOnce() -> Result<()>) -> Result<f64> {
         let begun = cpu_time();
         run()?;
@@ -118,7 +119,7 @@ impl Turns {
         self.now = time;
     }
 
-    /// Gives the CPU to the other one of the two threads.
+    /// Gives the CPU to the other thread.
     fn turn(&mut self, time: u64, state: i64) {
         let to = OTHERS[usize::from(self.running == OTHERS[0])];
         self.push(time, SCHED_SWITCH_ID, 0, switch(self.running, state, to));
@@ -132,7 +133,7 @@ impl Turns {
     }
 }
 
-/// Makes the scheduling of a vCPU's CPU: others have it while the vCPU's thread does not.
+/// Makes the scheduling of a vCPU's CPU. Other threads have the CPU while the vCPU's thread does not.
 fn of_cpu(vcpu: &Vcpu) -> Vec<Event> {
     let own = (vcpu.tid(), "vcpu");
     let mut turns = Turns { events: Vec::new(), running: own, now: 0 };
@@ -162,7 +163,7 @@ fn of_cpu(vcpu: &Vcpu) -> Vec<Event> {
     turns.events
 }
 
-/// Makes the scheduling of another CPU: two threads wake each other.
+/// Makes the scheduling of another CPU, on which two threads wake each other.
 fn of_other_cpu(end: u64) -> Vec<Event> {
     let mut turns = Turns { events: Vec::new(), running: OTHERS[0], now: 0 };
     while turns.now < end {
@@ -196,7 +197,7 @@ fn read_all(recording: &Recording, events: u64) -> Result<()> {
     Ok(())
 }
 
-/// Measures the regions of all, from opening the files on, per event.
+/// Measures all regions, from opening the files on, per event.
 pub fn regions(context: &mut Context) -> Result<f64> {
     let files = context.resource(Files::new)?;
     files.ns(|| read(files, &Options::default()).map(drop))
@@ -208,7 +209,7 @@ pub fn merge(context: &mut Context) -> Result<f64> {
     files.ns(|| read_all(&open(files)?, files.events))
 }
 
-/// Measures the same with the scheduling of all threads.
+/// Measures the merge with the scheduling of all threads.
 pub fn merge_both(context: &mut Context) -> Result<f64> {
     let Both(files) = context.resource(Both::new)?;
     files.ns(|| {

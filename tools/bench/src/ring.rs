@@ -1,4 +1,4 @@
-//! Rows of the ring: emits, compared with the same written by hand.
+//! Rows of the ring: emits, compared with rings that are written by hand.
 
 use super::instructions::counted;
 use super::measure::quantile;
@@ -16,11 +16,11 @@ use std::hint::black_box;
 use std::sync::atomic::{Ordering, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The fastest ring that does the job.
+/// Fastest ring that does the job.
 pub const FLOOR: Floor = ("ring_floor", floor);
-/// A loop that does nothing.
+/// Loop that does nothing.
 pub const EMPTY_LOOP: Floor = ("empty loop", empty);
-/// The event that other ways to emit are compared with.
+/// Event with which other ways to emit are compared.
 pub const EMIT: Floor = ("ring_emit", emit);
 
 pub const ROWS: &[Row] = &[
@@ -96,7 +96,7 @@ const GEOMETRY: Geometry = Geometry {
 /// Rings of two clients, which all rows reuse, so that their pages are allocated.
 struct Rings(Vec<AtomicU64>);
 
-/// Returns the rings, empty.
+/// Returns the rings after emptying them.
 fn rings(context: &mut Context) -> Result<&[AtomicU64]> {
     let Rings(rings) = context.resource(|| Ok(Rings(words(GEOMETRY.rings_size()))))?;
     for word in &mut *rings {
@@ -177,8 +177,8 @@ pub fn floor(context: &mut Context) -> Result<f64> {
     Ok(ns(total, BURST * BURSTS))
 }
 
-/// Writes a record with two words of payload. Not inlined, like the function
-/// that it is compared with.
+/// Writes a record with two words of payload. This function is not inlined, like the function with which it
+/// is compared.
 #[inline(never)]
 fn floor_emit(
     ring: &FloorRing,
@@ -207,7 +207,7 @@ fn floor_emit(
     ring.head.0.store(*head, Ordering::Release);
 }
 
-/// Emits the event of all rows of the ring. Not inlined, as in a large program.
+/// Emits the event of all rows of the ring. This function is not inlined, as in a large program.
 #[inline(never)]
 fn emit_pair(client: &Client<'_>, a: u64, b: u64) {
     hypertrace::event!(client: client, "bench_pair", a, b);
@@ -218,7 +218,7 @@ fn emit_pair(client: &Client<'_>, a: u64, b: u64) {
 fn emit_twin(client: &Client<'_>, a: u64, b: u64) {
     const {
         let (pair, twin) = ("bench_pair(a:u64,b:u64)", "bench_pair1384(a:u64,b:u64)");
-        // More than the table's size.
+        // The divisor is more than the table's size.
         assert!(id_of(pair) % 4096 == id_of(twin) % 4096);
     }
     hypertrace::event!(client: client, "bench_pair1384", a, b);
@@ -306,7 +306,7 @@ fn drained(context: &mut Context, emit: impl Fn(&Client<'_>, u64, u64)) -> Resul
     Ok(ns(total, BURST * BURSTS))
 }
 
-/// Events of a run of [`cold`].
+/// Number of events of a run of [`cold`].
 const COLD_EVENTS: u64 = 50;
 
 /// Times single events, each after 10 ms in which the caches are overwritten. Returns their median in
@@ -324,12 +324,12 @@ fn after_others(mut emit: impl FnMut(u64)) -> f64 {
     quantile(&mut times.collect::<Vec<f64>>(), 0.5)
 }
 
-/// Measures an event whose cache lines are in memory only.
+/// Measures an event whose cache lines are only in memory.
 pub fn cold(context: &mut Context) -> Result<f64> {
     let rings = rings(context)?;
     let state = ProducerState::new();
     let client = lease(channel(rings)?, 0, &state)?;
-    // The first one writes the event's text.
+    // The first event writes the event's text.
     emit_pair(&client, 0, 0);
     let time = after_others(|n| emit_pair(&client, n, black_box(n)));
     client.release();
@@ -337,7 +337,7 @@ pub fn cold(context: &mut Context) -> Result<f64> {
     Ok(time)
 }
 
-/// Measures the same loads and stores by hand.
+/// Measures the loads and stores of [`cold`] by hand.
 pub fn cold_floor(context: &mut Context) -> Result<f64> {
     let rings = rings(context)?;
     let memory = memory(rings, 0)?;
@@ -350,8 +350,8 @@ pub fn cold_floor(context: &mut Context) -> Result<f64> {
     Ok(time)
 }
 
-/// Writes a record unless the mask's word switches it off. Not inlined, like the function that it is
-/// compared with.
+/// Writes a record unless the mask's word switches it off. This function is not inlined, like the function
+/// with which it is compared.
 #[inline(never)]
 fn floor_cold_emit(
     mask: &AtomicU64,
@@ -373,12 +373,12 @@ fn floor_cold_emit(
     true
 }
 
-/// Counts the instructions of an event, with those of the loop.
+/// Counts the instructions of an event, including the loop's.
 pub fn instructions(context: &mut Context) -> Result<f64> {
     let rings = rings(context)?;
     let state = ProducerState::new();
     let client = lease(channel(rings)?, 0, &state)?;
-    // The first one writes the event's text.
+    // The first event writes the event's text.
     emit_pair(&client, 0, 0);
     counted(|n| emit_pair(&client, n, black_box(n)))
 }
@@ -390,7 +390,7 @@ pub fn instructions_empty(_: &mut Context) -> Result<f64> {
     })
 }
 
-/// Counts the instructions of an event that the mask switches off, with those of the loop.
+/// Counts the instructions of an event that the mask switches off, including the loop's.
 pub fn instructions_off(context: &mut Context) -> Result<f64> {
     switched_off(context, |client| {
         counted(|n| {

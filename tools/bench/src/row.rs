@@ -5,10 +5,10 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Text that a run adds to its row: versions of programs.
+/// Text that a run adds to its row, such as versions of programs.
 struct Remark(String);
 
-/// Resources that rows use again in their next runs, one of each type.
+/// Resources that rows use again in their next runs, at most one of each type.
 #[derive(Default)]
 pub struct Context(HashMap<TypeId, Box<dyn Any>>);
 
@@ -32,7 +32,7 @@ impl Context {
         self.0.insert(TypeId::of::<Remark>(), Box::new(Remark(remark)));
     }
 
-    /// Returns the last remark, which is forgotten.
+    /// Returns the last remark, and forgets it.
     pub fn take_remark(&mut self) -> Option<String> {
         let remark = self.0.remove(&TypeId::of::<Remark>())?.downcast::<Remark>().ok()?;
         Some(remark.0)
@@ -42,29 +42,29 @@ impl Context {
 /// Function that measures an operation. Returns nanoseconds.
 pub type Run = fn(&mut Context) -> Result<f64>;
 
-/// Measurement that a row is compared with: the name and function of another row, or of a
-/// measurement without a row of its own.
+/// Measurement with which a row is compared: the name and function of another row, or of a measurement
+/// without its own row.
 pub type Floor = (&'static str, Run);
 
 /// Row of the benchmark.
 pub struct Row {
     pub name: &'static str,
-    /// One line: what is measured.
+    /// Line that says what is measured.
     pub what: &'static str,
     pub run: Run,
     pub floor: Option<Floor>,
-    /// Result of the comparison of the row's time with its floor's: the row's ratio.
+    /// Function that compares the row's time with its floor's, and returns the row's ratio.
     pub compare: fn(f64, f64) -> f64,
-    /// Limit that the ratio should keep, or the time if there is no floor: `<=` or `>=`, a number,
-    /// its unit if that is µs or ms, its meaning.
+    /// Limit that the ratio should keep or, if there is no floor, the time: `<=` or `>=`, a number, the
+    /// number's unit if it is µs or ms, and the number's meaning.
     pub target: Option<&'static str>,
-    /// Sentences: how it is measured, and what bounds it.
+    /// Sentences that say how the row is measured, and what bounds its time.
     pub note: &'static str,
-    /// Runs of a row that takes minutes, which is only measured if it is named.
+    /// Number of runs of a row that takes minutes. Such a row is measured only if it is named.
     pub slow: Option<u32>,
 }
 
-/// Returns a row that is compared with nothing: another row's floor, or a peer.
+/// Returns a row that is compared with nothing, such as another row's floor, or a peer.
 pub const fn row(name: &'static str, run: Run, what: &'static str) -> Row {
     let compare = |ns, floor| ns / floor;
     Row { name, what, run, floor: None, compare, target: None, note: "", slow: None }
@@ -95,7 +95,7 @@ impl Row {
         Row { target: Some(text), ..self }
     }
 
-    /// Makes it a row that takes minutes, of so many runs.
+    /// Makes the row one that takes minutes, with this many runs.
     pub const fn slow(self, runs: u32) -> Row {
         Row { slow: Some(runs), ..self }
     }

@@ -1,4 +1,4 @@
-//! All rows of the benchmark: each is registered where it is defined.
+//! All rows of the benchmark. Each row is registered where it is defined.
 
 use super::row::Row;
 use super::{

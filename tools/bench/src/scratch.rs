@@ -12,10 +12,10 @@ use std::time::Duration;
 use std::{fs, thread};
 use tempfile::TempDir;
 
-/// Longest time of a command. Some tracers do not end where a library of theirs cannot be loaded.
+/// Maximum time of a command. Some tracers do not end if one of their libraries cannot be loaded.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Temporary folder, on tmpfs where there is one.
+/// Temporary folder, on tmpfs if this machine has one.
 pub struct Scratch(TempDir);
 
 impl Scratch {
@@ -36,7 +36,7 @@ impl Scratch {
         Ok(Hypertrace::with_session(self.session()?, config)?)
     }
 
-    /// Starts a device in a process of its own: all of its registers trap.
+    /// Starts a device as in its own process, where all registers trap.
     pub fn server(&self, geometry: Geometry) -> Result<Hypertrace> {
         let config = DeviceConfig::new(0).with(|config| {
             config.geometry = geometry;
@@ -45,7 +45,7 @@ impl Scratch {
         Ok(Hypertrace::with_session(self.session()?, config)?)
     }
 
-    /// Writes files: their names and texts.
+    /// Writes files, each given by name and text.
     pub fn write(&self, files: &[(&str, &str)]) -> Result<()> {
         files.iter().try_for_each(|(name, text)| Ok(fs::write(self.path().join(name), text)?))
     }
@@ -53,8 +53,8 @@ impl Scratch {
     /// Runs a command in the folder to its end. Returns its output.
     ///
     /// # Errors
-    /// If it fails: the error is its output on stderr. If it does not end, or a process that it has started: then all are
-    /// killed.
+    /// If the command fails; the error is its output on stderr. If the command, or a process that it has
+    /// started, does not end in time; all of them are killed then.
     pub fn run(&self, command: &mut Command) -> Result<String> {
         self.run_within(LIMIT, command)
     }
@@ -66,7 +66,8 @@ impl Scratch {
         let child = child.with_context(|| format!("cannot start {name}"))?;
         let pid = Pid::from_child(&child);
         let (ended, end) = mpsc::channel();
-        // Waits for what the command has started, too: that may take longer than the command.
+        // The thread also waits for processes that the command has started, which may take longer than the
+        // command.
         thread::spawn(move || ended.send(child.wait_with_output()));
         let Ok(output) = end.recv_timeout(limit) else {
             let _ = kill_process_group(pid, Signal::KILL);

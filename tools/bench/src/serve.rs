@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Answers lines on stdin until it is closed: the main function of a child.
+/// Answers lines on stdin until stdin is closed. This is the main function of a child.
 ///
 /// # Errors
 /// If stdin cannot be read.
@@ -93,8 +93,8 @@ fn ftrace(instance: &Path) -> Result<(u64, u64)> {
     Ok((time, TURNS))
 }
 
-/// Measures the creation of the process's first session, as a VMM does it that knows its counter's
-/// frequency. Nothing depends here on whether it is right.
+/// Measures the creation of the process's first session by a VMM that knows its counter's frequency. Nothing
+/// depends here on whether the frequency is right.
 fn create(dir: &Path) -> Result<(u64, u64)> {
     let config = SessionConfig::new(dir).with(|config| config.host_frequency = Some(2_000_000_000));
     let start = ticks();
@@ -112,9 +112,8 @@ fn uprobe() -> (u64, u64) {
     (timed(TURNS, |_| probed(black_box(0))), TURNS)
 }
 
-/// Function with the uprobe. It keeps a register across a call, so that it
-/// begins with a `push`: the kernel emulates that instruction. It has to
-/// single-step most others, which takes far longer.
+/// Function with the uprobe. The function keeps a register across a call, so it begins with a `push`, which
+/// the kernel emulates. The kernel has to single-step most other instructions, which takes far longer.
 #[inline(never)]
 pub fn probed(n: u64) {
     nothing();

@@ -1,10 +1,9 @@
-//! The user mode of 2016, written by hand, for comparison with today's: a store to
-//! a protected page, and a handler of the signal that it raises.
+//! The user mode of 2016, written by hand, for comparison with today's user mode: a store to a protected
+//! page, and a handler of the signal that the store raises.
 //!
-//! The handler has to open the page so that the store completes: a single page
-//! would trap only once. The channel of 2016 had two pages, each open while the
-//! other was closed, and an event was a store to each: two signals, four
-//! `mprotect`s.
+//! The handler has to open the page so that the store completes, so a single page would trap only once. The
+//! channel of 2016 had two pages, of which one was open while the other was closed, and an event was a store
+//! to each page: two signals and four `mprotect`s.
 //!
 //! Unsafe, because of mmap(2), mprotect(2) and a signal handler.
 #![allow(unsafe_code)]
@@ -25,15 +24,15 @@ pub const ROWS: &[Row] =
          2 signals and 4 `mprotect`s an event, each event counted. In a child process.",
     )];
 
-/// The largest page size of the supported machines.
+/// Largest page size of the supported machines in bytes.
 const PAGE: usize = 64 * 1024;
 
-/// Page that an event's argument is stored to. The other page follows it.
+/// Page to which an event's argument is stored. The other page follows this one.
 static ARGUMENT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// Signals of other addresses, and `mprotect`s that failed.
+/// Number of signals of other addresses, and of `mprotect`s that failed.
 static WRONG: AtomicU64 = AtomicU64::new(0);
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
-/// Memory for the events: as many records as turns, 32 bytes each.
+/// Memory for the events' records, of 32 bytes each.
 static RECORDS: [[AtomicU64; 4]; 1024] = [const { [const { AtomicU64::new(0) }; 4] }; 1024];
 static EVENTS: AtomicU64 = AtomicU64::new(0);
 
@@ -50,8 +49,8 @@ pub fn measure() -> Result<(u64, u64)> {
     let argument = ARGUMENT.load(Relaxed);
     let (signals, events) = (SIGNALS.load(Relaxed), EVENTS.load(Relaxed));
     let time = timed(TURNS, |n| {
-        // SAFETY: two pages of this module. The handler opens them when they
-        // fault; volatile, so that each store faults.
+        // SAFETY: the two pages belong to this module. The handler opens a page when it faults. The stores
+        // are volatile, so that each one faults.
         unsafe {
             argument.cast::<u64>().write_volatile(n);
             argument.add(PAGE).cast::<u64>().write_volatile(n);
@@ -67,8 +66,8 @@ pub fn measure() -> Result<(u64, u64)> {
 }
 
 fn install() -> Result<()> {
-    // SAFETY: a new mapping, which is never unmapped. The handler is async-signal-safe:
-    // mprotect(2) is a bare system call.
+    // SAFETY: the mapping is new and never unmapped. The handler is async-signal-safe, because mprotect(2) is
+    // a bare system call.
     unsafe {
         let at = libc::mmap(
             ptr::null_mut(),
@@ -94,7 +93,7 @@ fn install() -> Result<()> {
 }
 
 extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives it to a handler with SA_SIGINFO.
+    // SAFETY: the kernel gives a handler with SA_SIGINFO this pointer.
     let address = unsafe { (*info).si_addr() } as usize;
     let argument = ARGUMENT.load(Relaxed);
     match address.wrapping_sub(argument as usize) {
@@ -113,7 +112,7 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
             protect(argument.wrapping_add(PAGE), libc::PROT_READ | libc::PROT_WRITE);
         }
         _ => {
-            // A fault elsewhere: without this handler it ends the process.
+            // This is a fault elsewhere, which ends the process without this handler.
             WRONG.fetch_add(1, Relaxed);
             // SAFETY: as in `install`.
             unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
@@ -123,7 +122,7 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
 }
 
 fn protect(page: *mut u8, protection: libc::c_int) {
-    // SAFETY: a page of this module, which only `measure` refers to.
+    // SAFETY: the page belongs to this module, and only `measure` refers to it.
     if unsafe { libc::mprotect(page.cast(), PAGE, protection) } != 0 {
         WRONG.fetch_add(1, Relaxed);
         // SAFETY: as in `install`. Without this, the store would fault endlessly.

@@ -35,10 +35,10 @@ pub const ROWS: &[Row] = &[
         ),
 ];
 
-/// Spans of one burst. The ring holds one and a half.
+/// Number of spans of a burst. The ring holds one and a half bursts.
 const SPANS: u64 = 20_000;
 const BURSTS: u64 = 10;
-/// Words of the longer event of a span: two numbers, a field, and the target.
+/// Number of words of the longer event of a span: two numbers, a field, and the target.
 const WORDS: u64 = 7;
 
 /// Measures a span with [`HypertraceLayer`].
@@ -73,7 +73,7 @@ fn ask(part: &str, is_traced: bool) -> Result<f64> {
     let summary = session.finish()?;
     let [first, second] = answers;
     first?;
-    // The first span of a place in the code has an event more.
+    // The first span of a place in the code has an extra event.
     let first = u64::from(part == "layer");
     let all = if is_traced { 2 * 2 * SPANS * BURSTS + first } else { 0 };
     ensure!(summary.lost == 0, "{} records lost", summary.lost);
@@ -89,7 +89,7 @@ impl Layer<Registry> for Empty {}
 /// Measures a part in this process. Returns ticks and turns.
 pub fn answer(part: &str) -> Result<(u64, u64)> {
     let registry = tracing_subscriber::registry();
-    // Its first call counts.
+    // Only the first call has an effect.
     let _ = match part {
         "layer" => tracing::subscriber::set_global_default(registry.with(HypertraceLayer::guest())),
         "region" => tracing::subscriber::set_global_default(registry.with(Empty)),

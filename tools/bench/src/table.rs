@@ -1,4 +1,4 @@
-//! The result as text.
+//! The results as text.
 
 use super::cpus;
 use super::measure::Measured;
@@ -9,12 +9,12 @@ use serde::Serialize;
 use std::io;
 use textwrap::{Options, WordSplitter};
 
-/// Machine that the numbers were measured on.
+/// Machine on which the numbers were measured.
 #[derive(Serialize)]
 pub struct Machine {
     cpu: String,
     cpus: usize,
-    /// The closest unit that two of the CPUs share: core, cache, or nothing.
+    /// Closest unit that two of the CPUs share: core, cache, or nothing.
     cpus_share: String,
     kernel: String,
     counter_hz: u64,
@@ -40,17 +40,17 @@ impl Machine {
     }
 }
 
-/// Columns of an output that is no terminal.
+/// Number of columns of an output that is no terminal.
 const COLUMNS: usize = 100;
 
-/// Returns the columns of the terminal that is standard output.
+/// Returns the number of columns of the terminal that is standard output.
 pub fn columns() -> usize {
     let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0);
     size.map_or(COLUMNS, |size| size.ws_col.into())
 }
 
-/// Lays out the machine, and each row with what it measures below it; of a row that misses its target, also what
-/// bounds it. No line is longer than `columns`.
+/// Lays out the machine, and each row with what it measures below it. Below a row that misses its target, the
+/// text also says what bounds the row's time. No line is longer than `columns`.
 pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
     let machine = format!(
         "{}, {} CPUs (shared by two: {}), Linux {}, counter {:.3} GHz",
@@ -83,7 +83,7 @@ pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
     text
 }
 
-/// Lists rows: the name and the target of each, and below them what it measures and how.
+/// Lists rows. Each has its name and target, and below these what the row measures, and how.
 pub fn list(rows: &[&Row], columns: usize) -> String {
     let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let entry = |row: &&Row| {
@@ -94,7 +94,7 @@ pub fn list(rows: &[&Row], columns: usize) -> String {
     rows.iter().map(entry).collect()
 }
 
-/// Divides a line between words, and indents what it becomes.
+/// Divides a line between words, and indents the resulting lines.
 fn wrapped(line: &str, indent: &str, columns: usize) -> String {
     let options = Options::new(columns).initial_indent(indent).subsequent_indent(indent);
     // Paths and commands stay whole, so that they can be copied.

@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Records of one burst. A ring holds two bursts, so that nothing is lost
-/// however late the consumer runs.
+/// Number of records of a burst. A ring holds two bursts, so that no record is lost however late the consumer
+/// runs.
 pub const BURST: u64 = 50_000;
 pub const BURSTS: u64 = 10;
-/// Size of a ring that holds two bursts.
+/// Size of a ring that holds two bursts in bytes.
 pub const BURST_RING: u64 = 4 << 20;
 /// Pause between two passes of the consumer.
 const CADENCE: Duration = Duration::from_micros(200);
-/// Turns of each thread in [`meet`].
+/// Number of turns of each thread in [`meet`].
 const ROUNDS: u64 = 50;
 
 /// Ticks of the counter per nanosecond, measured once.
@@ -36,7 +36,7 @@ pub fn ns(ticks: u64, turns: u64) -> f64 {
     ticks as f64 / *TICKS_PER_NS / turns as f64
 }
 
-/// Runs `turn` so many times. Returns the ticks.
+/// Runs `turn` this many times. Returns the ticks.
 #[inline(always)]
 pub fn timed(turns: u64, mut turn: impl FnMut(u64)) -> u64 {
     let start = ticks();
@@ -46,8 +46,9 @@ pub fn timed(turns: u64, mut turn: impl FnMut(u64)) -> u64 {
     ticks() - start
 }
 
-/// Times `turn` in batches of so many. Returns the time of a turn, in nanoseconds, in a batch that is slower than a
-/// tenth of them: what other programs take of the CPU is not in it. `before` runs before each batch, which is not timed.
+/// Times `turn` in batches of this many turns. Returns the time of a turn in nanoseconds, in a batch that is
+/// slower than a tenth of the batches, so that the result does not contain CPU time that other programs take.
+/// `before` runs before each batch, and is not timed.
 pub fn tenth(
     [batches, batch]: [u64; 2],
     mut before: impl FnMut() -> Result<()>,
@@ -60,13 +61,13 @@ pub fn tenth(
     Ok(quantile(&mut times.collect::<Result<Vec<f64>>>()?, 0.1))
 }
 
-/// Returns the time that this thread has had a CPU.
+/// Returns the time for which this thread has had a CPU.
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns this one of the CPUs that this thread may use, or the last one.
+/// Returns the CPU with this index among the CPUs that this thread may use, or the last of these CPUs.
 fn cpu(index: usize) -> Result<CpuSet> {
     let allowed = sched_getaffinity(None)?;
     let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
@@ -84,7 +85,7 @@ pub fn on_one_cpu<T: Send>(run: impl FnOnce() -> Result<T> + Send) -> Result<T> 
     thread::scope(|scope| scope.spawn(pinned).join()).map_err(|_| anyhow!("a thread panicked"))?
 }
 
-/// Moves a process to a CPU: the first one, 0, or another one, 1.
+/// Moves a process to the first CPU (0) or to another CPU (1).
 pub fn move_to_cpu(index: usize, process: u32) -> Result<()> {
     let cpu = cpu(index)?;
     for thread in fs::read_dir(format!("/proc/{process}/task"))? {
@@ -122,9 +123,8 @@ pub fn bursts(
     total
 }
 
-/// Runs `run` on so many threads, with the thread's number and a function that waits
-/// until all threads run. It returns its times of begin and end. Returns the ticks from
-/// the first begin to the last end.
+/// Runs `run` on this many threads, with the thread's number and a function that waits until all threads run.
+/// `run` returns its times of begin and end. Returns the ticks from the first begin to the last end.
 pub fn at_once(
     threads: u64,
     run: impl Fn(u64, &dyn Fn()) -> Result<(u64, u64)> + Sync,
@@ -145,8 +145,8 @@ pub fn at_once(
     })
 }
 
-/// Waits until this many threads run at once. They take turns without sleeping;
-/// on one CPU that takes so long that the scheduler moves them to others.
+/// Waits until this many threads run at once. The threads take turns without sleeping. On a single CPU this
+/// takes so long that the scheduler moves threads to other CPUs.
 fn meet(turn: &AtomicU64, index: u64, threads: u64) {
     let wait = |for_turn| {
         while turn.load(Ordering::Acquire) < for_turn {

@@ -100,16 +100,16 @@ pub const ROWS: &[Row] = &[
         ),
 ];
 
-/// Records of a sustained run: a hundred times what the ring holds.
+/// Number of records of a sustained run, a hundred times what the ring holds.
 const SUSTAINED: u64 = 1_000_000;
-/// Records between two checks for room.
+/// Number of records between two checks for room.
 const STRIDE: u64 = 256;
-/// Ring words of a record.
+/// Number of ring words of a record.
 const RECORD_WORDS: u64 = 4;
 /// Period of the writer if no ring fills.
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// Destination of declared events, with the bytes of a `bench_pair` there.
+/// Destination of declared events, with the size of a `bench_pair` there in bytes.
 #[derive(Clone, Copy, PartialEq)]
 pub enum To {
     /// The session's file: time, id, two fields.
@@ -158,7 +158,7 @@ impl Host {
         Ok(Host { session, simple, _scratch: scratch })
     }
 
-    /// Ends the session and checks that it has all records.
+    /// Ends the session, and checks that the session has all records.
     fn finish(self, records: u64) -> Result<Summary> {
         let summary = self.session.finish()?;
         let recorded = summary.host_events;
@@ -197,7 +197,7 @@ pub fn disabled(_: &mut Context) -> Result<f64> {
     Ok(ns(total, turns))
 }
 
-/// Measures bursts, drained as the rows of the ring are.
+/// Measures bursts, which are drained as in the rows of the ring.
 pub fn burst(to: To) -> Result<f64> {
     let host = Host::new(to, 1, Some(BURST_RING))?;
     let session = &host.session;

@@ -1,4 +1,4 @@
-//! Rows about traces of kernels: `report` beside `trace-cmd report`, on the same file.
+//! Rows about traces of kernels: `report`, compared with `trace-cmd report` of the same file.
 
 use super::parts::beside;
 use super::row::{Context, Row, row};
@@ -20,11 +20,11 @@ pub const ROWS: &[Row] = &[row(
      -t` of the same file, in turns.",
 )];
 
-/// Pages of each of two CPUs.
+/// Number of pages of each of two CPUs.
 const PAGES: u64 = 2_000;
-/// Groups of events in a page: accesses to a device and a switch of threads.
+/// Number of groups of events in a page. A group has accesses to a device, and a switch of threads.
 const GROUPS: u64 = 20;
-/// Events in a group.
+/// Number of events in a group.
 const EVENTS: u64 = 3;
 
 /// A file with 240,000 events of two CPUs.

@@ -32,8 +32,8 @@ pub const ROWS: &[Row] = &[
     ),
 ];
 
-/// Script that mounts tracefs privately and makes an instance with the given name.
-/// It removes both when its stdin ends, also if the benchmark is killed.
+/// Script that mounts tracefs privately and makes an instance with the given name. The script removes both
+/// when its stdin ends, even if the benchmark is killed.
 const HOLD: &str = r#"
 mount -t tracefs none /mnt || exit
 cd /mnt && mkdir "instances/$1" || exit
@@ -50,7 +50,7 @@ fi
 
 /// Instance of tracefs, and a child that writes to it.
 struct Instance {
-    // Dropped first: its open files keep the instance.
+    // The child is dropped first, because its open files keep the instance.
     child: Child,
     dir: PathBuf,
     name: String,
@@ -97,7 +97,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Counts the events in its buffers, with those that were overwritten.
+    /// Counts the events in the instance's buffers, including overwritten events.
     fn events(&self) -> Result<u64> {
         let mut events = 0;
         for cpu in fs::read_dir(self.dir.join("per_cpu"))? {

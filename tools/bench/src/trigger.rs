@@ -33,7 +33,7 @@ pub const ROWS: &[Row] = &[
     .less(NO_RULES, "<= 2 ns more"),
 ];
 
-/// Points between two passes of the drain, which are not timed.
+/// Number of points between two passes of the drain. The passes are not timed.
 const BURST: u64 = 500;
 const BURSTS: u64 = 400;
 const RULES: usize = 16;
@@ -46,7 +46,7 @@ pub enum Rules {
     None,
     /// Rules about other points only.
     Others,
-    /// Rules of which each point fires one, which switches an event.
+    /// Rules of which each point fires one. The rule switches an event.
     Two,
 }
 

@@ -1,5 +1,5 @@
-//! Rows of user mode: a point that a thread of the host answers, compared with
-//! the same written by hand.
+//! Rows of user mode: a point that a thread of the host answers, compared with a handshake that is written by
+//! hand.
 
 use super::ring::{self, lease};
 use super::row::{Context, Floor, Row, row};
@@ -73,13 +73,13 @@ pub const ROWS: &[Row] = &[
 
 const POLL: Floor = ("poll_floor", floor_cpu);
 
-/// Points of a run whose host is awake.
+/// Number of points of a run whose host is awake.
 const AWAKE: u64 = 50_000;
-/// Points of a run whose host is asleep.
+/// Number of points of a run whose host is asleep.
 const ASLEEP: u64 = 300;
 /// Pause before each point whose host is asleep.
 const PAUSE: Duration = Duration::from_micros(300);
-/// Loads of the other side's word before sleeping on it.
+/// Number of loads of the other side's word before a thread sleeps on it.
 const SPINS: u32 = 200;
 
 /// Memory of two threads that do nothing but hand over to each other.
@@ -98,7 +98,7 @@ struct Handshake {
 struct Line<T>(T);
 
 fn sleep(word: &AtomicU32, found: u32) {
-    // However it ends, the caller loads the word again.
+    // The result does not matter, because the caller loads the word again.
     let _ = futex::wait(word, Flags::empty(), found, None);
 }
 
@@ -170,7 +170,7 @@ impl Handshake {
 
 fn by_hand(turns: u64, pause: Option<Duration>) -> f64 {
     let both = Handshake::default();
-    // One handshake more, before the timed ones, so that both threads run.
+    // An extra handshake comes before the timed handshakes, so that both threads run.
     let last = turns as u32 + 1;
     let mut total = 0;
     thread::scope(|scope| {
@@ -191,13 +191,13 @@ fn timed_with(turns: u64, pause: Option<Duration>, mut turn: impl FnMut(u64)) ->
     (0..turns).map(paused).sum()
 }
 
-/// Time without events after which a host pauses for as long as it ever does.
+/// Time without events after which a host's pauses are the longest.
 const SETTLE: Duration = Duration::from_millis(400);
 /// Time that is measured.
 const MEASURED: Duration = Duration::from_millis(500);
 
-/// Returns the nanoseconds in a second for which the threads had a CPU that `start` starts and that are called `ht-`.., while
-/// `meanwhile` runs.
+/// Returns the nanoseconds per second for which threads had a CPU while `meanwhile` runs. The threads are
+/// those that `start` starts and whose names begin with `ht-`.
 fn cpu_of<T>(
     start: impl FnOnce() -> Result<T>,
     meanwhile: impl FnOnce(&T) -> Result<()>,
@@ -208,14 +208,14 @@ fn cpu_of<T>(
     };
     let before = tasks()?;
     let started = start()?;
-    // By then, each thread has given itself its name.
+    // After this time, each thread has given itself its name.
     thread::sleep(SETTLE);
     let is_ours = |task: &PathBuf| {
         fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("ht-"))
     };
     let ours = Vec::from_iter(tasks()?.difference(&before).filter(|task| is_ours(task)).cloned());
     ensure!(!ours.is_empty(), "no threads");
-    // schedstat: nanoseconds on a CPU, then others.
+    // The first number of schedstat is nanoseconds on a CPU.
     let spent = || -> Result<u64> {
         let of = |task: &PathBuf| -> Result<u64> {
             let text = fs::read_to_string(task.join("schedstat"))?;

@@ -1,4 +1,4 @@
-//! Rows of the device over vfio-user without a VM: a client that writes to the socket what QEMU does.
+//! Rows of the device over vfio-user without a VM. A client writes the same messages to the socket as QEMU.
 
 use super::device::Slot;
 use super::row::{Context, Row, row};
@@ -37,10 +37,10 @@ pub const ROWS: &[Row] = &[
     ),
 ];
 
-/// Stores of a run.
+/// Number of stores of a run.
 const STORES: u64 = 5_000;
 
-/// Bytes of a store of 8 bytes, as a message, and of its reply.
+/// Sizes in bytes of the message for a store of 8 bytes, and of its reply.
 const STORE: usize = 40;
 const REPLY: usize = 32;
 const VERSION: u64 = 1;
@@ -53,7 +53,8 @@ fn message(command: u64, body: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Measures a store of 8 bytes as a message and its reply. `before` runs before each, and is timed as well.
+/// Measures a store of 8 bytes as a message and its reply. `before` runs before each store, and is timed as
+/// well.
 fn stores(mut client: &UnixStream, offset: u64, before: impl Fn(u64)) -> Result<f64> {
     let region = Region::Control.bar() as u64;
     let mut message = message(REGION_WRITE, &[offset, region | 8 << 32, 0]);
@@ -88,7 +89,7 @@ pub fn null(_: &mut Context) -> Result<f64> {
         };
         thread::scope(|scope| {
             scope.spawn(answer);
-            // Dropped by the end of the closure, so that the thread ends.
+            // The end of the closure drops the client, so that the thread ends.
             let client = client;
             stores(&client, 0, |_| ())
         })

@@ -65,7 +65,7 @@ pub fn leave(dir: &Path, setup: &Setup, options: &Options, input: &mut Input<'_>
         info.host_frequency = session.host_frequency();
         info.vcpu_clients = options.relays;
     });
-    // Without its destructor, as after a kill.
+    // The session is dropped without `finish`, as after a kill.
     drop(session);
     write(&dir.join("segment"), &guest, &ConfigPage::new(&setup.geometry, &facts));
     recorded

@@ -1,4 +1,4 @@
-//! The form of the output. Times are not tested.
+//! Tests of the form of the output. Times are not tested.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -115,7 +115,7 @@ const EXPORTS: [&str; 5] = [
     "perfetto_event",
 ];
 
-/// Runs each of these rows once; options may be among them.
+/// Runs each of these rows once. Options may be among the rows.
 fn report(bench: &mut Command, rows: &[impl AsRef<OsStr>]) -> Value {
     let output = bench.args(["--runs", "1", "--json"]).args(rows).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -179,7 +179,7 @@ fn a_row_that_the_machine_cannot_run_gives_the_reason() {
 fn without_other_programs_their_rows_are_not_measured() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace-bench"));
 
-    // These need the kernel alone.
+    // These rows need the kernel alone.
     let is_alone = |name: &str, needed: &str| needed == "kvm" || name == "record_switch";
     let others = OTHERS.iter().filter(|(name, needed)| !is_alone(name, needed));
     let names: Vec<&str> = others.map(|(name, _)| *name).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The tests of this crate, a module a subject.
+//! The tests of this crate. Each module has a subject.
 
 mod bench;
