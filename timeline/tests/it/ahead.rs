@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Reading ahead of the consumer, who may want no more or fail. `kept::entries` compares what is read ahead with what is read
-//! on one CPU.
+//! Tests of reading ahead of a consumer that may want no more or fail. `kept::entries` compares what is read
+//! ahead with what is read on one CPU.
 
 use hypertrace_test_support::kept;
 use hypertrace_test_support::made::{DISK_READ, Made, OPENED, Packet};
@@ -17,7 +17,8 @@ fn damaged() -> Made {
     let damaged = Packet::guest(0).after(&last).event_str(EVENTS, OPENED, &[], &[1; 4]);
     let made = Made::new().stream("guest-0", &[Packet::guest(0), last, damaged]);
     let mut bytes = fs::read(made.file("guest-0")).unwrap();
-    // The length of the text: the packet has 256 bytes, after whose header of 128 are 16 of the event.
+    // The damage is in the length of the text. The packet has 256 bytes: after its header of 128 bytes, 16
+    // bytes of the event come first.
     let at = bytes.len() - 256 + 128 + 16;
     bytes[at..at + 4].fill(0xff);
     fs::write(made.file("guest-0"), bytes).unwrap();
@@ -52,7 +53,7 @@ fn who_wants_no_more_hears_of_no_later_faults() {
         let begin = Page::at(1_000 * (n + 1));
         (0..100).fold(begin, |page, value| page.mmio(1, 77, value))
     }));
-    // Before the events of the pages before.
+    // The last event is before the events of the pages before.
     pages.push(Page::at(500).mmio(1, 77, 0));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t");

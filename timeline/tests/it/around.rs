@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The kernel's events around reference points: which of them limit the guest's clock.
+//! Tests of the kernel's events around reference points: which of these events limit the guest's clock.
 
 use hypertrace_test_support::{made, trace_dat};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
@@ -10,7 +10,7 @@ use made::{
 use std::slice::from_ref;
 use trace_dat::{KVM_FPU_ID, KVM_MMIO_ID, Page, TraceDat};
 
-/// Hash of the points' name, which a guest stores with their numbers.
+/// Hash of the points' name, which a guest stores with the points' numbers.
 const HASH: u64 = 0xbb91_3871;
 
 const TID: u32 = 43;
@@ -19,9 +19,9 @@ const MS: u64 = 1_000_000;
 /// A kernel's event: time, id, payload.
 type Seen = (u64, u16, Vec<u8>);
 
-/// Makes a session of a guest with the host's clock: each point is read at its time, seen 10 us later,
-/// and answered 10 us after that. Then the kernel's events around the points: a store 1 us after the
-/// reading, and a load 1 us before the next one.
+/// Makes a session of a guest with the host's clock. The guest reads each point at its time, the host sees it
+/// 10 us later, and answers 10 us after that. Also returns the kernel's events around the points: a store 1
+/// us after the reading, and a load 1 us before the next reading.
 fn session(points: &[u64]) -> (Made, Vec<Seen>) {
     let clocks = [("host", 0), ("guest", GUEST_BASE)]
         .map(|(domain, base)| clock(u32::from(domain == "guest"), domain, 0, GHZ, base, START_NS));
@@ -42,7 +42,7 @@ fn session(points: &[u64]) -> (Made, Vec<Seen>) {
 }
 
 fn pages(seen: &[Seen]) -> Vec<Page> {
-    // A page has no longer distances.
+    // A page cannot hold longer distances.
     let near = seen.chunk_by(|a, b| b.0 - a.0 < 100 * MS);
     let events = |seen: &[Seen]| {
         Vec::from_iter(seen.iter().map(|(at, id, payload)| (*at, *id, TID, payload.clone())))
@@ -87,14 +87,14 @@ fn stores_and_loads_around_points_limit_the_clock() {
 #[test]
 fn times_near_lost_events_are_not_used() {
     let (made, kernel) = session(&each_ms(20));
-    // On another CPU, events were lost between these.
+    // On another CPU, events were lost between these two times.
     let (from, to) = (5 * MS + 18_000, 7 * MS + 500);
     let event = |page: Page| page.event(0, trace_dat::KVM_USERSPACE_EXIT_ID, 7, &[0; 8]);
     let other = [event(Page::at(from)), event(Page::at(to).missed(true))];
 
     let (_, maps) = maps(&made, &[pages(&kernel), other.into()]);
 
-    // The load after the point 5, and both of the point 6.
+    // The load after point 5, and both events of point 6, are missing.
     assert_eq!(maps.of_kernel(), Some((37, 0)));
 }
 

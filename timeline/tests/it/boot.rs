@@ -177,7 +177,7 @@ fn time_in_which_events_were_lost_is_a_stage_of_its_own() {
         vm.write(20_000 + 100 * n, 0, (0, 0x70), 40, KERNEL);
     }
     vm.exit(40_000, 0, 0x60, KERNEL);
-    // The events by which the kernel would have been seen first, and some after them.
+    // The lost events are those that would have shown the kernel first, and some after them.
     let number = |time: u64| {
         let base = hypertrace_test_support::vcpu::HOST_BASE;
         let of = |event: &&(u64, u32, u32, Vec<u8>)| event.0 < base + time;
@@ -194,7 +194,7 @@ fn time_in_which_events_were_lost_is_a_stage_of_its_own() {
     let found = stages(&boots);
     assert_eq!(found[..3], expected, "{found:?}");
     assert_eq!((found[3].0, found[3].1), ("kernel", 18_000));
-    // Nobody said that the VMM has ended.
+    // No event says that the VMM has ended.
     assert!(!boots.boots[0].has_end);
     let said = Vec::from_iter(boots.warnings.iter().map(ToString::to_string));
     assert!(said.iter().any(|line| line.contains("the kernel lost events")), "{said:?}");
@@ -204,7 +204,7 @@ fn time_in_which_events_were_lost_is_a_stage_of_its_own() {
 fn low_addresses_after_a_reset_are_no_user_space() {
     let mut vm = Vm::new();
     vm.enter(10_000, 0, 0, KERNEL).exit(11_000, 0, 0x60, KERNEL);
-    // A reset, and firmware that has moved itself.
+    // The guest resets, and runs firmware that has moved itself.
     vm.enter(12_000, 0, 0, 0xfff0).exit(13_000, 0, 0x60, 0x7f00_0000);
     vm.enter(14_000, 0, 0, 0x7f00_0000).exit(15_000, 0, 0x60, KERNEL);
     vm.enter(16_000, 0, 0, 0x40_1000).exit(17_000, 0, 0x60, 0x40_1000);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The truth about bounds: sessions of simulated machines with clocks of all kinds. The true time
-//! of each event is known, but not to the reader.
+//! Tests of the truth of bounds, with sessions of simulated machines that have clocks of all kinds. The tests
+//! know the true time of each event, but the reader does not.
 
 use hypertrace_test_support::kept::{self, Value};
 use hypertrace_test_support::{machine, made, trace_dat};
@@ -11,9 +11,9 @@ use made::*;
 use std::fs;
 use std::slice::from_ref;
 
-/// Returns the middle of the envelope's half-widths, at each of some events, by all pairs: half of the
-/// distance of the lowest upper to the highest lower limit of all constraints, for a clock whose
-/// frequency is within 1,000 ppm of this.
+/// Returns the half-width of the envelope at each of some events, by all pairs: half of the distance between
+/// the lowest upper and the highest lower limit of all constraints, for a clock whose frequency is within
+/// 1,000 ppm of this one.
 fn envelope(vcpu: &Vcpu, hz: i64) -> Vec<f64> {
     let (min, max) = (1e9 / (1.001 * hz as f64), 1e9 / (0.999 * hz as f64));
     let half = |x: u64| {
@@ -43,13 +43,13 @@ struct Outcome {
     unknown: usize,
     out_of_order: usize,
     jumps: usize,
-    /// Constraints by the kernel that were used, and that were left out.
+    /// Numbers of constraints by the kernel that were used, and that were left out.
     of_kernel: (usize, usize),
-    /// Farthest outside of the bound, ns.
+    /// Largest distance of an event outside of its bound, in ns.
     worst: i64,
     errors: Vec<f64>,
     bounds: Vec<f64>,
-    /// Bounds over the envelope of the clock's points, at these quantiles of both.
+    /// Bounds divided by the half-width of the envelope of the clock's points, at these quantiles of both.
     ratios: Vec<(f64, f64)>,
 }
 
@@ -63,7 +63,7 @@ fn check(kind: Kind, seed: u64, kernel: Kernel, outcome: &mut Outcome) {
     check_at_most(kind, seed, kernel, None, outcome);
 }
 
-/// Checks a machine, by so many of its reference points at most.
+/// Checks a machine, with at most so many of its reference points.
 fn check_at_most(
     kind: Kind,
     seed: u64,
@@ -98,7 +98,7 @@ fn check_machine(
     let mut bounds = Vec::new();
     let mut next = vec![0; machine.vcpus.len()];
     for event in kept::events(&recording).unwrap() {
-        // The host's leases are of no client.
+        // The host's leases belong to no client.
         let Some(vcpu) = event.client.map(|client| client as usize) else { continue };
         let Value::Unsigned(n) = event.fields[0].1 else { panic!() };
         // A reader of all streams sees the events of a vCPU in the order in which it made them.
@@ -173,14 +173,14 @@ fn of_a_thousand_clocks_no_event_is_outside_of_its_bound() {
     }
     for (kind, outcome) in all {
         assert_eq!((outcome.outside, outcome.unknown, outcome.out_of_order), (0, 0, 0), "{kind:?}");
-        // One map for clocks whose differences, or false readings, no constraint shows is not in the middle of each
-        // one's limits.
+        // If no constraint shows that clocks differ, or that readings are false, one map of all clocks is not
+        // in the middle of each clock's limits.
         let differs = matches!(kind, Kind::PerVcpu | Kind::FalseReadings);
         let most = if differs { 2.0 } else { 1.5 };
         for ratio in outcome.ratios_at(0.5) {
             assert!(ratio <= most, "{kind:?}: {ratio}");
         }
-        // Where points are far apart, a bound has room for a jump, and the envelope has none.
+        // If points are far apart, a bound has room for a jump, and the envelope has none.
         if !matches!(kind, Kind::Pauses | Kind::Late) {
             let mut ratios = outcome.ratios_at(0.99);
             let large = ratios.iter().filter(|ratio| **ratio > 1.5).count();
@@ -194,7 +194,7 @@ fn of_a_thousand_clocks_no_event_is_outside_of_its_bound() {
 #[test]
 fn of_clocks_by_a_part_of_their_points_no_event_is_outside_of_its_bound() {
     for (index, kind) in KINDS.into_iter().enumerate() {
-        // Of 100, a jump can be among those at the ends, where none is found.
+        // With 100 points, a jump can be among those at the ends, where no jump is found.
         let jumps = matches!(kind, Kind::SmallJump | Kind::LargeJump | Kind::Stops);
         for &points in if jumps { [300].as_slice() } else { &[300, 100] } {
             let mut outcome = Outcome::default();
@@ -217,13 +217,13 @@ fn of_clocks_by_a_part_of_their_points_no_event_is_outside_of_its_bound() {
 #[test]
 fn of_clocks_whose_rate_is_assumed_no_event_is_outside_of_its_bound() {
     for (index, kind) in KINDS.into_iter().enumerate() {
-        // Declared as it is, or as wrong as the host's rate is for another machine's counter.
+        // The rate is declared as it is, or as wrong as the host's rate is for another machine's counter.
         for factor in [1.0, 0.024, 41.6] {
             for points in [usize::MAX, 30] {
                 let is_hidden = match kind {
-                    // Between few points, nothing shows a jump if the rate is wrong, too.
+                    // Between few points, nothing shows a jump if the rate is wrong as well.
                     Kind::LargeJump => factor != 1.0,
-                    // A client with one point relies on others.
+                    // A client with one point relies on other clients.
                     _ => kind == Kind::FalseReadings,
                 };
                 if points != usize::MAX && is_hidden {
@@ -243,7 +243,7 @@ fn of_clocks_whose_rate_is_assumed_no_event_is_outside_of_its_bound() {
                     quantile(&mut outcome.bounds, 0.5)
                 );
                 assert_eq!(outside, 0, "{kind:?}, {factor} x the rate, {points} points");
-                // Points prove the rate, as far as they reach.
+                // Points prove the rate within their time.
                 if points == usize::MAX && kind != Kind::Late {
                     let mut ratios = outcome.ratios_at(0.5);
                     let is_small = ratios.is_empty() || quantile(&mut ratios, 0.5) <= 1.5;
@@ -281,13 +281,14 @@ fn the_kernels_events_make_bounds_smaller_and_no_event_is_outside() {
     }
 }
 
-/// Makes a session of clients whose clocks have these offsets from the host's, in ns: each has a point each
-/// millisecond, seen after 5 us and answered after 5 more. The last client has events only.
+/// Makes a session of clients whose clocks have these offsets from the host's, in ns. Each client has a point
+/// each millisecond, which the host sees after 5 us and answers after 5 us more. The last client has events
+/// only.
 fn offsets(clients: &[u64]) -> Made {
     offsets_by(&Vec::from_iter(clients.iter().map(|offset| (*offset, 49))))
 }
 
-/// Makes the same, of clients with so many points each.
+/// Makes such a session of clients with so many points each.
 fn offsets_by(clients: &[(u64, u64)]) -> Made {
     let mut made = Made::new();
     for (number, (offset, points)) in clients.iter().enumerate() {
@@ -310,7 +311,7 @@ fn offsets_by(clients: &[(u64, u64)]) -> Made {
 
 #[test]
 fn the_error_of_clients_that_share_a_map_is_that_of_their_own_points() {
-    // Points of client 0 are seen late, and answered late; those of client 1 limit the map.
+    // Points of client 0 are seen late, and answered late. The points of client 1 limit the map.
     let mut made = Made::new();
     for (number, late) in [(0, 400_000), (1, 5_000)] {
         let (mut ring, mut host) = (Packet::guest(number), Packet::host(number));
@@ -375,7 +376,7 @@ fn a_guests_kernel_has_the_clock_of_clients_that_agree_and_bounds_for_the_others
         (&[0, 700_000, 0, 400_000, 0], Some(700_000)),
         (&[500_000, 0, 900_000], None),
     ];
-    // Of the guest's clock, as the kernel's trace and the session call it.
+    // Names of the guest's clock in the kernel's trace and in the session.
     for (name, (clients, least_bound)) in [("x86-tsc", "tsc"), ("mono_raw", "monotonic_raw")]
         .into_iter()
         .flat_map(|name| cases.map(|of| (name, of)))
@@ -439,7 +440,7 @@ fn a_recording_of_a_guests_kernel_has_the_clock_and_the_bounds_of_the_client_tha
         let (error, bound) = of_guest(&session, &format!("; guest_client={client}"));
         assert!((error + late).abs() <= 10_000 && bound <= 20_000, "{client}: {error} {bound}");
     }
-    // A client without points, one that there is not, and no number.
+    // A client without points, a client that does not exist, and values that are no client's number.
     for client in ["5", "77", "4294967295", "-1"] {
         assert_eq!(of_guest(&session, &format!("; guest_client={client}")), all);
     }
@@ -453,7 +454,7 @@ fn a_recording_of_a_client_with_few_points_has_the_bound_of_these() {
 
         let (error, bound) = of_guest(&session, "; guest_client=2");
 
-        // The last of its points is 27 ms before.
+        // The client's last point is 27 ms before the event.
         assert!((25_000..200_000).contains(&bound), "{offset}: {bound}");
         assert!((error + offset as i64).unsigned_abs() <= bound, "{offset}: {error} {bound}");
     }

@@ -13,8 +13,8 @@ const HOST_BASE: i64 = 1_000_000;
 /// Corrections of a guest's times.
 type Corrections = Vec<(u64, i64)>;
 
-/// Makes a session whose guest has a clock of this rate, with a point each ms: the host sees it 8 us later, and the
-/// guest's next reading is 10 us later.
+/// Makes a session whose guest has a clock of this rate, with a point each ms: the host sees the point 8 us
+/// later, and the guest's next reading is 10 us later.
 fn session(frequency: u64) -> Made {
     let ticks = |ns: u64| (u128::from(ns) * u128::from(frequency) / u128::from(GHZ)) as u64;
     let host = clock(0, "host", 0, GHZ, HOST_BASE as u64, START_NS);
@@ -31,8 +31,8 @@ fn session(frequency: u64) -> Made {
         .stream("host-0", &[Packet::host(0), thread])
 }
 
-/// Returns the corrections of a guest's events at these raw times; and the host's ticks of each by the session's points,
-/// with their bounds.
+/// Returns the corrections of a guest's events at these raw times, and the host's ticks of each event by the
+/// session's points, with their bounds.
 fn corrections(
     frequency: u64,
     times: &[u64],
@@ -60,7 +60,7 @@ fn corrections(
     (corrections, shown)
 }
 
-/// Computes the host's ticks of a guest's as trace-cmd does. An overflow is a panic.
+/// Computes the host's ticks from a guest's ticks as trace-cmd does. An overflow is a panic.
 fn by_trace_cmd(corrections: &[(u64, i64)], guest: u64) -> i64 {
     let after = corrections.partition_point(|(time, _)| *time < guest);
     let at = after.clamp(1, corrections.len() - 1);
@@ -73,7 +73,8 @@ fn by_trace_cmd(corrections: &[(u64, i64)], guest: u64) -> i64 {
 #[test]
 fn corrected_times_are_those_of_the_map_within_a_16th_of_their_bound() {
     for frequency in [GHZ, GHZ / 10 * 4, 3 * GHZ] {
-        // From before the first point to 100 s after the last: at another rate, not all can be on one line.
+        // The times reach from before the first point to 100 s after the last. At another rate, not all
+        // corrections can be on one line.
         let times = (0..100u64).map(|n| n * n * n * 100_000 * (frequency / 1_000_000) / 1_000);
         let times: Vec<u64> = times.map(|time| GUEST_BASE - 5 + time).collect();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Damage: anywhere in a session it is an error that names file and byte, never a panic.
+//! Tests of damage: anywhere in a session, damage is an error that names file and byte, never a panic.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::kept;
@@ -118,7 +118,7 @@ fn a_wrong_value_in_any_field_is_found_at_that_field() {
 
 #[test]
 fn values_unknown_to_the_description_are_found() {
-    // The same packets, of a clock that is not there, and of the host with a guest's.
+    // The packets have a clock that is not there, or are the host's with a guest's clock.
     for (domain, stream_id, field) in [(1, 5, 20), (0, 1, 20)] {
         let packet = Packet::new(domain, 0, stream_id).event(10, DISK_READ, &[1, 2]);
         let made = Made::new().stream("g", &[packet]);
@@ -142,7 +142,7 @@ fn a_file_cut_anywhere_is_an_unfinished_tail_or_damage() {
         let whole = match len {
             FIRST => Some(2),
             SECOND => Some(5),
-            // The filler's beginning, and any byte after its header.
+            // The cut is at the filler's beginning, or at any byte after the filler's header.
             len if len == filler || len >= filler + 128 => Some(6),
             _ => None,
         };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A session of the version that the reader takes, in `frozen/`, and the entries that it must give. These files never change. A change of
-//! the format gets a new version, with a session of its own here. Times of guests may move
-//! within their bounds when the map of clocks changes.
+//! Test of a session of the version that the reader takes, in `frozen/`, and of the entries that it must
+//! give. These files never change. If the format changes, it gets a new version, with a session of its own
+//! here. Times of guests may move within their bounds when the map of clocks changes.
 
 use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_timeline::{ClockMaps, Needs, Recording, Session, SessionStat};
@@ -14,7 +14,7 @@ fn frozen(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/frozen/version-{version}"))
 }
 
-/// Formats all entries of a session, one in a line, and its totals.
+/// Formats all entries of a session, one per line, and the session's totals.
 fn entries(dir: &Path) -> String {
     let session = Session::open(dir).unwrap();
     let stat = SessionStat::of(&session).unwrap();
@@ -46,7 +46,7 @@ fn entries(dir: &Path) -> String {
     text
 }
 
-/// Returns the time, the bound, which is that of the event before for losses, and the rest of a line.
+/// Returns the time, the bound and the rest of a line. A loss has the bound of the event before it.
 fn parts(line: &str, before: i64) -> (i64, i64, &str) {
     if let Some((ts, rest)) = line.split_once(" +-") {
         let (bound, what) = rest.split_once(' ').unwrap();

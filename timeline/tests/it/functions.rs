@@ -11,14 +11,15 @@ use hypertrace_timeline::{ClockMaps, FunctionTrace, Needs, Recording, Session};
 use made::*;
 use std::path::{Path, PathBuf};
 
-/// The host's counter at a trace's time 0: 500 ns after the session's tick 0.
+/// Host's counter at a trace's time 0: 500 ns after the session's tick 0.
 const BEGIN: u64 = 1_000_500;
 const MAIN: u64 = 0x40_1000;
 const WORK: u64 = 0x40_1100;
 
 fn anchor(boot: &str) -> Anchor {
     let boot_id = Some(boot.into());
-    // Another reading of the system's clock than the session's: of one boot, the counter decides.
+    // The anchor has another reading of the system's clock than the session, but within one boot the counter
+    // decides.
     Anchor { boot_id, counter: BEGIN, frequency: GHZ, unix_ns: START_NS + 77_777 }
 }
 
@@ -53,7 +54,7 @@ fn with_host_events(boot: &str, ticks: &[u64]) -> Made {
     Made::of_boot(Some(boot)).stream("host-000-0000", &[packet])
 }
 
-/// Returns the entries in short: name, function, nanoseconds since the session's start.
+/// Returns the entries in a short form: name, function, nanoseconds since the session's start.
 fn shown(
     sessions: impl Into<Vec<(Session, ClockMaps)>>,
     functions: impl Into<Vec<FunctionTrace>>,
@@ -80,7 +81,7 @@ fn an_event_stands_inside_the_function_that_emitted_it() {
     let folder = tempfile::tempdir().unwrap();
     let records = [(0, '+', MAIN), (100, '+', WORK), (300, '-', WORK), (400, '-', MAIN)];
     let path = write(folder.path(), "F", BOOT, &records);
-    // Events in the nanoseconds of the entry and of the exit, too.
+    // Some events are in the same nanosecond as the entry or the exit.
     let made = with_host_events(BOOT, &[600, 700, 800]);
     let sessions = [session(&made)];
     let mut functions = open(folder.path(), &path);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The events of a guest's kernel against guest mode of the host's threads: they refute a false word of KVM on the guest's
-//! TSC, show which thread runs which vCPU, and give no event a smaller bound.
+//! Tests of the events of a guest's kernel against guest mode of the host's threads: the events refute what
+//! KVM says of the guest's TSC if it is false, show which thread runs which vCPU, and give no event a smaller
+//! bound.
 
 use guest_mode::{END, KVM_ENTRY_ID, MS, OFFSET, Recorded, TIDS, Vcpu, raw, recorded, word};
 use hypertrace_test_support::kept::{self, Entry, Event, Value};
@@ -15,18 +16,18 @@ use std::collections::BTreeMap;
 use std::slice::from_ref;
 use trace_dat::{Counted, KVM_EXIT_ID, KVM_WRITE_TSC_OFFSET_ID, lost};
 
-/// What the maps say of a guest.
+/// What the clock maps say of a guest.
 struct Found {
     word: KvmWord,
     cpus: Vec<GuestCpu>,
-    /// By the guest's clock and the number of the CPU.
+    /// Thread of each CPU, by the guest's clock and the CPU's number.
     vcpu_threads: BTreeMap<(u32, u32), u32>,
     /// Error and bound of each of the guest's events, in nanoseconds.
     events: Vec<(u64, u64)>,
 }
 
 impl Found {
-    /// Asserts that KVM's word is used, and which threads run the guest's CPUs.
+    /// Asserts that KVM's TSC is used, and which threads run the guest's CPUs.
     #[track_caller]
     fn assert_used(&self, threads: &[&[u32]]) {
         assert!(self.word.used().count() == 1 && !self.word.is_outside, "{:?}", self.word);
@@ -35,7 +36,7 @@ impl Found {
         assert!(self.events.iter().all(|(error, bound)| *error <= 1 && *bound <= 3));
     }
 
-    /// Asserts that KVM's word is refuted, and that no event is outside of the bounds that it has by points.
+    /// Asserts that KVM's TSC is refuted, and that no event is outside of the bounds that points give.
     #[track_caller]
     fn assert_refuted(&self) {
         assert!(self.word.used().count() == 0 && self.word.is_outside, "{:?}", self.word);
@@ -68,7 +69,7 @@ fn find(recorded: &Recorded) -> Found {
     find_of(recorded, 0)
 }
 
-/// Finds the same, with the guest's recording as one of the session with this index.
+/// Finds what the maps say of the guest, with the guest's recording in the session with this index.
 fn find_of(recorded: &Recorded, guest_of: usize) -> Found {
     let (_made, session, maps) = maps(recorded, guest_of);
     let word = maps.kvm_words().next().map(|(.., word)| word.clone()).unwrap_or_default();
@@ -91,7 +92,7 @@ fn by_a_true_offset_no_event_is_outside_of_guest_mode_of_its_vcpu() {
     found.assert_used(&[&TIDS[..1], &TIDS[1..]]);
     let recorded = recorded();
     let all = recorded.vcpus.iter().map(|vcpu| vcpu.guest.len());
-    // The last may be after the host's last event.
+    // The last events may be after the host's last event.
     for (cpu, all) in found.cpus.iter().zip(all) {
         assert!((all - 3..=all).contains(&cpu.events), "{cpu:?} {all}");
     }
@@ -119,7 +120,7 @@ fn threads_that_points_claim_for_other_vcpus_are_those_that_run_them() {
 
     found.assert_used(&[&TIDS[1..], &TIDS[..1]]);
     assert_eq!(found.vcpu_threads, [((1, 0), TIDS[1]), ((1, 1), TIDS[0])].into());
-    // Without the guest's kernel, there are only the claims.
+    // Without the guest's kernel, only the claims of points count.
     let found = find(&Recorded { guest: Vec::new(), ..recorded });
     assert_eq!(found.vcpu_threads, [((1, 0), TIDS[0]), ((1, 1), TIDS[1])].into());
 }
@@ -139,7 +140,7 @@ fn two_vcpus_that_only_one_thread_could_run_refute_an_offset() {
 fn what_the_host_did_not_record_refutes_nothing() {
     let whole = recorded();
     let both = [&TIDS[..1], &TIDS[1..]];
-    // A thread runs on the other CPU for a while, whose events were lost.
+    // A thread runs on the other CPU for a while, and the events of that time are lost.
     let mut lossy = whole.clone();
     let stay = |recorded: &Recorded, at: usize| {
         let of = &recorded.vcpus[0].host;
@@ -159,7 +160,7 @@ fn what_the_host_did_not_record_refutes_nothing() {
     }
     find(&lossy).assert_used(&both);
 
-    // The same at the end, where only the kernel's counters say so.
+    // The loss is at the end, where only the kernel's counters tell of it.
     let mut at_end = lossy.clone();
     let last = at_end.lost[1].iter().map(|(at, _)| *at).min().unwrap();
     let cut = at_end.vcpus[1].host.len() - last;
@@ -169,14 +170,14 @@ fn what_the_host_did_not_record_refutes_nothing() {
         .retain(|raw| *raw < at_end.vcpus[1].host[last - 1].0.wrapping_add_signed(OFFSET));
     find(&at_end).assert_used(&both);
 
-    // Kernels that enter the guest again after some exits without an event.
+    // Some kernels enter the guest again after some exits without an event.
     let mut again = whole.clone();
     let entries = again.vcpus[0].host.iter().enumerate().filter(|(_, seen)| seen.1 == KVM_ENTRY_ID);
     let some = Vec::from_iter(entries.map(|(at, _)| at).skip(1).step_by(3));
     some.iter().rev().for_each(|at| drop(again.vcpus[0].host.remove(*at)));
     find(&again).assert_used(&both);
 
-    // A recording of other processes, and a guest's recording of a moment.
+    // The host recorded other processes only, or the guest's recording is very short.
     let others = Recorded { words: format!("{}; threads=8,9", word(OFFSET)), ..whole.clone() };
     let found = find(&others);
     assert!(found.word.used().count() == 1 && found.cpus.is_empty());
@@ -184,14 +185,15 @@ fn what_the_host_did_not_record_refutes_nothing() {
     short.guest.iter_mut().for_each(|cpu| cpu.truncate(15));
     assert!(find(&short).cpus.is_empty());
 
-    // Of a vCPU that was in guest mode all the time, the host has no event.
+    // The host has no event of a vCPU that was in guest mode all the time.
     let mut still = whole.clone();
     still.vcpus[1].host.clear();
     let found = find(&still);
     assert!(found.word.used().count() == 1 && found.cpus.is_empty(), "{:?}", found.cpus);
 }
 
-/// Makes a recording in which KVM gives both vCPUs another offset, a millisecond more. Returns the time of that, too.
+/// Makes a recording in which KVM gives both vCPUs another offset, a millisecond more. Also returns the time
+/// of that change.
 fn changing() -> (Recorded, u64) {
     let (mut recorded, other) = (recorded(), OFFSET + MS as i64);
     let changed = recorded.vcpus.each_mut().map(|vcpu| {
@@ -259,7 +261,7 @@ fn a_part_of_a_timeline_is_the_same_where_the_offset_changes() {
 #[test]
 fn a_thread_that_does_not_come_back_to_guest_mode_runs_no_vcpu_with_later_events() {
     let mut recorded = recorded();
-    // Only the first entry and exit of the second vCPU, which then waits.
+    // Only the first entry and exit of the second vCPU are kept, so that it waits from then on.
     recorded.vcpus[1].host.truncate(2);
     recorded.vcpus[1] = recorded.vcpus[1].clone().halted();
     recorded.guest.truncate(1);
@@ -282,7 +284,7 @@ fn a_forged_recording_makes_no_bound_smaller_and_concerns_its_own_guest_alone() 
     let found = find_of(&forged, 1);
     assert!(found.word.used().count() == 1 && found.cpus.is_empty());
 
-    // Of two words that the points allow, the guest makes its events fit one.
+    // The points allow two TSCs, and the guest makes its events fit one of them.
     let false_word = OFFSET + 300_000;
     let words = [word(OFFSET), word(false_word).replace("31-9", "77-9")].join(",");
     let fitting = |offset: i64| {
@@ -295,7 +297,7 @@ fn a_forged_recording_makes_no_bound_smaller_and_concerns_its_own_guest_alone() 
         found.assert_by_points();
     }
 
-    // Of many CPUs, few events at impossible times.
+    // The guest has many CPUs, each with few events at impossible times.
     let cpus = Vec::from_iter((0..80).map(|n| vec![n, n + 1]));
     let found = find(&Recorded { guest: cpus, ..recorded() });
     assert!(found.word.used().count() == 1 && found.cpus.is_empty());

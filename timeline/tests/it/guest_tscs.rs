@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The words of KVM and of the VMM on guests' TSCs: true, false and stale ones, for clocks of all kinds.
+//! Tests of what KVM and the VMM say of guests' TSCs: true, false and stale statements, for clocks of all
+//! kinds.
 
 use hypertrace_test_support::kept::{self, Value};
 use hypertrace_test_support::{machine, made, trace_dat};
@@ -11,23 +12,23 @@ use made::*;
 use std::slice::from_ref;
 use trace_dat::{KVM_WRITE_TSC_OFFSET, KVM_WRITE_TSC_OFFSET_ID, Page, TraceDat};
 
-/// Kinds of the VMM's word.
+/// Kinds of statements of the VMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Nothing,
-    /// Each vCPU's own. If the clock changes, that of the start: it is stale then.
+    /// Each vCPU's own TSC. If the clock changes, the TSC at the start, which is then stale.
     Own,
-    /// Each vCPU's own at the end.
+    /// Each vCPU's own TSC at the end.
     OwnAtEnd,
-    /// The first vCPU's, for all.
+    /// The first vCPU's TSC, for all vCPUs.
     First,
-    /// The next vCPU's, for each.
+    /// The next vCPU's TSC, for each vCPU.
     Next,
-    /// Wrong by up to 20 us, for each.
+    /// Each vCPU's TSC, wrong by up to 20 us.
     Near,
-    /// Right at some time, with a rate that is wrong by up to 900 ppm.
+    /// A TSC that is right at some time, with a rate that is wrong by up to 900 ppm.
     Turned,
-    /// Anything.
+    /// Any numbers.
     Random,
 }
 
@@ -83,10 +84,11 @@ struct Outcome {
     outside: usize,
     unknown: usize,
     out_of_order: usize,
-    /// Clients whose times are by the VMM's word, and the others of which it said something.
+    /// Numbers of clients whose times are computed from the VMM's TSC, and of other clients of which the VMM
+    /// said something.
     used: usize,
     unused: usize,
-    /// Of each event, ns.
+    /// Error of each event's time in ns.
     errors: Vec<i64>,
     bounds: Vec<i64>,
 }
@@ -156,7 +158,7 @@ fn no_event_is_outside_of_its_bound_whatever_the_vmm_says() {
             match (kind, word) {
                 (_, Word::Nothing) => assert_eq!((used, unused), (0, 0)),
                 (_, Word::Random) => assert_eq!(used, 0, "{kind:?}"),
-                // Its clocks are straight.
+                // The clocks of such a machine are straight lines.
                 (
                     Kind::Steady | Kind::Scaled | Kind::PerVcpu | Kind::Pauses | Kind::Late,
                     Word::Own,
@@ -173,22 +175,23 @@ fn no_event_is_outside_of_its_bound_whatever_the_vmm_says() {
     }
 }
 
-/// Kinds of KVM's word, in the recording of the host's kernel.
+/// Kinds of statements of KVM, in the recording of the host's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KvmSays {
-    /// All that it computes, with the times.
+    /// All TSCs that KVM computes, with their times.
     All,
-    /// The same, and what it computes for other VMs: some began a moment before or after this one.
+    /// All TSCs that KVM computes, and those for other VMs, some of which began a moment before or after this
+    /// one.
     AmongOthers,
-    /// What it computed at the start, and until when.
+    /// The TSC that KVM computed at the start, and the time until which it did.
     First,
-    /// What it computes for another VM.
+    /// The TSC that KVM computes for another VM.
     Other,
 }
 
-/// Writes a recording of the host's kernel with KVM's word and no event.
+/// Writes a recording of the host's kernel with KVM's statement and no event.
 fn let_kvm_say(machine: &Machine, says: KvmSays, random: &mut Random) {
-    // The host's counter has a tick each nanosecond.
+    // The host's counter has one tick per nanosecond.
     let ticks = |ns: i64| ns.min(1 << 50);
     let word = |vm: usize, (from, until, tsc): (i64, i64, GuestTsc)| {
         let GuestTsc { offset, multiplier, shift } = tsc;
@@ -211,7 +214,7 @@ fn let_kvm_say(machine: &Machine, says: KvmSays, random: &mut Random) {
     let words = match says {
         KvmSays::All | KvmSays::First => words,
         KvmSays::AmongOthers => [words, others].concat(),
-        // Of a VM that began at another time.
+        // The TSC is of a VM that began at another time.
         KvmSays::Other => others.into_iter().skip(2).step_by(3).collect(),
     };
     let (id, version) = trace_dat::recorded_with_tscs(BOOT, &words.join(","));
@@ -253,7 +256,8 @@ fn no_event_is_outside_of_its_bound_whatever_vm_kvm_speaks_of() {
 /// Offset of the guest's TSC in [`each_millisecond`].
 const OWN: i64 = -4_000_000;
 
-/// Makes a session with a point in each millisecond up to 100 ms. The host's counter and the guest's have a tick each nanosecond.
+/// Makes a session with a point in each millisecond up to 100 ms. The counters of the host and of the guest
+/// have one tick per nanosecond.
 fn each_millisecond() -> Made {
     let clocks = [
         clock(0, "host", 0, GHZ, 0, START_NS),
@@ -272,7 +276,8 @@ fn each_millisecond() -> Made {
         .stream("host-0", &[Packet::host(0), host])
 }
 
-/// Returns the times, in nanoseconds, at which the TSC of [`each_millisecond`] held by a recording of the host's kernel.
+/// Returns the times in nanoseconds at which the TSC of [`each_millisecond`] held, by a recording of the
+/// host's kernel.
 fn held_by(trace: &TraceDat) -> Vec<(i64, i64)> {
     let made = each_millisecond();
     made.kernel(trace);
@@ -295,7 +300,7 @@ fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
         // The recorder saw the offset from 10 to 50 ms, and its last event is at 90 ms.
         ("", vec![], false, ms(10, 90)),
         ("", vec![(3_000_000, 0, own)], false, ms(3, 90)),
-        // Not the last change to it before it was seen.
+        // The offset changes away and back after the first change to it.
         (
             "",
             vec![(3_000_000, 0, own), (4_000_000, own, other), (6_000_000, other, own)],
@@ -309,9 +314,9 @@ fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
             false,
             [ms(10, 20), ms(30, 90)].concat(),
         ),
-        // Another VM's.
+        // The change is another VM's.
         ("", vec![(20_000_000, other, 78)], false, ms(10, 90)),
-        // Changes may be missing.
+        // Changes of the offset may be missing.
         ("", vec![(3_000_000, 0, own)], true, ms(3, 50)),
         ("; threads=9", vec![], false, ms(10, 50)),
         ("; threads=8,31", vec![], false, ms(10, 90)),
@@ -319,7 +324,7 @@ fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
         let word = format!("31-9:{own}:1:0:10000000:50000000{threads}");
         let all =
             Vec::from_iter([(1_000, 5, 6)].iter().chain(&changes).chain(&[(90_000_000, 5, 6)]));
-        // As many as a page has room for.
+        // Each page gets as many changes as it has room for.
         let mut pages = Vec::from_iter(all.chunks(64).map(|changes| {
             let begin = changes[0].0 as u64;
             let events = changes.iter().fold((Page::at(begin), begin), |(page, last), change| {

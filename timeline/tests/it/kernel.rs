@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Traces of kernels: fields, names, times, losses, and damage anywhere in them.
+//! Tests of kernels' traces: fields, names, times, losses, and damage anywhere in a trace.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::kept::{self, Entry, Event, Value};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use trace_dat::*;
 
-/// Two CPUs with events of every kind.
+/// Makes a trace of two CPUs with events of every kind.
 fn sample() -> TraceDat {
     let exit = |reason: u32, isa: u32| {
         let rip = 0xffff_0000u64.to_le_bytes();
@@ -134,7 +134,7 @@ fn both_versions_give_the_same_events_with_names_and_values() {
 
 #[test]
 fn files_that_trace_cmd_made_give_the_same_events() {
-    // Made by `trace-cmd convert` 3.1.6 from the file of version 7 above.
+    // `trace-cmd convert` 3.1.6 made these files from the file of version 7 above.
     for name in ["version-6.dat", "zstd.dat"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel").join(name);
         let (entries, _) = read(&path).unwrap();
@@ -191,7 +191,7 @@ fn lost_events_stand_before_the_page_after_them() {
 #[test]
 fn stat_has_the_losses_that_only_the_kernels_counters_have() {
     let dir = TempDir::new().unwrap();
-    // Option 2: a CPU's counters. CPU 0 has 9 in its pages, and a place without a number.
+    // Option 2 holds a CPU's counters. CPU 0 has 9 lost events in its pages, and a loss without a number.
     let read = |cpu: u32, overrun: u32, dropped: u32, read: u32| {
         let lost = format!("overrun: {overrun}\ndropped events: {dropped}");
         let text = format!("CPU: {cpu}\nentries: 2\n{lost}\nread events: {read}\n\0");
@@ -209,9 +209,9 @@ fn stat_has_the_losses_that_only_the_kernels_counters_have() {
     };
 
     assert_eq!(stat([counters(0, 20, 3), counters(1, 0, 7)]), [(23, 0), (7, 0)]);
-    // Pages of several recordings in one file, or counters of another.
+    // The file may have pages of several recordings, or counters of another recording.
     assert_eq!(stat([counters(0, 0, 8), counters(1, 0, 0)]), [(9, 1), (0, 0)]);
-    // Of 12 and 5 events that were read or can be, 8 and 3 are in the pages.
+    // Of 12 and 5 events that were read or can be read, 8 and 3 are in the pages.
     assert_eq!(stat([read(0, 20, 3, 10), read(1, 0, 0, 3)]), [(27, 0), (2, 0)]);
 }
 
@@ -244,7 +244,7 @@ fn read_with(made: &made::Made) -> Result<(Vec<(i64, String, Option<u64>)>, Vec<
     Ok((events.iter().skip(1).map(shown).collect(), warnings))
 }
 
-/// The events of [`with_kernel`], those of the kernel with this bound.
+/// Returns the events of [`with_kernel`]; the kernel's events have this bound.
 fn in_order(bound: Option<u64>) -> Vec<(i64, String, Option<u64>)> {
     let mmio = "kernel/vcpu0-77 kvm:kvm_mmio".to_owned();
     vec![
@@ -257,7 +257,7 @@ fn in_order(bound: Option<u64>) -> Vec<(i64, String, Option<u64>)> {
 #[test]
 fn a_sessions_kernel_dat_is_on_the_clock_of_its_host() {
     let made = with_kernel(Some(made::BOOT), Some(made::BOOT));
-    // Of times that were converted from another clock, the recorder knows the bound.
+    // The recorder knows the bound of times that were converted from another clock.
     assert_eq!(read_with(&made).unwrap(), (in_order(Some(17)), vec![]));
 }
 
@@ -366,7 +366,7 @@ fn a_guests_trace_is_put_on_the_clock_of_its_host() {
 fn each_correction_of_each_cpu_has_a_ratio_of_its_own() {
     let dir = TempDir::new().unwrap();
     let host = TraceDat::new("x86-tsc").cpu(&[Page::at(1).mmio(0, 77, 1)]).option(trace_id(11));
-    // From tick 100 on, the guest has half the host's rate, on one CPU.
+    // From tick 100 on, the guest has half the host's rate on one CPU.
     let same = [0, 0, 1, 0];
     let cpu = |at| [Page::at(at).mmio(0, 5, 2)];
     let guest = TraceDat::new("x86-tsc").cpu(&cpu(50)).cpu(&cpu(150)).option(time_shifts(
@@ -387,9 +387,10 @@ fn each_correction_of_each_cpu_has_a_ratio_of_its_own() {
     }
 }
 
-/// Makes a session with a point every 100 us: the host sees each after 8 us, and the guest continues 2 us
-/// later, so that the middle of both is wrong by 3 us. Host and guest have the same time, but their counters have other values. Its kernel.dat has an
-/// access 1 us before the host's time of each point.
+/// Makes a session with a point every 100 us. The host sees each point after 8 us, and the guest continues 2
+/// us later, so that the middle of both is wrong by 3 us. Host and guest have the same time, but their
+/// counters have other values. The session's kernel.dat has an access 1 us before the host's time of each
+/// point.
 fn with_points() -> made::Made {
     use made::*;
     let boot = Some(BOOT);
@@ -413,7 +414,7 @@ fn with_points() -> made::Made {
 fn a_guests_trace_is_merged_by_points_as_by_its_offset() {
     let made = with_points();
     let dir = TempDir::new().unwrap();
-    // In the guest's kernel, an event 20 us before each point, and one 20 us after it.
+    // The guest's kernel has an event 20 us before each point, and one 20 us after each.
     let mut page = trace_dat::Page::at(made::GUEST_BASE).mmio(80_000, 5, 0);
     for point in 1..50 {
         page = page.mmio(40_000, 5, point).mmio(60_000, 5, point);
@@ -432,7 +433,7 @@ fn a_guests_trace_is_merged_by_points_as_by_its_offset() {
         let kernel = events.filter(|event| event.thread.is_some_and(|thread| thread.tid != 0));
         kernel.filter(|event| &*event.name == "kvm:kvm_mmio").collect::<Vec<Event>>()
     };
-    // Its nanoseconds are ticks, and the guest's tick 0 has this time.
+    // The trace's nanoseconds are the guest's ticks, and the guest's tick 0 has this time.
     let offset = made::START_NS - made::GUEST_BASE as i64;
     let by_offset = merged(&|trace, _, _| trace.add_offset(Offset::new(offset + 3, Some(40))));
     let by_points = merged(&|trace, session, maps| trace.set_guest(session, maps).unwrap());
@@ -624,7 +625,7 @@ fn large() -> (Vec<u8>, usize) {
     (bytes, pages)
 }
 
-/// Bytes that are cut and flipped.
+/// Number of bytes at the file's start that are cut and flipped.
 const FIRST: usize = 64 << 10;
 /// Reads everything. Returns the number of events.
 fn walk(recording: &Recording) -> Result<usize> {
@@ -640,8 +641,8 @@ fn open_and_walk(path: &Path) -> Result<usize> {
     walk(&Recording::of([], [KernelTrace::open(path)?]))
 }
 
-/// Asserts that a file was read, or that the error names it and an offset in it. Returns the
-/// number of its events.
+/// Asserts that a file was read, or that the error names the file and an offset in it. Returns the number of
+/// the file's events.
 fn check(read: Result<usize>, path: &Path, context: impl FnOnce() -> String) -> usize {
     match read {
         Ok(events) => events,
@@ -654,8 +655,8 @@ fn check(read: Result<usize>, path: &Path, context: impl FnOnce() -> String) -> 
     }
 }
 
-/// Flips bits of each byte of a part of a file. From the first of its pages on, the file is
-/// opened once, because that does not read pages.
+/// Flips bits of each byte of a part of a file. From the file's first page on, the file is opened once,
+/// because opening does not read pages.
 fn flip(bytes: &[u8], part: Range<usize>, pages: usize, bits: impl Fn(usize) -> Vec<u8> + Sync) {
     on_all_cpus(bytes, part, |path, file, places| {
         let opened = Recording::of([], [KernelTrace::open(path).unwrap()]);
@@ -677,7 +678,7 @@ fn a_file_that_is_cut_in_its_first_64_kib_is_refused_or_saved() {
         for len in lens {
             file.set_len(len as u64).unwrap();
             let events = check(open_and_walk(path), path, || format!("cut at {len}"));
-            // The event of each page is in its first 100 bytes.
+            // The event of each page is in the page's first 100 bytes.
             let whole = (len.saturating_sub(pages + 100)).div_ceil(4096);
             assert!(events >= whole, "cut at {len}: {events} events of {whole}");
         }
@@ -692,14 +693,14 @@ fn a_file_with_a_flipped_byte_in_its_first_64_kib_is_refused_or_read() {
 
 #[test]
 fn formats_and_events_of_all_kinds_may_be_damaged_anywhere() {
-    // Up to the second page of the first CPU: the other pages are alike.
+    // Bytes up to the second page of the first CPU are flipped, because the other pages are alike.
     let both = |bytes: &[u8], bits: &(dyn Fn(usize) -> Vec<u8> + Sync)| {
         let pages = bytes.len() - 4 * 4096;
         flip(bytes, 0..pages - 2_000, pages, bits);
         flip(bytes, pages..pages + 400, pages, bits);
     };
     both(&sample().version_7(), &|_| vec![0x01, 0x80]);
-    // Most of it is the same in version 7.
+    // Most of the file is the same in version 7.
     both(&sample().version_6(), &|at| vec![1 << (at % 8)]);
 }
 

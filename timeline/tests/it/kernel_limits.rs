@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Traces of kernels whose numbers do not fit each other: what is counted, how far a bound goes, and
+//! Tests of kernels' traces whose numbers do not fit each other: what is counted, how far a bound goes, and
 //! what is refused because it would need more memory than the file has bytes.
 
 use hypertrace_format::error::BadInput;
@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use trace_dat::*;
 
-/// Reads a file alone: its entries and warnings.
+/// Reads a file alone. Returns its entries and warnings.
 fn read(file: &[u8]) -> Result<(Vec<Entry>, Vec<Warning>), Error> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.dat");
@@ -21,7 +21,7 @@ fn read(file: &[u8]) -> Result<(Vec<Entry>, Vec<Warning>), Error> {
     kept::entries(&recording, Needs::ALL)
 }
 
-/// Makes the file of a CPU with these pages, recorded in a boot.
+/// Makes a file of one CPU with these pages, recorded in a boot.
 fn recorded_in(boot: &str, pages: &[Page]) -> Vec<u8> {
     TraceDat::new("x86-tsc").cpu(pages).option(recorded(boot, 0)).version_7()
 }
@@ -74,7 +74,7 @@ fn bytes_behind_the_last_chunk_are_damage() {
     let sizes = [frame.len() as u32, 4096].map(u32::to_le_bytes).concat();
     for (pages, said) in [
         (chunk(&[&sizes[..], &frame, &[0; 64]].concat()), "no bytes after the last chunk"),
-        // No chunk at all, as in a hole.
+        // The file has no chunk at all, as in a hole.
         (vec![0; 4096], "no bytes after the last chunk"),
     ] {
         let mut trace = TraceDat::new("mono");
@@ -90,7 +90,7 @@ fn bytes_behind_the_last_chunk_are_damage() {
 #[test]
 fn chunks_have_a_bounded_content_for_their_bytes() {
     const BLOCK: u32 = 128 << 10;
-    // 16 MiB of zeros in 128 blocks, each a repeated byte.
+    // The chunk has 16 MiB of zeros in 128 blocks, each a repeated byte.
     let block = |last| [&(BLOCK << 3 | 2 | u32::from(last)).to_le_bytes()[..3], &[0]].concat();
     let blocks = (1..=128).flat_map(|number| block(number == 128));
     let frame = Vec::from_iter([0x28, 0xb5, 0x2f, 0xfd, 0, 0x38].into_iter().chain(blocks));
@@ -151,7 +151,7 @@ fn losses_of_pages_without_events_add_up() {
         Entry::Lost(lost) => Some(lost.events),
         Entry::Event(_) => None,
     });
-    // Each of two pages says 9; another one says that there are some.
+    // Each of two pages says 9; another page only says that events were lost.
     assert_eq!(lost.collect::<Vec<_>>(), [18, 0]);
 }
 
@@ -199,7 +199,7 @@ fn the_kernel_of_another_boot_than_the_first_sessions_has_no_bound() {
     assert_eq!(bounds, [Some(0), None]);
 }
 
-/// Asserts that a file is refused because of this.
+/// Asserts that a file is refused for this reason.
 fn refused(file: &[u8], why: &str) {
     match read(file) {
         Err(Error::Damaged { expected, .. }) => assert!(expected.contains(why), "{expected}"),
@@ -286,7 +286,7 @@ fn names_that_do_not_tell_a_whole_number_stand_after_it() {
     let flags = |argument: &str| format!("\"%s\", __print_flags({argument}, \"|\", {names})");
     let both = |a: String, b: &str| format!("\"%s%s\", {}, {b}", &a[6..]);
     for (print, number, expected) in [
-        // The whole number has a name, or none.
+        // The whole number has a name, or has none.
         (of("REC->a"), 1u16, "a=one"),
         (of("(REC)->a"), 1, "a=one"),
         (of("( ( (REC)->a ))"), 1, "a=one"),
@@ -294,7 +294,7 @@ fn names_that_do_not_tell_a_whole_number_stand_after_it() {
         (of("(u16)REC->a & 0xffff"), 1, "a=one"),
         (flags("REC->a"), 0x101, "a=one|0x100"),
         (flags("(unsigned long)REC->a"), 0x101, "a=one|0x100"),
-        // A part of it has one.
+        // A part of the number has a name.
         (of("(REC->a >> 8 & 0x7)"), 0x131, "a=0x131 a_name=one"),
         (of("0x3 & (REC)->a"), 0x401, "a=0x401 a_name=one"),
         (of("(u8)REC->a"), 0x402, "a=0x402 a_name=two"),
@@ -312,9 +312,9 @@ fn names_that_do_not_tell_a_whole_number_stand_after_it() {
             0x101,
             "a=0x101 a_name=one|0x100",
         ),
-        // The same name twice.
+        // The same name occurs twice.
         (both(of("REC->a"), &of("REC->a")[6..]), 2, "a=two"),
-        // Two numbers with one name.
+        // Two numbers have one name.
         (of("REC->a").replace("two", "one"), 2, "a=0x2 a_name=one"),
         // A text for another field's value hides no number.
         (format!("\"%s\", REC->b > 0 ? \"error\" : {}", &of("REC->a")[6..]), 2, "a=Unsigned(2)"),
@@ -338,8 +338,8 @@ fn names_that_do_not_tell_a_whole_number_stand_after_it() {
 
 #[test]
 fn lists_of_names_are_read_as_far_as_their_numbers_are_known() {
-    // Forms of Android's kernels 3.10 to 5.10: xdp:mem_connect, f2fs:f2fs_get_victim, ext4:ext4_es_cache_extent,
-    // ras:aer_event.
+    // The forms are from Android's kernels 3.10 to 5.10: xdp:mem_connect, f2fs:f2fs_get_victim,
+    // ext4:ext4_es_cache_extent, ras:aer_event.
     let names = "{ 1, \"one\" }, { AT_SSR, \"A}T\" }, { (1 << BH_New), \"N\" }, { 2, \"two\" }";
     for (print, number, expected) in [
         ("__print_symbolic(REC->a, { 3, \"last\" }, { -1, 0 })".to_owned(), 3, "last"),
@@ -412,7 +412,7 @@ fn the_names_of_an_event_are_bounded_together() {
 #[test]
 fn names_beyond_the_steps_of_an_event_are_numbers() {
     let fields: Vec<String> = (0..30).map(|n| format!("u8 f{n} {} 1 0", 8 + n)).collect();
-    // Each looks at 100 flags of a field.
+    // Each name looks at 100 flags of a field.
     let flags: String = (0..100).map(|n| format!(", {{ {}, \"N{n}\" }}", n + 1)).collect();
     let list = |n| format!(", __print_flags(REC->f{n}, \"|\"{flags})");
     let print = format!("\"{}\"{}", "%s".repeat(30), (0..30).map(list).collect::<String>());
@@ -438,7 +438,7 @@ fn arrays_of_an_event_are_together_no_longer_than_it() {
 
 #[test]
 fn fields_that_share_bytes_are_both_shown() {
-    // As f2fs has them: the kernel's macro takes an array for a number behind it.
+    // The fields are as in f2fs, where the kernel's macro takes an array for a number behind it.
     let fields = ["u32 dev 8 4 0", "u32 nid[3] 12 12 0", "s32 depth 16 4 1"].map(str::to_owned);
     let payload = [1u32, 5, 3, 0].map(u32::to_le_bytes).concat();
 
@@ -472,7 +472,7 @@ fn an_event_is_shown_without_the_fields_that_cannot_be_read() {
 
     let (event, warnings) = made_with_warnings(&many, "\"\"", &[7]);
 
-    // Two are those of all events.
+    // Two fields are those that all events have.
     assert_eq!(event.fields.len(), 254);
     assert!(warnings[0].contains("146 like \"u8 f254;"), "{warnings:?}");
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the options and sections of a trace.dat of trace-cmd mean: the texts and numbers here are those that
-//! `trace-cmd report` shows.
+//! Tests of what the options and sections of a trace.dat of trace-cmd mean. The texts and numbers here are
+//! those that `trace-cmd report` shows.
 
 use hypertrace_test_support::kept::{self, Entry, Event, Value};
 use hypertrace_test_support::trace_dat::*;
@@ -65,7 +65,7 @@ fn dates_and_offsets_are_added_to_all_times() {
     assert_eq!(times(&trace("mono").option(date("-0x1"))), [0, 10]);
     let both = trace("local").option(date("0x1\0")).option(offset("-500\0"));
     assert_eq!(times(&both), [1_500, 1_510]);
-    // The offset has nanoseconds, also where the clock has ticks of half a nanosecond.
+    // The offset is in nanoseconds, even if the clock has ticks of half a nanosecond.
     let tsc = trace("x86-tsc").option(tsc2nsec(1, 1)).option(offset("7\0"));
     assert_eq!(times(&tsc), [507, 512]);
 }
@@ -162,7 +162,7 @@ fn stacks_have_all_their_callers() {
         let found: Vec<Value> = events.iter().map(|event| values(event)[1].clone()).collect();
         assert_eq!(found, [callers(3), callers(8), callers(12), callers(0)]);
     }
-    // Of a count that is too large, no memory is taken.
+    // A count that is too large takes no memory.
     let page = Page::at(1).event(1, 4, 77, &stack(u32::MAX >> 1, 3));
     let (events, warnings) = read_both(&TraceDat::new("mono").format("ftrace", STACK).cpu(&[page]));
     assert_eq!(values(&events[0]).len(), 1);
@@ -210,12 +210,12 @@ fn formats_of_trace_printk_are_found_by_their_addresses() {
     let text = |text: &str| Value::Str(text.as_bytes().into());
     assert_eq!(values(&events[0])[2], text("queue -3 of disk took 12345678901 ns\n"));
     assert_eq!(values(&events[1])[1], text("constant text\n"));
-    // Nobody knows the format: its address and the arguments' words are shown.
+    // Nobody knows the format, so its address and the arguments' words are shown.
     let Value::Words(words) = &values(&events[2])[2] else { panic!("{events:?}") };
     assert_eq!((words.len(), words[0] as i32), (5, -3));
 }
 
-/// Returns the words that the table of docs/session.md has for each number.
+/// Returns the words for each number in the table of docs/session.md.
 fn documented() -> BTreeMap<u16, String> {
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/session.md");
     let docs = fs::read_to_string(docs).unwrap();
@@ -230,8 +230,8 @@ fn documented() -> BTreeMap<u16, String> {
     words
 }
 
-/// What a reader notices of a file: its events beside those of a host, its counters, what it says of its recording, and
-/// messages.
+/// What a reader notices of a file: its events beside the events of a host, its counters, what it says of its
+/// recording, and messages.
 #[derive(Debug, PartialEq)]
 struct Noticed {
     events: Vec<Entry>,
@@ -278,10 +278,10 @@ fn every_option_has_the_effect_that_the_documentation_says() {
             12 => time_shift(11, 5, 0, 0).1,
             13 => guest("b", 11).1,
             14 => tsc2nsec(3, 0).1,
-            // The offset of a section that is not there, or no more than bytes.
+            // The data are the offset of a section that is not there, or any bytes.
             _ => 5u64.to_le_bytes().to_vec(),
         };
-        // The clock is in each buffer's option, in version 7, and sections have no options in version 6.
+        // In version 7, the clock is in each buffer's option. In version 6, sections have no options.
         let versions: &[fn(&TraceDat) -> Vec<u8>] = match number {
             4 => &[TraceDat::version_6],
             15.. | 0 => &[TraceDat::version_7],
@@ -290,7 +290,7 @@ fn every_option_has_the_effect_that_the_documentation_says() {
         for bytes in versions {
             let without = noticed(&bytes(&trace("mono"))).unwrap();
             let mut trace = trace("mono");
-            // The clock's own option comes after it.
+            // The trace's own option of the clock comes after this one.
             trace.clock = if number == 4 { "counter".into() } else { trace.clock };
             let found = match noticed(&bytes(&trace.option((number, data.clone())))) {
                 Err(_) => "applied",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions of sessions that were made event by event.
+//! Helpers for regions of sessions that tests make event by event.
 #![allow(dead_code)] // each test uses a part
 
 use hypertrace_test_support::made::{Made, Packet};
@@ -46,7 +46,7 @@ pub fn program(tid: u64, events: impl FnOnce(Packet) -> Packet) -> Made {
     stream(Made::of_programs(vcpu::EVENTS), 0, &[events(lease(0, 1, 9, 50, tid))])
 }
 
-/// Returns the number of counted regions, and those of the kinds that are not.
+/// Returns the number of counted regions, and the numbers of the kinds that are not counted.
 pub fn counts(regions: &Regions) -> (u64, Vec<(&'static str, u64)>) {
     let mut kinds = Vec::new();
     for (kind, name) in NotCounted::ALL {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A reader that needs a part of a timeline finds it as a reader of all does: each event with its time, its bound and the
-//! name of its source, and each loss with its place.
+//! Tests that a reader that needs a part of a timeline gets that part as a reader of all does: each event
+//! with its time, its bound and the name of its source, and each loss with its place.
 
 use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_test_support::{machine, made};
@@ -9,11 +9,11 @@ use hypertrace_timeline::{ClockMaps, EntryRef, Error, Needs, Recording, Session}
 use machine::Random;
 use made::*;
 
-/// Ticks of an hour, the base of the guest's second clock.
+/// Number of ticks in an hour, which is the base of the guest's second clock.
 const LATER: u64 = 3_600_000_000_000;
 
-/// Makes a session of two clients, each with points, changes of its name, losses, and another clock from a time on which is
-/// behind the first one.
+/// Makes a session of two clients, each with points, changes of its name, losses, and from a time on another
+/// clock, which is behind the first one.
 fn session(random: &mut Random) -> Made {
     let host = clock(0, "host", 0, GHZ, 1_000_000, START_NS);
     let first = clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS);
@@ -40,7 +40,7 @@ fn session(random: &mut Random) -> Made {
                         }
                         // The same holder has another name.
                         1 => packet = packet.lease(now, token, &format!("at {now}")),
-                        // A guest can name a holder that the packet is not of.
+                        // A guest can name another holder than the packet's.
                         4 => {
                             let other = packet.lease(now, token + 50, "another");
                             packet = other.with64(80, token);
@@ -68,7 +68,7 @@ fn session(random: &mut Random) -> Made {
     made
 }
 
-/// Returns the entries of a timeline from a Unix time on, with such names, and the number of all.
+/// Returns the entries of a timeline from a Unix time on that have such names, and the number of all entries.
 fn entries(
     recording: &Recording,
     needs: &Needs,
@@ -126,13 +126,13 @@ fn a_part_of_a_timeline_is_the_same_whatever_else_is_needed() {
             }
         }
     }
-    // Skipped packets have their first events on the timeline, and leases.
+    // The timeline has the first events and the leases of skipped packets.
     assert!(least < 30 && late > 0, "{least} % {late}");
 }
 
 #[test]
 fn damage_among_what_nobody_needs_comes_after_the_events_before_it() {
-    // The length of the text of the packet's tenth event, or the words of that event.
+    // The damage is in the length of the text of the packet's tenth event, or in the event's number of words.
     let tenth = 128 * 2 + 9 * 24;
     for (at, bytes) in [(tenth + 16, [255; 4]), (tenth + 12, [4, 0, 0, 0])] {
         let add = |packet: Packet, n: u64| {

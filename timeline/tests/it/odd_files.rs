@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Things that have the name of a session's file but are not regular files: an error
-//! with the name, at once. And files that are too large.
+//! Tests of things that have the name of a session's file but are not regular files: reading gives an error
+//! with the name, at once. Also tests files that are too large.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::made;

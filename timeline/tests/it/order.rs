@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Causal order on the merged timeline of a simulated machine. The true order of its
-//! events is known, but not to the reader.
+//! Tests of causal order on the merged timeline of a simulated machine. The tests know the true order of the
+//! machine's events, but the reader does not.
 
 use hypertrace_test_support::kept::{self, Value};
 use hypertrace_test_support::made;
@@ -30,7 +30,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     )
 }
 
-/// The guest's counter, whose rate and start the host does not know.
+/// Counter of the guest, whose rate and start the host does not know.
 #[derive(Clone, Copy, Debug)]
 struct GuestClock {
     frequency: u64,

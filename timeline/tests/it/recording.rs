@@ -66,7 +66,7 @@ fn the_recording_of_a_guests_kernel_is_read_where_it_lies() {
     recording.read(Needs::ALL, count).unwrap();
     assert_eq!(shown, sent);
 
-    // Half of the stream's file goes: the damage is reported with the name of that file.
+    // Half of the stream's file is cut off. The damage is reported with the name of that file.
     let file = made.path().join("ctf").join("guest-0");
     let len = fs::metadata(&file).unwrap().len();
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(len / 2).unwrap();

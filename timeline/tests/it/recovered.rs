@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What was recovered after a kill: it and the killed session are read as one, and nothing else is taken for it.
+//! Tests of what was recovered after a kill: it and the killed session are read as one, and nothing else is
+//! taken for it.
 
 use crate::written::Guest;
 use hypertrace_abi::event_type;
@@ -19,8 +20,8 @@ use std::os::unix::fs::{chown, symlink};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Kills a session of two clients, each with `before` events in files, and recovers `after` more of the first
-/// one and a loss of the second.
+/// Kills a session of two clients, each with `before` events in files, and recovers `after` more events of
+/// the first client and a loss of the second.
 fn recovered(dir: &Path, before: u64, after: u64) {
     let session = hypertrace_trace::Session::create(SessionConfig::new(dir)).unwrap();
     let mut guests = [Guest::new(0, 0, "first"), Guest::new(1, 0, "second")];
@@ -49,7 +50,7 @@ fn recovered(dir: &Path, before: u64, after: u64) {
     hypertrace_trace::Session::recover(SessionConfig::new(dir), uuid, take).unwrap();
 }
 
-/// Names and numbers of the events, and the losses, of each source.
+/// Returns names and numbers of the events, and the losses, of each source.
 fn read(dir: &Path) -> Vec<String> {
     let session = Session::open(dir).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
@@ -96,7 +97,7 @@ fn a_killed_session_and_what_was_recovered_of_it_are_read_as_one() {
     assert_eq!(stat.total.causes.full, 3);
     let [first, _] = &stat.streams[..] else { panic!("{:?}", stat.streams) };
     assert_eq!((first.stream, first.events), (Some((Domain::Guest, 0)), 13));
-    // The recovery by itself.
+    // The recovery can be read by itself too.
     let alone = SessionStat::of(&Session::open(&dir.path().join("recovered")).unwrap()).unwrap();
     assert_eq!((alone.total.events, alone.total.lost), (8, 3));
 }
@@ -160,7 +161,7 @@ fn what_is_not_the_recovery_of_this_session_is_refused_by_its_name() {
     refused(&|dir| symlink("elsewhere", replaced(dir)).unwrap(), "not the directory");
     refused(&|dir| fs::write(replaced(dir), "").unwrap(), "not the directory");
     refused(&|dir| fs::create_dir(replaced(dir)).unwrap(), "not the directory");
-    // Root alone may give a directory away.
+    // Only root may give a directory away.
     let dir = tempfile::tempdir().unwrap();
     if chown(dir.path(), Some(65534), None).is_ok() {
         let given = |dir: &Path| chown(dir.join("recovered"), Some(65534), None).unwrap();

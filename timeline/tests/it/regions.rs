@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions of sessions made event by event: pairing, and where their time went.
+//! Tests of regions in sessions made event by event: their pairing, and the division of their time.
 
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};
@@ -67,15 +67,15 @@ fn of_a_guests_thread_the_host_knows_only_how_long_it_can_have_run() {
     let (vcpu, most) = total(None);
 
     assert_eq!(most, None);
-    // Without a process, the client is the vCPU itself.
+    // If the lease names no process, the client is the vCPU itself.
     assert_eq!(total(Some(0)), (vcpu, None));
     let (times, most) = total(Some(42));
     assert_eq!(most, Some(vcpu.get(Part::Guest)));
     assert_eq!((times.get(Part::Unknown), times.total()), (vcpu.total(), vcpu.total()));
 }
 
-/// Makes two vCPUs, and a region of a guest's thread that begins and ends on the first one. This one sleeps for a millisecond
-/// of it, and the second one for 100 us of that.
+/// Makes two vCPUs, and a region of a guest's thread that begins and ends on the first vCPU. The first vCPU
+/// sleeps for a millisecond of the region, and the second one for 100 us of that millisecond.
 fn two_vcpus() -> [Vcpu; 2] {
     let mut vcpus = [Vcpu::new(0, 7), Vcpu::new(1, 8)];
     vcpus[0].process = Some(42);
@@ -106,7 +106,7 @@ fn two_vcpus() -> [Vcpu; 2] {
 #[test]
 fn a_guests_thread_can_have_run_while_any_vcpu_was_in_guest_mode() {
     let vcpus = two_vcpus();
-    // The thread of the second one may have no ring, and have answered no point.
+    // The thread of the second vCPU may have no ring, and may have answered no point.
     for known in [2, 1] {
         let made = vcpu::session(&vcpus[..known]);
         made.kernel(&vcpu::trace(&vcpus, |_| true));
@@ -115,7 +115,7 @@ fn a_guests_thread_can_have_run_while_any_vcpu_was_in_guest_mode() {
 
         let total = &regions.groups[0].total;
         let (most, duration) = (total.guest_at_most_ns.unwrap(), total.times.total());
-        // It can have moved to the second one as the first one fell asleep.
+        // The guest's thread can have moved to the second vCPU when the first one fell asleep.
         assert!((850_000..=duration - 100_000).contains(&most), "{most} of {duration}");
     }
 }
@@ -142,7 +142,7 @@ fn an_interval_names_the_event_that_ended_it() {
     let (intervals, _) = regions.steps(&slowest.example.unwrap());
     let kernel = regions::Stream::Kernel { trace: 0, cpu: 0 };
     let vmm = regions::Stream::Thread(vcpus[0].tid());
-    // The last one ends with the region, before its event.
+    // The last interval ends with the region, before the event that ends the interval.
     let (_, intervals) = intervals.split_last().unwrap();
     for interval in intervals {
         let by = interval.ended_by.unwrap();
@@ -164,7 +164,7 @@ fn an_interval_names_the_event_that_ended_it() {
 
 #[test]
 fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
-    // As recorded by default: no event begins an exit, and a KICK has one event only.
+    // The events are those of a default recording: no event begins an exit, and a KICK has one event only.
     let mut vcpus = [Vcpu::rounds(0, 300, 50)];
     let is_recorded =
         |what: &What| !matches!(what, What::Kernel(id, _) if *id == trace_dat::KVM_EMULATE_INSN_ID);
@@ -211,7 +211,7 @@ fn a_trace_beside_another_session_of_the_boot_shows_the_threads_too() {
 fn a_trace_of_other_threads_or_of_the_same_again_changes_nothing() {
     let vcpus = [Vcpu::rounds(0, 30, 5)];
     let made = with_kernel(&vcpus, |_| true);
-    // Of another thread, with kinds of events that the session's own trace does not have.
+    // The other trace is of another thread, with kinds of events that the session's own trace does not have.
     let exit = [48u32, 0, 0, 0, 1, 0].map(u32::to_le_bytes).concat();
     let at = |time: u64| (vcpu::HOST_BASE + time, trace_dat::KVM_EXIT_ID, 500, exit.clone());
     let other =
@@ -253,7 +253,7 @@ fn events_that_no_file_holds_are_said() {
 
 #[test]
 fn events_that_are_left_out_change_no_region() {
-    // Without a log, those of the guest that neither begin nor end a region.
+    // Without a log, the guest's events that neither begin nor end a region are left out.
     for vcpus in [[Vcpu::rounds(0, 60, 9)], [Vcpu::rounds(0, 9, 60)]] {
         for phase in 0..20 {
             let made = with_kernel(&vcpus, |number| number % 20 != phase);
@@ -298,7 +298,7 @@ fn regions_after_a_cpus_last_losses_are_counted_apart() {
         let not_recorded = regions.groups[0].not_counted[NotCounted::KernelNotRecorded as usize];
         (regions.groups[0].count, unknown > 0, not_recorded)
     };
-    // Nothing says so: the time is unknown.
+    // Nothing says that events are missing, so the time is unknown.
     assert_eq!(of(vcpu::trace(&vcpus, keep)), (80, true, 0));
     // The kernel counted them (option 2).
     let counters = b"CPU: 0\noverrun: 0\ndropped events: 7\n\0".to_vec();
@@ -323,7 +323,7 @@ fn the_times_of_a_damaged_last_page_make_nothing_known() {
     let until_half = counted(None);
     assert!((10..30).contains(&until_half.0), "{until_half:?}");
 
-    // Without a fault, nothing shows that its time is wrong.
+    // Without a fault, nothing shows that the page's time is wrong.
     assert_eq!(counted(Some(late())).0, 40);
     let damages = [
         ("a record beyond the page", late().word(28)),
@@ -332,7 +332,7 @@ fn the_times_of_a_damaged_last_page_make_nothing_known() {
         ("backward", Page::at(u64::MAX - 5).mmio(1, 500, 1).event(9, KVM_MMIO_ID, 500, &[0; 32])),
     ];
     for (damage, page) in damages {
-        // Before the first page's event, no region had begun.
+        // No region had begun before the first page's event.
         let (count, kinds) = counted(Some(page));
         assert_eq!((count, kinds), (0, vec![("kernel_not_recorded", 40)]), "{damage}");
     }
@@ -388,7 +388,7 @@ fn regions_are_grouped_by_client_thread_and_field() {
     };
     assert_eq!(by(By::Client), expected(&[("0", 30), ("1", 20)]));
     assert_eq!(by(By::Vcpu), expected(&[("vmm/vcpu0", 30), ("vmm/vcpu1", 20)]));
-    // The id modulo 3.
+    // The field is the id modulo 3.
     assert_eq!(by(By::Field("kind".into())), expected(&[("0", 17), ("1", 17), ("2", 16)]));
 }
 
@@ -441,7 +441,7 @@ fn a_vcpu_that_served_no_point_is_divided_as_one_that_did() {
 fn a_region_of_a_vmms_thread_that_is_no_vcpu_is_divided() {
     let mut io = Vcpu::new(1, 1);
     io.name = "io".into();
-    // The kernel shows it before its lease, too.
+    // The kernel shows the thread even before its lease.
     io.preempted(100);
     io.events.iter_mut().for_each(|(time, _)| *time -= 9_900);
     io.work(1_000_000);
@@ -457,7 +457,7 @@ fn a_region_of_a_vmms_thread_that_is_no_vcpu_is_divided() {
     io.events.insert(ended, (to, What::Vmm(E, vec![7])));
     io.events.insert(begun, (from, What::Vmm(B, vec![7, 0])));
 
-    // Its client has a thread of its own.
+    // The client has a thread of its own.
     let regions = all(&with_kernel(&[Vcpu::new(0, 1), io], |_| true));
 
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
@@ -520,7 +520,7 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
     let regions = all(&made);
     let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
 
-    // In the order of `Part::ALL`.
+    // The times are in the order of `Part::ALL`.
     assert_eq!(samples, [[4_400, 0, 0, 0, 0, 0, 0, 600, 0, 3_000, 0, 0, 0]]);
     // After the kernel's last event, nothing is known.
     assert_eq!(counts(&regions), (1, vec![("kernel_not_recorded", 1)]));
@@ -549,7 +549,7 @@ fn a_programs_wait_for_its_host_in_a_reference_point_is_blocked_time() {
     let regions = all(&made);
     let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
 
-    // In the order of `Part::ALL`.
+    // The times are in the order of `Part::ALL`.
     assert_eq!(samples, [[4_900, 0, 0, 0, 0, 0, 0, 100, 0, 3_000, 0, 0, 0]]);
 }
 
@@ -565,7 +565,7 @@ fn a_thread_beside_a_recorded_one_proves_nothing() {
         let payload = trace_dat::wakeup(program.0, program.1);
         (vcpu::HOST_BASE + 400, trace_dat::SCHED_WAKEUP_NEW_ID, tid, payload)
     };
-    // In between, it may have slept.
+    // In between, the program may have slept.
     let (to, from) = (switch(500, host, 1, program), switch(9_900, program, 1, host));
     let exit = [48u32, 0, 0, 0, 1, 0].map(u32::to_le_bytes).concat();
     let exit = (vcpu::HOST_BASE + 450, trace_dat::KVM_EXIT_ID, program.0, exit);
@@ -595,7 +595,7 @@ fn a_thread_beside_a_recorded_one_proves_nothing() {
         let times = parts.map(|part| regions.groups[0].total.times.get(part));
         assert_eq!(times, if is_recorded { [8_000, 0] } else { [0, 8_000] }, "{what}");
         let said = regions.warnings.iter().filter(|said| said.contains("recorded the thread 200:"));
-        // One that ended was recorded; its number is another thread's now.
+        // A thread that ended was recorded, and another thread has its number now.
         let is_said = !is_recorded && what != "one that ended";
         assert_eq!(said.count(), usize::from(is_said), "{what}: {:?}", regions.warnings);
     }
@@ -621,7 +621,7 @@ fn without_switches_nothing_proves_that_a_thread_had_a_cpu() {
 
 #[test]
 fn false_readings_of_a_client_change_no_region_of_another() {
-    // Client 0 has a point each 10 ms and a region of 5 ms after it. Client 1 claims, between these points,
+    // Client 0 has a point each 10 ms and a region of 5 ms after each. Client 1 claims, between these points,
     // that its clock stops and catches up.
     const MS: u64 = 1_000_000;
     let (mut guests, mut hosts) =
@@ -688,7 +688,7 @@ fn the_lanes_of_a_window_are_what_its_threads_did() {
     }
 }
 
-/// What threads did.
+/// Intervals of threads.
 #[derive(Default)]
 struct Threads(BTreeMap<u32, Vec<Interval>>);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions inside others: whose children they are, and how their times add up.
+//! Tests of regions inside others: whose children they are, and how their times add up.
 
 use crate::made_regions::{lease, read, stream};
 use hypertrace_test_support::made::{Made, Packet};
@@ -19,7 +19,7 @@ fn schemas<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     format!("[{}]", Vec::from_iter(all).join(","))
 }
 
-/// Events of a client: time, number of the name, whether it begins a region, its id.
+/// Events of a client: time, number of the name, whether the event begins a region, and the region's id.
 type Events<'a> = &'a [(u64, u32, bool, u64)];
 
 fn packet(client: u32, events: Events<'_>) -> Packet {
@@ -73,7 +73,7 @@ fn the_parts_of_a_region_are_its_own_and_those_of_its_children() {
     let (program, other) = ((109, "program"), (9, "other"));
     let at = |time: u64, id, payload| (vcpu::HOST_BASE + time, id, 109, payload);
     let switch = |from, state, to| trace_dat::switch(from, state, to);
-    // Blocked in the first `parse`, and preempted in the request itself.
+    // The program is blocked in the first `parse`, and preempted in the request itself.
     let kernel = [
         at(500, trace_dat::SCHED_SWITCH_ID, switch(other, 0, program)),
         at(2_000, trace_dat::SCHED_SWITCH_ID, switch(program, 1, other)),
@@ -117,7 +117,7 @@ fn each_depth_of_a_recursion_is_a_region() {
 
 #[test]
 fn a_child_is_of_the_innermost_region_that_is_counted() {
-    // The middle one begins twice with an id, so it is not counted; another one has its depth later.
+    // The middle region begins twice with one id, so it is not counted. Another region has its depth later.
     let events = [
         (10, REQUEST, true, 1),
         (20, RENDER, true, 7),
@@ -144,7 +144,7 @@ fn a_region_that_ends_after_the_one_around_it_is_no_child() {
         (20, RENDER, true, 1),
         (30, PARSE, false, 1),
         (40, RENDER, false, 1),
-        // One that ends when the next one begins.
+        // This region ends when the next one begins.
         (50, PARSE, true, 2),
         (50, PARSE, false, 2),
         (50, RENDER, true, 2),
@@ -169,7 +169,7 @@ fn regions_of_another_client_are_no_children() {
     let by_client = Options { by: By::Client, ..Options::default() };
     let regions = read(&made(&[&outer, &both]), &by_client);
     let found: Vec<_> = regions.groups.iter().map(children).collect();
-    // `parse` of client 1, `request` of 0 and 1.
+    // The groups are `parse` of client 1, and `request` of clients 0 and 1.
     assert_eq!(found, [vec![], vec![], vec![("parse", 1, 10)]]);
 }
 
@@ -199,7 +199,7 @@ fn children_of_many_names_are_others() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The regions that were counted have each time once, whatever they are inside of.
+    /// Each time counts once in the own times of the counted regions, whatever region they are inside of.
     #[test]
     fn own_times_add_up_to_those_of_the_outermost_regions(
         steps in prop::collection::vec((0u64..5, 0u32..3, any::<bool>()), 1..200),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions that are chosen: by what their events say, by their times, and without the first ones.
+//! Tests of the choice of regions: by what their events say, by their times, and without the first ones.
 
 use crate::made_regions::{counts, lease, read, stream};
 use hypertrace_test_support::made::{Made, Packet};
@@ -52,7 +52,7 @@ fn a_filter_asks_for_what_the_begin_and_the_end_say() {
         ("path == '/a'", &[100, 300][..]),
         ("status == 500", &[200, 300]),
         ("path == '/a' and status == 500", &[300]),
-        // What is known last.
+        // `bytes` has the value that is known last.
         ("bytes == 20", &[200]),
         ("bytes == 14", &[]),
         ("name == 'request' and duration_ns >= 200", &[200, 300]),
@@ -83,7 +83,7 @@ fn all_that_is_inside_of_a_region_that_fits_is_its_child() {
         children.map(|c| (c.name.as_deref(), c.count, c.times.total())).collect();
     assert_eq!(children, [(Some("parse"), 2, 20)]);
     assert_eq!(request.own.duration_ns, 500 - 20);
-    // One that fits inside of one that does not is nobody's.
+    // A region that fits, inside of one that does not, is nobody's child.
     let regions = read(&made, &fitting("name == 'parse'"));
     assert_eq!(shown(&regions), [("parse", None, &[10, 10, 10][..])]);
 }
@@ -215,7 +215,7 @@ fn a_field_may_have_another_type_in_another_session() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Of nested requests, a filter shows those that fit, with the children that they have without a filter.
+    /// A filter shows the nested requests that fit, with the children that they have without a filter.
     #[test]
     fn a_filter_changes_no_region_that_fits(
         steps in prop::collection::vec((1u64..5, 0u64..4, any::<bool>()), 1..100),

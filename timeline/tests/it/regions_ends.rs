@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Critical paths through the end of a process: the last thread of a process wakes the parent, but the thread that began the
-//! end is the one that the parent waited for.
+//! Tests of critical paths through the end of a process: the last thread of a process wakes the parent, but
+//! the parent waited for the thread that began the end.
 
 use crate::made_regions::read;
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, ENDED, HARD, READY, Task};
@@ -28,7 +28,7 @@ fn begun(main: Task) -> Cpus {
     machine
 }
 
-/// Lets the main thread start one that polls, on CPU 0.
+/// Lets the main thread start a thread that polls, on CPU 0.
 fn with_poll(machine: &mut Cpus) -> &mut Cpus {
     machine.at(2_200).start(1, true, POLL).at(2_300).switch(0, READY, POLL);
     for time in [3_000, 4_000, 5_000] {
@@ -52,7 +52,7 @@ fn end(machine: &mut Cpus) {
     (0..3).for_each(|cpu| _ = machine.switch(cpu, READY, (7, "last")));
 }
 
-/// The main thread runs, and ends the process while the other one sleeps.
+/// Makes a machine whose main thread runs, and ends the process while the other thread sleeps.
 fn exited() -> Cpus {
     let mut machine = begun(MAIN);
     with_poll(&mut machine).at(6_500).wake(1, 0, POLL).exit(1, false);
@@ -61,7 +61,7 @@ fn exited() -> Cpus {
     machine
 }
 
-/// Returns the path of the region by thread: what the thread did, and how long.
+/// Returns the path of the region by thread: what the thread did, and for how long.
 fn path(machine: &Cpus) -> Vec<(String, &'static str, u64)> {
     path_of(&with_paths(machine.made()))
 }
@@ -89,12 +89,12 @@ fn step(thread: &str, doing: &'static str, ns: u64) -> (String, &'static str, u6
     (thread.into(), doing, ns)
 }
 
-/// The shell's own time around the process.
+/// Returns the shell's own time around the process.
 fn of_shell() -> [(String, &'static str, u64); 2] {
     [step("sh-200", "runnable", 100), step("sh-200", "running", 900 + 100)]
 }
 
-/// Returns the path of which the shell's own time, and these steps, are known.
+/// Returns the path that has the shell's own time and these steps.
 fn with_shell(steps: &[(String, &'static str, u64)]) -> Vec<(String, &'static str, u64)> {
     [steps, &of_shell()].concat()
 }
@@ -109,7 +109,8 @@ fn a_path_goes_on_with_the_thread_that_ended_the_process() {
 
 #[test]
 fn a_thread_that_was_killed_while_it_had_or_awaited_a_cpu_is_left_when_it_was_told_to_end() {
-    // Nothing wakes it: it is told to end at 6,500 at the latest, when it awaits a CPU, or runs.
+    // Nothing wakes the polling thread. It is told to end at 6,500 at the latest, when it awaits a CPU, or
+    // runs.
     for (takes, expected) in [
         (6_800, [step("poll-401", "runnable", 200), step("poll-401", "running", 200)]),
         (6_500, [step("poll-401", "running", 0), step("poll-401", "running", 400)]),
@@ -153,7 +154,7 @@ fn a_thread_that_returned_before_the_others_slept_did_not_end_the_process() {
     let of_main = [step("main-400", "runnable", 100), step("main-400", "running", 4_400)];
 
     assert_eq!(with_worker(2_500), with_shell(&[of_main, of_poll].concat()));
-    // Both may have ended the process.
+    // Both threads may have ended the process.
     let of_poll = [step("poll-401", "not known", 4_700), step("poll-401", "running", 100)];
     assert_eq!(with_worker(3_500), with_shell(&of_poll));
 }
@@ -170,11 +171,11 @@ fn a_path_goes_on_with_the_thread_that_killed_the_process() {
         path(&machine)
     };
     let of_main = [step("main-400", "runnable", 100), step("main-400", "running", 100)];
-    // The idle thread started it, which is not followed.
+    // The idle thread started the killer, and the path does not follow the idle thread.
     let of_killer = [step("idle CPU", "not known", 500), step("kill-500", "running", 4_000)];
     let main = [step("main-400", "runnable", 100), step("main-400", "running", 200)];
     assert_eq!(killed(0, 9), with_shell(&[of_killer, main].concat()));
-    // An interrupt sent it; or another signal, which does not kill.
+    // An interrupt sent the signal, or it was another signal, which does not kill.
     let unknown = [&[step("main-400", "not known", 4_700)], &of_main[1..]].concat();
     assert_eq!(killed(HARD, 9), with_shell(&unknown));
     assert_eq!(killed(0, 10), with_shell(&unknown));
@@ -199,7 +200,7 @@ fn a_thread_that_ends_by_itself_is_followed() {
 fn the_end_of_a_process_after_a_new_program_says_nothing_of_the_threads_before() {
     let mut machine = begun(MAIN);
     with_poll(&mut machine).at(6_500).wake(1, 0, POLL).at(6_600).switch(1, ASLEEP, POLL);
-    // The polling thread ends for the new program, and wakes the thread that wants it.
+    // The polling thread ends for the new program, and wakes the thread that executes it.
     machine.at(6_700).exit(1, true).at(6_800).wake(1, 0, MAIN).switch(1, ENDED, MAIN).execute(1);
     machine.at(7_000).exit(1, false).at(7_100).wake(1, 0, SHELL);
     end(machine.switch(1, ENDED, IDLE));
@@ -214,7 +215,7 @@ fn the_end_of_a_process_after_a_new_program_says_nothing_of_the_threads_before()
 #[test]
 fn which_thread_ended_a_process_from_before_the_recording_is_not_known() {
     let mut machine = exited();
-    // Without the begin of the main thread, and of its program: the process may have other threads.
+    // The begin of the main thread, and of its program, is missing, so the process may have other threads.
     let begins = [TASK_NEWTASK_ID, SCHED_WAKEUP_NEW_ID, SCHED_PROCESS_EXEC_ID];
     for events in &mut machine.all {
         events.retain(|(time, id, ..)| {

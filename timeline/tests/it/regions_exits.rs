@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The whole time of exits by their reasons: in the kernel, in the VMM, and in waits until the guest runs again.
+//! Tests of the whole time of exits by their reasons: in the kernel, in the VMM, and in waits until the guest
+//! runs again.
 
 use crate::made_regions::*;
 use hypertrace_test_support::trace_dat::{
@@ -10,7 +11,7 @@ use hypertrace_test_support::trace_dat::{
 use hypertrace_test_support::vcpu::{self, Vcpu, What};
 use hypertrace_timeline::regions::{Breakdown, Part, Regions};
 
-/// A vCPU whose regions have a load and a point each.
+/// Makes a vCPU whose regions have a load and a point each.
 fn loads_and_points(regions: u64) -> Vcpu {
     let mut vcpu = Vcpu::new(0, 5);
     vcpu.point(1 << 32);
@@ -89,8 +90,8 @@ fn the_vmms_event_tells_the_reason_without_the_kernels_events_of_exits() {
 fn an_exit_without_an_access_has_a_reason_of_its_own() {
     let mut vcpu = loads_and_points(50);
     let mut ended = 0;
-    // After the first point, each load is followed by a point. Loads are made exits for HLT: only the way to the VMM has
-    // events.
+    // After the first point, each load is followed by a point. The loads become exits for HLT, so only the
+    // way to the VMM has events.
     vcpu.events.retain_mut(|(_, what)| {
         let is_load = ended < 100 && ended % 2 == 1;
         match what {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions beside programs and clients that say what is not so: they change nothing of another one's, or
-//! as little as can be.
+//! Tests of regions beside programs and clients that say false things: such a program changes nothing of
+//! another one's regions, or as little as possible.
 
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};
@@ -19,7 +19,7 @@ fn said(regions: &Regions, text: &str) -> usize {
     regions.warnings.iter().filter(|said| said.contains(text)).count()
 }
 
-/// The thread 100 has a CPU from 500 to 11,000 and from 19,000 to 30,000.
+/// Adds a kernel's trace in which thread 100 has a CPU from 500 to 11,000 and from 19,000 to 30,000.
 fn with_switches(made: Made) -> Made {
     let (program, other) = ((100, "program"), (9, "other"));
     let switch = |time: u64, from, state, to| {
@@ -39,7 +39,7 @@ fn with_switches(made: Made) -> Made {
 
 #[test]
 fn a_thread_stays_with_the_program_that_has_it() {
-    // 8 of 10 us are runnable. Another client names the same thread.
+    // In the region, 8 of 10 us are runnable. Another client names the same thread.
     for (pid, claims) in [(None, 0), (Some(51), 1), (Some(50), 1)] {
         let first = lease(0, 1, 9, 50, 100).event(10_000, B, &[1, 0]).event(20_000, E, &[1]);
         let mut made = with_switches(stream(Made::of_programs(vcpu::EVENTS), 0, &[first]));
@@ -78,7 +78,7 @@ fn a_program_that_another_one_replaces_leaves_it_the_thread() {
 
 #[test]
 fn a_thread_with_events_of_two_programs_is_nobodys() {
-    // The first one has an event while the thread has no CPU.
+    // The first program has an event while the thread has no CPU.
     let first = lease(0, 1, 9, 51, 100).event(15_000, vcpu::WORK, &[0]);
     let first = first.event(22_000, B, &[1, 0]).event(23_000, E, &[1]);
     let second = lease(1, 2, 10, 50, 100).event(20_000, B, &[2, 0]).event(21_000, E, &[2]);
@@ -114,7 +114,7 @@ fn an_end_of_another_process_takes_no_region_of_the_name() {
     let first = lease(0, 1, 9, 50, 100);
     let first =
         pairs.fold(first, |packet, at| packet.event(at, B, &[1, 0]).event(at + 500, E, &[1]));
-    // A lease from before all regions, in one, and after all of them.
+    // The second lease is from before all regions, from within one, or from after all.
     for leased in [2, 5_100, 20_000] {
         let second = (0..20)
             .fold(lease(1, leased, 10, 51, 101), |packet, n| packet.event(30_000 + n, E, &[1]));

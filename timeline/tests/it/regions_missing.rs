@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Lines about the events and threads that a kernel's trace lacks, with the consequences for regions.
+//! Tests of lines about the events and threads that a kernel's trace lacks, with the consequences for
+//! regions.
 
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};

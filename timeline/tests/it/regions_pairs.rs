@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions of sessions made event by event: which begin and end belong together, and those that are
-//! not counted.
+//! Tests of regions in sessions made event by event: which begin and end belong together, and which regions
+//! are not counted.
 
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};
@@ -13,7 +13,7 @@ use vcpu::{Vcpu, What};
 
 #[test]
 fn what_is_no_pair_is_counted_by_its_kind() {
-    /// Events, the number of counted regions, and those of the kinds that are not.
+    /// Events, the number of counted regions, and the numbers of the kinds that are not counted.
     type Case = (&'static [(u32, u64, u32, u64)], u64, &'static [(&'static str, u64)]);
     const ONE_OF_EACH: [(&str, u64); 2] = [("begin_without_end", 1), ("end_without_begin", 1)];
     let cases: [Case; 12] = [
@@ -25,9 +25,9 @@ fn what_is_no_pair_is_counted_by_its_kind() {
         (&[(0, 1, B, 1), (0, 2, B, 1), (0, 3, B, 1), (0, 4, E, 1)], 0, &[("id_twice", 2)]),
         (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (0, 4, E, 1)], 2, &[]),
         (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 1), (0, 4, E, 2)], 2, &[]),
-        // On another client.
+        // The end is on another client.
         (&[(0, 10, B, 1), (1, 20, E, 1)], 0, &ONE_OF_EACH),
-        // Also if others were open at the same time, which ended or did not.
+        // The same holds if other regions were open at the same time, which ended or did not.
         (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (1, 4, E, 1)], 1, &ONE_OF_EACH),
         (
             &[(0, 1, B, 1), (0, 2, B, 2), (1, 3, E, 1), (1, 4, E, 2)],
@@ -51,7 +51,7 @@ fn ids_of_two_sessions_are_not_the_same() {
 
     assert_eq!(counts(&regions), (2, vec![]));
     assert_eq!(regions.samples().map(|s| s.session).collect::<Vec<_>>(), [0, 1]);
-    // Nor are their regions.
+    // Regions of two sessions are in different groups.
     let groups = regions.groups.iter().map(|group| (group.session, group.count));
     assert_eq!(Vec::from_iter(groups), [(0, 1), (1, 1)]);
     assert_eq!(regions.samples().map(|s| s.group).collect::<Vec<_>>(), [0, 1]);
@@ -67,7 +67,7 @@ fn an_empty_region_costs_what_the_client_has_measured_itself() {
             region(packet, 18, n as u64, from, from + time)
         })
     };
-    // The first client's median is 20; the second one has none, or less.
+    // The first client's median is 20; the second client has none, or a smaller one.
     for (second, by_client, of_all) in [
         (&[][..], [Some(20), None], None),
         (&[5_000][..], [Some(20), Some(5_000)], Some(20)),
@@ -128,10 +128,10 @@ fn a_value_of_the_end_groups_regions_whose_begin_has_none() {
             .collect::<Vec<_>>()
     };
 
-    // The third one never ended.
+    // The third region never ended.
     let expected = [("none", vec![]), ("200", vec![10]), ("500", vec![20])];
     assert_eq!(of("status"), expected.map(|(value, ns)| (value.to_owned(), ns)));
-    // Both have this field: the beginning's counts.
+    // Both events have this field, and the value of the begin counts.
     assert_eq!(of("id").len(), 3);
 }
 
@@ -157,7 +157,7 @@ fn a_begin_that_never_ends_is_not_kept_forever() {
 
     let regions = all(&vcpu::session(&events(&made)));
 
-    // One ended, in others; the first one's end came too late.
+    // One region ended, inside others. The end of the first region came too late.
     let kinds = vec![("begin_without_end", 2_999), ("end_without_begin", 1)];
     assert_eq!(counts(&regions), (1, kinds));
 }
@@ -172,7 +172,7 @@ fn a_region_that_never_ends_takes_no_other_out() {
     assert_eq!(counts(&regions), (999, vec![("begin_without_end", 1)]));
     assert_eq!(regions.groups[0].children, []);
 
-    // Its end, after all.
+    // The region ends after all.
     made.push((0, 20_000, E, 100));
     let regions = all(&vcpu::session(&events(&made)));
     assert_eq!(counts(&regions), (1_000, vec![]));
@@ -183,7 +183,7 @@ fn a_region_that_never_ends_takes_no_other_out() {
 fn a_new_holder_has_no_regions_of_the_one_before() {
     let lease = |time: u64, pid: u64| lease(0, time, pid, pid, pid);
     let first = lease(1, 50).event(10, B, &[1, 0]).event(20, B, &[2, 0]);
-    // The same id, another one, and an end that is not its own.
+    // The new holder uses the same id and another one, and has an end that is not its own.
     let second = lease(30, 51).after(&first).event(40, B, &[3, 0]).event(50, E, &[3]);
     let second = second.event(60, B, &[1, 0]).event(70, E, &[1]).event(80, E, &[2]);
     let made = stream(Made::of_programs(vcpu::EVENTS), 0, &[first, second]);
@@ -197,7 +197,7 @@ fn a_new_holder_has_no_regions_of_the_one_before() {
 #[test]
 fn a_region_over_lost_events_of_its_client_is_not_counted() {
     let first = Packet::guest(0).event(10, B, &[1, 0]).event(20, E, &[1]);
-    // 5 events were dropped, after this packet's.
+    // 5 events were dropped after this packet's events.
     let second = Packet::guest(0).after(&first).with64(56, 5).event(30, B, &[2, 0]);
     let third = Packet::guest(0).after(&second).event(40, E, &[2]);
     let third = third.event(50, B, &[3, 0]).event(60, E, &[3]);
@@ -295,7 +295,7 @@ fn regions_over_lost_events_of_the_kernel_are_not_counted() {
 
     let regions = all(&made);
 
-    // Those that have a part of the gap.
+    // Counts the regions that have a part of the gap.
     let mut within = 0;
     let mut begun = None;
     for (time, what) in &vcpus[0].events {
@@ -372,7 +372,8 @@ fn a_region_over_a_jump_of_the_clock_is_not_counted() {
     let (count, kinds) = counts(&all(&made));
 
     assert_eq!(kinds, [("clock_jump", 60 - count)]);
-    // The one with the jump, and those next to it where two constraints do not say on which side it is.
+    // The region with the jump is not counted, and neither are regions next to it if two constraints do not
+    // say on which side the jump is.
     assert!((57..60).contains(&count), "{count}");
 }
 
@@ -403,8 +404,8 @@ const ANY_EVENTS: &str = r#"[
     {"id":17,"schema":"boot_end(id:u64,any_client:bool)","reference_point":false}
 ]"#;
 
-/// Reads a session of the regions of any client: client, time, id of the event, id of the region.
-/// After the first client's events, it loses some.
+/// Reads a session of regions of any client: client, time, id of the event, id of the region. After its
+/// events, the first client loses some.
 fn of_any_client(made: &[(u32, u64, u32, u64)], lost: u64) -> Regions {
     let mut session = Made::with_json(&made::json(&made::clocks(), ANY_EVENTS, "[]"));
     for client in 0..2 {
@@ -467,7 +468,7 @@ fn a_region_that_a_child_process_ends_too_is_its_parents() {
 
     let regions = all(&made);
 
-    // The child's end is of none of its own regions.
+    // The child's end belongs to none of the child's own regions.
     assert_eq!(counts(&regions), (2, vec![("end_without_begin", 1)]));
     assert!(regions.groups[0].is_program);
 }

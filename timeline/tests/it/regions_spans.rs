@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Spans of the crate `tracing`, made event by event: which are regions of one thread, and how the time of the others divides.
+//! Tests of spans of the crate `tracing`, made event by event: which spans are regions of one thread, and how
+//! the time of the others divides.
 
 use crate::made_regions::*;
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, READY, Task};
@@ -25,16 +26,16 @@ const EVENTS: &str = r#"[
 /// Events of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
-    /// With its target.
+    /// The begin of a span with this target.
     Begin(&'static str),
-    /// Of a span that was entered once, on the thread that closes it.
+    /// The end of a span that was entered once, on the thread that closes it.
     End,
-    /// Of any other span.
+    /// The end of any other span.
     PartedEnd,
     PollBegin,
     PollEnd,
     Lost,
-    /// The client loses this many events, as its ring is full.
+    /// The client loses this many events, because its ring is full.
     Gap,
     /// This many events of the client are overwritten.
     Overwritten,
@@ -51,16 +52,16 @@ use Of::*;
 const BEGIN: Of = Begin("app");
 /// Threads of the program, by client.
 const THREADS: [Task; 2] = [(200, "a"), (201, "b")];
-/// Client of another process.
+/// Number of a client of another process.
 const OTHER: u32 = 2;
 
-/// Makes a session of a program with two threads: time, client, event, number of the span. The first client loses some events
-/// after these.
+/// Makes a session of a program with two threads: time, client, event, number of the span. The first client
+/// loses some events after these.
 fn made(events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
     made_of(EVENTS, events, lost)
 }
 
-/// The same, with these schemas.
+/// Makes such a session with these schemas.
 fn made_of(schemas: &str, events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
     let threads = (0..).zip([THREADS[0], THREADS[1], (202, "other")]);
     threads.fold(Made::of_programs(schemas), |made, (client, (tid, name))| {
@@ -101,7 +102,8 @@ fn made_of(schemas: &str, events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
     })
 }
 
-/// Returns by group: name, number of regions, the sums of their time, idle time and unknown time.
+/// Returns for each group its name, the number of regions, and the sums of their time, idle time and unknown
+/// time.
 fn sums(regions: &Regions) -> Vec<(&str, u64, [u64; 3])> {
     let of = |group: &'_ Group| {
         let times = &group.total.times;
@@ -116,7 +118,7 @@ fn spans(regions: &Regions) -> Vec<(&str, u64, [u64; 3])> {
     sums(regions).into_iter().filter(is_span).collect()
 }
 
-/// A span that thread a begins, and thread b polls and drops.
+/// Events of a span that thread a begins, and thread b polls and drops.
 const MOVED: [(u64, u32, Of, u64); 7] = [
     (1_000, 0, BEGIN, 1),
     (1_100, 0, PollEnd, 1),
@@ -268,7 +270,7 @@ fn a_span_that_is_never_closed_has_no_end() {
 fn no_time_of_a_span_over_lost_events_is_idle() {
     let known = ("request", 1, [1_020, 610, 410]);
     let unknown = ("request", 1, [1_020, 0, 1_020]);
-    // Thread a loses events and has its next one at the second time: before, in and after the span.
+    // Thread a loses events, and has its next event at the second time: before, in and after the span.
     for (gap, next, expected) in [
         (500, Some(900), known),
         (500, Some(1_350), unknown),
@@ -297,7 +299,7 @@ fn the_critical_path_of_a_span_over_lost_events_has_no_idle_time() {
     cpus.switch(0, READY, a).at(5_000).switch(0, ASLEEP, (300, "other"));
     cpus.at(7_000).timer(1, 8, b).at(7_200).switch(1, READY, b);
     cpus.at(12_000).switch(1, ASLEEP, (300, "other"));
-    // After the first poll, and in it: then it may be several polls.
+    // The gap is after the first poll, or in the poll, which may then be several polls.
     for (gap, first, unknown) in [(4_100, 1_000, 4_600), (3_500, 0, 5_600)] {
         let mut events = vec![
             (3_000, 0, BEGIN, 1),
@@ -405,7 +407,7 @@ fn a_poll_during_which_the_kernel_lost_events_is_unknown_time_of_its_span() {
     ];
     for select in [Select::Names(vec![]), Select::Names(vec!["request".into()])] {
         let made = made(&events, 0);
-        // The thread is away meanwhile.
+        // The thread is away during the loss.
         made.kernel(
             &cpus.trace_without(|_, _, number| (3..5).contains(&number).then_some(Counted(true))),
         );
@@ -676,7 +678,7 @@ fn busy_time_has_the_parts_of_the_threads_that_poll_and_idle_time_ends_with_thei
         let expected = vec![
             ("b-201".into(), Part::Runnable, None, 400),
             ("a-200".into(), Part::OnCpu, None, 1_000),
-            // On the way from the timer to the poll, and before the drop.
+            // The time is on the way from the timer to the poll, and before the drop.
             ("not known".into(), Part::Unknown, Some("not known".into()), 1_500),
             ("b-201".into(), Part::OnCpu, None, 1_700),
             timer,

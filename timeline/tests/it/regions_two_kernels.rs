@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The time of a guest's threads by both kernels, against a simulated machine: with all events, and without some.
+//! Tests of the time of a guest's threads by both kernels, against a simulated machine: with all events, and
+//! without some.
 
 use hypertrace_test_support::guest_mode::{MS, TIDS};
 use hypertrace_test_support::machine::Random;
@@ -15,13 +16,13 @@ use hypertrace_timeline::{Consumer, Given, Recording, vcpu_threads};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most that a time of the guest is wrong, nanoseconds.
+/// Maximum error of a time of the guest, in nanoseconds.
 const BOUND: u64 = 3;
 
-/// What was found of a world.
+/// The regions that were found of a world.
 struct Found {
     regions: Regions,
-    /// The regions: thread, begin and end.
+    /// Expected regions: thread, begin and end.
     expected: Vec<(usize, u64, u64)>,
 }
 
@@ -51,7 +52,7 @@ impl Found {
         })
     }
 
-    /// Returns the intervals that are given to a wrong part.
+    /// Returns the intervals that were given a wrong part.
     fn wrong(&self, world: &World) -> Vec<String> {
         let mut wrong = Vec::new();
         for (sample, (thread, from, to)) in self.samples() {
@@ -70,7 +71,8 @@ impl Found {
         wrong
     }
 
-    /// Asserts that no time is given to a wrong part. Returns the time in all parts, and in the true ones.
+    /// Asserts that no time was given a wrong part. Returns the time in all parts, and the time in the true
+    /// parts.
     #[track_caller]
     fn assert_nothing_wrong(&self, world: &World) -> (Times, Times) {
         assert_eq!(self.wrong(world), [""; 0]);
@@ -101,7 +103,7 @@ fn each_part_of_a_region_of_a_guests_thread_is_the_true_one() {
         assert_eq!(found.samples().count(), found.expected.len());
         assert_eq!(found.regions.warnings, [""; 0]);
         let (sum, truth) = found.assert_nothing_wrong(&world);
-        // Only what is within the bound of the clock's error.
+        // Only time within the bound of the clock's error is unknown.
         let unknown = sum.get(Part::Unknown);
         assert!(unknown * 500 <= sum.total(), "{unknown} of {}: {sum:?}, {truth:?}", sum.total());
         for (part, ns) in truth.iter().filter(|(part, _)| *part != Part::Unknown) {
@@ -113,7 +115,7 @@ fn each_part_of_a_region_of_a_guests_thread_is_the_true_one() {
         sum.iter().for_each(|(part, ns)| all.0[part as usize] += ns);
         hit += found.expected.len();
     }
-    // The worlds have some of each.
+    // The worlds have some time in each part.
     use Part::*;
     for part in [Guest, HostInterrupt, Kernel, Vmm, Stolen, Behind, Runnable, Halted, Blocked] {
         assert!(all.get(part) > 0, "{part:?}: {all:?}");
@@ -178,12 +180,12 @@ fn two_guests_of_a_session_have_cpus_of_the_same_number() {
     assert!(found.regions.groups.iter().any(stolen));
 }
 
-/// What is said of the host, and of one of several guests.
+/// What a reader says of the host, and of one of several guests.
 #[derive(Debug, Default, PartialEq)]
 struct Said {
-    /// What the threads of the host did.
+    /// Intervals of the host's threads.
     host: Vec<String>,
-    /// The regions of the guest's threads, and why others are not counted.
+    /// Regions of the guest's threads, and reasons why others are not counted.
     regions: Vec<String>,
 }
 
@@ -194,7 +196,7 @@ impl Consumer for Said {
         let ThreadInterval { tid, interval, reason, cause, .. } = of;
         let Interval { from, to, part, .. } = interval;
         if !of.is_of_guest {
-            // Without a proof that it runs a guest's CPU, a thread is no session's.
+            // Without a proof that it runs a guest's CPU, a thread belongs to no session.
             let cause = cause.as_ref().map(Cause::to_string);
             self.host.push(format!("{tid} {from} {to} {part:?} {reason:?} {cause:?}"));
         }
@@ -209,7 +211,7 @@ impl Said {
         let recording = Recording::open(&[Given::new(made.path())]).unwrap();
         let mut said = Said::default();
         recording.regions(&Options::default(), &mut said).unwrap();
-        // Those of several threads are in the order in which they become known.
+        // Intervals of several threads come in the order in which they become known, so they are sorted.
         said.host.sort_unstable();
         for has_paths in [false, true] {
             let by = if has_paths { By::Field("id".into()) } else { By::Client };
@@ -240,7 +242,8 @@ impl Said {
             }
             let mut path = BTreeMap::<String, u64>::new();
             for PathStep { thread, part, cause, ns, .. } in &group.total.path {
-                // The other guest may name its own thread in the time of its vCPU's, and that name alone.
+                // The other guest may choose the name of its own thread in the time of its vCPU's thread, and
+                // nothing else.
                 let is_hosts = matches!(part, Part::OnCpu | Part::Runnable | Part::Blocked);
                 let thread = (!is_hosts).then_some(&**thread);
                 *path.entry(format!("{thread:?} {part:?} {:?}", cause.as_deref())).or_default() +=
@@ -267,7 +270,8 @@ proptest! {
         world.lie(&mut Random(lie));
 
         let said = Said::of_first(&world);
-        // Which thread runs the second guest's CPU, and so that its time is wanted, is not proven by every lie.
+        // Not every lie leaves it proven which thread runs the second guest's CPU, and so that the thread's
+        // time is wanted.
         let is_of_second = |line: &String| line.starts_with(&format!("{} ", TIDS[1]));
         if !said.host.iter().any(is_of_second) {
             honest.host.retain(|line| !is_of_second(line));
@@ -395,7 +399,7 @@ fn few_of_the_events_that_are_missing_without_a_count_make_a_part_wrong() {
     assert!(missing > 300 && wrong * 40 <= missing, "{wrong} of {missing}");
 }
 
-/// Reads a world's critical paths: each region is a group.
+/// Reads a world's critical paths, with a group for each region.
 fn read_paths(world: &World) -> Found {
     let by = By::Field("id".into());
     read_with(world, &Options { has_paths: true, by, ..Options::default() })
@@ -410,8 +414,8 @@ impl Found {
         }
     }
 
-    /// Asserts that the steps of a region's path add up to its duration, and that none is longer than it was. Returns
-    /// the unknown time by reason.
+    /// Asserts that the steps of a region's path add up to its duration, and that no step is longer than it
+    /// was. Returns the unknown time by reason.
     #[track_caller]
     fn assert_path(&self, world: &World, group: &Group) -> [u64; Unknown::ALL.len()] {
         let path = &group.total.path;
@@ -475,7 +479,7 @@ fn each_step_of_a_critical_path_has_the_true_part() {
             parts.extend(path.iter().map(|step| step.part.key()));
         }
     }
-    // Before the first switch of a thread, nothing is known of it.
+    // Nothing is known of a thread before its first switch.
     let missing = std::mem::take(&mut unknown[Unknown::Missing as usize]);
     assert!(missing * 100 < all, "{missing} of {all}");
     let bound = std::mem::take(&mut unknown[Unknown::Border as usize]);
@@ -522,7 +526,7 @@ fn a_path_goes_on_with_the_other_guests_thread_that_ended_a_halt() {
             let (from, to) = regions.nth((id % REGIONS) as usize).unwrap();
             let mut truth = BTreeMap::<u32, u64>::new();
             for (tid, ns) in world.across(thread, *from, *to).into_iter().filter(|_| thread < 2) {
-                // Where no thread of the guest has the CPU, the vCPU's own has the time.
+                // If no thread of the guest has the CPU, the time is the vCPU's own thread's.
                 *truth.entry(if tid == 0 { TIDS[1] } else { tid }).or_default() += ns;
             }
             let mut said = BTreeMap::<u32, u64>::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the threads of regions waited for: who had their CPU, and what woke them.
+//! Tests of what the threads of regions waited for: who had their CPU, and what woke them.
 
 use crate::made_regions::{all, read};
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, ENDED, HARD, READY, SOFT, Task, WAY};
@@ -51,7 +51,7 @@ fn blocked(name: &str, ns: u64) -> (Part, String, u64) {
     (Part::Blocked, name.into(), ns)
 }
 
-/// Begins with the program's thread on CPU 0, in a region.
+/// Makes a machine whose program's thread is on CPU 0, in a region.
 fn begun(cpus: usize) -> Cpus {
     let mut machine = Cpus::new(cpus, &[OWN, OTHER]);
     machine.at(1_000).switch(0, READY, OWN).at(1_100).begin(OWN.0, 0);
@@ -90,7 +90,7 @@ fn a_woken_thread_waits_for_an_idle_cpu_or_for_the_thread_there() {
     machine.at(2_000).switch(0, ASLEEP, IDLE);
     machine.at(3_000).timer(0, HARD, OWN).at(3_105).switch(0, READY, OWN);
     machine.at(4_000).switch(0, ASLEEP, HOG);
-    // It is woken on CPU 1, and is moved there.
+    // The thread is woken on CPU 1, and moves there.
     machine.at(4_500).switch(1, READY, PIG);
     machine.at(5_000).timer(0, HARD, OWN).at(5_305).switch(1, READY, OWN);
 
@@ -113,7 +113,7 @@ fn the_wait_for_a_cpu_begins_with_the_wake_up() {
     assert_eq!(waits, [&by_whom[..], &[blocked("pig-301", 1_000 + WAY)]].concat());
 }
 
-/// Returns what woke the thread, which slept while another one had its CPU, and the time of that.
+/// Returns what woke the thread, which slept while another thread had its CPU, with the time of the wake-up.
 fn woken(wake: impl FnOnce(&mut Cpus) -> &mut Cpus) -> String {
     let mut machine = begun(2);
     machine.at(2_000).switch(0, ASLEEP, HOG).switch(1, READY, PIG);
@@ -143,14 +143,14 @@ fn a_waking_in_an_interrupt_never_names_the_interrupted_thread() {
     // Without the interrupt's own event, only its kind is known.
     assert_eq!(woken(|m| m.wake(0, HARD, OWN)), "interrupt");
     assert_eq!(woken(|m| m.wake(0, SOFT, OWN)), "softirq");
-    // A hard interrupt in a softirq.
+    // The wake-up is in a hard interrupt in a softirq.
     assert_eq!(woken(|m| m.wake(0, HARD | SOFT, OWN)), "interrupt");
-    // After the end of a timer, or of a handler, another one's.
+    // The wake-up is in another interrupt after the end of a timer or of a handler.
     assert_eq!(woken(|m| m.timer(0, HARD, third).wake(0, HARD, OWN)), "interrupt");
     assert_eq!(woken(|m| m.handler(0, "eth0", third).wake(0, HARD, OWN)), "interrupt");
     assert_eq!(woken(|m| m.softirq(0, 1, third).wake(0, SOFT, OWN)), "softirq");
     assert_eq!(woken(|m| m.timer(0, SOFT, third).handler(0, "eth0", OWN)), "interrupt eth0");
-    // One of another CPU.
+    // The timer is on another CPU.
     assert_eq!(woken(|m| m.timer(1, HARD, third).wake(0, HARD, OWN)), "interrupt");
 }
 
@@ -194,7 +194,8 @@ fn a_missing_switch_makes_the_time_around_it_not_known() {
             |ns| runnable("not known", ns),
             runnable("pig-301", 100),
         );
-        // The one away from the thread, two between the hogs, and the one back, which is in the first buffer, too.
+        // The missing switch is the one away from the thread, one of two between the hogs, or the one back,
+        // which is in the first buffer too.
         assert_eq!(without(1), [hog(300), unknown(300), pig.clone()], "{late}");
         assert_eq!(without(2), [hog(300), unknown(400)], "{late}");
         assert_eq!(without(3), [hog(300), unknown(400)], "{late}");
@@ -209,7 +210,7 @@ fn a_missing_switch_back_leaves_time_unknown_until_an_interrupt_shows_the_thread
     machine.at(2_500).timer(0, HARD, HOG).at(9_000);
     end(&mut machine);
     let made = machine.session();
-    // The second switch of both buffers: away, and back.
+    // The second switch of both buffers is missing: the switch away, and the one back.
     made.kernel(&machine.trace_without(|_, _, n| (n == 2).then_some(Counted(false))));
 
     let regions = all(&made);
@@ -250,7 +251,7 @@ fn a_missing_waking_and_an_older_one_name_nobody() {
     machine.at(5_000).wake(0, 0, OWN).at(5_100).switch(0, READY, OWN);
     end(&mut machine);
     let made = machine.session();
-    // The second buffer's: two switches, a waking, two switches, a waking.
+    // The second buffer has two switches, a waking, two switches, and a waking.
     let lost = |all: bool, _, n| (all && n == 5).then_some(Counted(false));
     made.kernel(&machine.trace_without(lost));
 
@@ -278,7 +279,7 @@ fn the_end_of_a_timer_or_a_handler_may_be_missing() {
         machine.at(2_000).switch(0, ASLEEP, HOG);
         wake(machine.at(2_500));
         let end_of_it = machine.all[0].len() - 1;
-        // The thread that has the CPU runs on, and wakes another one.
+        // The thread that has the CPU runs on, and wakes another thread.
         machine.at(2_600).wake(0, 0, third);
         let flags = if number == 2 { SOFT } else { HARD };
         machine.at(3_000).wake(0, flags, OWN).at(3_105).switch(0, READY, OWN);
@@ -301,7 +302,7 @@ fn an_interrupt_right_after_one_whose_end_is_missing_is_named() {
     machine.at(2_000).switch(0, ASLEEP, HOG).at(2_500).timer(0, HARD, (302, "third"));
     let end_of_it = machine.all[0].len() - 1;
     machine.at(3_000).handler(0, "eth0", OWN).at(3_105).switch(0, READY, OWN);
-    // A hard interrupt in the function of a softirq's timer.
+    // A hard interrupt comes in the function of a softirq's timer.
     machine.at(4_000).switch(0, ASLEEP, HOG);
     machine.event(0, trace_dat::HRTIMER_EXPIRE_ENTRY_ID, SOFT, vec![0; 24]);
     machine.at(5_000).wake(0, HARD | SOFT, OWN).at(5_105).switch(0, READY, OWN);
@@ -323,13 +324,13 @@ fn a_waker_has_the_last_name_of_its_thread() {
     machine.late = -1;
     machine.at(2_000).switch(0, ASLEEP, HOG).at(2_500).switch(0, READY, PIG);
     machine.at(3_000).wake(0, 0, OWN).at(3_105).switch(0, READY, OWN);
-    // It changes its name in its turn.
+    // The thread changes its name while it has the CPU.
     machine.at(4_000).switch(0, ASLEEP, HOG).at(5_000).timer(0, HARD, OWN);
     machine.running[0] = (HOG.0, "renamed");
     machine.at(5_105).switch(0, READY, OWN);
     end(&mut machine);
     let made = machine.session();
-    // The switch from the hog to the other one.
+    // The switch from the hog to the other thread is missing.
     let lost = |all: bool, _, n| (all && n == 2).then_some(Counted(false));
     made.kernel(&machine.trace_without(lost));
 
@@ -350,7 +351,7 @@ fn renamed(tid: u32, count: usize) -> impl Iterator<Item = Task> {
 fn a_thread_that_changes_its_name_is_one_cause_with_its_last_name() {
     let mut machine = begun(1);
     machine.of_any = true;
-    // It takes the CPU under two names in each wait, and ends the wait of a sleep.
+    // The hog takes the CPU under two names in each wait, and ends the wait of a sleep.
     let names = Vec::from_iter(renamed(HOG.0, 80));
     for pair in names.chunks(2) {
         let now = machine.now;
@@ -441,7 +442,7 @@ fn the_end_of_the_second_buffer_is_the_end_of_what_is_known() {
     end(&mut machine);
     let made = machine.session();
     let hog = runnable("hog-300", 300);
-    // The last events of CPU 0, with the kernel's count of them. The other CPU goes on.
+    // The last events of CPU 0 are lost, and the kernel counted them. The other CPU goes on.
     let known = |from: usize| {
         let lost = |all: bool, cpu, n| (all && cpu == 0 && n >= from).then_some(Counted(true));
         made.kernel(&machine.trace_without(lost));
@@ -461,7 +462,7 @@ fn a_lost_page_of_the_first_buffer_is_no_loss_of_the_second_one() {
     machine.at(4_400).switch(0, READY, OWN);
     end(&mut machine);
     let made = machine.session();
-    // The thread's first switches, in the first region.
+    // The thread's first switches, in the first region, are lost.
     let lost = |all: bool, cpu, n| (!all && cpu == 0 && n == 1).then_some(Counted(true));
     made.kernel(&machine.trace_without(lost));
 
@@ -481,9 +482,9 @@ fn a_recording_of_own_threads_says_nothing_of_others() {
     let unknown = [runnable("not known", 300)];
     for version in [
         trace_dat::recorded_with_threads(BOOT, &machine.threads()),
-        // The buffer is not there.
+        // The option names a buffer that is not there.
         recorded_with_all(BOOT, Some(&machine.threads()), "cpus"),
-        // As trace-cmd's.
+        // The option is as in trace-cmd's files.
         (9, b"3.1.6\0".to_vec()),
     ] {
         let mut trace = machine.trace();
@@ -491,7 +492,7 @@ fn a_recording_of_own_threads_says_nothing_of_others() {
         made.kernel(&trace);
         assert_eq!(of(&made), unknown);
     }
-    // Two buffers, as trace-cmd makes them: nothing says what the second one has.
+    // The trace has two buffers, as trace-cmd makes them, and nothing says what the second one holds.
     let mut trace = machine.trace();
     trace.options = vec![trace_dat::recorded_with_threads(BOOT, &machine.threads())];
     made.kernel(&trace);
@@ -513,7 +514,7 @@ fn a_recording_of_all_threads_has_one_buffer() {
 
     let waits = of(&made);
 
-    // Without wake-ups, it is not known what the thread did, nor for what it waited.
+    // Without wake-ups, it is not known what the thread did, nor what it waited for.
     assert_eq!(waits, [runnable("hog-300", 300), runnable("pig-301", 100)]);
 }
 
@@ -557,7 +558,7 @@ fn causes_beyond_the_limits_are_others() {
         machine.at(now + 50).wake(0, 0, OWN).at(now + 60).switch(0, READY, OWN);
         machine.at(now + 70).end(OWN.0, 0);
     }
-    // All in one region.
+    // All waits are in one region.
     let now = machine.now;
     machine.at(now + 10).begin(OWN.0, 1);
     for n in 0..1_300 {
@@ -576,10 +577,11 @@ fn causes_beyond_the_limits_are_others() {
         (waits.len(), others.map(|(part, _, ns)| (*part, *ns)).collect())
     };
     let parts = |ready, asleep| vec![(Part::Runnable, ready), (Part::Blocked, asleep)];
-    // A group has 2,048 wakers, each with both parts, or 2,047 and the others. Each wait takes 5 + 35 ns.
+    // A group has 2,048 wakers, each with both parts, or 2,047 wakers and the others. Each wait takes 5 + 35
+    // ns.
     let left = u64::from(WAITS) - 2_048;
     assert_eq!(others(&of(0)), (4_096, parts(5 * left, 35 * (left + 2))));
-    // A thread 1,024.
+    // A thread has 1,024 wakers.
     assert_eq!(others(&of(1)), (2_050, parts(5 * (1_300 - 1_024), 35 * (1_300 - 1_024))));
     assert_eq!(regions.causes.len(), 1 << 16);
 }
@@ -589,7 +591,7 @@ fn with_paths(made: &Made) -> Regions {
     read(made, &Options { has_paths: true, ..Options::default() })
 }
 
-/// A region that begins on a thread, and ends on another one that the first one woke.
+/// Makes a region that begins on a thread, and ends on another thread that the first one woke.
 fn handed_on() -> Cpus {
     let mut machine = begun(2);
     machine.of_any = true;
@@ -610,9 +612,9 @@ fn a_region_that_ends_on_another_thread_waits_for_those_on_its_path() {
     let expected =
         [runnable("hog-300", 300 + 100), runnable("pig-301", 500 + 100), blocked("timer", 600)];
     assert_eq!(waits(&regions.groups[0]), expected);
-    // Before the first event of the thread that ends it.
+    // The unknown time is before the first event of the thread that ends the region.
     assert_eq!(regions.groups[0].total.times.get(Part::Unknown), 100);
-    // Without paths, nothing is known of it.
+    // Without paths, nothing is known of the region.
     let without = all(&handed_on().made());
     assert_eq!(waits(&without.groups[0]), []);
 }
@@ -621,7 +623,7 @@ fn a_region_that_ends_on_another_thread_waits_for_those_on_its_path() {
 fn a_missing_switch_on_a_path_makes_its_waits_not_known() {
     let machine = handed_on();
     let made = machine.session();
-    // From the hog to the other one, while the region's second thread is ready.
+    // The missing switch is from the hog to the other thread, while the region's second thread is ready.
     let is_it = |event: &(u64, u32, u32, Vec<u8>)| event.0 == HOST_BASE + 3_300;
     let missing = machine.all[1].iter().position(is_it).unwrap();
     let lost = |all: bool, cpu, n| (all && (cpu, n) == (1, missing)).then_some(Counted(false));
@@ -659,7 +661,8 @@ fn with_lanes(made: &Made) -> Regions {
 /// A turn of a CPU: beginning, end, CPU and name.
 type Shown = (i64, i64, Option<u16>, String);
 
-/// Returns who had the CPU of the region's thread, with 100 ns before and after the region, whose beginning is at this time.
+/// Returns who had the CPU of the region's thread, in the region and 100 ns before and after it. The region
+/// begins at the time `begin`.
 fn turns(regions: &Regions, begin: i64) -> Option<Vec<Shown>> {
     let sample = regions.samples().next().unwrap();
     let window = Window { begin: sample.begin_ns, end: sample.end_ns(), around: 100 };
@@ -672,7 +675,7 @@ fn turns(regions: &Regions, begin: i64) -> Option<Vec<Shown>> {
     Some(Vec::from_iter(lane.turns?.into_iter().map(turn)))
 }
 
-/// A thread that is preempted, sleeps, and is moved to another CPU.
+/// Makes a thread that is preempted, sleeps, and is moved to another CPU.
 fn moved() -> Cpus {
     let mut machine = begun(2);
     machine.at(2_000).switch(0, READY, HOG).at(2_300).switch(0, READY, PIG);
@@ -690,7 +693,7 @@ fn a_lane_says_who_had_the_cpu_that_its_thread_was_on_or_waited_for() {
         (2_000, 2_300, Some(0), "hog-300"),
         (2_300, 2_400, Some(0), "pig-301"),
         (2_400, 3_000, Some(0), "own"),
-        // Asleep until here.
+        // The thread is asleep until here.
         (4_005, 4_305, Some(1), "other-201"),
         (4_305, 4_405, Some(1), "idle CPU"),
         (4_405, 4_505, Some(1), "own"),
@@ -712,7 +715,7 @@ fn a_lane_without_the_other_threads_events_says_nothing_of_a_cpu() {
     trace.options = vec![trace_dat::recorded_with_threads(BOOT, &machine.threads())];
     made.kernel(&trace);
     assert_eq!(turns(&with_lanes(&made), 1_100), None);
-    // Without one switch, from the hog, only that is not known.
+    // Without one switch, the one from the hog, only that time is not known.
     let lost = |all: bool, cpu, n| (all && cpu == 0 && n == 2).then_some(Counted(false));
     made.kernel(&machine.trace_without(lost));
     let turns = turns(&with_lanes(&made), 1_100).unwrap();
@@ -768,7 +771,7 @@ fn a_thread_that_moves_between_cpus_without_its_switches_is_on_neither() {
 struct Simulated {
     machine: Cpus,
     truth: BTreeMap<String, BTreeMap<(usize, String), u64>>,
-    /// By CPU: the thread that it has from a time on.
+    /// Threads that each CPU has, each from a time on.
     turns: [Vec<(u64, Task)>; 2],
 }
 
@@ -801,7 +804,7 @@ impl Simulated {
         let mut machine = Cpus::new(2, &SIMULATED[..3]);
         let mut truth = BTreeMap::<String, BTreeMap<(usize, String), u64>>::new();
         let mut states = [State::Ready; SIMULATED.len()];
-        // Since when a thread waits, and its open region.
+        // `since` has the times from which threads wait, `open` their open regions.
         let mut since = [0; SIMULATED.len()];
         let mut open = [None; SIMULATED.len()];
         let mut turns: [Vec<(u64, Task)>; 2] = [vec![(0, IDLE)], vec![(0, IDLE)]];
@@ -858,7 +861,8 @@ impl Simulated {
                         1 => (machine.timer(cpu, SOFT, task), "timer".into()).1,
                         2 => (machine.handler(cpu, "nvme0q1", task), "interrupt nvme0q1".into()).1,
                         3 => (machine.softirq(cpu, 3, task), "softirq NET_RX".into()).1,
-                        // One without events of its own. After a missing end, it would be taken for the one before.
+                        // This interrupt has no events of its own. After a missing end, it would be taken for
+                        // the interrupt before.
                         4 if in_thread[cpu] => {
                             (machine.wake(cpu, HARD, task), "interrupt".into()).1
                         }
@@ -893,8 +897,8 @@ impl Simulated {
         Simulated { machine, truth, turns }
     }
 
-    /// Asserts that the lanes around each region name no thread, as the one that had a CPU, that had it not. Times of the second
-    /// buffer differ by so much at most.
+    /// Asserts that the lanes around each region name no thread as the one that had a CPU if it did not have
+    /// the CPU. Times of the second buffer differ by at most `most`.
     #[track_caller]
     fn check_lanes(&self, regions: &Regions, most: i64) {
         let begin = |name: &str| {
@@ -912,7 +916,7 @@ impl Simulated {
                         Some(Cause::Thread { tid, .. }) => *tid,
                         Some(_) => continue,
                     };
-                    // Before the first event of the kernel.
+                    // The turn is before the first event of the kernel.
                     let Some(cpu) = turn.cpu else { continue };
                     let had = &self.turns[usize::from(cpu)];
                     let [from, to] =
@@ -951,7 +955,7 @@ proptest! {
         simulated.check_lanes(&regions, 0);
         let mut found = by_region(&regions);
         found.retain(|_, waits| !waits.is_empty());
-        // Those that never end are not counted.
+        // Regions that never end are not counted.
         let ended = |name: &String| regions.groups.iter().any(|g| g.name == *name && g.count == 1);
         let truth = truth.clone().into_iter().filter(|(name, _)| ended(name));
         prop_assert_eq!(found, BTreeMap::from_iter(truth));
@@ -976,7 +980,7 @@ proptest! {
     }
 }
 
-/// Takes away an event, or one in a hundred, and compares what is known without them.
+/// Removes an event, or one in a hundred, and compares what is known without them.
 fn check_missing(
     Simulated { machine, .. }: &Simulated,
     lost: u64,
@@ -992,7 +996,7 @@ fn check_missing(
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33).is_multiple_of(n)
     };
-    // A single event that is not counted, or one in a hundred that are.
+    // Either a single event is lost without a count, or one in a hundred with a count.
     let sizes = [&machine.asked, &machine.all].map(|b| b.iter().map(Vec::len).sum::<usize>());
     let single = lost as usize % (sizes[0] + sizes[1]);
     let is_counted = one_in(2);
@@ -1017,7 +1021,7 @@ fn check_missing(
             let before = by_thread(before, part);
             for (cause, ns) in by_thread(&waits, part) {
                 let full = before.get(&cause).copied().unwrap_or(0);
-                // What is known of the interrupt itself may be missing.
+                // The events of the interrupt itself may be missing.
                 let is_vague = ["not known", "interrupt", "softirq"].contains(&&*cause);
                 prop_assert!(ns <= full || is_vague, "{name}: {ns} of {full} {part:?} by {cause}");
             }
@@ -1041,7 +1045,8 @@ fn parts(regions: &Regions) -> BTreeMap<String, [u64; PARTS]> {
     groups.map(|group| (group.name.clone(), group.total.times.0)).collect()
 }
 
-/// Returns the time of a part by cause: of threads by their numbers, as an event with the name may be missing.
+/// Returns the time of a part by cause. Threads are named by their numbers, because an event with the name
+/// may be missing.
 fn by_thread(waits: &BTreeMap<(usize, String), u64>, part: Part) -> BTreeMap<String, u64> {
     let mut by_thread = BTreeMap::new();
     for ((_, cause), ns) in waits.iter().filter(|((of, _), _)| *of == part as usize) {
@@ -1051,8 +1056,8 @@ fn by_thread(waits: &BTreeMap<(usize, String), u64>, part: Part) -> BTreeMap<Str
     by_thread
 }
 
-/// Makes a session of a guest whose clock is the host's, with the regions of a machine's first thread: its host is the
-/// VMM, or `hypertrace serve`.
+/// Makes a session of a guest whose clock is the host's, with the regions of a machine's first thread. The
+/// guest's host is the VMM, or `hypertrace serve`.
 fn guest(machine: &Cpus, served: bool) -> Made {
     let events = r#"[
         {"id":16,"schema":"r0_begin(id:u64)","reference_point":false},
@@ -1116,7 +1121,8 @@ fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_t
     assert!(times.get(Part::Blocked).abs_diff(8 * MS) < 2_000, "{times:?}");
     assert_eq!(read(true, false), alone);
     assert_eq!(read(true, true), alone);
-    // Where the VMM records, the host's shows its threads, and not which of them runs the guest's CPU.
+    // If the VMM records, the host's recording shows the VMM's threads, but not which of them runs the
+    // guest's CPU.
     assert_eq!(read(false, true), alone);
 }
 
@@ -1153,7 +1159,7 @@ fn with_host(host: &Cpus, served: bool) -> Regions {
 
 #[test]
 fn the_thread_of_a_server_is_no_vcpu() {
-    // It waits for a timer while the guest computes.
+    // The server's thread waits for a timer while the guest computes.
     let mut host = Cpus::new(1, &[OWN]);
     host.at(MS / 4).switch(0, READY, OWN).at(10 * MS).begin(OWN.0, 0);
     host.at(11 * MS).switch(0, ASLEEP, IDLE).at(24 * MS).timer(0, HARD, OWN);
@@ -1166,7 +1172,7 @@ fn the_thread_of_a_server_is_no_vcpu() {
     assert_eq!((total.regions, total.times.get(Part::Unknown)), (1, total.times.total()));
     let path = total.path.iter().map(|step| (step.part, step.cause.as_deref().unwrap()));
     assert_eq!(Vec::from_iter(path), [(Part::Unknown, &Cause::Unknown(Unknown::NoThread))]);
-    // The points in the server's sleep contradict its switches, which another line says.
+    // The points in the server's sleep contradict the server's switches, which another line says.
     let said = |regions: &Regions| {
         let lines = regions.warnings.iter().filter(|line| line.contains("ran its clients"));
         Vec::from_iter(lines.cloned())
@@ -1174,7 +1180,8 @@ fn the_thread_of_a_server_is_no_vcpu() {
     let [line] = &said(&regions)[..] else { panic!("{:?}", regions.warnings) };
     assert!(line.contains("the time of 1 region is unknown"), "{line}");
     assert!(line.contains("hypertrace forward"), "{line}");
-    // A VMM's own thread that answers points is the vCPU: which of the guest's threads ran there is not known.
+    // A VMM's own thread that answers points is the vCPU's, and it is not known which of the guest's threads
+    // ran there.
     let regions = with_host(&host, false);
     let Breakdown { times, guest_at_most_ns, .. } = regions.groups[0].total;
     assert_eq!(times.get(Part::Unknown), times.total(), "{times:?}");
@@ -1192,7 +1199,7 @@ fn an_end_that_the_clock_puts_where_its_thread_has_no_cpu_is_the_clocks_fault() 
         host.at(26 * MS).timer(0, HARD, OWN).switch(0, READY, OWN);
         host.at(45 * MS).switch(0, READY, (7, "last"));
 
-        // A guest's events are on a clock of its own, those of a program on the kernel's.
+        // A guest's events are on the guest's own clock, and a program's events are on the kernel's.
         let regions = match exact {
             false => with_host(&host, false),
             true => read(&host.made(), &Options { has_paths: true, ..Options::default() }),
@@ -1202,7 +1209,7 @@ fn an_end_that_the_clock_puts_where_its_thread_has_no_cpu_is_the_clocks_fault() 
         let unknown = total.path.iter().filter(|step| step.part == Part::Unknown);
         let [step] = unknown.collect::<Vec<_>>()[..] else { panic!("{:?}", total.path) };
         assert_eq!(step.cause.as_deref(), Some(&Cause::Unknown(why)));
-        // A point every millisecond is all that limits the guest's clock.
+        // Only a point every millisecond limits the guest's clock.
         assert!(step.ns.abs_diff(5 * MS) < MS, "{step:?}");
     }
 }

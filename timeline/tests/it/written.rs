@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sessions of the project's own writer.
+//! Tests of sessions that the project's own writer wrote.
 
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::clock::ticks;
@@ -129,12 +129,12 @@ fn written_events_are_read_in_the_order_in_which_they_happened() {
             ("disk_read", EventKind::Event) => {
                 assert_eq!(event.fields[0].1, Value::Unsigned(next));
                 assert_eq!(&*event.source, "guest/0 worker");
-                // No error was 100 us here, but a busy machine may have one.
+                // No error reached 100 us in trials, but a busy machine may have a larger one.
                 assert!(event.bound_ns.is_some(), "{event:?}");
                 next += 1;
             }
             ("disk_read", EventKind::ReferencePoint) => {
-                // All events of earlier rounds, and none of later ones.
+                // All events of earlier rounds came before the point, and none of later rounds.
                 let Value::Unsigned(round) = event.fields[0].1 else { panic!() };
                 assert_eq!(next, (round + 1) * EACH);
                 assert_eq!(event.fields[1].1, Value::Str(b"abc".as_slice().into()));
@@ -162,7 +162,7 @@ fn counts_agree_with_the_writers() {
     let mut guests = [Guest::new(0, 5, "a"), Guest::new(3, 1 << 40, "b\x1b[2J")];
     for round in 0..50 {
         for guest in &mut guests {
-            // More than the ring holds: some are lost.
+            // The guest emits more events than the ring holds, so some are lost.
             for i in 0..10_000u64 {
                 guest.emit(event_type!("disk_read", lba = i, name = "x"));
             }
@@ -212,7 +212,7 @@ fn an_unfinished_session_is_read_up_to_its_last_commit() {
         guest.point(&session, round);
         guest.pass(&session);
         let (stat, events) = read(&dir);
-        // lease of the guest and of the thread; emit, exit, point, entry
+        // Events: a lease of the guest and one of the thread; per round: emit, exit, point, entry.
         assert_eq!(events.len() as u64, 2 + 4 * (round + 1));
         assert_eq!(stat.total.records, events.len() as u64);
         assert!(!Session::open(&dir).unwrap().json().finished);

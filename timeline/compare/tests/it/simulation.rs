@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How often the statistics of a comparison are wrong, of runs that are drawn from recorded ones.
+//! Tests of how often the statistics of a comparison are wrong, for runs that are drawn from recorded ones.
 //!
-//! Rows `compare_` of the benchmark are the same at full size, with the targets. Here each share may be off by three or
-//! four standard errors of a share of 300.
+//! The rows `compare_` of the benchmark are the same tests at full size, with the targets. Here each share
+//! may be off by three or four standard errors of a share of 300.
 
 use hypertrace_compare::stats::benjamini_hochberg;
 use hypertrace_test_support::simulation::{NAMES, PARTS, Simulation};
 
-/// Comparisons of each kind.
+/// Number of comparisons of each kind.
 const COMPARISONS: usize = 300;
 
 #[test]

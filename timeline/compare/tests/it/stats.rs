@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Statistics against SciPy's, and of values that no formula was made for.
+//! Tests of statistics against SciPy's, and of values for which no formula was made.
 
 use hypertrace_compare::runs_needed;
 use hypertrace_compare::stats::{
@@ -8,7 +8,7 @@ use hypertrace_compare::stats::{
 };
 use serde::Deserialize;
 
-/// What `fixtures.py` wrote.
+/// The contents of the file that `fixtures.py` wrote.
 #[derive(Deserialize)]
 struct Fixtures {
     sets: Vec<Set>,
@@ -87,12 +87,13 @@ fn p_values_of_permutations_are_those_of_scipy() {
     for set in fixtures().sets {
         let p = permutation(&set.a, &set.b);
         let expected = set.permutation.p;
-        // Of 199,999 random ways, or as many as it takes until 100 are as extreme: four standard errors.
+        // The p value is from 199,999 random ways, or from as many as it takes until 100 are as extreme: the
+        // tolerance is four standard errors.
         let tolerance = if set.permutation.exact { 1e-12 } else { 0.4 };
         assert!(near(p, expected, tolerance), "{}: {p}, not {expected}", set.name);
         let swapped = permutation(&set.b, &set.a);
         assert!(near(swapped, p, 2.0 * tolerance), "{}: {p}, and {swapped} swapped", set.name);
-        // Ways that are kept from another number of runs change nothing.
+        // Ways that are kept for other numbers of runs change nothing.
         assert_eq!(permutation(&set.a, &set.b), p, "{}", set.name);
     }
 }
@@ -137,7 +138,7 @@ fn a_level_of_few_runs_has_steps() {
     }
     assert_eq!(permutation(&side(0, 2), &side(1_000, 4)), 1.0 / 15.0);
     assert_eq!(least_p_value(2, 4), 1.0 / 15.0);
-    // More than can be tried: the runs as they are, of 200,000.
+    // There are more ways than can be tried, so only the observed way of 200,000 counts.
     assert_eq!(permutation(&side(0, 30), &side(1_000, 30)), 1.0 / 200_000.0);
     assert_eq!(least_p_value(30, 30), 1.0 / 200_000.0);
     assert_eq!(least_p_value(0, 5), 1.0);
@@ -188,7 +189,7 @@ fn infinite_and_huge_values_have_no_interval_and_no_verdict() {
         assert_eq!(permutation(&a, &[odd; 5]), 1.0, "{odd}");
     }
     assert_eq!(permutation(&[-f64::MAX; 5], &[f64::MAX; 5]), 1.0);
-    // What a clock can count to is far from there.
+    // The numbers that a clock can reach are far from there.
     let far = a.map(|value| value * 1e140);
     let difference = welch(&a, &far, 0.95).unwrap();
     assert!(near(difference.mean, 3e140, 1e-12) && difference.half_width.is_finite());

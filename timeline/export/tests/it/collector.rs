@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// Name of the program.
+/// Name of the collector's program.
 const ROTEL: &str = "rotel-agent";
 
 /// A running collector.
@@ -18,7 +18,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts it, if it is there.
+    /// Starts the collector, if its program is there.
     pub fn start() -> Option<Collector> {
         let program = capability::program(ROTEL)?;
         let folder = tempfile::tempdir().unwrap();
@@ -41,7 +41,7 @@ impl Collector {
         Some(collector)
     }
 
-    /// Returns what it has said so far.
+    /// Returns what the collector has logged so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }

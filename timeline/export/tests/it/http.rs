@@ -37,7 +37,7 @@ fn server(
     (endpoint, requests)
 }
 
-/// Starts one that gives these answers, the last one again and again.
+/// Starts a server that gives these answers, the last one again and again.
 fn answering(answers: &'static [&'static str]) -> (Endpoint, Receiver<String>) {
     server(move |n, stream| {
         let text = answers[n.min(answers.len() - 1)];
@@ -45,14 +45,14 @@ fn answering(answers: &'static [&'static str]) -> (Endpoint, Receiver<String>) {
     })
 }
 
-/// Sends a request. Returns what becomes of it: an error with its causes.
+/// Sends a request. Returns the result, in which an error has its causes.
 fn post(endpoint: &Endpoint) -> Result<Accepted, String> {
     let begin = Instant::now();
     let done = endpoint.post("{body}", &LIMITS).map_err(|why| {
         let cause = why.source().map_or(String::new(), |cause| format!(": {cause}"));
         format!("{why}{cause}").replace(&endpoint.to_string(), "E")
     });
-    // Far more than the limit: the machine may be busy.
+    // The time is far more than the limit, because the machine may be busy.
     assert!(begin.elapsed() < Duration::from_secs(20), "{done:?}");
     done
 }
@@ -64,7 +64,7 @@ fn a_request_is_one_of_http_with_json() {
     assert_eq!(post(&endpoint), Ok(Accepted::default()));
 
     let request = requests.recv().unwrap();
-    // Names of HTTP's fields have no case.
+    // The case of HTTP's field names does not matter.
     let (head, body) = request.split_once("\r\n\r\n").unwrap();
     let head = head.to_ascii_lowercase();
     let mut lines = head.lines();
@@ -163,7 +163,7 @@ fn a_server_that_says_nothing_or_too_little_or_too_much_ends() {
     let (silent, _requests) = server(|_, _| sleep(Duration::from_secs(60)));
     assert_eq!(post(&silent), timed_out);
 
-    // A byte at a time: each one comes in time.
+    // The server sends a byte at a time, and each byte comes in time.
     let (slow, _requests) = server(|_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
         while stream.write_all(b"H").is_ok() {
@@ -202,8 +202,8 @@ fn an_answer_that_comes_before_the_request_is_read_is_shown() {
     let server = spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"HTTP/1.1 413 Large\r\nContent-Length: 5\r\n\r\nlarge").unwrap();
-        // The end of a connection with bytes that nobody reads is a reset, and the answer stays to be read. After `shutdown`, a
-        // client that has filled the buffers would wait.
+        // If a connection ends with bytes that nobody has read, the client gets a reset, and the answer stays
+        // to be read. After `shutdown`, a client that has filled the buffers would wait.
         drop(stream);
     });
 

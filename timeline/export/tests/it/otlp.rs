@@ -36,11 +36,11 @@ const EVENTS: &str = r#"[
     {"id":29,"schema":"call_end(id:u64,any_client:bool)"}
 ]"#;
 
-/// The span of who called the session's process, and one of a request.
+/// Contexts of the span that called the session's process, and of a request's span.
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 const REQUEST: &str = "00-11111111111111111111111111111111-2222222222222222-01";
 
-/// A session of a program: `outer` around `inner` and two requests, then another holder of the client.
+/// Makes a session of a program: `outer` around `inner` and two requests, then another holder of the client.
 fn session(parent: Option<&str>) -> Made {
     let first = Packet::new(1, 0, 0)
         .lease(1_000, 7, "server/worker\x1b")
@@ -71,7 +71,7 @@ fn session(parent: Option<&str>) -> Made {
     made
 }
 
-/// Returns the requests of an export, and what it says.
+/// Returns the requests of an export, and its counts.
 fn requests(made: &Made, choice: Choice) -> (Vec<String>, Counts) {
     let recording = Recording::open(&[Given::new(made.path())]).unwrap();
     let mut texts = Vec::new();
@@ -109,7 +109,7 @@ fn text<'a>(span: &'a Value, key: &str) -> &'a str {
     span[key].as_str().unwrap_or_default()
 }
 
-/// Returns names of spans with those of their parents, and their traces.
+/// Returns names of spans, with the names of their parents, and their traces.
 fn tree(spans: &[Value]) -> Vec<(String, String, String)> {
     let names: BTreeMap<&str, &str> =
         spans.iter().map(|span| (text(span, "spanId"), text(span, "name"))).collect();
@@ -137,7 +137,7 @@ fn spans_are_children_of_the_request_of_the_region_around_them_or_of_the_caller(
     ];
     let expected = expected.map(|(name, parent, trace)| (name.into(), parent.into(), trace.into()));
     assert_eq!(tree(&spans), expected);
-    // The caller did not sample its trace, the request's did.
+    // The caller did not sample its trace, but the request's trace was sampled.
     assert_eq!(spans.iter().map(|span| &span["flags"]).collect::<Vec<_>>(), [0, 0, 1, 1, 0, 0]);
     let link = json!([{"traceId": caller, "spanId": spans[0]["spanId"]}]);
     assert_eq!((&spans[2]["links"], &spans[3]["links"]), (&link, &Value::Null));
@@ -192,7 +192,7 @@ fn a_span_has_its_times_its_parts_and_the_fields_of_its_begin() {
     assert_eq!(attributes(&spans[0])["lba"], "18446744073709551615", "no number of OTLP");
     assert!(!attributes(&spans[2]).contains_key("traceparent"));
     assert_eq!(attributes(&spans[4])["traceparent"], "00-no", "it is no context");
-    // All but printed ASCII and letters is escaped.
+    // All characters but printed ASCII and letters are escaped.
     assert!(texts.iter().all(|text| !text.contains(|c: char| c.is_control())));
     let request: Value = serde_json::from_str(&texts[0]).unwrap();
     let resources = request["resourceSpans"].as_array().unwrap();
@@ -278,7 +278,7 @@ fn a_span_of_tracing_is_in_no_span_of_another_process() {
         .event_str(2_200, begin, &[2, 1], b"app")
         .event(2_300, end, &[2, 1])
         .event(2_400, end, &[1, 1]);
-    // The number of a span of the first process, in between.
+    // In between, the other process uses the number of a span of the first process.
     let other = Packet::new(1, 1, 0)
         .with64(80, 8)
         .event_str(1_000, 1, &[8, 51, 52, 0], b"other")

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 const MAIN: u64 = 0x40_1000;
 const WORK: u64 = 0x40_1100;
 
-/// Names of two functions, at their addresses in a file.
+/// Returns the names of two functions, at their addresses in a file.
 fn module(folder: &Path, is_in_file: bool) -> Module {
     let path = folder.join("symbols");
     fs::write(&path, "401000 T main\n401100 T work\n401200 D data\n").unwrap();
@@ -25,7 +25,7 @@ fn module(folder: &Path, is_in_file: bool) -> Module {
     Module { name: "program".into(), symbols, is_in_file }
 }
 
-/// Text of an event: its name.
+/// Returns the text of an event, which is its name.
 fn text(entry: &EntryRef<'_>) -> Option<String> {
     match entry {
         EntryRef::Event(event) if event.kind == EventKind::Lease => None,
@@ -72,7 +72,7 @@ fn export(made: &Made, folder: &Path, is_in_file: bool) -> (Counts, PathBuf) {
     (compiled(&source, &out).unwrap().0, out)
 }
 
-/// Writes a function trace: a function of 100 to 900 ns after the session's start, and one in it.
+/// Writes a function trace: a function from 100 to 900 ns after the session's start, and one inside it.
 fn function_trace(folder: &Path) -> PathBuf {
     let path = folder.join("F");
     let anchor =
@@ -178,7 +178,7 @@ fn compiled_in_functions_have_a_track_for_each_thread() {
 #[test]
 fn events_are_inside_their_functions_if_the_counter_has_not_moved() {
     let folder = tempfile::tempdir().unwrap();
-    // The last three at one tick, beside another thread's at the next one.
+    // The last three events have one tick, beside another thread's events at the next tick.
     let first = client(0)
         .lease(100, 7, "first")
         .event(200, ENTRY, &[MAIN])
@@ -218,7 +218,7 @@ fn events_are_inside_their_functions_if_the_counter_has_not_moved() {
 fn a_client_with_another_holder_is_another_track() {
     let folder = tempfile::tempdir().unwrap();
     let first = client(0).lease(100, 7, "first").event(200, ENTRY, &[MAIN]).event(300, OTHER, &[1]);
-    // Its thread was killed: no exit.
+    // The client's thread was killed, so there is no exit.
     let second = client(0).after(&first).lease(400, 8, "second").event(500, ENTRY, &[WORK]);
     let made = program(&[&[first, second.event(800, EXIT, &[WORK])]]);
 
@@ -290,7 +290,7 @@ fn the_place_of_a_program_is_that_of_its_own_event() {
         .lease(100, 7, "main")
         .event_str(150, MODULE, &[moved, moved, moved + 0x50_0000], b"/usr/bin/program")
         .event_str(160, MODULE, &[1, 1, 2], b"/lib/libc.so")
-        // Of another process: the first one counts.
+        // The event is another process's, and the first process counts.
         .event_str(170, MODULE, &[2 * moved, 1, 2], b"/usr/bin/program")
         .event(200, ENTRY, &[MAIN + moved])
         .event(300, EXIT, &[MAIN + moved]);
@@ -329,7 +329,7 @@ fn lost_events_are_counted_and_a_function_that_is_called_again_has_ended() {
     let folder = tempfile::tempdir().unwrap();
     let first =
         client(0).lease(100, 7, "main").event(200, ENTRY, &[MAIN]).event(300, ENTRY, &[WORK]);
-    // 3 events were lost after this packet's.
+    // 3 events were lost after this packet's events.
     let second = client(0).after(&first).with64(56, 3).event(350, OTHER, &[1]);
     let third = client(0)
         .after(&second)
