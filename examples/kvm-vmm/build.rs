@@ -29,7 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Compiles the guest library with its dependencies into one archive.
 fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let target = env::var("TARGET")?;
-    // A separate target folder: the outer cargo holds the lock of its own while this runs.
+    // The target folder is a separate one, because the outer cargo holds the lock of its own target folder
+    // while this runs.
     let target_dir = out.join("guest");
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
@@ -38,7 +39,7 @@ fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
         // With an explicit target, rustflags do not apply to build scripts and proc macros, and the
         // path below is known.
         .args(["--target", &target])
-        // The outer cargo has resolved and fetched the dependencies: this one must neither change
+        // The outer cargo has resolved and fetched the dependencies, and the inner cargo must neither change
         // the lock file nor use the network.
         .arg("--frozen")
         .arg("--target-dir")
@@ -69,7 +70,7 @@ fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(target_dir.join(target).join("guest/libhypertrace_guest.a"))
 }
 
-/// Watches the sources of the archive, and the manifests of their packages, by the list that cargo makes of them.
+/// Watches the sources of the archive, and the manifests of their packages, by cargo's list of the sources.
 fn watch_sources(library: &Path) -> Result<(), Box<dyn Error>> {
     let list = fs::read_to_string(library.with_extension("d"))?;
     let (_, sources) = list.split_once(": ").ok_or("cargo's list of sources has another form")?;
@@ -90,7 +91,7 @@ fn watch_sources(library: &Path) -> Result<(), Box<dyn Error>> {
 /// Links the archive into an ELF file for the addresses in image.ld. Symbols are kept, to look up
 /// the rip of an error.
 fn link(library: &Path, image: &Path) -> Result<(), Box<dyn Error>> {
-    // The linker in cargo's configuration, or rustc's default.
+    // The linker comes from cargo's configuration, or is rustc's default.
     let linker = env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
     run(Command::new(linker)
         .args(["-nostdlib", "-static", "-no-pie", "-Wl,--gc-sections", "-Wl,--build-id=none"])

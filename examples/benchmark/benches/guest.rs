@@ -6,8 +6,8 @@
 //! $ hypertrace regions S K
 //! ```
 //!
-//! The session is written to the new directory that `HYPERTRACE_OUT` names; without it, to a temporary
-//! one that is removed.
+//! The session is written to the new directory that `HYPERTRACE_OUT` names or, without this variable, to a
+//! temporary directory that is removed.
 
 use std::error::Error;
 use std::path::Path;
@@ -21,16 +21,16 @@ use kvm_vmm::{Answer, Machine, Unusable, attach_window, record_in};
 /// Address of a device that does nothing.
 const NULL: u64 = 0xc000_0000;
 
-/// Longest time of a sample.
+/// Maximum time of a sample.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Index of the guest's result: the ticks that its regions took.
+/// Index of the guest's result with the ticks of its regions.
 const TICKS: usize = 0;
 
-/// The host of the guests: one session for all samples.
+/// The host of the guests, with a session for all samples.
 struct Host {
     hypertrace: Hypertrace,
-    /// Iterations so far: each has its own id.
+    /// Number of iterations so far, because each iteration has its own id.
     done: u64,
 }
 
@@ -41,7 +41,7 @@ impl Host {
         Ok(Host { hypertrace, done: 0 })
     }
 
-    /// Runs a guest that does this many iterations. Returns the time that it measured.
+    /// Runs a guest that does this many iterations. Returns the time that the guest measured.
     fn sample(&mut self, iterations: u64) -> Result<Duration, Box<dyn Error>> {
         let mut machine = Machine::new(1)?;
         let Host { hypertrace, .. } = self;
@@ -55,7 +55,7 @@ impl Host {
         };
         self.done += iterations;
         let ticks = machine.run(&args, LIMIT)?.results[0][TICKS];
-        // The guest's counter is the host's.
+        // The guest's counter has the host's frequency.
         let seconds = ticks as f64 / self.hypertrace.session().host_frequency() as f64;
         Ok(Duration::from_secs_f64(seconds))
     }

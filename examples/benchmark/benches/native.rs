@@ -12,14 +12,14 @@ use std::thread;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use hypertrace::region;
 
-/// The cost of a region itself: `regions` shows it beside the others.
+/// Makes empty regions, so that `regions` shows the cost of a region itself beside the other regions.
 fn empty(_: &mut Criterion) {
     for _ in 0..1_000 {
         let _region = region!("empty");
     }
 }
 
-/// A computation that waits for nothing.
+/// Measures a computation that waits for nothing.
 fn checksum(criterion: &mut Criterion) {
     let data: Vec<u64> = (0..16_384).collect();
     let mut group = criterion.benchmark_group("checksum");
@@ -34,7 +34,7 @@ fn checksum(criterion: &mut Criterion) {
     }
 }
 
-/// A question to another thread, and its answer.
+/// Measures a question to another thread, and its answer.
 fn round_trip(criterion: &mut Criterion) {
     let (ask, questions): (Sender<u64>, Receiver<u64>) = channel();
     let (answer, answers) = channel();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! An exporter of a format of its own: a line for each region, with the parts of its time in nanoseconds.
+//! An exporter to its own format: a line for each region, with the parts of the region's time in nanoseconds.
 //!
 //! ```text
 //! $ region-lines SESSION..
@@ -29,7 +29,7 @@ impl<W: Write> Consumer for Lines<'_, W> {
             write!(self.out, " {}={ns}", part.key())?;
         }
         if let Some(event) = region.begin {
-            // A program chooses its name: in quotes, it is escaped.
+            // A program chooses its own name, so the name is in quotes and escaped.
             write!(self.out, " by {:?}", event.source.text)?;
         }
         writeln!(self.out)?;

@@ -4,10 +4,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::layout;
 
-/// Greatest number of vCPUs (or threads) of a program: [`Board`] and the stacks have room for these.
+/// Maximum number of vCPUs (or threads) of a program, for which [`Board`] and the stacks have room.
 pub const MAX_VCPUS: usize = 16;
 
-/// Words per vCPU on the [`Board`].
+/// Number of words per vCPU on the [`Board`].
 pub const BOARD_RESULTS: usize = 8;
 
 /// A guest program: a function of the vCPU's index, the arguments and the board that returns an
@@ -17,7 +17,7 @@ pub const BOARD_RESULTS: usize = 8;
 pub enum Program {
     /// Greets on the console.
     Hello = 0,
-    /// Checks floating-point sums: SSE is on, and every vCPU has its own registers.
+    /// Checks floating-point sums, which show that SSE is on, and that every vCPU has its own registers.
     Sse,
     /// Stores `params[0]` times, each time the next number from 0, to `params[1]` with width
     /// `params[2]`.
@@ -28,8 +28,9 @@ pub enum Program {
     Panic,
     /// Touches an address that no page table maps.
     Fault,
-    /// The demo: `events` ring events with work between them, `reference_points` spread among them. It waits for room rather than lose an event, and fails if a reference
-    /// point was not recorded.
+    /// The demo: `events` ring events with work between them, and `reference_points` points spread among
+    /// them. The demo waits for room rather than lose an event, and fails if a reference point was not
+    /// recorded.
     Demo,
     /// Emits `events` ring events of two u64 in a row. Posts the ticks, and the number recorded in
     /// the ring.
@@ -40,22 +41,22 @@ pub enum Program {
     /// A driver of 2016: each of the first `params[0]` clients makes `events` events, alternately
     /// with one store of 8 bytes and with two of 4.
     Legacy,
-    /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times,
-    /// while the others store to the first places of all BARs.
+    /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times, while the
+    /// other vCPUs store to the first places of all BARs.
     MoveBars,
-    /// `reference_points` times a point `outside`, then a region `measured` of two reference points
-    /// with a point `inside` in it.
+    /// Makes, `reference_points` times, a point `outside`, then a region `measured` of two reference points
+    /// with a point `inside` between them.
     Regions,
-    /// The last vCPU moves BAR 4 as in [`Program::MoveBars`], while the others trace through the
-    /// library: events, reference points.
+    /// The last vCPU moves BAR 4 as in [`Program::MoveBars`], while the other vCPUs trace events and
+    /// reference points through the library.
     MoveTraced,
-    /// `events` rounds of a region for each way to spend time: in the guest for `params[1]` ticks, in
-    /// the VMM, asleep, waiting for a CPU. `params[0]` is the address of a device of the VMM that knows
-    /// these ways ([`spend`](crate::spend)), `params[2]` the ticks after which the guest takes itself to
-    /// have been away.
+    /// `events` rounds of a region for each way to spend time: in the guest for `params[1]` ticks, in the
+    /// VMM, asleep, and waiting for a CPU. `params[0]` is the address of a device of the VMM that knows these
+    /// ways ([`spend`](crate::spend)). `params[2]` is the number of ticks between two readings after which
+    /// the guest assumes that it was away.
     Spend,
-    /// `events` regions `store`, with ids from `params[1]`, each of a load from `params[2]`, if that is
-    /// not 0, and one store to `params[0]`, with reference points and regions `empty` between some of
+    /// `events` regions `store`, with ids from `params[1]` on. Each has a load from `params[2]`, if this
+    /// address is not 0, and a store to `params[0]`. Reference points and regions `empty` are between some of
     /// them. Posts the ticks of the regions.
     StoreRegions,
     /// Emits `events` ring events, each after a pause of `params[0]` ticks.
@@ -82,32 +83,33 @@ impl Program {
         Program::Sparse,
     ];
 
-    /// Returns the program with this number. A table, not a cast: the number is from memory.
+    /// Returns the program with this number. A table is searched, because the number comes from memory and
+    /// may be wrong.
     pub fn from_number(number: u32) -> Option<Program> {
         Program::ALL.into_iter().find(|program| *program as u32 == number)
     }
 }
 
-/// Arguments from the VMM to the program. Addresses are guest-physical in the image, and those of
-/// the process when the program runs on host threads.
+/// Arguments from the VMM to the program. Addresses are guest-physical in the image, and addresses of the
+/// process when the program runs on host threads.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Args {
-    /// The number of a [`Program`].
+    /// Number of a [`Program`].
     pub program: u32,
-    /// Number of vCPUs that run it, filled in when they are started.
+    /// Number of vCPUs that run the program, filled in when the vCPUs are started.
     pub vcpus: u32,
-    /// The control page, 0 for none.
+    /// Address of the control page, or 0 if there is none.
     pub control: u64,
-    /// The hypertrace device's MMIO window, 0 for none.
+    /// Address of the hypertrace device's MMIO window, or 0 if there is none.
     pub device: u64,
-    /// PCI configuration space, 0 for none.
+    /// Address of the PCI configuration space, or 0 if there is none.
     pub ecam: u64,
-    /// Ring events of each vCPU.
+    /// Number of ring events of each vCPU.
     pub events: u64,
-    /// Reference points of each vCPU.
+    /// Number of reference points of each vCPU.
     pub reference_points: u64,
-    /// A program's own parameters.
+    /// Parameters whose meaning depends on the program.
     pub params: [u64; 4],
 }
 
@@ -155,7 +157,7 @@ impl Board {
         core::mem::offset_of!(Board, results) + cpu * 8 * BOARD_RESULTS
     }
 
-    /// Waits until all of `vcpus` vCPUs have called this equally often, so that they continue
+    /// Waits until all of `vcpus` vCPUs have called this function equally often, so that they continue
     /// together.
     pub fn meet(&self, vcpus: u32) {
         let vcpus = u64::from(vcpus.max(1));

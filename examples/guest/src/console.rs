@@ -6,7 +6,7 @@ use core::fmt;
 use crate::layout;
 use crate::mmio::store;
 
-/// The VMM's console. Every store is an exit, so it is for a few words, not for tracing.
+/// The VMM's console. Every store is an exit, so the console is for a few words, not for tracing.
 #[derive(Debug)]
 pub struct Console {
     register: Option<u64>,
@@ -29,12 +29,12 @@ impl fmt::Write for Console {
         let Some(register) = self.register else {
             return Ok(());
         };
-        // Whole words first: one exit for eight bytes.
+        // Whole words come first, because eight bytes then take one exit.
         let mut words = text.as_bytes().chunks_exact(8);
         for word in &mut words {
             let value = word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
-            // SAFETY: the register is aligned to 8, and the constructor's caller promised a control
-            // page there.
+            // SAFETY: the register is aligned to 8, and the constructor's caller promised a control page at
+            // this address.
             unsafe { store(register, value, 8) };
         }
         for byte in words.remainder() {

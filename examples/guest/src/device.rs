@@ -1,4 +1,4 @@
-//! Search for the hypertrace device on bare metal: in its window, or on the PCI bus.
+//! Search for the hypertrace device on bare metal, in its window or on the PCI bus.
 #![allow(unsafe_code)]
 
 use core::fmt::Write;
@@ -35,7 +35,7 @@ pub fn find(cpu: u32, args: &Args, board: &Board) -> Option<Channel<'static>> {
 }
 
 fn in_window(base: u64, board: &Board) -> Result<Channel<'static>, OpenError> {
-    // SAFETY: `Args` says that the window is there; it is never removed.
+    // SAFETY: `Args` says that the window is there, and the window is never removed.
     let channel = unsafe { Channel::at_window(base as *mut u8) }?;
     // SAFETY: the library has just read a valid config page at this address.
     let word = |n| unsafe { (base as *const u64).wrapping_add(n).read_volatile() };
@@ -45,7 +45,7 @@ fn in_window(base: u64, board: &Board) -> Result<Channel<'static>, OpenError> {
     Ok(channel)
 }
 
-/// Gives the BARs their addresses, as firmware would have done.
+/// Gives the BARs their addresses, as firmware would.
 fn enable_pci(ecam: u64, board: &Board) {
     // SAFETY: `Args` says that the ECAM window is there.
     if let Some(function) = unsafe { Function::find(ecam, PCI_VENDOR, PCI_DEVICE) } {
@@ -60,6 +60,6 @@ fn on_pci(board: &Board) -> Option<Result<Channel<'static>, OpenError>> {
         return None;
     }
     let [bar0, bar1, bar2, bar4] = regions.map(|address| address as *mut u8);
-    // SAFETY: vCPU 0 has put the BARs there, and they are not moved.
+    // SAFETY: vCPU 0 has put the BARs at these addresses, and nobody moves them.
     Some(unsafe { Channel::at_bars(bar0, bar1, bar2, bar4) })
 }

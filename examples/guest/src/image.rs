@@ -1,7 +1,7 @@
 //! The freestanding image: entry point, panic handler, and the memory functions that compiled code
 //! calls.
 //!
-//! No code runs before [`_start`]: the VMM has set up long mode at CPL 3, or EL1 with the MMU, a stack and
+//! No code runs before [`_start`]. The VMM has set up long mode at CPL 3, or EL1 with the MMU, a stack and
 //! zeroed memory (.bss).
 #![allow(unsafe_code)]
 
@@ -11,10 +11,10 @@ use core::panic::PanicInfo;
 
 use crate::{Args, Board, Console, device, layout, mmio};
 
-/// Exit code of a program that panicked, the same as a process's.
+/// Exit code of a program that panicked, equal to a process's.
 const PANICKED: u32 = 101;
 
-// Every exception ends the vCPU: x86-64 needs no handler for that.
+// Every exception ends the vCPU. x86-64 needs no handler for this.
 #[cfg(target_arch = "aarch64")]
 core::arch::global_asm!(
     ".section .text.exceptions, \"ax\"",
@@ -30,7 +30,7 @@ core::arch::global_asm!(
     exception = const layout::CONTROL + layout::CONTROL_EXCEPTION,
 );
 
-/// Runs the program: the entry point of every vCPU.
+/// Runs the program. This is the entry point of every vCPU.
 #[unsafe(no_mangle)]
 extern "C" fn _start(cpu: u64, args: *const Args) -> ! {
     #[cfg(target_arch = "aarch64")]
@@ -38,10 +38,9 @@ extern "C" fn _start(cpu: u64, args: *const Args) -> ! {
     unsafe {
         asm!("adr {0}, exceptions", "msr vbar_el1, {0}", "isb", out(reg) _, options(nostack));
     }
-    // SAFETY: the VMM wrote an `Args` there before it started any vCPU, and it is not written
-    // afterwards.
+    // SAFETY: the VMM wrote an `Args` there before it started any vCPU, and nobody writes it afterwards.
     let args = unsafe { &*args };
-    // SAFETY: the page is the guest's, zero at the start, which is a valid Board, and accessed by
+    // SAFETY: the page belongs to the guest, is zero at the start, which is a valid Board, and is accessed by
     // atomics only.
     let board = unsafe { &*(layout::BOARD as *const Board) };
     let channel = device::find(cpu as u32, args, board);
@@ -68,9 +67,9 @@ fn panic(info: &PanicInfo) -> ! {
     exit(PANICKED)
 }
 
-// On a hosted target `compiler_builtins` leaves these to libc. They are assembly, because the compiler could
-// turn a loop into a call of the function it is in. String instructions are fast where it matters (ERMS,
-// FSRM).
+// On a hosted target, `compiler_builtins` leaves these functions to libc. They are in assembly, because the
+// compiler could turn a loop into a call of the function that contains the loop. String instructions are fast
+// where this matters (ERMS, FSRM).
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
@@ -95,7 +94,7 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     if (to as usize).wrapping_sub(from as usize) >= bytes {
-        // SAFETY: `to` is before `from` or after its end: copying upwards reads every byte before it
+        // SAFETY: `to` is before `from` or after its end, so copying upwards reads every byte before the byte
         // is overwritten.
         return unsafe { memcpy(to, from, bytes) };
     }

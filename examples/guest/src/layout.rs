@@ -19,15 +19,16 @@ pub const ARGS: u64 = 0x1000;
 pub const BOARD: u64 = 0x2000;
 /// Address of the six pages of page tables.
 pub const PAGE_TABLES: u64 = 0x3000;
-/// Load address of the image; `examples/kvm-vmm/image.ld` has the same number.
+/// Load address of the image. `examples/kvm-vmm/image.ld` has the same number.
 pub const IMAGE: u64 = 0x20_0000;
-/// End of the space for the image, .bss included; `image.ld` asserts it.
+/// End of the space for the image, including .bss. `image.ld` asserts that the image ends before it.
 pub const IMAGE_END: u64 = 0x80_0000;
-/// Lowest address of vCPU 0's stack. Stacks grow down, vCPU n's from `STACKS + (n + 1) * STACK_SIZE`.
+/// Lowest address of vCPU 0's stack. Stacks grow down. vCPU n's stack begins at `STACKS + (n + 1) *
+/// STACK_SIZE`.
 pub const STACKS: u64 = 0x80_0000;
-/// Size of one stack. There is no guard page: an overflow overwrites the next stack.
+/// Size of a stack in bytes. There is no guard page, so an overflow overwrites the next stack.
 pub const STACK_SIZE: u64 = 0x4_0000;
-/// Size of RAM, which begins at 0.
+/// Size in bytes of RAM, which begins at 0.
 pub const RAM_SIZE: u64 = 0x100_0000;
 
 /// Address of the device's MMIO window, or of the window for PCI BARs.
@@ -36,16 +37,17 @@ pub const DEVICE: u64 = 0xd000_0000;
 pub const DEVICE_SIZE: u64 = 0x1000_0000;
 /// Address of the PCI configuration space (ECAM).
 pub const ECAM: u64 = 0xe000_0000;
-/// Size of the ECAM window: one bus.
+/// Size of the ECAM window in bytes, for one bus.
 pub const ECAM_SIZE: u64 = 0x10_0000;
 
 /// Address of the VMM's control page.
 pub const CONTROL: u64 = 0xf000_0000;
 /// Size of the control page.
 pub const CONTROL_SIZE: u64 = 0x1000;
-/// Control register: a store ends this vCPU; the value is the program's exit code, 0 for success.
+/// Control register: a store ends this vCPU. The value is the program's exit code, 0 for success.
 pub const CONTROL_EXIT: u64 = 0x0;
 /// Control register: the bytes of a store (1 to 8) go to the VMM's console.
 pub const CONTROL_CONSOLE: u64 = 0x8;
-/// Control register: a store says that the guest has raised an exception, where it needs a handler for that (AArch64).
+/// Control register: a store says that the guest has raised an exception, on AArch64, where exceptions need a
+/// handler.
 pub const CONTROL_EXCEPTION: u64 = 0x10;

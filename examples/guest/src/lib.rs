@@ -1,9 +1,9 @@
 //! Guest programs of the hypertrace examples and tests, and their contract with `kvm-vmm`.
 //!
-//! The same code runs in two places. `examples/kvm-vmm/build.rs` builds it as a freestanding image
-//! (feature `image`) that the VMM loads into guest memory. It is also an ordinary library, so that
-//! the programs run on threads of the VMM where there is no `/dev/kvm`. A program therefore uses
-//! only its [`Args`], its [`Board`] and the hypertrace channel that it is given.
+//! The same code runs in two places. `examples/kvm-vmm/build.rs` builds it as a freestanding image (feature
+//! `image`) that the VMM loads into guest memory. The code is also an ordinary library, so that the programs
+//! can run on threads of the VMM where there is no `/dev/kvm`. A program therefore uses only its [`Args`],
+//! its [`Board`] and the hypertrace channel that it gets.
 //!
 //! - [`layout`]: the guest's memory map, a constant of both sides;
 //! - [`Args`]: the VMM's arguments to the program; [`Board`]: the program's results for the VMM;
@@ -24,8 +24,8 @@ pub mod programs;
 /// Registers of the device that [`Program::Spend`] uses.
 pub mod spend;
 
-// `panic = "abort"` distinguishes the image's profile from a `cargo build --all-features` of the
-// workspace, where std has a panic handler and a second one would not link.
+// `panic = "abort"` distinguishes the image's profile from a `cargo build --all-features` of the workspace,
+// where std has a panic handler and a second handler would not link.
 #[cfg(all(feature = "image", panic = "abort"))]
 mod device;
 #[cfg(all(feature = "image", panic = "abort"))]

@@ -23,7 +23,7 @@ pub unsafe fn store(address: u64, value: u64, width: u64) {
 /// Loads 8 bytes from `address`.
 ///
 /// # Safety
-/// As [`store`] of this width.
+/// As for [`store`] with a width of 8.
 pub unsafe fn load(address: u64) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { (address as *const u64).read_volatile() }

@@ -1,8 +1,8 @@
-//! Setup of a PCI function, as firmware does it: find it, size its BARs, give them addresses,
-//! switch decoding on.
+//! Setup of a PCI function as by firmware: finds the function, sizes its BARs, gives them addresses, and
+//! switches decoding on.
 #![allow(unsafe_code)]
 
-/// BARs of a type 0 function.
+/// Number of BARs of a type 0 function.
 pub const BARS: usize = 6;
 
 // Offsets in configuration space (PCI Local Bus 3.0, 6.1).
@@ -11,9 +11,9 @@ const COMMAND: u64 = 0x04;
 const BAR0: u64 = 0x10;
 
 const COMMAND_MEMORY: u32 = 1 << 1;
-/// Bit 0 of a BAR: I/O ports. Such a BAR is ignored.
+/// Bit 0 of a BAR, which marks I/O ports. Such a BAR is ignored.
 const BAR_IO: u32 = 1 << 0;
-/// Bits 1 and 2 of a memory BAR: 64-bit, the next BAR is its upper half.
+/// Bits 1 and 2 of a memory BAR. A 64-bit BAR has its upper half in the next BAR.
 const BAR_TYPE: u32 = 3 << 1;
 const BAR_64: u32 = 2 << 1;
 
@@ -34,8 +34,8 @@ impl Function {
             .find(|function| function.read(ID) == u32::from(device) << 16 | u32::from(vendor))
     }
 
-    /// Gives every memory BAR an address, from `window` upwards and aligned to its size, and
-    /// switches memory decoding on. Returns the BARs' addresses, 0 for other registers.
+    /// Gives every memory BAR an address, from `window` upwards and aligned to its size, and switches memory
+    /// decoding on. Returns the BARs' addresses, and 0 for other registers.
     pub fn enable(self, window: u64) -> [u64; BARS] {
         let mut addresses = [0; BARS];
         let mut next = window;

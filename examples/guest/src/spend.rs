@@ -1,6 +1,7 @@
-//! Registers and results of the program whose regions spend time in known ways: what it asks of its VMM.
+//! Registers and results of the program whose regions spend time in known ways. By the registers, the program
+//! asks its VMM to spend time.
 
-/// A region is about to begin; the value is ignored.
+/// A region is about to begin. The value is ignored.
 pub const BEFORE: u64 = 0;
 /// The VMM computes for a while before it answers.
 pub const COMPUTE: u64 = 8;
@@ -9,14 +10,14 @@ pub const SLEEP: u64 = 16;
 /// The VMM starts a thread that takes the vCPU's CPU for a while, and answers. When the thread is done,
 /// the VMM posts the value as result [`COMPETED`].
 pub const COMPETE: u64 = 24;
-/// A region has ended; the value is the guest's time inside of it, before its end.
+/// A region has ended. The value is the guest's time inside the region, before its end.
 pub const AFTER: u64 = 32;
-/// After [`AFTER`]: the guest's time inside of the region, after its beginning.
+/// Follows [`AFTER`]. The value is the guest's time inside the region, after its beginning.
 pub const BEGAN: u64 = 40;
 
 /// Result that the VMM posts.
 pub const COMPETED: usize = 0;
-/// Result of the guest: ticks that it ran in regions `computed`.
+/// Result of the guest: number of ticks that it ran in regions `computed`.
 pub const RAN: usize = 1;
-/// Result of the guest: ticks that it was away in these regions.
+/// Result of the guest: number of ticks that it was away in regions `computed`.
 pub const AWAY: usize = 2;

@@ -1,8 +1,8 @@
 //! The initial state of a guest: image in RAM, page tables, and vCPUs in 64-bit user mode.
 //!
-//! It is user mode from the first instruction for two reasons: the programs need nothing more, and
-//! hypervisors that are themselves guests (PVM) run user code natively but emulate supervisor code,
-//! without SSE.
+//! The guest is in user mode from the first instruction for two reasons: the programs need nothing more, and
+//! hypervisors that are themselves guests (PVM) run user code natively, but emulate supervisor code, without
+//! SSE.
 
 use hypertrace_guest::layout;
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_regs, kvm_segment};
@@ -77,8 +77,8 @@ pub fn create_vcpu(vm: &Vm, index: usize, entry: u64) -> Result<VcpuFd, Error> {
     (sregs.ds, sregs.es, sregs.fs, sregs.gs, sregs.ss) = (data, data, data, data, data);
     vcpu.set_sregs(&sregs).map_err(kvm("KVM_SET_SREGS"))?;
 
-    // The stack is aligned to 16 bytes *before* a call pushes its return address; the entry
-    // point is not called.
+    // The stack has to be aligned to 16 bytes *before* a call pushes its return address, and nothing calls
+    // the entry point.
     let stack = layout::STACKS + (index as u64 + 1) * layout::STACK_SIZE - 8;
     let regs = kvm_regs {
         rip: entry,

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use hypertrace_guest::layout;
 
-/// Most bytes of console output that are kept: the guest must not fill the host's memory.
+/// Maximum size of the kept console output in bytes, because the guest must not fill the host's memory.
 const CONSOLE_LIMIT: usize = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Handles a guest store at `gpa`. Returns `None` if that is not in the control page, and
+    /// Handles a guest store at `gpa`. Returns `None` if `gpa` is not in the control page, and
     /// `Some(Some(code))` if this vCPU's program has ended.
     pub fn write(&self, gpa: u64, data: &[u8]) -> Option<Option<u32>> {
         let offset =

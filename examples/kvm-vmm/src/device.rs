@@ -58,8 +58,8 @@ pub fn attach_window(
 /// window. The guest places its BARs in the window at [`layout::DEVICE`].
 pub fn attach_pci(machine: &mut Machine, device: &Device) -> Result<(), Error> {
     let slots = Arc::new(Slots::new(machine, device)?);
-    // The guest may place one BAR over another. Then the second one traps, which is slower, and
-    // as undefined as on a real bus.
+    // The guest may place one BAR over another. The second BAR traps then, which is slower, and as undefined
+    // as on a real bus.
     let function = PciFunction::new(device, slots, Bars::Within(WINDOW), BarForm::default());
     let function = Arc::new(function.map_err(|why| Error::Device(io::Error::other(why)))?);
     let bus = machine.bus_mut();
@@ -72,7 +72,7 @@ pub fn attach_pci(machine: &mut Machine, device: &Device) -> Result<(), Error> {
         },
         move |offset, data| {
             if let Some(offset) = config_offset(offset) {
-                // Within the window, the bus has each BAR already.
+                // The bus already has each BAR within the window.
                 writer.config_write(offset, data);
             }
         },
@@ -86,7 +86,7 @@ pub fn attach_pci(machine: &mut Machine, device: &Device) -> Result<(), Error> {
     Ok(())
 }
 
-/// Addresses that the host bridge decodes. A BAR outside of them is not accessible.
+/// Addresses that the host bridge decodes. A BAR outside of this range is not accessible.
 const WINDOW: Range<u64> = layout::DEVICE..layout::DEVICE + layout::DEVICE_SIZE;
 
 /// Converts an ECAM offset to an offset in the function's configuration space. Returns `None` for
@@ -97,7 +97,7 @@ fn config_offset(offset: u64) -> Option<u64> {
     (offset / PAGE == FUNCTION).then_some(offset % PAGE)
 }
 
-/// KVM's calls, which an observer sees.
+/// KVM's calls, which are reported to an observer.
 struct Slots {
     kvm: KvmVm,
     /// Offset of the doorbell in its region.

@@ -12,19 +12,19 @@ pub enum Unusable {
     /// device.
     #[error("there is no /dev/kvm")]
     Missing,
-    /// `/dev/kvm` exists, but not for this user.
+    /// `/dev/kvm` exists, but this user may not open it.
     #[error("no permission to open /dev/kvm (usually: join the group kvm)")]
     Permission,
     /// `/dev/kvm` cannot be opened for some other reason.
     #[error("cannot open /dev/kvm")]
     Open(#[source] io::Error),
-    /// Its API version is not 12, the only one since Linux 2.6.22.
+    /// KVM's API version is not 12, the only version since Linux 2.6.22.
     #[error("/dev/kvm speaks API version {0}, not 12")]
     Version(i32),
     /// This KVM lacks a capability that the VMM needs.
     #[error("this KVM has no {0}")]
     Capability(&'static str),
-    /// KVM cannot make a VM: typically virtualization is disabled or in use.
+    /// KVM cannot make a VM, typically because virtualization is disabled or in use.
     #[error("KVM cannot create a virtual machine")]
     CreateVm(#[source] Errno),
 }
@@ -43,7 +43,7 @@ pub enum Error {
     Kvm {
         /// Name of the call.
         call: &'static str,
-        /// Its errno.
+        /// Errno of the call.
         #[source]
         source: Errno,
     },
@@ -56,9 +56,9 @@ pub enum Error {
     /// A device's window does not fit into the guest's memory map.
     #[error("a window of {size:#x} bytes at {base:#x} leaves the space for devices")]
     Window {
-        /// Its address.
+        /// Address of the window.
         base: u64,
-        /// Its size.
+        /// Size of the window in bytes.
         size: u64,
     },
     /// An eventfd could not be made.
@@ -125,7 +125,7 @@ pub enum VcpuError {
     Exception {
         /// The guest's instruction pointer.
         pc: u64,
-        /// The address of the last page fault, if it was one.
+        /// Address of the last page fault, if the exception was a page fault.
         address: u64,
     },
     /// The processor refused the guest's state.

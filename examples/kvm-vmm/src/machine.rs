@@ -1,4 +1,5 @@
-//! A machine: runs the guest image on vCPUs, from the first instruction to its end or a time limit.
+//! A machine, which runs the guest image on vCPUs, from the first instruction to the program's end or a time
+//! limit.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +35,7 @@ pub struct Machine {
 /// A vCPU that is not running.
 pub(crate) struct Vcpu {
     pub fd: VcpuFd,
-    /// Its program has ended.
+    /// Whether the vCPU's program has ended.
     pub has_ended: bool,
 }
 
@@ -42,11 +43,11 @@ pub(crate) struct Vcpu {
 pub enum Progress {
     /// All programs have ended.
     Ended(Outcome),
-    /// Some still run, when the machine runs again.
+    /// Some programs have not ended, and continue when the machine runs again.
     Paused(Machine),
 }
 
-/// Period of these calls.
+/// Period of the calls of this function.
 const STOP_PERIOD: Duration = Duration::from_millis(20);
 
 /// Results of a program that succeeded.
@@ -105,13 +106,14 @@ impl Machine {
         &mut self.shared.bus
     }
 
-    /// Sets the observer of the machine's events. Set it before devices are attached: they use it,
-    /// too. There is none at first.
+    /// Sets the observer of the machine's events. There is no observer at first. The caller must set the
+    /// observer before it attaches devices, because devices use the observer, too.
     pub fn observe(&mut self, observer: Observer) {
         self.shared.observer = observer;
     }
 
-    /// Stops the machine when this function returns true. It is called some 50 times a second.
+    /// Stops the machine when this function returns true. The machine calls the function some 50 times a
+    /// second.
     pub fn stop_when(&mut self, is_asked: fn() -> bool) {
         self.is_asked_to_stop = Some(is_asked);
     }
@@ -120,7 +122,7 @@ impl Machine {
         Arc::clone(&self.shared.observer)
     }
 
-    /// Runs the program in `args` on all vCPUs at once, until all have ended.
+    /// Runs the program in `args` on all vCPUs at once, until all programs have ended.
     ///
     /// # Errors
     /// If a vCPU fails or ends with a code other than 0, if the time limit is over, or if the function
@@ -141,10 +143,10 @@ impl Machine {
         image::write_args(&self.vm, &Args { vcpus: self.vcpus.len() as u32, ..args.clone() })
     }
 
-    /// Runs all vCPUs until their programs have ended, and pauses those that still run after this time.
+    /// Runs all vCPUs until their programs have ended, and pauses the vCPUs that still run after this time.
     ///
     /// # Errors
-    /// As [`run`](Machine::run), except for the time.
+    /// As for [`run`](Machine::run), except for the time limit.
     pub fn run_for(self, time: Duration) -> Result<Progress, Error> {
         let deadline = Instant::now() + time;
         let kick = kick_signal()?;
@@ -188,7 +190,7 @@ impl Machine {
                 Ok((_, Ok(Some(0)) | Ok(None))) => running -= 1,
                 Ok((vcpu, end)) => failed = Some(failure(vcpu, end, &shared)),
                 Err(RecvTimeoutError::Timeout) if wait < left => {}
-                // Only after all threads have sent their results.
+                // The channel is disconnected only after all threads have sent their results.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -240,18 +242,18 @@ fn outcome(vm: &Vm, shared: &Shared, vcpus: usize) -> Result<Outcome, Error> {
     Ok(Outcome { console: shared.control.take_console(), results })
 }
 
-/// Ends the vCPU threads, and returns their vCPUs. `stop` is set before.
+/// Ends the vCPU threads, and returns their vCPUs. The caller has set `stop` before.
 fn stop<T>(threads: Vec<JoinHandle<T>>, kick: i32) -> Vec<T> {
     let ended = threads.into_iter().filter_map(|thread| {
-        // Repeated until the thread ends: a signal that arrives after the thread loaded `stop` and
-        // before it is in KVM_RUN interrupts nothing. (The alternative is `immediate_exit`, set by
-        // the handler through a thread-local pointer into KVM's page.)
+        // The signal is repeated until the thread ends, because a signal that arrives after the thread loaded
+        // `stop` and before the thread is in KVM_RUN interrupts nothing. (As an alternative, the handler
+        // could set `immediate_exit` through a thread-local pointer into KVM's page.)
         while !thread.is_finished() {
             // This fails only for a thread that has ended.
             let _ = thread.kill(kick);
             thread::sleep(Duration::from_millis(1));
         }
-        // The thread has sent its result before, and does not panic after that.
+        // The thread has sent its result, and does not panic afterwards.
         thread.join().ok()
     });
     ended.collect()

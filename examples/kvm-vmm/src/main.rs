@@ -1,9 +1,9 @@
 //! `kvm-vmm DIR [VCPUS]`: runs the demo's guest and writes a session to DIR.
 //!
-//! `--save SNAPSHOT MILLISECONDS` in front pauses the guest after this time, if it still runs, and saves it in the
-//! directory SNAPSHOT. `--restore SNAPSHOT` continues it, in a session of its own.
+//! `--save SNAPSHOT MILLISECONDS` in front pauses the guest after this time, if the guest still runs, and
+//! saves it in the directory SNAPSHOT. `--restore SNAPSHOT` continues the guest, in a new session.
 //!
-//! [`run`] is all that a VMM has to add for hypertrace.
+//! [`run`] has everything that a VMM has to add for hypertrace.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -26,16 +26,16 @@ pub enum VmmEvent {
         vcpu: usize,
         /// Reason: `mmio_read`, `mmio_write`, `interrupted`, `other`.
         reason: &'static str,
-        /// The guest-physical address of an MMIO exit, else 0.
+        /// Guest-physical address of an MMIO exit, or 0 for other exits.
         gpa: u64,
     },
     /// A region of the device was mapped into the guest's address space.
     BarMapped {
         /// The region.
         region: Region,
-        /// Its guest-physical address.
+        /// Guest-physical address of the region.
         gpa: u64,
-        /// Whether its memory and doorbells work without an exit to the VMM; otherwise every access
+        /// Whether the region's memory and doorbells work without an exit to the VMM. Otherwise every access
         /// traps.
         direct: bool,
     },
@@ -43,17 +43,17 @@ pub enum VmmEvent {
     BarUnmapped {
         /// The region.
         region: Region,
-        /// Its previous guest-physical address.
+        /// Previous guest-physical address of the region.
         gpa: u64,
     },
 }
 
-/// Receiver of the VMM's events. vCPU threads call it concurrently, twice per exit: it must not block.
+/// Receiver of the VMM's events. vCPU threads call the receiver concurrently, twice per exit, so it must not
+/// block.
 pub type Observer = Arc<dyn Fn(VmmEvent) + Send + Sync>;
 
-/// Returns an observer that traces the VMM on the calling thread and on those of the vCPUs, with the
-/// declared events `vcpu_run`, `vcpu_exit`, `bar_mapped` and `bar_unmapped`, into the session of the
-/// guest's events.
+/// Returns an observer that traces the VMM on the calling thread and on the vCPUs' threads, with the declared
+/// events `vcpu_run`, `vcpu_exit`, `bar_mapped` and `bar_unmapped`, into the session of the guest's events.
 pub fn record_in(session: Session) -> Observer {
     session.attach("vmm");
     Arc::new(move |event| match event {

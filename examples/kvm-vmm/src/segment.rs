@@ -12,7 +12,7 @@ use hypertrace_segment::Segment;
 pub fn segment_channel(segment: &Arc<Segment>) -> Result<Channel<'static>, OpenError> {
     // A channel may be used until the process ends, so the segment stays mapped.
     std::mem::forget(Arc::clone(segment));
-    // SAFETY: the whole segment is mapped there, writable, and never unmapped: the
-    // forgotten reference keeps it.
+    // SAFETY: the whole segment is mapped at this address, writable, and never unmapped: the forgotten
+    // reference keeps the mapping.
     unsafe { Channel::at_window(segment.address()) }
 }

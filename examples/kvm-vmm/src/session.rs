@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::machine::{Machine, Outcome};
 use crate::observe::record_in;
 
-/// Time limit of a guest: one that takes longer hangs.
+/// Time limit of a guest. A guest that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 impl Machine {
@@ -39,8 +39,8 @@ impl Machine {
         self.run(&Args { device: base, ..args.clone() }, limit)
     }
 
-    /// Runs a guest program and records the VMM's own events that are on. The
-    /// time limit is multiplied by `times`.
+    /// Runs a guest program and records the enabled events of the VMM. The time limit is multiplied by
+    /// `times`.
     ///
     /// # Errors
     /// As [`Machine::run`].

@@ -1,6 +1,6 @@
 //! Snapshots: a paused machine and its hypertrace device in a directory, for a restore in another process.
 //!
-//! The directory has the guest's RAM (`ram`), and registers and the device (`state.json`).
+//! The directory has the guest's RAM in `ram`, and the registers and the device in `state.json`.
 
 #[cfg_attr(target_arch = "x86_64", path = "snapshot/x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "snapshot/aarch64.rs")]
@@ -34,7 +34,7 @@ pub enum SnapshotError {
         #[source]
         source: io::Error,
     },
-    /// The file `state.json` is no snapshot's.
+    /// The file `state.json` has no state of a snapshot.
     #[error("{path} has no state of a machine")]
     State {
         /// The file.
@@ -62,7 +62,7 @@ fn of(path: &Path) -> impl FnOnce(io::Error) -> SnapshotError {
 }
 
 impl Snapshot {
-    /// Saves a paused machine and its device in a directory, which is made.
+    /// Saves a paused machine and its device in a directory, and makes the directory if needed.
     ///
     /// # Errors
     /// If KVM refuses, or a file cannot be written.
@@ -86,7 +86,7 @@ impl Snapshot {
     /// Opens the snapshot in a directory.
     ///
     /// # Errors
-    /// If it cannot be read, or has no state of a machine.
+    /// If the snapshot cannot be read, or has no state of a machine.
     pub fn open(dir: &Path) -> Result<Snapshot, SnapshotError> {
         let path = dir.join("state.json");
         let json = fs::read(&path).map_err(of(&path))?;
@@ -103,7 +103,7 @@ impl Snapshot {
     /// Makes a machine with the saved RAM and registers, and an empty bus.
     ///
     /// # Errors
-    /// If it cannot be made as [`Machine::new`] does, or the saved RAM cannot be read.
+    /// If [`Machine::new`] fails, or the saved RAM cannot be read.
     pub fn machine(&self) -> Result<Machine, SnapshotError> {
         let mut machine = Machine::new(self.vcpus.len())?;
         let path = self.dir.join("ram");

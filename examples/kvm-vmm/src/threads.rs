@@ -1,6 +1,6 @@
 //! The same guest programs on threads of this process, for hosts without a usable KVM.
 //!
-//! They use a segment, or bare rings. Nothing traps, so reference points wait for the host's thread,
+//! The programs use a segment, or bare rings. Nothing traps, so reference points wait for the host's thread,
 //! or are records in the rings.
 
 use std::thread;
@@ -15,8 +15,8 @@ use crate::machine::Outcome;
 /// Runs the program in `args` on `threads` threads, thread n as client n of the channel, until all
 /// have ended.
 ///
-/// Threads cannot be stopped from outside, so there is no time limit: the programs that can run
-/// here end by themselves (see [`run_hosted`]).
+/// Nobody can stop threads from outside, so there is no time limit: programs that can run here end without
+/// being stopped (see [`run_hosted`]).
 pub fn run_on_threads(channel: Channel<'_>, threads: usize, args: &Args) -> Result<Outcome, Error> {
     if !(1..=MAX_VCPUS).contains(&threads) {
         return Err(Error::VcpuCount(threads));
@@ -26,7 +26,7 @@ pub fn run_on_threads(channel: Channel<'_>, threads: usize, args: &Args) -> Resu
     let board = Board::default();
     let run = |cpu| {
         let tid = gettid().as_raw_nonzero().get().unsigned_abs();
-        // The kernel's events name the thread by it.
+        // The kernel's events name the thread by its tid.
         let info = LeaseInfo { pid: std::process::id(), tid, name: "demo" };
         program.map_or(hypertrace_guest::programs::NO_SUCH_PROGRAM, |program| {
             run_hosted(program, cpu, &args, &board, Some((channel, info)))

@@ -14,15 +14,16 @@ use crate::machine::Machine;
 ioctl_iow_nr!(KVM_GET_DEVICE_ATTR, KVMIO, 0xe2, kvm_device_attr);
 
 impl Machine {
-    /// Gives a session the ticks that KVM adds to the host's TSC for the vCPUs. Call it when the vCPUs have their TSCs and
-    /// the session's epoch has begun: after the device was made or restored, before the machine runs.
+    /// Gives a session the ticks that KVM adds to the host's TSC for the vCPUs. Call this function when the
+    /// vCPUs have their TSCs and the session's epoch has begun: after the device was made or restored, and
+    /// before the machine runs.
     ///
     /// Before Linux 5.16, and where KVM scales the TSC, the session gets nothing.
     pub fn give_tscs(&self, session: &Session) {
         let host = session.host_frequency();
         let tscs = Vec::from_iter(self.vcpus.iter().map(|vcpu| guest_tsc(&vcpu.fd, host)));
         match tscs.first() {
-            // Programs that are on any vCPU read it, too.
+            // Programs, which may be on any vCPU, read the same TSC.
             Some(first) if tscs.iter().all(|tsc| tsc == first) => {
                 session.set_guest_tsc(None, *first);
             }
@@ -38,12 +39,12 @@ impl Machine {
 /// Returns the TSC of a vCPU on a host of this frequency.
 fn guest_tsc(vcpu: &VcpuFd, host: u64) -> Option<GuestTsc> {
     let own = u64::from(vcpu.get_tsc_khz().ok()?) * 1_000;
-    // KVM does not say the ratio's fraction bits, which depend on the CPU's vendor.
+    // KVM does not tell the number of the ratio's fraction bits, which depends on the CPU's vendor.
     let is_scaled = own.abs_diff(host) > host / 1_000;
     offset(vcpu).filter(|_| !is_scaled).map(GuestTsc::unscaled)
 }
 
-/// Returns the ticks that KVM adds to the host's TSC; `None` if it does not say.
+/// Returns the ticks that KVM adds to the host's TSC; `None` if KVM does not tell.
 fn offset(vcpu: &VcpuFd) -> Option<i64> {
     let mut offset = 0u64;
     let request = kvm_device_attr {

@@ -14,7 +14,7 @@ use crate::control::Control;
 use crate::error::VcpuError;
 use crate::observe::{Observer, VmmEvent};
 
-/// Address to which the guest's handler of exceptions stores, where one has to be.
+/// Address to which the guest's handler of exceptions stores, on architectures that need a handler.
 const EXCEPTION: u64 = layout::CONTROL + layout::CONTROL_EXCEPTION;
 
 /// State that the vCPU threads share.
@@ -22,17 +22,17 @@ pub struct Shared {
     pub bus: Bus,
     pub control: Control,
     pub observer: Observer,
-    /// Whether vCPUs should stop. A kick makes a vCPU that is in the guest check it.
+    /// Whether vCPUs should stop. A kick makes a vCPU that is in the guest check this flag.
     pub stop: AtomicBool,
 }
 
-/// Runs the vCPU until its program ends, fails or is stopped. Returns the exit code, `None` if it
-/// was stopped: then it can run again, here or in another process that has its registers.
+/// Runs the vCPU until its program ends, fails or is stopped. Returns the exit code, or `None` if the vCPU
+/// was stopped. A stopped vCPU can run again, here or in another process that has its registers.
 pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u32>, VcpuError> {
     (shared.observer)(VmmEvent::Start { vcpu: index });
     loop {
-        // KVM completes an access that the VMM has answered when the vCPU enters the guest. A vCPU
-        // that stops does that, too, and executes nothing more.
+        // KVM completes an access that the VMM has answered when the vCPU enters the guest. A vCPU that stops
+        // completes the access, too, and executes nothing more.
         let stops = shared.stop.load(Ordering::Relaxed);
         vcpu.set_kvm_immediate_exit(stops.into());
         (shared.observer)(VmmEvent::Run { vcpu: index });
@@ -52,14 +52,14 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
                 Some(None) => {}
                 None => shared.bus.write(gpa, data),
             },
-            // All mean a signal: the loop checks `stop`.
+            // All of these exits mean that a signal came, so the loop checks `stop`.
             Ok(VcpuExit::Intr) if stops => return Ok(None),
             Err(errno) if stops && errno.errno() == libc::EINTR => return Ok(None),
             Ok(VcpuExit::Intr) => {}
             Err(errno) if errno.errno() == libc::EINTR || errno.errno() == libc::EAGAIN => {}
             Ok(VcpuExit::InternalError) => {
-                // SAFETY: for this exit reason KVM has set this member; any bytes are a valid
-                // integer anyway.
+                // SAFETY: for this exit reason, KVM has set this member, and any bytes are a valid integer
+                // anyway.
                 let suberror = unsafe { vcpu.get_kvm_run().__bindgen_anon_1.internal.suberror };
                 return Err(VcpuError::Internal { suberror, rip: boot::fault(vcpu).0 });
             }

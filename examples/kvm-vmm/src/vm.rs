@@ -39,7 +39,7 @@ impl Vm {
             userspace_addr: host as u64,
             ..Default::default()
         };
-        // SAFETY: `ram` is in the same struct as `fd`, which each thread that runs a vCPU has.
+        // SAFETY: `ram` is in the same struct as `fd`, and each thread that runs a vCPU holds this struct.
         unsafe { vm.fd.set_user_memory_region(region) }
             .map_err(kvm("KVM_SET_USER_MEMORY_REGION"))?;
         Ok(Arc::new(vm))
@@ -58,7 +58,7 @@ impl Vm {
     /// # Errors
     /// If the process has no descriptors left.
     pub unsafe fn calls(&self) -> io::Result<KvmVm> {
-        // SAFETY: it is this VM's descriptor; the rest is the caller's promise. RAM has slot 0.
+        // SAFETY: the descriptor is this VM's; the rest is the caller's promise. RAM has slot 0.
         unsafe { KvmVm::new(&self.fd, 1) }
     }
 

@@ -1,14 +1,15 @@
-//! Traces on four threads: numbered events, commits and acknowledged points, and says how many could not be
-//! recorded: `hypertrace-linux-guest EVENTS POINTS [FUNCTION]`, for each thread, on the first device or this one.
+//! Traces numbered events, commits and acknowledged points on four threads, and says how many could not be
+//! recorded. `hypertrace-linux-guest EVENTS POINTS [FUNCTION]`: the numbers are for each thread, and FUNCTION
+//! selects another device than the first.
 //!
-//! Linked statically, it runs in an initramfs that has nothing else.
+//! Linked statically, the program runs in an initramfs that has nothing else.
 
 use std::process::ExitCode;
 use std::thread;
 
 use hypertrace::{Emit, Options, Status, commit, event, reference_point};
 
-/// Words of the fields of an event.
+/// Number of words of an event's fields.
 const WORDS: u64 = 4;
 const THREADS: u64 = 4;
 

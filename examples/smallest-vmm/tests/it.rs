@@ -1,4 +1,4 @@
-//! The VMM's trace, and the device's eventfds as another vmm-sys-util has them.
+//! The VMM's trace, and the device's eventfds with another version of vmm-sys-util.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
@@ -31,7 +31,7 @@ fn the_points_of_a_guest_are_read_back() {
     assert_eq!(events, ["tick"; 3]);
 }
 
-/// Calls of a hypervisor whose eventfds are those of vmm-sys-util 0.12.
+/// Calls of a hypervisor that uses the eventfds of vmm-sys-util 0.12.
 #[derive(Default)]
 struct Calls(Mutex<Vec<(u64, EventFd)>>);
 
@@ -53,7 +53,7 @@ impl Vm for Calls {
 }
 
 fn older(eventfd: BorrowedFd<'_>) -> io::Result<EventFd> {
-    // SAFETY: the descriptor belongs to what is made of it.
+    // SAFETY: the returned EventFd owns the new descriptor.
     Ok(unsafe { EventFd::from_raw_fd(eventfd.try_clone_to_owned()?.into_raw_fd()) })
 }
 

@@ -36,7 +36,7 @@ impl Scratch {
         Ok(Hypertrace::with_session(self.session()?, config)?)
     }
 
-    /// Starts a device as in its own process, where all registers trap.
+    /// Starts a device like a device in its own process, whose registers all trap.
     pub fn server(&self, geometry: Geometry) -> Result<Hypertrace> {
         let config = DeviceConfig::new(0).with(|config| {
             config.geometry = geometry;

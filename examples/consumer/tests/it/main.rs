@@ -1,4 +1,4 @@
-//! The lines of made sessions.
+//! The lines for made sessions.
 
 use hypertrace_test_support::made::{Made, Packet};
 use hypertrace_test_support::vcpu::{self, Vcpu};

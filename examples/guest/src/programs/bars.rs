@@ -22,8 +22,7 @@ pub fn run(cpu: u32, args: &Args, board: &Board) -> u32 {
     while board.results(0)[DONE] == 0 {
         for base in regions {
             for offset in [0, 8, 0x1000, 0x1008, 0x1400] {
-                // SAFETY: these addresses belong to the BARs only; the value of such a load is not
-                // used.
+                // SAFETY: these addresses belong to the BARs only, and the loaded value is not used.
                 unsafe {
                     store(base + offset, offset, 8);
                     black_box(((base + offset) as *const u64).read_volatile());
@@ -41,8 +40,8 @@ pub fn move_until_done(cpu: u32, args: &Args, board: &Board) -> u32 {
     board.meet(args.vcpus);
     if let Some(function) = function {
         for _ in 0..args.events {
-            // The address changes in two halves while it is decoded: between them the BAR is at a third
-            // place.
+            // The address changes in two halves while it is decoded, and between the two changes the BAR is
+            // at a third place.
             function.move_bar(4, args.params[0], true);
             function.set_decoding(false);
             function.move_bar(4, board.regions()[3], true);
@@ -53,7 +52,7 @@ pub fn move_until_done(cpu: u32, args: &Args, board: &Board) -> u32 {
     if function.is_some() { 0 } else { NO_DEVICE }
 }
 
-/// Traces until the last vCPU is done. Whether events are recorded depends on the BARs' places.
+/// Traces until the last vCPU is done. The BARs' places decide whether events are recorded.
 pub fn trace_until_done(args: &Args, board: &Board, client: &Client<'_>) -> u32 {
     let trace = |number: u64| {
         event!(client: client, "traced", number);
@@ -62,7 +61,7 @@ pub fn trace_until_done(args: &Args, board: &Board, client: &Client<'_>) -> u32 
             let _ = reference_point!(client: client, "traced_point", number);
         }
     };
-    // The first events bring their schemas, which are not sent again.
+    // The first event and point send their schemas, which are not sent again.
     trace(0);
     board.meet(args.vcpus);
     let mut number = 1;

@@ -10,14 +10,14 @@ use crate::{Args, Board, load, store};
 const TICKS: usize = 0;
 const DONE: usize = 1;
 
-/// Words of the fields of an event.
+/// Number of words of an event's fields.
 const WORDS: u64 = 2;
-/// Words of a record of an event.
+/// Number of words of an event's record.
 const RECORD_WORDS: u64 = 2 + WORDS;
 
 pub fn ring_emit(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
-    // Warms up: the first event sends its schema, and the first lap of a ring touches pages that the hypervisor has not
-    // mapped yet.
+    // The first lap of the ring is a warm-up: its first event sends the schema, and it touches pages that the
+    // hypervisor has not mapped yet.
     let lap = client.producer().memory().capacity() / RECORD_WORDS;
     let burst = lap / 8;
     for i in 0..lap {
@@ -37,14 +37,14 @@ pub fn ring_emit(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u
     0
 }
 
-/// Emits an event. Not inlined, like a call site in a large program.
+/// Emits an event. This function is not inlined, like a call site in a large program.
 #[inline(never)]
 fn emit(client: &Client<'_>, index: u64, value: u64) {
     event!(client: client, "cost", index, value);
 }
 
 pub fn reference_points(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
-    // Warms up: the first point sends its schema.
+    // This point is a warm-up, because the first point sends its schema.
     let _ = reference_point!(client: client, "cost_point", index = 0u64, value = 0u64);
     board.meet(args.vcpus);
     let mut recorded = 0;
@@ -58,14 +58,15 @@ pub fn reference_points(cpu: u32, args: &Args, board: &Board, client: &Client<'_
     0
 }
 
-/// Regions from one reference point to the next.
+/// Number of regions from one reference point to the next.
 const REGIONS_PER_POINT: u64 = 16;
 
 pub fn store_regions(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
     let [address, first, loaded, _] = args.params;
     let (mut spent, mut done) = (0, 0);
     while done < args.events {
-        // Outside of the measured time: relates the clocks, and waits for room in the ring.
+        // The reference point, which relates the clocks, and the wait for room are outside of the measured
+        // time.
         let _ = reference_point!(client: client, "regions_done", done);
         client.wait_for_room(2 * (REGIONS_PER_POINT + 1), 1);
         drop(region!(client: client, "empty", id = first + done));

@@ -7,19 +7,19 @@ use hypertrace::{
 use super::NOT_RECORDED;
 use crate::Args;
 
-/// Words of the fields of the largest event.
+/// Number of words of the largest event's fields.
 const MAX_WORDS: u64 = 3;
-/// Events of the regions in a round: two begin, two end.
+/// Number of events of the regions in a round: two begins and two ends.
 const OF_REGIONS: u64 = 4;
 
-/// Serves requests in `args.reference_points` rounds, each a region `batch`, with `args.events` events
-/// in all. Fails unless every reference point was recorded.
+/// Serves requests in `args.reference_points` rounds, with `args.events` events in all. Each round is a
+/// region `batch`. Fails unless every reference point was recorded.
 pub fn run(work: &Args, client: &Client<'_>) -> u32 {
     let rounds = work.reference_points.max(1);
     let (mut events, mut requests) = (0, 0);
     let mut recorded = true;
-    // After a host has taken nothing for this long, for example because its disk is full, the
-    // guest waits for it no more.
+    // If a wait for room fails, because the host takes nothing, for example when its disk is full, then the
+    // guest does not wait for the host again.
     let (mut patient, mut answered) = (true, true);
     for round in 0..rounds {
         let until = work.events * (round + 1) / rounds;
@@ -27,7 +27,7 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
         patient = patient && client.wait_for_room(until - events, MAX_WORDS);
         let mut batch = None;
         if until - events >= OF_REGIONS {
-            // The cost of a region.
+            // This region shows the cost of a region itself.
             drop(region!(client: client, "empty", id = round));
             batch = Some(region!(client: client, "batch", id = round));
             events += OF_REGIONS;

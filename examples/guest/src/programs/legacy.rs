@@ -10,15 +10,15 @@ use crate::{Args, Board, store};
 const NO_DEVICE: u32 = 1;
 const WRONG_CONFIG: u32 = 2;
 
-/// Makes `args.events` events for each of `args.params[0]` clients (0, 1, ...). The first argument is
-/// `client << 32 | number`, argument n (from 2) is `first + n`. Even numbers are stored as one u64,
-/// odd ones as two u32, the low half first. vCPU n takes the clients n, n + vCPUs, ...
+/// Makes `args.events` events for each of `args.params[0]` clients (0, 1, ...). The first argument is `client
+/// << 32 | number`, and argument n (from 2) is `first + n`. Events with even numbers are stored as one u64,
+/// and events with odd numbers as two u32, the low half first. vCPU n takes the clients n, n + vCPUs, ...
 pub fn run(cpu: u32, args: &Args, board: &Board) -> u32 {
     let [config, data, control, _] = board.regions();
     if config == 0 {
         return NO_DEVICE;
     }
-    // SAFETY: BAR 0 is the config page of the 2016 interface: five words.
+    // SAFETY: BAR 0 is the config page of the 2016 interface, which has five words.
     let word = |index: u64| unsafe { ptr::read_volatile((config + 8 * index) as *const u64) };
     let (max_clients, client_args, client_data_size, data_size) =
         (word(0), word(1), word(2), word(4));
@@ -35,11 +35,11 @@ pub fn run(cpu: u32, args: &Args, board: &Board) -> u32 {
             // The 2016 code steps a u64 pointer by client * client_data_size.
             let slot = data + 8 * client * client_data_size;
             for arg in 2..=client_args {
-                // SAFETY: inside the data region, whose size was checked.
+                // SAFETY: the address is inside the data region, whose size was checked.
                 unsafe { store(slot + 8 * (arg - 2), first + arg, 8) };
             }
             let register = control + 8 * client;
-            // SAFETY: one register per client.
+            // SAFETY: each client has this register.
             unsafe {
                 if number % 2 == 0 {
                     store(register, first, 8);

@@ -1,4 +1,4 @@
-//! The programs by number, and the one function that runs them.
+//! The programs by number, and the function that runs them.
 #![allow(unsafe_code)]
 
 mod bars;
@@ -30,7 +30,7 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
     let Some(program) = Program::from_number(args.program) else {
         return NO_SUCH_PROGRAM;
     };
-    // Without threads, a CPU has its number instead.
+    // There are no threads, so the vCPU's number takes the place of a thread's.
     let info = LeaseInfo { pid: 0, tid: cpu, name: "guest" };
     let channel = channel.map(|channel| (channel, info));
     match program {
@@ -54,8 +54,8 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
 }
 
 /// Runs a program that uses only the board and the channel, and so can run on a thread of the host:
-/// [`Program::Sse`], [`Program::Demo`] and those that measure. Returns [`NO_SUCH_PROGRAM`] for
-/// others. The channel is with what its leases say about this thread.
+/// [`Program::Sse`], [`Program::Demo`] and the programs that measure. Returns [`NO_SUCH_PROGRAM`] for other
+/// programs. The channel comes with what its leases say about this thread.
 pub fn run_hosted(
     program: Program,
     cpu: u32,
@@ -88,7 +88,7 @@ fn with_client(
         return NO_DEVICE;
     };
     let state = ProducerState::new();
-    // The token differs from every other holder's: by the vCPU, and by the time.
+    // The vCPU and the time make the token differ from the tokens of all other holders.
     let token = ticks() << 8 | (u64::from(cpu) + 1);
     match Client::lease(channel, cpu, &state, token, &info) {
         Ok(client) => {

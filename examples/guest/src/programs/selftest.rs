@@ -29,7 +29,7 @@ pub fn hang() -> u32 {
 }
 
 pub fn fault() -> u32 {
-    // SAFETY: none of this program's memory is there; the access is meant to fault.
+    // SAFETY: this program has no memory at this address, and the access is meant to fault.
     unsafe { store(1 << 40, 1, 8) };
     1
 }

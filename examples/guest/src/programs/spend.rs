@@ -15,11 +15,11 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
     // SAFETY: the VMM has this device at the address of the argument.
     let register = |register: u64, value: u64| unsafe { store(page + register, value, 8) };
     let before = || {
-        // Relates the clocks, outside of all regions.
+        // This point relates the clocks, outside of all regions.
         let _ = reference_point!(client: client, "next");
         register(BEFORE, 0);
     };
-    // The guest's time just after the beginning of a region and just before its end.
+    // Reports the guest's time just after the beginning of a region and just before its end.
     let note = |(began, ended): (u64, u64)| {
         register(AFTER, ended);
         register(BEGAN, began);
@@ -66,7 +66,7 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
 }
 
 pub fn pause(args: &Args, client: &Client<'_>) -> u32 {
-    // Relates the clocks.
+    // This point relates the clocks.
     let _ = reference_point!(client: client, "begin");
     let mut last = ticks();
     for round in 1..=args.events {
@@ -79,7 +79,7 @@ pub fn pause(args: &Args, client: &Client<'_>) -> u32 {
     0
 }
 
-/// A loop that reads the clock: two readings that are far apart show that the guest did not run.
+/// A loop that reads the clock. Two readings that are far apart show that the guest did not run.
 struct Spinner {
     gap: u64,
     ran: u64,
@@ -87,7 +87,7 @@ struct Spinner {
 }
 
 impl Spinner {
-    /// Spins until the guest ran for some more ticks.
+    /// Spins until the guest ran for this many more ticks.
     fn spin(&mut self, ticks_more: u64) {
         let until = self.ran + ticks_more;
         let mut last = ticks();

@@ -14,17 +14,17 @@ const BLOCK: u64 = 1 << 0;
 const INNER_SHAREABLE: u64 = 0b11 << 8;
 const ACCESSED: u64 = 1 << 10;
 
-/// Addresses of 32 bits, so that the first table is one of level 1; tables in cacheable, inner shareable memory; nothing
-/// in the upper half (TCR_EL1: T0SZ, IRGN0, ORGN0, SH0, EPD1).
+/// Value of TCR_EL1 (T0SZ, IRGN0, ORGN0, SH0, EPD1): addresses of 32 bits, so that the first table is of
+/// level 1; tables in cacheable, inner shareable memory; nothing in the upper half.
 const TCR: u64 = 32 | 1 << 8 | 1 << 10 | 0b11 << 12 | 1 << 23;
-/// Attribute 0 is normal memory, write-back. Registers that trap may have it, too: each access of them is a fault of the
-/// second stage, and rings and config page are RAM.
+/// Value of MAIR_EL1: attribute 0 is normal memory, write-back. Registers that trap may have this attribute,
+/// too, because each access to them is a fault of the second stage, and rings and config page are RAM.
 const MAIR: u64 = 0xff;
-/// Bits that are always 1, and MMU and caches (M, C, I).
+/// Value of SCTLR_EL1: the bits that are always 1, and MMU and caches (M, C, I).
 const SCTLR: u64 = 0x30d0_0800 | 1 << 0 | 1 << 2 | 1 << 12;
-/// No traps of floating point (FPEN).
+/// Value of CPACR_EL1: no traps of floating point (FPEN).
 const CPACR: u64 = 0b11 << 20;
-/// EL1 with its own stack pointer, interrupts masked.
+/// Value of PSTATE: EL1 with its own stack pointer, and interrupts masked.
 const PSTATE: u64 = 0x3c5;
 
 /// Prefix of the numbers of registers of 64 bits (Linux, Documentation/virt/kvm/api.rst, 4.68).
@@ -87,7 +87,8 @@ pub fn create_vcpu(vm: &Vm, index: usize, entry: u64) -> Result<VcpuFd, Error> {
     Ok(vcpu)
 }
 
-/// Returns where the guest's last exception came from, and the address of its last fault, for an error's text.
+/// Returns the address from which the guest's last exception came, and the address of its last fault, for an
+/// error's text.
 pub fn fault(vcpu: &VcpuFd) -> (u64, u64) {
     let get = |register| {
         let mut value = [0; 8];

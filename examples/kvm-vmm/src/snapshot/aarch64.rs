@@ -1,4 +1,4 @@
-//! State of a vCPU of AArch64: all registers that KVM lists, the guest's counter too.
+//! State of a vCPU of AArch64: all registers that KVM lists, including the guest's counter.
 
 use kvm_bindings::RegList;
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,14 @@ use vmm_sys_util::errno::Error as Errno;
 use crate::error::{Error, kvm};
 use crate::machine::Vcpu;
 
-/// The most registers that kvm-bindings takes. A vCPU without vectors of variable length has some 240.
+/// Maximum number of registers that kvm-bindings takes. A vCPU without vectors of variable length has some
+/// 240.
 const MAX_REGISTERS: usize = 500;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct VcpuState {
     has_ended: bool,
-    /// Numbers and values, in KVM's order.
+    /// Numbers and values of the registers, in KVM's order.
     registers: Vec<(u64, Vec<u8>)>,
 }
 

@@ -11,7 +11,7 @@ use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::Device;
 use kvm_vmm::{Answer, VmmEvent, attach_pci, attach_window};
 
-/// Sink that keeps reference points, and takes nothing out of rings.
+/// Sink that keeps reference points, and takes no records out of rings.
 #[derive(Default)]
 struct Recorder {
     points: Mutex<Vec<(u32, u32, Vec<u64>)>>,

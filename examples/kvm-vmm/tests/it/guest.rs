@@ -1,4 +1,4 @@
-//! Guest programs in a real KVM guest, one test for each property of the VMM.
+//! Guest programs in a real KVM guest. Each test checks a property of the VMM.
 #![allow(unsafe_code)] // the device's memory as the guest's
 
 use crate::common;
@@ -21,7 +21,7 @@ fn stores(count: u64, address: u64, width: u64) -> Args {
     Args { params: [count, address, width, 0], ..Args::new(Program::Store) }
 }
 
-/// Stores, as pairs of offset and bytes.
+/// Seen stores, as pairs of offset and bytes.
 type Stores = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
 
 /// Adds a window of one page that keeps every store.
@@ -46,7 +46,7 @@ fn device(machine: &Machine) -> (Chip, KvmVm) {
     (Chip::new(memory, &config, Untold, ()), calls.unwrap())
 }
 
-/// A sink of a device without clients.
+/// Sink of a device without clients.
 struct Untold;
 
 impl EventSink for Untold {
@@ -90,7 +90,8 @@ fn stores_of_every_width_arrive_with_their_offset_and_bytes() {
 fn two_vcpus_run_at_once_with_sse() {
     let Some(machine) = machine(2) else { return };
 
-    // The program waits for the other vCPU before it begins: in sequence, they would never end.
+    // The program waits for the other vCPU before it begins, so vCPUs that run one after the other would
+    // never end.
     let outcome = run(machine, &Args::new(Program::Sse));
 
     let sum: f64 = (1..=1_000_000u32).map(|n| 1.0 / f64::from(n)).sum();

@@ -1,4 +1,4 @@
-//! A VM that traces rarely: its events are in time, though no timer runs between them.
+//! A VM that traces rarely. Its events are drained in time, although no timer runs between them.
 
 use crate::common;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,14 +14,14 @@ use hypertrace_guest::{Args, Program, layout};
 use hypertrace_vmm::Device;
 use kvm_vmm::{Answer, attach_window};
 
-/// Events, and the pause before each.
+/// Number of events, and the pause before each.
 const EVENTS: u64 = 7;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Ticks per second of the guest's counter, as the device says.
+/// Ticks per second of the guest's counter, as the device reports them.
 const FREQUENCY: u64 = 1_000_000_000;
 
-/// Sink that notes how late each event is when it is drained, in ticks.
+/// Sink that notes by how many ticks each event is late when it is drained.
 #[derive(Default)]
 struct Lateness {
     late: Mutex<Vec<u64>>,
@@ -97,7 +97,7 @@ fn a_lone_event_is_drained_within_100_ms_though_the_host_keeps_no_timer() {
     drain.finish();
     let mut late = sink.late.lock().unwrap().clone();
     late.sort_unstable();
-    // A busy machine may delay some of them.
+    // The median is compared, because a busy machine may delay some events.
     let median = elapsed.mul_f64(late[late.len() / 2] as f64 / ticked as f64);
     assert!(median < Duration::from_millis(100), "{median:?} of {late:?}");
     let periods = elapsed.as_millis() / DrainPolicy::default().period.as_millis();

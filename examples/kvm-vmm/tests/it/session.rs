@@ -16,8 +16,8 @@ const REFERENCE_POINTS: u64 = 1_000;
 /// Starts a device with a session in a new directory.
 fn start() -> (Hypertrace, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    // An eighth of a vCPU's events: unless the rings are drained while it runs, events are
-    // lost.
+    // A ring holds an eighth of a vCPU's events, so events are lost unless the rings are drained while the
+    // vCPU runs.
     let geometry = Geometry {
         clients: 4,
         ring_bytes: 512 << 10,

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use hypertrace_trace::session_json::{GuestTscJson, SessionJson};
 
 fn kvm_vmm(dir: &Path, args: &[&str]) -> Output {
-    // Cargo puts it there. In another machine, the path of the build is none.
+    // Cargo puts the program there. In another machine, the path at build time does not exist.
     let program = std::env::current_exe().unwrap().parent().unwrap().join("../kvm-vmm");
     Command::new(program).args(args).current_dir(dir).output().unwrap()
 }
@@ -16,7 +16,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns the number of events in the session of a run, which must have lost none.
+/// Returns the number of events in the session of a run, which must have lost no event.
 #[track_caller]
 fn events(output: &Output) -> u64 {
     let text = String::from_utf8_lossy(&output.stdout);
@@ -39,8 +39,8 @@ fn a_guest_that_was_saved_is_restored_by_another_process() {
     let (after, before) = saved.find(|(_, events)| *events > 1_000).expect("a guest that runs");
     let restored = events(&kvm_vmm(dir.path(), &["--restore", after, "second"]));
 
-    // 100,000 events and 1,000 points of each vCPU with those of the VMM, as of a guest that nobody saves, and a few of each
-    // session's own, such as leases.
+    // The sum has 100,000 events and 1,000 points of each vCPU and the VMM's events, as for a guest that
+    // nobody saves, and a few events of each session itself, such as leases.
     assert!((206_017..206_100).contains(&(before + restored)), "{before} {restored}");
 }
 
@@ -56,7 +56,7 @@ fn a_restored_session_has_the_tsc_of_its_own_epoch() {
         let json = std::fs::read(dir.path().join(name).join("session.json")).unwrap();
         serde_json::from_slice(&json).unwrap()
     });
-    // Before Linux 5.16, KVM does not say it.
+    // Before Linux 5.16, KVM does not tell the TSC's offset.
     for json in [first, second].iter().filter(|json| !json.guest_tscs.is_empty()) {
         let epoch = json.clocks.iter().map(|clock| clock.epoch).max();
         let is_its = |tsc: &GuestTscJson| Some(tsc.epoch) == epoch;

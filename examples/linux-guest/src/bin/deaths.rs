@@ -1,5 +1,6 @@
-//! Programs and hosts that die: `deaths kills BATCHES CHILDREN` kills so many batches of processes, each in the
-//! middle of an event or a reference point; `deaths points` makes points until the host answers no more.
+//! Programs and hosts that die. `deaths kills BATCHES CHILDREN` kills this many batches of processes, each
+//! process in the middle of an event or a reference point. `deaths points` makes points until the host
+//! answers no more.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -11,9 +12,9 @@ use hypertrace::abi::schema::FieldType;
 use hypertrace::{Field, Options, Status, event, reference_point};
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Points without an answer after which `points` ends.
+/// Number of points without an answer after which `points` ends.
 const UNANSWERED: u64 = 5;
-/// Most points that it makes.
+/// Maximum number of points that `points` makes.
 const MAX_POINTS: u64 = 3000;
 
 fn main() -> ExitCode {
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Kills batches of processes. Each batch has all of its clients at the same time.
+/// Kills batches of processes. All processes of a batch have their clients at the same time.
 fn kills(batches: u64, children: u64) -> ExitCode {
     let mut killed = 0u64;
     for batch in 0..batches {
@@ -46,7 +47,7 @@ fn kills(batches: u64, children: u64) -> ExitCode {
             let mut line = String::new();
             let _ = child.stdout.as_mut().map(|out| BufReader::new(out).read_line(&mut line));
         }
-        // All of them have a client. The end of their input is the sign for their own.
+        // All children have a client now. The end of a child's input is the sign for the child's own end.
         started.iter_mut().for_each(|child| drop(child.stdin.take()));
         for mut child in started {
             let is_killed =
@@ -60,7 +61,7 @@ fn kills(batches: u64, children: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Makes one event and one point, and dies amid the next.
+/// Makes an event and a point, and dies in the middle of the next.
 fn child(n: u64) -> ExitCode {
     let client = hypertrace::with_client(|client| client.index());
     event!("leased", n, client = client.unwrap_or(u32::MAX));
@@ -77,7 +78,7 @@ fn child(n: u64) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Makes points until so many are without an answer.
+/// Makes points until [`UNANSWERED`] points are without an answer.
 fn points() -> ExitCode {
     let mut answered = 0;
     for n in 0..MAX_POINTS {
@@ -93,8 +94,8 @@ fn points() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A field whose value is never written: the process is killed after the fields before it, before the
-/// event is published or its register stored to.
+/// A field whose value is never written. The process is killed after the fields before this one were written,
+/// and before the event is published or the event's register is stored to.
 #[derive(Clone, Copy)]
 struct Kills;
 

@@ -1,16 +1,16 @@
 //! A program of a Linux guest whose threads make regions: `hypertrace-linux-regions ROUNDS [RUN KIND CPU..]`.
 //!
-//! Without a kind, four threads sleep, work and ask the hypervisor in turns. An event after each of the first two has the CPU
-//! time that the thread used meanwhile, by the guest's kernel.
+//! Without a kind, four threads sleep, work and ask the hypervisor in turns. An event after each sleep and
+//! each piece of work has the CPU time that the thread used meanwhile, by the guest's kernel.
 //!
-//! With a kind, there is a thread on each CPU that is given, `RUN-0` and so on, and each region has the run's name:
+//! With a kind, each given CPU has a thread, `RUN-0` and so on, and each region has the run's name:
 //!
 //! - `spinning`: the thread computes, and makes an event of each gap in which it computed nothing
 //! - `sleeping`: the thread sleeps
 //! - `passing`: the first and the second thread pass a byte to each other by pipes
 //! - `moving`: the thread computes and asks on one CPU after the other
 //!
-//! After each region follows one in which the thread asks the hypervisor.
+//! After each region comes a region in which the thread asks the hypervisor.
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::process::ExitCode;
@@ -25,14 +25,15 @@ use rustix::time::{ClockId, clock_gettime};
 const THREADS: u64 = 4;
 const SLEEP: Duration = Duration::from_millis(10);
 const WORK_NS: u64 = 10_000_000;
-/// Instructions CPUID in a region, each of which is an exit.
+/// Number of CPUID instructions in a region. Each of these is an exit.
 const ASKED: u64 = 50;
-/// Time of a region that spins, and the shortest gap that is listed, nanoseconds.
+/// Time of a region that spins, and shortest gap that is listed, in nanoseconds.
 const SPIN_NS: u64 = 50_000_000;
 const GAP_NS: u64 = 200_000;
-/// Number of bytes that each thread passes to the other one in a region.
+/// Number of bytes that each thread passes to the other thread in a region.
 const PASSED: u64 = 20;
-/// Changes of the CPU in a region, computing on each one, and instructions CPUID after each change.
+/// Number of changes of the CPU in a region, nanoseconds of computing on each CPU, and number of CPUID
+/// instructions after each change.
 const MOVES: usize = 10;
 const STAY_NS: u64 = 300_000;
 const ASKED_ON_EACH: u64 = 5;
@@ -97,7 +98,7 @@ fn parse<'a>(words: &[&'a str]) -> Option<(&'a str, Kind, Vec<usize>)> {
     Some((run, kind, cpus.filter(|cpus| !cpus.is_empty())?))
 }
 
-/// Makes a pipe from each thread to the next one. Returns the ends that each has.
+/// Makes a pipe from each thread to the next thread. Returns the ends of each thread.
 fn pipes(threads: usize) -> Vec<(PipeReader, PipeWriter)> {
     let pipes = (0..threads).map(|_| pipe().expect("a pipe"));
     let (mut readers, writers): (Vec<_>, Vec<_>) = pipes.unzip();
@@ -105,7 +106,7 @@ fn pipes(threads: usize) -> Vec<(PipeReader, PipeWriter)> {
     readers.into_iter().zip(writers).collect()
 }
 
-/// Makes region `n` of a thread, which has CPU `number` of those of the run.
+/// Makes region `n` of the thread on CPU `number` of the run's CPUs.
 fn round(
     run: &str,
     kind: Kind,
@@ -153,8 +154,8 @@ fn round(
     (0..ASKED).for_each(|_| ask());
 }
 
-/// Computes until a time is over. Lists the gaps: each ends before its event, and not long before, unless another gap is
-/// between the two.
+/// Computes until a time is over. Makes an event for each gap. A gap ends shortly before its event, unless
+/// another gap is between the two.
 fn spin(for_ns: u64) {
     let begin = now_ns();
     let mut last = begin;

@@ -1,4 +1,4 @@
-//! Machines for the tests, and a message where there is no KVM.
+//! Machines for the tests, and a message if there is no KVM.
 #![allow(dead_code)] // every test file uses a part of it
 
 pub use hypertrace_test_support::capability;
@@ -11,7 +11,7 @@ use kvm_vmm::{Error, Machine, Outcome};
 /// Time limit that is far longer than any of these guests needs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Makes a machine. Without KVM, reports that and returns `None`.
+/// Makes a machine. Without KVM, returns `None`, with a report.
 pub fn machine(vcpus: usize) -> Option<Machine> {
     match Machine::new(vcpus) {
         Ok(machine) => Some(machine),
