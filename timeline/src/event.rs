@@ -35,7 +35,7 @@ impl EntryRef<'_> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EventRef<'a> {
-    /// Unix time in nanoseconds. If `ticks` is `Some`, this field has the ticks too: they give an order
+    /// Unix time in nanoseconds. If `ticks` is `Some`, this field has the ticks too: the ticks give an order
     /// within the trace, and no time.
     pub ts_ns: i64,
     /// Time of an event of a kernel's trace in ticks of the trace's clock, if the length of a tick is not

@@ -59,7 +59,8 @@ struct File {
 pub struct Round {
     /// Whether the round found new packets.
     pub has_news: bool,
-    /// Whether the session had ended before the round. If it had and the round has no news, nothing follows.
+    /// Whether the session had ended before the round. If the session had ended and the round has no news,
+    /// nothing follows.
     pub is_finished: bool,
     /// If files already hold more: Unix time in nanoseconds up to which the round has read all streams that
     /// have more.

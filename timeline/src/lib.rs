@@ -33,12 +33,12 @@
 //!
 //! The readers check everything that they read, and an [`Error`] names file and byte. A [`Warning`] is about
 //! input that could be read in spite of a fault: [`Recording::warnings`] are the warnings of opening,
-//! [`Recording::read`] returns those of reading, and [`Regions::warnings`](regions::Regions::warnings) are
-//! those of regions, with what could not be known. An unfinished end of a file is no damage, because a
-//! session survives a kill at any instant. Memory depends on the number of streams (64 KiB each) and, while
-//! clock maps are made, on the number of reference points (500 bytes each, 600 with a trace of the kernel,
-//! less than half of it afterwards), but not on the session's size. A thread that reads ahead holds up to
-//! five batches, each of at most 1,024 events, or of 256 KiB and one event.
+//! [`Recording::read`] returns the warnings of reading, and [`Regions::warnings`](regions::Regions::warnings)
+//! are the warnings about regions, with what could not be known. An unfinished end of a file is no damage,
+//! because a session survives a kill at any instant. Memory depends on the number of streams (64 KiB each)
+//! and, while clock maps are made, on the number of reference points (500 bytes each, 600 with a trace of the
+//! kernel, less than half of it afterwards), but not on the session's size. A thread that reads ahead holds
+//! up to five batches, each of at most 1,024 events, or of 256 KiB and one event.
 //!
 //! This crate writes nothing, repairs nothing on disk, and is not meant to run inside
 //! a VMM.

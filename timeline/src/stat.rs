@@ -9,7 +9,7 @@ use hypertrace_abi::ring::Losses;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Counts of one stream. They are from the stream's packets unless a field names another source.
+/// Counts of one stream, from the stream's packets unless a field names another source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "Members")]
 #[non_exhaustive]
@@ -92,8 +92,8 @@ pub struct SessionStat {
     pub streams: Vec<StreamStat>,
     /// Sums over all streams.
     pub total: StreamStat,
-    /// Number of events and reference points that `session.json` counts and no file holds. They are not lost
-    /// in the sense of `total`: their packets were written, and are gone.
+    /// Number of events and reference points that `session.json` counts and no file holds. Missing events are
+    /// not lost in the sense of `total`: their packets were written, and are gone.
     pub missing: u64,
 }
 

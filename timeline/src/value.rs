@@ -173,7 +173,7 @@ impl<'a> Array<'a> {
         self.len() == 0
     }
 
-    /// Iterates over the numbers. They fit an `i128` whether they have a sign or not.
+    /// Iterates over the numbers, each of which fits an `i128` whether it has a sign or not.
     pub fn iter(&self) -> impl Iterator<Item = i128> + use<'a> {
         let numbers = self.0;
         (0..self.len()).map(move |at| match numbers {

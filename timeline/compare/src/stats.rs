@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Maximum number of runs of both sides for which a p value is exact. The time for it doubles with each run.
+/// Maximum number of runs of both sides for which a p value is exact. The time to compute an exact value
+/// doubles with each run.
 pub const MAX_EXACT: usize = 24;
 
 /// Number of ways to divide more runs that are tried: the observed way, and random ways.

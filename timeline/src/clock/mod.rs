@@ -88,7 +88,7 @@ pub const FRACTION: i64 = 256;
 pub const SLACK_PER_MILLE: i64 = 1;
 
 /// Number of readings at each end of a map where no jump can be recognized, because one sweep has passed too
-/// few readings. The number is that of eight reference points.
+/// few readings. Eight reference points give this number.
 pub const ENDS: usize = 16;
 
 /// Percentage of the readings at which the envelope is no wider than its usual width.
@@ -260,7 +260,7 @@ impl ClockMap {
             }
         } else if jumps > 0
             && let Some(measured) = measured.filter(|measured| *measured != declared)
-            // A single contradiction less proves no other rate: it may be a real jump.
+            // A single contradiction less proves no other rate, because the contradiction may be a real jump.
             && contradictions(&readings, measured) + 1 < jumps
         {
             let is_either = declared.is_near(measured);
@@ -431,7 +431,7 @@ impl ClockMap {
         }
     }
 
-    /// Returns the number of pieces between jumps: one more than there are jumps.
+    /// Returns the number of pieces between jumps, which is the number of jumps plus one.
     pub fn segments(&self) -> usize {
         self.segments
     }
@@ -492,7 +492,7 @@ impl ClockMap {
 }
 
 impl Bounds {
-    /// Returns the quantiles of these bounds. `None` if there are no bounds.
+    /// Returns the quantiles of the bounds `all`. `None` if there are no bounds.
     pub(crate) fn of(mut all: Vec<u64>) -> Option<Bounds> {
         let mut at = |per_cent| quantile(&mut all, per_cent);
         Some(Bounds { p50: at(50)?, p99: at(99)?, max: at(100)? })

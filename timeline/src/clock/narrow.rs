@@ -11,7 +11,8 @@ use super::sweep::{self, Reading};
 use super::{ClockMap, Declared, ENDS, Point, nominal_rate, readings};
 use std::collections::HashSet;
 
-/// Number of constraints of which one may contradict others. If more do, the rest cannot be relied on.
+/// One in this number of constraints may contradict others. If a larger share does, no constraint can be
+/// relied on.
 const MAX_WRONG: usize = 16;
 
 /// Number of passes that search for contradicting constraints.
@@ -46,9 +47,9 @@ impl Limits {
 
 impl ClockMap {
     /// Makes a narrower map from the constraints of this one, `certain`, and from the constraints of `more`
-    /// that contradict neither `certain` nor each other. The others are removed from `more`; if two
-    /// contradict each other, both are removed. If more than one of [`MAX_WRONG`] is removed, all are removed
-    /// and there is no narrower map.
+    /// that contradict neither `certain` nor each other. The other constraints are removed from `more`; if
+    /// two contradict each other, both are removed. If more than one constraint in [`MAX_WRONG`] is removed,
+    /// all are removed and there is no narrower map.
     ///
     /// The narrower map keeps this map's room for jumps.
     pub(crate) fn narrowed(

@@ -242,7 +242,7 @@ impl Format {
         own.flat_map(|field| std::iter::once(&field.name).chain(&field.label))
     }
 
-    /// Makes the format of events whose own format is missing. It shows their id and bytes.
+    /// Makes the format of events whose own format is missing: the events are shown with their id and bytes.
     pub fn unknown() -> Format {
         let bytes = Element::Number { width: 1, signed: false };
         let field = |name: &str, at, size, shape| Field {

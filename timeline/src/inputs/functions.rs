@@ -68,7 +68,7 @@ impl FunctionTrace {
         Ok(FunctionTrace { clock: anchor.clock(), counter, session: None, trace })
     }
 
-    /// Adds names of functions. They take precedence over the names in the directory.
+    /// Adds names of functions, which take precedence over the names in the directory.
     ///
     /// # Errors
     /// If the file has no names of functions.

@@ -34,10 +34,10 @@
 //! traces the exit.
 //!
 //! A map of the guest's clock places a guest's own event, with a bound on the error. Such an event proves
-//! nothing if the kernel's events say when the guest began and ended. If they do not, the event is no mark on
-//! the way out of the guest, in the VMM and on the way back, which other events end, and no mark if it
-//! contradicts the others by no more than its bound. A region begins and ends at the mapped times, whatever
-//! the part is there.
+//! nothing if the kernel's events say when the guest began and ended. If the kernel's events do not say when,
+//! the guest's event is no mark on the way out of the guest, in the VMM and on the way back, which other
+//! events end, and no mark if it contradicts the others by no more than its bound. A region begins and ends
+//! at the mapped times, whatever the part is there.
 use super::causes::{CauseNumber, Unknown};
 use super::parts::{Evidence, Interval, Part, Reason, between};
 
@@ -50,8 +50,8 @@ enum Mode {
     /// In an exit whose access to memory or a port is known.
     Access,
     Leave,
-    /// As [`Leave`](Mode::Leave) if the access was the reason of the exit. If not, the guest may have run
-    /// since the access.
+    /// Same as [`Leave`](Mode::Leave) if the access was the reason of the exit. Otherwise, the guest may have
+    /// run since the access.
     AccessLeave,
     Return,
     Vmm,
@@ -412,7 +412,7 @@ impl Account {
         }
     }
 
-    /// Notes that a region begins or ends now. Returns whether all time before it is proven.
+    /// Notes that a region begins or ends at `time`. Returns whether all time before `time` is proven.
     pub fn border(&mut self, time: i64) -> bool {
         let last = *self.last.get_or_insert(time);
         (self.has_border, self.last_border) = (true, time);
@@ -558,7 +558,7 @@ impl Account {
     }
 
     /// Makes one interval of all waiting intervals of one part that have no border of a region between them,
-    /// because their order counts for no region. If that does not help, the intervals become unknown.
+    /// because their order counts for no region. If too many intervals remain, they become unknown.
     fn merge(&mut self) {
         let (before, first) = (self.waiting.len(), self.waiting[0].from);
         let many = Unknown::TooMany.number();

@@ -256,7 +256,7 @@ pub(super) fn of_kvm(
                 _ => false,
             };
             let mark = if is_of_access { Mark::AccessExit } else { Mark::UserspaceExit };
-            // If the access is the reason, it says more, and so does the exit's own reason.
+            // An exit's own reason says more than KVM's, and so does an access that is the reason.
             let is_known = last > PIO_READ || last != 0 && is_of_access;
             (mark, (!is_known).then(|| reasons.shown(fields, reason)))
         }

@@ -84,7 +84,7 @@ enum Kind {
     WokenBy(CauseNumber),
     /// The thread of this number, whose last record was at this place, started the thread.
     Started(u32, u64),
-    /// The thread had a CPU and took SIGKILL: it ends because this process ends.
+    /// The thread had a CPU and took SIGKILL, because the process of this number ends.
     Killed(Number),
     /// The thread got a CPU and ended on it. The recording does not say whether it was killed.
     Ended,

@@ -36,7 +36,7 @@ impl Waited {
                 unknown_ns[why as usize] += ns;
             }
         }
-        // The rest is waits whose cause nobody searched for.
+        // Nobody searched for the cause of the waits that remain.
         unknown_ns[Unknown::NotRecorded as usize] += all_ns.saturating_sub(known);
         Waited { all_ns, unknown_ns }
     }

@@ -613,8 +613,8 @@ fn on_all_cpus(
     });
 }
 
-/// Returns a file of more than 64 KiB, in which little is read, and the place of its pages. It has
-/// one format, because each of the reads parses it.
+/// Returns a file of more than 64 KiB, in which little is read, and the place of its pages. The file has one
+/// format, because each read parses all formats.
 fn large() -> (Vec<u8>, usize) {
     let page = |n: u64| Page::at(40_000 + n * 1_000).mmio(1, 77, n);
     let mut trace = TraceDat::new("x86-tsc").cpu(&(0..16).map(page).collect::<Vec<_>>());

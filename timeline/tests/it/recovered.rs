@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of what was recovered after a kill: it and the killed session are read as one, and nothing else is
-//! taken for it.
+//! Tests of what was recovered after a kill: the killed session and what was recovered are read as one, and
+//! nothing else is taken for it.
 
 use crate::written::Guest;
 use hypertrace_abi::event_type;

@@ -38,7 +38,7 @@ impl Stack {
     ) -> Result<(), E> {
         self.advance(time);
         if self.doubtful > 0 && self.doubtful == self.open.len() {
-            // This is taken as the next call of a function whose exit is lost, rather than a recursion.
+            // The entry is taken as the next call of a function whose exit is lost, rather than a recursion.
             // Otherwise each loss would add depths.
             if let Some(depth) = self.open.iter().position(|open| *open == address) {
                 self.close(depth, f)?;

@@ -361,11 +361,11 @@ impl<'a> Around<'a> {
 }
 
 impl Served<'_> {
-    /// Passes the points before an event of the thread.
+    /// Passes the reference points up to the time of an event of the thread.
     fn pass(&mut self, time: i64, margin: i64) {
         while let Some(sample) = self.samples.get_mut(self.passed).filter(|s| s.host <= time) {
             let stored = self.stored.take().filter(|(_, value)| *value as u32 == sample.seq);
-            // Without the store, the next events may belong to another point.
+            // If no store belongs to the point, the next events may belong to another point.
             self.is_out = stored.is_some();
             if let Some((at, _)) = stored {
                 // Another trace may have set `reached` already, which is then replaced.

@@ -411,7 +411,8 @@ impl Input for CpuInput<'_> {
 
     fn warnings(&self) -> Vec<Warning> {
         let Faults { unknown, partial, short, backwards, damaged, cut } = &self.faults;
-        // An unknown event is shown whole, and some clocks of the kernel run back: nothing is missing.
+        // No event is missing because of an unknown event, which is shown whole, or because a clock ran back,
+        // as some clocks of the kernel do.
         let events = [
             (unknown, "events without a readable format", false),
             (partial, "events without the fields whose formats cannot be read", false),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The recordings of guests' kernels in a session. They arrive as events, and their pages are read from the
-//! places of these events.
+//! The recordings of guests' kernels in a session. The recordings arrive as events, and their pages are read
+//! from the places of these events.
 
 use super::KernelTrace;
 use super::file::{Content, TraceFile};

@@ -31,7 +31,7 @@ pub(crate) fn decompress(
     out.clear();
     let mut frame = StreamingDecoder::new_with_decoder(magic.chain(bytes), decoder)
         .map_err(|e| e.to_string())?;
-    // One byte more is read, to find a frame that is longer.
+    // One byte more than `len` is read, to find a frame that is longer.
     frame.by_ref().take(len as u64 + 1).read_to_end(out).map_err(|e| e.to_string())?;
     match out.len() {
         n if n == len => Ok(()),
