@@ -1,6 +1,6 @@
-//! Builds the guest image that this VMM runs: `hypertrace-guest` as a static library for the same
-//! target, linked to a fixed address. Cargo has no stable way to depend on another crate's binary,
-//! so this script runs cargo. It also generates the functions of the VMM's `trace-events`.
+//! Builds the guest image that this VMM runs: `hypertrace-guest` as a static library for the same target,
+//! linked to a fixed address. Cargo has no stable way to depend on another crate's binary, so this script
+//! runs cargo. The script also generates the functions of the VMM's `trace-events`.
 
 use std::collections::BTreeSet;
 use std::env;

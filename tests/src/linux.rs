@@ -137,7 +137,7 @@ impl Linux {
     pub fn udev() -> Option<Vec<(String, PathBuf)>> {
         let program = fs::canonicalize(capability::program(UDEV)?).unwrap();
         let mut files = fetched_libraries(&program);
-        // Both are the same program, whose name decides what it does.
+        // Both names lead to the same program, which decides by its name what it does.
         files.extend(["systemd-udevd", "udevadm"].map(|name| (name.into(), program.clone())));
         Some(files)
     }

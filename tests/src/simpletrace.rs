@@ -1,5 +1,5 @@
-//! `simpletrace.py`, which checks a file of the simple backend. It is a reader that was written from the
-//! format's description alone.
+//! `simpletrace.py`, which checks a file of the simple backend. The script was written from the format's
+//! description alone.
 
 use std::collections::BTreeMap;
 use std::io::Write;

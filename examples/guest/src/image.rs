@@ -67,9 +67,9 @@ fn panic(info: &PanicInfo) -> ! {
     exit(PANICKED)
 }
 
-// On a hosted target, `compiler_builtins` leaves these functions to libc. They are in assembly, because the
-// compiler could turn a loop into a call of the function that contains the loop. String instructions are fast
-// where this matters (ERMS, FSRM).
+// On a hosted target, `compiler_builtins` leaves these functions to libc. The functions are in assembly,
+// because the compiler could turn a loop into a call of the function that contains the loop. String
+// instructions are fast where this matters (ERMS, FSRM).
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {

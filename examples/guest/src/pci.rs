@@ -11,7 +11,7 @@ const COMMAND: u64 = 0x04;
 const BAR0: u64 = 0x10;
 
 const COMMAND_MEMORY: u32 = 1 << 1;
-/// Bit 0 of a BAR, which marks I/O ports. Such a BAR is ignored.
+/// Bit 0 of a BAR, which marks I/O ports. A BAR of I/O ports is ignored.
 const BAR_IO: u32 = 1 << 0;
 /// Bits 1 and 2 of a memory BAR. A 64-bit BAR has its upper half in the next BAR.
 const BAR_TYPE: u32 = 3 << 1;

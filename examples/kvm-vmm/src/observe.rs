@@ -35,7 +35,7 @@ pub enum VmmEvent {
         region: Region,
         /// Guest-physical address of the region.
         gpa: u64,
-        /// Whether the region's memory and doorbells work without an exit to the VMM. Otherwise every access
+        /// Whether the region's memory and doorbells work without an exit to the VMM. If false, every access
         /// traps.
         direct: bool,
     },

@@ -21,8 +21,8 @@ const VERSION: u32 = 1;
 
 /// Clock that converts values of the host's counter to a directory's times.
 ///
-/// The time is *(counter - begin) × floor(2^32 × 10^9 / frequency) / 2^32* nanoseconds, rounded down. So a
-/// time determines the values of the counter that give this time.
+/// The time is *(counter - begin) × floor(2^32 × 10^9 / frequency) / 2^32* nanoseconds, rounded down.
+/// Therefore a time determines the values of the counter that give this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     begin: u64,

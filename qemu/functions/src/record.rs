@@ -52,7 +52,7 @@ pub enum Malformed {
     /// The number 5 is missing.
     #[error("no record: the mark is {0}, not 5")]
     Mark(u8),
-    /// There are fewer than 16 bytes.
+    /// Fewer than 16 bytes are left in the file.
     #[error("the file ends within a record")]
     Cut,
     /// The record's bit for more data is set: arguments follow the record.

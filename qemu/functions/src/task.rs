@@ -7,8 +7,8 @@
 pub struct Task {
     /// Number of the task. The number of a written task is not 0.
     pub tid: u32,
-    /// Name of the task, such as `cpu0 Ring3`. It is empty if a task that is read has no name. uftrace shows
-    /// 15 bytes.
+    /// Name of the task, such as `cpu0 Ring3`. The name of a task from a trace is empty if the trace does not
+    /// name the task. uftrace shows 15 bytes of a name.
     pub name: String,
 }
 

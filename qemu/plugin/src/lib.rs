@@ -16,8 +16,8 @@
 //! functions  function traces of programs and whole machines
 //! ```
 //!
-//! QEMU 11.1 takes only plugins for API 7, and earlier releases only plugins for API 1 to 6. So there are two
-//! shared objects, `api-6/` and `api-7/`: each is this library with the version that it asks for
+//! QEMU 11.1 takes only plugins for API 7, and earlier releases only plugins for API 1 to 6. Therefore there
+//! are two shared objects, `api-6/` and `api-7/`: each is this library with the version that it asks for
 //! ([`library!`]).
 
 pub mod api;

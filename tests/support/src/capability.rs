@@ -36,8 +36,8 @@ pub const MISSING: &str = "capability missing:";
 
 /// Writes a line to the real stderr.
 pub fn say(line: &str) {
-    // The line does not go through eprintln!, which the test harness captures. It is a single write, because
-    // the harness prints meanwhile. A closed stderr must not fail a test.
+    // The line does not go through eprintln!, which the test harness captures. A single write appends the
+    // line, because the harness prints meanwhile. A closed stderr must not fail a test.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 

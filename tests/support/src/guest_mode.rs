@@ -13,7 +13,7 @@ use crate::trace_dat::{
     recorded_with_tscs, switch,
 };
 
-/// Ticks of the guest's TSC minus ticks of the host's TSC. Both have one tick each nanosecond.
+/// Ticks of the guest's TSC minus ticks of the host's TSC. Both TSCs have one tick each nanosecond.
 pub const OFFSET: i64 = -995_000;
 pub const MS: u64 = 1_000_000;
 /// Length of the recordings in nanoseconds.

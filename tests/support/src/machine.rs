@@ -48,7 +48,7 @@ pub enum Kind {
     LargeJump,
     /// Pauses of up to 100 ms in which there are events but no points.
     Pauses,
-    /// Such pauses, with a jump at the beginning of one pause that is too small to be found.
+    /// Pauses as in `Pauses`, one of which begins with a jump that is too small to be found.
     JumpInPause,
     /// The guest is stopped again and again, for a moment.
     Stops,
@@ -80,7 +80,7 @@ pub enum Kernel {
     None,
     /// Each point has a store and the way back.
     All,
-    /// One event of six is missing, and nothing says so.
+    /// One event of six is missing, and nothing reports the loss.
     Missing,
     /// All events are earlier or later by more than an exit takes.
     Moved,
@@ -138,9 +138,9 @@ impl Counter {
         stop.map_or(now, |(_, to)| to + 1)
     }
 
-    /// Returns the counter as a hypervisor computes it, in the first piece or in the last piece. Both are the
-    /// same for a clock of one rate that does not jump. The host's counter has one tick per nanosecond, from
-    /// 0 on.
+    /// Returns the counter as a hypervisor computes it, in the first piece or in the last piece. The first
+    /// and the last piece are the same for a clock of one rate that does not jump. The host's counter has one
+    /// tick per nanosecond, from 0 on.
     pub fn tsc(&self, at_end: bool) -> GuestTsc {
         let piece = if at_end { self.pieces.last() } else { self.pieces.first() };
         let (from, ticks, rate) = *piece.unwrap();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sessions made byte by byte, without the project's writer. They decide what a reader must accept, and what
-//! a reader must refuse.
+//! Sessions made byte by byte, without the project's writer. These sessions decide what a reader must accept,
+//! and what a reader must refuse.
 
 use crate::trace_dat::TraceDat;
 use std::path::{Path, PathBuf};

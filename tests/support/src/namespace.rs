@@ -1,4 +1,4 @@
-//! Private mounts, in the mount namespace of a child process. They end with the child.
+//! Private mounts, in the mount namespace of a child process, which end with the child.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

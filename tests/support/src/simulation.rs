@@ -9,7 +9,8 @@ use hypertrace_compare::stats::{benjamini_hochberg, permutation, welch};
 /// The runs. `timeline/compare/tests/record.py` recorded them.
 const RUNS: &str = include_str!("../../../timeline/compare/tests/runs.csv");
 
-/// Names of the regions whose typical means are compared. Their verdicts are adjusted for their number.
+/// Names of the regions whose typical means are compared. The verdicts are adjusted for the number of
+/// regions.
 pub const NAMES: [&str; 4] = ["request", "parse_alone", "look_up_alone", "render_alone"];
 
 /// The typical mean of `request` and its parts.

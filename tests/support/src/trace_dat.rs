@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Files of trace-cmd made byte by byte, without trace-cmd. They decide what a reader must accept.
+//! Files of trace-cmd made byte by byte, without trace-cmd. These files decide what a reader must accept.
 
 /// Formats of events as the kernel writes them, with their systems.
 pub const FORMATS: [(&str, &str); 9] = [

@@ -139,7 +139,8 @@ impl Lies {
     }
 }
 
-/// Returns the value of a list at a time. Each entry of the list begins at its time.
+/// Returns the value that a list has at time `at`. Each entry of the list holds a value and the time from
+/// which the value holds.
 fn last<T: Copy>(list: &[(u64, T)], at: u64) -> T {
     list[list.partition_point(|(from, _)| *from <= at) - 1].1
 }
@@ -536,7 +537,7 @@ impl World {
         }
     }
 
-    /// Returns what a thread did from a time to another, as consecutive parts.
+    /// Returns what a thread did between two times, as consecutive parts.
     pub fn truth(&self, thread: usize, from: u64, to: u64) -> Vec<(u64, u64, Part)> {
         let states = &self.threads[thread].states;
         let lists = self.cpus.iter().flat_map(|cpu| cpu.doing.iter().map(|(at, _)| *at));

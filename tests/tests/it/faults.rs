@@ -133,7 +133,7 @@ fn schemas_without_room_are_counted() {
             }
         }
     });
-    // One text was written before.
+    // One schema was written before these 1024.
     assert_counted(Fault::SchemaTable, 1, &table);
 }
 

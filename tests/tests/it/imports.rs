@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The test reads the paths that begin with `crate::` in the plain text. It does not follow items that
+/// The test reads the paths that begin with `crate::` in the plain text. The test does not follow items that
 /// `lib.rs` re-exports.
 #[test]
 fn folders_import_in_no_circle() {

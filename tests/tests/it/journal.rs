@@ -59,7 +59,7 @@ fn emit(host: &Host, index: u32, waits: bool) -> u64 {
     let client = host.lease(index, &state, "guest");
     let mut recorded = 0;
     for n in 0..EVENTS {
-        // There is no room, too, while the journal's reader is slow.
+        // The ring is also full while the journal's reader is slow.
         while waits && !client.wait_for_room(1, 8) {
             thread::yield_now();
         }

@@ -1,5 +1,5 @@
-//! Tests of this program with KVM, repeated in a machine with a real KVM. There, entries and exits, offsets
-//! of the TSC, and the parts of a virtual CPU's state are like those of users' machines.
+//! Tests of this program with KVM, repeated in a machine with a real KVM. In that machine, entries and exits,
+//! offsets of the TSC, and the parts of a virtual CPU's state are like those of users' machines.
 
 use hypertrace_tests::capability;
 use hypertrace_tests::machine::Machine;

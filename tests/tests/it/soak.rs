@@ -50,7 +50,7 @@ const DISK: &str = "size=24m";
 const SEGMENT_BYTES: u64 = 1 << 20;
 /// Maximum time that writes may continue to fail after the throttles are opened.
 const SETTLE: Duration = Duration::from_secs(60);
-/// Maximum growth of memory after the first round of each kind.
+/// Maximum growth of resident memory in KiB after the first round of each kind.
 const MAX_GROWTH_KIB: u64 = 8 << 10;
 
 /// Counts of the events emitted to a backend.

@@ -55,8 +55,8 @@ const PATIENCE: Duration = Duration::from_secs(900);
 const PAUSE: Duration = Duration::from_millis(20);
 /// A region that no guest here opens.
 const CLOSED: &str = "region=hypertrace_bench";
-/// Number of numbers that the program under QEMU's user mode sorts. There are fewer in a debug build, which
-/// times nothing, because its plugin is slow.
+/// Number of numbers that the program under QEMU's user mode sorts. A debug build, which times nothing, sorts
+/// fewer numbers, because its plugin is slow.
 const NUMBERS: &str = if cfg!(debug_assertions) { "1000" } else { "200000" };
 /// Emulator of user mode.
 const USER: &str = "qemu-x86_64";

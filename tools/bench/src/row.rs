@@ -60,7 +60,7 @@ pub struct Row {
     pub target: Option<&'static str>,
     /// Sentences that say how the row is measured, and what bounds its time.
     pub note: &'static str,
-    /// Number of runs of a row that takes minutes. Such a row is measured only if it is named.
+    /// Number of runs of a row that takes minutes. A slow row is measured only if the command line names it.
     pub slow: Option<u32>,
 }
 

@@ -27,7 +27,7 @@ pub const ROWS: &[Row] =
 /// Largest page size of the supported machines in bytes.
 const PAGE: usize = 64 * 1024;
 
-/// Page to which an event's argument is stored. The other page follows this one.
+/// First of two consecutive pages: the page to which an event's argument is stored.
 static ARGUMENT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// Number of signals of other addresses, and of `mprotect`s that failed.
 static WRONG: AtomicU64 = AtomicU64::new(0);

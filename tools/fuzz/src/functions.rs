@@ -1,6 +1,6 @@
 //! Target `functions`: damage anywhere in a function trace causes an error that names the file, or ends a
-//! task's part. It never causes a panic in the trace's sums, in a flame graph, on a timeline, or in a copy
-//! for uftrace. Any name of a function can be shown.
+//! task's part. Damage never causes a panic in the trace's sums, in a flame graph, on a timeline, or in a
+//! copy for uftrace. Any name of a function can be shown.
 
 use crate::input::Input;
 use crate::reader::{damage_all, files_of, write};
@@ -25,7 +25,7 @@ pub fn run(bytes: &[u8]) {
     let dir = TempDir::new().expect("a directory");
     write(&damage_all(whole, &mut input), dir.path());
     let name = dir.path().display().to_string();
-    // These read the trace before the cut, with everything that a killed recorder leaves.
+    // `shown` and `exported` read the trace before the cut, with everything that a killed recorder leaves.
     for said in [shown(dir.path()), exported(dir.path())].into_iter().flatten() {
         assert!(said.contains(&name), "names no file: {said}");
     }

@@ -1,5 +1,5 @@
 //! Target `journal`: whatever a journal says, its reader writes nothing but the files of a session, and no
-//! more bytes than have arrived. It returns an error with a place, or a session that can be read.
+//! more bytes than have arrived. The reader returns an error with a place, or a session that can be read.
 
 use crate::input::Input;
 use crate::reader::read;

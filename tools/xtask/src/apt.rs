@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// Fields of a source that are replaced, or are for the whole system. All other fields say how the source's
-/// contents are verified.
+/// Fields of a source that this module replaces, or that are for the whole system. All other fields say how
+/// the source's contents are verified.
 const REPLACED: [&str; 4] = ["Types:", "Suites:", "Architectures:", "#"];
 
 /// Source of the distribution's own packages, as this machine's file has it, with `{suite}` and

@@ -253,8 +253,8 @@ impl Apt {
 }
 
 /// Makes a folder that is renamed when it is complete, so that an interrupted download is never taken for a
-/// program. The folder is removed on any error. It is private to this user, because packages may contain
-/// set-uid programs, and unpacking as root keeps these bits.
+/// program. The folder is removed on any error. The folder is private to this user, because packages may
+/// contain set-uid programs, and unpacking as root keeps these bits.
 fn aside(cache: &Path) -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".fetching-").permissions(fs::Permissions::from_mode(0o700));
@@ -304,7 +304,7 @@ fn python_wrapper(name: &str, path: &str, is_own: bool) -> String {
     )
 }
 
-/// Runs apt-get or pip, whose progress goes to stderr. Their errors begin with `mark`.
+/// Runs apt-get or pip, whose progress goes to stderr. Lines of their errors begin with `mark`.
 fn run(get: &mut Command, mark: &str) -> Result<()> {
     let program = get.get_program().display().to_string();
     let output = get.stdout(Stdio::from(std::io::stderr())).output();

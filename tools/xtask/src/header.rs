@@ -54,7 +54,7 @@ const HEADERS: [Header; 2] = [
     },
 ];
 
-/// Header for firmware and kernels. Its constants stand between the lines [`BEGIN`] and [`END`].
+/// Header for firmware and kernels. The header's constants stand between the lines [`BEGIN`] and [`END`].
 const BARE: &str = "guest-lib/include/hypertrace-bare.h";
 const BEGIN: &str =
     "/* Constants of docs/abi.md, by `cargo xtask header`. Indices are of words of 64 bits. */\n";

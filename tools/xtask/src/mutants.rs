@@ -1,5 +1,5 @@
 //! `cargo xtask mutants`: removes one defence after the other in a copy of the tree, and runs the tests that
-//! tests/threat-model.toml names for the defence. One of these tests must fail.
+//! tests/threat-model.toml names for the defence. At least one of the named tests must fail.
 //!
 //! A mutant is a line of that file, in the row of its promise: `FILE: OLD -> NEW` replaces a text that the
 //! file has once. `NUMBER in FILE: OLD -> NEW` says that the mutant changes a number of the promise.

@@ -7,7 +7,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::probe::{Capability, is_known, names};
 
-/// Width of tables in columns. It does not depend on the terminal, because logs have tables, too.
+/// Width of tables in columns. The width does not depend on the terminal, because logs have tables, too.
 const WIDTH: u16 = 80;
 
 /// Returns a table without rows.

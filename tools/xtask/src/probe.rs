@@ -394,8 +394,8 @@ nodev /sys/kernel/debug/tracing tracefs rw 0 0
 
     #[test]
     fn an_emulator_without_the_plugin_api_of_the_tests_is_refused() {
-        // This program loads a plugin as QEMU does, and does nothing else. Its name has the oldest and the
-        // newest API that it serves.
+        // This program loads a plugin as QEMU does, and does nothing else. The program's name has the oldest
+        // and the newest API that the program serves.
         let source = r#"
             #include <dlfcn.h>
             #include <stdio.h>

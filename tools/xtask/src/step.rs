@@ -211,7 +211,7 @@ impl<'a> Steps<'a> {
             let mut copy = Command::new("tee");
             copy.arg(self.temporary.path().join("output")).stdin(reader);
             if env::var_os(THREADS).is_none() {
-                // There are half again as many tests as CPUs, because tests also wait for guests and for
+                // Half again as many tests as CPUs run at once, because tests also wait for guests and for
                 // times.
                 let cpus = available_parallelism().map_or(1, usize::from);
                 command.env(THREADS, (cpus + cpus.div_ceil(2)).to_string());

@@ -45,7 +45,7 @@ const SLOW: [&str; 4] = ["bench", "follow", "guides", "packages"];
 /// Capabilities that the lints need.
 const TOOLCHAIN: [&str; 3] = ["rustfmt", "clippy", "cargo-deny"];
 
-/// Model checks of the ring. They have their own target folder, because everything that they use is built for
+/// Model checks of the ring, with their own target folder, because everything that they use is built for
 /// them.
 pub const LOOM: &str = "RUSTFLAGS=--cfg=hypertrace_loom CARGO_TARGET_DIR=target/loom \
                         cargo test --profile checked -p hypertrace-abi-loom --test ring";

@@ -1,4 +1,4 @@
-//! A VM that traces rarely. Its events are drained in time, although no timer runs between them.
+//! The events of a VM that traces rarely are drained in time, although no timer runs between the events.
 
 use crate::common;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

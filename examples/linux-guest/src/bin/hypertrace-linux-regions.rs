@@ -25,7 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 const THREADS: u64 = 4;
 const SLEEP: Duration = Duration::from_millis(10);
 const WORK_NS: u64 = 10_000_000;
-/// Number of CPUID instructions in a region. Each of these is an exit.
+/// Number of CPUID instructions in a region. Each CPUID causes an exit.
 const ASKED: u64 = 50;
 /// Time of a region that spins, and shortest gap that is listed, in nanoseconds.
 const SPIN_NS: u64 = 50_000_000;

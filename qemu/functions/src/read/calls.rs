@@ -42,8 +42,8 @@ pub struct Call {
     /// this crate give such an entry the time of the next record, and no other two records have the same
     /// time; other recorders make no such entries.
     pub is_continued: bool,
-    /// Whether the call has its own exit. Otherwise, the call ends with the function around it, or with the
-    /// records.
+    /// Whether the call has its own exit. A call without an exit ends with the function around the call, or
+    /// with the records.
     pub has_exit: bool,
 }
 

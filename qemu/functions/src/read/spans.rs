@@ -38,9 +38,9 @@ impl Spans {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'s> {
     spans: &'s [(u64, u64)],
-    /// Number of parts that ended before this place
+    /// Number of parts that the cursor has passed
     index: usize,
-    /// Sum of these parts in nanoseconds
+    /// Sum of the passed parts in nanoseconds
     passed: u64,
 }
 

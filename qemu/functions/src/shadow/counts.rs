@@ -22,16 +22,16 @@ pub struct Counts {
     /// Number of functions that ended without a return, by `longjmp`, exceptions, and context switches within
     /// a shared stack.
     pub vanished: u64,
-    /// Number of functions of indirect calls that ended before an instruction named them. They are not
-    /// recorded.
+    /// Number of functions, called indirectly, that ended before an instruction named them, and so have no
+    /// record.
     pub unnamed: u64,
     /// Number of jumps by a return instruction right after a call, as retpolines make. The function that is
     /// called is the jump's target.
     pub thunks: u64,
     /// Number of returns to another address than the call pushed.
     pub changed: u64,
-    /// Number of returns at another slot than their call's, or on another stack, that were recognized by the
-    /// return address.
+    /// Number of returns that the return address alone matched to a call: the slot or the stack differs from
+    /// the call's.
     pub moved: u64,
     /// Number of returns of functions that were called before the beginning, or on a stack that was
     /// forgotten.

@@ -2,10 +2,10 @@
 
 //! Calls whose return address is in a register (AArch64), for a recorder that cannot read the stack pointer.
 //!
-//! Such a call has no slot. A function that calls other functions stores its return address on the stack
-//! first, and loads it before it returns: the place of the return address is the function's slot. A function
-//! that calls no other function has no slot. Its frame gets a provisional place among the slots, just below
-//! the slot of the function around it.
+//! A call that keeps the return address in a register has no slot. A function that calls other functions
+//! stores its return address on the stack first, and loads it before it returns: the place of the return
+//! address is the function's slot. A function that calls no other function has no slot: the shadow stack
+//! gives the function's frame a provisional place, just below the slot of the calling function.
 
 use super::stack::{Frame, Next, UNNAMED, named};
 use super::track::Stacks;
@@ -15,13 +15,13 @@ use crate::record::Record;
 /// Event of a guest whose calls leave the return address in a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linked {
-    /// A call. Its slot is not used.
+    /// A call, whose slot is not used.
     Call(Call),
     /// A store of the return address at this place on the stack, a multiple of 8.
     Stored(u64),
     /// A load of the return address from this place.
     Loaded(u64),
-    /// A return by the register. Its slot and value are not used.
+    /// A return by the register, whose slot and value are not used.
     Return(Return),
     /// The stack pointer got the value of another register.
     StackPointerSet,
@@ -80,7 +80,8 @@ impl Stacks {
             self.name(top.back);
             self.open.push(Frame { slot, ..top });
         } else if was_loaded {
-            // This is a tail call: another function has its own place.
+            // This is a tail call, because a function that was called by a call instruction has its own
+            // frame.
             self.open.move_top(slot);
         }
     }

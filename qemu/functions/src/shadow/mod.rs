@@ -5,8 +5,8 @@
 //!
 //! [`Stacks`] belongs to one track, usually a virtual CPU at one privilege level, and to one thread. The
 //! recorder reports each executed call and return with the stack slot of the return address: no frame pointer
-//! is needed. A slot identifies a function's execution. It also shows which functions have ended without a
-//! return: all functions whose slots are below it.
+//! is needed. A slot identifies a function's execution. The slot also shows which functions have ended
+//! without a return: all functions whose slots are below this slot.
 //!
 //! A track has one shadow stack for each stack of the guest. A kernel's stacks are recognized by their
 //! aligned regions, other stacks by their distance. When the guest changes to another stack, all functions of

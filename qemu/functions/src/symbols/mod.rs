@@ -22,7 +22,8 @@ pub const MAX_SYMBOLS: usize = 16 << 20;
 /// than 1,000 bytes.
 pub const MAX_NAME: usize = 4096;
 
-/// Maximum size in bytes of a function whose size is unknown. Beyond it, addresses in a gap have no name.
+/// Maximum size in bytes of a function whose size is unknown. An address farther than this behind such a
+/// function's start has no name.
 pub const MAX_UNSIZED: u64 = 1 << 20;
 
 /// A function's name and range.

@@ -33,8 +33,8 @@ pub struct Removed {
 /// may be writing to the directory.
 ///
 /// # Errors
-/// If a file cannot be read or shortened, or has more zeros at its end than a recorder leaves. The other
-/// files are shortened then.
+/// If a file cannot be read or shortened, or has more zeros at its end than a recorder leaves. An error of
+/// one file does not keep the other files from being shortened.
 pub fn cut(directory: &Path) -> Result<Removed> {
     let mut removed = Removed::default();
     let mut first = None;

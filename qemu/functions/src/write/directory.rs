@@ -19,7 +19,7 @@ use crate::symbols::Symbols;
 use crate::task::Task;
 use crate::{Error, Result};
 
-/// Name of a directory's only session. It has 16 characters, as uftrace's names have.
+/// Name of a directory's only session, with 16 characters, as uftrace's names have.
 const SESSION: &str = "0000000000000001";
 
 /// Directory that is being written.
@@ -153,9 +153,9 @@ impl Directory {
         Ok(warnings)
     }
 
-    /// Adds a module. Its `.sym` file has the module's name and a suffix. The module's range is the range of
-    /// its functions. Ranges must not overlap, because uftrace uses the first module that contains an
-    /// address.
+    /// Adds a module. The module's `.sym` file has the module's name and a suffix. The module's range is the
+    /// range of its functions. Ranges must not overlap, because uftrace uses the first module that contains
+    /// an address.
     ///
     /// # Errors
     /// If the name is in use, or a file cannot be written.

@@ -51,8 +51,8 @@ impl Access {
     /// 4. May be called in this access's callback only.
     pub fn value(self) -> Option<u64> {
         let function = GET_VALUE.find()?;
-        // SAFETY: the function has this type in all versions that have the function. It reads what QEMU keeps
-        // for the thread.
+        // SAFETY: the function has this type in all versions that have the function. The function reads what
+        // QEMU keeps for the thread.
         let value = unsafe {
             let function: extern "C" fn(Access) -> Value = std::mem::transmute(function);
             function(self)

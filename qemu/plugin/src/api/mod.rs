@@ -16,8 +16,8 @@
 //!
 //! Each QEMU serves a range of versions and refuses a plugin that asks for another version. Versions 2 to 6
 //! are served together; version 7 is served alone. Version 7 has no symbol that version 6 lacks, so a plugin
-//! cannot detect version 7 when it is loaded. So there are two libraries ([`Library`]), each with one form of
-//! all callbacks.
+//! cannot detect version 7 when it is loaded. Therefore there are two libraries ([`Library`]), each with one
+//! form of all callbacks.
 //!
 //! ```text
 //! library   the two libraries, and what each does when it is loaded

@@ -1,4 +1,4 @@
-//! Numbers of vCPUs to which instructions add, without a callback. They exist from API 2 on.
+//! Numbers of vCPUs to which instructions add, without a callback. Scoreboards exist from API 2 on.
 //!
 //! Unsafe, because these are C functions.
 #![allow(unsafe_code)]

@@ -20,8 +20,8 @@ use std::fs;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, Ordering::Relaxed};
 
-/// Maximum number of vCPUs, that is threads of a program, that can have a relay. It also bounds the memory of
-/// the vCPUs' state.
+/// Maximum number of vCPUs, that is threads of a program, that can have a relay. This number also bounds the
+/// memory of the vCPUs' state.
 const VCPUS: usize = 4096;
 /// Maximum number of clients of a segment.
 const CLIENTS: usize = 1024;
@@ -251,7 +251,7 @@ fn make(
     load(entry)
 }
 
-/// Returns the number of points that all vCPUs have recorded. Their relays are not released here, because
+/// Returns the number of points that all vCPUs have recorded. Does not release the vCPUs' relays, because
 /// other vCPUs may be in a callback now: the end of the process unlocks the relays.
 pub fn recorded() -> u64 {
     TABLE.iter().filter_map(load).map(|entry| entry.recorded.load(Relaxed)).sum()

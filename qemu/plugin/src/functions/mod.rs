@@ -55,7 +55,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-/// Recorder of this process. It is set before the first callback, and null in a child process.
+/// Recorder of this process, set before the first callback, and null in a child process.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 /// Recorder of this process or, in a child process, of its parent.
 static OF_PARENTS: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());

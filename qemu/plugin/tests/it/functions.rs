@@ -288,7 +288,7 @@ fn functions_of_a_programs_libraries_have_names() {
         let mut all = summary.top(usize::MAX, By::Calls).into_iter();
         all.find(|function| is_named(function.address)).map(|function| function.calls)
     };
-    // These are functions of its own library, and of the C library.
+    // The program calls functions of its own library, and of the C library.
     assert_eq!(calls("shared_outer"), Some(5));
     // The library calls `shared_work` by its own stub.
     assert_eq!(calls("shared_work"), Some(115));

@@ -44,8 +44,8 @@ fn functions_of_aarch64_that_only_calls_reach_have_as_many_calls_as_executions()
     compare(&AARCH64_7, 200);
 }
 
-/// Boots a machine with a function trace and with the probe, and compares the counts of functions. One of
-/// `one_of` functions may be wrong.
+/// Boots a machine with a function trace and with the probe, and compares the counts of functions. Of
+/// `one_of` functions, one may have a wrong count.
 #[track_caller]
 fn compare(machine: &'static Machine, one_of: usize) {
     let Some(machine) = machine.with("init.c", &["-static"]) else { return };

@@ -61,7 +61,8 @@ fn points_of_all_threads_arrive_once_and_in_order() {
 fn the_guest_base_may_be_anything() {
     each(|guest| {
         for base in ["0x10000000000", "0x600000000000"] {
-            // The base is far from QEMU's own place. The address at which a PIE is loaded must be free there.
+            // The base is far from QEMU's own mappings, because the addresses at which QEMU loads a PIE must
+            // be free.
             let segment = Segment::new(8);
             guest.act(&segment, &["-B", base], &["threads", "2", "10"]);
             let taken = segment.take();
