@@ -144,9 +144,9 @@ pub struct Jump {
     pub after: Point,
     /// Least size of the jump in units of 1/[`FRACTION`] ns.
     pub least: u64,
-    /// Whether the guest's clock went ahead. If so, `before` limits the host time from below and `after`
-    /// limits it from above. If not, the guest's clock lost time, as if it had been stopped, and `before` is
-    /// the upper limit and `after` the lower one.
+    /// Whether the guest's clock went ahead. If it did, `before` limits the host time from below and `after`
+    /// limits it from above. If it did not, the guest's clock lost time, as if it had been stopped, and
+    /// `before` is the upper limit and `after` the lower one.
     pub ahead: bool,
 }
 

@@ -563,7 +563,8 @@ impl Account {
         let (before, first) = (self.waiting.len(), self.waiting[0].from);
         let many = Unknown::TooMany.number();
         let mut merged: Vec<Waiting> = Vec::new();
-        // `place` is the place of the last interval, `joinable` that of the first one that others can join.
+        // `place` is the place of the last interval, `joinable` the place of the first interval that others
+        // can join.
         let (mut place, mut joinable) = (0, 0);
         for waiting in self.waiting.drain(..) {
             // Parts matter more than causes, so one wait becomes one interval again.

@@ -262,8 +262,8 @@ pub(super) fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
     around.into_iter().find(has).unwrap_or(rank)
 }
 
-/// Returns the sums of the waits of so many regions with this mean, divided by the number of regions. If the
-/// waits are of all regions, they add up to the parts of the mean: what is left of a part is a wait whose
+/// Returns the mean waits of a group: `sums` divided by the number of regions. If `are_all`, i.e. `sums` has
+/// the waits of all regions, the means add up to the parts of `mean`: what is left of a part is a wait whose
 /// cause was not recorded.
 fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> GroupWaits {
     let mut left = *mean;

@@ -49,8 +49,8 @@ pub enum Cause {
         /// [`Regions::sessions`](super::Regions::sessions).
         session: Option<usize>,
     },
-    /// No thread had the CPU, because the wait was the way of a wake-up or of a move from another CPU. For a
-    /// wake-up: the kernel's idle loop.
+    /// No thread had the CPU, because a wake-up, or a move from another CPU, was under way. For a wake-up:
+    /// the kernel's idle loop.
     Idle,
     /// A high resolution timer.
     Timer,

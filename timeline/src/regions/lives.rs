@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Lives of numbers of threads: which of the threads that had a number one after another is meant.
+//! Lives of threads' numbers: a life says which of the threads that had a number, one after another, is
+//! meant.
 
 use super::followed::{TIDS, Tids};
 

@@ -87,8 +87,8 @@ impl Processes {
         self.ends.clear();
     }
 
-    /// Returns the end of a process. If there are too many ends, those whose records are older than `first`
-    /// are forgotten, or else all.
+    /// Returns the end of a process. If there are too many ends, the ends whose records are older than
+    /// `first` are forgotten; if too many remain, all are.
     fn end(&mut self, process: Number, first: u64) -> Option<&mut End> {
         let process = process?;
         if self.ends.len() >= MAX && !self.ends.contains_key(&process) {

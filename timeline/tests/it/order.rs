@@ -45,8 +45,8 @@ impl GuestClock {
     }
 }
 
-/// Simulates a machine. Returns its session and, for each vCPU, the numbers of its events
-/// in their true order.
+/// Simulates a machine. Returns the session and, for each vCPU, the numbers of the vCPU's events in their
+/// true order.
 fn simulate(clock: GuestClock, vcpus: &[Vec<Act>], offset_guess_ns: i64) -> (Made, Vec<Vec<u64>>) {
     let host = made::clock(0, "host", 0, GHZ, 0, START_NS);
     let guest = made::clock(

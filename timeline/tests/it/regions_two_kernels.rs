@@ -270,8 +270,8 @@ proptest! {
         world.lie(&mut Random(lie));
 
         let said = Said::of_first(&world);
-        // Not every lie leaves it proven which thread runs the second guest's CPU, and so that the thread's
-        // time is wanted.
+        // After some lies, it is no longer proven which thread runs the second guest's CPU, so the thread's
+        // time is not wanted.
         let is_of_second = |line: &String| line.starts_with(&format!("{} ", TIDS[1]));
         if !said.host.iter().any(is_of_second) {
             honest.host.retain(|line| !is_of_second(line));

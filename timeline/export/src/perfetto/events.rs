@@ -227,7 +227,7 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Writes a point on the track of the thread that served it, as a slice of no length.
+    /// Writes a reference point on the track of the thread that served the point, as a slice of no length.
     fn point(&mut self, machine: u64, tid: u32, point: &Point) -> Result<()> {
         let name = format!("thread {tid}").into();
         let track = self.host_thread(machine, (point.pid, tid), None, &name)?;

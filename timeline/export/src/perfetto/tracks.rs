@@ -9,8 +9,8 @@ use super::sequence::{Output, Sequence};
 use crate::Result;
 use std::collections::HashMap;
 
-/// Maximum number of tracks that are known at once. If there are more, all are forgotten, and described anew
-/// when they have an event. Viewers take two descriptions of a thread for one.
+/// Maximum number of tracks that are known at once. If there are more tracks, all are forgotten, and each is
+/// described anew at its next event. Viewers take two descriptions of a thread for one.
 const MAX: usize = 1 << 16;
 /// Maximum size of a track's name in bytes.
 const MAX_NAME: usize = 256;

@@ -162,8 +162,9 @@ impl Tracks {
         Ok(true)
     }
 
-    /// Returns the time of an event that is no function's. The thread's records before the event are earlier,
-    /// and those after it are later, because a counter may show the same number to both.
+    /// Returns the time of an event that is no function's. The thread's records before the event get earlier
+    /// times, and its records after the event get later times, even if a counter shows the same number for
+    /// both.
     fn pass(&mut self, event: &EventRef<'_>, time: u64) -> u64 {
         let track = event
             .source

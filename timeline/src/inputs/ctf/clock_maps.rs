@@ -143,9 +143,9 @@ pub(crate) struct GuestClock {
 }
 
 impl GuestClock {
-    /// Maps a raw reading to Unix time, in units of 1/[`FRACTION`] ns. The bound is that of the recording's
-    /// client, or of the client whose constraints say least about this time. `hints` are where the last
-    /// lookups found their times.
+    /// Maps a raw reading to Unix time, in units of 1/[`FRACTION`] ns. While KVM's word holds, it gives the
+    /// bound. Otherwise, the recording's client does, or the client whose constraints say least about this
+    /// time. `hints` are where the last lookups found their times.
     pub fn at(&self, hints: &mut (usize, usize), raw: u64) -> (i128, Option<u64>) {
         let Some(guest) = raw.checked_sub(self.base) else {
             // The reading is long before the first event of a client.

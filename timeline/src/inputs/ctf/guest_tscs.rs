@@ -260,7 +260,7 @@ impl KvmWord {
                 _ => used.push(line),
             }
         }
-        // Where no TSC held, times are shown by the nearest one, so that TSC must not contradict the points
+        // Where no TSC held, the nearest TSC gives the times, so that TSC must not contradict the points
         // either.
         let used: Arc<[Line]> = used.into();
         let lines = Lines::new(used.clone());

@@ -39,7 +39,7 @@ const MAX_PAIRS: usize = 1024;
 const MAX_THREADS: usize = 4096;
 
 /// Maximum number of searches for the events of a guest's CPUs, which take some hundred milliseconds, and of
-/// searches for all guests together. Each guest has an even part, because a guest can have many CPUs whose
+/// searches for all guests together. Each guest gets an equal part, because a guest can have many CPUs whose
 /// events are nowhere. If a guest needs more, nothing of that guest is searched for.
 const MAX_SEARCHES: (usize, usize) = (1 << 24, 1 << 26);
 
