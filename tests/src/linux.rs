@@ -165,8 +165,8 @@ impl Linux {
         Guest { qemu: qemu.spawn().unwrap() }
     }
 
-    /// Returns the command that starts such a guest, with all options of the guest's machine. The guest's
-    /// first files are in `folder`.
+    /// Returns the command that starts a guest, with all options of the guest's machine. The guest's first
+    /// files are in `folder`.
     #[track_caller]
     pub fn command(
         &self,

@@ -55,9 +55,9 @@ pub enum Program {
     /// ways ([`spend`](crate::spend)). `params[2]` is the number of ticks between two readings after which
     /// the guest assumes that it was away.
     Spend,
-    /// `events` regions `store`, with ids from `params[1]` on. Each has a load from `params[2]`, if this
-    /// address is not 0, and a store to `params[0]`. Reference points and regions `empty` are between some of
-    /// them. Posts the ticks of the regions.
+    /// `events` regions `store`, with ids from `params[1]` on. Each region has a load from `params[2]`, if
+    /// this address is not 0, and a store to `params[0]`. Reference points and regions `empty` are between
+    /// some of the regions. Posts the ticks of the regions.
     StoreRegions,
     /// Emits `events` ring events, each after a pause of `params[0]` ticks.
     Sparse,

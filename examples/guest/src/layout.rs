@@ -21,7 +21,7 @@ pub const BOARD: u64 = 0x2000;
 pub const PAGE_TABLES: u64 = 0x3000;
 /// Load address of the image. `examples/kvm-vmm/image.ld` has the same number.
 pub const IMAGE: u64 = 0x20_0000;
-/// End of the space for the image, including .bss. `image.ld` asserts that the image ends before it.
+/// End of the space for the image, including .bss. `image.ld` asserts that the image ends below this address.
 pub const IMAGE_END: u64 = 0x80_0000;
 /// Lowest address of vCPU 0's stack. Stacks grow down. vCPU n's stack begins at `STACKS + (n + 1) *
 /// STACK_SIZE`.

@@ -1,7 +1,7 @@
 //! Registers and results of the program whose regions spend time in known ways. By the registers, the program
 //! asks its VMM to spend time.
 
-/// A region is about to begin. The value is ignored.
+/// A region is about to begin. The VMM ignores the stored value.
 pub const BEFORE: u64 = 0;
 /// The VMM computes for a while before it answers.
 pub const COMPUTE: u64 = 8;
@@ -10,9 +10,10 @@ pub const SLEEP: u64 = 16;
 /// The VMM starts a thread that takes the vCPU's CPU for a while, and answers. When the thread is done,
 /// the VMM posts the value as result [`COMPETED`].
 pub const COMPETE: u64 = 24;
-/// A region has ended. The value is the guest's time inside the region, before its end.
+/// A region has ended. The stored value is the guest's time inside the region, before its end.
 pub const AFTER: u64 = 32;
-/// Follows [`AFTER`]. The value is the guest's time inside the region, after its beginning.
+/// The store follows the store to [`AFTER`]. The stored value is the guest's time inside the region, after
+/// its beginning.
 pub const BEGAN: u64 = 40;
 
 /// Result that the VMM posts.

@@ -128,7 +128,7 @@ impl Members {
     }
 }
 
-/// A member whose type asks to be read, and so says which type it is.
+/// Deserializer of a member, which notes the type for which the member asks.
 struct Member<'k> {
     path: String,
     known: &'k mut Schema,

@@ -220,8 +220,8 @@ impl World {
         }
     }
 
-    /// Lets the thread of the second CPU's vCPU end halts of the first CPU, each in an exit. After such a
-    /// halt, an interrupt wakes the first guest's thread that a timer woke before.
+    /// Lets the thread of the second CPU's vCPU end halts of the first CPU, each in an exit. After this exit,
+    /// an interrupt wakes the thread of the first guest that a timer woke before.
     pub fn wake_across(&mut self) {
         let halts = self.cpus[0].doing.windows(2).filter(|pair| pair[0].1 == Part::Halted);
         let halts = Vec::from_iter(halts.map(|pair| (pair[0].0, pair[1].0)));

@@ -298,7 +298,7 @@ impl Sample {
     }
 }
 
-/// Returns a directory, in memory if this machine has such a file system.
+/// Returns a directory, in memory if this machine has a file system in memory.
 fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }

@@ -51,10 +51,10 @@ const PASS: Duration = Duration::from_millis(50);
 
 /// Share of each client, in steps, in a pass that counts shares in steps.
 const SHARE: u64 = 4;
-/// Maximum number of steps of such a pass: 16 shares, one more share for the client that began last, and a
-/// check of each client.
+/// Maximum number of steps of a pass that counts shares in steps: 16 shares, one more share for the client
+/// that began last, and a check of each client.
 const MAX_STEPS: u64 = 17 * SHARE + HOSTILE as u64 + 1;
-/// Maximum resident memory of the process.
+/// Maximum resident memory of the process in KiB.
 const MAX_RESIDENT_KIB: u64 = 512 << 10;
 /// Environment variable with the MiB of memory that a sanitizer adds.
 const RESIDENT: &str = "HYPERTRACE_STORM_RESIDENT_MIB";

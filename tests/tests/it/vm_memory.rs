@@ -390,7 +390,7 @@ fn lease<'m>(
     Producer::lease(memory, state, Lease::new(token, ClockKind::Tsc, ticks() + ahead, &info), false)
 }
 
-/// Emits events of a client with such a clock.
+/// Emits events of a client whose clock is this many ticks ahead.
 fn emit(producer: &Producer<'_>, numbers: std::ops::Range<u64>, ahead: u64) {
     for number in numbers {
         let now = ticks();

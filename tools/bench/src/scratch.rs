@@ -54,7 +54,7 @@ impl Scratch {
     ///
     /// # Errors
     /// If the command fails; the error is its output on stderr. If the command, or a process that it has
-    /// started, does not end in time; all of them are killed then.
+    /// started, does not end in time; all these processes are killed then.
     pub fn run(&self, command: &mut Command) -> Result<String> {
         self.run_within(LIMIT, command)
     }

@@ -116,8 +116,8 @@ impl Notes {
             let (Ok(detail) | Err(detail)) = found;
             table.add_row([name, here(found.is_ok()), &uses(name), detail]);
         }
-        // These names have no probe. If one test used such a capability and another test missed it, both are
-        // shown.
+        // These names have no probe. If one test used a capability and another test missed it, the table
+        // shows both.
         let reported: BTreeSet<_> = self.used.keys().chain(self.missing.keys()).collect();
         for name in reported.into_iter().filter(|name| !is_known(name)) {
             table.add_row([

@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 use hypertrace_trace::session_json::{GuestTscJson, SessionJson};
 
 fn kvm_vmm(dir: &Path, args: &[&str]) -> Output {
-    // Cargo puts the program there. In another machine, the path at build time does not exist.
+    // Cargo puts the program above this test's folder. In another machine, the path at build time does not
+    // exist.
     let program = std::env::current_exe().unwrap().parent().unwrap().join("../kvm-vmm");
     Command::new(program).args(args).current_dir(dir).output().unwrap()
 }

@@ -139,7 +139,7 @@ mod tests {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             crate::decode::is_stub(Architecture::Aarch64, bytes.first_chunk().unwrap())
         };
-        // adrp x16, PAGE; ldr x17, [x16, #8]; add x16, x16, #8. The same after bti c
+        // adrp x16, PAGE; ldr x17, [x16, #8]; add x16, x16, #8. Then the same instructions after bti c
         assert!(is_stub([0xb000_0090, 0xf940_0611, 0x9100_2210]));
         assert!(is_stub([0xd503_245f, 0xb000_0090, 0xf940_0611]));
         // ldr x0

@@ -54,8 +54,8 @@ pub enum InstructionKind {
     /// Store of the link register x30 to a place that the stack pointer addresses (AArch64), by which a
     /// function that calls other functions saves its return address.
     LinkStore,
-    /// Load of the link register from such a place: the function is about to return, or to jump to another
-    /// function.
+    /// Load of the link register from a place that the stack pointer addresses (AArch64): the function is
+    /// about to return, or to jump to another function.
     LinkLoad,
 }
 

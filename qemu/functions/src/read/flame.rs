@@ -21,7 +21,7 @@ pub struct Flame {
     /// Nanoseconds in the last function of a path, by path
     times: Vec<u64>,
     /// Number of times that there was no room for another stack ([`MAX_PATHS`](super::MAX_PATHS)). The time
-    /// of such a stack counts for the function around it.
+    /// of a stack without room counts for the calling function.
     pub beyond: u64,
     /// Damage by task. Everything that could be read is added.
     pub damage: Vec<Error>,

@@ -42,7 +42,7 @@ pub struct Function {
     pub address: u64,
     /// Number of calls of the function. An entry for a stack that is in use again is no call.
     pub calls: u64,
-    /// Time of its calls in nanoseconds. Nested recursive calls count once.
+    /// Time of the function's calls in nanoseconds. Nested recursive calls count once.
     pub total: u64,
     /// Nanoseconds in the function, without the functions that it called.
     pub self_time: u64,

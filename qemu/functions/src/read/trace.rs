@@ -271,7 +271,7 @@ fn free_place(modules: &[(Mapped, Symbols)], mapped: &Mapped) -> Mapped {
     let behind = modules.iter().map(|(other, _)| other.end).max().unwrap_or(0);
     match behind.checked_add(mapped.size()) {
         Some(end @ ..=ADDRESS_MASK) => Mapped { start: behind, end, name: mapped.name.clone() },
-        // If there is no room, then the addresses remain those of the first module.
+        // If there is no room, then the module keeps its addresses, and overlaps another module.
         _ => mapped.clone(),
     }
 }

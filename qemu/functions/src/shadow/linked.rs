@@ -118,7 +118,7 @@ impl Stacks {
     }
 
     /// Ends a function that has stored no return address and changes the stack: `longjmp`, or the switch to
-    /// another stack. A function around it that has not stored its return address either ends with it, as
+    /// another stack. The calling function ends, too, if it has stored no return address either:
     /// `swapcontext` ends with the `setcontext` that it calls.
     fn stack_pointer_set(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         if self.open.stack.beyond != 0 {

@@ -18,8 +18,8 @@
 //! when the function proves to be long enough.
 //!
 //! Calls of AArch64 leave the return address in a register. A recorder that can read the stack pointer
-//! reports the place below it as the slot of such a call. A recorder that cannot read it reports where
-//! functions store and load their return addresses ([`Linked`]).
+//! reports the place below the stack pointer as the call's slot. A recorder that cannot read the stack
+//! pointer reports where functions store and load their return addresses ([`Linked`]).
 //!
 //! The guest chooses all addresses. Memory is bounded by [`Settings::stacks`] and [`MAX_FRAMES`]. An event
 //! searches the stacks at most once, and writes at most two records for each frame of two stacks. [`Counts`]

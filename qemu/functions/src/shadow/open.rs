@@ -360,7 +360,7 @@ impl Open {
     }
 
     /// Makes an empty stack the current stack, in a new place or in the place of the least recently used
-    /// stack. Returns whether another stack was forgotten for it. The stack around is never forgotten,
+    /// stack. Returns whether another stack was forgotten to make room. The stack around is never forgotten,
     /// because it was used last.
     pub fn change_to_empty(&mut self, stack: Stack, settings: &Settings) -> bool {
         let has_room = self.stacks.len() < settings.stacks;

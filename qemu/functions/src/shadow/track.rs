@@ -105,8 +105,8 @@ impl Stacks {
     }
 
     /// Reports a call of a place just ahead ([`CallAhead`](crate::decode::InstructionKind::CallAhead)). A
-    /// retpoline makes such a call, replaces the return address by a function's address, and returns to that
-    /// function.
+    /// retpoline calls a place just ahead, replaces the return address by a function's address, and returns
+    /// to that function.
     #[inline]
     pub fn call_ahead(&mut self, slot: u64) {
         self.ahead = slot;
@@ -425,7 +425,7 @@ impl Stacks {
             return false;
         }
         // All switches of tasks come from the same call in the kernel. If the other stack has a frame at the
-        // slot, then this is such a switch.
+        // slot, then this return is a switch of tasks.
         let other = self.open.find(slot, &self.settings);
         if other.is_some_and(|stack| self.open.has_frame(stack, slot)) {
             return false;

@@ -47,8 +47,8 @@ impl Access {
         unsafe { qemu_plugin_mem_is_store(self) }
     }
 
-    /// Returns the value that was loaded or stored. `None` if the value has more than 64 bits, or before API
-    /// 4. May be called in this access's callback only.
+    /// Returns the value that was loaded or stored. `None` if the value has more than 64 bits, or if QEMU
+    /// serves only API 1 to 3. May be called in this access's callback only.
     pub fn value(self) -> Option<u64> {
         let function = GET_VALUE.find()?;
         // SAFETY: the function has this type in all versions that have the function. The function reads what

@@ -34,7 +34,7 @@ pub trait Events: 'static {
 }
 
 unsafe extern "C" {
-    // Each function has one of two types. Which one is known once QEMU has passed its version.
+    // Each function has one of two types. The version that QEMU passes decides which type.
     fn qemu_plugin_register_vcpu_tb_trans_cb();
     fn qemu_plugin_register_vcpu_init_cb();
     fn qemu_plugin_register_vcpu_idle_cb();
@@ -61,9 +61,9 @@ macro_rules! registers {
                 type Numbered = extern "C" fn(Id, $($type),*);
                 type WithWord = extern "C" fn($($type,)* *mut c_void);
                 let register = $symbol as *const ();
-                // SAFETY: the function has the first type before API 7, and the second
-                // from then on. The callbacks live as long as the process: QEMU does not
-                // unload an installed plugin that does not ask for it.
+                // SAFETY: the function has the first type before API 7, and the second from then on. The
+                // callbacks live as long as the process: QEMU does not unload an installed plugin that does
+                // not ask to be unloaded.
                 unsafe {
                     if served() < WORDS {
                         let register: extern "C" fn(Id, Numbered) = transmute(register);

@@ -33,14 +33,15 @@ pub struct Scoreboard {
 
 // SAFETY: QEMU's functions take a scoreboard on any thread.
 unsafe impl Send for Scoreboard {}
-// SAFETY: as above; `number`'s callers have a vCPU each.
+// SAFETY: QEMU's functions take a scoreboard on any thread, and each caller of `with` runs the vCPU whose
+// number it uses.
 unsafe impl Sync for Scoreboard {}
 
 impl Scoreboard {
     /// Makes a scoreboard with this count of numbers for each vCPU. `None` before API 2.
     pub fn new(numbers: usize) -> Option<Scoreboard> {
         FIND.find().and(INLINE.find())?;
-        // SAFETY: its type in all versions that have it.
+        // SAFETY: QEMU's function has this type in all versions that have the function.
         let new: extern "C" fn(usize) -> *mut c_void = unsafe { transmute(NEW.find()?) };
         let pointer = new(numbers * size_of::<u64>());
         (!pointer.is_null()).then_some(Scoreboard { pointer, numbers })
@@ -60,8 +61,8 @@ impl Scoreboard {
         if index >= self.numbers {
             return None;
         }
-        // SAFETY: its type in all versions that have it. The element stays where it is while a vCPU runs, and
-        // only code of this vCPU uses the element.
+        // SAFETY: QEMU's function has this type in all versions that have the function. The element stays
+        // where it is while a vCPU runs, and only code of this vCPU uses the element.
         unsafe {
             let find: extern "C" fn(*mut c_void, c_uint) -> *mut u64 = transmute(FIND.find()?);
             let numbers = find(self.pointer, vcpu);
@@ -75,7 +76,7 @@ impl Instruction<'_> {
     pub fn adds(&self, scoreboard: &Scoreboard, index: usize, value: u64) {
         let Some(inline) = INLINE.find().filter(|_| index < scoreboard.numbers) else { return };
         let number = Number { scoreboard: scoreboard.pointer, offset: index * size_of::<u64>() };
-        // SAFETY: its type in all versions that have it.
+        // SAFETY: QEMU's function has this type in all versions that have the function.
         unsafe {
             let inline: extern "C" fn(*mut c_void, c_int, Number, u64) = transmute(inline);
             inline(self.pointer(), ADD, number, value);

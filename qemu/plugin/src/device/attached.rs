@@ -7,8 +7,8 @@ use hypertrace_abi::ring::ClientMemory;
 use hypertrace_segment::{Bell, LocalPages, LockFile, Mapping, Segment, SegmentError};
 use std::path::Path;
 
-/// Number of the plugin's descriptor. An emulated program shares QEMU's descriptors, and many programs expect
-/// their own ones to begin at 3, so the plugin's is out of their way, below the usual limit of 1,024.
+/// Number of the plugin's descriptor: large, because an emulated program shares QEMU's descriptors, and many
+/// programs expect their own descriptors to begin at 3; and below the usual limit of 1,024.
 const DESCRIPTOR: i32 = 960;
 
 /// A segment, mapped as long as the process lives.

@@ -86,7 +86,7 @@ fn distance(site: &Site) -> u64 {
     counter.map_or(0, |[counter]| (counter & !(PAGE - 1)).wrapping_sub(site.at & !(PAGE - 1)))
 }
 
-/// Returns the call that the instruction at a place makes.
+/// Returns the [`Call`] of the instruction at a place.
 fn call(site: &Site, slot: u64) -> Call {
     let distance = distance(site);
     Call {
@@ -97,8 +97,8 @@ fn call(site: &Site, slot: u64) -> Call {
     }
 }
 
-/// Returns the return that the instruction at a place makes. The instruction's exact address is needed only
-/// if it names the function.
+/// Returns the [`Return`] of the instruction at a place. The instruction's exact address is needed only if it
+/// names the function.
 fn ret(site: &Site, slot: Option<u64>, tracer: &Tracer) -> Return {
     let distance = if tracer.is_named() { 0 } else { distance(site) };
     Return { at: site.at.wrapping_add(distance), slot, value: None }

@@ -117,7 +117,7 @@ pub fn install(qemu: &Qemu, target: Target, options: &Options) -> Result<(), Ins
     let recorder = Box::leak(Box::new(recorder));
     OF_PARENTS.store(recorder, Release);
     RECORDER.store(recorder, Release);
-    // SAFETY: QEMU does not unload an installed plugin that does not ask for it.
+    // SAFETY: QEMU does not unload an installed plugin that does not ask to be unloaded.
     if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
         return Err(InstallError::Fork);
     }

@@ -78,8 +78,8 @@ impl Sites {
         if let Some(known) = known.filter(|known| **known == site) {
             return Some(known);
         }
-        // The place is new, or the guest has changed its code. In the latter case, the old place may still be
-        // in use.
+        // The place is new, or the guest has changed the code there. After a change, the old place may still
+        // be in use.
         if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
             if self.pieces.len() == MAX / PIECE {
                 self.left_out += 1;

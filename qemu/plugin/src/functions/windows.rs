@@ -84,7 +84,7 @@ impl Track {
     }
 
     /// Stores a record of a function that a gap ends or begins. While records are dropped, the function has
-    /// such a record already.
+    /// this record already.
     pub fn push_unless_dropping(&mut self, record: Record) {
         if self.dropped.is_none() {
             self.push(record);

@@ -67,7 +67,7 @@ extern "C" fn called_here(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void)
 }
 
 /// Returns whether a return address is in a slot to which the program has just stored. In a whole machine,
-/// where QEMU does not show the values of stores, this is not known, and taken as true.
+/// returns true, because QEMU does not show the values of stores.
 fn is_pushed(next: u64, slot: u64) -> bool {
     let at = match recorder().and_then(Recorder::guest_base) {
         None => return true,
