@@ -37,8 +37,8 @@ const DEFAULT_SECONDS: u64 = 6;
 /// Duration of a session, which is then read.
 const ROUND: Duration = Duration::from_secs(4);
 
-/// Time from one clock epoch to the next. In each epoch, a client may begin the same number of new files, and
-/// babeltrace2's time grows with files times events.
+/// Time from one clock epoch to the next. Not shorter, because a client may begin new files in each epoch,
+/// and babeltrace2's time grows with files times events.
 const EPOCH: Duration = Duration::from_millis(1500);
 
 const VCPUS: u32 = 4;

@@ -8,7 +8,7 @@ use crate::error::{Error, kvm};
 use crate::machine::Vcpu;
 
 /// Maximum number of registers that kvm-bindings takes. A vCPU without vectors of variable length has some
-/// 240.
+/// 240 registers.
 const MAX_REGISTERS: usize = 500;
 
 #[derive(Debug, Serialize, Deserialize)]

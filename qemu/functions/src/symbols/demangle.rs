@@ -39,7 +39,7 @@ fn demangled(symbol: &str) -> Option<String> {
     // A symbol may have a version: `_ZN1A3getEv@VERSION`.
     let (mangled, version) = symbol.split_at(symbol.find('@').unwrap_or(symbol.len()));
     let mut name = Beginning::default();
-    // An error may come from the length, and then the name's beginning is used.
+    // The error of a name that is too long is ignored, because the name's beginning is used.
     let result = match rustc_demangle::try_demangle(mangled) {
         Ok(found) => write!(name, "{found:#}"),
         Err(_) => {

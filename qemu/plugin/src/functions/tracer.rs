@@ -68,8 +68,8 @@ impl Tracer {
         }
     }
 
-    /// Drops records while the next window is late. All open functions get exits before such a gap, and
-    /// entries after it, so that depths are right on both sides: wrong depths crash uftrace.
+    /// Drops records while the next window is late. All open functions get exits before this gap, and entries
+    /// after this gap, so that depths are right on both sides: wrong depths crash uftrace.
     #[cold]
     fn wait(&mut self, time: u64) {
         let Tracer { stacks, track, is_paused, .. } = self;
