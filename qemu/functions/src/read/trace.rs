@@ -64,11 +64,11 @@ impl fmt::Debug for Watcher {
 }
 
 impl Trace {
-    /// Opens a directory, and reads its tasks and symbols, but no records. If a part of the directory is
-    /// damaged, and the rest can be read without it, then there is a [warning](Self::warnings).
+    /// Opens a directory, and reads its tasks and symbols, but no records. A damaged part that the rest does
+    /// not need causes a [warning](Self::warnings).
     ///
     /// # Errors
-    /// If the path is not such a directory, or a description in it is damaged.
+    /// If the path is not a directory of uftrace's format, or a description is damaged.
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = fs::metadata(path).map_err(Error::io("read", path))?;
         if !metadata.is_dir() {
@@ -197,9 +197,9 @@ impl Trace {
         self.modules.iter().map(|(mapped, symbols)| (mapped.name.as_str(), symbols))
     }
 
-    /// Converts the address of a task's record with this time to an address for [`function`](Self::function):
-    /// the address at the place where the record's module was first mapped. After `exec`, a program is at
-    /// other addresses, or another program is at the same addresses.
+    /// Converts the address of a task's record with this time to the address for
+    /// [`function`](Self::function), where the record's module was first mapped. After `exec`, a program is
+    /// at other addresses, or another program is at the same addresses.
     #[must_use]
     pub fn placed(&self, tid: u32, time: u64, address: u64) -> u64 {
         if self.moved.is_empty() {

@@ -11,8 +11,8 @@ use crate::record::Record;
 
 /// Shadow stacks of a track.
 ///
-/// Each function passes the records of an event to `out`, in the order of time. A time that is not after the
-/// last time is replaced by the last time plus 1 ns.
+/// Each function passes the records of an event to `out`, in the order of time. The last time plus 1 ns
+/// replaces a time that is not later.
 pub struct Stacks {
     settings: Settings,
     pub(super) counts: Counts,
@@ -31,7 +31,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Makes the shadow stacks of a track. Allocates all memory that they will ever use.
+    /// Makes the shadow stacks of a track, with all memory that the stacks will ever use.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let settings = Settings {

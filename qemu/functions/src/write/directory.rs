@@ -128,10 +128,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Takes the whole records of the file `from` for a task that was added. The records are taken by a link
-    /// to the file if the file belongs to this user, needs no cut, and is on a file system that can link it;
-    /// otherwise by a copy. A file that does not exist has no records. Returns the faults of the file whose
-    /// whole records were nevertheless taken.
+    /// Takes the whole records of the file `from` for a task that was added. Links the file if it belongs to
+    /// this user, needs no cut, and is on a file system that can link it; otherwise copies the records. A
+    /// file that does not exist has no records. Returns the faults of the file whose whole records were
+    /// nevertheless taken.
     ///
     /// # Errors
     /// If `from` is not a file with records, or a file cannot be read or written.
@@ -234,8 +234,8 @@ impl Directory {
         self.replace("info", &text::info(&self.program, &self.command, &self.tasks))
     }
 
-    /// Removes the descriptions of a trace without tasks, which will have no records. After this, the
-    /// directory is empty again, and can be used for the next trace.
+    /// Removes the descriptions of a trace without tasks, which will have no records, so that the directory
+    /// is empty, and can be used for the next trace.
     ///
     /// # Errors
     /// If a file cannot be removed.

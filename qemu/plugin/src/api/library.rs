@@ -1,6 +1,6 @@
 //! The libraries that QEMU loads, and what each does when it is loaded, installed and unloaded.
 //!
-//! Unsafe, because QEMU and the dynamic loader call it from C, with pointers.
+//! Unsafe, because QEMU and the dynamic loader call the libraries from C, with pointers.
 #![allow(unsafe_code)]
 
 use super::symbol::Symbol;

@@ -3,8 +3,7 @@
 //! A relay is a client of the segment that no program leases. The plugin writes the points of one vCPU into
 //! the relay's ring, whichever client made the points, as a VMM's vCPU thread writes points into a host ring.
 //!
-//! Unsafe, because a vCPU is found by its number, and because of memory that the
-//! guest has mapped.
+//! Unsafe, because a number finds a vCPU's state, and because the guest has mapped some of the memory.
 #![allow(unsafe_code)]
 
 use super::attached::Attached;
@@ -124,10 +123,9 @@ impl Vcpu {
         self.index
     }
 
-    /// Returns a host address's offset in the segment's file. If no known mapping contains the address, then
-    /// this function reads the process's mappings. If no mapping of the process contains the address either,
-    /// then the next read is delayed, so that reads do not slow down a program whose marked stores are to
-    /// other memory.
+    /// Returns a host address's offset in the segment's file. If no known mapping contains the address, reads
+    /// the process's mappings. After a read in vain, delays the next read, so that reads do not slow down a
+    /// program whose marked stores are to other memory.
     #[inline(always)]
     pub fn offset_of(&mut self, address: u64) -> Option<u64> {
         self.ranges[0].offset_of(address).or_else(|| self.look_further(address))

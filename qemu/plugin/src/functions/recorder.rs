@@ -288,16 +288,16 @@ impl Recorder {
         self.level.is_none_or(|only| only == level)
     }
 
-    /// Returns whether all calls and returns of a machine are observed: then each event shows on which stack
-    /// the next event is. Returns false for a program, because signals change a program's stack, too.
+    /// Returns whether all calls and returns are observed, so that each event shows on which stack the next
+    /// event is. Returns false for a program, because signals change a program's stack, too.
     pub fn sees_all(&self) -> bool {
         self.is_machine && self.level.is_none() && self.parts.is_empty()
     }
 
-    /// Returns whether an instruction may run at other addresses than the address for which QEMU translated
-    /// it. QEMU runs translated code at each virtual address of the code's page: programs map the same code
-    /// at different addresses, and a kernel runs its first code at physical addresses. Later, a kernel's code
-    /// has one address only.
+    /// Returns whether an instruction may run at other addresses than QEMU translated it for. QEMU runs
+    /// translated code at each virtual address of the code's page: programs map the same code at different
+    /// addresses, and a kernel runs its first code at physical addresses. Later, a kernel's code has one
+    /// address only.
     #[inline]
     pub fn may_run_elsewhere(&self, site: &Site) -> bool {
         self.is_machine && (site.level == self.levels.programs || site.at < KERNELS)
