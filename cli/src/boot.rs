@@ -22,11 +22,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Directory of boots that nobody named.
+/// Default directory of boots.
 const DEFAULT: &str = "hypertrace.boot";
-/// Bytes of a failed VMM's output that are shown.
+/// Maximum size of the shown end of a failed VMM's output in bytes.
 const MAX_OUTPUT: u64 = 2048;
-/// Pause between two looks whether a boot has ended.
+/// Pause between two checks whether a boot has ended.
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// Show where the boot of a virtual machine takes its time
@@ -182,13 +182,13 @@ fn record_all(args: &Args) -> Result<Vec<PathBuf>> {
     let bar = progress(args.boots.into(), "{bar:40} {pos}/{len} boots, {eta} left")?;
     let mut recorded = Vec::new();
     for number in 1..=args.boots {
-        // Apart from `console-*`, so that `boot-*` names the recordings alone.
+        // The name `console-*` keeps the VMM's output apart, so that `boot-*` names the recordings alone.
         let [name, console] = ["boot", "console"].map(|of| format!("{of}-{number:02}"));
         let done = record_one(args, &folder, &name, &console);
         if let Err(why) = done {
             bar.abandon();
             if recorded.is_empty() {
-                // Nothing was recorded: the next try may have the same directory.
+                // Nothing was recorded, so the next try may use the same directory.
                 let _ = folder.remove(&console);
                 missing.remove();
             }
@@ -229,7 +229,7 @@ fn record_one(args: &Args, out: &Folder, name: &str, console: &str) -> Result<()
     Ok(())
 }
 
-/// Waits for a recorder, whose VMM a signal or the limit ends.
+/// Waits for a recorder. A signal or the limit ends the recorder's VMM.
 fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus> {
     let started = Instant::now();
     let mut is_told = false;
@@ -240,7 +240,7 @@ fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus> {
         let is_over = limit.is_some_and(|limit| started.elapsed() > limit);
         if !is_told && (is_over || Interrupts::came().is_some()) {
             is_told = true;
-            // The recorder, and all processes of the VMM that stay in its group.
+            // The signal goes to the recorder and to all processes of the VMM that stay in its group.
             let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
         }
         thread::sleep(PERIOD);

@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> Result<()> {
     print(Message(&text))
 }
 
-/// Executes commands from standard input until it ends.
+/// Executes commands from standard input until the input ends.
 fn converse(vmm: &Vmm<'_>) -> Result<()> {
     vmm.connect()?;
     let interactive = io::stdin().is_terminal();
@@ -115,8 +115,8 @@ fn converse(vmm: &Vmm<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A VMM with a monitor. Each command has a connection of its own, because other clients wait
-/// while one is connected.
+/// A VMM with a monitor. Each command uses its own connection, because other clients wait while a client is
+/// connected.
 struct Vmm<'a> {
     /// The session's directory.
     dir: &'a Path,
@@ -193,8 +193,8 @@ impl Vmm<'_> {
         }
     }
 
-    /// Describes an I/O error. The source is left out, because [`crate::exit`] takes a
-    /// broken pipe in the chain for a closed standard output.
+    /// Describes an I/O error without keeping it as a source, because [`crate::exit`] takes a broken pipe in
+    /// the chain for a closed standard output.
     fn failed(&self, error: &io::Error) -> anyhow::Error {
         match error.kind() {
             ErrorKind::TimedOut => no_reply(&self.socket(), self.timeout),
@@ -244,7 +244,7 @@ impl Read for Timed {
     }
 }
 
-/// Names a socket's timeout as such.
+/// Converts the error of a socket's timeout, `WouldBlock`, to `TimedOut`.
 fn timed(error: io::Error) -> io::Error {
     if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
 }

@@ -44,16 +44,16 @@ pub struct Counts {
 // Work of each vCPU.
 const EVENTS: u64 = 100_000;
 const REFERENCE_POINTS: u64 = 1_000;
-/// Size of a ring: less than a sixth of a vCPU's events, because it is drained while
-/// the guest runs.
+/// Size of a ring in bytes. A ring holds less than a sixth of a vCPU's events, because the host drains the
+/// ring while the guest runs.
 const RING_BYTES: u64 = 512 << 10;
 
 /// Period of the check for a signal.
 const SIGNAL_PERIOD: Duration = Duration::from_millis(20);
 
-/// Lines of the excerpt before its reference point.
+/// Number of lines of the excerpt before its reference point.
 const BEFORE: usize = 8;
-/// Lines of the excerpt after its reference point.
+/// Number of lines of the excerpt after its reference point.
 const AFTER: usize = 4;
 
 /// Trace a small guest and its VMM, and show both on one timeline
@@ -154,12 +154,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             c.geometry = geometry;
         }))?),
     };
-    // From here on the directory is kept, like one that was given.
+    // From here on, a temporary directory is kept, too.
     if let Some(temporary) = temporary {
         temporary.keep();
     }
     let begun = set_events(args, host.session())
-        // The options are right: only now is the kernel's trace touched.
+        // The kernel's trace is touched only now that the options are known to be right.
         .and_then(|warnings| Ok((warnings, start_kernel(args, host.session())?)));
     let (warnings, recording) = match begun {
         Ok(begun) => begun,
@@ -177,7 +177,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let session = host.session();
     let is_guest = machine.is_ok();
     let mode = if is_guest { "kvm" } else { "user" };
-    // The session is ended whether this can be written or not.
+    // If this output fails, the session is still ended first.
     let begun = if args.json { Ok(()) } else { print_begin(args.vcpus, &machine, &dir) };
     let monitor = serve(session);
     let times = u64::from(args.times);
@@ -230,8 +230,9 @@ fn set_events(args: &Args, session: &Session) -> Result<Vec<String>> {
     Ok(args.trace.apply(session).map_err(|why| crate::Usage(error_chain(&why)))?)
 }
 
-/// Starts to record the kernel's events of this process, if this machine lets this user do so. Without `--kernel`, every
-/// failure is said and no error, and `--json` has none.
+/// Starts to record the kernel's events of this process, if this machine lets this user do so. Without
+/// `--kernel`, a failure is reported and is no error; with `--json` and without `--kernel`, nothing is
+/// recorded.
 fn start_kernel(args: &Args, session: &hypertrace_trace::Session) -> Result<Option<Recording>> {
     if args.json && !args.kernel {
         return Ok(None);
@@ -253,7 +254,7 @@ fn start_kernel(args: &Args, session: &hypertrace_trace::Session) -> Result<Opti
     }
 }
 
-/// Ends a recording. It is no error of the demo if one that was not asked for is not complete.
+/// Ends a recording. A recording that is not complete is an error only if `--kernel` asked for the recording.
 fn end_kernel(args: &Args, recording: Recording) -> Result<()> {
     match kernel::finish(recording, !args.kernel) {
         Err(why) if !args.kernel => {
@@ -264,7 +265,7 @@ fn end_kernel(args: &Args, recording: Recording) -> Result<()> {
     }
 }
 
-/// Reports the session's state after a signal. Returns the exit code that a shell gives.
+/// Reports the session's state after a signal. Returns the exit code that a shell reports for the signal.
 fn interrupted(
     signal: i32,
     summary: &Summary,
@@ -310,7 +311,7 @@ impl Host {
                 let (channel, work) = (segment_channel(session.segment())?, work.clone());
                 let (ended, end) = mpsc::channel();
                 thread::spawn(move || {
-                    // After a signal, the receiver is gone.
+                    // After a signal, the receiver is gone and the result is dropped.
                     let _ = ended.send(run_on_threads(channel, work.vcpus as usize, &work));
                 });
                 while Interrupts::came().is_none() {
@@ -432,7 +433,7 @@ fn print_summary(summary: &Summary, dir: &Path, is_guest: bool) -> Result<()> {
         "{records} records: {ring_events} {own}, {reference_points} reference points{of_host}, \
          {leases} leases{times}; {filtered}{lost} lost, {faults} faults."
     );
-    // With the name of a temporary directory, 80 columns.
+    // If `dir` is a temporary directory, lines have at most 80 columns.
     print(format_args!(
         "\n{}
 Next:

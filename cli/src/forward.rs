@@ -1,4 +1,4 @@
-//! `hypertrace forward`: in a guest, its kernel's events, for the host.
+//! `hypertrace forward`: sends the events of a guest's kernel to the host.
 
 use crate::Usage;
 use crate::interrupt::Interrupts;
@@ -16,10 +16,10 @@ use std::process::{Command, ExitCode};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Longest time between two passes over the kernel's buffers, and between two readings of the clock.
+/// Maximum time between two passes over the kernel's buffers, and between two readings of the clock.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Environment variable with the clock of programs.
+/// Environment variable that sets the clock of programs.
 const CLOCK: &str = "HYPERTRACE_CLOCK";
 
 /// In a guest: send its kernel's events to the host
@@ -63,7 +63,8 @@ trace, PROGRAM runs all the same, unless --event or --buffer is given.";
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let program = args.program.first().map(|name| Program::find(name)).transpose()?;
-    // Live until the recording has ended: a signal must not leave it unfinished.
+    // Both guards live until the recording has ended, because a signal must not leave the recording
+    // unfinished.
     let signals = program.is_some().then(pass_signals_on);
     let interrupts = program.is_none().then(Interrupts::catch_end);
     let opened =
@@ -78,7 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let why = "is of a program, which has no kernel of its own; `hypertrace record --kernel` records this one";
         return Err(Usage(format!("the segment {} {why}", segment.display())).into());
     }
-    // The kernel's events, too, have the clock that programs of this guest choose.
+    // The kernel's events use the same clock as the events of this guest's programs.
     let (clock, name) = match opened.clock {
         Clock::MonotonicRaw => (ClockKind::MonotonicRaw, "monotonic_raw"),
         _ => (ClockKind::Tsc, "tsc"),
@@ -149,14 +150,15 @@ fn command(program: &Program, args: &Args) -> Command {
     command
 }
 
-/// Runs the program and says why nothing is recorded: a script does not depend on where it runs.
+/// Runs the program without a recording and says why, so that a script does not depend on where it runs.
 fn run_without(why: &anyhow::Error, program: &Program, args: &Args) -> Result<ExitCode> {
     say_without(why);
     let ended = run_command(program, command(program, args))?;
     Ok(ExitCode::from(exit_code(ended)))
 }
 
-/// Makes passes until the program has ended, or one fails: the program runs to its end. Returns how both ended.
+/// Makes passes until the program has ended or a pass fails, and waits for the program's end. Returns the
+/// results of both.
 fn beside<T>(
     program: JoinHandle<T>,
     mut pass: impl FnMut() -> Result<()>,
@@ -182,12 +184,13 @@ fn pass(forwarding: &mut Forwarding, channel: &mut Channel) -> Result<()> {
 #[derive(Debug, Default)]
 struct Channel {
     words: Vec<u64>,
-    /// Whether the host has taken nothing for a second: then nothing waits for it until the next pass.
+    /// Whether the host has taken nothing for a second. If so, no piece waits for the host until the next
+    /// pass.
     is_stuck: bool,
 }
 
 impl Channel {
-    /// Sends a piece, and waits for room if the host lives. Returns false if there was none.
+    /// Sends a piece, and waits for room unless the host is stuck. Returns false if there was no room.
     fn send(&mut self, piece: &Piece<'_>) -> bool {
         let Channel { words, is_stuck } = self;
         words.clear();
@@ -198,7 +201,7 @@ impl Channel {
         }));
         let (recording, file, at) = (piece.recording, piece.file, piece.at);
         let (len, data) = (piece.bytes.len() as u32, &words[..]);
-        // The file's name and the other fields.
+        // 16 more words are for the file's name and the other fields.
         let room = data.len() as u64 + 16;
         let sent = hypertrace::with_client(|client| {
             if !*is_stuck && !client.wait_for_room(1, room) {
@@ -212,13 +215,14 @@ impl Channel {
 
     /// Makes reference points, which relate the guest's clock to the host's.
     fn read_clock(&mut self) {
-        // The first one may wait until the host looks again. The host then looks more often, so that the second
-        // is answered sooner and tells the clock better. Without an answer, the recording is as good as the points
-        // before and after.
+        // The host may answer the first point only when it looks at the ring next. The host then looks more
+        // often, so it answers the second point sooner, which relates the clocks more closely. Without an
+        // answer, the recording is as good as the points before and after.
         for _ in 0..2 {
             let _ = reference_point!("guest_kernel_clock");
         }
-        // The reading after the last reply, which was not before the host's time.
+        // This event reads the clock after the last reply, so its time is not before the host's time in that
+        // reply.
         event!("guest_kernel_clock");
     }
 }

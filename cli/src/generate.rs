@@ -1,4 +1,4 @@
-//! `hypertrace completions` and `hypertrace man`: what shells and man(1) read of the command line.
+//! `hypertrace completions` and `hypertrace man`: write what shells and man(1) read about the command line.
 
 use crate::output::print;
 use anyhow::{Context, Result};

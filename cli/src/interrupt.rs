@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP (of a terminal that is closed) as a flag for loops to poll, for commands that end a session first. SIGXFSZ
-//! has no effect: a write beyond the limit of a file's size fails.
+//! SIGINT, SIGTERM and SIGHUP (of a terminal that is closed) as a flag that loops poll, for commands that end
+//! a session before the process ends. SIGXFSZ has no effect: a write beyond the limit of a file's size fails.
 //!
 //! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]
@@ -10,10 +10,10 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Longest time until a signal is seen that came just before a wait.
+/// Maximum delay until a signal that came just before a wait is seen.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// The first signal that was received, 0 if none.
+/// First signal that was received, 0 if none.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn on_signal(signal: c_int) {
@@ -41,9 +41,9 @@ impl Interrupts {
         Interrupts { _caught: caught }
     }
 
-    /// As [`Interrupts::catch`], for a command whose end is Ctrl-C. SIGINT ends this command also if its starter has set
-    /// SIGINT to be ignored, as a shell without job control does for `&`, because nobody means to start a command that
-    /// does not end.
+    /// As [`Interrupts::catch`], for a command that Ctrl-C ends. SIGINT ends this command even if its starter
+    /// has set SIGINT to be ignored, as a shell without job control does for `&`, because nobody means to
+    /// start a command that does not end.
     pub fn catch_end() -> Interrupts {
         // SAFETY: the structure is plain data that lives through the call; the default action has no handler.
         unsafe {
@@ -56,7 +56,7 @@ impl Interrupts {
         Interrupts::catch()
     }
 
-    /// Ends the guard, and then the process if a signal was received, as that does without a guard.
+    /// Drops the guard. If a signal was received, raises the signal again, which then ends the process.
     pub fn end(self) {
         drop(self);
         if let Some(signal) = Interrupts::came() {
@@ -68,12 +68,12 @@ impl Interrupts {
     /// Waits until a signal is received.
     pub fn wait() {
         while Interrupts::came().is_none() {
-            // A signal ends it, unless it comes just before.
+            // A signal ends `poll`, unless the signal came just before the call.
             let _ = poll(&mut [], Timespec::try_from(PERIOD).ok().as_ref());
         }
     }
 
-    /// Returns the signal that was received.
+    /// Returns the first signal that was received.
     pub fn came() -> Option<c_int> {
         Some(CAME.load(Relaxed)).filter(|signal| *signal != 0)
     }

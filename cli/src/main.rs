@@ -1,5 +1,5 @@
 //! The command `hypertrace`: records, shows and controls sessions.
-#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic, see `output`
+#![warn(clippy::print_stdout, clippy::print_stderr)] // these macros panic, see `output`
 
 mod boot;
 mod compare;
@@ -79,13 +79,13 @@ impl BadInput for Usage {
     }
 }
 
-/// Returns a conversion for `map_err`: of the error of a file that was given.
+/// Returns a closure for `map_err` that adds the path of a given file to an I/O error.
 fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> hypertrace_timeline::Error {
     move |source| hypertrace_timeline::Error::Io { path: path.to_owned(), source }
 }
 
 fn main() -> ExitCode {
-    // Ends the process with exit code 2 on wrong usage.
+    // On wrong usage, clap ends the process with exit code 2.
     let command = Cli::command();
     let help = help(&command);
     let mut command = command.help_template(help);
@@ -95,8 +95,8 @@ fn main() -> ExitCode {
     };
     let cli =
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
-    // All streams of a session are read at the same time, and all CPUs' buffers of the kernel are
-    // open: that can be more than the usual 1,024.
+    // These commands read all streams of a session at the same time, or keep the kernel's buffers of all CPUs
+    // open, which can take more files than the usual limit of 1,024.
     let has_many_files = match &cli.command {
         Command::Report(_)
         | Command::Info(_)
@@ -134,7 +134,7 @@ fn main() -> ExitCode {
     done.unwrap_or_else(|error| exit(&error))
 }
 
-/// Commands by what they are for.
+/// Groups of commands in the help, by purpose.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Record", &["record", "serve", "receive", "forward", "recover", "ctl"]),
@@ -155,7 +155,7 @@ fn help(command: &clap::Command) -> String {
     text + "\nOptions:\n{options}\n\n`hypertrace help COMMAND` describes a command."
 }
 
-/// Returns what can be done about an error in reading a session, if its text does not say that.
+/// Returns what the user can do about an error in reading a session, if the error's text does not say so.
 fn next_step(error: &anyhow::Error) -> Option<String> {
     use hypertrace_timeline::Error;
     match error.downcast_ref()? {
@@ -171,7 +171,7 @@ fn next_step(error: &anyhow::Error) -> Option<String> {
             Some("record one here: hypertrace record PROGRAM".into())
         }
         Error::Io { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
-            // The closest directory above that this user may look at.
+            // The closest path, from the file upwards, whose metadata this user may read.
             let found = path.ancestors().find_map(|path| std::fs::metadata(path).ok())?;
             let is_others = found.uid() != rustix::process::geteuid().as_raw();
             is_others.then(|| {
@@ -191,7 +191,7 @@ fn message(error: &anyhow::Error) -> String {
     format!("{error:#}{next}")
 }
 
-/// The types of errors that a command can end with and that may be bad input: an error is cast to each.
+/// Checks whether an error is bad input, one for each type of error that a command can end with.
 const ASKED: [fn(&anyhow::Error) -> bool; 10] = [
     is_bad::<Usage>,
     is_bad::<Warning>,
@@ -209,12 +209,13 @@ fn is_bad<E: BadInput + Send + Sync + 'static>(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(E::is_bad_input)
 }
 
-/// Prints an error once and chooses the exit code: 0 if a pipe broke and the reader of stdout has left, 2 if the arguments or the input are wrong, else 1.
+/// Prints an error once and returns the exit code: 0 if a pipe broke and the reader of stdout has left, that
+/// of a [`ProgramError`], 2 if the arguments or the input are wrong, else 1.
 fn exit(error: &anyhow::Error) -> ExitCode {
     let closed = |cause: &&(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
     };
-    // Another pipe than stdout may have broken, such as that of `-o`.
+    // The broken pipe may be another pipe than stdout, such as that of `-o`.
     if error.chain().any(|cause| closed(&cause)) && output::reader_has_left() {
         return ExitCode::SUCCESS;
     }
@@ -229,7 +230,6 @@ fn exit(error: &anyhow::Error) -> ExitCode {
 mod tests {
     use super::*;
 
-    /// A longer line is divided, and the part that is left over has a line of its own.
     #[test]
     fn a_broken_pipe_that_is_not_stdout_is_an_error() {
         let broken = io::Error::from(io::ErrorKind::BrokenPipe);

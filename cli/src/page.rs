@@ -10,10 +10,10 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Page of a command.
+/// File of a page that a command writes for a browser.
 #[derive(Clone, Copy, Debug)]
 pub struct PageFile {
-    /// Its beginning. Only files that begin like this are replaced.
+    /// First bytes of the page. Only files that begin with these bytes are replaced.
     pub mark: &'static str,
     /// Option that names the file.
     pub option: &'static str,
@@ -25,7 +25,7 @@ impl PageFile {
     /// Checks that the page may be written, before the work is done.
     ///
     /// # Errors
-    /// If there is something else than an older page.
+    /// If `path` is something other than an older page.
     pub fn check(&self, path: &Path) -> Result<()> {
         self.may_replace(path).map(|_| ())
     }
@@ -57,10 +57,10 @@ impl PageFile {
         }
     }
 
-    /// Writes a page. It is private to its user, as sessions are.
+    /// Writes a page, private to its user as sessions are.
     ///
     /// # Errors
-    /// If it cannot be written: an older page stays, and no other file.
+    /// If the page cannot be written. An older page then stays, and no other file is left.
     pub fn save(&self, path: &Path, page: &str) -> Result<()> {
         let replaces = self.may_replace(path)?;
         let write = || {
@@ -73,18 +73,20 @@ impl PageFile {
     }
 }
 
-/// File that appears under its name when it is whole, or not at all. It is private to its user.
+/// File, private to its user, that appears under its name when the file is whole, or not at all.
 #[derive(Debug)]
 pub struct WholeFile {
     file: File,
-    /// `None`: nothing is left of the file, however the process ends.
+    /// Name while the file is written. `None`: the file has no name, so nothing is left however the process
+    /// ends.
     name: Option<Unfinished>,
     prefix: &'static str,
-    /// Bytes that are written.
+    /// Number of bytes written so far.
     bytes: u64,
 }
 
-/// Name of a file while it is written, where the file system has only files with names. Dropped, it is removed.
+/// Name of a file while the file is written, on a file system without unnamed files. Dropping the name
+/// removes the file.
 #[derive(Debug)]
 struct Unfinished {
     folder: Folder,
@@ -99,7 +101,7 @@ impl Drop for Unfinished {
 }
 
 impl WholeFile {
-    /// Creates a file in the directory of its place.
+    /// Creates a file in `folder`, without a name if the file system can do so.
     pub fn create(folder: &Folder, prefix: &'static str) -> io::Result<WholeFile> {
         match folder.unnamed_file() {
             Some(file) => Ok(WholeFile::of(file, None, prefix)),
@@ -118,20 +120,21 @@ impl WholeFile {
         WholeFile { file: file.into(), name, prefix, bytes: 0 }
     }
 
-    /// Returns whether something is left of it if a signal ends the process.
+    /// Returns whether something of the file is left if a signal ends the process.
     pub fn has_name(&self) -> bool {
         self.name.is_some()
     }
 
-    /// Gives the file its name in a directory of the same file system.
-    /// With `replaces`, that is the directory in which it was created.
+    /// Gives the file its name in a directory of the same file system. With `replaces`, `folder` has to be
+    /// the directory in which the file was created.
     pub fn keep(self, folder: &Folder, name: &OsStr, replaces: bool) -> io::Result<()> {
         match (&self.name, replaces) {
             (Some(own), true) => own.folder.rename(&own.name, name),
             (Some(own), false) => own.folder.move_new(&own.name, folder, name),
             (None, false) => folder.link(&self.file, name),
             (None, true) => {
-                // A link replaces nothing: a name of its own does.
+                // A link cannot replace a file, so the new file gets a temporary name first, and a rename
+                // replaces the old file.
                 let link = |own: &str| folder.link(&self.file, own);
                 let (own, ()) = Folder::with_free_name(self.prefix, link)?;
                 folder.rename(&own, name).inspect_err(|_| drop(folder.remove(&own)))
@@ -157,7 +160,7 @@ impl Write for WholeFile {
 /// Checks that a file's directory exists.
 ///
 /// # Errors
-/// If it does not.
+/// If the directory does not exist.
 pub fn check_folder(path: &Path) -> Result<(), Usage> {
     let folder = folder(path);
     match folder.is_dir() {
@@ -172,7 +175,7 @@ fn folder(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// Reads as much of a file as a page begins with. The file may be another one than a moment ago.
+/// Reads as many bytes of a file as `mark` has. The file may have been replaced since the last look.
 fn beginning(path: &Path, mark: &str) -> io::Result<Vec<u8>> {
     let (file, _) = open_regular(CWD, path, OFlags::RDONLY)?;
     let mut bytes = vec![0; mark.len()];

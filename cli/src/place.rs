@@ -1,4 +1,4 @@
-//! Where sessions are: the directory that a recording makes, and the one that is read.
+//! The directories of sessions: where a recording makes a session, and where commands read a session.
 
 use crate::Usage;
 use crate::kernel;
@@ -12,10 +12,10 @@ use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// The directory of a session that nobody named.
+/// Default directory of a session.
 pub const DEFAULT: &str = "hypertrace.data";
 
-/// What is asked of a `session.json`.
+/// Members of a `session.json` that are read here.
 #[derive(Deserialize)]
 struct Description {
     uuid: String,
@@ -23,22 +23,25 @@ struct Description {
     finished: bool,
 }
 
-/// Returns the directory for a new session: the one that was given, or the default one. A session in the default one, or with
-/// `overwrites` in the given one, is renamed: `.old` is added to its name, in place of the session that had this name.
+/// Returns the directory for a new session: the given or the default directory. A session in the default
+/// directory, or with `overwrites` in the given directory, is renamed: `.old` is added to its name, in place
+/// of the session that had this name.
 ///
 /// # Errors
-/// If what is in the directory is not a session of this user that has ended, or if a session is in the given directory.
+/// If the directory has something other than a session of this user that has ended, or if the given directory
+/// has a session.
 pub fn output(given: Option<&Path>, overwrites: bool) -> Result<PathBuf> {
     let path = given.unwrap_or(Path::new(DEFAULT));
     let above = Folder::above(path, Share::Owner);
-    // Without one, the new session cannot be made, and that says why.
+    // If the directory above cannot be opened, the new session cannot be made either, and that error says
+    // why.
     let Some((above, name)) =
         above.ok().and_then(|(above, name)| Some((above, name.into_string().ok()?)))
     else {
         return Ok(path.to_owned());
     };
     if given.is_none() || overwrites {
-        // By the place where its note says that it is.
+        // `complete` takes the path, because the note about a recording says by path where the recording is.
         let is_recorded = !kernel::complete(path);
         make_room(&above, &name, is_recorded)?;
     } else if matches!(find(&above, &name), Ok(Some((_, State::Ended | State::Killed)))) {
@@ -51,8 +54,8 @@ pub fn output(given: Option<&Path>, overwrites: bool) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Returns the directory that a recording joins: the one that was given, or the default one if a session is being
-/// recorded there. Otherwise, or if `overwrites` says so, as [`output`].
+/// Returns the directory that a recording joins: the given directory, or the default directory if a session
+/// is being recorded there. Otherwise, or if `overwrites` is true, does the same as [`output`].
 ///
 /// # Errors
 /// As [`output`].
@@ -68,23 +71,24 @@ fn here() -> Result<Folder> {
     Folder::open(Path::new("."), Share::Owner).context("cannot use this directory")
 }
 
-/// What may be done with a session.
+/// State of a session, which decides what may be done with the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It may be moved.
+    /// The session may be moved.
     Ended,
     Live,
     Killed,
 }
 
-/// Moves the session of this name away, and removes the one that was moved before. `is_recorded`: the kernel's events are still
-/// recorded into it.
+/// Renames the session of this name to `NAME.old`, and removes the session that had that name. `is_recorded`:
+/// the kernel's events are still recorded into the session.
 fn make_room(here: &Folder, name: &str, is_recorded: bool) -> Result<()> {
     if here.stat_of(name).is_err_and(|why| why.kind() == ErrorKind::NotFound) {
         return Ok(());
     }
     let old_name = format!("{name}.old");
-    // Another command may move the last one at any moment: this is not it, as the last one is found after it.
+    // `old` is found before `last`: another command may rename `last` to `old_name` at any moment, and `last`
+    // must not be removed.
     let old = find(here, &old_name);
     let Some((folder, last)) = find(here, name)? else { return Ok(()) };
     check(if is_recorded { State::Live } else { last }, name)?;
@@ -93,12 +97,12 @@ fn make_room(here: &Folder, name: &str, is_recorded: bool) -> Result<()> {
         let removed = old.remove_all().and_then(|()| here.remove_empty(&*old_name));
         removed.with_context(|| format!("cannot remove {old_name}"))?;
     }
-    // Whatever has got its name meanwhile stays.
+    // Whatever has got this name meanwhile stays, because of `NOREPLACE`.
     renameat_with(here, name, here, &*old_name, RenameFlags::NOREPLACE)
         .with_context(|| format!("cannot rename {name} to {old_name}"))?;
     let id = |stat: Stat| (stat.st_dev, stat.st_ino);
     if here.stat_of(&*old_name).map(id)? != folder.stat().map(id)? {
-        // It is another command's, which has made it since.
+        // Another command has made the session that was renamed, so the old name is restored.
         renameat_with(here, &*old_name, here, name, RenameFlags::NOREPLACE)
             .with_context(|| format!("cannot rename {old_name} to {name}"))?;
         bail!(Usage(format!("{name} was made by another command at this moment: try again")));
@@ -119,10 +123,10 @@ fn check(state: State, name: &str) -> Result<()> {
     bail!(Usage(format!("{name}: {why}; or name another directory with -o")))
 }
 
-/// Finds a session of this user in a directory. `None`: nothing has this name.
+/// Finds a session of this user in a directory. `None`: the name does not exist.
 ///
 /// # Errors
-/// If something else has it.
+/// If something other than a session has this name.
 fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
     let foreign = || {
         let why = "not a session's directory: move it away, or name another directory with -o";
@@ -131,7 +135,7 @@ fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
     let folder = match here.folder(name) {
         Ok(folder) => folder,
         Err(why) if why.kind() == ErrorKind::NotFound => return Ok(None),
-        // A link is refused as such.
+        // For a link, the error says that links are refused.
         Err(why) if why.kind() == ErrorKind::PermissionDenied => {
             return Err(why).with_context(|| format!("cannot look at {name}"));
         }
@@ -140,15 +144,16 @@ fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
     folder.check_own().map_err(|why| Usage(format!("{why}; name another directory with -o")))?;
     let read = description(&folder);
     let json = read.with_context(|| format!("cannot read {name}/{}", session_json::FILE))?;
-    // A description alone may be anybody's.
+    // A `session.json` alone is no sign of a session, because anybody may have made the file.
     let Some(json) = json.filter(|_| folder.folder("ctf").is_ok()) else { bail!(foreign()) };
-    // What its recorder had not written is in a session of its own, once all of it is there.
+    // `recover` writes the events that a killed recorder left to a session of their own, which is finished
+    // once all are there.
     let is_recovered = || {
         let recovered = folder.folder(session_json::RECOVERED).and_then(|r| description(&r));
         let is_its = |r: Description| r.completes.as_ref() == Some(&json.uuid) && r.finished;
         recovered.is_ok_and(|recovered| recovered.is_some_and(is_its))
     };
-    // Readers of a shared session can lock it, too.
+    // The lock is checked last, because readers of a shared session can lock the session, too.
     let state = if json.finished || is_recovered() {
         State::Ended
     } else if is_locked(&folder) {
@@ -171,7 +176,7 @@ fn is_locked(folder: &Folder) -> bool {
     folder.folder("ctf").and_then(|ctf| ctf.is_locked()).unwrap_or(false)
 }
 
-/// Reads the `session.json` of a folder, if it has one that a session can have.
+/// Reads the `session.json` of a folder, if the file is that of a session.
 fn description(folder: &Folder) -> io::Result<Option<Description>> {
     let Ok((json, _)) = folder.file(session_json::FILE, OFlags::RDONLY) else { return Ok(None) };
     let mut text = Vec::new();

@@ -50,17 +50,17 @@ Examples:
 Exit code: 0 done, 1 failed or the VMM was ended, 2 wrong usage, or a damaged
 journal.";
 
-/// Time between two questions whether a signal came.
+/// Period of the check for a signal.
 const SIGNAL_PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// A file that is waited for until a signal, also if it does not wait itself: O_NONBLOCK is a flag that
-/// other processes may have set.
+/// A file whose reads wait for data or a signal, even if another process has set O_NONBLOCK, a flag that
+/// processes share.
 struct Waiting(File);
 
 impl Read for Waiting {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
-            // A signal may also come between this question and the wait.
+            // The wait has a limit, because a signal may come between this check and the wait.
             if Interrupts::came().is_some() {
                 return Err(io::Error::other("interrupted by a signal"));
             }
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         File::open(&args.journal).map_err(unreadable(&args.journal))?
     };
-    // A receiver that is ended before it has begun leaves nothing.
+    // A signal makes the read fail, so a receiver that is ended before the session begins leaves nothing.
     let _interrupts = Interrupts::catch_end();
     let received = receive(&mut Waiting(journal), &args.output, args.share);
     let is_begun = args.output.join(session_json::FILE).exists();

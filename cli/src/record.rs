@@ -16,7 +16,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What programs' own events come from: their options need it.
+/// Group of the arguments that make programs record events of their own. Options about such events require
+/// this group.
 const TRACED: &str = "traced";
 
 /// Run a program and record its events, or the kernel's of processes
@@ -179,7 +180,7 @@ Exit code: the program's; 128 plus the signal's number if one ended it; 127 if
 there is no such program, 126 if it cannot be run; with -p or -a 0, also after
 Ctrl-C; 1 if the session is incomplete, 2 for wrong usage.";
 
-/// Parses the name of an event or of several.
+/// Parses the name of an event, or a pattern for several events.
 pub fn event(text: &str) -> Result<String, String> {
     let is_name = |part: &str| {
         let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '*' | '?');
@@ -202,7 +203,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None if args.segment.is_some() => program::run(args, None),
         None if args.all || !args.pid.is_empty() => beside::run(args),
         None => {
-            // With the usage.
+            // clap's error shows the usage, too.
             let mut command = Args::augment_args(clap::Command::new("hypertrace record"));
             let why = "nothing to record: give a program to run, processes, -p PID, all threads, -a, or \
                        --segment FILE for programs that something else starts";

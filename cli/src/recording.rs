@@ -9,19 +9,19 @@ use hypertrace_trace::{Session, SessionConfig, Share};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Runs a command that records in this directory. If the command fails, a directory that it made and that is
-/// empty is removed again.
+/// Runs a command that records in this directory. If the command fails, removes the directory if the command
+/// made it and it is empty.
 pub fn tidy<T>(dir: Option<&Path>, run: impl FnOnce() -> Result<T>) -> Result<T> {
     let missing = dir.map(Missing::look);
     run().inspect_err(|_| missing.iter().for_each(Missing::remove))
 }
 
-/// The first failure to write a session: later ones mostly follow from it.
+/// First failure to write a session. Later failures mostly follow from the first.
 #[derive(Default)]
 pub struct Failure(Arc<OnceLock<String>>);
 
 impl Failure {
-    /// Returns the configuration of a session in this directory, which reports its failures here.
+    /// Returns the configuration of a session in this directory whose first write failure is kept in `self`.
     pub fn of_session(&self, dir: &Path, share: Share) -> SessionConfig {
         let first = Arc::clone(&self.0);
         SessionConfig::new(dir).with(|config| {
@@ -34,7 +34,7 @@ impl Failure {
     /// Checks that an ended session is complete; `written` is the result of its end.
     ///
     /// # Errors
-    /// If it is readable only up to a failure. The message has the failure and the losses.
+    /// If a write failed. The session is then readable only up to that failure, which the message names.
     pub fn check(&self, written: Result<()>) -> Result<()> {
         match self.0.get() {
             Some(why) => bail!("{why}"),
@@ -43,7 +43,7 @@ impl Failure {
     }
 }
 
-/// Serves the session's monitor. Without its socket, a message says so.
+/// Serves the session's monitor. Without a socket, says why and returns `None`.
 pub fn serve(session: &Session) -> Option<Monitor> {
     let monitor = session.serve();
     monitor.inspect_err(|error| say(format_args!("no control socket: {}", error_chain(error)))).ok()

@@ -1,4 +1,4 @@
-//! `hypertrace recover`: the events that a killed recorder has left.
+//! `hypertrace recover`: recovers the events that a killed recorder left.
 
 use crate::output::print;
 use crate::place;

@@ -126,12 +126,12 @@ Exit code: that of VMM, or without it 0 after SIGINT, SIGTERM or SIGHUP, or with
 usage. After a crash of this command with --file:
   hypertrace recover /dev/shm/vm1 S";
 
-/// Parses the size of the file: PCI has powers of two only.
+/// Parses the size of the file, a power of two because PCI has no other sizes.
 fn file_size(text: &str) -> Result<u64, String> {
     units::power_of_two(text, 1 << 20..=16 << 30)
 }
 
-/// Checks that a new file's directory is there.
+/// Checks that the directory of a new file exists.
 fn check_parent(option: &str, path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match parent.filter(|parent| !parent.is_dir()) {
@@ -162,7 +162,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         check_parent("--socket", socket)?;
     }
     let vmm = args.vmm.first().map(|name| Program::find(name)).transpose()?;
-    // Both live until the session has ended. Signals are the VMM's, which ends the recording.
+    // Both guards live until the session has ended. With a VMM, signals go to the VMM, whose end ends the
+    // recording.
     let _signals = vmm.is_some().then(pass_signals_on);
     let _interrupts = vmm.is_none().then(Interrupts::catch_end);
     let (summary, written, code) = match (&args.file, &args.socket) {
@@ -197,7 +198,8 @@ fn trace(args: &Args, failure: &Failure) -> SessionConfig {
     })
 }
 
-/// Says where it records, and with which options of QEMU a VM is started: one a line, to be pasted.
+/// Says where the events are recorded, and with which options of QEMU a VM is started: one a line, to be
+/// pasted.
 fn say_start(args: &Args, options: &[[String; 2]]) {
     if args.quiet {
         return;
@@ -211,7 +213,7 @@ fn say_start(args: &Args, options: &[[String; 2]]) {
     prompt(format_args!("{}\n", Message(&Vec::from_iter(lines).join(" \\\n"))));
 }
 
-/// Returns an argument as a shell takes it.
+/// Quotes an argument for a shell, if the shell would not take the argument as it is.
 fn quoted(argument: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ",=./_:-".contains(c);
     match argument.chars().all(is_plain) {
@@ -223,7 +225,7 @@ fn quoted(argument: &str) -> String {
 /// Says what was recorded. `was_reset`: the VM was reset while programs traced.
 fn say_end(args: &Args, ring: u64, summary: &Summary, was_reset: bool) {
     if !args.quiet {
-        // Of a file, which is divided among the clients.
+        // The clients' rings share the file, so `--size` is the option that makes these rings larger.
         let option = if args.file.is_some() { "--size" } else { "--ring" };
         let mut line = closing(&args.output, (option, ring), args.clients, summary);
         if was_reset {

@@ -5,8 +5,9 @@ use hypertrace_format::folder::{Folder, Share};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// A directory with a random name, for a place that is shared with other users. It is removed with all that is in it,
-/// by its descriptor: another directory may have its name by then.
+/// A directory with a random name, in a place that is shared with other users. On drop, the directory is
+/// removed with all that is in it, through its descriptor, because another directory may have the name by
+/// then.
 #[derive(Debug)]
 pub struct Temporary {
     above: Folder,
@@ -16,10 +17,10 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Makes one.
+    /// Makes a directory in `place` whose name begins with `prefix`.
     ///
     /// # Errors
-    /// If there is no such place, or no directory can be made there.
+    /// If `place` does not exist, or no directory can be made there.
     pub fn create(place: &Path, prefix: &str) -> Result<Temporary> {
         let failed = || format!("cannot make a temporary directory in {}", place.display());
         let (above, _) = Folder::above(&place.join(prefix), Share::Owner).with_context(failed)?;
@@ -29,7 +30,7 @@ impl Temporary {
             Ok((name.to_owned(), above.create(name)?))
         });
         let ((name, folder), path) = made.with_context(failed)?.into_parts();
-        // It removes files.
+        // `path` is a `TempPath`, which would remove a file of this name on drop.
         let path = path.keep().context("a temporary name is lost")?;
         Ok(Temporary { above, name, folder: folder.moved(path), is_kept: false })
     }
@@ -39,7 +40,7 @@ impl Temporary {
         &self.folder
     }
 
-    /// Lets the directory stay.
+    /// Keeps the directory.
     pub fn keep(mut self) {
         self.is_kept = true;
     }

@@ -1,4 +1,4 @@
-//! Sizes and times as arguments have them, and as messages show them.
+//! Parses the sizes and times of arguments, and formats them for messages.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -41,20 +41,20 @@ pub fn ring(text: &str) -> Result<u64, String> {
     power_of_two(text, 64 << 10..=1 << 30)
 }
 
-/// Parses the size of a buffer of the kernel, which is in KiB.
+/// Parses the size of a kernel's buffer. Returns KiB.
 pub fn buffer_kib(text: &str) -> Result<u32, String> {
-    // 4 GiB at most: it fits.
+    // The size is at most 4 GiB, so the number of KiB fits.
     size(text, 64 << 10..=1 << 32).map(|bytes| (bytes >> 10) as u32)
 }
 
-/// Formats a size by the largest unit of which it is a whole number.
+/// Formats a size in the largest unit of which the size is a multiple.
 pub fn shown(bytes: u64) -> String {
     let unit = SIZES.iter().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
     unit.map_or(format!("{bytes} bytes"), |(name, unit)| format!("{}{name}", bytes / unit))
 }
 
-/// Parses a time such as `1.5ms` to nanoseconds, exactly. A number without a unit is seconds if it has a point, as those
-/// that reports show.
+/// Parses a time such as `1.5ms` to nanoseconds, exactly. A number without a unit is in seconds if it has a
+/// point, because reports show times in this form.
 pub fn time(text: &str) -> Result<i64, String> {
     let number = text.trim_end_matches(|c: char| !c.is_ascii_digit() && c != '.');
     let unit: u64 = match &text[number.len()..] {
@@ -100,7 +100,7 @@ pub enum At {
 }
 
 impl At {
-    /// Returns the time since the start, which is Unix time.
+    /// Returns the time since `start`, which is in nanoseconds of Unix time.
     pub fn since(self, start: i64) -> i64 {
         match self {
             At::Since(since) => since,
@@ -109,7 +109,7 @@ impl At {
     }
 }
 
-/// Parses a time since the start, or of a calendar: `2026-11-27T15:48:15.5Z`.
+/// Parses a time since the start, or a calendar time such as `2026-11-27T15:48:15.5Z`.
 pub fn at(text: &str) -> Result<At, String> {
     if !text.contains(':') {
         return time(text).map(At::Since);
@@ -119,7 +119,7 @@ pub fn at(text: &str) -> Result<At, String> {
     unix.map(At::Unix).map_err(|_| "expected a year from 1678 to 2261".into())
 }
 
-/// Parses a time to wait: up to a year, so that adding it to a point in time cannot overflow.
+/// Parses a time to wait: at most a year, so that the sum with a point in time cannot overflow.
 pub fn wait(text: &str) -> Result<Duration, String> {
     let ns = time(text)?.try_into().unwrap_or(0);
     let wait = Duration::from_nanos(ns);

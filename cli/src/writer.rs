@@ -1,10 +1,10 @@
-//! What to say of a session's writer.
+//! Messages about a session's writer.
 
 use hypertrace_format::origin::Origin;
 use hypertrace_timeline::Session;
 use jiff::Timestamp;
 
-/// Returns a line for a session that was not ended, with what to do about it.
+/// Returns a line that says that a session is not finished, and what to do about that.
 pub fn unfinished(session: &Session) -> Option<String> {
     let json = session.json();
     let said = "not finished: still being written, or its writer was ended";

@@ -19,7 +19,8 @@ pub const PAGE: PageFile = PageFile {
     prefix: ".boot-",
 };
 
-/// Maximum number of rows of each table, besides the text's tables: a page can be scrolled.
+/// Maximum number of rows of each table. A page can be scrolled, so its tables are longer than those of the
+/// text.
 const MAX_TABLE: usize = 4 * MAX_ROWS;
 
 /// Makes the page: the stages of all boots, and each stage of the fastest boot.
@@ -56,7 +57,7 @@ pub fn page(recorded: &[Recorded], warnings: &[Warning]) -> Result<String> {
     })
 }
 
-/// Writes a table with these columns, whose first column has names.
+/// Writes a table with these columns. The first column has names.
 fn table(
     out: &mut String,
     caption: &str,
@@ -104,7 +105,7 @@ fn several(out: &mut String, boots: &[&Boot]) -> fmt::Result {
     })
 }
 
-/// Writes the stages of a boot, with a bar of each where the stage is in the boot.
+/// Writes the stages of a boot, each with a bar at the stage's place in the boot.
 fn stages(out: &mut String, boot: &Boot) -> fmt::Result {
     let total = boot.duration_ns();
     let begin = boot.stages.first().map_or(0, |stage| stage.begin_ns);
@@ -191,7 +192,7 @@ fn section(out: &mut String, at: usize, stage: &Stage) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a bar of each thread, as long as the stage, and what the threads waited for.
+/// Writes a bar for each thread, as long as the stage, and what the threads waited for.
 fn threads(out: &mut String, stage: &Stage) -> fmt::Result {
     if stage.threads.is_empty() {
         return Ok(());

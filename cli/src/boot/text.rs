@@ -10,18 +10,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Columns of the longest bar.
+/// Length of the longest bar in columns.
 const BAR: u64 = 20;
-/// Number of stages that are shown in detail.
+/// Maximum number of stages that are shown in detail.
 const MAX_DETAILS: usize = 3;
-/// Number of rows of a table within a stage.
+/// Maximum number of rows of a table within a stage.
 pub const MAX_ROWS: usize = 5;
-/// Share of a count by which it has to differ between two sides, and the least difference: counts of boots repeat to some
-/// percent.
+/// Percentage by which a count has to differ between two sides, and the minimum difference. Counts of boots
+/// repeat to within a few percent.
 const CLEAR: (u64, u64) = (10, 100);
-/// Reasons of exits of vCPUs that have nothing to do: on x86, and on AArch64.
+/// Reasons of exits of vCPUs that have nothing to do, on x86 and on AArch64.
 const HALTS: [&str; 2] = ["hlt", "wfx"];
-/// Number of causes of a difference that are named.
+/// Maximum number of causes of a difference that are named.
 const MAX_CAUSES: usize = 3;
 
 /// A recording and its boots.
@@ -41,14 +41,15 @@ pub fn boots(recorded: &[Recorded]) -> String {
     out
 }
 
-/// Returns the fastest boot: other programs took the least time from it.
+/// Returns the fastest boot, because other programs took the least time from this boot.
 pub fn fastest(recorded: &[Recorded]) -> Option<(&Path, &Boot)> {
     let all =
         recorded.iter().flat_map(|(path, boots)| boots.iter().map(move |boot| (&**path, boot)));
     all.min_by_key(|(_, boot)| boot.duration_ns())
 }
 
-/// Returns what a boot is, and how long it took: a line, and a line for each end of the boot that the recording lacks.
+/// Returns one line about a boot and its duration, and one line for each end of the boot that the recording
+/// lacks.
 pub fn summary(path: &Path, boot: &Boot) -> String {
     let vcpus = if boot.vcpus == 1 { "vCPU" } else { "vCPUs" };
     let mut out = format!(
@@ -171,16 +172,16 @@ pub fn percent(ns: u64, of: u64) -> u128 {
     u128::from(ns) * 100 / u128::from(of.max(1))
 }
 
-/// A stage of several boots.
+/// The same stage of several boots. All vectors have one element for each boot that has the stage.
 #[derive(Debug, Default)]
 pub struct Column {
-    /// By boot, nanoseconds.
+    /// Durations in nanoseconds.
     times: Vec<u64>,
-    /// By boot: exits by what they touched, each with its number and nanoseconds.
+    /// Exits by what they touched: the number of exits and their time in nanoseconds.
     exits: Vec<BTreeMap<String, (u64, u64)>>,
-    /// By boot: nanoseconds in which threads waited for a CPU that another thread had, by that thread's name.
+    /// Time in which threads waited for a CPU that another thread had, in nanoseconds, by that thread's name.
     behind: Vec<BTreeMap<String, u64>>,
-    /// By boot: nanoseconds of what threads did, by the part and the thread.
+    /// Time by the part that threads did and the thread, in nanoseconds.
     parts: Vec<BTreeMap<String, u64>>,
 }
 
@@ -201,7 +202,8 @@ impl Column {
         (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0))
     }
 
-    /// Returns the smallest and the largest number of exits that touched something, and the least time for them.
+    /// Returns the smallest and the largest number of exits that touched `what`, and the least time of these
+    /// exits.
     fn of(&self, what: &str) -> (u64, u64, u64) {
         let all = self.exits.iter().map(|exits| exits.get(what).copied().unwrap_or_default());
         let all = Vec::from_iter(all);
@@ -211,7 +213,7 @@ impl Column {
     }
 }
 
-/// Returns whether all of a boot is known, so that it can be compared.
+/// Returns whether a boot can be compared: no end is missing, and no stage is unknown.
 fn is_whole(boot: &&Boot) -> bool {
     boot.has_start && boot.has_end && !boot.stages.iter().any(Stage::is_unknown)
 }
@@ -232,7 +234,7 @@ pub fn columns(boots: &[&Boot]) -> Vec<(String, Column)> {
             };
             before = at + 1;
             let column = &mut all[at].1;
-            // Losses can divide a stage.
+            // A boot can have a stage twice, because losses can divide a stage.
             if seen.insert(&*stage.name) {
                 column.times.push(0);
                 column.exits.push(BTreeMap::new());
@@ -263,14 +265,15 @@ fn behind(stage: &Stage) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     let waits = stage.threads.iter().flat_map(|thread| &thread.waits);
     for wait in waits.filter(|wait| wait.part == Part::Runnable) {
-        // The number is another one in each boot.
+        // The cause ends with the thread's number, which is left out because it differs between boots.
         let name = wait.cause.rsplit_once('-').map_or(&*wait.cause, |(name, _)| name);
         *sums.entry(name.to_owned()).or_default() += wait.ns;
     }
     sums
 }
 
-/// Returns what threads did, by the part and the thread: vCPUs by their numbers, and the others together.
+/// Returns how long threads did what, by the part and the thread: vCPUs by their numbers, and the others
+/// together.
 fn parts(stage: &Stage) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for thread in &stage.threads {
@@ -282,8 +285,8 @@ fn parts(stage: &Stage) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Returns by how much each boot of one side has more of something than each boot of the other: the names, those with the most
-/// first.
+/// Returns what each boot of `many` has clearly more of than each boot of `few`: differences and names, the
+/// largest difference first.
 fn clearly_more(
     few: &[BTreeMap<String, u64>],
     many: &[BTreeMap<String, u64>],
@@ -391,8 +394,8 @@ pub fn compared(of: &[Recorded], other: &[Recorded]) -> String {
     out
 }
 
-/// Returns the sentence that says which side is slower, in which stage, and because of what. `boots`: how long those of each side
-/// took, nanoseconds.
+/// Returns the sentence that says which side is slower, in which stage, and because of what. `boots`: the
+/// durations of each side's boots in nanoseconds.
 fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
     let limits =
         |ns: &[u64]| (ns.iter().min().copied().unwrap_or(0), ns.iter().max().copied().unwrap_or(0));
@@ -406,13 +409,13 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
     let mut causes = Vec::new();
     for what in touched {
         let ((_, most, ns_before), (least, _, ns)) = (few.of(what), many.of(what));
-        // Each boot of one side has more than each of the other.
+        // Only something that each boot of one side has more of than each boot of the other side is a cause.
         if least > most + most * CLEAR.0 / 100 + CLEAR.1 {
             causes.push((ns.saturating_sub(ns_before), least - most, what));
         }
     }
     let (change, spread) = (from.abs_diff(to), (a_most - from).max(b_most - to));
-    // Less than a tenth of the change is no cause of it.
+    // Something that makes up less than a tenth of the change is no cause of the change.
     let matters = |more: &(u64, String)| more.0 >= change / 10;
     let behind = clearly_more(&few.behind, &many.behind);
     let behind = Vec::from_iter(behind.into_iter().filter(matters));
@@ -426,7 +429,7 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
     }
     let word = if is_slower { "slower" } else { "faster" };
     let in_stage = time(gain(a.min(), b.min()));
-    // A vCPU that has nothing to do is mostly an effect.
+    // Halts come last, because a vCPU that has nothing to do is mostly an effect.
     causes
         .sort_by_key(|(ns, count, what)| (HALTS.contains(&what.as_str()), Reverse((*ns, *count))));
     let side = if is_slower { "more" } else { "fewer" };

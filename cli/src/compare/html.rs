@@ -10,16 +10,16 @@ use hypertrace_export::escape::{Html, JsonInHtml};
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 
-/// The page's file.
+/// File of the page.
 pub const PAGE: PageFile = PageFile {
     mark: "<!doctype html>\n<!-- hypertrace compare -->\n",
     option: "--html",
     prefix: ".compare-",
 };
 
-/// Most names with all that is known of them.
+/// Maximum number of names that get a section.
 const MAX_SECTIONS: usize = 12;
-/// Most sentences, and most rows of regions inside, of exits and of causes.
+/// Maximum number of sentences, and of rows of regions inside, exits and causes.
 const MAX_ROWS: usize = 20;
 
 /// Makes the page.
@@ -72,9 +72,11 @@ pub fn page(sides: &[Side; 2], comparison: &Comparison, notes: &[String]) -> Res
     })
 }
 
-/// Returns the share of each side's regions that took a time at most.
+/// Returns the curve of each side: for each time, the share of the side's regions that took at most this
+/// time.
 fn curves(difference: &Difference) -> Value {
-    // From the first percentile on, because a single minimum says little. A logarithmic axis has no 0.
+    // The curves begin at the first percentile, because a single minimum says little. A logarithmic axis has
+    // no 0.
     let sides = difference
         .percentiles_ns
         .each_ref()
@@ -190,7 +192,7 @@ fn bars(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
     Ok(())
 }
 
-/// Writes the rows of the text, with intervals drawn.
+/// Writes the same rows as the text, with intervals drawn.
 fn table(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
     let typical = &difference.typical.change;
     let changes: Vec<f64> = difference.parts.iter().map(|(_, c)| c.difference_ns).collect();

@@ -122,7 +122,7 @@ Examples:
 Exit code: 0 done, 1 failed or slower than --fail-on, 2 wrong usage, runs that
 may not be compared, or damaged or foreign input.";
 
-/// Runs of one side, with the names that they are shown by.
+/// Runs of one side, each with the path by which the run is shown.
 type Side = Vec<(PathBuf, Run)>;
 
 /// Runs the command.
@@ -189,7 +189,7 @@ fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
         Args { csv: true, .. } => print(table::csv(&sides))?,
         _ => print(text::text(&sides, &comparison))?,
     }
-    // A run's file may have line ends in any text.
+    // Notes are escaped, because any text of a run's file may contain line ends.
     checks.notes.iter().for_each(|note| say(Escaped(note.as_bytes())));
     let Some(limit) = args.fail_on else { return Ok(ExitCode::SUCCESS) };
     let is_beyond = |change: &Change| {
@@ -246,7 +246,7 @@ fn read_all(dirs: &[PathBuf], faults: &mut Faults) -> Result<Side> {
     dirs.iter().map(|dir| Ok((dir.clone(), read(dir, faults)?))).collect()
 }
 
-/// Reads a run: its session, of which the rest is used if a part is damaged, or what was kept of it.
+/// Reads a run from its session or from its kept sums. If a part of the session is damaged, the rest is used.
 fn read(dir: &Path, faults: &mut Faults) -> Result<Run> {
     if let Some(text) = kept(dir)? {
         let path = dir.join(FILE);
@@ -267,7 +267,7 @@ fn read(dir: &Path, faults: &mut Faults) -> Result<Run> {
     }
     let recording = Inputs::of(dir).open(&[])?;
     faults.say(recording.warnings().filter(Warning::is_bad_input));
-    // Those that are of no thread divide along their paths.
+    // Regions of no thread are divided along their paths.
     let options =
         Options { has_paths: !of_any(&recording.sessions).is_empty(), ..Options::default() };
     let regions = Regions::of(&recording, &options)?;
@@ -287,16 +287,16 @@ fn read(dir: &Path, faults: &mut Faults) -> Result<Run> {
     Ok(run)
 }
 
-/// Most bytes of a run's file.
+/// Maximum size of a run's file in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The beginning of a run's file.
+/// The version of a run's file, which is read first.
 #[derive(serde::Deserialize)]
 struct Head {
     version: u32,
 }
 
-/// Reads what was kept of a run, if it is not a session.
+/// Reads the file with the kept sums of a run. `None`: there is no such file, so `dir` may be a session.
 fn kept(dir: &Path) -> Result<Option<String>> {
     let path = dir.join(FILE);
     let file = match open_regular(CWD, &path, OFlags::RDONLY) {
@@ -316,10 +316,10 @@ fn kept(dir: &Path) -> Result<Option<String>> {
     Ok(Some(text.map_err(|why| Usage(format!("{}: {why}", path.display())))?))
 }
 
-/// Writes what is compared of a session, in place of the session in this directory of the runs.
+/// Replaces the session in this directory of the runs by the sums that are compared.
 fn keep(dir: &Folder, run: &Run) -> Result<()> {
     let failed = || format!("cannot keep {}", dir.path().display());
-    // A run is there at any time: the session, or what is kept.
+    // The sums are written before the session is removed, so the directory has a run at any time.
     dir.replace(FILE, serde_json::to_string(run)?.as_bytes()).with_context(failed)?;
     let names = dir.all_names().with_context(failed)?;
     let mut others = names.iter().filter(|name| *name != FILE);

@@ -20,16 +20,16 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a failed command's output that are shown.
+/// Maximum size of the shown end of a failed command's output in bytes.
 const MAX_OUTPUT: u64 = 2048;
 /// Name of the run that is thrown away.
 const WARM_UP: &str = "warm-up";
-/// Free bytes below which a disk is called full.
+/// Number of free bytes below which a disk is called full.
 const FULL: u64 = 1 << 20;
-/// Pause between two looks whether a command has ended.
+/// Pause between two checks whether a command has ended.
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// How long a recorder and its program may take to end after a signal.
+/// Maximum time that a recorder and its program may take to end after a signal.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Records the runs of both sides.
@@ -54,16 +54,17 @@ pub fn record(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
     recorded
 }
 
-/// Records all runs in a directory. Its path may lead elsewhere at any moment: all that is written, read and removed
-/// is so by its descriptor.
+/// Records all runs in a directory. The directory's path may lead elsewhere at any moment, so all writes,
+/// reads and removals go through the directory's descriptor.
 fn record_all(args: &Args, commands: [&OsStr; 2], out: &Folder) -> Result<[Side; 2]> {
-    // Bytes that a run of each command leaves, and those of the larger session, which is there before its samples are kept.
+    // `left`: bytes that stay of one run of each command. `session`: bytes of the larger session, which is on
+    // the disk until its sums are kept.
     let (mut left, mut session) = (0, 0);
     for command in commands {
         one(args, command, out, WARM_UP)?;
         let path = out.by_descriptor().join(WARM_UP);
         session = session.max(size(&path)?);
-        // A run without regions is an error before all others are recorded.
+        // A run without regions is an error now, before all others are recorded.
         let run = read_in(out, WARM_UP).and_then(|run| {
             if args.keep == Keep::Samples {
                 keep(&out.folder(WARM_UP)?, &run)?;
@@ -134,7 +135,7 @@ fn usable(out: &Path, sides: &[Side; 2]) -> String {
     }
 }
 
-/// Reads a run of the directory. An error has its path as the user knows it.
+/// Reads a run in the directory. An error names the directory by the path that the user knows.
 fn read_in(out: &Folder, name: &str) -> Result<Run> {
     let mut faults = Faults::default();
     let run = read(&out.by_descriptor().join(name), &mut faults);
@@ -144,7 +145,7 @@ fn read_in(out: &Folder, name: &str) -> Result<Run> {
     })
 }
 
-/// Puts the directory's path into a text in place of the one by its descriptor.
+/// Replaces the path by descriptor in a text with the directory's own path.
 fn named(out: &Folder, text: &str) -> String {
     text.replace(&*out.by_descriptor().to_string_lossy(), &out.path().to_string_lossy())
 }
@@ -152,7 +153,7 @@ fn named(out: &Folder, text: &str) -> String {
 /// Records a run in a directory of this name.
 fn one(args: &Args, command: &OsStr, out: &Folder, name: &str) -> Result<()> {
     let (shown, here) = (command.to_string_lossy(), out.by_descriptor());
-    // Without a name: only runs stay in the directory, for `a-*` and `b-*`.
+    // The file has no name, so that only runs are in the directory, for `a-*` and `b-*`.
     let file = tempfile::tempfile_in(&here)
         .with_context(|| format!("cannot make a file in {}", out.path().display()))?;
     let mut record = Command::new(std::env::current_exe().context("cannot find this program")?);
@@ -200,12 +201,13 @@ fn end_of(mut file: File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns how many bytes may be written where this directory is.
+/// Returns how many bytes may still be written to the directory's file system.
 fn free(dir: &Folder) -> u64 {
     fstatvfs(dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).unwrap_or(u64::MAX)
 }
 
-/// Waits for a recorder, which ends if a signal asks this process to: after some time, it is killed.
+/// Waits for a recorder. On a signal, asks the recorder and its program to end, and kills them after
+/// [`PATIENCE`].
 fn wait(child: &mut Child, group: Pid) -> Result<ExitStatus> {
     let mut told: Option<Instant> = None;
     loop {
@@ -226,7 +228,7 @@ fn wait(child: &mut Child, group: Pid) -> Result<ExitStatus> {
     }
 }
 
-/// Returns the bytes of the files in a directory.
+/// Returns the total size of the files in a directory, in bytes.
 fn size(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     let mut left: Vec<PathBuf> = vec![dir.to_owned()];

@@ -1,4 +1,4 @@
-//! A row for each run, for other programs.
+//! A table with a row for each run, for other programs.
 
 use super::Side;
 use hypertrace_export::escape::Csv;

@@ -1,4 +1,4 @@
-//! The comparison for people.
+//! The comparison as text for people.
 
 use super::Side;
 use crate::output::{grouped, wrapped};
@@ -9,9 +9,9 @@ use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::regions::Part;
 use std::fmt::Write;
 
-/// Most regions inside, exits and causes of a name that are shown.
+/// Maximum number of shown regions inside, exits and causes of a name.
 const MAX_ROWS: usize = 3;
-/// Columns of names.
+/// Width of the column of names in characters.
 const NAMES: usize = 24;
 
 /// Formats a comparison, with a sentence as its end.
@@ -98,7 +98,7 @@ fn parts(out: &mut String, unit: Unit, all: &[(Part, Change)]) {
     }
 }
 
-/// Formats which parts the slowest hundredth of each side has.
+/// Formats the largest parts of the slowest hundredth of each side's regions.
 fn slowest(out: &mut String, parts: &[(Part, Change)]) {
     let side = |of: fn(&Change) -> f64| {
         let sum: f64 = parts.iter().map(|(_, change)| of(change)).sum();
@@ -120,7 +120,8 @@ pub fn exits(difference: &Difference) -> Vec<(String, Change)> {
     all.map(|(part, name, change)| (format!("{part}, {name}"), change)).collect()
 }
 
-/// Formats the rows with the largest differences. The first one has no prefix: of regions inside, it is `self`.
+/// Formats the rows with the largest differences. The first row has no prefix: among regions inside, the
+/// first is `self`.
 fn named(out: &mut String, unit: Unit, prefix: &str, all: &[(String, Change)]) {
     for (at, (name, change)) in all.iter().take(MAX_ROWS).enumerate() {
         let prefix = if at == 0 { "" } else { prefix };

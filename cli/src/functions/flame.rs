@@ -1,4 +1,4 @@
-//! Flame graphs: one file for a browser.
+//! Flame graphs, each as one file for a browser.
 
 use super::name;
 use crate::output::{Faults, grouped, say};
@@ -12,16 +12,16 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The file.
+/// File of the flame graph.
 pub const PAGE: PageFile = PageFile {
     mark: "<?xml version=\"1.0\" standalone=\"no\"?>\n<!-- hypertrace functions -->\n",
     option: "--flame",
     prefix: ".flame-",
 };
 
-/// Most characters of a name; the rest is left out.
+/// Maximum number of characters of a name. The rest is left out.
 const MAX_CHARACTERS: usize = 200;
-/// Most bytes of all stacks as text: 20,000 stacks of ordinary depth have 10 MB.
+/// Maximum size of all stacks as text, in bytes. 20,000 stacks of ordinary depth have 10 MB.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Writes the flame graph of a trace. `made` counts the calls that are not in the trace.
@@ -55,10 +55,11 @@ pub fn write(
     faults.end()
 }
 
-/// Returns a line for each stack: its frames with semicolons, and its time. And the number of those that find no room.
+/// Returns a line for each stack, with its frames separated by semicolons and its time, and the number of
+/// stacks left out.
 fn lines(trace: &Trace, flame: &Flame) -> (Vec<String>, u64) {
     let (mut lines, mut bytes, mut left_out) = (Vec::new(), 0, 0);
-    // As many as there are functions: each one is in many stacks.
+    // Names are made once for each function, because a function is in many stacks.
     let mut names = HashMap::new();
     for (frames, time) in flame.stacks() {
         let mut line = String::new();
@@ -78,7 +79,7 @@ fn lines(trace: &Trace, flame: &Flame) -> (Vec<String>, u64) {
     (lines, left_out)
 }
 
-/// Returns a frame's name, which is one to inferno.
+/// Returns a frame's name in a form that inferno reads as one name.
 fn text(trace: &Trace, frame: Frame) -> String {
     let name = match frame {
         Frame::Function(address) => name(trace, address),
@@ -89,14 +90,14 @@ fn text(trace: &Trace, frame: Frame) -> String {
         }
     };
     let name: String = name.chars().take(MAX_CHARACTERS).collect();
-    // A number after a blank would be the time of another trace.
+    // inferno would take a number after a blank for the time of another trace.
     Escaped(name.as_bytes()).to_string().replace(';', ":").replace(' ', "\u{a0}")
 }
 
 fn svg(lines: &[String], dir: &Path) -> Result<String> {
     let mut options = Options::default();
     options.title = format!("Functions of {}", Escaped(dir.as_os_str().as_encoded_bytes()));
-    // The beginning of a name says more than its end.
+    // Long names lose their ends, because the beginning of a name says more.
     options.text_truncate_direction = TextTruncateDirection::Right;
     options.count_name = "ns".into();
     options.name_type = "Function:".into();
@@ -106,7 +107,7 @@ fn svg(lines: &[String], dir: &Path) -> Result<String> {
     from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
         .context("cannot make the flame graph")?;
     let svg = String::from_utf8(svg).context("the flame graph is no text")?;
-    // Without the declaration, which the mark has.
+    // The declaration before `<svg` is left out, because the mark has a declaration.
     let start = svg.find("<svg").context("the flame graph has no beginning")?;
     Ok(format!("{}{}", PAGE.mark, &svg[start..]))
 }

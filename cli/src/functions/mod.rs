@@ -95,13 +95,13 @@ Examples:
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
-/// Folder of a session with its function trace.
+/// Folder of a session that holds the session's function trace.
 pub const FOLDER: &str = "functions";
 
 /// Number of functions that the text shows by default.
 const DEFAULT_LIMIT: usize = 20;
 
-/// Most callers of a function that are shown.
+/// Maximum number of callers that are shown for a function.
 const MAX_CALLERS: usize = 5;
 
 /// Runs the command.
@@ -109,11 +109,11 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.flame {
         flame::PAGE.check(path)?;
     }
-    // Of a session: the trace in it.
+    // For a session, the function trace in its folder is shown.
     let of_session = args.dir.join(session_json::FILE).exists();
     let dir = if of_session { args.dir.join(FOLDER) } else { args.dir.clone() };
     if of_session && !dir.exists() {
-        // The temporary directory is removed first.
+        // After a signal, the temporary directory is removed before the process ends.
         let interrupts = Interrupts::catch();
         let mut faults = Faults::default();
         let shown = compiled(args, &mut faults).and_then(|(made, counts)| {
@@ -125,8 +125,9 @@ pub fn run(args: &Args) -> Result<()> {
     show(args, &dir, of_session, &Counts::default(), Faults::default())
 }
 
-/// Shows a function trace, which is of the session in `args` or has another one. `made` counts the calls that are not
-/// in the trace, as its session's functions are compiled in, and `faults` are those of the session.
+/// Shows a function trace. `of_session`: the trace is that of the session in `args`. `made` counts the calls
+/// that are not in the trace, for a session whose functions are compiled in. `faults` are those of the
+/// session.
 fn show(
     args: &Args,
     dir: &Path,
@@ -137,7 +138,7 @@ fn show(
     let session = args.session.as_deref().or(of_session.then_some(&args.dir));
     let mut trace = Trace::open(dir)?;
     faults.say(trace.warnings().iter().cloned());
-    // One that was made has its names.
+    // A trace that was made from a session already has the names of `--symbols`.
     let is_made = of_session && dir.parent() != Some(&args.dir);
     for source in args.symbols.iter().filter(|_| !is_made) {
         trace.add_symbols(source)?;
@@ -151,7 +152,7 @@ fn show(
     }
     let mut summary = Summary::within(&trace, spans.as_ref());
     progress.finish_and_clear();
-    // The sums of all other records are shown.
+    // Damaged records are counted as faults, and the sums of all other records are shown.
     let damaged = summary.damage.len();
     summary.damage.drain(..).for_each(|why| faults.add(why));
     if let (Some(region), true) = (&args.region, summary.calls == 0) {
@@ -175,7 +176,7 @@ fn show(
     faults.end()
 }
 
-/// The same as JSON.
+/// What is shown, as JSON.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Json {
@@ -217,7 +218,7 @@ struct Shown<'a> {
 fn watched(trace: &mut Trace) -> Result<ProgressBar> {
     let template = "{percent}% of {human_len} records {elapsed}";
     let progress = progress(trace.most_records(), template)?;
-    // It may begin with a long part.
+    // The display begins at once, because the first part of the trace may be long.
     progress.tick();
     let shown = progress.clone();
     trace.watch(move |records| shown.inc(records));
@@ -236,7 +237,7 @@ fn compiled(args: &Args, faults: &mut Faults) -> Result<(Temporary, Counts)> {
     }
     let made = Temporary::create(&std::env::temp_dir(), "hypertrace-functions-")?;
     let modules = args.symbols.iter().map(Module::read).collect::<Result<Vec<_>, _>>()?;
-    // Calls alone.
+    // The trace needs only calls, so the kernels' traces are left out.
     let recording = Recording { traces: Vec::new(), ..recording };
     let source = uftrace::Source { recording: &recording, modules: &modules, text: &|_| None };
     let (counts, warnings) =

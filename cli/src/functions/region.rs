@@ -1,4 +1,4 @@
-//! The time of regions, in a function trace.
+//! The time of regions in a function trace.
 
 use crate::Usage;
 use crate::output::say;
@@ -17,7 +17,8 @@ pub fn spans(dir: &Path, session: Option<&Path>, name: &str) -> Result<Spans> {
         return Err(Usage(why.into()).into());
     };
     let mut trace = FunctionTrace::open(dir)?;
-    // Regions whose threads the kernel's recording has not are wanted, too.
+    // The kernel's recording is left out, because regions of threads that are not in this recording are
+    // wanted, too.
     let recording = Recording { traces: Vec::new(), ..open(session)? };
     let sessions = Vec::from_iter(recording.sessions.iter().map(|(session, _)| session));
     trace.place(&sessions, None)?;

@@ -10,10 +10,11 @@ use hypertrace_timeline::info::{self, in_ns, measured, points_in_rings};
 use hypertrace_timeline::{ClockMaps, Domain, Segment, Session, Stream};
 use std::fmt::{self, Write as _};
 
-/// Most jumps of a clock that are shown as text.
+/// Maximum number of jumps of a clock that are shown as text.
 const SHOWN: usize = 10;
 
-/// Writes what is known of a session's clocks. `first`: the session before it, on whose timeline it is placed.
+/// Writes what is known about a session's clocks. `first`: the first session, on whose timeline this session
+/// is placed.
 pub fn text(
     out: &mut String,
     first: Option<&Session>,
@@ -42,7 +43,8 @@ pub fn text(
             }
         }
     }
-    // A restored VM's session has the clock of the time before, in which the session recorded nothing.
+    // A restored VM's session also has the clock of the time before the restore, in which the session
+    // recorded nothing.
     let is_used = |id: &u32| session.streams().iter().any(|stream| has_clock(stream, *id));
     let has_used = maps.iter().any(|(id, ..)| is_used(&id));
     let is_shown = |(id, _, map): &(u32, Option<u32>, &ClockMap)| {
@@ -259,7 +261,8 @@ fn rate(out: &mut String, map: &ClockMap, declared: u64, is_assumed: bool) -> fm
     )
 }
 
-/// Writes how far times are from the constraints. `has_kernel`: whether some are by the kernel's trace.
+/// Writes how far times are from the constraints. `has_kernel`: whether some constraints come from the
+/// kernel's trace.
 fn distances(out: &mut String, residuals: Residuals, has_kernel: bool) -> fmt::Result {
     let (Some(to), Some(from)) = (residuals.to_host, residuals.from_host) else { return Ok(()) };
     let (to, from) = (ns(to), ns(from));

@@ -16,7 +16,7 @@ fn source(session: &Session, stat: &StreamStat) -> String {
     }
 }
 
-/// Formats the table of a session's streams, and what is to be said of them.
+/// Formats the table of a session's streams, and the lines below the table.
 pub fn text(session: &Session, info: &info::Session) -> String {
     let header = ["stream", "name", "records", "events", "points", "lost", "filtered", "faults"];
     let cells = |row: &StreamStat| {
@@ -60,7 +60,7 @@ pub fn text(session: &Session, info: &info::Session) -> String {
     out
 }
 
-/// Returns whether a stream has had nothing, as those of clients that nobody leased.
+/// Returns whether a stream counts nothing, such as the stream of a client that nobody leased.
 fn is_unused(row: &StreamStat) -> bool {
     row.records == 0 && row.lost == 0 && row.filtered == 0 && row.faults == 0
 }
@@ -77,11 +77,11 @@ fn details(out: &mut String, session: &Session, info: &info::Session) -> std::fm
         let kinds = row.faults_by_kind.iter().map(|(k, n)| (k.as_str(), *n));
         list(out, &format!("faults of {}", source(session, row)), kinds)?;
     }
-    // A program has no device: only what its recorder found wrong is said.
+    // A program has no device, so only what its recorder found wrong is shown.
     let is_program = session.json().programs;
     let title = if is_program { "recorder" } else { "device" };
     let device = info.device.iter().map(|(k, n)| (k.as_str(), *n));
-    // A program rings when its ring fills, too.
+    // `rings_without_point` is usual for a program, which also rings when its ring fills.
     let is_usual = |name: &str| is_program && ["passes", "rings_without_point"].contains(&name);
     list(out, title, device.filter(|(name, n)| *n > 0 && !is_usual(name)))?;
     if info.missing > 0 {
@@ -137,7 +137,7 @@ fn kernel_text(out: &mut String, name: &str, kernel: &KernelStat) -> std::fmt::R
     Ok(())
 }
 
-/// Formats these counts, and what the file says of its recording.
+/// Formats the counts of a kernel's file, and what the file says of its recording.
 pub fn file_text(stat: &KernelStat) -> String {
     let mut out = String::new();
     // Writing to a String does not fail.

@@ -1,4 +1,4 @@
-//! What KVM and the VMM say of guests' TSCs.
+//! What KVM and the VMM say about guests' TSCs.
 
 use super::clocks::{count, ns, since_start};
 use crate::output::{counted, grouped};
@@ -6,10 +6,11 @@ use hypertrace_timeline::clock::{Agreement, Contradicted, FRACTION};
 use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestCpu, GuestTsc, KvmWord, Session};
 use std::fmt::{self, Write as _};
 
-/// Most clients that contradict the VMM's word, words of KVM and CPUs that are shown as text.
+/// Maximum number of contradicting clients, of words of KVM and of CPUs that are shown as text.
 const SHOWN: usize = 10;
 
-/// Larger errors than this leave much of the time of a guest's threads unknown: as much around each border of the host's parts.
+/// Error of 1 us, in units of host time ([`FRACTION`] in a nanosecond). Larger errors leave much of the time
+/// of a guest's threads unknown: as much around each border of the host's parts.
 const WIDE: u64 = 1_000 * FRACTION.unsigned_abs();
 
 /// Writes how the words of KVM and of the VMM on a clock agree with the points of its clients.
@@ -36,7 +37,7 @@ pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32
     let has_word = !agreed.is_empty() || maps.kvm_words().any(|(of, ..)| of == clock);
     let is_tsc = session.json().clock(clock).is_some_and(|clock| clock.kind == "tsc");
     let mut all = maps.iter().filter(|(id, ..)| *id == clock);
-    // A recording would not explain jumps.
+    // Only a clock without jumps counts, because a recording would not explain jumps.
     let is_wide = all
         .any(|of| of.2.segments() == 1 && maps.bounds(of).is_some_and(|bounds| bounds.p99 > WIDE));
     match is_tsc && is_wide && !has_word && !session.json().programs {
@@ -49,7 +50,7 @@ pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32
     }
 }
 
-/// Writes what the recording of the host's kernel says of the TSCs of a clock's clients.
+/// Writes what the recording of the host's kernel says about the TSCs of a clock's clients.
 fn of_kvm(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32) -> fmt::Result {
     let mut words: Vec<(&KvmWord, usize)> = Vec::new();
     for (_, _, word) in maps.kvm_words().filter(|(of, ..)| *of == clock) {

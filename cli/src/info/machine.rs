@@ -14,16 +14,16 @@ use std::fs;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Something that a machine can do, or why not.
+/// Something that a machine can do, or the reason why not.
 struct Ability {
     name: &'static str,
-    /// What it is needed for.
+    /// What the ability is needed for.
     purpose: &'static str,
-    /// A detail, or why not and what helps.
+    /// A detail; or the reason why not, and the remedy.
     found: Result<String, (String, String)>,
 }
 
-/// The same as JSON.
+/// An ability as JSON.
 #[derive(serde::Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Shown {
@@ -135,11 +135,12 @@ fn clock() -> Ability {
     Ability { name: "clock", purpose: "stamps that cost nanoseconds", found }
 }
 
-/// Returns the step of the counter in nanoseconds: exactly, if the CPU says the counter's rate.
+/// Returns the step of the counter in nanoseconds, which is exact if the CPU states the counter's rate.
 fn step_ns() -> f64 {
     let (begin, mut readings) = (Instant::now(), Vec::with_capacity(10_000));
     for pair in 0..5_000 {
-        // Of a different length each time: else a counter of fine steps would seem to have those of this loop.
+        // The loop has a different length each time, because otherwise a counter of fine steps would seem to
+        // have the steps of this loop.
         (0..pair % 16).for_each(|turn| _ = black_box(turn));
         readings.extend([ticks(), ticks()]);
     }
@@ -149,8 +150,9 @@ fn step_ns() -> f64 {
     step(&readings) as f64 * tick
 }
 
-/// Returns of how many ticks almost all differences of readings are multiples, each to within a tick: a hypervisor
-/// that scales the counter rounds each reading. A CPU that never reads one value twice adds a tick.
+/// Returns the number of ticks of which almost all differences of readings are multiples, to within a tick
+/// for each step, because a hypervisor that scales the counter rounds each reading. A CPU that never reads
+/// one value twice adds a tick.
 fn step(readings: &[u64]) -> u64 {
     let differences = readings.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
     let mut differences = Vec::from_iter(differences.filter(|difference| *difference > 1));
@@ -169,7 +171,7 @@ fn setting(path: &str) -> String {
     fs::read_to_string(path).map_or("unknown".into(), |text| text.trim().to_owned())
 }
 
-/// Divides an error's message, which says after a semicolon what helps.
+/// Divides an error's message into the reason and, after the last semicolon, the remedy.
 fn parts(error: &hypertrace_kernel::Error) -> (String, String) {
     let text = error_chain(error);
     let (why, remedy) = text.rsplit_once("; ").unwrap_or((&text, "run this as root"));
@@ -182,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_step_of_a_counter_is_found_in_its_readings() {
-        // 100 MHz, scaled to 2.596 GHz; each reading is taken one to four steps after the one before.
+        // 100 MHz, scaled to 2.596 GHz. Each reading is taken one to four steps after the reading before.
         let scaled = |step: u64| step * 2_596 / 100;
         let coarse = (0..1_000).scan(0, |step, turn| {
             *step += 1 + turn % 4;
@@ -195,7 +197,7 @@ mod tests {
 
         assert!((25..=26).contains(&step(&Vec::from_iter(coarse))));
         assert_eq!(step(&Vec::from_iter(fine)), 1);
-        // Of 24 MHz.
+        // Readings of a counter of 24 MHz.
         assert_eq!(step(&[5, 5, 6, 6, 6, 7]), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! `hypertrace info --events` and `--names`: names of events, those that can be recorded and those that were.
+//! `hypertrace info --events` and `--names`: list the names of events that can be recorded or were recorded.
 
 use crate::output::{Faults, grouped, print, print_json, table};
 use crate::report::{open_all, session};
@@ -30,10 +30,10 @@ const MAX_NOTES: u64 = 4 << 20;
 /// Maximum number of events of a program. The table needs time and memory for each. QEMU has 3,000.
 const MAX_EVENTS: usize = 1 << 14;
 
-/// Maximum number of sections of a program. Those of an executable rarely exceed 100.
+/// Maximum number of sections of a program. An executable rarely has more than 100.
 const MAX_SECTIONS: usize = 1 << 14;
 
-/// Maximum number of bytes that are read of a program.
+/// Maximum number of bytes that are read from a program's file.
 const MAX_READ: usize = 64 << 20;
 
 /// An event's name, and the names of its fields.
@@ -42,13 +42,14 @@ type Event = (String, Option<Vec<String>>);
 /// Names to show.
 #[derive(Debug, Default)]
 struct Names {
-    /// Events, with the names of their fields where these are known; of a session, with their number.
+    /// Events, with the names of their fields if these are known. The value is the number of such events in a
+    /// session.
     events: BTreeMap<Event, Option<u64>>,
     regions: BTreeSet<String>,
     streams: Vec<(String, String)>,
 }
 
-/// The same as JSON.
+/// Names to show, as JSON.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Shown {
@@ -92,7 +93,7 @@ pub fn show_names(session: &Path, is_json: bool) -> Result<()> {
     show(of_session(session, &mut faults)?, faults, is_json)
 }
 
-/// Shows the events of a program or a session, or without one those of this machine's kernel.
+/// Shows the events of a program or a session or, without a path, of this machine's kernel.
 pub fn show_events(of: Option<&Path>, is_json: bool) -> Result<()> {
     let mut faults = Faults::default();
     let names = match of {
@@ -119,9 +120,10 @@ fn of_kernel() -> Result<Names> {
 
 /// Returns the names in a session. Events after damage are not counted, and the damage is noted.
 fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
-    // No time is shown.
+    // Unlike other commands, this one needs no clocks, because no time is shown.
     let mut recording = open_all(&[session(dir)])?;
-    // What has not ended was said when it could not be completed. Names of guests' kernels are not listed.
+    // Unfinished recordings were reported when they could not be completed. Names of guests' kernels are not
+    // listed.
     let is_shown = |what| !matches!(what, UnreadPart::Unfinished | UnreadPart::Guest);
     let unread = std::mem::take(&mut recording.unread).into_iter();
     unread.filter(|unread| is_shown(unread.what)).for_each(|unread| faults.add(unread.why));
@@ -153,12 +155,12 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
     for class in session.classes().iter().filter(|class| class.id >= id::FIRST) {
         add(&class.name, &class.fields, counts.get(&class.id).copied().unwrap_or(0));
     }
-    // Its file describes many that do not occur.
+    // The kernel's file describes many events that do not occur, so the events that occur are listed.
     let (stats, warnings) = match recording.kernel_of(0) {
         Some(trace) => trace.event_stats()?,
         None => Default::default(),
     };
-    // The others are about times.
+    // The other warnings are about times.
     faults.say(warnings.into_iter().filter(Warning::is_bad_input));
     stats.iter().for_each(|stat| add(&stat.name, &stat.fields, stat.events));
     let is_used = |domain, client| used.contains(&(domain, client));
@@ -219,7 +221,8 @@ fn of_program(path: &Path) -> Result<Names> {
     }
 }
 
-/// A program's file, of which a limited number of bytes are read. What a hostile file says of its sizes is not believed.
+/// A program's file, from which at most `left` more bytes are read, because a hostile file may state any
+/// sizes.
 struct Limited {
     file: File,
     left: usize,
@@ -241,7 +244,7 @@ impl Seek for Limited {
     }
 }
 
-/// Returns the larger of the numbers of sections and of segments that the header of a program states.
+/// Returns the number of sections or of segments that a program's header states, whichever is larger.
 fn headers<'d>(data: impl ReadRef<'d>) -> object::Result<usize> {
     fn of<'d, H: FileHeader<Endian = Endianness>>(data: impl ReadRef<'d>) -> object::Result<usize> {
         let header = H::parse(data)?;
@@ -256,13 +259,13 @@ fn headers<'d>(data: impl ReadRef<'d>) -> object::Result<usize> {
     }
 }
 
-/// Returns the event in a note, with its fields if they are known; `None` for a note of another kind. An error: the text
-/// is larger than a schema's can be.
+/// Returns the event in a note, with its fields if they are known; `None` for a note of another kind. The
+/// error is that the text is larger than a schema's text can be.
 fn event(owner: &[u8], text: &[u8]) -> Result<Option<Event>, ()> {
     let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
     let texts = match owner {
         b"hypertrace\0" => text,
-        // Three addresses, provider, name.
+        // The note of a probe begins with three addresses, the provider and the name.
         _ => text.get(24..).unwrap_or_default(),
     };
     let mut texts = texts.split(|byte| *byte == 0);

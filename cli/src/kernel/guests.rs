@@ -1,4 +1,4 @@
-//! The recordings of guests' kernels in a session, for messages.
+//! Messages about the recordings of guests' kernels in a session.
 
 use crate::output::say;
 use hypertrace_format::error::error_chain;

@@ -15,14 +15,14 @@ use std::path::Path;
 
 pub use guests::{say_guests, say_unread};
 
-/// Starts a recording, after the recordings of killed processes were completed.
+/// Completes the recordings of killed processes, then starts a recording.
 pub fn start(config: &Config) -> Result<Recording> {
     clean();
     Recording::start(config).context("cannot record the kernel's events")
 }
 
-/// As [`start`], beside a program, which does not depend on what this machine lets this user record: returns `None`, and
-/// says why, if that is nothing. Named events or buffers are a request that must be met.
+/// As [`start`], beside a program, which runs even where this user cannot record the kernel's events: then
+/// says why and returns `None`. If `config` names events or a buffer size, a failure is an error.
 pub fn start_beside(config: &Config) -> Result<Option<Recording>> {
     clean();
     match Recording::start(config) {
@@ -68,8 +68,8 @@ pub fn clean() {
     }
 }
 
-/// Completes the recording of a killed process in this directory. Reports what it did; a failure is
-/// no error, as the rest of the session can be read. Returns false if the recording is in progress.
+/// Completes the recording of a killed process in this directory, and reports the result. A failure is no
+/// error, because the rest of the session can be read. Returns false if the recording is in progress.
 pub fn complete(dir: &Path) -> bool {
     if !is_incomplete(dir) {
         return true;
@@ -95,7 +95,8 @@ pub fn complete(dir: &Path) -> bool {
     true
 }
 
-/// Completes the recording of a killed process before a session is shown. Reports one in progress.
+/// Completes the recording of a killed process before a session is shown. Reports a recording that is in
+/// progress.
 pub fn complete_to_show(dir: &Path) {
     if !complete(dir) {
         say(format_args!(
@@ -145,7 +146,7 @@ pub fn systems(events: &[String]) -> String {
     counts.join(", ")
 }
 
-/// Most places of damage in a line: each CPU can have one.
+/// Maximum number of places of damage in a line, because each CPU's events can have damage.
 const MAX_DAMAGE: usize = 4;
 
 /// Formats the closing line: events, losses with their causes and what helps, the file.

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Most time until a signal is seen that came just before the wait for the processes.
+/// Maximum delay until a signal that came just before the wait for the processes is seen.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Records the processes, or all threads.
@@ -29,7 +29,8 @@ fn record(args: &Args, out: &Path) -> Result<()> {
     config.pids.clone_from(&args.pid);
     config.own_only = args.own_only;
     config.share = args.share;
-    // Live until the recording has ended: a signal must not leave it unfinished.
+    // The guard lives until the recording has ended, because a signal must not leave the recording
+    // unfinished.
     let interrupts = Interrupts::catch_end();
     kernel::complete(out);
     let failure = Failure::default();
@@ -42,7 +43,7 @@ fn record(args: &Args, out: &Path) -> Result<()> {
         Ok(recording) => recording,
         Err(why) => {
             match own {
-                // Another recorder has joined it already.
+                // Another recorder has joined this session already.
                 Some(session) if is_incomplete(out) => drop(session.end()),
                 Some(session) => session.abandon(),
                 None => {}
@@ -53,9 +54,9 @@ fn record(args: &Args, out: &Path) -> Result<()> {
     if !args.quiet {
         kernel::say_start(&recording, out, "Ctrl-C ends it");
     }
-    // All threads are no processes that end.
+    // With `--all`, no process's end can end the recording.
     while Interrupts::came().is_none() && (!recording.wait(PERIOD) || args.all) {}
-    // First, as it measures the clock once more.
+    // The session ends before the kernel's recording, because the session's end measures the clock once more.
     let written = own.map_or(Ok(()), |session| session.end().1.map_err(Into::into));
     let finished = kernel::finish(recording, args.quiet);
     drop(interrupts);
@@ -69,7 +70,7 @@ fn record(args: &Args, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes a session in a new or empty directory. `None`: there is one already.
+/// Makes a session in a new or empty directory. `None`: the directory has a session already.
 fn own_session(dir: &Path, share: Share, failure: &Failure) -> Result<Option<Session>> {
     if dir.join(session_json::FILE).exists() {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! `hypertrace record PROGRAM`: traces a program on this host, without a VM. Without a program, with `--segment`: programs that
-//! something else starts.
+//! `hypertrace record PROGRAM`: traces a program on this host, without a VM. With `--segment` and without a
+//! program, traces programs that something else starts.
 
 use super::Args;
 use crate::interrupt::Interrupts;
@@ -55,8 +55,8 @@ fn record(
     emulator: Option<&Emulator>,
 ) -> Result<ExitCode> {
     let failure = Failure::default();
-    // Both live until the session has ended, because a signal must not leave the session unfinished. The handler that is set
-    // last has the signals.
+    // Both guards live until the session has ended, because a signal must not leave the session unfinished.
+    // `interrupts` is set last, because the handler that is set last gets the signals.
     let _signals = pass_signals_on();
     let mut interrupts = program.is_none().then(Interrupts::catch_end);
     let trace = failure.of_session(out, args.share);
@@ -97,7 +97,7 @@ fn record(
         wait(args, &session, program.is_some());
     }
     drop(monitor);
-    // Before the end: what processes trace from then on is lost.
+    // The holders are listed before the session ends, because what they trace from then on is lost.
     let left = session.segment().holders();
     let (summary, written) = session.end();
     let kernel = recording.map_or(Ok(()), |recording| kernel::finish(recording, args.quiet));
@@ -149,7 +149,7 @@ fn run_program(
     (hypertrace_user::run(session, started, command), untraced.is_some())
 }
 
-/// Waits until all processes that can trace have ended, with `--wait`, or for a signal.
+/// Waits for a signal or, with `--wait`, also for the end of all processes that can trace.
 fn wait(args: &Args, session: &Session, has_run: bool) {
     let segment = session.segment();
     if !args.quiet {
@@ -178,13 +178,14 @@ fn wait(args: &Args, session: &Session, has_run: bool) {
     }
 }
 
-/// Returns the caller's span, by the environment.
+/// Returns the caller's span from the environment.
 fn trace_parent() -> Option<TraceParent> {
     let text = env::var_os(trace_parent::ENVIRONMENT).filter(|text| !text.is_empty())?;
     let text = text.to_string_lossy();
     let parent = text.parse::<TraceParent>();
     let said = |why| {
-        // Anyone may have made it, of any length.
+        // The message has only the start of the text, because anyone may have set the variable, to any
+        // length.
         let (name, start) = (trace_parent::ENVIRONMENT, format!("{text:.80}"));
         say(format_args!("{name} in the environment is not used, {start:?}: {why}"));
     };
@@ -228,7 +229,7 @@ const UNTRACED: &str = "no program has traced: it does not call hypertrace, or H
                         give --segment FILE), or `ulimit -v` leaves no room for the rings (then give \
                         fewer --clients)";
 
-/// Number of processes that a message names.
+/// Maximum number of processes that a message names.
 const NAMED: usize = 4;
 
 /// Formats which processes can still trace, and what to do about that.
@@ -260,8 +261,8 @@ fn named(left: &[Holder]) -> String {
     }
 }
 
-/// Formats the closing line: events recorded and lost, the causes, and the options
-/// that help: `ring` is the one for the rings, and their size.
+/// Formats the closing line: events recorded and lost, the causes, and the options that help. `ring` is the
+/// option for the size of the rings, and this size in bytes.
 pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -> String {
     let events = summary.ring_events + summary.reference_points + summary.host_events;
     let mut line = format!("{} in {}, ", counted(events, "event"), out.display());
@@ -271,7 +272,7 @@ pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -
         let sum = |count: fn(&StreamJson) -> u64| {
             summary.streams.iter().map(count).fold(0, u64::saturating_add)
         };
-        // Reference points, which go through the host's own ring: its size is no option.
+        // Losses of the host's own ring are reference points. No option sets the size of this ring.
         let points = sum(|stream| match stream.domain {
             Domain::Host => stream.lost_full,
             Domain::Guest => 0,

@@ -1,4 +1,4 @@
-//! A file that the VM has as memory.
+//! Recording into a file that the VM has as memory.
 
 use super::{Args, run_vmm, say_end, say_start, trace};
 use crate::interrupt::Interrupts;
@@ -10,8 +10,8 @@ use hypertrace_trace::Summary;
 use hypertrace_user::{Config, Program, Segment, Session, end_if_cut};
 use std::path::Path;
 
-/// Records until the VMM ends, or without one until the command is interrupted. Returns the summary, whether the session was
-/// written to its end, and the exit code of the VMM.
+/// Records until the VMM ends or, without a VMM, until the command is interrupted. Returns the summary,
+/// whether the session was written to its end, and the exit code of the VMM.
 pub fn record(
     args: &Args,
     file: &Path,
@@ -29,7 +29,7 @@ pub fn record(
     let watched = end_if_cut(session.segment(), &escape::Message(&said).to_string());
     watched.context("cannot watch the file for being cut off")?;
     let monitor = recording::serve(session.trace());
-    // QEMU takes a comma that is doubled as part of a value.
+    // QEMU reads a doubled comma as one comma within a value.
     let path = file.display().to_string().replace(',', ",,");
     let size = units::shown(args.size);
     let memory = format!("memory-backend-file,id=ht,share=on,mem-path={path},size={size}");

@@ -24,11 +24,11 @@ use std::thread;
 const RESET_LEASED: &str = "the VM was reset while its programs traced: a guest that boots again traces anew; one that loadvm \
                             brought back has lost the device, and its events are lost from now on";
 
-/// Most bytes of a socket's path (unix(7)), without the zero at its end.
+/// Maximum length of a socket's path in bytes (unix(7)), without the zero at its end.
 const LONGEST: usize = 107;
 
-/// Records until the VMM ends, or without one until the command is interrupted, or the VM ends with `--once`. Returns the
-/// summary, whether the session was written to its end, and the exit code of the VMM.
+/// Records until the VMM ends or, without a VMM, until the command is interrupted or, with `--once`, the VM
+/// ends. Returns the summary, whether the session was written to its end, and the exit code of the VMM.
 pub fn record(
     args: &Args,
     path: &Path,
@@ -83,7 +83,8 @@ fn geometry(args: &Args) -> Geometry {
     }
 }
 
-/// Makes the socket at which VMs connect, in place of one that nobody serves. The second value removes its file.
+/// Makes the socket at which VMs connect, in place of a socket that nobody serves. The [`Entry`] removes the
+/// socket's file.
 fn bind(path: &Path) -> Result<(UnixListener, Entry)> {
     let shown = path.display();
     let bytes = path.as_os_str().len();
@@ -107,7 +108,7 @@ fn bind(path: &Path) -> Result<(UnixListener, Entry)> {
     })
 }
 
-/// Serves VMs until the VMM has ended, the command is interrupted, or with `once` the first VM leaves.
+/// Serves VMs until the VMM has ended, the command is interrupted or, with `once`, the first VM leaves.
 fn serve(
     function: &Arc<PciFunction>,
     listener: UnixListener,
@@ -124,7 +125,7 @@ fn serve(
     let is_over = |server: &Server| once && server.is_left() || has_ended.load(Relaxed);
     while served.is_ok() && Interrupts::came().is_none() && !is_over(&server) {
         if told.is_none() && was_reset() {
-            // On a thread of its own: stderr may be a pipe that nobody reads.
+            // A thread of its own prints the line, because stderr may be a pipe that nobody reads.
             told = Some(thread::spawn(|| say(RESET_LEASED)));
         }
         served = server.turn();
