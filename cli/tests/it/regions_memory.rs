@@ -11,7 +11,7 @@ use trace_dat::{KVM_EXIT_ID, Page, SCHED_SWITCH_ID, TraceDat, switch};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Limits in bytes that docs/regions.md states: for all, and for each region.
+/// Limits in bytes that docs/regions-reference.md states: for all, and for each region.
 const MAX_MEMORY: u64 = 64_000_000;
 const MAX_OF_REGION: u64 = 190;
 
