@@ -17,7 +17,7 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<()> {
     if out == Path::new("-") {
         return Err(Usage("--to ctf writes a directory: give its name".into()).into());
     }
-    // Replaced by the whole one: nothing is written to it.
+    // The whole directory replaces an existing empty directory, so nothing is written to the existing one.
     if let Some(there) = Folder::open_own(out, Share::Owner)? {
         there.take_empty()?;
     }
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<()> {
     faults.end()
 }
 
-/// Gives the directory its name when the stream and its description are in it.
+/// Gives the directory its name once the stream and its description are in the directory.
 fn keep((folder, name): (&Folder, &OsStr), stream: WholeFile, written: &Written) -> io::Result<()> {
     let (aside, made) = Folder::with_free_name(PREFIX, |name| folder.create(name))?;
     let [metadata, events] = FILES;
@@ -57,7 +57,8 @@ fn keep((folder, name): (&Folder, &OsStr), stream: WholeFile, written: &Written)
         folder.rename(&aside, name)
     };
     fill().inspect_err(|_| {
-        // By its descriptor: another directory may have its name by now, and only an empty one is removed by the name.
+        // The files are removed through the descriptor: another directory may have the name by now, and by
+        // name, only an empty directory is removed.
         let _ = made.remove_all();
         let _ = folder.remove_empty(&aside);
     })

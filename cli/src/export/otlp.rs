@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
             })?;
             (counts, path.display().to_string())
         }
-        // Refused before.
+        // The beginning of this function refuses this case.
         (None, None) => return Ok(()),
     };
     faults.say(counts.warnings.iter().cloned());
@@ -76,7 +76,7 @@ fn choice(args: &Args, recording: &Recording) -> Result<Choice> {
     Ok(choice)
 }
 
-/// What a collector has accepted.
+/// Number of spans sent to a collector, and number of spans that the collector rejected.
 #[derive(Default)]
 struct Sent {
     spans: u64,

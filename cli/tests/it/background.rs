@@ -1,4 +1,4 @@
-//! Commands that record, in the background of a script: the shell has them ignore SIGINT.
+//! Commands that record in the background of a script, where the shell makes commands ignore SIGINT.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -10,7 +10,7 @@ use hypertrace_tests::wait_until;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// A command that is ended with the test.
+/// A command that is killed when the test ends.
 struct Running(Child);
 
 impl Drop for Running {
@@ -20,8 +20,8 @@ impl Drop for Running {
     }
 }
 
-/// Starts a command that ignores SIGINT, and sends it SIGINT once the command catches that. Returns the command's code as
-/// of a shell.
+/// Starts a command that ignores SIGINT, and sends SIGINT once the command catches SIGINT. Returns the
+/// command's exit code as a shell reports it.
 #[track_caller]
 fn interrupted(command: &mut Command) -> i32 {
     let command = with_ignored_interrupt(command).stdin(Stdio::piped()).stdout(Stdio::null());
@@ -56,7 +56,7 @@ fn sigint_ends_every_command_that_records_until_ctrl_c() {
         // 1: the kernel lets this user record nothing.
         (&["record", "-o", &joined, "-p", &pid][..], &[0, 1][..]),
         (&["serve", "-o", &served, "--file", &memory], &[0]),
-        // Its journal ends here.
+        // The journal on stdin ends at once.
         (&["receive", "-o", &received], &[0, 1]),
         (&["compare", "--run", "-o", &compared, "sleep 1000", "true"], &[130]),
         (&["demo", "-o", &demo, "--times", "10000"], &[130]),

@@ -1,5 +1,5 @@
-//! Unusable input: reported once, with its name and exit code 2 (1 if the machine is at fault), and left
-//! unchanged.
+//! Unusable input: reported once, with the input's name and exit code 2 (1 if the machine is at fault), and
+//! left unchanged.
 
 use hypertrace_test_support::{functions, made, trace_dat};
 use std::fs::{self, File, Permissions};
@@ -181,7 +181,7 @@ fn another_users_session_mentions_how_it_is_shared() {
     }
 }
 
-/// Most memory that `report` and `info` may use, whatever `session.json` contains.
+/// Maximum memory in bytes that `report` and `info` may use, whatever `session.json` contains.
 const MAX_MEMORY: u64 = 256 << 20;
 
 #[test]
@@ -189,7 +189,8 @@ fn a_large_description_takes_bounded_memory() {
     child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("session.json");
-        // Written in small steps: a child's peak begins with this process's memory.
+        // The file is written in small steps, because a child's peak memory begins with this process's
+        // memory.
         let write = |bytes: usize| {
             let mut out = std::io::BufWriter::new(fs::File::create(&file).unwrap());
             let uuid = "a5a5a5a5-a5a5-a5a5-a5a5-a5a5a5a5a5a5";
@@ -205,7 +206,7 @@ fn a_large_description_takes_bounded_memory() {
             write!(out, "{stream}]}}")?;
             out.flush()
         };
-        // One of the largest size allowed, and a far larger one.
+        // One file has the largest size allowed, the other is far larger.
         let most = hypertrace_timeline::limits::MAX_SESSION_JSON as usize;
         for (bytes, part) in [(most, "at most 3073"), (175 << 20, "too many")] {
             write(bytes).unwrap();
@@ -245,7 +246,7 @@ fn damage_is_reported_with_file_and_byte() {
             let session = session();
             let path = session.path().join(name);
             if !path.exists() {
-                // Without KVM, no VMM is traced.
+                // Without KVM, no VMM is traced, so there is no file of the host.
                 continue;
             }
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -388,7 +389,7 @@ fn compressed_pages_of_many_cpus_take_bounded_memory() {
     });
 }
 
-/// Makes a session of so many clients, each with enough reference points for bounds of its own.
+/// Makes a session of `clients` clients, each with enough reference points for bounds of its own.
 fn with_points(clients: u32) -> made::Made {
     const MS: u64 = 1_000_000;
     let made = made::Made::new();
@@ -425,7 +426,7 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
         let [host, guest] = ["host.dat", "guest.dat"].map(|name| place.path().join(name));
         let page = || trace_dat::Page::at(made::GUEST_BASE + 30_000_000).mmio(0, 5, 0);
         let made = with_points(600);
-        // Times of a guest's CPUs, as trace-cmd has measured them in the trace 77.
+        // The times of a guest's CPUs in the form in which trace-cmd measures them, for the trace 77.
         let sample = [1u64, 5, 1].map(|n| [n.to_le_bytes(); 40_000].concat()).concat();
         let shift = [
             &77u64.to_le_bytes()[..],
@@ -502,7 +503,7 @@ fn an_event_of_a_guests_kernel_costs_the_same_with_many_clients() {
     assert_eq!((ran.code, ran.stdout.lines().count()), (Some(0), 200_000), "{}", ran.stderr);
 }
 
-/// What stands in the place of a file.
+/// What stands in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {
     Pipe,
@@ -514,7 +515,7 @@ enum Odd {
     Largest,
 }
 
-/// Contents of a file of another place.
+/// Contents of a file outside of the session.
 const FOREIGN: &str = "words of another user\n";
 
 /// Files of a session `S`, of a function trace `F`, and others that commands read.
@@ -553,7 +554,7 @@ fn make_files(folder: &Path) {
     functions::write_task(&folder.join("F"), &functions::anchor_at(1_000_000_000), &records);
 }
 
-/// Puts something odd in the place of a file. Returns false if the file system has no such thing.
+/// Replaces a file by something odd. Returns false if the file system cannot hold such a thing.
 fn replace(path: &Path, odd: Odd, elsewhere: &Path) -> bool {
     let node = |kind, device| {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
@@ -599,7 +600,8 @@ fn readers() -> Vec<Vec<&'static str>> {
         "record" => vec![vec!["record", "-o", "S", "--pid", "1"]],
         "receive" => vec![vec!["receive", "journal", "-o", "R"]],
         "ctl" => vec![vec!["ctl", "-d", "S", "help"]],
-        // Neither runs a guest: the one has a line that is no pattern, the other lacks trace_marker_raw.
+        // Neither command runs a guest: the first file has a line that is no pattern, the second lacks
+        // trace_marker_raw.
         "demo" => vec![
             vec!["demo", "-o", "D", "--trace", "events=patterns"],
             vec!["demo", "-o", "D", "--trace-backend", "ftrace:T"],
@@ -612,13 +614,13 @@ fn readers() -> Vec<Vec<&'static str>> {
     cases
 }
 
-/// Most memory that a command may use for an odd file.
+/// Maximum memory in bytes that a command may use for an odd file.
 const MAX_FOR_ODD: u64 = 64 << 20;
 
 /// Replaces each file by something odd, and runs each command on it.
 fn read_all(odd: Odd) {
     let commands = readers();
-    // It takes files of 2^63 bytes, which others do not.
+    // /dev/shm takes files of 2^63 bytes, unlike other file systems.
     let place = if odd == Odd::Largest { "/dev/shm" } else { "/tmp" };
     let place = tempfile::tempdir_in(place).unwrap();
     let (whole, elsewhere) = (place.path().join("whole"), place.path().join("elsewhere"));
@@ -634,7 +636,7 @@ fn read_all(odd: Odd) {
                 return;
             }
             let mut limited = Command::new("sh");
-            // A pipe is a journal's usual place: the command waits for its writer.
+            // A pipe is a usual journal, so `receive` waits for the pipe's writer.
             let is_waiting = (odd, file, command[0]) == (Odd::Pipe, "journal", "receive");
             let seconds = if is_waiting { "0.1" } else { "60" };
             let script = "ulimit -v 8000000; exec timeout -k 5 \"$@\"";

@@ -98,7 +98,7 @@ fn a_boot_that_cannot_be_recorded_says_why() {
 
     let ran = boot();
 
-    // Without tracefs, there are no events of KVM. With it, `true` is no VMM.
+    // Without tracefs, there are no events of KVM. With tracefs, `true` is no VMM.
     assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
     let whys = ["true was not recorded", "has no boot: "];
     assert!(whys.iter().any(|why| ran.stderr.contains(why)), "{ran:?}");

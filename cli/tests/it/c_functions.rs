@@ -1,4 +1,4 @@
-//! Function traces that are compiled in: the calls and returns of C and C++ programs are in the session.
+//! Function traces that are compiled in: the session has the calls and returns of C and C++ programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,9 +17,9 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Options of a compiler for a program that is traced.
+/// Compiler options for a program that is traced.
 const TRACED: &[&str] = &["-finstrument-functions", "-DHYPERTRACE_FUNCTIONS"];
-/// Those for a program that does not ask for it.
+/// Compiler options for a program that does not ask to be traced.
 const NOT_ASKED: &[&str] = &["-finstrument-functions"];
 
 /// Functions of the program, and whether their calls can be in a session.
@@ -30,7 +30,7 @@ const FUNCTIONS: [(&str, bool); 7] = [
     ("dive", true),
     ("handler", true),
     ("constructed", true),
-    // Before the library is open.
+    // Called before the library is open.
     ("first", false),
 ];
 
@@ -38,7 +38,7 @@ const FUNCTIONS: [(&str, bool); 7] = [
 struct Traced {
     folder: TempDir,
     program: PathBuf,
-    /// Its output.
+    /// Output of the program.
     printed: String,
 }
 
@@ -73,8 +73,8 @@ impl Traced {
         self.folder.path().join("session")
     }
 
-    /// Asserts that the session has as many calls and returns of each function as the program has counted, and
-    /// nothing of others. Returns the session's events.
+    /// Asserts that the session has as many calls and returns of each function as the program has counted,
+    /// and none of other functions. Returns the session's events.
     #[track_caller]
     fn check(&self) -> Vec<Line> {
         let lines = HYPERTRACE.report(&self.session());
@@ -84,7 +84,7 @@ impl Traced {
     }
 }
 
-/// Returns the functions that a program has printed: their addresses and counts, in all of its processes.
+/// Returns the functions that a program has printed: addresses and counts, summed over all of its processes.
 #[track_caller]
 fn printed(text: &str) -> BTreeMap<&str, (u64, Counts)> {
     let mut functions = BTreeMap::new();
@@ -136,7 +136,7 @@ fn check_nesting(lines: &[Line]) {
     assert!(stacks.values().all(Vec::is_empty), "{stacks:?}");
 }
 
-/// Returns the files of code of the session's processes that have this path, in order.
+/// Returns the files of code with this path in the session's processes, in order.
 fn modules<'l>(lines: &'l [Line], path: &'l Path) -> impl Iterator<Item = &'l Line> {
     lines.iter().filter(move |line| {
         line.event == "function_module"
@@ -153,7 +153,7 @@ fn check_names(text: &str, lines: &[Line], path: &Path, program: &Path) {
     for (name, (address, _)) in printed(text) {
         assert!((begin..end).contains(&address), "{name}: {module:?}");
         let symbol = symbols.lookup(address).unwrap();
-        // C++ has its own names.
+        // C++ mangles names.
         assert!(symbol.address == address && symbol.name.contains(name), "{name}: {symbol:?}");
     }
     let first = lines.iter().position(|line| line.event == "function_entry").unwrap();

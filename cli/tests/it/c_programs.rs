@@ -1,4 +1,4 @@
-//! C and C++ programs under `hypertrace record`: all of their events are in the session.
+//! C and C++ programs under `hypertrace record`: the session has all of their events.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ fn check_events(session: &Path, program: &Path) -> u64 {
             _ => json!({ "thread": thread, "n": n }),
         };
         assert_eq!(line.reference.is_some(), at == 2, "{line:?}");
-        // Its threads have no names of their own, so they have the program's.
+        // The threads have no names of their own, so their sources have the program's name.
         assert_eq!(line.source.split_once(' ').unwrap().1, name, "{line:?}");
         assert_eq!(Value::Object(line.fields), expected);
         next[thread as usize][at] += 1;
@@ -202,14 +202,14 @@ fn the_library_for_aarch64_tells_its_counter_and_its_frequency() {
     capability::used("qemu-aarch64");
 }
 
-/// Asserts that the guest of a session has the counter of AArch64, with the rate that it says.
+/// Asserts that the guest of a session has the counter of AArch64, with the rate that the emulator states.
 #[track_caller]
 fn assert_has_cntvct(session: &Path) {
     let json = std::fs::read(session.join("session.json")).unwrap();
     let json: Value = serde_json::from_slice(&json).unwrap();
     let [_, guest] = json["clocks"].as_array().unwrap().as_slice() else { panic!("{json}") };
     assert_eq!((&guest["kind"], &guest["assumed"]), (&"cntvct".into(), &true.into()));
-    // Versions of the emulator differ.
+    // The rate depends on the emulator's version.
     let frequency = guest["frequency"].as_u64().unwrap();
     assert!([62_500_000, 1_000_000_000].contains(&frequency), "{frequency}");
 }
@@ -222,7 +222,7 @@ fn every_type_of_field_and_kind_of_event() {
             compiler.program(&c::source("tests/c/fields.c"), Linked::Archive, place.path());
         let (lines, _) = place.trace(compiler.name, &[&program]);
 
-        // A double would round these: they are strings.
+        // A double would round these numbers, so they are strings.
         let (least, most) = (i64::MIN.to_string(), u64::MAX.to_string());
         let expected = [
             ("none", json!({})),
@@ -327,7 +327,7 @@ fn code_for_firmware_for_aarch64_under_qemu_aarch64() {
     capability::used("qemu-aarch64");
 }
 
-/// Runs a program of `bare.c` with the segment of `record`, whose ring it fills ten times. Returns the session.
+/// Runs a program of `bare.c` that fills its ring of the segment of `record` ten times. Returns the session.
 #[track_caller]
 fn firmware_in_a_segment(place: &Place, dir: &Path, program: &str) -> PathBuf {
     let name = dir.file_name().unwrap().to_str().unwrap();
@@ -435,7 +435,7 @@ fn cmake_finds_an_installed_library_and_a_source_tree() {
         }
     }
 
-    // The next minor version is another interface.
+    // Another minor version is another interface.
     let other = "find_package(hypertrace 99.0 REQUIRED)";
     for (name, option) in [("other-installed", &prefix), ("other-tree", &tree)] {
         let refused = configured(name, other, option);
@@ -445,7 +445,7 @@ fn cmake_finds_an_installed_library_and_a_source_tree() {
     capability::used("cmake");
 }
 
-/// A name of the greatest length.
+/// A name of the maximum length.
 const OFF: &str = "off_1234567890_1234567890_1234567890_1234567890_1234567890_12345";
 const KEPT: &str = "kept_1234567890_1234567890_1234567890_1234567890_1234567890_1234";
 
@@ -541,7 +541,8 @@ fn a_forked_child_gets_its_own_client() {
 #[test]
 fn a_library_that_traces_is_loaded_and_unloaded() {
     let place = Place::new();
-    // With the library in the plugin, the plugin's own code is unloaded under the library's thread.
+    // With `Linked::Archive`, the library is part of the plugin, so the code of the library's thread is
+    // unloaded, too.
     let all = [Linked::Shared, Linked::Archive];
     let compilers = c::compilers();
     for (compiler, linked) in compilers.iter().flat_map(|compiler| all.map(|l| (compiler, l))) {

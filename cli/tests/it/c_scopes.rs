@@ -70,7 +70,7 @@ fn objects_of_cxx_are_regions_and_fields() {
         let lines = traced(&compiler, "tests/c/objects.cc");
         let of = |event| fields(&lines, event);
 
-        // Left by exceptions, the inner one first.
+        // Exceptions leave the scopes, the inner one first.
         let events = lines.iter().map(|line| &*line.event).filter(|event| *event != "lease");
         let thrown: Vec<_> = events.take(12).collect();
         let once = ["object_begin", "scope_begin", "scope_end", "object_end"];
@@ -98,7 +98,7 @@ fn objects_of_cxx_are_regions_and_fields() {
         let cut = has_views.then(|| json!({"wide": format!("x{}", "m".repeat(1022))}));
         assert_eq!(of("long_view"), Vec::from_iter(cut));
 
-        // Of four threads, which met the names at the same time.
+        // Four threads met these names at the same time.
         let mut counts = BTreeMap::new();
         for line in &lines {
             *counts.entry(&*line.event).or_insert(0) += 1;

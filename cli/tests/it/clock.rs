@@ -16,8 +16,8 @@ use trace_dat::{Page, TraceDat};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Makes a session of a host whose counter had the value `base` at this Unix time after the start, with
-/// events at these raw values.
+/// Makes a session of a host whose counter had the value `base` at `unix_ns` after the start, with events at
+/// the raw values `raw`.
 fn host(boot: Option<&str>, base: u64, unix_ns: i64, raw: &[u64]) -> Made {
     let clocks = format!("[{}]", clock(0, "host", 0, GHZ, base, START_NS + unix_ns));
     let made = Made::with_json(&with_boot(&json(&clocks, EVENTS, "[]"), boot));
@@ -43,14 +43,15 @@ fn the_error_of_another_machine_or_boot_is_unknown() {
     let commands = ["report --json S T", "info S T", "info --json S T"];
     let mut shown = HYPERTRACE.transcript(&[&first, &other], &commands);
     shown += &HYPERTRACE.transcript(&[&first, &unknown], &commands);
-    // The error of its kernel's events is not known either.
+    // The error of the second session's kernel events is not known either.
     let second = host(Some(OTHER_BOOT), 1_000, 0, &[]);
     let dat = TraceDat::new("x86-tsc")
         .cpu(&[Page::at(2_050).mmio(0, 7, 1)])
         .option(trace_dat::recorded(OTHER_BOOT, 0));
     second.kernel(&dat);
     shown += &HYPERTRACE.transcript(&[&first, &second], &["report --json S T", "report --json T"]);
-    // Two sessions that do not know their boots have nothing in common either. One alone is as exact as ever.
+    // Two sessions that do not know their boots have nothing in common either. One session alone is as exact
+    // as ever.
     let another = host(None, 1_000, 0, &[2_000]);
     let commands = ["report --json S T", "report --json S"];
     shown += &HYPERTRACE.transcript(&[&another, &unknown], &commands);
@@ -60,19 +61,19 @@ fn the_error_of_another_machine_or_boot_is_unknown() {
 #[test]
 fn an_offset_by_hand_places_a_session_with_the_bound_that_it_has() {
     let first = host(Some(BOOT), 1_000, 0, &[2_000, 2_200]);
-    // 150 ns too early.
+    // The second anchor is 150 ns too early.
     let second = host(Some(OTHER_BOOT), 1_000, -150, &[2_100]);
     let commands = ["report --json S T@150ns+-30ns", "report --json S T@150ns", "report S@5ns+-x"];
     golden("offset", HYPERTRACE.transcript(&[first, second], &commands));
 }
 
-/// Makes a session with a point every 100 us, whose clock loses a millisecond after the 50th.
+/// Makes a session with a point every 100 us, whose guest clock loses a millisecond after the 50th point.
 fn stopped() -> Made {
     stopping(100_000, 50, 1_000_000)
 }
 
-/// Makes a session with 100 points at this interval in ns: the host sees each after 5 us, and the guest
-/// continues 5 us later. Its clock loses so many ns each time after `every` points.
+/// Makes a session with 100 points at this interval in ns: the host sees each point after 5 us, and the guest
+/// continues 5 us later. Every `every` points, the guest's clock loses `lost` ns.
 fn stopping(interval: u64, every: u64, lost: u64) -> Made {
     let mut made = Made::with_json(&with_boot(&json(&clocks(), EVENTS, "[]"), Some(BOOT)));
     let (mut ring, mut thread) = (Packet::guest(0), Packet::host(0));
@@ -88,13 +89,14 @@ fn stopping(interval: u64, every: u64, lost: u64) -> Made {
 
 #[test]
 fn a_clock_is_described_in_words_with_its_jumps() {
-    // As much of the jump is certain as it has: 1 ms less twice the 5 us.
+    // The certain part of the jump is 1 ms less twice the 5 us.
     let commands = ["info S", "info --json S"];
     golden("jumps", HYPERTRACE.transcript(&[stopped()], &commands));
 }
 
-/// Makes a session with so many points of a guest whose counter has 62.5 MHz, one each millisecond: the host sees each
-/// after 5 us. The counter's name and what is declared of it are these.
+/// Makes a session with `points` points, one each millisecond, of a guest whose counter has 62.5 MHz. The
+/// host sees each point after 5 us. `kind` is the counter's name, `declared` what the session declares about
+/// the counter.
 fn of_62_5_mhz(kind: &str, declared: &str, points: u64) -> Made {
     let host = clock(0, "host", 0, GHZ, 1_000_000, START_NS);
     let guest = clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS)
@@ -105,7 +107,7 @@ fn of_62_5_mhz(kind: &str, declared: &str, points: u64) -> Made {
     for point in 1..=points {
         let ms = |n: u64| point * 1_000_000 + n * 10_000;
         thread = thread.point(ms(0) + 5_000, 0, point as u32, GUEST_BASE + ms(0) / 16, point);
-        // Its argument is the true time.
+        // The event's argument is the true time.
         for time in [ms(1), ms(40)] {
             ring = ring.event(time / 16, DISK_READ, &[time, 0]);
         }
@@ -116,7 +118,7 @@ fn of_62_5_mhz(kind: &str, declared: &str, points: u64) -> Made {
 
 #[test]
 fn a_rate_that_is_only_assumed_gives_no_wrong_time_with_a_small_bound() {
-    // As the guest says, and as the host's counter has it.
+    // The guest's own rate, and that of the host's counter.
     for declared in [62_500_000, 2_596_000_000_u64] {
         for points in [1, 2, 3, 5, 100] {
             let said = format!(r#""frequency":{declared},"assumed":true"#);
@@ -157,7 +159,7 @@ fn a_counter_has_its_own_name() {
 
 #[test]
 fn why_a_guest_has_its_clock_is_told_in_its_words() {
-    // A name of a later version is not known, and in JSON as it is.
+    // The name of a later version is left out of the text, and shown as it is in JSON.
     let names = Reason::NAMES.iter().map(|(_, name)| *name).chain(["later"]);
     let shown = names.map(|name| {
         let session = of_62_5_mhz("tsc", &format!(r#""reason":"{name}","frequency":62500000"#), 2);
@@ -180,7 +182,7 @@ fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
     };
     write(OTHER_BOOT);
     let mut shown = HYPERTRACE.transcript(&[&made], &["info S", "info --json S"]);
-    // Of the same boot, but of other threads.
+    // The recording is of the same boot, but of other threads.
     write(BOOT);
     shown += &HYPERTRACE.transcript(&[&made], &["info S"]);
     golden("kernel_of_other_boot", shown);
@@ -194,7 +196,7 @@ fn a_kernels_trace_in_another_directory_limits_clocks_as_one_inside_does() {
         let ran = run(HYPERTRACE.command(command).arg(made.path()).args(others));
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         let shown = ran.stdout;
-        // Sources have the session's name if there are several.
+        // If there are several sessions, sources have the session's name.
         let of_guest = shown.lines().filter(|line| line.contains("disk_read"));
         let bounds = of_guest.map(|line| {
             let value: Value = serde_json::from_str(line).unwrap();
@@ -255,7 +257,7 @@ fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
     let count = |value: &Value| value.as_u64().unwrap();
     let (used, left_out) = (&with["kernel_limits"]["used"], &with["kernel_limits"]["left_out"]);
     assert!(said.contains("none lost"), "{said}");
-    // Two times of each of 2,000 points. A few events may be missing without a trace.
+    // Each of 2,000 points gives two times. A few events may be missing without a trace.
     assert!(count(used) >= 3_800, "{with}");
     assert!(count(left_out) * 100 <= count(used), "{with}");
     assert_eq!(without["kernel_limits"], Value::Null);
@@ -288,7 +290,7 @@ fn a_tsc_that_the_vmm_gave_is_used_and_shown_unless_points_contradict_it() {
         format!(r#"{{"epoch":0,"client":{client},"offset":{offset},"multiplier":1,"shift":0}}"#)
     };
     let made = steady();
-    // Client 1's is 6 us too early. That of epoch 1 is of no clock.
+    // Client 1's offset is 6 us too early. The offset of epoch 1 belongs to no clock.
     let other = r#"{"epoch":1,"offset":7,"multiplier":1,"shift":0}"#;
     made.tell(&[&*tsc("null", -995_000), &tsc("1", -989_000), other].join(","));
     golden("tscs", HYPERTRACE.transcript(&[made], &["info S", "info --json S"]));
@@ -301,10 +303,10 @@ fn kvms_tsc_is_used_and_shown_unless_points_contradict_it_or_another_fits() {
     std::fs::write(made.path().join("session.json"), with_boot(&text, Some(BOOT))).unwrap();
     let mut shown = String::new();
     for words in [
-        // The guest's, and that of a VM that began a millisecond later.
+        // The guest's offset, and the offset of a VM that began a millisecond later.
         "31-9:-995000:1:0:1000000:900000000,77-9:-1995000:1:0:1000000:900000000",
         "77-9:-1995000:1:0:1000000:900000000",
-        // Two within what the points leave.
+        // Two offsets within what the points leave open.
         "31-9:-995000:1:0:1000000:900000000,77-9:-994900:1:0:1000000:900000000",
     ] {
         let trace = TraceDat::new("x86-tsc").option(trace_dat::recorded_with_tscs(BOOT, words));
@@ -320,7 +322,7 @@ fn events_of_a_guests_kernel_show_the_thread_of_each_cpu_or_refute_kvms_tsc() {
     let whole = guest_mode::recorded();
     let words = guest_mode::word(guest_mode::OFFSET + 1_000_000);
     let wrong = guest_mode::Recorded { words, ..whole.clone() };
-    // The threads of both vCPUs may have made the few events of one CPU.
+    // In this recording, the threads of both vCPUs may have made the few events of one CPU.
     let mut short = whole.clone();
     short.guest.truncate(1);
     short.vcpus[1] = short.vcpus[0].clone();
@@ -347,7 +349,8 @@ fn with_the_kernels_events_a_point_reaches_the_kernel_and_jumps_are_missed_as_wi
 
 #[test]
 fn errors_hold_for_missed_jumps_of_the_least_usual_width_of_a_client() {
-    // Client 0 is exact at first, client 1 is inexact later: the map of both is inexact at most readings.
+    // Client 0 is exact at first, client 1 is inexact later, so the map of both clients is inexact at most
+    // readings.
     let mut made = Made::new();
     for (client, points, late) in [(0, 1..20, 1_000), (1, 20..200, 300_000)] {
         let (mut host, mut ring) = (Packet::host(client), Packet::guest(client));
@@ -360,7 +363,7 @@ fn errors_hold_for_missed_jumps_of_the_least_usual_width_of_a_client() {
             .stream(&format!("guest-{client}"), &[Packet::guest(client), ring])
             .stream(&format!("host-{client}"), &[Packet::host(client), host]);
     }
-    // The usual width is that of client 1, the room for jumps that of client 0.
+    // The usual width is that of client 1, and the room for jumps is that of client 0.
     golden("widths", HYPERTRACE.transcript(&[made], &["info S", "info --json S"]));
 }
 
@@ -370,7 +373,7 @@ fn a_rate_beyond_the_limits_for_a_while_is_told_beside_the_jump_that_it_counts_a
     let (mut ring, mut thread) = (Packet::guest(0), Packet::host(0));
     for point in 1..200_u64 {
         let host = point * 1_000_000;
-        // 1,700 ppm fast for 52 ms.
+        // The guest is 1,700 ppm fast for 52 ms.
         let guest = host + point.clamp(60, 112).saturating_sub(60) * 1_700;
         thread = thread.point(host + 5_000, 0, point as u32, GUEST_BASE + guest, point);
         ring = ring.event(guest + 10_000, DISK_READ, &[point, 0]);
@@ -383,7 +386,8 @@ fn a_rate_beyond_the_limits_for_a_while_is_told_beside_the_jump_that_it_counts_a
 #[test]
 fn a_rate_by_the_points_is_told_from_the_declared_one() {
     let scaled = machine(Kind::Scaled, 1, Kernel::None).made;
-    // The mean rate is 2,000 ppm lower. A guest that is stopped again and again has the declared rate or a lower one.
+    // The mean rate is 2,000 ppm lower. A guest that is stopped again and again has the declared rate or a
+    // lower rate.
     let stopped = stopping(15_000_000, 1, 30_000);
     golden("rates", HYPERTRACE.transcript(&[scaled, stopped], &["info S", "info T"]));
 }
@@ -409,7 +413,7 @@ fn times_by_the_vmms_word_are_exact_and_their_bound_is_that_of_the_points() {
     assert_eq!(after.len(), 100);
     for ((error, bound), (own, least)) in before.into_iter().zip(after) {
         assert_eq!(own, 0);
-        // It is away from the middle by as much as the middle is from the truth.
+        // The VMM's word is away from the middle by as much as the middle is from the truth.
         let away = least - bound - error.abs();
         assert!(error.abs() > 100 && away.abs() <= 100, "{error}: {bound} {least}");
     }
@@ -432,7 +436,7 @@ fn what_kvm_adds_to_the_tsc_of_a_real_guest_is_told_and_a_false_offset_is_not_us
     assert!(told.iter().all(|tsc| tsc["is_used"] == true), "{told:?}");
     capability::used("kvm");
 
-    // A millisecond less than KVM's.
+    // An offset a millisecond less than KVM's.
     let file = out.join("session.json");
     let mut json: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     for tsc in json["guest_tscs"].as_array_mut().unwrap() {
@@ -455,7 +459,7 @@ fn a_clock_without_points_has_no_error_to_show() {
     let commits = Made::with_json(&with_boot(&json(&clocks(), EVENTS, streams), Some(BOOT)));
     let records = Packet::guest(0).flagged(5, DISK_READ, 1, &[1, 2], 0);
     let commits = commits.stream("guest-0", &[Packet::guest(0), records]);
-    // Beside a client with points, it has that one's error.
+    // Beside a client with points, a client without points has the error of the client with points.
     let beside =
         stopped().stream("guest-1", &[Packet::guest(1), Packet::guest(1).event(5, 16, &[1, 2])]);
     let commands = ["info S", "info T", "info U"];
@@ -467,7 +471,7 @@ fn a_clock_of_which_a_restored_session_has_nothing_is_not_shown() {
     let host = clock(0, "host", 0, GHZ, 1_000_000, START_NS);
     let guests = [1, 2].map(|id| clock(id, "guest", id - 1, GHZ, GUEST_BASE, START_NS));
     let restored = Made::with_json(&json(&format!("[{host},{}]", guests.join(",")), EVENTS, "[]"));
-    // Of the second clock, and of the epoch after the restore.
+    // The packets have the second clock, and the epoch after the restore.
     let packet = || Packet::new(1, 0, 2).with64(88, 1 << 32);
     let restored = restored.stream("guest-0", &[packet(), packet().event(5, DISK_READ, &[1, 2])]);
 

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Typical regions with these parts, in the order of [`Part::ALL`].
+/// Returns typical regions with these parts, in the order of [`Part::ALL`].
 fn typical(parts_ns: [f64; PARTS], parse_ns: f64, hog_ns: f64) -> Typical {
     let children = [("parse", (1.0, parse_ns))].into_iter().filter(|_| parse_ns > 0.0);
     let waits = [("runnable by 'hog'", hog_ns)].into_iter().filter(|_| hog_ns > 0.0);
@@ -48,9 +48,9 @@ fn region(typical: Typical) -> Box<Region> {
     })
 }
 
-/// A run whose program took so much more, in nanoseconds, and that waited so much more.
+/// Returns a run whose program took `program_ns` longer, and waited `hog_ns` longer for a CPU.
 fn made(number: u32, program_ns: f64, hog_ns: f64) -> Run {
-    // Runs differ, each in its own way.
+    // Runs differ a little, each in its own way.
     let luck = f64::from(number * 7919 % 13) * 30.0;
     let parse = typical(
         [
@@ -120,7 +120,7 @@ impl Runs {
         fs::write(dir.join(FILE), serde_json::to_string(run).unwrap()).unwrap();
     }
 
-    /// Runs of both sides, the second of which has so much more.
+    /// Makes runs of both sides. The second side's runs have so much more.
     fn sides(runs: u32, program_ns: f64, hog_ns: f64) -> Runs {
         let made_runs = Runs::new();
         for number in 0..runs {
@@ -179,7 +179,7 @@ fn two_directories_of_runs_are_two_sides() {
     };
 
     assert_eq!(compare(&["a", "b"]).stdout, listed);
-    // A directory may be a run.
+    // A directory may be a run itself.
     assert_eq!(compare(&["a/a-01", "b/b-01"]).code, Some(0));
     for (dirs, why) in [
         (&["a"][..], "here is 1 without --with"),
@@ -196,7 +196,8 @@ fn a_wait_for_a_cpu_is_named_with_who_had_it_and_acquits_nothing() {
     golden("waits", Runs::sides(6, 0.0, 9_000.0).transcript(""));
 }
 
-/// A run of a guest's threads by both kernels, from which a thread of the host and one of the guest took so much time.
+/// Returns a run of a guest's threads by both kernels, with the times that a thread of the host and a thread
+/// of the guest took.
 fn made_guest_thread(number: u32, [stolen, behind]: [f64; 2]) -> Run {
     let of = |part: Part, more: f64, wait: &str| {
         let mut parts_ns = [0.0; PARTS];
@@ -253,7 +254,7 @@ fn a_run_has_who_took_time_from_a_guests_threads_by_both_kernels() {
     }
 }
 
-/// A run of a guest whose VMM handles loads so much slower.
+/// Returns a run of a guest whose VMM handles loads slower by `more` ns.
 fn made_guest(number: u32, more: f64) -> Run {
     let luck = f64::from(number * 7919 % 13) * 30.0;
     let exits = |kernel_ns, vmm_ns| Exits { count: 1.0, kernel_ns, vmm_ns, waits_ns: 0.0 };
@@ -297,7 +298,7 @@ fn the_exit_whose_handler_is_slower_is_named() {
 fn equal_builds_are_the_same_and_few_runs_have_no_verdict() {
     golden("same", Runs::sides(6, 0.0, 0.0).transcript("--name request"));
     golden("few", Runs::sides(4, 2_500.0, 0.0).transcript("--name request"));
-    // 5 runs a side show a change of the only name, but not one of two.
+    // 5 runs a side show a change if there is one name, but not if there are two names.
     let verdict = |json: Value, at: usize| json["differences"][at]["typical"]["verdict"].clone();
     let runs = Runs::sides(5, 0.0, 0.0);
     assert_eq!(verdict(runs.compare(&["--json"]).json(), 1), "no_verdict");
@@ -311,7 +312,7 @@ fn equal_builds_are_the_same_and_few_runs_have_no_verdict() {
 fn what_moves_from_one_part_to_another_is_not_hidden() {
     let runs = Runs::new();
     for number in 0..12 {
-        // Some runs lack switches: then the program's time is not known.
+        // Some runs lack switches, so some of the program's time is unknown.
         let unknown = f64::from(number * 5 % 12) * 300.0;
         let more = f64::from(number % 2) * 2_000.0;
         let mean = typical(
@@ -368,7 +369,7 @@ fn the_json_has_the_members_of_its_page() {
     let parse = other.regions.get_mut("parse").unwrap();
     let exits = Exits { count: 1.0, kernel_ns: 500.0, vmm_ns: 250.0, waits_ns: 0.0 };
     parse.typical.exits = [("mmio write", exits)].into_iter().collect();
-    // Names are the guest's: a line break, a quote, and what a browser or a terminal would obey.
+    // A guest chooses names: a line break, a quote, and what a browser or a terminal would obey.
     other.regions.insert("</script>\"\n\x1b[2J".into(), region(typical([1.0; PARTS], 0.0, 0.0)));
     other.finished = false;
     runs.add("b-99", &other);
@@ -434,7 +435,7 @@ fn what_may_not_be_compared_is_refused_or_said() {
     };
     refused(&|run| run.has_kernel = false, "10 of 11 runs have the kernel's events");
     refused(&|run| run.session = format!("{:032x}", 2), "is on both sides");
-    // A copy of a run of the same side.
+    // The run is a copy of a run of the same side.
     refused(&|run| run.session = format!("{:032x}", 3), "is given twice");
     let parts = |run: &mut Run, ns: f64| {
         run.regions.values_mut().for_each(|region| region.all.parts_ns = [ns; PARTS]);
@@ -470,7 +471,7 @@ fn what_may_not_be_compared_is_refused_or_said() {
     said(&|run| run.lost = 12, "1 of 11 runs lost events, 12 together");
     said(&|run| run.finished = false, "1 runs were not ended");
     said(&|run| run.frequency = 3_000_000_000, "2 frequencies of the counter");
-    // The made runs have another rate.
+    // The made runs have the rate `rate`.
     let rate = made(99, 0.0, 0.0).frequency;
     for (frequency, notes) in [(rate - rate / 2_000, 0), (rate - rate / 200, 1)] {
         let runs = Runs::sides(5, 0.0, 0.0);
@@ -549,7 +550,8 @@ fn a_thread_with_the_name_of_a_kind_of_causes_is_no_such_cause() {
     assert_eq!(causes, expected);
 }
 
-/// Makes lists of times, with a program's own in the place of the guest's, as versions before 4 have them.
+/// Converts times to lists, with a program's own time in place of the guest's, as versions before 4 have
+/// them.
 fn listed(value: &mut Value) {
     let Value::Object(members) = value else { return };
     if let Some(parts @ Value::Object(_)) = members.get_mut("parts_ns") {
@@ -603,7 +605,7 @@ fn input_that_is_no_run_is_refused() {
         (&["compare", "a-01", "b-01", "--run"], "not directories: compare a-01 --with b-01"),
         (&["compare", "a-01", "--with", "b-01", "--name", "nothing"], "no region of one name"),
         (&["compare", "a-01", "--with", "b-01", "--fail-on", "5"], "expected slower:5%"),
-        // Its exit code would say nothing.
+        // With so few runs, the exit code would say nothing.
         (
             &["compare", "a-01", "--with", "b-01", "--fail-on", "slower:5%"],
             "--fail-on needs 5 runs a side, and there are 1",
@@ -667,7 +669,7 @@ fn runs_with_extreme_numbers_are_compared() {
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
     let differences = json["differences"].as_array().unwrap();
     let of = |name: &str| differences.iter().find(|d| d["name"] == name);
-    // 5 runs a side cannot show one of so many names.
+    // 5 runs a side cannot show a change of one name among so many.
     assert_eq!(of("equal").unwrap()["typical"]["verdict"], "no_verdict");
     assert_eq!(of("long").unwrap()["typical"]["verdict"], "no_verdict");
     assert_eq!(of("r7").unwrap()["typical"]["verdict"], "slower");
@@ -675,7 +677,7 @@ fn runs_with_extreme_numbers_are_compared() {
     assert_eq!(of("many").unwrap()["regions"][0], u64::MAX.to_string());
 }
 
-/// Runs of two commands of the shell that have a region `work` each.
+/// Compares two commands of the shell, each in a region `work`.
 fn recorded(out: &Path, a: &str, b: &str, options: &[&str]) -> Ran {
     let command = |work: &str| format!("\"$MARK\" --begin work; {work}; \"$MARK\" --end work");
     let mut compare = HYPERTRACE.command(["compare", "--run", "-o"]);
@@ -698,7 +700,7 @@ fn two_commands_are_run_in_turn_and_compared() {
     let work = &json["differences"][0];
     assert_eq!((&work["name"], &work["runs"]), (&"work".into(), &serde_json::json!([5, 5])));
 
-    // What is kept says the same.
+    // The runs that are kept give the same result.
     let kept = out.join("a-01");
     assert_eq!(entries(&kept), [FILE]);
     for private in [&kept, &kept.join(FILE)] {
@@ -732,7 +734,7 @@ fn two_commands_are_run_in_turn_and_compared() {
     }
 }
 
-/// Returns the bytes of all runs as a message expects them: `about 12.5 KiB in DIR`.
+/// Returns the size of all runs in bytes that a message expects: `about 12.5 KiB in DIR`.
 fn expected_bytes(said: &str) -> f64 {
     let (_, rest) = said.split_once(": about ").unwrap();
     let mut words = rest.split_whitespace();
@@ -753,7 +755,8 @@ fn entries(dir: &Path) -> Vec<String> {
 fn whole_runs_stay_usable_after_one_that_failed() {
     let dir = tempfile::tempdir().unwrap();
     let (out, turns) = (dir.path().join("R"), dir.path().join("turns"));
-    // The fifth start of it: once to warm up, and in the fourth of its runs.
+    // The command fails at its fifth start, in the fourth of its runs, because the first start is the
+    // warm-up.
     let fails = format!("echo >>{0}; test $(wc -l <{0}) -lt 5 || kill -9 $$", turns.display());
 
     let ran = recorded(&out, &fails, "true", &["-n", "9"]);
@@ -791,7 +794,7 @@ fn a_full_disk_is_named_and_whole_runs_stay() {
 fn whole_runs_stay_usable_after_a_signal() {
     let dir = tempfile::tempdir().unwrap();
     let (out, turns) = (dir.path().join("R"), dir.path().join("turns"));
-    // The comparison is the parent of the recorder, which is the shell's.
+    // The comparison is the parent of the recorder, and the recorder is the parent of the shell.
     let signals = format!(
         "echo >>{0}; test $(wc -l <{0}) -lt 3 || {{ kill $(cut -d ' ' -f 4 /proc/$PPID/stat); sleep 60; }}",
         turns.display()

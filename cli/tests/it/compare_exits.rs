@@ -1,5 +1,5 @@
-//! `hypertrace compare` of guests under KVM whose VMM handles loads slower on the second side: the exits of these loads
-//! are named, and neither the stores beside them nor the guest.
+//! `hypertrace compare` of guests under KVM whose VMM handles loads slower on the second side: the comparison
+//! names the exits of these loads, and neither the stores beside the loads nor the guest.
 
 use hypertrace_abi::clock::ticks;
 use hypertrace_guest::{Args, Program, layout};
@@ -12,11 +12,11 @@ use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Address of the device that is loaded from and stored to: neither memory nor another device.
+/// Address of the device that the guest loads from and stores to: neither memory nor another device.
 const DEVICE: u64 = 0xc000_0000;
 
-/// Records a guest that makes a load and a store in each of its regions. The VMM needs so much longer for each load.
-/// `None` if that is not possible here: this is reported.
+/// Records a guest that makes a load and a store in each of its regions. The VMM needs `slower_ns` more for
+/// each load. `None` if this machine cannot do so, which is reported.
 fn record(regions: u64, slower_ns: u64) -> Option<Recorded> {
     let mut machine = kvm::machine(1)?;
     let host = Host::new(host::geometry(1));
@@ -58,11 +58,11 @@ fn record(regions: u64, slower_ns: u64) -> Option<Recorded> {
     Some(recorded)
 }
 
-/// Compares so many recordings a side. Returns the regions' difference, and the sentence.
+/// Compares `runs` recordings a side. Returns the regions' difference, and the sentence.
 fn compare(runs: usize, regions: u64, slower_ns: u64) -> Option<(Value, String)> {
     let mut sides = [Vec::new(), Vec::new()];
     for number in 0..runs {
-        // Neither side is always the first.
+        // Neither side is always the first of a pair.
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
             sides[side].push(record(regions, [0, slower_ns][side])?);
@@ -75,7 +75,8 @@ fn compare(runs: usize, regions: u64, slower_ns: u64) -> Option<(Value, String)>
     Some((json["differences"][0].clone(), answer))
 }
 
-/// Returns the difference of a part, or of the VMM's time in the exits for a reason, and the half of its interval.
+/// Returns the difference of a part, or of the VMM's time in the exits for a reason, and half the width of
+/// its interval.
 fn difference(of: &Value, list: &str, name: &str) -> (f64, f64) {
     let all = of[list].as_array().unwrap();
     let found = all.iter().find(|change| change["name"] == name).unwrap();
@@ -85,7 +86,7 @@ fn difference(of: &Value, list: &str, name: &str) -> (f64, f64) {
 
 #[test]
 fn the_exit_whose_handler_is_slower_is_named() {
-    // By so much that it shows beside other load.
+    // The difference is large enough to show beside other load.
     let Some((store, answer)) = compare(5, 200, 100_000) else { return };
 
     assert!(answer.starts_with("store is ") && answer.contains(" slower "), "{answer}");
@@ -109,7 +110,7 @@ fn five_microseconds_are_those_of_the_exit() {
          mmio write {write:+.0} +- {of_write:.0}, guest {guest:+.0} +- {of_guest:.0}; {answer}"
     );
     assert!(answer.contains("(exits mmio read +"), "{answer}");
-    // The loop that waits ends a little late.
+    // The VMM's waiting loop ends a little late.
     assert!((read - 5_000.0).abs() < of_read + 500.0, "{answer}");
     assert!(write.abs() < of_write + 500.0 && guest.abs() < of_guest + 1_000.0, "{answer}");
 }

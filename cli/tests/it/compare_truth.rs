@@ -1,5 +1,5 @@
-//! `hypertrace compare` of a program with itself, and with one that is slower in one of its regions, beside load that
-//! comes and goes.
+//! `hypertrace compare` of a program with itself, and with a program that is slower in one of its regions,
+//! beside load that comes and goes.
 
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::{child, this_test, traced};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Steps of `parse`, which take some 50 us.
+/// Number of steps of `parse`, which take some 50 us.
 const PARSE: u64 = if cfg!(debug_assertions) { 4_000 } else { 50_000 };
-/// The same, 5 % more.
+/// Number of steps that is 5 % larger.
 const SLOWER: u64 = PARSE + PARSE / 20;
 const REQUESTS: u64 = 500;
 
@@ -21,7 +21,7 @@ fn compute(steps: u64) {
     black_box((0..steps).fold(1, |sum: u64, step| black_box(sum.rotate_left(5) ^ step)));
 }
 
-/// Serves requests whose `parse` takes so many steps.
+/// Serves requests whose `parse` takes `parse` steps.
 fn serve(parse: u64) {
     for _ in 0..REQUESTS {
         let _region = hypertrace::region!("request");
@@ -37,14 +37,14 @@ fn serve(parse: u64) {
     }
 }
 
-/// Load that comes and goes, until it is dropped.
+/// Load that comes and goes, until the value is dropped.
 struct Load(&'static AtomicBool);
 
 impl Load {
     fn start() -> Load {
         let ends: &AtomicBool = Box::leak(Box::default());
         thread::spawn(move || {
-            // Times from 20 ms to 2 s.
+            // Loads and pauses last from 20 ms to 2 s.
             for turn in 0_u64.. {
                 let time = Duration::from_millis(20 + turn * 7919 % 1_980);
                 let began = Instant::now();
@@ -67,7 +67,8 @@ impl Drop for Load {
     }
 }
 
-/// Compares this test as a program with itself, with so many steps of `parse` on the second side. Returns the JSON.
+/// Compares this test as a program with itself, with `parse` steps of `parse` on the second side. Returns the
+/// JSON.
 fn compare(test: &str, runs: &str, parse: u64) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let this = std::env::current_exe().unwrap();
@@ -99,7 +100,8 @@ fn a_slower_region_of_a_program_is_named() {
     }
     let _load = Load::start();
 
-    // Tests beside this one may make several of seven runs slower by more than the difference: then nothing is named.
+    // Other tests beside this one may make several of seven runs slower by more than the difference, and then
+    // nothing is named.
     let mut seen = Vec::new();
     let is_seen = (0..3).any(|_| {
         let json = compare(this_test!(), "7", 4 * PARSE);

@@ -1,5 +1,5 @@
-//! The monitor of a running VM: `hypertrace ctl` switches events of the VMM and the guest, and the
-//! session shows when.
+//! The monitor of a running VM: `hypertrace ctl` switches events of the VMM and the guest, and the session
+//! shows when they were off.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -58,8 +58,8 @@ fn times(events: &[Event], name: &str) -> Vec<i64> {
 fn events_are_switched_off_and_on_while_the_vm_runs() {
     let Some(mut machine) = kvm::machine(1) else { return };
     let dir = tempfile::tempdir().unwrap();
-    // On a busy machine the drain gets no CPU for tenths of a second, in which the guest
-    // makes points without a pause.
+    // On a busy machine the drain gets no CPU for tenths of a second, in which the guest makes points without
+    // a pause, so the host's ring is large.
     let config = SessionConfig::new(dir.path()).with(|config| config.host_ring_bytes = 4 << 20);
     let host = Host::of(dir, config, geometry(1), RingMode::Discard);
     let drain = host.drain();
@@ -115,7 +115,7 @@ fn an_unknown_command_is_answered_with_the_list() {
     let ctl = |command: &str| {
         run(HYPERTRACE.command(["ctl", "-d"]).arg(host.session.dir()).args(command.split(' ')))
     };
-    // As in QEMU's monitor, a file that is not named is no other file.
+    // As in QEMU's monitor, `trace-file set` without a name selects no other file.
     assert_eq!(ctl("trace-file set").ok(), "");
     for (command, expected) in [
         ("trace-events on", "no command"),

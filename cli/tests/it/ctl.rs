@@ -38,7 +38,7 @@ fn ctl_reads(dir: &Path, commands: &[u8]) -> Ran {
     run(HYPERTRACE.command(["ctl", "-d"]).arg(dir).stdin(input))
 }
 
-/// Listens at the socket as another program: accepts one connection, reads a line, and sends this.
+/// Listens at the socket as another program: accepts one connection, reads a line, and sends `reply`.
 fn impostor(reply: &[u8]) -> TempDir {
     let reply = reply.to_owned();
     let dir = tempfile::tempdir().unwrap();
@@ -187,7 +187,7 @@ fn commands_are_executed_between_those_of_one_that_pauses() {
     for command in ["one", "two"] {
         writeln!(input, "{command}").unwrap();
         assert_eq!(replies.next().unwrap().unwrap(), format!("<{command}>"));
-        // It stays, with its input open: its next command finds the other one gone.
+        // `pausing` stays with its input open, and connects anew for its next command.
         assert_eq!(ctl(dir.path(), &["help"]).ok(), "<help>\n");
     }
     drop(input);
@@ -219,7 +219,7 @@ fn a_message_that_cannot_be_written_changes_no_exit_code() {
         assert_eq!(ended, Some(code), "{args:?}");
     };
     command(&["ctl", "-d"], 1);
-    // Not a session.
+    // The directory has no session.
     command(&["report"], 2);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Damage of inputs: what can be read is shown, the damage is named, and the exit code tells of it.
+//! Damaged inputs: what can be read is shown, the damage is named, and the exit code tells of the damage.
 
 use hypertrace_test_support::{functions as data, made, trace_dat};
 use hypertrace_tests::command::{Hypertrace, run};
@@ -11,8 +11,8 @@ use std::path::Path;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Makes a session `S` of a region and of a kernel's events, and those of the kernel alone in `t.dat`. `change` damages
-/// the kernel's file.
+/// Makes a session `S` of a region and of a kernel's events, and the kernel's events alone in `t.dat`.
+/// `change` damages the kernel's file.
 fn make(folder: &Path, change: impl Fn(&mut Vec<u8>)) {
     let events = r#"[
         {"id":16,"schema":"work_begin(id:u64)","reference_point":false},
@@ -33,7 +33,7 @@ fn make(folder: &Path, change: impl Fn(&mut Vec<u8>)) {
     fs::write(folder.join("t.dat"), &bytes).unwrap();
 }
 
-/// Commands that read the session or the kernel's file, and a part of what they show of its last page.
+/// Commands that read the session or the kernel's file, and a part of what they show of the file's last page.
 const SHOWN: [(&str, &str); 11] = [
     ("report t.dat", "gpa"),
     ("report t.dat --json", "gpa"),
@@ -221,7 +221,7 @@ fn a_long_text_of_a_file_is_one_short_line_in_a_message() {
     }
 }
 
-/// Makes a function trace `F` with these changes: two files that are no symbols, and a file of records that is cut.
+/// Makes a function trace `F` with damage: two files that are no symbols, and a file of records that is cut.
 fn damaged_functions(folder: &Path) {
     let path = data::write(folder);
     fs::remove_file(path.join("kernel.sym")).unwrap();

@@ -59,7 +59,7 @@ fn without_json_it_prints_an_excerpt_a_summary_and_next_steps() {
     capability::used("kvm");
 }
 
-/// Checks what the demo has printed of a session whose events have this name and come from such a source.
+/// Checks what the demo has printed about a session whose events have this name and come from this source.
 #[track_caller]
 pub fn has_an_excerpt_a_summary_and_next_steps(
     shown: &str,
@@ -81,7 +81,7 @@ pub fn has_an_excerpt_a_summary_and_next_steps(
     assert!(before.ends_with("  ") && event.starts_with(char::is_alphabetic), "{shown}");
     let next = format!("hypertrace report {}", session.display());
     assert!(shown.contains(&next), "{shown}");
-    // With the name of a directory in the temporary folder.
+    // The lines are measured with the name of a directory in the temporary folder.
     let named = shown.replace(session.to_str().unwrap(), "/tmp/hypertrace-demo-AbCdEf");
     let summary: Vec<&str> = named.lines().skip_while(|line| !line.contains("records: ")).collect();
     assert!(summary.len() > 5, "{named}");
@@ -117,7 +117,7 @@ fn a_reader_that_has_enough_ends_neither_the_guest_nor_its_session() {
 fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     let session = dir.path().join("S");
-    // Half of a stream file, in blocks of 512 bytes.
+    // The limit is half a stream file, in blocks of 512 bytes.
     let mut limited = std::process::Command::new("sh");
     limited.args(["-c", r#"ulimit -f 65536; exec "$0" "$@""#, HYPERTRACE.0]);
 

@@ -1,4 +1,5 @@
-//! Directories that commands write to: another user's is refused, and one that changes its path is not left.
+//! Directories that commands write to: another user's is refused, and if a directory's path changes, the
+//! command goes on in the same directory.
 
 use hypertrace_compare::FILE;
 use hypertrace_tests::capability;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// An empty directory of another user: one that is made, or one that every system has.
+/// An empty directory of another user: made by this test, or one that every system has.
 struct Foreign(PathBuf, Option<TempDir>);
 
 impl Foreign {

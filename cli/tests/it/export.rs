@@ -124,7 +124,7 @@ fn a_reader_of_csv_gets_the_values_of_the_json() {
             }
         }
     }
-    // As text that a terminal may show, and no formula.
+    // The texts as a terminal may show them, and no formula.
     let expected = [
         "a,b",
         "a\"b",
@@ -186,7 +186,7 @@ fn nothing_is_left_of_an_export_that_a_signal_ended() {
     }
     let session = Made::new().stream("guest-000-0000", &[Packet::guest(0), packet]);
     for (signal, number) in [("INT", 2), ("KILL", 9)] {
-        // One that is ready before the signal comes is followed by another one.
+        // If the export is complete before the signal comes, the next try sends the signal again.
         let is_killed = (0..20).any(|_| {
             let folder = tempfile::tempdir().unwrap();
             let mut export = HYPERTRACE.command(["export", "--to", "json", "-o"]);

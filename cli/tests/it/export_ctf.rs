@@ -31,13 +31,13 @@ impl Shown<'_> {
             parts.push(part);
             text.skip(", ");
         }
-        // The host's name is before it.
+        // The host's name stands before the event's name.
         let name = rest[..at].rsplit(' ').next().unwrap();
         Shown { ts_ns: time.replace('.', "").parse().unwrap(), name, parts }
     }
 }
 
-/// What is left of a line.
+/// The rest of a line.
 struct Text<'a>(&'a str);
 
 impl<'a> Text<'a> {
@@ -113,7 +113,8 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Returns whether both are one value. Large numbers of JSON are texts; babeltrace2 shows six digits of others.
+/// Returns whether both values are equal. Large numbers of JSON are texts; babeltrace2 shows six digits of
+/// floats.
 fn is_same(json: &Value, shown: &Value) -> bool {
     match (json, shown) {
         (Value::Bool(json), Value::Number(_)) => *shown == u64::from(*json),
@@ -130,7 +131,7 @@ fn is_same(json: &Value, shown: &Value) -> bool {
     }
 }
 
-/// Checks a line of the report.
+/// Checks that babeltrace2 shows a line of the report.
 fn compare(line: &Value, shown: &Shown<'_>) {
     let context = |name: &str| shown.parts.iter().rev().skip(1).find_map(|part| part.get(name));
     let is = |name: &str, json: &Value| match context(name) {
@@ -203,7 +204,7 @@ fn compared(session: &Path, options: &[&str]) -> Option<(usize, String)> {
     for (line, shown) in report.iter().zip(text.lines()) {
         let shown = Shown::of(shown);
         let number = |value: &Value| value.to_string().trim_matches('"').parse().ok();
-        // A loss at an unknown time is at the end.
+        // A loss at an unknown time has the time of the line before.
         last = number(&line["ts_ns"]).or(last);
         assert_eq!(Some(shown.ts_ns), last, "{line}");
         compare(line, &shown);
@@ -222,7 +223,7 @@ fn compared(session: &Path, options: &[&str]) -> Option<(usize, String)> {
 fn session() -> Made {
     let all = [200, (-3i64) as u64, 0.5f64.to_bits(), 1, 0xdead];
     let mut words = all.to_vec();
-    // A text of three bytes, and two words.
+    // The first field is a text of three bytes, then come two words.
     words.extend([
         3 | 0xffu64 << 32 | u64::from(b'a') << 40 | u64::from(b'"') << 48,
         2,
@@ -362,7 +363,7 @@ fn a_demo_with_its_kernel_is_what_the_report_shows() {
     }
     let folder = tempfile::tempdir().unwrap();
     let session = folder.path().join("S");
-    // With the kernel's events, where they can be recorded.
+    // The demo records the kernel's events, too, where this machine lets it.
     let demo = run(&mut HYPERTRACE.demo(&session, 2));
     assert_eq!(demo.code, Some(0), "{}", demo.stderr);
     let Some((lines, _)) = compared(&session, &[]) else { return };
@@ -407,7 +408,7 @@ fn a_signal_leaves_no_part_of_a_directory() {
     let folder = tempfile::tempdir().unwrap();
     let log = session.path().join("log");
     let mut export = Command::new(strace);
-    // The last step, which gives the directory its name, fails after a signal.
+    // The last step, which gives the directory its name, fails after a signal came.
     export.args(["-f", "-e", "trace=/^rename", "-e", "inject=/^rename:error=EIO:signal=SIGTERM"]);
     export.arg("-o").arg(&log).args([HYPERTRACE.0, "export", "--to", "ctf", "-o", "C"]);
     let ran = export.arg(session.path()).current_dir(folder.path()).output().unwrap();

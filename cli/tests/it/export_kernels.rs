@@ -1,4 +1,5 @@
-//! `hypertrace export --to trace-dat`: the kernels of a host and its guest in one order, by trace-cmd and by our reader.
+//! `hypertrace export --to trace-dat`: trace-cmd and our reader read the kernels of a host and its guest in
+//! one order.
 
 use hypertrace_test_support::{guest_mode, made, trace_dat};
 use hypertrace_tests::command::{Hypertrace, run};
@@ -13,13 +14,13 @@ use trace_dat::{Page, TraceDat, guest, recorded, switch, trace_id, tsc2nsec};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// The event with pieces of the guest's recording.
+/// Id of the event with pieces of the guest's recording.
 const PIECES: u32 = 21;
 /// Id of the host's trace.
 const HOST: u64 = 0x1000;
 /// Raw ticks of the host at its tick 0.
 const HOST_BASE: u64 = 1_000_000;
-/// Host time from point to point, and number of points.
+/// Host time in nanoseconds from point to point, and number of points.
 const PERIOD: u64 = 1_000_000;
 const POINTS: u64 = 40;
 
@@ -28,7 +29,7 @@ fn ticks(ns: u64) -> u64 {
     ns + ns / 20_000 - if ns > PERIOD * POINTS / 2 { 40_000 } else { 0 }
 }
 
-/// Returns pages with switches at times, so many nanoseconds after the first, by their clock.
+/// Returns pages with switches every `every` nanoseconds from `first` on, stamped by `clock`.
 fn pages(first: u64, every: u64, tid: u32, clock: impl Fn(u64) -> u64) -> Vec<Page> {
     let switch = |n| {
         let time = clock(first + n * every);
@@ -78,7 +79,7 @@ fn export(session: &Path, out: &Path) -> String {
     ran.stderr
 }
 
-/// Returns the switches of kernels that a report has: whether it is the guest's, its line, and its time.
+/// Returns the switches of kernels in a report: whether the switch is the guest's, and its line.
 fn switches(args: &[&Path], is_of_guest: impl Fn(&str) -> bool) -> Vec<(bool, Value)> {
     let mut report = HYPERTRACE.command(["report", "--json", "--event", "sched:*"]);
     let report = run(report.args(args)).ok();
@@ -117,8 +118,8 @@ fn time(line: &Value) -> i64 {
     line["ts_ns"].to_string().trim_matches('"').parse().unwrap()
 }
 
-/// Asserts that events are those of the report, within a 16th of the bound there and three nanoseconds, in the order of
-/// time.
+/// Asserts that events are those of the report, in order of time, with times that differ by at most a 16th of
+/// the report's bound and three nanoseconds.
 #[track_caller]
 fn check(expected: &[(bool, Value)], found: &[(bool, i64)]) {
     assert!(found.is_sorted_by_key(|(_, time)| *time));
@@ -150,7 +151,7 @@ fn the_host_names_the_guest_and_its_vcpus_thread() {
     let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
     let name = names.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
     let name = name.into_iter().find(|name| name.starts_with("guest")).unwrap();
-    // Its CPU 0 has the thread 43, and CPU 1 handled no point.
+    // The guest's CPU 0 has the thread 43, and its CPU 1 handled no point.
     let (_, mut option) = guest(&name, HOST + 1);
     option.truncate(name.len() + 1 + 8);
     option.extend([2u32, 0, 43, 1, 0].map(u32::to_le_bytes).concat());
@@ -159,7 +160,7 @@ fn the_host_names_the_guest_and_its_vcpus_thread() {
 
 #[test]
 fn the_threads_of_vcpus_are_those_in_whose_guest_mode_the_guests_kernel_was() {
-    // The points claim the opposite.
+    // The points claim the opposite of the truth.
     let mut recorded = guest_mode::recorded();
     recorded.guest.swap(0, 1);
     recorded.options = vec![trace_id(HOST), tsc2nsec(1 << 20, 20)];

@@ -49,7 +49,7 @@ fn parts_and_waits_of_a_demos_spans_are_those_of_its_regions() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (session, file) = (folder.path().join("S"), folder.path().join("spans"));
-    // With the kernel's events, where they can be recorded.
+    // The demo records the kernel's events, too, where this machine lets it.
     let demo = run(HYPERTRACE.command(["demo", "--vcpus", "2", "-o"]).arg(&session));
     assert_eq!(demo.code, Some(0), "{}", demo.stderr);
     let mut export = HYPERTRACE.command(["export", "--to", "otlp", "-o"]);
@@ -58,7 +58,7 @@ fn parts_and_waits_of_a_demos_spans_are_those_of_its_regions() {
     let text = fs::read_to_string(&file).unwrap();
     let spans = spans(&text);
 
-    // Sums of all spans by name, and of `regions`.
+    // The sums of all spans by name have to equal those of `regions`.
     let mut sums: BTreeMap<(String, String), u64> = BTreeMap::new();
     for span in &spans {
         let name = span["name"].as_str().unwrap().to_owned();
@@ -89,7 +89,7 @@ fn parts_and_waits_of_a_demos_spans_are_those_of_its_regions() {
     assert_eq!(sums, expected);
     assert!(spans.len() > 1_000, "{}", spans.len());
 
-    // Each event is a wait of the thread.
+    // Each event of a span is a wait of the thread.
     let mut intervals = HYPERTRACE.command(["regions", "--intervals"]);
     let intervals = run(intervals.arg(&session)).beside_missing_switches().stdout;
     let waits: BTreeSet<(i64, u64, String)> = intervals
@@ -127,7 +127,7 @@ fn parts_and_waits_of_a_demos_spans_are_those_of_its_regions() {
     capability::used("jq");
 }
 
-/// A session with more regions than a request has.
+/// Makes a session with more regions than fit in a request.
 fn session() -> Made {
     let events = r#"[
         {"id":16,"schema":"work_begin(id:u64)"},

@@ -31,8 +31,8 @@ const PARTS: [&str; 13] = [
     "unknown",
 ];
 
-/// Makes sessions of two builds on two hosts, and their samples, as `docs/fleet.md` says. Returns the folder, and by
-/// host, build and session what `regions --json` says.
+/// Makes sessions of two builds on two hosts, and their samples, as `docs/fleet.md` says. Returns the folder,
+/// and the output of `regions --json` by host, build and session.
 fn fleet() -> (TempDir, BTreeMap<[String; 3], Value>) {
     let folder = tempfile::tempdir().unwrap();
     let mut said = BTreeMap::new();
@@ -81,7 +81,7 @@ fn answers(text: &str) -> Vec<Vec<Row<'_>>> {
     text.trim_end().split("\n\n").map(rows).collect()
 }
 
-/// Returns the samples of a fleet, as they are in its files.
+/// Returns the samples in the files of a fleet.
 fn samples(fleet: &Path, sessions: impl IntoIterator<Item = [String; 3]>) -> Vec<Sample> {
     let mut all = Vec::new();
     for [host, build, name] in sessions {
@@ -137,7 +137,7 @@ fn what_is_missing_is_said_in_a_line() {
     let Some(python) = capability::program("python3") else { return };
     let folder = tempfile::tempdir().unwrap();
     let script = build::root().join("examples/fleet/ask.py");
-    // -S: without packages.
+    // -S makes Python find no packages.
     let says = |options: &[&str]| {
         let mut command = Command::new(&python);
         let ran = run(command.arg("-S").arg(&script).arg(".").args(options).current_dir(&folder));
@@ -207,7 +207,7 @@ fn duckdb_answers_what_regions_says() {
         assert_eq!(row["session_uuid"], "a5a5a5a5-a5a5-a5a5-a5a5-a5a5a5a5a5a5");
     }
 
-    // The same of Parquet, also if there are older files.
+    // Parquet files give the same answers, also if older files are replaced.
     for _ in 0..2 {
         ask(&python, fleet.path(), &["--write-parquet"]);
     }
@@ -216,7 +216,7 @@ fn duckdb_answers_what_regions_says() {
     capability::used("python3-duckdb");
 }
 
-/// Values of a guest, and the text of each in a cell.
+/// Values that a guest may give, and the text of each in a cell.
 const VALUES: [(&[u8], &str); 12] = [
     (b"plain", "plain"),
     (b"a,b", "a,b"),
@@ -232,7 +232,8 @@ const VALUES: [(&[u8], &str); 12] = [
     (b"\xff\0", "\u{fffd}\\x00"),
 ];
 
-/// Makes a fleet of a session with these values. Returns it, and what the answer to [`ALL_VALUES`] is.
+/// Makes a fleet of a session with these values. Returns the fleet, and the expected answer to
+/// [`ALL_VALUES`].
 fn values() -> (TempDir, String) {
     let events = r#"[
         {"id":16,"schema":"read_begin(id:u64,v:str)","reference_point":false},
@@ -240,7 +241,7 @@ fn values() -> (TempDir, String) {
     let begin = Packet::new(1, 0, 0);
     let packet = VALUES.iter().zip((1_000..).step_by(1_000)).fold(begin.clone(), |packet, one| {
         let ((value, _), at) = one;
-        // The largest ids are no i64.
+        // The largest ids do not fit in an i64.
         packet.event_str(at, 16, &[u64::MAX - at], value).event(at + 10, 17, &[u64::MAX - at])
     });
     let made = Made::of_programs(events).stream("guest-000-0000", &[begin, packet]);

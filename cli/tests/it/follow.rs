@@ -1,4 +1,4 @@
-//! `report --follow`: a session that is read while it is written.
+//! `report --follow`: reading a session while the session is written.
 
 use hypertrace_test_support::made;
 use std::fs::File;
@@ -60,7 +60,7 @@ impl Follower {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// Waits for its end. Returns its exit code, the rest of its output, and stderr.
+    /// Waits for the follower's end. Returns the exit code, the rest of the output, and stderr.
     fn end(mut self) -> (Option<i32>, String, String) {
         let (mut rest, mut said) = (String::new(), String::new());
         self.out.read_to_string(&mut rest).unwrap();
@@ -98,14 +98,14 @@ fn events_are_shown_while_the_session_is_written() {
 
     for n in 0..3 {
         tick(&session, n);
-        // Waits until it is shown.
+        // `event` waits until the event is shown.
         let event = follower.event();
         assert_eq!((&*event.event, &event.fields["n"]), ("tick", &Value::from(n)));
         assert_eq!(&*event.source, "vmm/worker");
-        // Only the first look has the record that says so.
+        // The record with the process's id is read at the first look only.
         assert_eq!(event.pid, Some(std::process::id()), "{n}");
     }
-    // A schema of which the session's description was read without it.
+    // The follower has read the session's description before this schema was added.
     session.emit(event_type!("last", text = "t"));
     assert_eq!(follower.event().fields["text"], "t");
     drop(writer);
@@ -136,7 +136,7 @@ fn a_finished_session_is_shown_as_report_shows_it() {
 #[test]
 fn threads_and_new_files_are_shown_once_and_in_order_to_each_reader() {
     const EVENTS: u64 = 40_000;
-    // So that streams continue in new files.
+    // Small files make streams continue in new files.
     let (dir, session, writer) = session(|config| config.file_bytes = 256 << 10);
     let followers = [(); 2].map(|()| {
         let follower = Follower::start(dir.path(), &["--json"]);
@@ -163,7 +163,8 @@ fn threads_and_new_files_are_shown_once_and_in_order_to_each_reader() {
     assert!(files > 10, "{files}");
     for follower in followers {
         let (code, shown, said) = follower.join().unwrap();
-        // A machine that stalls a thread may make events late, which is said; none is missing.
+        // A machine that stalls a thread may make events late, and a message then says so; no event is
+        // missing.
         let is_late = said.contains("came too late");
         assert!(code == Some(0) && (said.is_empty() || is_late), "{code:?} {said}");
         let mut next = [0; 3];
@@ -277,7 +278,7 @@ fn a_killed_writer_is_noticed() {
     running.kill().unwrap();
     running.wait().unwrap();
     let (code, rest, said) = follower.end();
-    // It ends when its notes are gone.
+    // The program, which has outlived `record`, ends when its notes are gone.
     drop(dir.close());
 
     assert_eq!((first.event.as_str(), code), ("committed", Some(0)));
@@ -295,7 +296,7 @@ fn a_writer_that_is_silent_is_not_taken_for_dead() {
     let dir = tempfile::tempdir().unwrap();
     let session = Session::create(SessionConfig::new(dir.path())).unwrap();
     session.attach("worker");
-    // Nothing drains it, so it gives no sign.
+    // Nothing drains the session, so the session gives no sign of its writer.
     let follower = Follower::start(dir.path(), &["--json", "--event", "tick"]);
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -335,7 +336,7 @@ fn a_reader_that_is_gone_ends_it() {
     let Follower { mut process, out } = follower;
     drop(out);
 
-    // Without another event.
+    // The follower ends without another event.
     assert_eq!(process.wait().unwrap().code(), Some(0));
 }
 
@@ -363,7 +364,7 @@ fn times_of_a_guests_own_clock_are_estimates() {
     };
     let (shown, exact) = (lines(&shown), lines(&report(&out)));
     assert_eq!(shown.len(), exact.len());
-    // Points have the host's time.
+    // Points have the host's time, so they are exact.
     let is_point = |line: &&Line| line.reference.is_some();
     assert!(shown.iter().filter(is_point).eq(exact.iter().filter(is_point)));
     let of_guest = |line: &&Line| line.source.starts_with("guest/") && line.reference.is_none();
@@ -379,13 +380,13 @@ fn options_of_an_input_are_refused_when_a_session_is_followed() {
     golden("options", HYPERTRACE.transcript(&[dir], &commands));
 }
 
-/// Most memory for a session of 512 streams.
+/// Maximum memory in bytes for a session of 512 streams.
 const MAX_MEMORY: u64 = 160 << 20;
 
 #[test]
 fn many_streams_and_long_lines_take_bounded_memory() {
     child::in_own_process(|| {
-        // Each stream alone is small, and a round takes some of each.
+        // Each stream alone is small, and a round reads a part of each stream.
         let ticks = |client: u32| {
             let event = |n| (1_000 + u64::from(client) * 4_096 + n, made::DISK_READ, [n, n]);
             (0..2_048).map(event).fold(made::Packet::guest(client), |packet, (time, id, words)| {
@@ -401,7 +402,8 @@ fn many_streams_and_long_lines_take_bounded_memory() {
         for (clients, packet) in [(512, &ticks as &dyn Fn(u32) -> made::Packet), (128, &texts)] {
             let made = made::Made::new();
             for client in 0..clients {
-                // A child's peak begins with this process's memory.
+                // The files are written one by one, because a child's peak memory begins with this process's
+                // memory.
                 let begin = made::Packet::guest(client).bytes();
                 let bytes = [begin, packet(client).bytes()].concat();
                 std::fs::write(made.file(&format!("guest-{client:03}-0000")), bytes).unwrap();
@@ -425,7 +427,7 @@ fn each_look_at_many_files_takes_some_time_for_each() {
         let bytes = [begin.bytes(), begin.filler(1 << 20).bytes()].concat();
         let file = File::create(made.file(&format!("guest-{client:03}-{number:04}"))).unwrap();
         file.write_all_at(&bytes, 0).unwrap();
-        // There is room for more.
+        // The file has room for more packets.
         file.set_len(1 << 19).unwrap();
     }
     let mut limited = Command::new("sh");

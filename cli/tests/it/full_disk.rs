@@ -7,7 +7,7 @@ use hypertrace_tests::namespace::Mount;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Ring events and reference points of the guest of `demo --vcpus 1`.
+/// Number of ring events and reference points of the guest of `demo --vcpus 1`.
 const EMITTED: u64 = 100_000 + 1_000;
 
 #[test]

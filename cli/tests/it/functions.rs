@@ -15,11 +15,11 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
-/// Releases 0.13 and 0.19.
+/// Releases 0.13 and 0.19 of uftrace.
 const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-forky"];
 /// Rounds of the program, each with an event, a point and a region.
 const ROUNDS: usize = 20;
-/// Event, and the function that emits it.
+/// Events, each with the function that emits it.
 const EMITTERS: [(&str, &str); 4] = [
     ("ring_event", "emits_event"),
     ("point", "makes_point"),
@@ -34,7 +34,8 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Records both; `None` if the machine has not what it needs. `functions` is a path in the folder.
+    /// Records both. `None` if this machine lacks something that the test needs. `functions` is a path in the
+    /// folder.
     fn new(functions: &str) -> Option<Recorded> {
         capability::program(QEMU)?;
         let compiler = c::compiler()?;
@@ -60,7 +61,8 @@ impl Recorded {
         run(HYPERTRACE.command(arguments.iter().copied()).current_dir(self.folder.path()))
     }
 
-    /// Exports session and functions for uftrace, and returns the lines of each reader that is here.
+    /// Exports the session and the functions for uftrace, and returns the lines of each release of uftrace
+    /// that is here.
     fn replays(&self) -> Vec<Vec<String>> {
         let program = self.program.display().to_string();
         let command = ["export", "S", "F", "--to", "uftrace", "-o", "U", "--symbols", &program];
@@ -90,7 +92,7 @@ fn name(line: &Line) -> &str {
 /// Asserts that each event is emitted while its function is open.
 #[track_caller]
 fn check_inside(lines: &[Line]) {
-    // The program's thread, and not the library's.
+    // Only the program's thread counts, and not the library's.
     let is_main = |line: &&Line| line.event == "function_entry" && name(line) == "main";
     let track = &lines.iter().find(is_main).expect("the function main").source;
     let mut open: Vec<&str> = Vec::new();
@@ -204,7 +206,7 @@ fn sums_are_cut_at_the_bounds_of_regions() {
     assert_eq!(makes_point, None);
     let (main, has_region) = (main.unwrap(), has_region.unwrap());
     assert_eq!((&main["calls"], &has_region["calls"]), (&1.into(), &ROUNDS.into()));
-    // Nothing else of main is in a region.
+    // No other part of main is in a region.
     assert_eq!((&main["self_ns"], &main["total_ns"]), (&0.into(), &has_region["total_ns"]));
 }
 
@@ -351,7 +353,7 @@ fn a_session_without_functions_is_not_exported() {
     assert!(!recorded.path("U").exists());
 }
 
-/// Makes the directory of a small function trace, whose kernel is called `functions` more functions.
+/// Makes the directory of a small function trace, whose kernel calls `functions` more functions.
 fn made(folder: &Path, functions: u64) -> PathBuf {
     let path = data::write(folder);
     let (mut symbols, mut records) = (String::new(), Vec::new());
@@ -382,7 +384,7 @@ fn json_has_all_functions_and_the_text_counts_those_that_it_leaves_out() {
     let (all, three) = (ran(&["--json"]).json(), ran(&["--json", "-n", "3"]).json());
     let text = ran(&[]).ok();
 
-    // 36 of them were called.
+    // 36 of the functions were called.
     let of = |json: &Value| {
         (json["functions"].as_array().unwrap().len(), json["functions_in_all"].clone())
     };
@@ -397,7 +399,7 @@ fn functions_behind_damage_are_shown_and_the_exit_code_tells_of_it() {
     let path = made(folder.path(), 30);
     let records = path.join("200.dat");
     let mut bytes = fs::read(&records).unwrap();
-    // The entry of the second function.
+    // The damage is in the entry of the second function.
     bytes[2 * 16 + 8] ^= 0x38;
     fs::write(&records, bytes).unwrap();
     let ran = |options: &[&str]| run(HYPERTRACE.command(["functions"]).arg(&path).args(options));
@@ -412,7 +414,7 @@ fn functions_behind_damage_are_shown_and_the_exit_code_tells_of_it() {
     let text = ran(&["-n", "40"]).stdout;
     let has = |number: u64| text.contains(&format!(" more_{number}\n"));
     assert_eq!(Vec::from_iter((0..30).filter(|number| !has(*number))), [1]);
-    // Six of the two other tasks, and an exit whose entry was damaged.
+    // Six calls are of the two other tasks, and the entry of one exit was damaged.
     assert!(
         text.ends_with("\n36 calls, 0 without an end, 0 records lost, 1 exits without an entry\n"),
         "{text}"

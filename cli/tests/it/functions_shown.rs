@@ -1,5 +1,5 @@
-//! Output of `functions` and other commands for a function trace: names of functions in C++ and Rust as in their source
-//! for people, and as symbols for other tools; the progress on a terminal.
+//! Output of `functions` and other commands for a function trace: for people, names of functions in C++ and
+//! Rust are as in the source; for other tools, the names are symbols. On a terminal, the progress is shown.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ const FUNCTIONS: [(u64, &str, &str); 4] = [
     (0x1300, "_RNvNtCs1234_7program6worker4work", "program::worker::work"),
 ];
 
-/// A trace `F` in which each of the functions calls the next one, and their symbols in `symbols`.
+/// A trace `F` in which each of the functions calls the next function, and their symbols in `symbols`.
 struct Traced(TempDir);
 
 impl Traced {
@@ -113,13 +113,13 @@ fn a_terminal_shows_the_progress() {
 
     let shown = run(Command::new(script)
         .args(["--quiet", "--return", "--command", &command, "/dev/null"])
-        // A dumb terminal is shown none.
+        // A dumb terminal is shown no progress.
         .env("TERM", "xterm")
         .current_dir(traced.0.path()))
     .ok();
 
     assert!(shown.contains("% of 8 records"), "{shown}");
     assert!(shown.contains("4 calls"), "{shown}");
-    // A pipe has none.
+    // A pipe is shown no progress.
     traced.hypertrace(&["functions", "F"]).ok();
 }

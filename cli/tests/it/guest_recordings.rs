@@ -1,4 +1,4 @@
-//! Recordings of guests' kernels, as commands on the host find them while a session continues.
+//! Recordings of guests' kernels, which commands on the host find while the session continues.
 
 use hypertrace_test_support::made;
 use std::collections::BTreeSet;
@@ -15,14 +15,14 @@ use hypertrace_tests::{this_test, wait_until};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Notes: recordings that the program has sent, and those that it may send.
+/// Notes: number of recordings that the program has sent, and number that the program may send.
 const SENT: u64 = 0;
 const ALLOWED: u64 = 1;
 
-/// Numbers of the recordings, the greater one first: a number by their order would change.
+/// Numbers of the recordings, the greater one first, so that a number by their order would change.
 const RECORDINGS: [u64; 2] = [0xf00d, 0xbeef];
 
-/// Bytes of a page's header: time, and count of bytes.
+/// Size of a page's header in bytes: time, and count of bytes.
 const HEADER: usize = 16;
 
 /// Returns descriptions without an event.
@@ -75,7 +75,7 @@ fn send_recording(recording: u64) {
     reference_point!("sent").unwrap();
 }
 
-/// As a program, sends one recording after the other, each when the test allows it.
+/// As a program, sends one recording after another, each when the test allows it.
 fn program(notes: &str) {
     let notes = Notes::at(Path::new(notes));
     for (n, recording) in (1..).zip(RECORDINGS) {
@@ -143,17 +143,17 @@ fn a_command_that_shows_a_recording_writes_nothing() {
     let before = names(&session);
 
     for command in ["report", "info", "regions"] {
-        // There is no place for a file elsewhere.
+        // Commands can make no file in a temporary directory.
         let ran = run(HYPERTRACE.command([command]).arg(&session).env("TMPDIR", "/no/such/folder"));
-        // It is no trace, as its descriptions have no layout of a page.
+        // The descriptions have no layout of a page, so the file is no trace.
         assert!(ran.stderr.contains("beef.dat: damaged at byte 68: expected pages"), "{ran:?}");
     }
 
     assert_eq!(names(&session), before);
 }
 
-/// As a program, begins many recordings and sends some, by two threads. One has the client that the last
-/// recording's thread gets, the other one has another.
+/// As a program, begins many recordings and sends some, in two threads. One thread has the client that the
+/// last recording's thread gets, and the other thread has another client.
 fn noisy_program() {
     let noise = || {
         for number in 0..40 {
@@ -190,10 +190,10 @@ fn recordings_of_any_program_leave_room_for_those_of_another() {
     assert_eq!(files.len(), 9, "four of each of the others: {files:?}");
 }
 
-/// Pieces of a recording's files, each at its beginning.
+/// Pieces of a recording's files, each at the beginning of its file.
 type Pieces<'a> = &'a [(&'a str, &'a [u8])];
 
-/// Makes a session in which a client has so many leases, each of which sends these pieces of a recording.
+/// Makes a session in which a client has `count` leases, and each lease sends these pieces of a recording.
 fn leases(count: u64, pieces: Pieces<'_>) -> made::Made {
     let schema = made::PIECE;
     let events = format!(r#"[{{"id":16,"schema":"{schema}","reference_point":false}}]"#);
@@ -247,7 +247,7 @@ fn damage_on_many_cpus_is_reported_in_a_line() {
     let mut json: serde_json::Value = serde_json::from_slice(&description(7)).unwrap();
     json["cpus"] = (0..100).collect();
     let (head, json, mut page) = (head(), json.to_string(), page());
-    // A record longer than its page.
+    // The page has a record that is longer than the page.
     page[HEADER] = 28;
     let mut pieces = vec![("head", &head[..]), ("recording.json", json.as_bytes())];
     pieces.extend(files.iter().map(|file| (&**file, &page[..])));

@@ -25,7 +25,7 @@ impl Place {
         fs::create_dir(place.path().join("programs")).unwrap();
         place.write("cargo", &cargo(programs));
         place.write("less", "exec cat\n");
-        // What a release build would make.
+        // `target/release` has what a release build would make.
         fs::create_dir(place.path().join("target")).unwrap();
         symlink(programs, place.path().join("target/release")).unwrap();
         symlink(build::root(), place.path().join("hypertrace")).unwrap();
@@ -36,14 +36,15 @@ impl Place {
         self.folder.path()
     }
 
-    /// Writes a program that the commands find before others of its name.
+    /// Writes a program that the commands find before other programs of the same name.
     fn write(&self, name: &str, script: &str) {
         let path = self.path().join("programs").join(name);
         fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
         fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Runs a script, which must succeed. Returns what it printed, or reports that this machine has no scheduling events.
+    /// Runs a script, which must succeed. Returns what the script printed, or reports that this machine has
+    /// no scheduling events.
     #[track_caller]
     fn run(&self, script: &str) -> Option<Ran> {
         let mut shell = Command::new("sh");
@@ -63,8 +64,9 @@ impl Place {
     }
 }
 
-/// Returns a `cargo` for the commands. It installs nothing: the command is on the path. It builds in the tree with the
-/// profile and the features of the tests, and keeps what it builds for the project of a page. It runs each benchmark once: criterion does so in `cargo test`.
+/// Returns a `cargo` for the commands. This `cargo` installs nothing, because the command is on the path. It
+/// builds in the tree with the profile and the features of the tests, keeps what it builds for the project of
+/// a page, and runs each benchmark once, as criterion does in `cargo test`.
 fn cargo(programs: &Path) -> String {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let profile = match programs.file_name().unwrap().to_str().unwrap() {
@@ -92,7 +94,7 @@ fn cargo(programs: &Path) -> String {
     )
 }
 
-/// Returns the blocks of a page in these languages, each with the section that it is in.
+/// Returns the blocks of a page in these languages, each with its section.
 fn blocks<'a>(page: &'a str, languages: &[&str]) -> Vec<(&'a str, &'a str, String)> {
     let (mut section, mut language, mut blocks) = ("", None, Vec::new());
     for line in page.lines() {
@@ -137,7 +139,7 @@ fn the_commands_of_the_tutorial_work() {
 
     assert!(ran.stdout.contains("look_up: 4,000 regions\n"), "{ran:?}");
     assert!(ran.stdout.contains(" load_begin "), "{ran:?}");
-    // The page shows the program's own lines.
+    // The page shows the lines of the program itself.
     let program = page("guest-lib/examples/lookups.rs");
     for (.., code) in blocks(&page("docs/tutorial.md"), &["rust"]) {
         assert!(program.contains(&code), "{code}");
@@ -216,7 +218,7 @@ fn the_programs_of_the_guide_for_c_and_cxx_are_traced() {
     if capability::program("gcc").is_some() {
         let Some(ran) = run("") else { return };
         assert!(ran.stdout.contains("\nread_disk: 1,000 regions\n"), "{ran:?}");
-        // The same program, function by function.
+        // The second script traces the same program function by function.
         let Some(traced) = run("Function traces") else { return };
         assert!(traced.stdout.contains("       1000  read_disk\n"), "{traced:?}");
         assert!(place.path().join("project/U/info").exists(), "{traced:?}");
@@ -235,7 +237,7 @@ fn the_program_of_the_guide_for_python_is_traced() {
     let Some(_) = capability::program("python3") else { return };
     let place = Place::new();
     let project = beside_a_clone(&place);
-    // pip would build the package, for which it fetches what builds it: `python::pip_installs_the_folder`.
+    // pip would fetch build tools and build the package, which `python::pip_installs_the_folder` tests.
     place.write("pip", "[ -e \"$3/pyproject.toml\" ]");
     let bindings = build::root().join("bindings/python");
     let script = format!(
@@ -312,7 +314,7 @@ fn the_commands_of_the_guide_for_services_work() {
     let mark = static_program("hypertrace-mark").display().to_string();
     place.write("service", &format!("'{mark}' --begin job\n'{mark}' --end job\n"));
     symlink("programs/service", place.path().join("service")).unwrap();
-    // One segment for each run of this test.
+    // Each run of this test uses its own segment.
     let segment = place.path().join("web.ht").display().to_string();
     let script = commands("docs/services.md").replace("/dev/shm/web.ht", &segment);
 
@@ -347,7 +349,7 @@ fn the_commands_of_the_guide_for_comparisons_work() {
 
     let Some(ran) = place.run(&commands("docs/compare.md")) else { return };
 
-    // Once of what was just recorded, and once of what is kept.
+    // One comparison is of what was just recorded, the other of what is kept.
     assert_eq!(
         ran.stdout.matches("\n  24,000 regions of 6 runs, 24,000 of 6\n").count(),
         2,
@@ -360,13 +362,13 @@ fn the_commands_of_the_guide_for_many_sessions_work() {
     let Some(python) = capability::program("python3-duckdb") else { return };
     let place = Place::new();
     place.write("pip", "");
-    // It starts the system's python3, which is not to be this one.
+    // The page starts the system's python3, which may be another one than `python`.
     let path = std::env::var("PATH").unwrap();
     place.write("python3", &format!("PATH='{path}' exec '{}' \"$@\"\n", python.display()));
 
     let Some(ran) = place.run(&commands("docs/fleet.md")) else { return };
 
-    // All of it, once of CSV and once of Parquet.
+    // All answers come once from CSV and once from Parquet.
     let answers: Vec<&str> = ran.stdout.split("name,host,build,regions,p50_ns,p99_ns\n").collect();
     assert_eq!(answers.len(), 3, "{ran:?}");
     assert!(answers[1].contains(",1.0,4000,"), "two sessions: {ran:?}");

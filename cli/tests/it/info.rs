@@ -1,4 +1,4 @@
-//! `hypertrace info` where there is no session: what this machine can do.
+//! `hypertrace info` where there is no session shows what this machine can do.
 
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::kvm;

@@ -1,4 +1,4 @@
-//! The JSON of the commands is what docs/json.md says: each member, with its type.
+//! The JSON of the commands has the members and types that docs/json.md says.
 
 use hypertrace_test_support::json_md::{Schemas, fits, schemas};
 use hypertrace_tests::command::{Hypertrace, run};
@@ -17,7 +17,7 @@ fn types(value: &Value) -> &'static [&'static str] {
         Value::Number(number) => {
             let size = number.as_u64().or(number.as_i64().map(i64::unsigned_abs));
             match size {
-                // A double would round it.
+                // A double would round this number.
                 Some(size) if size > 1 << 53 => &[],
                 Some(_) => &["number", "integer"],
                 None => &["number"],
@@ -48,7 +48,7 @@ fn walk(path: &str, value: &Value, see: &mut impl FnMut(&str, &Value)) {
     }
 }
 
-/// Checks an output of a command, and notes the members that it has.
+/// Checks an output of a command, and notes its members.
 fn check(schemas: &Schemas, seen: &mut BTreeSet<(String, String)>, command: &str, text: &str) {
     let schema = &schemas[command];
     for line in text.lines() {
@@ -70,7 +70,7 @@ fn check(schemas: &Schemas, seen: &mut BTreeSet<(String, String)>, command: &str
 fn each_member_is_documented_with_its_type() {
     let schemas = schemas();
     let mut seen = BTreeSet::new();
-    // What the golden files show, of sessions that were made for it.
+    // The golden files have the output of sessions that were made for the tests.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     for folder in fs::read_dir(golden).unwrap() {
         for file in fs::read_dir(folder.unwrap().path()).unwrap() {
@@ -111,10 +111,10 @@ fn each_member_is_documented_with_its_type() {
     let all = schemas.iter().flat_map(|(command, members)| {
         members.keys().map(|member| (command.clone(), member.clone()))
     });
-    // Of guests with a kernel of their own, of function traces of regions, along critical paths, and where something
-    // fails.
+    // Members that appear only for guests with a kernel of their own, function traces of regions, critical
+    // paths, and failures.
     let rare = ["guest_kernels", "by.", "without_points", "why_not", "remedy", "detail", "path"];
-    // The demo's threads need not wait.
+    // The demo's threads may have no waits.
     let is_rare = |command: &str, member: &str| {
         rare.iter().any(|rare| member.contains(rare))
             || (command, &member[..member.len().min(4)]) == ("regions --intervals", "wait")

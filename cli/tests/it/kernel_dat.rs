@@ -26,7 +26,7 @@ fn session() -> made::Made {
     of_boots(Some(made::BOOT), Some(made::BOOT))
 }
 
-/// Makes the same of other boots.
+/// Makes the same session with these boots.
 fn of_boots(session: Option<&str>, trace: Option<&str>) -> made::Made {
     let host = made::Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, made::VCPU_EXIT, &[6]);
     let made = made::Made::of_boot(session);
@@ -51,7 +51,7 @@ fn json_has_the_thread_and_the_bound() {
     golden("json", HYPERTRACE.transcript(&[session()], &["report S --json --event sched:*"]));
 }
 
-/// Format of an event whose field `data` has a vector and, in three bits above that, a mode with names.
+/// Format of an event whose field `data` has a vector and, in the three bits above, a mode with names.
 const MSI: &str = "name: msi
 ID: 930
 format:
@@ -198,7 +198,8 @@ fn a_damaged_kernel_dat_is_refused_by_name_and_offset() {
 fn a_kernel_dat_of_another_boot_is_refused_with_what_to_do() {
     let session = of_boots(Some(made::BOOT), Some(made::OTHER_BOOT));
     let refused = HYPERTRACE.transcript(&[&session], &["report S", "info S"]);
-    // As it says: away, and shown with the session. An offset by hand puts it there.
+    // As the message says, the file is moved away and shown with the session. An offset by hand places the
+    // file.
     let moved = tempfile::tempdir().unwrap();
     fs::rename(session.path().join("kernel.dat"), moved.path().join("other.dat")).unwrap();
     let offset = made::START_NS + 40_500 - 1_039_000;
@@ -227,7 +228,7 @@ fn a_kernel_dat_whose_contents_cannot_be_found_is_cut_and_can_be_moved_away() {
     let session = session();
     let path = session.path().join("kernel.dat");
     let whole = fs::read(&path).unwrap();
-    // Within the list of its parts.
+    // The cut is within the list of the file's parts.
     fs::write(&path, &whole[..3_000]).unwrap();
     let refused = HYPERTRACE.transcript(&[&session], &["report S", "info S"]);
     fs::rename(&path, session.path().join("cut.dat")).unwrap();
@@ -235,7 +236,7 @@ fn a_kernel_dat_whose_contents_cannot_be_found_is_cut_and_can_be_moved_away() {
     golden("cut_list", refused + &moved);
 }
 
-/// An event in a form that both readers have: CPU, nanoseconds, thread, name, fields.
+/// An event in a form that both readers give: CPU, nanoseconds, thread, name, fields.
 type Shown = (u32, i64, u32, String, String);
 
 /// Runs trace-cmd.
@@ -261,7 +262,7 @@ fn of_trace_cmd(line: &str) -> Option<Shown> {
     Some((cpu, time, tid, name.trim().to_owned(), format!(" {} ", fields.trim())))
 }
 
-/// Asserts that a field has the same value in trace-cmd's line, in one of the kernel's notations.
+/// Returns whether a field has the same value in trace-cmd's line, in one of the kernel's notations.
 fn has_field(line: &str, name: &str, value: &Value) -> bool {
     let forms = match value {
         Value::Number(n) => {
@@ -270,7 +271,7 @@ fn has_field(line: &str, name: &str, value: &Value) -> bool {
         }
         Value::Bool(b) => [Some(u8::from(*b).to_string()), None, None],
         Value::String(text) => {
-            // A number that is too large for a double, or a text.
+            // The text is a number that is too large for a double, or a text.
             let hex = text.parse::<u64>().map(|n| format!("{n:#x}"));
             [Some(text.trim_end().to_owned()), hex.ok(), None]
         }
@@ -306,8 +307,8 @@ pub fn agree(program: &Path, file: &Path) -> usize {
         for ((o, fields), (t, _)) in ours.iter().zip(theirs) {
             assert_eq!((o.0, o.1, o.2, &o.3), (t.0, t.1, t.2, &t.3));
             for (name, value) in fields.as_ref().unwrap().as_object().unwrap() {
-                // Names of numbers, which trace-cmd leaves out here; it shows s8 as u8, and
-                // arrays byte by byte.
+                // trace-cmd leaves out the names of numbers here, shows s8 as u8, and shows arrays byte by
+                // byte.
                 let number = name.strip_suffix("_name").and_then(|name| fields.as_ref()?.get(name));
                 let is_named =
                     ["type", "exit_reason", "vec"].contains(&&**name) || number.is_some();
@@ -353,7 +354,7 @@ fn trace_cmd_shows_the_same_events_of_a_recording_of_this_machine() {
 
     assert!(events >= 50, "{events} events");
     capability::used("tracefs");
-    // Its own conversions.
+    // trace-cmd's own conversions have the same events.
     for options in [["--file-version", "6"], ["--compression", "zstd"]] {
         let converted = dir.path().join("converted.dat");
         let (from, to) = (path.to_str().unwrap(), converted.to_str().unwrap());
@@ -367,11 +368,11 @@ fn text(instance: &Instance, event: &str) -> String {
     fs::read_to_string(instance.dir().join(format!("../../events/{event}/format"))).unwrap()
 }
 
-/// Reads the pages of all CPUs, whole ones and the rest.
+/// Reads the pages of all CPUs: whole pages, and the rest.
 fn raw_pages(dir: &Path) -> Vec<Vec<u8>> {
     let mut cpus: Vec<PathBuf> =
         fs::read_dir(dir.join("per_cpu")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    // cpu0, cpu1, .., cpu10
+    // Sorting by length first gives cpu0, cpu1, .., cpu10.
     cpus.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
     let read = |path: PathBuf| {
         let mut options = OpenOptions::new();

@@ -1,4 +1,4 @@
-//! SIGKILL while the demo drains: every reader reads all that was committed.
+//! SIGKILL while the demo drains: every reader reads all records that were committed.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -21,7 +21,7 @@ fn draining(dir: &Path, vcpus: u32) -> Child {
 fn is_mid_run(dir: &Path, vcpus: u32) -> bool {
     let json: Value =
         serde_json::from_slice(&std::fs::read(dir.join("session.json")).unwrap()).unwrap();
-    // Of each vCPU: its lease, its events.
+    // Each vCPU has one lease and 100,000 events.
     let whole = u64::from(vcpus) * (1 + 100_000);
     json["finished"] == false && packets::committed(dir).unwrap().guest < whole
 }
@@ -45,7 +45,8 @@ fn a_killed_demo_is_read_to_its_end() {
         span,
         start,
         |(dir, vcpus, demo, before)| {
-            // Retried if a header is being written or a file being truncated.
+            // A look fails if a header is being written or a file is being truncated, and is then tried
+            // again.
             let mut looks = (0..100).map(|_| packets::committed(dir.path()));
             *before = looks.find_map(Result::ok).expect("a session").all();
             kill::kill(demo) && is_mid_run(dir.path(), *vcpus)
@@ -53,7 +54,7 @@ fn a_killed_demo_is_read_to_its_end() {
         |(dir, _, _, before)| {
             let committed = packets::committed(dir.path()).unwrap().all();
             assert!(committed >= before, "{committed}, and {before} before");
-            // In this form, leases are shown, too.
+            // JSON shows leases, too.
             let report =
                 || run(HYPERTRACE.command(["report", "--json"]).arg(dir.path())).reported();
             let (report, read) = std::thread::scope(|scope| {
