@@ -13,10 +13,11 @@ use rustix::process::Signal;
 use serde_json::json;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
-/// A thousand kills take a minute or more under an emulator: 1,000 in a release build.
+/// Number of kills: a thousand kills take a minute or more under an emulator, so only a release build makes
+/// 1,000.
 const BATCHES: u64 = if FULL_SIZE { 100 } else { 20 };
 const CHILDREN: u64 = 10;
-/// Points after which the guest program ends, of those without an answer.
+/// Number of points without an answer after which the guest program ends.
 const UNANSWERED: u64 = 5;
 const KILLS: u64 = BATCHES * CHILDREN;
 
@@ -37,7 +38,7 @@ fn killed_programs_lose_nothing_else_and_points_to_a_stopped_server_are_counted(
         points.as_u64().unwrap() >= KILLS + BATCHES + 5
     });
     server.signal(Signal::STOP);
-    // QEMU waits for 5 s, then it drops the device.
+    // QEMU waits for 5 s, and then drops the device.
     sleep(Duration::from_secs(8));
     server.signal(Signal::CONT);
     let console = guest.console();
@@ -50,13 +51,14 @@ fn killed_programs_lose_nothing_else_and_points_to_a_stopped_server_are_counted(
     let stat = server.end();
     assert_eq!((&stat["total"]["lost"], &stat["total"]["faults"]), (&json!(0), &json!({})));
     let names = check_kills(&session, BATCHES, CHILDREN);
-    // Rings are memory that the guest and the server share, also after the device is dropped.
+    // The guest and the server share the rings' memory, also after QEMU drops the device.
     let answered = console.split_once("answered: ").unwrap().1.split_once(',').unwrap().0;
     assert_eq!(names["between"], answered.parse::<u64>().unwrap() + UNANSWERED, "{names:?}");
     Linux::used();
 }
 
-/// Asserts that the killed processes left what they had completed, and nothing else. Returns the events by name.
+/// Asserts that the killed processes left the events that they had completed, and nothing else. Returns the
+/// events by name.
 #[track_caller]
 pub fn check_kills(session: &Path, batches: u64, children: u64) -> BTreeMap<String, u64> {
     let (mut names, mut clients) = (BTreeMap::new(), BTreeMap::new());

@@ -11,7 +11,7 @@ use hypertrace_tests::serve::Server;
 use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
-/// Calls of the program's function in its region, and before and after it.
+/// Number of calls of the program's function in its region, and as many before the region and after it.
 const STEPS: u64 = 20;
 
 /// A session and a function trace of the region of a guest's program.
@@ -22,7 +22,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Records both; `None` if the machine has not what it needs.
+    /// Records both. `None` if this machine lacks something that the test needs.
     fn new() -> Option<Recorded> {
         let (linux, compiler) = (Linux::find()?, c::compiler()?);
         let folder = tempfile::tempdir().unwrap();
@@ -84,7 +84,7 @@ fn an_event_of_a_guest_is_within_its_bound_of_the_function_that_emitted_it() {
     };
     let (entries, exits) = (times("function_entry"), times("function_exit"));
     assert_eq!((entries.len() as u64, exits.len() as u64), (STEPS, STEPS));
-    // Those in the region: as many come before it and after it.
+    // The events in the region: as many come before the region and after it.
     let inside = lines.iter().filter(|line| line.event == "inside");
     let inside = inside.skip(STEPS as usize).take(STEPS as usize);
     for ((line, entry), exit) in inside.zip(entries).zip(exits) {

@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Events of each of four threads.
 const EVENTS: u64 = if FULL_SIZE { 250_000 } else { 20_000 };
-/// Points of each thread by a shared file, where one takes a millisecond, and by vfio-user.
+/// Points of each thread: by a shared file, where a point takes a millisecond, and by vfio-user.
 const FILE_POINTS: u64 = if FULL_SIZE { 250 } else { 100 };
 const SOCKET_POINTS: u64 = if FULL_SIZE { 2_500 } else { 250 };
 
-/// Runs the program in a guest with this device. `clock`: what the environment of the guest names, and what the
-/// program then has.
+/// Runs the program in a guest with this device. `clock`: what the guest's environment names, and the clock
+/// that the program then takes.
 #[track_caller]
 fn run(linux: &Linux, folder: &Path, device: &[String], points: u64, clock: (&str, &str)) {
     let program = static_program("hypertrace-linux-guest");
@@ -31,7 +31,7 @@ fn run(linux: &Linux, folder: &Path, device: &[String], points: u64, clock: (&st
     assert!(console.contains("failed: 0") && console.contains("ended: 0"), "{console}");
 }
 
-/// Asserts that a session has all events of so many runs, each thread's in order, and nothing else.
+/// Asserts that a session has all events of `runs` runs, each thread's events in order, and nothing else.
 #[track_caller]
 pub fn check(session: &Path, stat: &Value, runs: u64, events: u64, points: u64) {
     let total = &stat["total"];
@@ -46,8 +46,8 @@ pub fn check(session: &Path, stat: &Value, runs: u64, events: u64, points: u64) 
     }
 }
 
-/// Asserts that each thread's events and points are in order, from the first one on, in each run of the program, and
-/// that the last run has all.
+/// Asserts that each thread's events and points are in order, from the first one on, in each run of the
+/// program, and that the last run has all of them.
 #[track_caller]
 pub fn check_numbers(session: &Path, events: u64, points: u64) {
     let mut next: BTreeMap<(u64, String), u64> = BTreeMap::new();
@@ -76,7 +76,7 @@ fn a_guest_with_a_shared_file_loses_nothing_over_two_boots() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::of_file(HYPERTRACE, folder.path());
 
-    // The kernel has dropped the TSC: it does not know that an emulator's CPUs have one.
+    // The kernel has dropped the TSC, because the kernel does not know that an emulator's CPUs have one TSC.
     for clock in [("", "Counter"), ("monotonic_raw", "MonotonicRaw")] {
         run(&linux, folder.path(), &server.device, FILE_POINTS, clock);
     }

@@ -1,4 +1,5 @@
-//! `hypertrace forward`: a Linux guest's kernel beside its programs' events, on the host's clock.
+//! `hypertrace forward`: the events of a Linux guest's kernel beside the events of its programs, on the
+//! host's clock.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,24 +23,24 @@ const EVENTS: u64 = 2_000;
 const POINTS: u64 = 20;
 /// Regions of each of four threads and each kind.
 pub const ROUNDS: u64 = 10;
-/// The events that cost least, for regions whose times are compared with those that the kernel counts.
+/// The events that cost least, for regions whose times are compared with the kernel's own counts.
 const SWITCHES: &str = "-e sched:sched_switch -e 'sched:sched_wakeup*'";
-/// Processes that wait for a timer and that work, between two marks.
+/// Processes that wait for a timer and processes that work, between two marks.
 const SCRIPT: &str =
     "mark --begin boot; sleep 0.5; head -c 2000000 /dev/urandom | gzip >/dev/null; mark --end boot";
 
 /// Thread of the guest, by the switches of the guest's kernel.
 #[derive(Debug, Default)]
 struct Thread {
-    /// Whether it has a CPU; `None` before its first switch.
+    /// Whether the thread has a CPU; `None` before its first switch.
     is_on: Option<bool>,
-    /// Its events while it had a CPU, and while it had none.
+    /// Number of the thread's events while it had a CPU, and while it had none.
     on: u64,
     off: u64,
 }
 
-/// Returns `hypertrace` for a guest: in a release build the one without libraries, by the documented command.
-/// That takes minutes, so in a debug build it is this build's, with its libraries.
+/// Returns `hypertrace` for a guest. In a release build, this is the program without libraries, built by the
+/// documented command, which takes minutes. In a debug build, it is this build's program, with its libraries.
 pub fn recorder() -> Vec<(String, PathBuf)> {
     if cfg!(debug_assertions) {
         let mut files = libraries_of(Path::new(HYPERTRACE.0)).unwrap();
@@ -78,7 +79,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let console = linux.start(folder.path(), &server.device, &programs, &script).console();
 
     assert!(console.contains("there is no directory /run; make it first"), "{console}");
-    // A minimal machine has no /run.
+    // A minimal machine has no /run, so `forward` makes the directory.
     for part in ["/run 0 755", "/run/hypertrace 0 700", "notes: 0", "failed: 0"] {
         assert!(console.contains(part), "{part}: {console}");
     }
@@ -89,7 +90,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
         recorder_of_host.as_mut().is_some_and(|recorder| recorder.wait().unwrap().success());
     let host = folder.path().join("kernel.dat");
     if has_host {
-        // Without it, regions are divided by the guest's kernel.
+        // Without the host's recording, regions are divided by the guest's kernel.
         fs::rename(session.join("kernel.dat"), &host).unwrap();
     }
     let kernels = folder.path().join("K");
@@ -129,11 +130,12 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     Linux::used();
 }
 
-/// Asserts that each numbered event was made while its thread had a CPU, by the switches of the guest's kernel as `forward`
-/// sent them, and that more than `least` were. Returns the number of switches, and that of all events of the kernel.
+/// Asserts that each numbered event was made while its thread had a CPU, by the switches of the guest's
+/// kernel as `forward` sent them, and that there are more than `least` such events. Returns the number of
+/// switches, and the number of all events of the kernel.
 #[track_caller]
 pub fn check_cpus(session: &Path, least: u64) -> (usize, u64) {
-    // Not the host's.
+    // Switches of the host's kernel are left out.
     check_cpus_by(session, least, |line| {
         line.event == "sched:sched_switch" && line.source.starts_with("guest-kernel/")
     })
@@ -176,8 +178,8 @@ pub fn check_cpus_by(
     (switches, kernel_events)
 }
 
-/// Records the switches of a server's threads beside its session, until it ends. Returns `None`, with a report, if
-/// the kernel's trace cannot be used.
+/// Records the switches of a server's threads beside the server's session, until the server ends. Returns
+/// `None`, with a report, if the kernel's trace cannot be used.
 fn record_host(server: &Server) -> Option<Child> {
     let mut command =
         HYPERTRACE.command(["record", "--own-only", "-e", "sched:sched_switch", "-o"]);
@@ -196,14 +198,15 @@ fn record_host(server: &Server) -> Option<Child> {
     Some(recorder)
 }
 
-/// Asserts that trace-cmd shows the kernels of host and guest with the times of the report, and so in its order.
+/// Asserts that trace-cmd shows the kernels of host and guest with the times, and so in the order, of the
+/// report.
 #[track_caller]
 fn check_merged(session: &Path, out: &Path) {
     let mut export = HYPERTRACE.command(["export", "--to", "trace-dat", "-o"]);
     let said = run(export.arg(out).arg(session)).stderr;
     let files = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = files.collect();
-    // The host's first.
+    // The host's file comes first.
     files.sort_by_key(|path| !path.ends_with("host-kernel.dat"));
     assert_eq!(files.len(), 4, "{said}");
     let files: Vec<&Path> = files.iter().map(|path| &**path).collect();
@@ -232,7 +235,7 @@ fn check_merged(session: &Path, out: &Path) {
         assert_eq!(shown.len(), times.len(), "{said}");
         for ((expected, bound), time) in shown.iter().zip(times) {
             let off = (start + time).abs_diff(*expected);
-            // trace-cmd computes nanoseconds with a factor of 32 bits.
+            // trace-cmd computes nanoseconds with a factor of 32 bits, so its times are a little off.
             assert!(off <= bound / 16 + 1_000, "{off} ns, bound {bound}: {said}");
             largest = (off, *bound).max(largest);
         }
@@ -240,7 +243,7 @@ fn check_merged(session: &Path, out: &Path) {
     println!("largest difference of {} events: {largest:?}", merged.len());
 }
 
-/// Asserts that `info` counts the events of all recordings, and says whose they are.
+/// Asserts that `info` counts the events of all recordings, and says whose events they are.
 #[track_caller]
 fn check_stat(session: &Path, stat: &Value, events: u64) {
     let kernels = stat["guest_kernels"].as_array().unwrap();
@@ -259,7 +262,7 @@ fn check_stat(session: &Path, stat: &Value, events: u64) {
     }
 }
 
-/// Asserts that the times of regions are those that the guest's kernel has counted for their threads.
+/// Asserts that the times of regions agree with what the guest's kernel has counted for their threads.
 #[track_caller]
 pub fn check_regions(session: &Path) {
     let (within, around, of) = regions_of(session);
@@ -270,31 +273,32 @@ pub fn check_regions(session: &Path) {
     assert!(of("sleeping", "blocked_ns") > of("sleeping", "on_cpu_ns"));
 }
 
-/// Asserts the same where the host's kernel was recorded, too: it divides the time in which a thread had, or waited for, a
-/// CPU of the guest.
+/// Asserts the same where the host's kernel was recorded, too, which divides the time in which a thread had,
+/// or waited for, a CPU of the guest.
 #[track_caller]
 pub fn check_regions_by_both(session: &Path) {
     let (within, around, of) = regions_of(session);
-    // No exit of a thread is another one's.
+    // No exit of a thread is counted for another thread.
     assert_eq!(of("asking", "cpuid"), (4 * ROUNDS * 50) as f64);
     let sum = |parts: &[&str]| parts.iter().map(|part| of("working", part)).sum::<f64>();
     let own = sum(&["guest_ns", "host_interrupt_ns", "kernel_ns", "vmm_ns"]);
-    // A thread's CPU clock counts what the host took while the thread had a CPU.
+    // A thread's CPU clock also counts the time that the host took while the thread had a CPU.
     assert!(own < around && own + sum(&["stolen_ns"]) > within, "{own} {within} {around}");
     assert!(of("working", "guest_ns") > 0.25 * within && of("working", "on_cpu_ns") == 0.0);
-    // Four threads had two CPUs, which hypertrace's own threads and QEMU's need, too.
+    // Four threads shared two CPUs with hypertrace's own threads and QEMU's.
     let waits = sum(&["behind_ns", "stolen_ns"]);
     assert!(sum(&["behind_ns"]) > 0.1 * of("working", "duration_ns"), "{waits}");
     assert!(waits > 0.2 * of("working", "duration_ns"), "{waits}");
     assert!(of("sleeping", "blocked_ns") > of("sleeping", "guest_ns"));
 }
 
-/// Returns CPU time of regions that compute, nanoseconds: that which their threads have read within them, and around
-/// them, each with a tolerance; and the times of parts of regions by name.
+/// Returns the CPU time of regions that compute, in nanoseconds, as their threads have read it within the
+/// regions and around them, each with a tolerance; and a function that returns the times of parts of regions
+/// by name.
 #[track_caller]
 fn regions_of(session: &Path) -> (f64, f64, impl Fn(&str, &str) -> f64) {
-    // CPU time that the threads have read just inside and just outside of their regions. On a busy host, a CPU of
-    // the guest can stop for long between the two.
+    // The threads have read their CPU time just inside and just outside of their regions. On a busy host, a
+    // CPU of the guest can stop for long between the two readings.
     let (mut within, mut around) = (0, 0);
     HYPERTRACE.report_each(session, |line| {
         if line.event == "worked" {
@@ -325,7 +329,8 @@ fn regions_of(session: &Path) -> (f64, f64, impl Fn(&str, &str) -> f64) {
     ((within - tolerance) as f64, (around + tolerance) as f64, of)
 }
 
-/// Asserts that the time of a script is divided by the guest's processes that it waited for, and by the timer of one.
+/// Asserts that the time of a script is divided by the guest's processes that the script waited for, and by
+/// the timer of one of these.
 #[track_caller]
 fn check_path(session: &Path) {
     let mut regions = HYPERTRACE.command(["regions", "--json", "--path", "--name", "boot"]);

@@ -1,4 +1,5 @@
-//! One session over everything that ends: kills of QEMU, reboots of the guest, a kill of `hypertrace serve`.
+//! One session over everything that can end: kills of QEMU, reboots of the guest, a kill of `hypertrace
+//! serve`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +21,8 @@ fn recorded(session: &Path) -> u64 {
     packets::committed(session).map_or(0, |committed| committed.guest)
 }
 
-/// Asserts that all readers see the same, and that the totals have not fallen. Returns the totals.
+/// Asserts that all readers see the same, and that the totals have not fallen since `before`. Returns the
+/// totals.
 #[track_caller]
 fn check(session: &Path, before: &Value) -> Value {
     let stat = HYPERTRACE.info(session);
@@ -36,7 +38,7 @@ fn check(session: &Path, before: &Value) -> Value {
         reported += 1;
         match line.event.as_str() {
             "lease" => drop(tokens.insert(line.source.clone(), line.number("token").unwrap())),
-            // In order in each boot. A ring is full where the server's thread does not run for long.
+            // Steps are in order in each boot. A ring fills if the server's thread does not run for long.
             "step" => {
                 let (thread, n) = (line.number("thread").unwrap(), line.number("n").unwrap());
                 let token = tokens.get(&line.source).copied().unwrap_or(0);
@@ -71,7 +73,7 @@ fn a_session_survives_kills_of_qemu_reboots_and_a_kill_of_its_server() {
     let programs = [("program", &*program)];
     let mut device = server.device.clone();
     device.extend(["-action", "reboot=reset"].map(str::to_owned));
-    // It boots again and again.
+    // The guest boots again and again.
     let script = format!("program {EVENTS} {POINTS}\nreboot -f");
 
     let first = linux.start(folder.path(), &device, &programs, &script);
@@ -79,7 +81,7 @@ fn a_session_survives_kills_of_qemu_reboots_and_a_kill_of_its_server() {
     first.kill();
     let killed = check(&session, &Value::Null);
 
-    // A new QEMU, whose guest reboots in it.
+    // A new QEMU starts, whose guest reboots in it.
     let second = linux.start(folder.path(), &device, &programs, &script);
     let all = recorded(&session) + 5 * EVENTS;
     wait_until("some boots", || recorded(&session) > all);

@@ -27,7 +27,8 @@ use serde_json::{Value, json};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// A plain user, a member of the group that may open the module's node, by rules for udev if that is here.
+/// A plain user who is a member of the group that may open the module's node, by rules for udev if udev is
+/// here.
 const USER: &str = r#"
 printf 'root:x:0:\nhypertrace:x:990:plain\n' >/etc/group
 printf 'root:x:0:0::/:/bin/sh\nplain:x:1000:1000::/:/bin/sh\n' >/etc/passwd
@@ -38,7 +39,7 @@ if test -e /bin/udevadm; then systemd-udevd --daemon; fi
 give() { if test -e /bin/udevadm; then udevadm settle; else chown plain /dev/hypertrace; fi; ls -l /dev/hypertrace; }
 "#;
 
-/// Runs the script in a guest with the module. Returns its console.
+/// Runs the script in a guest with the module. Returns the guest's console.
 #[track_caller]
 fn run(linux: &Linux, module: &Module, folder: &Path, device: &[String], script: &str) -> String {
     let check = folder.join("check");
@@ -69,7 +70,7 @@ fn run(linux: &Linux, module: &Module, folder: &Path, device: &[String], script:
     console
 }
 
-/// Asserts that the console has these lines.
+/// Asserts that the console has these texts.
 #[track_caller]
 fn assert_says(console: &str, parts: &[&str]) {
     for part in parts {
@@ -77,7 +78,7 @@ fn assert_says(console: &str, parts: &[&str]) {
     }
 }
 
-/// Returns the events of a session by this name.
+/// Returns the events of a session with these names.
 #[track_caller]
 fn events(session: &Path, names: &[&str]) -> Vec<Line> {
     let mut found = Vec::new();
@@ -137,7 +138,7 @@ fn a_plain_user_traces_by_the_module_beside_the_kernels_own_events() {
             "ls: /dev/hypertrace: No such file",
             "removed: 0",
             "tested: 0",
-            // The kernel has dropped the TSC, which an emulated CPU has nevertheless.
+            // The kernel has dropped the TSC, although an emulated CPU has a TSC.
             "write-combining, clock counter (emulated)",
         ],
     );
@@ -219,7 +220,7 @@ fn another_user_who_silences_bells_and_leaves_clients_in_disorder_changes_no_eve
     assert_says(&console, &["check leave: 0", "ok: no other word of another user's is left"]);
     assert_eq!(console.matches("failed: 0").count(), 2, "{console}");
     let stat = server.end();
-    // A commit is a point in the ring.
+    // A commit counts as a point in the ring.
     assert_eq!(stat["total"]["reference_points"], 2 * 2 * 4 * 20, "{stat}");
     assert_eq!(stat["total"]["events"], 2 * 4 * 20, "{stat}");
     let faults = stat["total"]["faults"].as_object().unwrap();
@@ -264,13 +265,14 @@ fn a_guest_learns_that_its_server_has_ended() {
 
 #[test]
 fn programs_outlive_their_device_and_count_what_is_lost() {
-    // So many that a program is not at its end when its device goes.
+    // So many events that a program has not ended when its device goes.
     const EVENTS: u64 = 1_000_000;
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };
     let folder = tempfile::tempdir().unwrap();
     let server = Server::of_file(HYPERTRACE, folder.path());
-    // The driver takes the memory from a program that has it by sysfs, and loses it while another one has it by the driver.
+    // The driver takes the memory from a program that has it by sysfs, and loses the memory while another
+    // program has it by the driver.
     let script = format!(
         r#"
         begin() {{ program {EVENTS} 0 >/tmp/$1 2>&1 & until grep -q found /tmp/$1; do :; done; usleep 100000; }}
@@ -282,7 +284,7 @@ fn programs_outlive_their_device_and_count_what_is_lost() {
 
     let console = run(&linux, &module, folder.path(), &server.device, &script);
 
-    // Some of their events had no room.
+    // Some of the programs' events had no room.
     assert_says(&console, &["sysfs: 1", "module: 1"]);
     assert_eq!(console.matches("hypertrace: the device is gone").count(), 2, "{console}");
     let lost = console.lines().filter_map(|line| {
@@ -304,7 +306,7 @@ fn leases_wait_for_nobody_elses_ring_or_mappings_and_dropped_events_kick_no_host
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };
     let folder = tempfile::tempdir().unwrap();
-    // Large rings, which nobody drains; the host wants kicks.
+    // The rings are large, nobody drains them, and the host wants kicks.
     let geometry = Geometry { clients: 4, ring_bytes: 64 << 20, ..Geometry::default() };
     let session = Session::create(SessionConfig::new(folder.path().join("session"))).unwrap();
     let config = ChipConfig::default().with(|config| config.has_doorbells = true);
@@ -329,7 +331,7 @@ fn leases_wait_for_nobody_elses_ring_or_mappings_and_dropped_events_kick_no_host
     let (_, dropped) = console.split_once("hypertrace_test: of 600000 events dropped ").unwrap();
     let dropped: u64 = dropped.lines().next().unwrap().trim().parse().unwrap();
     assert!((100_000..200_000).contains(&dropped), "{dropped}");
-    // Less than 100 in a second, for events that stay in a ring; some more for blocks and pauses.
+    // Events that stay in a ring make less than 100 kicks in a second; blocks and pauses make some more.
     let kicks = chip.count(Counter::KickTrapped);
     assert!((1..50_000).contains(&kicks), "{kicks}");
     assert_eq!(server.join().unwrap(), End::Closed);
@@ -424,7 +426,7 @@ fn a_guest_lives_while_a_host_writes_anything_anywhere() {
 
     let console = thread::scope(|scope| {
         scope.spawn(|| {
-            // The module has found the device by then.
+            // The module has found the device when the first event is recorded.
             wait_until("an event", || {
                 HYPERTRACE.info(&server.session)["total"]["events"] != 0 || ended.load(Relaxed)
             });
@@ -441,7 +443,7 @@ fn a_guest_lives_while_a_host_writes_anything_anywhere() {
     module.used();
 }
 
-/// Ends another thread, also if a test has failed.
+/// Ends another thread on drop, also if a test has failed.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -450,11 +452,12 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Stores any numbers in words of a segment that a guest uses, until it has ended: those that both sides share above all.
+/// Stores random numbers in words of a segment that a guest uses, until the guest has ended, mostly in words
+/// that both sides share.
 fn corrupt(memory: &File, ended: &AtomicBool) {
     let load = |at: u64| {
         let mut word = [0; 8];
-        // 0 where the file is not as long yet.
+        // The word is 0 if the file does not reach that far yet.
         let _ = memory.read_exact_at(&mut word, at);
         u64::from_le_bytes(word)
     };
@@ -470,7 +473,7 @@ fn corrupt(memory: &File, ended: &AtomicBool) {
         random % most
     };
     while !ended.load(Relaxed) {
-        // Of the kernel's clients, which are the first two, in half of all cases.
+        // Half of the cases are areas of the kernel's clients, which are the first two.
         let area = rings + [below(2), below(clients)][below(2) as usize] * stride;
         let at = match below(4) {
             0 => PAGE_L + below(48) * 8,
@@ -484,7 +487,8 @@ fn corrupt(memory: &File, ended: &AtomicBool) {
     }
 }
 
-/// Asserts that the events of the test's module are in the session, but for those that it counts as dropped.
+/// Asserts that the session has the events of the test's module, except for those that the module counts as
+/// dropped.
 #[track_caller]
 pub fn check_contexts(session: &Path, stat: &Value, console: &str) {
     let said = console.lines().find(|line| line.contains("hypertrace_test: errors")).unwrap();
@@ -508,7 +512,7 @@ pub fn check_contexts(session: &Path, stat: &Value, console: &str) {
     assert_eq!(contexts, [0, 0, 1, 1, 2, 2, 3, 3]);
 }
 
-/// Asserts that the session has the point of the panic, by its message.
+/// Asserts that the session has the point of the panic, with its message.
 #[track_caller]
 pub fn check_panic(session: &Path) {
     let panics = events(session, &["guest_panic"]);

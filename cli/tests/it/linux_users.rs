@@ -1,4 +1,4 @@
-//! Plain users of a Linux guest, by the rules for udev in guest-lib/linux.
+//! Plain users of a Linux guest, with the rules for udev in guest-lib/linux.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Makes the group of the shipped file, with a member and another user; and functions of the script.
+/// Makes the group of the shipped file, with a member and another user, and functions for the script.
 const USERS: &str = r#"
 group=$(awk '$1 == "g" { print $2 }' /etc/sysusers)
 printf "root:x:0:\n$group:x:990:member\n" >/etc/group
@@ -20,7 +20,7 @@ rules() { systemd-udevd --daemon; udevadm control --reload && udevadm trigger --
 pci() { for f in /sys/bus/pci/devices/*; do grep -q "$1" $f/device && basename $f; done; }
 "#;
 
-/// Runs the script in a guest with these devices, in which udev has the shipped rules. Returns its
+/// Runs the script in a guest with these devices, in which udev has the shipped rules. Returns the guest's
 /// console.
 #[track_caller]
 fn run(
@@ -37,7 +37,7 @@ fn run(
         ("71-hypertrace-uio.rules", "etc/udev/rules.d/71-hypertrace-uio.rules"),
         ("hypertrace.sysusers.conf", "etc/sysusers"),
     ] {
-        // Without the driver, as on a guest where nobody installs the second one.
+        // Without the driver, the second file is left out, as on a guest where nobody installs that file.
         if !modules.is_empty() || !from.contains("uio") {
             files.push((to.to_owned(), shipped.join(from)));
         }
@@ -51,7 +51,7 @@ fn run(
     Some(linux.start(folder, options, &files, &format!("{USERS}{script}")).console())
 }
 
-/// Asserts that the console has these lines.
+/// Asserts that the console has these texts.
 #[track_caller]
 fn assert_says(console: &str, parts: &[&str]) {
     for part in parts {
@@ -59,7 +59,7 @@ fn assert_says(console: &str, parts: &[&str]) {
     }
 }
 
-/// Ends the server, whose session must have the events of so many runs and nothing else.
+/// Ends the server, whose session must have the events of `runs` runs and nothing else.
 #[track_caller]
 fn check(server: Server, runs: u64) {
     let stat = server.end();
@@ -102,7 +102,7 @@ fn a_member_of_the_group_traces_by_the_device_and_by_a_shared_file_and_another_u
             "as a member of the group hypertrace",
             "other device: 1",
             "config: 1",
-            // Its other BARs have doorbells and the table of interrupts.
+            // The device's other BARs have doorbells and the table of interrupts.
             "file resource0 root:root 600",
             "file resource2 root:hypertrace 660",
             "file resource2_wc root:hypertrace 660",

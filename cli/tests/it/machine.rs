@@ -1,4 +1,5 @@
-//! In a machine with a real KVM: entries and exits that KVM's own tracepoints tell, and Linux as a guest of KVM.
+//! In a machine with a real KVM: entries and exits that KVM's own tracepoints show, and Linux as a guest of
+//! KVM.
 
 mod boot;
 mod bounds;
@@ -88,7 +89,7 @@ off() { echo 'poweroff -f' >&3; wait $qemu; kill $reader; }
 trap 'kill $qemu $reader $host $server 2>/dev/null; rm -f /dev/shm/guest' EXIT
 "#;
 
-/// Script of a guest that takes commands of the machine by its second serial port.
+/// Script of a guest that takes the machine's commands at its second serial port.
 const COMMANDED: &str = "\
 stty -F /dev/ttyS1 raw -echo; exec 3<>/dev/ttyS1; echo ready >&3
 while read command <&3; do eval \"$command\"; echo $? >&3; done";
@@ -117,7 +118,7 @@ fn kvm_guest(
     line_of(&linux.command(folder, &["-accel", "kvm"], &options, &files, &script))
 }
 
-/// Returns the guest's program of numbered events, by its name in the guest.
+/// Returns the guest's program of numbered events, with its name in the guest.
 fn program() -> (String, PathBuf) {
     ("program".to_owned(), static_program("hypertrace-linux-guest"))
 }

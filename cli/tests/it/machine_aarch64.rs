@@ -16,15 +16,15 @@ use std::process::{Command, Stdio};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Script before each test's own.
+/// Script that runs before each test's own script.
 const BEGIN: &str = "\
 mount -t tracefs none /sys/kernel/tracing
 mkdir /dev/shm
 mount -t tmpfs none /dev/shm
 ";
 
-/// Runs a script in the machine with these programs in /bin. Returns the console. The machine is a host: what a test
-/// says of it, it says by the console.
+/// Runs a script in the machine with these programs in /bin. Returns the console, by which tests read about
+/// the machine, because the machine is a host.
 fn run(linux: &Linux, programs: &[(&str, &Path)], script: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let options = ["-m", "2G"].map(str::to_owned);
@@ -34,7 +34,7 @@ fn run(linux: &Linux, programs: &[(&str, &Path)], script: &str) -> String {
     console
 }
 
-/// Returns the JSON that the script has written after this word on a line of its own.
+/// Returns the JSON that the script has written after a line with this word alone.
 #[track_caller]
 fn json_after(console: &str, word: &str) -> Value {
     let after = console.split_once(&format!("{word}\r\n")).expect(console).1;
@@ -68,7 +68,7 @@ fn the_demos_time_is_divided_by_the_exits_of_aarch64() {
     let (entries, exits) = (count("kvm_entry"), count("kvm_exit"));
     assert!(entries == exits && exits >= 1_000, "{entries} entries, {exits} exits");
 
-    // A wrong relation of the kernel's clock to the counter contradicts the points.
+    // If the kernel's clock were related wrongly to the counter, points would contradict and be left out.
     let info = &info["sessions"][0];
     assert_eq!(info["kernel_limits"], json!({ "used": 2_000, "left_out": 0 }), "{info}");
     let batch = &regions["regions"][0];
@@ -82,11 +82,11 @@ fn the_demos_time_is_divided_by_the_exits_of_aarch64() {
     let exits = batch["total"]["exits"].as_array().unwrap();
     let of_points = exits.iter().find(|exit| exit["reason"] == "mmio write").unwrap();
     assert!(of_points["count"].as_f64().unwrap() >= 1_000.0, "{of_points}");
-    // Names of KVM's own for what is no access: an interrupt of the host, a fault of the second stage.
+    // KVM's own names for exits that are no access: an interrupt of the host, a fault of the second stage.
     let known = ["mmio write", "mmio read", "irq", "dabt_low", "iabt_low", "wfx", "sys64", "other"];
     let is_known = |exit: &Value| known.contains(&exit["reason"].as_str().unwrap());
     assert!(exits.iter().all(is_known), "{exits:?}");
-    // The rate is the one that the CPU says.
+    // The rate is the rate that the CPU states.
     assert_eq!(info["frequency"], 62_500_000, "{info}");
     assert!(console.contains("host: CNTVCT of 62,500,000 Hz, in steps of 16 ns"), "{console}");
     assert!(console.contains("the CPU's CNTVCT, in steps of 16 ns;"), "{console}");
@@ -116,7 +116,7 @@ fn a_recording_by_perf_is_in_the_sessions_time_on_aarch64() {
     let switches = lines.iter().filter(|l| l["event"].as_str().unwrap().starts_with("perf:switch"));
     let switches = Vec::from_iter(switches);
     assert!(switches.len() > 4, "{console}");
-    // Recorded from the session's beginning to its end.
+    // The recording lasts from the session's beginning to its end.
     let end = time(lines.last().unwrap());
     assert!(switches.iter().all(|line| (-1_000_000_000..=end).contains(&time(line))), "{console}");
     assert!(switches.iter().all(|line| line["bound_ns"].as_u64() < Some(1_000_000)), "{console}");
@@ -146,8 +146,9 @@ fn the_kernel_of_an_aarch64_guest_stands_beside_its_programs() {
     Linux::used_aarch64();
 }
 
-/// Runs a script in the machine, in which a Linux guest of KVM runs another one with these programs: `script` gets the line that
-/// starts the guest, with a shared file as its device. Returns the console, or reports what is missing.
+/// Runs a script in the machine, in which a Linux guest of KVM runs `script_of_guest` with these programs.
+/// `script` gets the line that starts the guest, with a shared file as its device. Returns the console, or
+/// reports what is missing.
 #[track_caller]
 fn run_guest(
     programs: &[(&str, &Path)],
@@ -222,7 +223,7 @@ fn a_guests_regions_are_divided_by_its_own_kernel_alone_on_aarch64_and_a_line_sa
     let program = build::aarch64("hypertrace-linux-guest", &["--release"]).unwrap();
     let program = program.join("release/hypertrace-linux-regions");
     let programs = [("hypertrace", &*hypertrace), ("regions", &*program)];
-    // The host's recording begins meanwhile.
+    // The host's recording begins during the guest's pause.
     let script = "echo booted; sleep 20
         hypertrace forward regions 5 both spinning 0 0 1; echo \"ended: $?\"";
 
@@ -272,7 +273,7 @@ fn the_vmms_tests_pass_in_kvm_of_aarch64() {
     let console = run(&linux, &programs, "tests --test-threads 1; /kvm-vmm S 2");
 
     assert!(console.contains("0 failed; 0 ignored;"), "{console}");
-    // Each test of KVM found it.
+    // Each test that needs KVM found KVM.
     assert!(!console.contains(MISSING), "{console}");
     // 100,000 events and 1,000 points of each vCPU, with those of the VMM and the leases.
     assert!(console.contains("206017 events, 0 lost"), "{console}");

@@ -47,7 +47,7 @@ impl Traced {
         self.folder.path().join("session")
     }
 
-    /// Returns the events but for leases: their names and fields.
+    /// Returns the names and fields of all events except leases.
     fn events(&self) -> Vec<(&str, Value)> {
         let events = self.lines.iter().filter(|line| line.event != "lease");
         events.map(|line| (&*line.event, Value::Object(line.fields.clone()))).collect()
@@ -120,7 +120,7 @@ fn a_command_keeps_its_status_and_is_a_region() {
 
 #[test]
 fn a_signal_ends_the_command_and_its_region_ends() {
-    // The command says when the signal may come.
+    // The script sends the signal once the command has written to the pipe.
     let traced = Traced::new(
         "pipe=$(mktemp -u); mkfifo $pipe
          \"$MARK\" term id=1 -- sh -c \"echo > $pipe; exec sleep 600\" & mark=$!
@@ -175,7 +175,7 @@ fn a_mark_that_is_required_fails_after_the_hosts_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let shown = folder.path().display();
-    // The program that outlives `record` has no stream of it.
+    // The program that outlives `record` has none of the streams of `record`.
     let script = shell(&format!(
         "(until test -e {shown}/ended; do sleep 0.01; done; mark late; echo \"late: $?\"
           mark --require required; echo \"required: $?\"; mark --require --sync point; echo \"point: $?\"

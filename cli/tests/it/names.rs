@@ -1,4 +1,4 @@
-//! `hypertrace info --names` and `--events`: what can be recorded, and the names in a session.
+//! `hypertrace info --names` and `--events`: the events that can be recorded, and the names in a session.
 
 use hypertrace_test_support::made::{BOOT, Made, OPENED, Packet, VCPU_EXIT};
 use hypertrace_test_support::trace_dat::{Page, TraceDat, recorded};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::fs;
 use std::process::Command;
 
-/// Options of a program from which all goes that it does not use.
+/// Compiler options with which a program loses everything that it does not use.
 const SMALL: [&str; 4] = ["-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s"];
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -18,7 +18,7 @@ fn the_names_of_a_session_are_those_that_other_commands_take() {
     let made = Made::new()
         .stream("host-0", &[Packet::host(0), Packet::host(0).event(5, VCPU_EXIT, &[1])])
         .stream("guest-0", &[Packet::guest(0), Packet::guest(0).event_str(7, OPENED, &[], b"x")])
-        // Nobody had this client.
+        // Nobody leased this client.
         .stream("guest-1", &[Packet::guest(1)]);
     let commands =
         ["info --names S", "info --names S --json", "info --events S", "info --names S/none"];
@@ -48,7 +48,7 @@ fn of_a_kernels_events_those_that_occur_are_listed_with_their_number() {
     let of_kernel = events.filter(|event| event["name"].as_str().unwrap().contains(':'));
     let of_kernel = Vec::from_iter(of_kernel.map(|event| (&event["name"], &event["count"])));
     assert_eq!(of_kernel, [(&"kvm:kvm_mmio".into(), &2.into())]);
-    // The columns are those of their fields.
+    // The columns of CSV are the fields of these events.
     let csv = run(HYPERTRACE.command(["export", "--to", "csv", "-o", "-"]).arg(made.path())).ok();
     let header = csv.lines().next().unwrap();
     assert!(header.contains(",field_gpa,") && !header.contains("prev_pid"), "{header}");
@@ -56,7 +56,7 @@ fn of_a_kernels_events_those_that_occur_are_listed_with_their_number() {
 
 #[test]
 fn a_program_declares_the_events_of_its_trace_events_files() {
-    // This command is itself a VMM.
+    // The command `hypertrace` is itself a VMM, because of its demo.
     let program = env!("CARGO_BIN_EXE_hypertrace");
     let json: Value = HYPERTRACE.run(["info", "--events", program, "--json"]).json();
 
@@ -105,7 +105,8 @@ fn a_c_program_lists_the_events_of_its_macros() {
 #[test]
 fn notes_and_sections_of_hostile_sizes_are_refused() {
     let whole = fs::read(env!("CARGO_BIN_EXE_hypertrace")).unwrap();
-    // The size of the owner's name, two numbers, and the name, which may also stand elsewhere.
+    // A note begins with the size of the owner's name, two numbers and the name. The name may also stand
+    // elsewhere.
     let is_note =
         |bytes: &[u8]| bytes[..4] == 11u32.to_le_bytes() && &bytes[12..] == b"hypertrace\0\0";
     let note = whole.windows(24).position(is_note).unwrap();
@@ -116,13 +117,13 @@ fn notes_and_sections_of_hostile_sizes_are_refused() {
         changed[at..at + bytes.len()].copy_from_slice(bytes);
         let path = folder.path().join("changed");
         fs::write(&path, changed).unwrap();
-        // In 256 MiB of addresses, the program's own among them.
+        // The command has 256 MiB of addresses, including the program's own.
         let limited = "ulimit -v 262144; exec \"$0\" info --events \"$1\"";
         let mut command = Command::new("sh");
         run(command.args(["-c", limited, HYPERTRACE.0]).arg(&path)).failed(2)
     };
     for size in [u32::MAX, u32::MAX - 3, 1 << 20, 1 << 31] {
-        // Of the owner, and of the text.
+        // The size of the owner's name, and the size of the text.
         for at in [note, note + 4] {
             let said = refused(at, &size.to_le_bytes());
             assert!(said.contains("its section .note.hypertrace is damaged"), "{said}");
@@ -140,8 +141,8 @@ fn notes_and_sections_of_hostile_sizes_are_refused() {
     }
 }
 
-/// Returns a program of ELF that has a section of notes and the table of sections only. The header states so many sections
-/// in the first one's size.
+/// Returns an ELF program that has only a section of notes and the table of sections. The header states the
+/// number `sections` in the size of the first section.
 fn program(notes: &[u8], sections: u64) -> Vec<u8> {
     let names = b"\0.note.hypertrace\0.shstrtab\0";
     let (notes_at, names_at) = (64, 64 + notes.len() as u64);
@@ -151,7 +152,8 @@ fn program(notes: &[u8], sections: u64) -> Vec<u8> {
     // An executable for x86-64, of version 1.
     elf.extend([2, 0, 62, 0, 1, 0, 0, 0]);
     elf.extend([0_u64, 0, table].iter().flat_map(|word| word.to_le_bytes()));
-    // Sizes: of this header, of a segment's, of a section's. The number of sections is in the first one.
+    // Sizes: of this header, of a segment's header, of a section's header. The number of sections is in the
+    // first section.
     elf.extend([0, 0, 64, 56, 0, 64, 0, 2].map(u16::to_le_bytes).concat());
     elf.extend(notes);
     elf.extend(names);
@@ -181,7 +183,8 @@ fn programs_of_hostile_contents_are_refused_in_little_memory_and_time() {
     let listed = |elf: &[u8], length: u64| {
         fs::write(&path, elf).unwrap();
         fs::File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
-        // In 256 MiB of addresses and 20 s of a CPU, which is less than each of these took.
+        // The command has 256 MiB of addresses and 20 s of a CPU, which is less than each of these files once
+        // took.
         let limited = "ulimit -v 262144; ulimit -t 20; exec \"$0\" info --events \"$1\"";
         run(Command::new("sh").args(["-c", limited, HYPERTRACE.0]).arg(&path))
     };
@@ -189,7 +192,7 @@ fn programs_of_hostile_contents_are_refused_in_little_memory_and_time() {
     let shown = listed(&whole, whole.len() as u64).ok();
     assert!(shown.contains("opened") && shown.contains("path:str mode:u64"), "{shown}");
 
-    // A sparse file of 64 GiB, with sections in most of it.
+    // A sparse file of 64 GiB, most of which the sections fill.
     let said = listed(&program(&library_note("opened()"), 1 << 30), 1 << 36).failed(2);
     assert!(said.contains("1,073,741,824 sections or segments, more than the 16,384"), "{said}");
     let fields = vec!["f"; 4 << 20].join(",");

@@ -1,4 +1,4 @@
-//! `hypertrace demo` without a usable /dev/kvm: it runs the same guest program on threads, and says so.
+//! `hypertrace demo` without a usable /dev/kvm: the demo runs the same guest program on threads, and says so.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -17,7 +17,7 @@ const NO_DEVICE: &str = "mount -t tmpfs none /dev";
 /// Mount that makes /dev/kvm another device.
 const NOT_KVM: &str = "mount --bind /dev/null /dev/kvm";
 
-/// Returns the command with KVM hidden; unchanged on a machine without KVM.
+/// Returns the command with KVM hidden, or unchanged on a machine without KVM.
 fn hidden(mounts: &str, command: Command) -> Option<Command> {
     if std::fs::exists("/dev/kvm").unwrap() {
         namespace::inside(mounts, &command)
@@ -78,7 +78,7 @@ fn leases_name_the_threads_that_run_the_guests_program() {
     let pids: BTreeSet<u64> = leases.iter().map(|line| number(line, "pid")).collect();
     let tids: BTreeSet<u64> = leases.iter().map(|line| number(line, "tid")).collect();
     assert_eq!((pids.len(), tids.len()), (1, 2), "{leases:?}");
-    // The process's first thread runs none.
+    // The process's first thread runs no vCPU's work.
     assert!(!pids.contains(&0) && tids.is_disjoint(&pids), "{leases:?}");
 }
 
@@ -91,7 +91,7 @@ fn the_output_says_why_kvm_is_not_used() {
     let shown = run(&mut demo).ok();
 
     assert!(shown.contains("KVM is not usable here (there is no /dev/kvm)"), "{shown}");
-    // There is no VM.
+    // The output has no words about a VM, because there is no VM.
     let words = ["guest", "vCPU", "VMM"];
     let said = words.iter().find(|word| shown.contains(**word));
     assert_eq!(said, None, "{shown}");

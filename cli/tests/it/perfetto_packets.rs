@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What viewers from version 58 on expect of packets, as Perfetto's own package decodes the packets. No importer of that
-//! version runs in these tests.
+//! What viewers from version 58 on expect of packets, which Perfetto's own package decodes here. No importer
+//! of that version runs in these tests.
 
 use crate::perfetto::{READER, SCRIPT, session, with_boot_time};
 use hypertrace_test_support::guest_mode::TIDS;
@@ -19,7 +19,8 @@ use trace_dat::{Page, TraceDat};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Exports sessions as one trace. Returns the packets, or `None`, with a report, if no program decodes them.
+/// Exports sessions as one trace. Returns the packets, or `None`, with a report, if no program can decode the
+/// packets.
 fn packets(sessions: &[&Path]) -> Option<Vec<Value>> {
     let python = capability::program(READER)?;
     let folder = tempfile::tempdir().unwrap();
@@ -37,18 +38,18 @@ fn events<'a>(packets: &'a [Value], kind: &str) -> Vec<&'a Value> {
     packets.iter().filter(|packet| packet["track_event"]["type"] == kind).collect()
 }
 
-/// Returns the descriptions of tracks, by number. The last one of a track counts.
+/// Returns the descriptions of tracks, by number. If a track has several descriptions, the last one counts.
 fn tracks(packets: &[Value]) -> BTreeMap<u64, &Value> {
     let described = packets.iter().map(|packet| &packet["track_descriptor"]);
     described.filter(|of| !of.is_null()).map(|of| (number(&of["uuid"]), of)).collect()
 }
 
-/// Returns a number, which is a text in JSON if it has 64 bits; 0 without a value.
+/// Returns a number, which is a text in JSON if it has 64 bits. Returns 0 without a value.
 fn number(value: &Value) -> u64 {
     value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
 }
 
-/// Returns where a described track is below others, from the outermost one to the track.
+/// Returns the names of a described track and of the tracks around it, the outermost first.
 fn path(tracks: &BTreeMap<u64, &Value>, track: u64) -> Vec<String> {
     let of = tracks[&track];
     let mut path = match number(&of["parent_uuid"]) {
@@ -60,13 +61,13 @@ fn path(tracks: &BTreeMap<u64, &Value>, track: u64) -> Vec<String> {
     path
 }
 
-/// Returns the number of a thread that its track has in its name.
+/// Returns the thread's number that the name of its track ends with.
 fn tid_of(track: &Value) -> u64 {
     let name = track["name"].as_str().unwrap();
     name.rsplit(['-', ' ', '/']).next().unwrap().parse().unwrap()
 }
 
-/// Makes a session of a host with a thread of the VMM, and its kernel's trace.
+/// Makes a session of a host with a thread of the VMM, and the trace of the host's kernel.
 fn of_host(trace: TraceDat, pages: &[Page]) -> Made {
     let host = Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, VCPU_EXIT, &[6]);
     let made = Made::of_boot(Some(BOOT)).stream("host-003-0000", &[Packet::host(3), host]);
@@ -93,7 +94,7 @@ fn the_first_packets_are_the_machines_then_the_clocks_of_guests_then_those_of_th
                 .map(|packet| of("system_info", packet).or_else(|| of("clock_snapshot", packet))),
         );
         let machines = (0..count).map(|machine| ("system_info".to_owned(), machine));
-        // Two sequences of each machine.
+        // Each machine has two sequences.
         let clocks = (1..count).chain([0]).flat_map(|machine| [machine; 2]);
         let clocks = clocks.map(|machine| ("clock_snapshot".to_owned(), machine));
         let wanted = Vec::from_iter(machines.chain(clocks).map(Some));
@@ -128,7 +129,7 @@ fn between_two_states_of_one_name_is_a_state_without_a_name() {
     let packet = lease.event(20_000, vcpu::BEGIN, &[1, 0]).event(50_000, vcpu::END, &[1]);
     let made =
         Made::of_programs(vcpu::EVENTS).stream("guest-000-0000", &[Packet::new(1, 0, 0), packet]);
-    // The thread waits for one thread, then for another.
+    // The thread waits for one thread, and then for another thread.
     let page = Page::at(vcpu::HOST_BASE)
         .switch(10_000, (0, "swapper"), 0, (60, "program"))
         .switch(15_000, (60, "program"), 0, (70, "first"))
@@ -151,7 +152,7 @@ fn between_two_states_of_one_name_is_a_state_without_a_name() {
     let names = Vec::from_iter(states.iter().map(|state| state["name"].as_str()));
     assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
     assert_eq!(Vec::from_iter(names.into_iter().flatten()), parts);
-    // Neither does it take time.
+    // A state without a name takes no time.
     let gaps = states.windows(2).filter(|pair| pair[0]["name"].is_null());
     let at = |state: &Value| number(&state["at"]);
     assert!(gaps.clone().count() > 0);
@@ -169,7 +170,7 @@ fn the_states_of_a_guests_thread_have_the_parts_of_both_kernels_and_a_track_of_t
         let of = (u64::from(line["of_guest"] == true), number(&line["tid"]));
         expected.entry(of).or_default().push(part.label().into());
     }
-    // A thread of the host has the number of one of the guest.
+    // A thread of the host has the same number as a thread of the guest.
     let both = expected.keys().filter(|(_, tid)| expected.contains_key(&(1, *tid)));
     assert!(both.count() > 1, "{:?}", expected.keys());
 
@@ -185,7 +186,7 @@ fn the_states_of_a_guests_thread_have_the_parts_of_both_kernels_and_a_track_of_t
         }
         let thread = tracks[&number(&of["parent_uuid"])];
         let tid = match number(&thread["thread"]["tid"]) {
-            // A thread whose process is not known has it in its name.
+            // If a thread's process is unknown, the thread's number is in the track's name.
             0 => tid_of(thread),
             tid => tid,
         };
@@ -231,7 +232,7 @@ fn the_threads_of_a_guest_are_below_the_thread_that_is_proven_to_run_their_cpu()
 fn states_of_threads_are_those_of_the_release_or_of_linux_4_4() {
     let pages = || {
         let page = Page::at(1_000_000);
-        // Idle, parked, preempted, and asleep.
+        // Threads that were idle, parked, preempted and asleep.
         let page = page.switch(1_000, (7, "idle"), 0x80, (8, "parked"));
         let page = page.switch(1_000, (8, "parked"), 0x40, (9, "preempted"));
         let page = page.switch(1_000, (9, "preempted"), 0x100, (10, "asleep"));
@@ -329,7 +330,7 @@ fn tracks_are_in_groups_and_the_lines_of_a_thread_in_order() {
     assert_eq!(children(&guest), ["guest/0"], "{ranked:?}");
 }
 
-/// Two recordings of one boot: between them nobody knows what a thread does.
+/// There are two recordings of one boot, between which nobody knows what a thread does.
 #[test]
 fn a_thread_does_not_run_from_one_recording_to_the_next() {
     let page = |at| {

@@ -1,4 +1,4 @@
-//! The default directory, `hypertrace.data`: what is moved and removed there, and what is not.
+//! The default directory, `hypertrace.data`: what commands move and remove there, and what they do not.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -23,13 +23,13 @@ fn record(dir: &Path) -> Ran {
     at(dir, &["record", "--quiet", "true"])
 }
 
-/// Records a session whose directory has a file of this name, by which it is known again.
+/// Records a session and puts a file of this name into the session's directory, to recognize the session.
 fn recorded(dir: &Path, mark: &str) {
     assert_eq!(record(dir).code, Some(0));
     fs::write(dir.join("hypertrace.data").join(mark), "").unwrap();
 }
 
-/// Changes the description of a session. Returns the session's number.
+/// Changes the description of a session. Returns the session's UUID.
 fn change(session: &Path, change: &dyn Fn(&mut Value)) -> Value {
     let path = session.join("session.json");
     let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -190,7 +190,7 @@ fn a_session_that_is_being_recorded_is_joined_or_left_alone() {
 
     assert!(said.contains("a session is being recorded in it"), "{said}");
     assert!(dir.path().join("hypertrace.data/first").exists());
-    // It ends at once: the process has ended already.
+    // The command ends at once, because no process has this number.
     let pid = i32::MAX.to_string();
     let said = at(dir.path(), &["record", "-p", &pid]).failed(2);
     assert!(said.contains("there is no process"), "{said}");
@@ -210,7 +210,7 @@ fn a_session_that_cannot_be_moved_is_an_error_that_names_it() {
     let record = || {
         let mut command = Command::new(&program);
         command.args(["record", "--quiet", "true"]).current_dir(&here);
-        // Root may write everywhere.
+        // Root may write everywhere, so the command runs as another user.
         if rustix::process::geteuid().is_root() {
             command.uid(65534).gid(65534);
         }
@@ -260,7 +260,7 @@ fn a_session_that_another_command_has_just_moved_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     recorded(dir, "first");
-    // This one has looked at one of the two places, and not yet at the other.
+    // The slow command has looked at one of the two places, and not yet at the other place.
     let log = dir.join("log");
     let mut slow = Command::new(strace);
     slow.args(["-f", "-e", "trace=openat", "-e", "inject=openat:delay_enter=1500000", "-P"]);

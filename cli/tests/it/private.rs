@@ -1,5 +1,5 @@
 //! Access to sessions: private to the user whatever the umask is, shared with `--share`, and at an
-//! unpredictable path without `-o`.
+//! unpredictable path if `-o` is missing.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use hypertrace_tests::command::{Demo, Hypertrace, run};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Returns a command of the program that runs with a umask.
+/// Returns a command of `hypertrace` that runs with a umask.
 fn with_umask(umask: &str, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh", HYPERTRACE.0]).args(args);
@@ -46,7 +46,7 @@ fn files_of_a_run_are_private_to_its_user() {
     for umask in ["000", "077"] {
         let out = dir.path().join(umask);
         let segment = dir.path().join("segment");
-        // Checked while `record` runs, so that the socket and the segment exist.
+        // The script runs under `record`, so the socket and the segment exist.
         let script = format!("stat -c %a {} {}/control.sock", segment.display(), out.display());
         let args = [
             "record",

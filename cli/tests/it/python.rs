@@ -1,4 +1,5 @@
-//! Python programs, with the package of bindings/python: under `record`, without it, and with another library.
+//! Python programs with the package of bindings/python: under `record`, without `record`, and with another
+//! library.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,21 +23,22 @@ struct Python {
 }
 
 impl Python {
-    /// Finds one, or reports that there is none.
+    /// Finds a Python, or reports that there is none.
     fn find() -> Option<Python> {
         let program = capability::program("python3")?;
         capability::used("python3");
         Some(Python { program, folder: tempfile::tempdir().unwrap() })
     }
 
-    /// Runs a script with the package of this tree and its library, by a command that starts it.
+    /// Runs a script with this tree's package and library, by a command that starts the script.
     fn in_tree(&self, command: &mut Command, script: &str, arguments: &[&str]) -> Ran {
         self.run(command, &library().join("libhypertrace.so"), script, arguments)
     }
 
     /// As [`Python::in_tree`], with this library.
     fn run(&self, command: &mut Command, library: &Path, script: &str, arguments: &[&str]) -> Ran {
-        // Of a fork, later versions say that the process has a thread: the library's.
+        // Later versions of Python warn at a fork that the process has a thread, which is the library's
+        // thread.
         command.arg(&self.program).args(["-W", "always", "-W", "ignore::DeprecationWarning"]);
         command.arg(build::root().join("tests/python").join(script)).args(arguments);
         command.env("PYTHONPATH", build::root().join("bindings/python"));
@@ -55,7 +57,7 @@ impl Python {
         record
     }
 
-    /// Runs a script under `record`. Returns its events, and what it said.
+    /// Runs a script under `record`. Returns the script's events and its messages.
     #[track_caller]
     fn trace(&self, script: &str, arguments: &[&str]) -> (Vec<Line>, String) {
         let ran = self.in_tree(&mut self.record(), script, arguments);
@@ -63,7 +65,7 @@ impl Python {
         (HYPERTRACE.report(&self.session()), ran.stderr)
     }
 
-    /// As [`Python::trace`], of one that says nothing. Returns the regions by name.
+    /// As [`Python::trace`], for a script without messages. Returns the regions by name.
     #[track_caller]
     fn regions(&self, script: &str, arguments: &[&str]) -> Vec<(String, u64)> {
         let (_, said) = self.trace(script, arguments);
@@ -112,7 +114,7 @@ fn every_kind_of_value_and_of_name() {
     assert_eq!((&texts["nul"], &texts["raw"]), (&json!("a\\x00b"), &json!("q\\x00r")));
     assert_eq!(texts["surrogate"], "x\\udcff");
     assert_eq!(texts["long"], "y".repeat(1024));
-    // Cut at the end of a character.
+    // The text is cut at the end of a character.
     assert_eq!(texts["wide"], format!("x{}", "\u{e9}".repeat(511)));
     assert_eq!(of("odd_name___"), [json!({"a_b": 1, "class": 2, "_": 3, "_1x": 4})]);
     assert_eq!(of(&"n".repeat(64)), [json!({"name": 1, "self": 2, "fields": 3})]);
@@ -137,7 +139,7 @@ fn every_kind_of_value_and_of_name() {
     assert_eq!(of("log_critical"), [json!({"target": "shop.cart", "message": "a\nb"})]);
     assert_eq!(of("log_level_42").len(), 1);
 
-    // What is left out is said, once each.
+    // Each value that is left out gets one warning.
     let warnings: Vec<_> = said.lines().filter(|line| line.contains("RuntimeWarning")).collect();
     assert_eq!(warnings.len(), 3, "{said}");
     assert!(warnings.iter().all(|line| line.contains("/values.py:")), "where the event is: {said}");
@@ -318,7 +320,7 @@ fn pip_installs_the_folder() {
     else {
         return;
     };
-    // pip writes into the folder that it builds.
+    // pip writes into the folder that it builds, so the folder is a copy.
     let source = python.folder.path().join("source");
     let mut copy = Command::new("cp");
     build::succeed(copy.arg("-r").arg(build::root().join("bindings/python")).arg(&source));
@@ -330,7 +332,7 @@ fn pip_installs_the_folder() {
 
     let mut record = python.record();
     record.arg(&python.program).args(["-c", "import hypertrace; hypertrace.event('installed')"]);
-    // As the loader finds it.
+    // Without HYPERTRACE_LIBRARY, the loader finds the library.
     record.env("PYTHONPATH", &installed).env("LD_LIBRARY_PATH", library());
     run(record.env_remove("HYPERTRACE_LIBRARY")).ok();
 

@@ -1,4 +1,5 @@
-//! `hypertrace receive`: a session of a journal, live, after kills, and of damaged journals.
+//! `hypertrace receive`: makes a session of a journal, while the journal is written, after kills, and from
+//! damaged journals.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -25,9 +26,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
-/// Kills of each kind.
+/// Number of kills of each kind.
 const KILLS: u64 = if FULL_SIZE { 30 } else { 5 };
-/// How long events are received until a kill.
+/// Maximum time that events are received before a kill.
 const SPAN: Duration = Duration::from_millis(30);
 
 fn receiver(journal: UnixStream, dir: &Path) -> Child {
@@ -68,7 +69,7 @@ fn a_journal_that_does_not_wait_by_itself_is_waited_for() {
     let (from, to) = UnixStream::pair().unwrap();
     from.set_nonblocking(true).unwrap();
     let receiver = receiver(from, dir.path());
-    // It has begun to read, and there is nothing.
+    // The receiver has begun to read, and nothing was written yet.
     wait_until("a reader", || dir.path().join(".ctf").exists());
     thread::sleep(Duration::from_millis(50));
 
@@ -91,7 +92,7 @@ fn a_receiver_that_is_interrupted_before_it_has_begun_leaves_nothing() {
         while !out.join(".ctf").exists() {
             thread::yield_now();
         }
-        // Signals come just before the receiver waits, and while it does.
+        // Signals come just before the receiver waits, and while the receiver waits.
         thread::sleep(Duration::from_micros(20 * wait));
 
         kill_process(Pid::from_child(&receiver), Signal::TERM).unwrap();
@@ -131,7 +132,7 @@ fn events_can_be_followed_while_they_are_received() {
 
     for n in 0..3 {
         tick(&session, n);
-        // Waits until it is shown.
+        // The read waits until the event is shown.
         let line: Line = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
         assert_eq!(line.fields["n"], Value::from(n));
     }
@@ -143,7 +144,7 @@ fn events_can_be_followed_while_they_are_received() {
     assert_eq!(HYPERTRACE.info(dir.path())["total"]["lost"], 0);
 }
 
-/// Asserts that the events in a session are the first ones of [`tick`]. Returns their number.
+/// Asserts that the events in a session are the first events of [`tick`]. Returns their number.
 #[track_caller]
 fn check_begin(dir: &Path) -> u64 {
     let ticks = HYPERTRACE.report(dir).into_iter().filter(|line| line.event == "tick");
@@ -154,7 +155,7 @@ fn check_begin(dir: &Path) -> u64 {
     number
 }
 
-/// Waits until a session of this many threads has an event: the first record of each thread is a lease.
+/// Waits until a session of this many threads has an event. The first record of each thread is a lease.
 fn wait_for_event(dir: &Path, threads: u64) {
     let has_event = || packets::committed(dir).is_ok_and(|committed| committed.host > threads);
     wait_until("an event", has_event);
@@ -207,8 +208,8 @@ fn a_killed_receiver_leaves_a_session() {
     );
 }
 
-/// crosvm's form: the VMM's process makes the device and moves it to a child, which the kernel ends at a call that opens a
-/// file. Another process makes the session.
+/// crosvm's form: the VMM's process makes the device and moves the device to a child, which the kernel kills
+/// at any call that opens a file. Another process makes the session.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[test]
 fn a_device_in_a_jail_that_opens_no_file_is_recorded_by_its_parent() {
@@ -239,10 +240,10 @@ fn a_device_in_a_jail_that_opens_no_file_is_recorded_by_its_parent() {
     });
 }
 
-/// The VMM: writes to the socket that is its standard input until it is killed.
+/// The VMM: writes to the socket that is its standard input until the VMM is killed.
 fn vmm() {
     let (session, _writer) = session(io::stdin().as_fd().try_clone_to_owned().unwrap().into());
-    // Bounded, in case it is not killed.
+    // The number is bounded, in case the process is not killed.
     (0..50_000_000).for_each(|n| tick(&session, n));
 }
 
@@ -269,7 +270,7 @@ fn a_killed_vmm_leaves_a_session() {
         |(_, vmm, _)| kill::kill(vmm),
         |(dir, _, receiver)| {
             let ran = ran(receiver);
-            // 1 between two frames, 2 in the middle of one.
+            // The code is 1 between two frames, and 2 in the middle of a frame.
             assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
             assert!(ran.stderr.contains("has what came before: the journal "), "{ran:?}");
             assert!(check_begin(&dir.path().join("s")) > 0);

@@ -1,5 +1,5 @@
-//! `record -p`, `record --kernel` and `demo --kernel`: the kernel's events beside a session, as trace-cmd
-//! reads them.
+//! `record -p`, `record --kernel` and `demo --kernel`: the kernel's events beside a session, in files that
+//! trace-cmd reads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,11 +20,11 @@ use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Returns the number of events in the closing line, if the kernel's trace was used. Otherwise reports
-/// that it is missing.
+/// Returns the number of events in the closing line, if the kernel's trace was used. Otherwise reports that
+/// the kernel's trace is missing.
 #[track_caller]
 fn recorded(ran: &Ran) -> Option<u64> {
-    // Events that perf does not have.
+    // The command asked for events that perf does not have.
     if ran.code == Some(1) && ran.stderr.contains("only root may use it") {
         capability::missing("tracefs", &ran.stderr);
         return None;
@@ -65,7 +65,7 @@ fn frequency(dir: &Path) -> u64 {
 fn check_times(dir: &Path, events: &[Shown], from: u64, to: u64) {
     let frequency = u128::from(frequency(dir));
     let ns = |ticks: u64| (u128::from(ticks) * 1_000_000_000 / frequency) as u64;
-    // trace-cmd's multiplier has 32 bits, so the times since the boot have a relative error below it.
+    // trace-cmd's multiplier has 32 bits, so times since the boot have a relative error, of less than 10^-9.
     let slack = ns(to) / 1_000_000_000 + 1_000;
     let range = ns(from) - slack..=ns(to) + slack;
     for event in events {
@@ -89,18 +89,19 @@ fn a_program_is_recorded_with_its_children_and_its_exit_code() {
     let (events, cpus) = (read.events, read.cpus);
     assert_eq!(events.len() as u64, count);
     check_times(&out, &events, from, to);
-    // The second buffer has the switches of the first, and what woke threads; a report shows the first alone.
+    // The second buffer has the switches of the first buffer, and what woke threads. A report shows the first
+    // buffer alone.
     assert_eq!(cpus.len() as u64, number_before(" about all threads", &ran.stderr));
     let is_switch = |event: &&Shown| event.name == "sched_switch";
     let is_there = |event: &Shown| {
-        // Each buffer has a reading of the clock of its own.
+        // Each buffer reads the clock by itself.
         let same = |other: &&Shown| other.fields == event.fields && other.thread == event.thread;
         cpus.iter().filter(same).any(|other| other.time.abs_diff(event.time) < 1_000_000)
     };
     assert!(events.iter().filter(is_switch).all(is_there));
-    // The timers of the program's sleeps, at least.
+    // The second buffer has at least the timers of the program's sleeps.
     let timers = ["sched_waking", "hrtimer_expire_entry", "hrtimer_expire_exit"];
-    // Those that say which thread ended a process. The shell waits for two of its own.
+    // Events that say which thread ended a process. The shell waits for two processes of its own.
     let ends = ["task_newtask", "sched_process_exec", "sched_process_exit"];
     for name in timers.into_iter().chain(ends) {
         assert!(cpus.iter().any(|event| event.name == name), "{name}: {cpus:?}");
@@ -133,7 +134,8 @@ fn each_point_of_the_demo_stands_between_its_exit_and_the_next_run() {
     capability::used("kvm");
     let report = run(HYPERTRACE.command(["report", "--json"]).arg(&out)).ok();
     let mut vcpus = [Order::default(), Order::default()];
-    // By their numbers: the kernel's note of a thread's name may be gone, and another VMM may have such names.
+    // Threads are told apart by their numbers, because the kernel's note of a thread's name may be gone, and
+    // another VMM may have such names.
     let mut threads: BTreeMap<u64, usize> = BTreeMap::new();
     for line in report.lines() {
         let event: Value = serde_json::from_str(line).unwrap();
@@ -156,7 +158,7 @@ fn each_point_of_the_demo_stands_between_its_exit_and_the_next_run() {
     assert_eq!(vcpus.map(|vcpu| vcpu.points), [1_000, 1_000]);
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
     assert_eq!(events.len() as u64, count);
-    // Those that a breakdown needs, and none that only costs time.
+    // The recording has the events that a breakdown needs, and no event that only costs time.
     let count_of = |name: &str| events.iter().filter(|event| event.name == name).count();
     assert!(count_of("kvm_userspace_exit") >= 2_000 && count_of("kvm_fpu") >= 4_000);
     assert_eq!(count_of("kvm_emulate_insn") + count_of("vcpu_match_mmio"), 0);
@@ -166,11 +168,11 @@ fn each_point_of_the_demo_stands_between_its_exit_and_the_next_run() {
 #[derive(Default)]
 struct Order {
     points: u64,
-    /// Requests before the last one
+    /// Number of requests before the last point
     requests: u64,
-    /// Value of the last store to the device: a point's number
+    /// Value of the last store to the device, which is a point's number
     stored: Option<u64>,
-    /// The point after which the VMM did not let the guest run yet
+    /// Number of the point after which the VMM did not let the guest run yet
     answered: Option<u64>,
 }
 
@@ -181,7 +183,7 @@ impl Order {
         match (of, event["event"].as_str().unwrap_or_default()) {
             // The upper half is the hash of the event's name.
             ("kernel", "kvm:kvm_mmio") => {
-                // One that is too large for a double is a string.
+                // A number that is too large for a double is a string.
                 let value = fields["val"].to_string();
                 let value = value.trim_matches('"').parse::<u64>().unwrap();
                 self.stored = Some(value & 0xffff_ffff);
@@ -190,7 +192,7 @@ impl Order {
                 self.points += 1;
                 assert_eq!(event["reference"]["seq"], self.points, "{event}");
                 assert_eq!(self.stored, Some(self.points), "the exit is before its point: {event}");
-                // Of 100 events of a round, 4 are those of its regions.
+                // Of a round's 100 events, 4 belong to its regions.
                 assert_eq!(self.requests, 96 * self.points, "{event}");
                 self.answered = Some(self.points);
             }
@@ -217,7 +219,7 @@ fn run_records_the_kernel_beside_its_events() {
     assert!(events.iter().any(|event| event.comm == "sleep"), "{events:?}");
 }
 
-/// Starts to record a process, and waits until it is recorded.
+/// Starts to record a process, and waits until the recording has begun.
 fn start(dir: &Path, pid: u32) -> (Child, String) {
     let mut command = HYPERTRACE.command(["record", "-o"]);
     command.arg(dir).args(["--pid", &pid.to_string()]).stderr(Stdio::piped());
@@ -255,7 +257,7 @@ fn a_running_process_joins_a_session_until_it_ends() {
 
     let (recorder, said) = start(&out, shell.id());
     drop(shell.stdin.take());
-    // A process that nobody waited for has ended, too.
+    // A process counts as ended even if its parent has not waited for it.
     let ran = end(recorder, said);
     shell.wait().unwrap();
 
@@ -274,7 +276,7 @@ fn a_running_process_joins_a_session_until_it_ends() {
 
 #[test]
 fn an_interrupt_ends_it_and_keeps_what_was_recorded() {
-    // The last is a terminal's that is closed.
+    // A terminal that is closed sends the last signal.
     for signal in ["INT", "TERM", "HUP"] {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("S");
@@ -292,8 +294,8 @@ fn an_interrupt_ends_it_and_keeps_what_was_recorded() {
     }
 }
 
-/// Shell commands after which the kernel's trace cannot be used by root: the folder for notes is
-/// another user's.
+/// Shell commands after which root cannot use the kernel's trace, because another user owns the folder for
+/// notes.
 const NO_TRACE: &str =
     "mkdir -p /run/hypertrace && mount -t tmpfs -o uid=65534 none /run/hypertrace";
 
@@ -319,8 +321,8 @@ fn perf_records_where_the_kernels_trace_refuses() {
     }
 }
 
-/// Returns a command that the kernel lets record neither by its trace nor by perf, as a stock Debian lets no user but root.
-/// `None`, with a report, if there is no such place.
+/// Returns a command for which the kernel allows neither its trace nor perf, as a stock Debian does for every
+/// user but root. `None`, with a report, if this machine cannot arrange that.
 fn command_without_kernel(arguments: &[&str]) -> Option<Command> {
     let command = HYPERTRACE.command(arguments);
     let mut command = match rustix::process::geteuid().is_root() {
@@ -332,7 +334,8 @@ fn command_without_kernel(arguments: &[&str]) -> Option<Command> {
     Some(command)
 }
 
-/// Asserts that a command said once why it has no events of the kernel, and has a session without them.
+/// Asserts that a command said once why it has no events of the kernel, and made a session without such
+/// events.
 #[track_caller]
 fn has_no_kernel(ran: &Ran, code: i32, out: &Path, why: &str) {
     assert_eq!(ran.code, Some(code), "{ran:?}");
@@ -359,7 +362,8 @@ fn a_program_is_recorded_alone_where_the_kernel_lets_nothing_be_recorded() {
     let mut command = command_without_kernel(&["demo", "--kernel", "-o", &demo]).unwrap();
     has_no_kernel(&run(&mut command), 0, Path::new(&demo), why);
 
-    // Who asks for the kernel's events alone, for others, or for a comparison of them, gets no others instead.
+    // A command that asks for the kernel's events alone, of other processes, or for a comparison, records
+    // nothing instead.
     let pid = std::process::id().to_string();
     let refused = out("refused");
     for arguments in [
@@ -476,7 +480,7 @@ fn another_user_records_the_scheduling_of_its_threads() {
         let is_one = |e: &&Shown| e.comm == comm && e.name == name && e.fields.contains(fields);
         assert!(events.iter().any(|event| is_one(&event)), "{comm} {name}: {events:?}");
     }
-    // With named events, it does not record others instead.
+    // With named events, `record` does not record other events instead.
     let mut command = Command::new(&program);
     command.args(["record", "-e", "kvm:*", "-o"]).arg(dir.path().join("T")).args(["--", "true"]);
     if is_root {
@@ -526,7 +530,7 @@ fn all_threads_of_the_machine_are_recorded() {
     while is_said && !said.contains("of all threads in ") {
         is_said = stderr.read_line(&mut said).unwrap() > 0;
     }
-    // Nobody named it.
+    // No option names this shell.
     let shell = Command::new("sh").args(["-c", "sleep 0.01; echo $$"]).output().unwrap();
     let thread = String::from_utf8(shell.stdout).unwrap().trim().parse::<u32>().unwrap();
     if is_said {
@@ -559,7 +563,7 @@ fn a_recording_of_all_threads_ends_with_its_program() {
     } else {
         assert_eq!(ran.code, Some(5), "{ran:?}");
         assert!(ran.stderr.contains("of all threads in "), "{ran:?}");
-        // A recording of one program has the numbers of its threads.
+        // Only a recording of one program has the number of its threads.
         let info = HYPERTRACE.info(&out);
         assert_eq!(info["kernel"]["threads"], Value::Null, "{info}");
         capability::used("tracefs");
@@ -592,7 +596,7 @@ fn wrong_requests_are_refused_and_leave_nothing() {
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(ran.stderr.contains("an event is SYSTEM:EVENT"), "{ran:?}");
     }
-    // Options of a program, where there is none.
+    // These options are for a program, and there is none.
     for option in ["--ring=64K", "--clients=2", "--segment=f", "--qemu=q", "--relays=1"] {
         let ran = arguments(&["-p", "1", option]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -601,7 +605,7 @@ fn wrong_requests_are_refused_and_leave_nothing() {
     }
     let said = arguments(&["--", "/no/such/program"]).failed(127);
     assert!(said.contains("no such program"), "{said}");
-    // Each left the directory empty or did not make it.
+    // Each command left the directory empty or did not make it.
     let left = fs::read_dir(&out).map_or(0, Iterator::count);
     assert_eq!(left, 0);
 
@@ -634,7 +638,7 @@ fn two_recordings_of_one_session_do_not_mix() {
 
 #[test]
 fn a_full_disk_is_reported_with_what_is_missing() {
-    // Enough for the session, not for the descriptions of some hundred events.
+    // The disk has room for the session, but not for the descriptions of some hundred events.
     let Some(disk) = Mount::new("tmpfs", "size=120k") else { return };
     let out = disk.path().join("S");
 
@@ -648,10 +652,10 @@ fn a_full_disk_is_reported_with_what_is_missing() {
     assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
 }
 
-/// System calls of a flood.
+/// Number of system calls of a flood.
 const CALLS: u64 = 100_000;
 
-/// Records a flood of system calls with buffers that do not hold it, while the recorder is stopped.
+/// Records a flood of system calls with buffers that are too small for it, while the recorder is stopped.
 /// Returns `None`, with a report, where the kernel's trace cannot be used.
 fn flood(dir: &Path) -> Option<Ran> {
     let mut shell = Command::new("sh");
@@ -678,7 +682,7 @@ fn flood(dir: &Path) -> Option<Ran> {
     Some(end(recorder, said))
 }
 
-/// Returns the numbers of kernel events that a session has and lacks.
+/// Returns the number of kernel events that a session has, and the number that it lacks.
 fn kernel_counts(session: &Path) -> (u64, u64) {
     let stat = run(HYPERTRACE.command(["info", "--json"]).arg(session));
     let json: serde_json::Value = serde_json::from_str(&stat.stdout).unwrap();
@@ -723,7 +727,7 @@ fn switches_that_no_ring_of_perf_held_are_counted() {
         }
         command.current_dir(dir.path());
     };
-    // Two processes that wait for each other, and at the end how often they did.
+    // Two processes wait for each other, and print at the end how often they did.
     let turns = "mkfifo a b; read line
         (while read l; do echo x; done; grep ^volun /proc/self/../$(exec sh -c 'echo $PPID')/status >&2) <a >b &
         exec 3>a 4<b; i=0
@@ -757,12 +761,12 @@ fn switches_that_no_ring_of_perf_held_are_counted() {
     let waits = waits.collect::<Result<Vec<_>, _>>().unwrap();
     assert_eq!((waits.len(), ran.code), (2, Some(0)), "{counts} {ran:?}");
     if ran.stderr.contains("(by tracefs)") || ran.stderr.contains("losses unknown") {
-        // All users may trace, or a kernel before 6.0, whose perf counts no losses.
+        // Either all users may trace, or the kernel is older than 6.0 and its perf counts no losses.
         return capability::missing("perf", &ran.stderr);
     }
     let line = ran.stderr.lines().find(|line| line.contains(" lost: ")).unwrap_or(&ran.stderr);
     let (events, lost) = (number_before(" kernel events", line), number_before(" lost: ", line));
-    // A wait is two switches.
+    // Each wait makes two switches.
     assert!(lost > 0 && events + lost >= 2 * waits.iter().sum::<u64>(), "{waits:?} {line}");
     capability::used("perf");
 }
@@ -774,9 +778,9 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     let session =
         run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(&out).args(["--", "true"]));
     assert_eq!(session.code, Some(0), "{session:?}");
-    // A recording of the same event without a flood: descriptions, and a page or two of data.
+    // The recording of the same event without a flood has descriptions, and a page or two of data.
     let dir = tempfile::tempdir().unwrap();
-    // The smallest of some, as it has the scheduling of all threads, too.
+    // The smallest recording of several is used, because each also has the scheduling of all threads.
     let mut sizes = Vec::new();
     for number in 0..5 {
         let small_out = dir.path().join(number.to_string());
@@ -789,7 +793,8 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
         sizes.push(fs::metadata(small_out.join("kernel.dat")).unwrap().len());
     }
     let small = sizes.into_iter().min().unwrap();
-    // The flood fills a buffer of 16 pages, of which a part fits, and no copy of it.
+    // The flood fills a buffer of 16 pages. The disk has room for a part of the buffer, and not for a copy of
+    // that part.
     let room = small.next_multiple_of(4096) + 6 * 4096;
     fs::write(&ballast, vec![1; 1 << 20]).unwrap();
     let mut rest = fs::File::create(disk.path().join("rest")).unwrap();
@@ -806,8 +811,8 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     let report = run(HYPERTRACE.command(["report"]).arg(&out));
     assert_eq!(report.code, Some(0), "{report:?}");
     assert!(!out.join(".kernel").exists(), "{report:?}");
-    // Also those that the buffers had when nothing could be written.
-    // The line of `report` says it too, unless another recording's start was first to complete it.
+    // The events include those that the buffers had when nothing could be written. The line of `report` says
+    // so, too, unless the start of another recording completed this recording first.
     let (events, lost) = kernel_counts(&out);
     assert!(events + lost >= CALLS, "{events} {lost} {report:?}");
     let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };
@@ -846,7 +851,7 @@ fn damage_in_the_files_of_a_killed_process_is_reported() {
 
     assert_eq!(report.code, Some(0), "the rest is shown: {report:?}");
     assert!(report.stderr.contains("recording.json is damaged"), "{report:?}");
-    // An empty one, of a process that was killed before it recorded, is removed.
+    // An empty recording, of a process that was killed before it recorded, is removed.
     fs::remove_file(state.join("recording.json")).unwrap();
     let report = run(HYPERTRACE.command(["report"]).arg(&out));
     assert_eq!(

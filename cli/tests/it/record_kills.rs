@@ -1,5 +1,5 @@
-//! SIGKILL for `record`: after the next start, no instance is left in the kernel and each recording can
-//! be read.
+//! SIGKILL for `record`: after the next start, the kernel has no instance left, and each recording can be
+//! read.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -28,7 +28,7 @@ fn record(dir: &Path, pid: u32) -> Child {
     with_default_signals(&mut command).spawn().unwrap()
 }
 
-/// Removes what a test that was killed, or this one at its end, started.
+/// A process that a test started, which is killed on drop, also if the test fails.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -38,7 +38,7 @@ impl Drop for Killed {
     }
 }
 
-/// Folder with the notes of instances, of a test alone: no other test completes what this one leaves.
+/// Folder with the notes of instances for one test, so that no other test completes what this test leaves.
 struct Notes(tempfile::TempDir);
 
 impl Notes {
@@ -46,14 +46,14 @@ impl Notes {
         Notes(tempfile::tempdir().unwrap())
     }
 
-    /// Returns a command that keeps its notes here. `None`, with a report, if that is not possible.
+    /// Returns a command that keeps its notes in this folder. `None`, with a report, if that is not possible.
     fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Option<Command> {
         let place = "/run/hypertrace";
         let mount = format!("mkdir -p {place} && mount --bind {} {place}", self.0.path().display());
         namespace::inside(&mount, &HYPERTRACE.command(arguments))
     }
 
-    /// Starts to record this process, and waits until it is recorded. `None`, with a report, if the
+    /// Starts to record this process, and waits until the recording has begun. `None`, with a report, if the
     /// kernel's trace cannot be used.
     fn recorder(&self, dir: &Path, more: &[&str]) -> Option<Killed> {
         let mut command = self.command(["record", "-o"])?;
@@ -78,7 +78,7 @@ impl Notes {
         Some(recorder)
     }
 
-    /// Runs another recording, which looks for those that were left.
+    /// Runs another recording, which looks for recordings that were left.
     fn start_another(&self) -> Ran {
         let dir = tempfile::tempdir().unwrap();
         let mut command = self.command(["record", "--kernel", "--quiet", "-o"]).unwrap();
@@ -87,8 +87,8 @@ impl Notes {
         ran
     }
 
-    /// Adds the remains of a recorder that was killed before it recorded: an instance, which is on, its
-    /// note, and an empty folder. Returns the instance.
+    /// Adds the remains of a recorder that was killed before it recorded: an instance, which is on, the
+    /// instance's note, and an empty folder. Returns the instance.
     fn remains(&self, own: &Instance, session: &Path) -> PathBuf {
         let ran =
             run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(session).args(["--", "true"]));
@@ -102,7 +102,7 @@ impl Notes {
 
 impl Drop for Notes {
     fn drop(&mut self) {
-        // A test that failed leaves an instance, which nobody finds without its note.
+        // A test that failed leaves an instance, which nobody would find after the note is removed.
         if fs::read_dir(self.0.path()).is_ok_and(|mut notes| notes.next().is_some())
             && let (Some(mut command), Ok(dir)) =
                 (self.command(["record", "--kernel", "--quiet", "-o"]), tempfile::tempdir())
@@ -112,7 +112,7 @@ impl Drop for Notes {
     }
 }
 
-/// Makes an instance as a recorder does that has ended.
+/// Makes an instance as a recorder that has ended would have made it.
 fn instance_of_an_ended_process(own: &Instance) -> PathBuf {
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
@@ -145,7 +145,8 @@ fn a_recording_whose_instance_is_gone_is_completed_by_the_next_start() {
     let Some(recorder) = notes.recorder(&out, &[]) else { return };
     drop(recorder);
     let note = fs::read_dir(notes.0.path()).unwrap().next().unwrap().unwrap();
-    // As after a kill between the removal of the instance and the making of the file.
+    // The instance is removed, as if a kill came between the removal of the instance and the making of the
+    // file.
     tracefs::remove(&own.dir().parent().unwrap().join(note.file_name())).unwrap();
 
     let ran = notes.start_another();
@@ -192,7 +193,7 @@ fn readers_are_told_about_a_recording_in_progress_and_cannot_hold_it_up() {
     let mut report = Command::new(program);
     let readers = run(report.arg("report").arg(&out).uid(65534).gid(65534).current_dir("/"));
     assert!(readers.stderr.contains("`hypertrace report` of user 0"), "{readers:?}");
-    // Nobody else can open the folder, and so not lock it.
+    // Only the owner can open the folder, so nobody else can lock it.
     let mode = fs::metadata(out.join(".kernel")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     drop(recorder);
@@ -296,13 +297,14 @@ fn a_killed_recording_is_completed_by_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let busy = "while :; do /bin/true; done";
     let busy = Killed(Command::new("sh").args(["-c", busy]).spawn().unwrap());
-    // Its mount is the one through which instances are seen here.
+    // Instances are seen here through the mount of `own`.
     let Some(own) = Instance::new() else { return };
     let instances = own.dir().parent().unwrap();
     let mut pids = Vec::new();
     let start = |n: u64| {
         let mut recorder = record(&dir.path().join(n.to_string()), busy.0.id());
-        // A third at any instant of the start, a third while it records, a third while it ends.
+        // A third of the kills come at any instant of the start, a third while it records, and a third while
+        // it ends.
         if !n.is_multiple_of(3) {
             let mut lines = BufReader::new(recorder.stderr.take().unwrap()).lines();
             let started = |line: &str| line.contains("recording the kernel's events");
@@ -319,7 +321,7 @@ fn a_killed_recording_is_completed_by_the_next_start() {
         Duration::from_millis(60),
         start,
         |recorder| {
-            // It may have ended.
+            // The recorder may have ended already.
             kill::kill(recorder);
             true
         },
@@ -342,7 +344,7 @@ fn a_killed_recording_is_completed_by_the_next_start() {
         let session = dir.path().join(n.to_string());
         assert!(!session.join(".kernel").exists(), "{n}: {last:?}");
         let file = session.join("kernel.dat");
-        // Those killed at the start may have made none.
+        // Recordings that were killed at the start may have made no file.
         assert!(file.exists() || n % 3 == 0, "{n}: {last:?}");
         if file.exists() {
             let Some(events) = trace_cmd::read(&file) else { return };
@@ -354,7 +356,7 @@ fn a_killed_recording_is_completed_by_the_next_start() {
     assert!(read >= pids.len() / 3, "{read} of {pids:?} have events");
 }
 
-/// System calls of a flood, and the bytes of an event of one at least.
+/// Number of system calls of a flood, and minimum size of a call's event in bytes.
 const CALLS: u64 = 40_000;
 const EVENT_BYTES: u64 = 60;
 
@@ -375,7 +377,7 @@ fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
     ]);
     let mut recorder = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(recorder.0.stderr.take().unwrap()).lines().map(Result::unwrap);
-    // Recordings of the other test's processes may be completed first.
+    // Recordings of other tests' processes may be completed first.
     let said = |line: &String| {
         line.contains("recording the kernel's events") || line.contains("cannot be used")
     };
@@ -392,7 +394,7 @@ fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
         let pages = files.filter(|file| file.file_name().to_string_lossy().starts_with("cpu"));
         pages.map(|file| file.metadata().unwrap().len()).sum()
     };
-    // The calls of this test itself are recorded, so some are always in the kernel's buffers.
+    // The calls of this test itself are recorded, so the kernel's buffers always have some.
     wait_until("pages on the disk", || on_disk() >= CALLS * EVENT_BYTES * 9 / 10);
 
     drop(recorder);
@@ -400,10 +402,10 @@ fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
     let report = run(HYPERTRACE.command(["report"]).arg(&out));
     assert_eq!(report.code, Some(0), "{report:?}");
     capability::used("tracefs");
-    // Another test's recorder may complete it at the same time.
+    // Another test's recorder may complete the recording at the same time.
     wait_until("the recording", || !out.join(".kernel").exists());
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
-    // Pages are not full where the kernel is busy, so the bytes on the disk were of fewer events.
+    // Pages are not full where the kernel is busy, so the bytes on the disk were those of fewer events.
     assert!(events.len() as u64 >= CALLS * 7 / 10, "{}", events.len());
     assert!(events.is_sorted_by_key(|event| event.time));
 }
@@ -424,7 +426,7 @@ fn a_demo_whose_options_are_refused_records_nothing_of_the_kernel() {
 
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(!session.exists(), "{options:?}");
-        // A note is there as long as the kernel's trace has an instance of the command.
+        // A note exists as long as the kernel's trace has an instance of the command.
         assert_eq!(fs::read_dir(notes.0.path()).unwrap().count(), 0, "{options:?}");
     }
 }
@@ -434,7 +436,7 @@ fn a_recording_that_its_program_drops_is_complete_and_in_its_session() {
     let folder = tempfile::tempdir().unwrap();
     let [place, moved] = ["S", "moved"].map(|name| folder.path().join(name));
     let session = Session::create(SessionConfig::new(&place)).unwrap();
-    // Whoever may write to the directory above can do so.
+    // Whoever may write to the directory above can move the session.
     fs::rename(&place, &moved).unwrap();
     Session::create(SessionConfig::new(&place)).unwrap().finish().unwrap();
     let mut config = hypertrace_kernel::Config::beside(session.folder().unwrap());

@@ -1,4 +1,4 @@
-//! `hypertrace regions`: of a guest under KVM, of programs, and without a kernel's trace.
+//! `hypertrace regions` for a guest under KVM, for programs, and without a kernel's trace.
 
 use hypertrace_test_support::{vcpu, wait_until};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// Asserts that the parts of all breakdowns add up, and those of the kernel to its exits.
+/// Asserts that the parts of all breakdowns add up, and that the kernel's parts add up to its exits.
 #[track_caller]
 fn check_sums(group: &Value) {
     let breakdowns = ["median", "p99", "slowest"].map(|name| &group["breakdown"][name]);
@@ -64,18 +64,18 @@ fn without_switch_back(dir: &Path) -> u64 {
     let events: Vec<Value> =
         report.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let is_kvm = |event: &&Value| event["event"].as_str().unwrap().starts_with("kvm:");
-    // Only their switches are all recorded.
+    // Only vCPUs' threads have all their switches recorded.
     let vcpus: BTreeSet<u64> =
         events.iter().filter(is_kvm).filter_map(|event| event["tid"].as_u64()).collect();
     let (mut out, mut missing): (BTreeMap<u64, u64>, u64) = (BTreeMap::new(), 0);
     for event in &events {
-        // Of the kernel.
+        // Only events of the kernel have a CPU.
         let Some(tid) = event["tid"].as_u64().filter(|_| !event["cpu"].is_null()) else { continue };
         let time = event["ts_ns"].as_str().unwrap().parse().unwrap();
         let since = if event["event"] == "sched:sched_switch" {
             out.remove(&number(&event["fields"]["next_pid"]));
             let away = number(&event["fields"]["prev_pid"]);
-            // Out already: it was back in between.
+            // A thread that is out already was back in between.
             if vcpus.contains(&away) { out.insert(away, time) } else { None }
         } else if is_kvm(&event) {
             out.remove(&tid)
@@ -111,7 +111,7 @@ fn the_demos_regions_are_attributed() {
     check_sums(&batch);
     check_sums(&group(&json, "empty"));
     assert!(batch["empty_ns"].is_u64());
-    // Each has a point: a store to the device, with the way to the VMM and back.
+    // Each region has a point: a store to the device, with the way to the VMM and back.
     let exits = batch["total"]["exits"].as_array().unwrap();
     let stores = exits.iter().find(|exit| exit["reason"] == "mmio write").unwrap();
     assert!(stores["count"].as_f64().unwrap() >= 2_000.0, "{exits:?}");
@@ -123,7 +123,7 @@ fn the_demos_regions_are_attributed() {
     let missing = without_switch_back(&out);
     assert!(unknown <= all / 100 + missing, "{unknown} of {all}, {missing}");
 
-    // The raw samples are the same.
+    // The raw samples give the same numbers.
     let samples = regions(&out, &["--samples", "--name", "batch", "--by", "vcpu"]).ok();
     let rows: Vec<Vec<&str>> = samples.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(rows[0][..8].join(","), "name,by,session,client,id,t_ns,begin_ns,duration_ns");
@@ -147,7 +147,7 @@ fn the_demos_regions_are_attributed() {
     let columns = csv.lines().map(|line| line.split(',').count()).collect::<BTreeSet<_>>();
     assert_eq!(columns.len(), 1, "{csv}");
 
-    // For people, 80 columns wide.
+    // The text for people is 80 columns wide.
     let text = regions(&out, &[]).ok();
     for part in ["batch: 2,000 regions", "mmio write", "an empty region takes"] {
         assert!(text.contains(part), "{part}: {text}");
@@ -155,13 +155,13 @@ fn the_demos_regions_are_attributed() {
     let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(widest <= 80, "{widest}: {text}");
 
-    // From exit to entry, on the VMM's threads.
+    // Regions from exit to entry, on the VMM's threads.
     let json: Value = regions(&out, &["--json", "--between", "vcpu_exit", "vcpu_run"]).json();
     let vmm = group(&json, "vcpu_exit to vcpu_run");
     assert!(number(&vmm["count"]) >= 2_000, "{vmm}");
     assert!(number(&vmm["total"]["parts"]["guest_ns"]) == 0, "{vmm}");
     check_sums(&vmm);
-    // And from entry to exit: the guest's time.
+    // Regions from entry to exit are the guest's time.
     let json: Value = regions(&out, &["--json", "--between", "vcpu_run", "vcpu_exit"]).json();
     let guest = group(&json, "vcpu_run to vcpu_exit");
     assert!(number(&guest["count"]) >= 2_000, "{guest}");
@@ -189,7 +189,7 @@ fn nap_and_spin() {
     }
 }
 
-/// Checks the regions of [`nap_and_spin`]. `asleep` are the parts that its sleep may be.
+/// Checks the regions of [`nap_and_spin`]. `asleep`: the parts that the sleep may be.
 fn check_naps(dir: &Path, asleep: &[&str]) {
     let json: Value = regions(dir, &["--json"]).json();
     let (nap, spin) = (group(&json, "nap"), group(&json, "spin"));
@@ -272,7 +272,7 @@ fn another_user_sees_blocked_and_runnable_without_tracefs() {
     let mut command = Command::new(&program);
     command.args(["record", "--kernel", "-o"]).arg(&out);
     traced::program(&mut command, this_test!(), "nap");
-    // The copy, which that user may run.
+    // The user may run the copy of this test, but not the original.
     let args: Vec<_> = command.get_args().map(|arg| arg.to_owned()).collect();
     let own = std::env::current_exe().unwrap();
     let envs: Vec<_> =
@@ -295,7 +295,7 @@ fn another_user_sees_blocked_and_runnable_without_tracefs() {
         // This machine lets all users trace.
         return;
     }
-    // perf does not say when a thread was woken.
+    // perf does not record when a thread was woken.
     check_naps(&out, &["off_cpu_ns", "blocked_ns"]);
 }
 
@@ -321,7 +321,7 @@ fn without_a_kernels_trace_the_next_step_is_said() {
     let total = &group(&json, "nap")["total"];
     assert_eq!(total["parts"]["unknown_ns"], total["duration_ns"]);
 
-    // Wrong requests name what there is.
+    // For wrong requests, the message names what the session has.
     for (args, parts) in [
         (&["--name", "sleep"][..], &["no region is named sleep", "there are nap, spin"][..]),
         (&["--between", "nap_begin", "x"], &["no event is named x", "hypertrace report"]),
@@ -335,7 +335,7 @@ fn without_a_kernels_trace_the_next_step_is_said() {
     }
 }
 
-/// A region whose name is that of the one around it.
+/// A region with the same name as the region around it.
 fn walk(depth: u64) {
     let _region = region!("walk", depth, path = "/usr");
     if depth > 0 {
@@ -343,7 +343,7 @@ fn walk(depth: u64) {
     }
 }
 
-/// Regions in all forms of the macros.
+/// Regions in all forms that the macros have.
 fn all_forms() {
     walk(2);
     let (id, bytes) = (40, 512u32);
@@ -403,7 +403,7 @@ fn a_region_has_fields_and_an_id_that_its_client_counts() {
         r#"point_end {"id":6}"#,
         r#"of_client_begin {"bytes":512,"id":7,"path":"/c"}"#,
         r#"of_client_end {"id":7}"#,
-        // One field without a name is the id.
+        // If one field has no name, the field is the id.
         r#"of_client_begin {"id":512}"#,
         r#"of_client_end {"id":512}"#,
         r#"of_client_begin {"id":9}"#,
@@ -418,10 +418,10 @@ fn a_region_has_fields_and_an_id_that_its_client_counts() {
     assert_eq!(Vec::from_iter(walks), [("0", 1), ("1", 1), ("2", 1)]);
 }
 
-/// Regions of each thread of [`io_threads`].
+/// Number of regions of each thread of [`io_threads`].
 const REQUESTS: u64 = 20;
 
-/// A VMM without vCPUs: when a file lets it, its threads sleep in regions.
+/// A VMM without vCPUs, whose threads sleep in regions once the file `go` exists.
 fn io_threads(dir: &Path) {
     let session = Session::create(SessionConfig::new(dir.join("S"))).unwrap();
     session.set_events(&"request_*".parse().unwrap(), true).unwrap();
@@ -431,7 +431,8 @@ fn io_threads(dir: &Path) {
             let session = &session;
             scope.spawn(move || {
                 assert!(session.attach(name));
-                // The thread's first switch is before its regions: before that, it may not have been recorded.
+                // The thread's first switch comes before its regions, because the thread may not be recorded
+                // before that switch.
                 thread::sleep(NAP);
                 for id in 0..REQUESTS {
                     let _region = hypertrace_trace::region!("request", id);
@@ -479,7 +480,7 @@ fn a_sleep_in_a_vmms_thread_that_is_no_vcpu_is_blocked_time() {
         let group = group.unwrap_or_else(|| panic!("{name}: {json}"));
         assert_eq!(number(&group["count"]), REQUESTS, "{group}");
         let parts = &group["total"]["parts"];
-        // A sleep begins before the switch away.
+        // A sleep begins a little before the switch away.
         let slept = REQUESTS * NAP.as_nanos() as u64 * 9 / 10;
         assert!(number(&parts["blocked_ns"]) >= slept, "{group}");
         assert!(number(&parts["vmm_ns"]) > 0, "{group}");
@@ -498,7 +499,7 @@ fn regions_of_a_vmms_own_threads_are_shown() {
             let session = &session;
             scope.spawn(move || {
                 assert!(session.attach(name));
-                // The same ids on both threads.
+                // Both threads use the same ids.
                 for id in 0..10 {
                     let _region = hypertrace_trace::region!("request", id);
                 }
@@ -551,7 +552,7 @@ fn regions_of_two_sessions_have_rows_of_their_own() {
         assert!(text.contains(&format!("{name}:batch: {count} regions")), "{text}");
         assert!(csv.contains(&format!("\nbatch,,{session},{count},")), "{csv}");
     }
-    // The name of the only session says nothing.
+    // If there is only one session, its name is left out.
     let one = regions(dirs[0], &[]).ok();
     assert!(one.starts_with("batch: 20 regions"), "{one}");
 }

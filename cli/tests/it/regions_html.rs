@@ -1,5 +1,5 @@
-//! `hypertrace regions --html`: a page that needs nothing else, has the numbers of `--json`, and
-//! is written whole or not at all.
+//! `hypertrace regions --html`: a page that needs no other file, has the numbers of `--json`, and is written
+//! whole or not at all.
 
 use crate::html;
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, HARD, READY};
@@ -23,7 +23,7 @@ use vcpu::{Vcpu, What};
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const BEGINNING: &str = "<!doctype html>\n<!-- hypertrace regions -->\n";
 const HOSTILE: &str = "</script><img src=x onerror=alert(1)>\"'&amp;\u{202e}<!--";
-/// Text that `HOSTILE` is shown as.
+/// Text as which `HOSTILE` is shown.
 const SHOWN: &str = "</script><img src=x onerror=alert(1)>\"'&amp;\\u{202e}<!--";
 
 fn regions(dir: &Path, args: &[&str]) -> Ran {
@@ -60,7 +60,7 @@ fn data(page: &Element) -> Value {
     serde_json::from_str(&data.text()).unwrap()
 }
 
-/// Returns the table in an element whose first column has this name.
+/// Returns the table in an element whose first heading is `first`.
 #[track_caller]
 fn table<'a>(within: &'a Element, first: &str) -> &'a Element {
     let is = |table: &&&Element| table.all("th").first().is_some_and(|th| th.text() == first);
@@ -98,7 +98,7 @@ fn check_numbers(page: &Element, json: &Value) {
         let rows = table(section, "part").all("tr");
         let mut seen = [0; 4];
         let mut reasons = BTreeSet::new();
-        // The last part, and the sum of the causes below it.
+        // The last part, and the sum of the causes below this part.
         let (mut part, mut by_cause) = ([0; 4], None);
         let mut is_of_vmm = false;
         for row in &rows[2..] {
@@ -189,7 +189,7 @@ pub fn check_closed(text: &str, page: &Element) {
              base-uri 'none'; form-action 'none'"
         )
     );
-    // Before anything that it is for.
+    // The policy comes before everything that it is for.
     assert!(text.find("Content-Security-Policy") < text.find("<style"));
     for element in page.everything() {
         for (name, value) in &element.attributes {
@@ -211,7 +211,7 @@ pub fn check_closed(text: &str, page: &Element) {
     }
     assert_eq!(page.all("script").len(), 2);
     assert_eq!(page.all("style").len(), 1);
-    // One address, in a comment: where uPlot is from.
+    // The page has one address, in the comment that says where uPlot is from.
     let addresses: Vec<&str> = text.split("//").skip(1).collect();
     let urls = text.matches("://").count();
     assert_eq!(urls, 1, "{addresses:?}");
@@ -271,13 +271,13 @@ fn pictures_have_words() {
     for part in ["guest with KVM", "kernel", "VMM", "waiting for a CPU", "blocked"] {
         assert!(legends.last().unwrap().contains(part), "{part}: {legends:?}");
     }
-    // Without a script, the places of the charts say so.
+    // Where a chart needs a script, the page says so.
     assert_eq!(page.all("noscript").len(), 2);
 }
 
 #[test]
 fn names_of_guests_and_files_are_text() {
-    // A thread of the VMM, a field's value, and the session's directory.
+    // The texts are names of a thread of the VMM, a field's value, and the session's directory.
     let mut vcpu = Vcpu::rounds(0, 60, 20);
     vcpu.name = HOSTILE.into();
     let made = session(&[vcpu]);
@@ -290,7 +290,7 @@ fn names_of_guests_and_files_are_text() {
     });
     let other = Made::with_json(&made::json(&made::clocks(), events, "[]"))
         .stream("guest-000-0000", &[Packet::guest(0), guest]);
-    // The command that recorded it, too.
+    // The command that recorded the session is such a text, too.
     let path = other.path().join("session.json");
     let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     json["origin"] = serde_json::json!({ "command": HOSTILE, "host": "here" });
@@ -348,7 +348,7 @@ fn names_of_a_kernels_trace_are_text() {
         _ => None,
     });
     let kernel: Vec<u16> = kernel.collect();
-    // Without the accesses, an exit's reason is the name that the file has for a number.
+    // Without the accesses, an exit's reason is the name that the kernel's file gives to a number.
     let mut trace = vcpu::trace(&vcpus, |number| kernel[number] != KVM_MMIO_ID).version_7();
     let name = b"\"KVM_EXIT_\" \"MMIO\"";
     let at = trace.windows(name.len()).position(|bytes| bytes == name).unwrap();
@@ -503,7 +503,7 @@ fn a_program_has_a_page() {
     let json: Value = regions(&out, &["--name", "nap", "--json"]).beside_missing_switches().json();
     check_numbers(&parsed, &json);
     assert_eq!(data(&parsed)["parts"][0], "on-CPU");
-    // Among the slowest, a region is told by its thread and its fields.
+    // Among the slowest regions, each region is shown with its thread and its fields.
     let has_threads = |table: &&&Element| table.all("th").iter().any(|th| th.text() == "thread");
     let tables = parsed.all("table");
     let slowest = tables.iter().find(has_threads).unwrap();
@@ -559,10 +559,11 @@ fn what_a_thread_waited_for_is_in_the_table_and_in_its_lane() {
     let codes = lane.as_array().unwrap().chunks(3).map(|interval| interval[2].as_u64().unwrap());
     let waits = codes.filter(|code| [7, 9].contains(&(code % 16)));
     let waits = waits.map(|code| (code % 16, causes[code as usize / 16 - 1]));
-    // Runnable behind the hog, woken by a timer, and the idle CPU's way to the thread.
+    // The waits: runnable behind the hog, woken by a timer, and the idle CPU's way to the thread.
     let expected = [(7, "<b>hog</b>-300"), (9, "timer"), (7, "idle CPU")];
     assert_eq!(Vec::from_iter(waits), expected);
-    // The same by CPU, with a colour for each: 2 for a thread that is none of the session's, 3 for none.
+    // The lane has the same by CPU, with a colour for each turn: 2 for a thread outside of the session, 3 for
+    // no thread.
     let turns = data["groups"][0]["windows"][0]["lanes"][0]["turns"].as_array().unwrap();
     let turns = turns.iter().map(|number| number.as_i64().unwrap());
     let turns = Vec::from_iter(turns);

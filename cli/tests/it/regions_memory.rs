@@ -1,4 +1,4 @@
-//! Memory of `hypertrace regions`: 64 MB and 190 bytes a region, whatever the sessions have.
+//! Memory of `hypertrace regions`: at most 64 MB and 190 bytes a region, whatever the sessions have.
 
 use hypertrace_test_support::{made, trace_dat};
 use std::fs::File;
@@ -11,7 +11,7 @@ use trace_dat::{KVM_EXIT_ID, Page, SCHED_SWITCH_ID, TraceDat, switch};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Limits in bytes that docs/regions-reference.md states: for all, and for each region.
+/// Limits in bytes that docs/regions.md states: in all, and for each region.
 const MAX_MEMORY: u64 = 64_000_000;
 const MAX_OF_REGION: u64 = 190;
 
@@ -19,7 +19,7 @@ const MAX_OF_REGION: u64 = 190;
 const HOST_BASE: u64 = 1_000_000;
 const US: u64 = 1_000;
 
-/// Makes a session whose events have these schemas, with ids from 16 on; those that end in `!` are
+/// Makes a session whose events have these schemas, with ids from 16 on. Schemas that end in `!` are those of
 /// reference points.
 fn session(schemas: &[String], programs: bool) -> Made {
     let events = schemas.iter().zip(16..).map(|(schema, id)| {
@@ -53,8 +53,8 @@ fn check(made: &Made, args: &[&str], regions: u64) -> String {
     ran.stdout
 }
 
-/// A client's regions end while its thread's last event of the kernel is long ago: what their time was, is
-/// known at the end.
+/// A client's regions end long after its thread's last event of the kernel, so their parts are known only at
+/// the end.
 #[test]
 fn regions_whose_parts_are_known_late_take_bounded_memory() {
     child::in_own_process(|| {
@@ -68,7 +68,8 @@ fn regions_whose_parts_are_known_late_take_bounded_memory() {
         };
         let host = point(point(lease, 5 * US, 1), end, 2);
         let made = made.stream("host-000-0000", &[Packet::host(0), host]);
-        // Written packet by packet: a child's peak begins with this process's memory.
+        // The file is written packet by packet, because a child's peak memory begins with this process's
+        // memory.
         let mut file = File::create(made.file("guest-000-0000")).unwrap();
         file.write_all(&Packet::guest(0).bytes()).unwrap();
         let mut last = Packet::guest(0);
@@ -96,13 +97,14 @@ fn regions_whose_parts_are_known_late_take_bounded_memory() {
         let text = check(&made, &[], REGIONS);
 
         assert!(text.contains("a: 300,000 regions"), "{text}");
-        // Exits are kept for a part of the regions, but there are none to be told about.
+        // Exits are kept for only a part of the regions, but these regions have no exits, so no message is
+        // needed.
         assert!(!text.contains("the exits in the column"), "{text}");
     });
 }
 
-/// Makes a session of a client with so many reference points, which as many threads of the host as `tids` serve in
-/// turns. `client` tells whose the n-th point is.
+/// Makes a session of a client with `points` reference points, which as many threads of the host as there are
+/// `tids` serve in turns. `client` returns the client of the n-th point.
 fn of_points(points: u64, tids: &[u64], client: impl Fn(u64) -> u64) -> Made {
     let schemas = ["a_begin(id:u64)", "a_end(id:u64)", "p(n:u64)!"].map(Into::into);
     let made = session(&schemas, false);
@@ -130,7 +132,7 @@ fn of_points(points: u64, tids: &[u64], client: impl Fn(u64) -> u64) -> Made {
     made
 }
 
-/// A client's reference points, by which its clock is known.
+/// The clock of a client is known by the client's reference points.
 #[test]
 fn reference_points_take_bounded_memory() {
     child::in_own_process(|| {
@@ -139,14 +141,15 @@ fn reference_points_take_bounded_memory() {
 
             let text = check(&made, &[], 1);
 
-            // Those of two threads are seats of both, and none of a known one.
+            // If two threads serve a client's points in turns, the client has no known thread, and its region
+            // counts as migrated.
             let expected = ["a: 1 region", "a: 0 regions\n  not counted: migration 1"];
             assert!(text.contains(expected[tids.len() - 1]), "{tids:?}: {text}");
         }
     });
 }
 
-/// Reference points that name a client each, more than a session has.
+/// Each reference point names another client, and a session cannot have so many clients.
 #[test]
 fn reference_points_of_clients_that_cannot_be_take_bounded_memory() {
     child::in_own_process(|| {
@@ -158,7 +161,7 @@ fn reference_points_of_clients_that_cannot_be_take_bounded_memory() {
     });
 }
 
-/// Groups whose regions have regions of many names inside.
+/// Many groups have regions of many names inside.
 #[test]
 fn regions_inside_many_groups_take_bounded_memory() {
     child::in_own_process(|| {
@@ -189,7 +192,7 @@ fn regions_inside_many_groups_take_bounded_memory() {
     });
 }
 
-/// 10,000 groups, each with a slowest region of more than a thousand intervals.
+/// There are 10,000 groups, and the slowest region of each has more than a thousand intervals.
 #[test]
 fn many_groups_take_bounded_memory() {
     child::in_own_process(|| {

@@ -1,4 +1,4 @@
-//! The critical path of a script, whose region begins and ends in processes of their own.
+//! The critical path of a script whose region begins and ends in separate processes.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Computes, sleeps in a process of its own, and waits for a pipe whose first process sleeps.
+/// The script computes, waits for a process that sleeps, and waits for a pipe whose first process sleeps.
 const SCRIPT: &str = r#"
 "$MARK" --begin build
 i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); done
@@ -20,7 +20,8 @@ echo x | (sleep 0.05; cat) > /dev/null
 "$MARK" --end build
 "#;
 
-/// Computes for 100 ms beside a thread that sleeps and wakes up, and ends while that thread sleeps.
+/// The program computes for 100 ms beside a thread that sleeps and wakes up, and ends while that thread
+/// sleeps.
 const POLLED: &str = r#"
 #include <pthread.h>
 #include <time.h>
@@ -67,11 +68,11 @@ fn a_process_with_a_thread_that_polls_is_its_computing_thread() {
     let json: Value = json.beside_missing_switches().json();
     let total = &json["regions"][0]["total"];
     let path = total["path"].as_array().unwrap();
-    // Where the kernel drops a switch, time is not known.
+    // If the kernel drops a switch, some of the time is unknown.
     let of_program =
         |doing: &str| sum(path, |step| step["doing"] == doing && step["name"] == "polled");
     assert!(of_program("on_cpu") > 50_000_000, "{path:?}");
-    // The last of the other thread's sleeps, at most.
+    // At most the last of the other thread's sleeps is on the path.
     assert!(of_program("blocked") < 10_000_000, "{path:?}");
 }
 
@@ -97,18 +98,18 @@ fn a_script_is_divided_by_the_processes_that_its_end_waited_for() {
     let duration = total["duration_ns"].as_u64().unwrap();
     assert_eq!(sum(path, |_| true), duration, "{path:?}");
     let is = |step: &Value, name: &str, doing: &str| step["name"] == name && step["doing"] == doing;
-    // The second one began to sleep while `cat` did not wait for it yet.
+    // The second `sleep` began before `cat` waited for it.
     let slept = sum(path, |step| is(step, "sleep", "blocked") && step["cause"] == "timer");
     assert!((125_000_000..duration).contains(&slept), "{slept} of {path:?}");
-    // The loop, but for what the machine's other threads took.
+    // The loop's time, less what the machine's other threads took.
     let computed = sum(path, |step| is(step, "sh", "on_cpu"));
     assert!(computed > 5_000_000, "{computed} of {path:?}");
-    // The parts are those of the path.
+    // The parts are the sums of the path's steps.
     for part in ["on_cpu", "runnable", "blocked"] {
         let ns = total["parts"][format!("{part}_ns")].as_u64().unwrap();
         assert_eq!(ns, sum(path, |step| step["doing"] == part), "{part}");
     }
-    // So are the causes of its waits.
+    // The causes of waits add up to the parts, too.
     let waits = total["waits"].as_array().unwrap();
     for part in ["runnable", "blocked"] {
         let ns = total["parts"][format!("{part}_ns")].as_u64().unwrap();

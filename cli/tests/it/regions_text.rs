@@ -1,4 +1,4 @@
-//! `hypertrace regions` for made sessions: what is shown of groups, errors and times.
+//! `hypertrace regions` for made sessions: the text for groups, errors and times.
 
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, HARD, READY};
 use hypertrace_test_support::trace_dat::Counted;
@@ -18,7 +18,7 @@ fn regions(dir: &Path, args: &[&str]) -> Ran {
     run(HYPERTRACE.command(["regions"]).arg(dir).args(args))
 }
 
-/// Makes a session of a program with an event file, whose regions begin every 1,000 ns.
+/// Makes a session of a program with these events, whose regions begin every 1,000 ns.
 fn program(events: &str, guest: impl Fn(Packet, u64) -> Packet) -> Made {
     let begin = Packet::new(1, 0, 0);
     let packet = (1..=10).fold(begin.clone(), |packet, n| guest(packet, n * 1_000));
@@ -101,7 +101,7 @@ fn a_filter_chooses_regions_and_names_what_is_wrong() {
         "regions S --where status=500",
     ];
     golden("where", HYPERTRACE.transcript(&[&made], &commands));
-    // An argument has 128 KiB at most.
+    // An argument has at most 128 KiB.
     let many = vec!["status==500"; 8_000].join(" or ");
     let shown = |filter| regions(made.path(), &["--where", filter]).ok();
     assert_eq!(shown(&many), shown("status==500"));
@@ -200,7 +200,7 @@ fn what_threads_waited_for_is_named() {
     let now = machine.now;
     machine.at(now + 100).switch(0, READY, others[0]);
     let made = machine.session();
-    // A switch in the first region is missing.
+    // The recording lacks a switch in the first region.
     made.kernel(&machine.trace_without(|all, cpu, number| {
         (all && cpu == 0 && number == 2).then_some(Counted(false))
     }));
@@ -249,7 +249,7 @@ fn waiting_inside_several_regions_is_said_once() {
     machine.at(4_000).switch(0, READY, own).at(5_000).end(own.0, 1).at(5_100).end(own.0, 0);
     machine.at(5_200).switch(0, READY, (7, "last"));
     let made = machine.session();
-    // The switch from one of the other threads to the other one is missing.
+    // The recording lacks the switch between the two other threads.
     made.kernel(
         &machine.trace_without(|all, _, number| (all && number == 2).then_some(Counted(false))),
     );
@@ -302,7 +302,7 @@ fn columns_of_regions_during_which_a_hypervisor_took_time_are_marked() {
         (regions(made.path(), &[]).ok(), counts.map(of))
     };
     shown("");
-    // Tick and nanosecond are one here.
+    // A tick is a nanosecond here.
     let samples = regions(made.path(), &["--samples"]).ok();
     let number = |line: &str, at| line.split(',').nth(at).unwrap().parse::<i64>().unwrap();
     let samples = samples.lines().skip(1).map(|line| (number(line, 6), number(line, 7)));
@@ -330,7 +330,7 @@ fn the_most_that_a_hypervisor_took_from_regions_is_that_of_their_cpu() {
     const MS: u64 = 1_000_000;
     let (own, idle) = ((200, "own"), (0, "swapper"));
     let mut machine = Cpus::new(2, &[own]);
-    // Before the first region, for it to have a CPU that is known.
+    // This switch comes before the first region, so that the thread's CPU is known.
     machine.switch(0, READY, own).at(MS).switch(0, ASLEEP, idle);
     for (name, from, to) in [(0, 0, 0), (1, 1, 1), (2, 0, 1)] {
         let start = machine.now + MS;
@@ -359,17 +359,18 @@ fn the_most_that_a_hypervisor_took_from_regions_is_that_of_their_cpu() {
     let sum = format!("; stolen_ms=30; steals={}-{}:30", at(20), at(30));
     let of_cpu = format!("{sum},0:{}-{}:30", at(20), at(30));
 
-    // The time of the region until the rise ended and a step, a step, and on both CPUs what was taken from all.
+    // The first region may have lost its time until the rise ended, and a step; the second region a step; and
+    // the third region, which ran on both CPUs, all the time that was taken.
     assert_eq!(shown(&of_cpu).0, [Some(37), Some(10), Some(40)]);
     let text = regions(made.path(), &["--name", "r1"]).stdout;
     assert!(text.contains("  at most 10.0ms of the column all is steal time\n"));
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("recorded: at most 40 ms:"), "{text}");
-    // Of before, when CPUs' counters were not recorded.
+    // Older recordings do not have the CPUs' counters.
     assert_eq!(shown(&sum).0, [Some(40); 3]);
     assert_eq!(shown("; stolen_ms=30").0, [Some(40); 3]);
     assert_eq!(shown("").0, [None; 3]);
-    // Never more than the time on a CPU.
+    // The steal time is never more than the time on a CPU.
     assert_eq!(shown("; stolen_ms=18446744073709551615").0, [50, 50, 49].map(Some));
     let huge = u64::MAX;
     let hostile = [
@@ -403,7 +404,7 @@ fn regions_outside_of_the_kernels_recording_are_said_with_what_to_do() {
 
 #[test]
 fn lines_are_80_columns_wide() {
-    // Long counts, times and kinds: regions that end twice, never or in another order.
+    // The lines have long counts, times and kinds: regions that end twice, never, or in another order.
     let events = r#"[
         {"id":16,"schema":"read_begin(id:u64,v:str)","reference_point":false},
         {"id":17,"schema":"read_end(id:u64)","reference_point":false}]"#;

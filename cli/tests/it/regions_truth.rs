@@ -1,9 +1,9 @@
-//! The parts of regions by `hypertrace regions`, against what the kernel and the program itself counted in
-//! the same run: in a guest under KVM, in a program in Rust and in one in C.
+//! The parts of regions by `hypertrace regions`, compared with what the kernel and the program itself counted
+//! in the same run: in a guest under KVM, in a program in Rust and in a program in C.
 //!
-//! Each program has regions that compute, that another part computes for (a VMM's handler), that sleep, and
-//! that wait for a CPU that another thread has. The other side of each comparison is measured, too, so other
-//! load on the machine changes both.
+//! Each program has regions that compute, regions for which another part computes (a VMM's handler), regions
+//! that sleep, and regions that wait for a CPU that another thread has. Both sides of each comparison are
+//! measured, so other load on the machine changes both sides.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,12 +32,12 @@ use vm_memory::{Bytes, GuestAddress};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Rounds of one region of each kind.
+/// Number of rounds. Each round has one region of each kind.
 const ROUNDS: u64 = 40;
 
-/// Time of a region that computes, nanoseconds.
+/// Time of a region that computes, in nanoseconds.
 const COMPUTE: u64 = 2_000_000;
-/// Time of the other regions, nanoseconds.
+/// Time of the other regions, in nanoseconds.
 const OTHERS: u64 = 1_000_000;
 
 /// Names of the regions.
@@ -46,20 +46,20 @@ const HANDLED: &str = "handled";
 const SLEPT: &str = "slept";
 const COMPETED: &str = "competed";
 
-/// The regions of a program without a VMM.
+/// Names of the regions of a program without a VMM.
 const NATIVE: [&str; 3] = [COMPETED, COMPUTED, SLEPT];
 
-/// Time that the readings at the ends of a part take in each region, nanoseconds: a file of procfs is
-/// read four times.
+/// Time that the readings at the ends of a part take in each region, in nanoseconds. A file of procfs is read
+/// four times.
 const READING: i64 = 20_000;
 
 /// Address of the device that `Program::Spend` uses: neither memory nor another device.
 const DEVICE: u64 = 0xc000_0000;
 
-/// The device: it spends time in a known way, and takes readings of its vCPU's thread.
+/// The device, which spends time in a known way, and takes readings of its vCPU's thread.
 struct Spender {
     cpu: usize,
-    /// The regions so far: each round has the same ones in the same order.
+    /// The regions so far. Each round has the same regions in the same order.
     regions: Vec<Sample>,
     before: Option<Reading>,
     after: Option<(Reading, u64)>,
@@ -100,7 +100,7 @@ impl Spender {
     }
 }
 
-/// Attaches the device. Returns its readings, which are complete when the machine has ended.
+/// Attaches the device. Returns the device's readings, which are complete when the machine has ended.
 fn attach_spender(machine: &mut Machine) -> Arc<Mutex<Spender>> {
     let (vm, cpu) = (Arc::clone(machine.vm()), truth::first_cpu());
     let result = layout::BOARD + (Board::results_offset(0) + 8 * spend::COMPETED) as u64;
@@ -123,8 +123,9 @@ fn attach_spender(machine: &mut Machine) -> Arc<Mutex<Spender>> {
     spender
 }
 
-/// Makes a comparison until it is right, three times at most. One that is wrong is made again only if a
-/// hypervisor took time from the CPUs meanwhile: it may have done so between a switch and its event.
+/// Makes a comparison until the result is right, at most three times. A comparison with a wrong result is
+/// repeated only if a hypervisor took time from the CPUs meanwhile, because it may have done so between a
+/// switch and the switch's event.
 #[track_caller]
 fn without_steal(mut is_right: impl FnMut() -> bool) {
     for _ in 0..3 {
@@ -139,7 +140,7 @@ fn without_steal(mut is_right: impl FnMut() -> bool) {
     panic!("a part is not what it was, three times beside a hypervisor that takes CPU time");
 }
 
-/// Returns whether a recording is of the kernel's trace. Reports it.
+/// Returns whether a recording comes from the kernel's trace, and reports that.
 fn has_kernel_trace(source: Source, why: Option<&str>) -> bool {
     match source {
         Source::Tracefs => capability::used("tracefs"),
@@ -153,8 +154,8 @@ fn in_a_guest() {
     without_steal(guest_is_right);
 }
 
-/// Runs a guest that spends its time. Returns whether its regions' parts are what they were, or cannot be
-/// known here.
+/// Runs a guest that spends its time. Returns whether its regions' parts agree with the readings, or cannot
+/// be known here.
 fn guest_is_right() -> bool {
     let Some(mut machine) = kvm::machine(1) else { return true };
     if let Some(why) = truth::is_missing() {
@@ -198,8 +199,7 @@ fn guest_is_right() -> bool {
     measured.is_some_and(|measured| guests_readings_agree(&truth, &outcome.results[0], &measured))
 }
 
-/// A program that spends its time as `Program::Spend` does, except in a VMM. Writes its readings to
-/// this file.
+/// A program that spends its time as `Program::Spend` does, except in a VMM. Writes its readings to `file`.
 fn spend_natively(file: &Path) {
     let cpu = truth::first_cpu();
     truth::pin_to(cpu);
@@ -246,7 +246,7 @@ fn spend_natively(file: &Path) {
     std::fs::write(file, text).unwrap();
 }
 
-/// Where regions are, and with it what is known of them.
+/// Where regions ran, which decides what is known about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Guest,
@@ -257,7 +257,7 @@ enum Of {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Duration,
-    /// In the guest or the program, in the kernel for it, and in the VMM.
+    /// Time in the guest or the program, in the kernel for it, and in the VMM.
     OnCpu,
     Vmm,
     Runnable,
@@ -266,19 +266,19 @@ enum Kind {
     Unattributed,
 }
 
-/// Nanoseconds of each [`Kind`] in a region.
+/// Time of each [`Kind`] in a region, in nanoseconds.
 type Spent = [i64; 7];
 
 /// Readings of a run that are independent of its trace.
 struct Truth {
     of: Of,
-    /// Ticks a second.
+    /// Ticks of the counter in a second.
     frequency: u64,
     samples: Vec<Sample>,
 }
 
 impl Truth {
-    /// Reads the file of a program that has ended.
+    /// Reads the file of readings of a program that has ended.
     #[track_caller]
     fn of_program(source: Source, dir: &Path, readings: &Path) -> Truth {
         let json = std::fs::read(dir.join(session_json::FILE)).unwrap();
@@ -292,8 +292,8 @@ impl Truth {
         (i128::from(ticks) * 1_000_000_000 / i128::from(self.frequency)) as i64
     }
 
-    /// Returns how a region was spent. The counter includes the time that a hypervisor took from the
-    /// CPU, as the trace does; a thread's own time does not.
+    /// Returns how a region's time was spent. The counter includes the time that a hypervisor took from the
+    /// CPU, as the trace does, but a thread's own time does not.
     fn spent(&self, sample: &Sample) -> Spent {
         let between = |[from, to]: [Reading; 2]| {
             let waited = to.waited - from.waited;
@@ -312,7 +312,8 @@ impl Truth {
         [wall, wall - off_cpu, vmm, runnable, blocked, off_cpu, 0]
     }
 
-    /// Compares with `hypertrace regions` of this session. Returns its samples, if each part is what it was.
+    /// Compares the readings with `hypertrace regions` of this session. Returns the session's samples if each
+    /// part agrees.
     #[track_caller]
     fn check(&self, dir: &Path, names: &[&str]) -> Option<Measured> {
         let json: Value = run(HYPERTRACE.command(["regions", "--json"]).arg(dir))
@@ -349,25 +350,25 @@ impl Truth {
         is_right.then_some(measured)
     }
 
-    /// Compares the regions of a name, in the half of the rounds whose readings are closest to them.
-    /// Returns whether each part is what it was.
+    /// Compares the regions of a name, in the half of the rounds whose readings are closest to the regions.
+    /// Returns whether each part agrees.
     #[track_caller]
     fn compare(&self, name: &str, measured: &Measured, bound: i64, kinds: &[Kind]) -> bool {
         let mut samples: Vec<_> = self.samples.iter().filter(|s| s.region.0 == name).collect();
         samples.sort_by_key(|sample| sample.slack());
         assert_eq!(samples.len() as u64, ROUNDS);
-        // On a loaded machine, the kernel drops a few events without counting them: what such a region
-        // lacks is unknown, and no more than that.
+        // On a loaded machine, the kernel drops a few events without counting the losses: the time that such
+        // a region lacks is unknown, and no more than that time.
         samples.retain(|sample| {
             let spent = measured[&sample.region];
             spent[Kind::Unattributed as usize] * 100 <= spent[Kind::Duration as usize]
         });
         assert!(samples.len() as u64 >= ROUNDS - ROUNDS / 10, "{name}: {} regions", samples.len());
-        // The readings' own time, unless a loaded machine took the CPU beside the best of them, too.
+        // This is the readings' own time, unless a loaded machine took the CPU beside the best readings, too.
         let least = self.ns(samples[0].slack()).min(2 * READING);
         samples.truncate(samples.len() / 2);
-        // A hypervisor that takes the CPU between the kernel's decision to switch and its event makes one
-        // part too long and another too short, by as much as it likes: one such region is left out.
+        // A hypervisor that takes the CPU between the kernel's decision to switch and the switch's event
+        // makes one part too long and another part too short, by any amount, so one such region is left out.
         let off = |sample: &&Sample| -> i64 {
             let (found, truth) = (&measured[&sample.region], self.spent(sample));
             kinds.iter().map(|kind| (found[*kind as usize] - truth[*kind as usize]).abs()).sum()
@@ -375,19 +376,20 @@ impl Truth {
         samples.sort_by_key(off);
         samples.pop();
         let n = samples.len() as i64;
-        // Time off a CPU that may be between the readings and a region.
+        // Time off a CPU that may lie between the readings and a region.
         let outside: i64 = samples.iter().map(|sample| self.ns(sample.slack()) - least).sum();
         println!("{name}: {n} regions, bound {bound} ns, {} ns beside each", outside / n);
         let mut is_right = true;
         let sum =
             |kind: Kind| -> i64 { samples.iter().map(|s| self.spent(s)[kind as usize]).sum() };
-        // The kernel counts some of its own work at a switch on one side, and makes the event on the other. A slow
-        // machine needs longer for it, which a short region's time on the CPU shows.
+        // The kernel counts some of its own work at a switch on one side, and makes the event on the other
+        // side. A slow machine needs longer for this work, which a short region's time on the CPU shows.
         let reading = (sum(Kind::OnCpu) / n / 2).clamp(READING, 2 * READING);
         for kind in kinds {
             let found: i64 = samples.iter().map(|s| measured[&s.region][*kind as usize]).sum();
             let truth = sum(*kind);
-            // The time on a CPU is what the readings leave of a region, and has the error of the others.
+            // The time on a CPU is the rest that the other readings leave of a region, so it has their
+            // errors.
             let of = if *kind == Kind::OnCpu { truth.max(sum(Kind::OffCpu)) } else { truth };
             let tolerance = (of / 20).max(n * (bound + reading)) + outside;
             let is_near = (found - truth).abs() <= tolerance;
@@ -405,11 +407,11 @@ impl Truth {
     }
 }
 
-/// Regions by name and id, as `regions --samples` shows them.
+/// Time of regions by name and id, as `regions --samples` shows it.
 type Measured = BTreeMap<(String, u64), Spent>;
 
-/// Compares regions `computed` with what the guest itself saw: when it ran, and when it was away. Returns
-/// whether they agree.
+/// Compares regions `computed` with what the guest itself saw: when the guest ran, and when it was away.
+/// Returns whether both agree.
 fn guests_readings_agree(truth: &Truth, results: &[u64], measured: &Measured) -> bool {
     let own = measured.iter().filter(|((name, _), _)| name == COMPUTED);
     let sums = own.fold((0, 0), |(on_cpu, runnable), (_, spent)| {
@@ -417,8 +419,8 @@ fn guests_readings_agree(truth: &Truth, results: &[u64], measured: &Measured) ->
     });
     let ((on_cpu, runnable), n) = (sums, ROUNDS as i64);
     let (ran, away) = (truth.ns(results[spend::RAN]), truth.ns(results[spend::AWAY]));
-    // While the guest's thread had a CPU: KVM's own part, interrupts, and the hypervisor below if this
-    // host is a guest.
+    // Time that was taken while the guest's thread had a CPU: by KVM itself, by interrupts, and by the
+    // hypervisor below if this host is a guest.
     let taken = (away - runnable).max(0);
     let [ran_us, away_us, on_cpu_us, taken_us] =
         [ran, away, on_cpu, taken].map(|ns| ns / n / 1_000);
@@ -452,9 +454,9 @@ fn measured(lines: &str) -> Measured {
     lines.map(parse).collect()
 }
 
-/// Runs a program with `record --kernel`, and compares its regions with its readings.
-/// Without the kernel's trace, what perf records is compared; `is_hidden` is true if that is on purpose.
-/// Returns whether their parts are what they were, or cannot be known here.
+/// Runs a program with `record --kernel`, and compares its regions with its readings. Without the kernel's
+/// trace, compares what perf records; `is_hidden` is true if the trace is hidden on purpose. Returns whether
+/// the parts agree, or cannot be known here.
 #[track_caller]
 fn program_is_right(command: &mut Command, place: &Path, is_hidden: bool) -> bool {
     let ran = run(command);
@@ -472,7 +474,7 @@ fn program_is_right(command: &mut Command, place: &Path, is_hidden: bool) -> boo
     measured.is_some()
 }
 
-/// Returns the command `record --kernel` into `place`.
+/// Returns the command `record --kernel` that records into `place`.
 fn run_kernel(hypertrace: &Path, place: &Path) -> Command {
     let mut command = Command::new(hypertrace);
     command.args(["record", "--kernel", "-o"]).arg(place.join("S"));

@@ -1,5 +1,5 @@
-//! What the threads of regions waited for by `hypertrace regions`, against what the programs did: who had their CPU,
-//! and what woke them.
+//! What the threads of regions waited for by `hypertrace regions`, compared with what the programs did: who
+//! had their CPU, and what woke them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -21,16 +21,16 @@ use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Rounds of one region of each kind.
+/// Number of rounds. Each round has one region of each kind.
 const ROUNDS: u64 = 10;
-/// Time that a region computes, nanoseconds: several turns of a CPU.
+/// Time that a region computes, in nanoseconds: several turns of a CPU.
 const COMPUTE: u64 = 10_000_000;
 
 /// A shell that takes as much of a CPU as it gets.
 struct Hog(Child);
 
 impl Hog {
-    /// Starts one with this name on a CPU.
+    /// Starts a hog with this name on a CPU.
     fn start(place: &Path, name: &str, cpu: usize) -> Hog {
         let program = place.join(name);
         copy_program("/bin/sh", &program);
@@ -48,7 +48,7 @@ impl Drop for Hog {
     }
 }
 
-/// Returns the time that a process of one thread was on a CPU, nanoseconds.
+/// Returns the time that a process of one thread was on a CPU, in nanoseconds.
 fn ran(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
     text.split(' ').next().unwrap().parse().unwrap()
@@ -69,8 +69,8 @@ fn until_asleep(tid: u32) {
     }
 }
 
-/// The program: it waits for hogs, for another thread of its own, for a timer and for a child. Writes who that was: its other
-/// thread, its children, and the time of each hog beside the first kind of region.
+/// The program, which waits for hogs, for another thread of its own, for a timer and for a child. Writes whom
+/// it waited for: its other thread, its children, and the time of each hog beside the first kind of region.
 fn wait_for_others(argument: &str) {
     let mut words = argument.split(' ');
     let place = PathBuf::from(words.next().unwrap());
@@ -85,7 +85,7 @@ fn wait_for_others(argument: &str) {
         let (lock, held) = (Arc::clone(&lock), Arc::clone(&held));
         let work = move || {
             for (job, round) in next {
-                // So that the thread is known as one of the session.
+                // The region makes the thread known as a thread of the session.
                 let _region = hypertrace::region!("helped", id = round);
                 match job {
                     "handed" => {
@@ -175,11 +175,11 @@ fn partner_tid() -> u32 {
     }
 }
 
-/// What the program says.
+/// What the program has written.
 struct Said {
     partner: u64,
     children: Vec<u64>,
-    /// Time of each hog in regions `competed`, nanoseconds.
+    /// Time of each hog in regions `competed`, in nanoseconds.
     beside: Vec<u64>,
 }
 
@@ -202,14 +202,14 @@ struct Cause {
     session: Option<u64>,
 }
 
-/// The waits of a part of a name's regions.
+/// The waits in one part of the regions of one name.
 struct Waits {
     causes: BTreeMap<Cause, u64>,
     sum: u64,
 }
 
 impl Waits {
-    /// Reads those of each name and part.
+    /// Reads the waits of each name and part.
     fn all(json: &Value) -> BTreeMap<(String, String), Waits> {
         let mut all = BTreeMap::new();
         for group in json["regions"].as_array().unwrap() {
@@ -229,7 +229,7 @@ impl Waits {
         all
     }
 
-    /// Returns the part of all time, per cent, that causes of a kind have.
+    /// Returns the share of all time, in per cent, that causes of a kind have.
     fn percent(&self, is_it: impl Fn(&Cause) -> bool) -> f64 {
         let own = self.causes.iter().filter(|(cause, _)| is_it(cause));
         own.map(|(_, ns)| ns).sum::<u64>() as f64 * 100.0 / self.sum.max(1) as f64
@@ -240,8 +240,8 @@ fn is_unknown(cause: &Cause) -> bool {
     cause.kind == "unknown"
 }
 
-/// Tries until it is right, three times at most. One that is wrong is tried again only beside a hypervisor that takes time,
-/// or if the kernel dropped events, which some do without counting them.
+/// Tries until the result is right, at most three times. A wrong result is tried again only if a hypervisor
+/// took time, or if the kernel dropped events, which some kernels do without counting the losses.
 #[track_caller]
 fn three_times(mut is_right: impl FnMut() -> Result<(), String>) {
     let mut why = String::new();
@@ -256,13 +256,13 @@ fn three_times(mut is_right: impl FnMut() -> Result<(), String>) {
     panic!("{why}");
 }
 
-/// Runs `regions --json` of these directories.
+/// Runs `regions --json` on these directories.
 #[track_caller]
 fn regions(dirs: &[&Path]) -> Value {
     run(HYPERTRACE.command(["regions", "--json"]).args(dirs)).beside_missing_switches().json()
 }
 
-/// Returns whether a run has the kernel's trace. Reports it.
+/// Returns whether a run has the kernel's trace, and reports that.
 fn has_kernel_trace(ran: &Ran) -> bool {
     let is_there = ran.stderr.contains("(by tracefs)");
     match is_there {
@@ -298,7 +298,8 @@ fn check(json: &Value, said: &Said, hogs: &[Hog]) -> Result<(), String> {
         [("handed", &partner as Is<'_>), ("piped", &partner), ("slept", &timer), ("waited", &child)]
     {
         let blocked = waits(name, "blocked");
-        // Some kernels drop events of a busy machine without counting them: then the cause is not known, and no other one.
+        // Some kernels drop events of a busy machine without counting the losses. The cause is then unknown,
+        // but no other cause is named.
         let (percent, unknown) = (blocked.percent(is_it), blocked.percent(is_unknown));
         expect(
             name,
@@ -306,7 +307,7 @@ fn check(json: &Value, said: &Said, hogs: &[Hog]) -> Result<(), String> {
             format!("{percent:.1} %, not known {unknown:.1} % of {} ns", blocked.sum),
         );
     }
-    // All of them run on the program's CPU, and so only while its thread waits.
+    // All hogs run on the program's CPU, so they run only while the program's thread waits.
     let competed = waits("competed", "runnable");
     let hogs = hogs.iter().map(|hog| u64::from(hog.0.id())).zip(said.beside.iter().copied());
     let others = hogs.map(|(pid, ran)| (competed, pid, ran));
@@ -332,7 +333,7 @@ fn check(json: &Value, said: &Said, hogs: &[Hog]) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong}{json}")) }
 }
 
-/// Starts two hogs on the first CPU. Returns the program's argument, too.
+/// Starts two hogs on the first CPU. Returns the hogs, and the program's argument.
 fn with_hogs(place: &Path) -> (Vec<Hog>, String) {
     let cpu = truth::first_cpu();
     let hogs = ["hog_one", "hog_two"].map(|name| Hog::start(place, name, cpu));

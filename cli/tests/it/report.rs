@@ -1,4 +1,4 @@
-//! `hypertrace report` and `hypertrace info`: their output for people and for scripts.
+//! The output of `hypertrace report` and `hypertrace info`, for people and for scripts.
 
 use hypertrace_test_support::made;
 use hypertrace_tests::capability;
@@ -111,7 +111,6 @@ fn a_reader_of_json_with_doubles_gets_exact_numbers() {
     assert_eq!(line["fields"]["len"], large.to_string());
     let from = format!("{}ns", line["t_ns"].as_f64().unwrap());
     assert_eq!(report(&["--from", &from, "--until", &from]), text);
-    // By the option's earlier name.
     assert_eq!(report(&["--from", &from, "--until", &from]), text);
 }
 
@@ -162,7 +161,7 @@ fn stat_says_how_many_events_no_file_holds() {
     let made = Made::with_json(&json(&clocks(), EVENTS, streams));
     let all = Packet::host(3).event(40_000, VCPU_EXIT, &[6]).event(41_000, VCPU_EXIT, &[7]);
     let made = made.stream("host-003-0000", &[Packet::host(3), all]);
-    // A count that is older than the files is no finding.
+    // A count that is older than the files is not reported.
     let commands = ["info S", "info S --json", "info T"];
     golden("missing", HYPERTRACE.transcript(&[made, session()], &commands));
 }
@@ -293,7 +292,7 @@ fn a_filter_compares_fields_and_names_what_is_wrong() {
     let made = Made::new()
         .stream("guest-1", &[Packet::guest(1), events])
         .stream("host-3", &[Packet::host(3), host]);
-    // An argument has 128 KiB at most.
+    // An argument has at most 128 KiB.
     let long = vec!["lba == 9"; 9_000].join(" or ");
     let shown = |filter: &str| {
         let mut command = HYPERTRACE.command(["report", "--where", filter]);
@@ -365,7 +364,7 @@ fn help_teaches_by_example() {
     for command in commands {
         let text = HYPERTRACE.run([command, "--help"]).ok();
         assert!(text.contains("Examples:") && text.contains("Exit code"), "{text}");
-        // The options between them are laid out for the terminal.
+        // The options between the two are laid out for the terminal.
         let (about, rest) = text.split_once("\nUsage: ").unwrap();
         let (_, examples) = rest.split_once("Examples:").unwrap();
         let wide = about.lines().chain(examples.lines()).find(|line| line.chars().count() > 80);

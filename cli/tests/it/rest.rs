@@ -15,10 +15,11 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Time after which the longest pause between two looks has begun, and the accounts are written.
 const SETTLE: Duration = Duration::from_millis(1500);
 
-/// Most times that all threads of a recorder wake in a second beside what traces nothing: one look every 16 ms, and some.
+/// Maximum number of times that all threads of a recorder wake in a second, beside a program that traces
+/// nothing: one look every 16 ms, and some more.
 const MAX_A_SECOND: u64 = 150;
 
-/// Checks the recorder, a process.
+/// Checks the recorder's process.
 #[track_caller]
 fn rests(pid: u32) {
     sleep(SETTLE);
@@ -47,7 +48,7 @@ fn a_recorder_rests_beside_a_program_that_is_idle_after_an_event() {
     if traced::argument().is_some() {
         hypertrace::event!("once");
         println!("\nidle");
-        // Until the recorder's test has ended.
+        // The program waits until the recorder's test has ended.
         let _ = std::io::stdin().read_line(&mut String::new());
         return;
     }

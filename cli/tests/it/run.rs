@@ -14,7 +14,7 @@ use hypertrace_tests::{babeltrace2, this_test, traced, wait_until};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Returns a `record` with these arguments and this test as the program.
+/// Returns a `record` command with these options and this test as the program.
 fn run_test(dir: &Path, options: &[&str], name: &str, argument: &str) -> Command {
     let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir).args(options);
@@ -22,7 +22,7 @@ fn run_test(dir: &Path, options: &[&str], name: &str, argument: &str) -> Command
     command
 }
 
-/// Returns a `record` of this shell script.
+/// Returns a `record` command for this shell script.
 fn run_script(dir: &Path, script: &str) -> Command {
     let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir).args(["--", "sh", "-c", script]);
@@ -81,7 +81,7 @@ fn the_callers_span_is_in_the_session_and_the_program_gets_it() {
     if traced::argument().is_some() {
         let parent = hypertrace::trace_parent();
         let text = parent.map_or("none".into(), |parent| parent.to_string());
-        // On a line of its own, among the harness's.
+        // The text is on a line of its own, among the lines of the test harness.
         println!("\n{text}");
         return;
     }
@@ -144,7 +144,7 @@ fn a_fork_and_an_exec_get_their_own_clients() {
     }
 }
 
-/// Runs this in a forked child, and waits for its end.
+/// Runs `child` in a forked child, and waits for its end.
 #[allow(unsafe_code)]
 pub fn fork(child: impl FnOnce()) {
     // SAFETY: the child calls the library, and ends without returning to the test harness.
@@ -186,12 +186,12 @@ fn programs_at_the_same_time_share_a_session() {
     assert!(!sources.is_empty());
 }
 
-/// Guard that ends a `record` with its test, also if the test panics.
+/// Guard that ends a `record` when its test ends, also if the test panics.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // `record` forwards the signal to the program. It may have ended.
+        // `record` forwards the signal to the program. Either may have ended.
         let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
         let _ = self.0.wait();
     }
@@ -224,7 +224,7 @@ fn events_are_switched_and_triggers_act_while_it_runs() {
     let ctl =
         |words: &str| run(HYPERTRACE.command(["ctl", "-d"]).arg(&session).args(words.split(' ')));
     notes.wait(0, 1);
-    // An event that is still in the ring when it is switched off is filtered.
+    // If an event is still in the ring when the event is switched off, the event is filtered.
     wait_until("an event", || {
         assert!(running.0.try_wait().unwrap().is_none(), "it ended early");
         !names_of(&session, "loud").is_empty()
@@ -322,7 +322,7 @@ fn a_program_with_file_capabilities_is_named_and_started() {
         return;
     }
     let copy = copy_of_true(dir.path(), 0o755, None).unwrap();
-    // Version 2, effective, with CAP_NET_RAW.
+    // The capability has version 2, is effective, and is CAP_NET_RAW.
     let raw = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let given =
         rustix::fs::setxattr(&copy, "security.capability", &raw, rustix::fs::XattrFlags::empty());
@@ -339,7 +339,7 @@ fn a_program_with_file_capabilities_is_named_and_started() {
     let said = run(as_nobody.current_dir("/").uid(65534).gid(65534)).failed(0);
 
     assert!(said.contains("true will not be traced: it has file capabilities"), "{said}");
-    // Root has the capability anyway.
+    // Root has this capability anyway.
     let mut as_root = HYPERTRACE.command(["record", "--quiet", "-o"]);
     run(as_root.arg(dir.path().join("T")).arg("--").arg(&copy)).ok();
 }
@@ -454,7 +454,7 @@ fn short_threads_find_room_in_a_ring_while_the_recorder_is_stopped() {
         hypertrace::event!("first");
         let recorder = rustix::process::getppid().unwrap();
         rustix::process::kill_process(recorder, rustix::process::Signal::STOP).unwrap();
-        // One after the other, in one ring.
+        // The threads run one after another, and use the same ring.
         for n in 0..THREADS {
             std::thread::spawn(move || hypertrace::event!("short", n)).join().unwrap();
         }
@@ -502,7 +502,7 @@ fn the_closing_line_has_losses_causes_and_remedies() {
     ] {
         assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
     }
-    // The report has the same numbers, at the place of the losses.
+    // The report has the same numbers, at the places of the losses.
     let lost = HYPERTRACE.losses(dir.path());
     assert_eq!(lost.iter().map(|lost| lost.events).sum::<u64>(), count("lost"));
     let events: Vec<_> = HYPERTRACE.report(dir.path());
@@ -543,7 +543,7 @@ fn the_closing_line_reports_no_losses_and_quiet_omits_it() {
 #[test]
 fn a_program_that_records_nothing_is_one_that_traces() {
     if traced::argument().is_some() {
-        // Takes a client, which is all.
+        // The event takes a client, and the program records nothing else.
         hypertrace::event!("off");
         return;
     }
@@ -556,7 +556,7 @@ fn a_program_that_records_nothing_is_one_that_traces() {
     assert!(said.ends_with(", none lost\n"), "{said}");
 }
 
-/// Returns a full stderr, and one without a reader.
+/// Returns a stderr that is full, and a stderr without a reader.
 fn useless() -> [Stdio; 2] {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let (_, closed) = std::io::pipe().unwrap();
@@ -588,10 +588,10 @@ fn a_stderr_that_takes_nothing_changes_neither_the_program_nor_its_session() {
     }
 }
 
-/// A command under a limit of 40 MB for each file, less than a stream file has.
+/// Returns a command with a limit of 40 MB for each file, which is less than a stream file has.
 fn limited(action: &str) -> Command {
     let mut command = Command::new("sh");
-    // In blocks of 512 bytes.
+    // The limit is in blocks of 512 bytes.
     let script = format!(r#"trap {action} XFSZ; ulimit -f 80000; exec "$0" "$@""#);
     command.args(["-c", &script, HYPERTRACE.0, "record", "--quiet", "-o"]);
     command
@@ -619,7 +619,7 @@ fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
     let stat = HYPERTRACE.info(&session);
     assert_eq!(stat["finished"], true);
     assert!(stat["total"]["lost"].as_u64().unwrap() >= EVENTS, "{stat}");
-    // The segment of 256 clients is larger than that.
+    // The segment of 256 clients is larger than the limit.
     let refused = dir.path().join("T");
     let said = run(limited("-").arg(&refused).args(["--", "true"])).failed(1);
     for part in ["the segment in memory", "RLIMIT_FSIZE, 40960000"] {
@@ -678,7 +678,7 @@ fn events_of_a_process_without_a_client_are_counted() {
 
 #[test]
 fn processes_that_outlive_the_program_are_said_whether_they_have_traced_or_not() {
-    // With the segment's descriptor, without one, and none.
+    // Processes that have the segment's descriptor, that have none, and no process.
     let cases = [
         (&[][..], "sleep 60 & sleep 60 &", "2 processes outlive the recording"),
         (&["--segment", "segment"], "sleep 60 &", "1 process outlives the recording"),
@@ -694,7 +694,7 @@ fn processes_that_outlive_the_program_are_said_whether_they_have_traced_or_not()
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         let lines: Vec<_> = ran.stderr.lines().collect();
         assert!(lines[0].ends_with("0 events in S, none lost"), "{script}: {lines:?}");
-        // With the reasons why nothing was traced only if no process can still do so.
+        // The reasons why nothing was traced are given only if no process can still trace.
         assert_eq!(lines.len(), 2, "{script}: {lines:?}");
         match said {
             "" => assert!(lines[1].contains("no program has traced"), "{lines:?}"),
@@ -709,19 +709,19 @@ fn processes_that_outlive_the_program_are_said_whether_they_have_traced_or_not()
 /// Number of events of a process that outlives the program.
 const LATER: u64 = 1000;
 
-/// Traces as a program whose child outlives it, or as that child.
+/// Traces as a program whose child outlives the program, or as that child.
 fn daemon() -> bool {
     match traced::argument().as_deref() {
         Some("parent") => {
             let mut child = Command::new(std::env::current_exe().unwrap());
             child.args(std::env::args().skip(1)).env("HYPERTRACE_TEST_PROGRAM", "child");
             child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            // Nobody waits for it.
+            // Nobody waits for the child.
             drop(child.spawn().unwrap());
             hypertrace::event!("step");
         }
         Some(_) => {
-            // Longer than the program lives.
+            // The child sleeps longer than the program lives.
             std::thread::sleep(std::time::Duration::from_millis(500));
             (0..LATER).for_each(|n| hypertrace::event!("step", n));
         }
@@ -833,14 +833,14 @@ fn a_session_that_is_there_is_removed_only_if_the_user_says_so() {
     let old = dir.path().join("S.old");
     assert_eq!(HYPERTRACE.info(&old)["uuid"], first);
     let second = uuid();
-    // Another one is removed by the next, and none by a recording that cannot begin.
+    // The next recording removes the older session, but a recording that cannot begin removes nothing.
     let said = record(&["--overwrite", "--segment", "none/segment"]).failed(2);
     assert!(said.contains("none"), "{said}");
     assert_eq!(HYPERTRACE.info(&old)["uuid"], second);
     record(&["--overwrite"]).ok();
     assert_eq!(HYPERTRACE.info(&old)["uuid"], second);
     record(&["--overwrite"]).ok();
-    // What is no session stays, whatever it has beside its description.
+    // A directory that is no session stays, even with a description.
     let (session, foreign) = (dir.path().join("S"), dir.path().join("F"));
     fs::create_dir(&foreign).unwrap();
     fs::write(foreign.join("session.json"), r#"{"uuid":"x","finished":true}"#).unwrap();
@@ -849,7 +849,7 @@ fn a_session_that_is_there_is_removed_only_if_the_user_says_so() {
     let said = record(&["--overwrite"]).failed(2);
     assert!(said.contains("S is not a session's directory"), "{said}");
     assert!(session.join("session.json").exists());
-    // So does what a link names.
+    // The target of a link stays, too.
     fs::remove_dir_all(&session).unwrap();
     symlink("T", &session).unwrap();
     assert_ne!(record(&["--overwrite"]).code, Some(0));
@@ -906,7 +906,7 @@ fn an_interrupt_ends_the_program_and_completes_its_session() {
 #[test]
 fn a_session_says_which_command_on_which_machine_recorded_it() {
     let dir = tempfile::tempdir().unwrap();
-    // Nothing of a command line is a part of the description's language, or of a terminal's.
+    // The command line has texts that would have a meaning in the description's language or on a terminal.
     let script = "true '\"\\; }; /* \u{1b}[31m\n$HOME'";
     run(&mut run_script(dir.path(), script)).ok();
 

@@ -12,10 +12,10 @@ use hypertrace_tests::{this_test, traced};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// More descriptors than a program of these tests has.
+/// Number of descriptors, more than a program of these tests has.
 const FILES: i32 = 64;
 
-/// `record` with these options and this test as the program.
+/// Returns a `record` command with these options and this test as the program.
 fn run_test(dir: &Path, options: &[&str], name: &str, argument: &str) -> Command {
     let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir.join("S")).args(options);
@@ -31,18 +31,17 @@ fn count(dir: &Path, event: &str) -> usize {
     HYPERTRACE.report(&dir.join("S")).iter().filter(|line| line.event == event).count()
 }
 
-/// Closes all descriptors but the standard streams', as daemons do, and opens files under
-/// their numbers.
+/// Closes all descriptors except the standard streams, as daemons do, and opens files under the same numbers.
 fn close_all_and_open_files(dir: &Path) -> Vec<File> {
     for descriptor in 3..3 + FILES {
-        // SAFETY: only the library uses one of them, which is to bear it.
+        // SAFETY: only the library uses one of these descriptors, and the library has to bear the close.
         let _ = unsafe { libc::close(descriptor) };
     }
     let files = (0..FILES).map(|n| File::create(dir.join(n.to_string())).unwrap());
     files.collect()
 }
 
-/// Sets, or only tests, a lock of all of a file. Returns whether no other description has one.
+/// Sets, or only tests, a lock of a whole file. Returns whether no other description has such a lock.
 fn lock(file: &File, command: libc::c_int) -> bool {
     // SAFETY: zeros are a lock.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -52,7 +51,7 @@ fn lock(file: &File, command: libc::c_int) -> bool {
     lock.l_type == libc::F_UNLCK as libc::c_short || command == libc::F_OFD_SETLK
 }
 
-/// Returns the exit code of a forked child that runs this.
+/// Returns the exit code of a forked child that runs `child`.
 fn fork(child: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child ends without a way back to the test harness.
     unsafe {
@@ -93,7 +92,7 @@ fn a_programs_files_under_the_librarys_number_are_left_alone_and_all_is_recorded
         assert!((locked.len()..locked.len() + unlocked.len()).all(is_free), "and no others");
         return;
     }
-    // Both halves of the files are to have the library's number.
+    // The library's number falls once into each half of the files.
     for half in [0, FILES / 2] {
         let dir = tempfile::tempdir().unwrap();
         let mut command = run_test(dir.path(), &[], this_test!(), dir.path().to_str().unwrap());
@@ -122,11 +121,11 @@ fn a_program_that_cannot_open_its_segment_again_has_its_events_counted() {
         let segment = dir.join("segment");
         hypertrace::event!("before");
         let files = close_all_and_open_files(dir);
-        // A segment too, but not this session's.
+        // The file is a segment, too, but not this session's segment.
         fs::copy(&segment, dir.join("copy")).unwrap();
         fs::rename(dir.join("copy"), &segment).unwrap();
 
-        // The first to look finds that the locks are gone.
+        // The thread that looks first finds that the locks are gone.
         std::thread::spawn(|| hypertrace::event!("thread")).join().unwrap();
         (0..EVENTS).for_each(|n| hypertrace::event!("after", n));
         drop(files);
@@ -197,7 +196,7 @@ fn children_that_inherit_no_descriptor_are_traced() {
 fn a_program_that_may_not_look_at_run_inherits_the_descriptor() {
     if traced::argument().is_some() {
         let location = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
-        // Another user's process, as seen by one without rights.
+        // The process is another user's process, without rights.
         // SAFETY: takes a number.
         assert_eq!(unsafe { libc::setuid(65534) }, 0);
         assert!(File::open(location).is_err());

@@ -1,5 +1,5 @@
 //! `hypertrace record` with programs that break the rules: they harm only their own events, not those of
-//! other programs, nor the host, and the whole session is readable.
+//! other programs nor the host, and the whole session is readable.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,8 @@ use hypertrace_tests::{babeltrace2, packets, this_test};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Returns a `record` with these options and the test `name` as the program, which writes to DIR/notes.
+/// Returns a `record` command with these options and the test `name` as the program, which writes to
+/// DIR/notes.
 fn run_test(dir: &Path, options: &[&str], name: &str) -> (Command, Notes) {
     let path = dir.join("notes");
     let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
@@ -40,8 +41,8 @@ fn count(session: &Path, event: &str) -> u64 {
     HYPERTRACE.report(session).iter().filter(|line| line.event == event).count() as u64
 }
 
-/// Writes numbers that are likely to be wrong all over the segment, except to `client`'s part and to
-/// the enable mask, which all clients share. `begin`: the first byte.
+/// Writes numbers that are likely to be wrong all over the segment, except to `client`'s part and to the
+/// enable mask, which all clients share. `begin`: offset of the first byte that may be written.
 fn corrupt(client: u32, begin: u64, done: &AtomicBool) {
     let path = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
     let segment = File::options().read(true).write(true).open(path).unwrap();
@@ -75,7 +76,7 @@ fn corrupt(client: u32, begin: u64, done: &AtomicBool) {
         }
         let other = random.below(geometry.clients.into()) as u32;
         if other != client && random.below(16) == 0 {
-            // A point of another client, of any length.
+            // A forged point of another client, of any length.
             let (number, words) = (random.below(1 << 32), random.below(1 << 16));
             let slot = [number | random.number() << 32, 1, 2, words | number << 32];
             let page = rings + geometry.client_offset(other);
@@ -130,7 +131,7 @@ fn a_segment_under_constant_corruption_is_recovered_with_other_clients_commits()
     let name = "a_segment_under_constant_corruption_is_recovered_with_other_clients_commits";
     if let Some(notes) = notes() {
         let client = hypertrace::with_client(|client| client.index()).unwrap();
-        // Without its config page, a file is no segment.
+        // The config page is spared, because without it a file is no segment.
         std::thread::spawn(move || corrupt(client, 0x1000, &AtomicBool::new(false)));
         traced::commit_until_killed(&notes);
     }
@@ -154,7 +155,7 @@ fn a_segment_under_constant_corruption_is_recovered_with_other_clients_commits()
     traced::check_commits(&dir.path().join("S"), &notes, false);
 }
 
-/// Payload that ends the program while it is written.
+/// Payload that ends the program while the payload is written.
 #[derive(Clone, Copy)]
 struct Deadly;
 
@@ -275,7 +276,7 @@ fn a_truncated_segment_ends_run_with_a_message_and_the_drained_events() {
         for n in 0..1000u64 {
             assert_eq!(hypertrace::commit!("committed", n), Emit::Recorded);
         }
-        // Waits until they are drained.
+        // Waits until the events are drained.
         std::thread::sleep(Duration::from_millis(200));
         File::options().write(true).open(segment).unwrap().set_len(0).unwrap();
         // The error appears at once or at the library's next check.

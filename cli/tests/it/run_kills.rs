@@ -1,5 +1,5 @@
-//! SIGKILL for traced programs: their commits are in the session exactly once, and every reader reads
-//! them.
+//! SIGKILL for traced programs: the session has their commits exactly once, and every reader reads the
+//! commits.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,24 +17,24 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Kills of each kind, and how long a program commits until then.
+/// Number of kills of each kind, and maximum time that a program commits before a kill.
 const KILLS: u64 = 5;
 const SPAN: Duration = Duration::from_millis(50);
 
-/// A `record` of this test as a program that commits until it is killed.
+/// A `record` of this test as a program that commits until the program is killed.
 struct Running {
     dir: TempDir,
     run: Child,
     notes: Notes,
 }
 
-/// Starts a `record`, and waits for its first commit.
+/// Starts a `record`, and waits for the program's first commit.
 fn start(options: &[&str], name: &str) -> Running {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes");
     let notes = Notes::at(&path);
     let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
-    // In the test's directory.
+    // The command runs in the test's directory.
     command.current_dir(dir.path()).arg(dir.path().join("S")).args(options);
     traced::program(&mut command, name, path.to_str().unwrap());
     let run = command.stdout(Stdio::null()).spawn().unwrap();
@@ -47,7 +47,7 @@ fn kill_program(notes: &Notes) -> bool {
     Command::new("kill").args(["-KILL", &process]).status().unwrap().success()
 }
 
-/// Asserts that all readers count the same number of events, of the session and of what was recovered of it.
+/// Asserts that all readers count the same number of events, in the session and in what was recovered.
 fn check_readers(session: &Path) {
     let parts = [session.to_owned(), session.join("recovered")];
     let committed = parts.each_ref().map(|part| packets::committed(part).unwrap().all());
@@ -57,7 +57,7 @@ fn check_readers(session: &Path) {
         }
     }
     let committed: u64 = committed.iter().sum();
-    // In this form, leases are shown, too.
+    // JSON shows leases, too.
     let report = run(HYPERTRACE.command(["report", "--json"]).arg(session)).reported();
     assert_eq!(report.lines().count() as u64, committed);
     let stat = HYPERTRACE.info(session);
@@ -69,7 +69,7 @@ fn check_readers(session: &Path) {
     assert_eq!(stat["total"]["records"], committed);
 }
 
-/// Asserts that the message of `recover` and session.json have the number that readers count.
+/// Asserts that the message of `recover` and session.json have the number of records that readers count.
 fn check_total(session: &Path, said: &str) {
     let committed = packets::committed(session).unwrap().all();
     assert!(said.contains(&format!(" holds {committed} records, ")), "{committed}: {said}");
@@ -116,7 +116,7 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
         |_| start(&["--clients", "4", "--segment", "segment"], this_test!()),
         |running| {
             let in_time = kill::kill(&mut running.run);
-            // The program runs on without a host for a moment, and counts its losses.
+            // The program runs on without a host for a moment, and counts its losses meanwhile.
             std::thread::sleep(moments.next().unwrap());
             kill_program(&running.notes) && in_time
         },
@@ -130,7 +130,7 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
             HYPERTRACE.report(&session);
             let file = |name: &str| std::fs::read(session.join(name)).unwrap();
             let before = ["session.json", "classes.jsonl", "ctf/metadata"].map(file);
-            // A recovery that is killed leaves all to the next one.
+            // A recovery that is killed leaves everything to the next recovery.
             let mut command = HYPERTRACE.command(["recover"]);
             command.arg(&segment).arg(&session).stdout(Stdio::null());
             let mut first = command.spawn().unwrap();
@@ -188,7 +188,7 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
     let segment = dir.path().join("segment");
     notes.wait(NOTES[1], 1000);
     assert!(kill::kill(&mut host) && kill_program(&notes));
-    // The host's lock ended with the host. The program does not matter.
+    // The host's lock ended with the host. Whether the program lives does not matter.
     let (file, geometry) = open(&segment);
     // head and tail of client 0, on its pages G and H.
     let head = geometry.window_offset(Region::Rings) + geometry.client_offset(0);
@@ -220,7 +220,7 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
     }
 }
 
-/// Where the number of the client is that breaks the rules.
+/// Index of the note with the number of the client that breaks the rules.
 const HOSTILE: u64 = 3;
 
 #[test]
@@ -229,7 +229,7 @@ fn a_ring_forged_to_repeat_committed_blocks_leaves_the_killed_session_readable()
         let notes = Notes::at(Path::new(&notes));
         let client = hypertrace::with_client(|client| client.index()).unwrap();
         notes.set(HOSTILE, client.into());
-        // Some blocks.
+        // The client fills some blocks.
         for n in 0..20_000u64 {
             hypertrace::with_client(|client| client.wait_for_room(1, 1));
             hypertrace::event!("hostile", n);
@@ -247,7 +247,8 @@ fn a_ring_forged_to_repeat_committed_blocks_leaves_the_killed_session_readable()
     let (block, ring) = (geometry.block_bytes / WORD, geometry.ring_bytes / WORD);
     let committed = word(&file, head + PAGE);
     assert!((2 * block..ring).contains(&committed), "{committed} of {ring}");
-    // More than a ring is after what was committed, and the next block is the second one again.
+    // The head is more than a ring after what was committed, and the next block to take is the second block
+    // again.
     for (at, value) in [(head, 2 * ring), (head + PAGE, ring + block)] {
         file.write_all_at(&value.to_le_bytes(), at).unwrap();
     }

@@ -1,4 +1,4 @@
-//! `hypertrace record --qemu`: the same programs under an emulator.
+//! `hypertrace record --qemu`: programs record the same under an emulator.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ const EVENTS: u64 = if FULL_SIZE { 250_000 } else { 5_000 };
 /// Number of idle threads.
 const IDLE: usize = 3;
 
-/// Returns a `record` with these arguments and this test as the program.
+/// Returns a `record` command with these arguments and this test as the program.
 fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Command {
     let mut command = HYPERTRACE.command(["record", "--quiet", "-o"]);
     command.arg(dir).args(arguments).env("HYPERTRACE_QEMU_PLUGIN", plugin());
@@ -61,7 +61,7 @@ fn a_program_does_the_same_natively_and_emulated() {
     }
 }
 
-/// Points of each name in [`switch_and_look`].
+/// Number of points of each name in [`switch_and_look`].
 const SWITCHES: u64 = 100;
 
 /// Makes points and checks that each trigger's write is in the file when the point returns.
@@ -79,8 +79,8 @@ fn switch_and_look(folder: &Path) {
     }
 }
 
-/// Runs [`switch_and_look`] beside other threads, so that its vCPU's number exceeds those of this
-/// machine's CPUs.
+/// Runs [`switch_and_look`] beside other threads, so that the thread's vCPU number exceeds the numbers of
+/// this machine's CPUs.
 fn switch_and_look_among_others(folder: &str) {
     let (done, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
@@ -95,8 +95,8 @@ fn switch_and_look_among_others(folder: &str) {
     });
 }
 
-/// Runs the program of the test `name`, with a trigger on its points `switching` and these commands of
-/// `ctl`. Returns the lines of its two kinds of points, and the output of `info`.
+/// Runs the program of the test `name`, with a trigger on its points `switching` and these commands of `ctl`.
+/// Returns the lines of the program's two kinds of points, and the output of `info`.
 #[track_caller]
 fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
     let folder = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
             say().code == Some(0)
         });
     }
-    // Time for some passes of the host.
+    // The host has time for some passes.
     thread::sleep(Duration::from_millis(100));
     fs::write(folder.path().join("go"), "").unwrap();
     let ran = running.join().unwrap();
@@ -215,7 +215,7 @@ fn a_missing_emulator_or_plugin_is_reported() {
     assert!(told.contains("more than the 1024"), "{told}");
 }
 
-/// Writes a script that passes for an emulator: it prints its help, this version, and otherwise its
+/// Writes a script that passes for an emulator: the script prints its help, this version, or otherwise its
 /// arguments.
 fn emulator(dir: &Path, version: &str) -> PathBuf {
     let script = format!(
@@ -230,7 +230,7 @@ fn emulator(dir: &Path, version: &str) -> PathBuf {
     qemu
 }
 
-/// Runs a program under an emulator of this version, with no plugin in the environment.
+/// Runs a program under an emulator of this version, without a plugin in the environment.
 fn run_under(hypertrace: &Path, dir: &Path, version: &str) -> Ran {
     let mut command = Command::new(hypertrace);
     command.args(["record", "--quiet", "-o"]).arg(dir.join("S")).arg("--qemu");

@@ -1,4 +1,4 @@
-//! `hypertrace serve --socket` with VMMs that come, go, are silent, or are none.
+//! `hypertrace serve --socket` with VMMs that come, go or are silent, and with peers that are no VMM.
 
 use std::fs;
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -37,7 +37,7 @@ const COMMIT: &[u8] = &[
     8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, // access
     7, 0, 0, 0, 0, 0, 0, 0,
 ];
-/// The first client's LEASE.
+/// Offset of the first client's register LEASE.
 const LEASE: u64 = 2 * PAGE + register::LEASE;
 const RESET: &[u8] = &[3, 0, 13, 0, 16, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0];
 
@@ -92,14 +92,14 @@ fn a_span_that_is_none_is_refused() {
     assert!(ran.stderr.contains("it has 8 bytes, not 55"), "{}", ran.stderr);
 }
 
-/// Runs the calling test in a process of its own. What is closed in it is closed at once: beside other tests, a
-/// child that one of them has just forked still holds the connection until it runs its program.
+/// Runs the calling test in its own process, where a closed connection is closed at once. Beside other tests,
+/// a child that one of them has just forked would hold the connection until the child runs its program.
 #[track_caller]
 fn closing(body: impl FnOnce()) {
     child::in_own_process(body);
 }
 
-/// Starts a server that must not serve: one that does ends after 30 s. Returns what it says.
+/// Starts a server that must not serve. A server that serves ends after 30 s. Returns the server's message.
 #[track_caller]
 fn refused(socket: &Path, session: &Path) -> String {
     let mut command = Command::new("timeout");
@@ -117,7 +117,7 @@ fn epoch(client: &mut Client) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Waits until so many commits are in a session that is being recorded.
+/// Waits until a session that is being recorded has `commits` commits.
 #[track_caller]
 fn wait_for_commits(session: &Path, commits: u64) {
     wait_until("commits", || {
@@ -125,7 +125,7 @@ fn wait_for_commits(session: &Path, commits: u64) {
     });
 }
 
-/// Asserts that the other side closes a connection without a word.
+/// Asserts that the other side closes a connection without sending anything.
 #[track_caller]
 fn assert_closed(mut stream: UnixStream) {
     match stream.read(&mut [0]) {
@@ -153,7 +153,7 @@ fn of_two_servers_that_start_at_once_the_second_one_is_refused() {
     let socket = folder.path().join("socket");
     drop(UnixListener::bind(&socket).unwrap());
     let stale = fs::metadata(&socket).unwrap().ino();
-    // This process is the first one: it is about to replace the socket.
+    // This process takes the first turn, as if it were about to replace the socket.
     let turn = fs::File::open(folder.path()).unwrap();
     flock(&turn, FlockOperation::LockExclusive).unwrap();
     let mut command = HYPERTRACE.command(["serve", "--socket"]);
@@ -200,7 +200,7 @@ fn a_vmm_is_run_with_the_options_and_its_end_ends_the_recording() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     for (way, place, option) in [
-        // QEMU takes a doubled comma as a comma of the value.
+        // QEMU reads a doubled comma as a comma within the value.
         ("--file", path("a, b"), format!("mem-path={},size=16M", path("a,, b").display())),
         ("--socket", path("a \"b\" 'c'"), r#"a \"b\" 'c'"}}"#.into()),
     ] {
@@ -219,7 +219,7 @@ fn a_vmm_is_run_with_the_options_and_its_end_ends_the_recording() {
         assert!(ran.stderr.contains("until the VMM ends"), "{ran:?}");
         assert_eq!(HYPERTRACE.info(&out)["total"]["records"], 0);
         assert!(!place.exists() || way == "--file");
-        // A signal is the VMM's.
+        // A signal goes to the VMM.
         fs::remove_dir_all(&out).unwrap();
         let _ = fs::remove_file(&place);
         assert_eq!(serve("kill -TERM $PPID; exec sleep 60").code, Some(128 + 15));
@@ -294,7 +294,7 @@ fn a_socket_that_another_server_has_made_at_the_path_stays_at_the_end() {
 fn only_the_user_may_connect_whatever_the_mask_of_new_files_is() {
     let folder = tempfile::tempdir().unwrap();
     let [socket, session] = ["socket", "session"].map(|name| folder.path().join(name));
-    // Not this process's mask, which is that of other tests too.
+    // The shell sets the umask, because this process's umask is that of other tests, too.
     let mut serve = Command::new("sh");
     serve.args(["-c", "umask 0; exec \"$@\"", "sh", HYPERTRACE.0, "serve", "--quiet"]);
     let mut server = serve.arg("-o").arg(&session).arg("--socket").arg(&socket).spawn().unwrap();
@@ -314,7 +314,8 @@ fn only_the_user_may_connect_whatever_the_mask_of_new_files_is() {
 fn a_descriptor_that_cannot_be_closed_does_not_keep_the_server_from_ending() {
     closing(|| {
         let (_folder, socket, mut server) = served(&[]);
-        // Closing the last descriptor of a socket with data that nobody takes waits, if that was asked for.
+        // If lingering was requested, closing the last descriptor of a socket waits while nobody takes the
+        // socket's data.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let lingers = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _taken = listener.accept().unwrap();
@@ -330,7 +331,7 @@ fn a_descriptor_that_cannot_be_closed_does_not_keep_the_server_from_ending() {
         sendmsg(&vmm, &[IoSlice::new(VERSION)], &mut control, SendFlags::empty()).unwrap();
         let port = format!(":{:04X} ", lingers.local_addr().unwrap().port());
         drop(lingers);
-        // The kernel's list of connections: state 01 is an open one.
+        // In the kernel's list of connections, state 01 is an open connection.
         let is_open = || {
             let all = fs::read_to_string("/proc/net/tcp").unwrap();
             let mut lines = all.lines().filter_map(|line| line.split_once(&port));
@@ -372,7 +373,7 @@ fn a_second_vmm_is_closed_at_once_and_served_when_the_first_has_ended() {
         assert_closed(UnixStream::connect(&socket).unwrap());
         commit(&mut first);
         drop(first);
-        // At once, as a VMM that is started again by a script.
+        // The second client connects at once, as a VMM does that a script starts again.
         let mut second = Client::new(&socket).unwrap();
 
         assert_eq!(epoch(&mut second), 1);
@@ -401,7 +402,7 @@ fn the_first_connection_that_is_closed_beside_each_vm_is_reported() {
 
         let said = server.stop();
         let line = format!("closed another connection to {}: it serves one VM", socket.display());
-        // Beside the first two lines and the last one.
+        // The server prints five lines: the first two, two about connections, and the last.
         assert_eq!((said.matches(&line).count(), said.lines().count()), (2, 5), "{said}");
     });
 }

@@ -71,7 +71,7 @@ fn a_backend_and_a_file_get_the_same_events() {
 #[test]
 fn options_are_written_as_for_qemu() {
     let dir = tempfile::tempdir().unwrap();
-    // A comma in a name is written twice.
+    // In the option, a comma of the name is written twice.
     let file = dir.path().join("a,b");
     let doubled = file.display().to_string().replace(',', ",,");
 

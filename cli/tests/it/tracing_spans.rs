@@ -1,5 +1,5 @@
-//! The crates `log` and `tracing` in a program's and in a VMM's trace, as babeltrace2 and the command
-//! read it.
+//! The crates `log` and `tracing` in the trace of a program and of a VMM, as babeltrace2 and the command read
+//! the trace.
 
 use crate::run::fork;
 use hypertrace_tests::child;
@@ -51,7 +51,7 @@ fn program(test: &str, body: impl FnOnce()) -> Option<TempDir> {
     Some(dir)
 }
 
-/// The events of a session without leases, as `report` has them, which babeltrace2 reads too.
+/// Returns the events of a session without leases, as `report` shows them. babeltrace2 has to read as many.
 #[track_caller]
 fn events(dir: &Path) -> Vec<Line> {
     let text = run(HYPERTRACE.command(["report", "--json"]).arg(dir)).ok();
@@ -66,7 +66,7 @@ fn names(events: &[Line]) -> Vec<&str> {
     events.iter().map(|line| &*line.event).collect()
 }
 
-/// The groups of `regions`, by name.
+/// Returns the groups of `regions`, by name.
 fn regions(dir: &Path, args: &[&str]) -> BTreeMap<String, Value> {
     let Ran { code, stdout, stderr } =
         run(HYPERTRACE.command(["regions", "--json"]).arg(dir).args(args));
@@ -128,7 +128,7 @@ fn a_span_is_a_region_with_typed_fields() {
 
     let events = events(dir.path());
 
-    // The first span of a place in the code says when it was left: it may be entered again.
+    // The first span of a place in the code says when the span was left, because it may be entered again.
     let expected = ["http_request_begin", "poll_end", "http_request_record", "http_request_end"];
     assert_eq!(names(&events), expected);
     let id = events[0].fields["id"].clone();
@@ -145,12 +145,12 @@ fn a_span_is_a_region_with_typed_fields() {
     assert!(by.stdout.contains("http_request,/index,"), "{by:?}");
 }
 
-/// Polls a future once, which never waits for anything.
+/// Polls a future once. The waker does nothing.
 fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Is pending so many times.
+/// Is pending `times` times.
 async fn pending(times: u32) {
     for _ in 0..times {
         let mut is_pending = true;
@@ -191,7 +191,7 @@ fn a_future_is_one_region_with_its_polls_on_the_threads_that_poll() {
     let id = &begin.fields["id"];
     assert_eq!(Value::Object(end.fields.clone()), json!({ "id": id, "any_client": true }));
     assert!(polls.iter().all(|poll| poll.fields["span"] == *id), "{polls:?}");
-    // The last entry is that of the drop.
+    // The last entry is the entry of the drop.
     let expected =
         Vec::from_iter(["poll_end"].into_iter().chain(["poll_begin", "poll_end"].repeat(4)));
     assert_eq!(polls.iter().map(|poll| &*poll.event).collect::<Vec<_>>(), expected);
@@ -212,7 +212,7 @@ fn the_regions_of_futures_are_the_futures_with_busy_and_idle_time() {
                     thread::sleep(NAP);
                 }
             }
-            // Cancelled.
+            // This future is dropped before its end.
             let mut future = Box::pin(pending(2).instrument(info_span!("request")));
             let _ = poll(future.as_mut());
         });
@@ -359,7 +359,7 @@ fn numbers_of_spans_do_not_repeat_in_threads_and_forked_children() {
         let open = Cell::new(Some(open));
         fork(|| {
             spans();
-            // The parent ends it.
+            // The parent ends this span.
             drop(open.take());
         });
         spans();
@@ -379,7 +379,7 @@ fn numbers_of_spans_do_not_repeat_in_threads_and_forked_children() {
     let events = events(dir.path());
     let open = events.iter().find(|event| event.event == "open_begin").unwrap();
     let [id, pid] = ["id", "pid"].map(|field| open.fields[field].as_u64().unwrap());
-    // A process in another PID namespace has the same pid.
+    // A process in another PID namespace may have the same pid.
     assert_ne!(id >> 31, pid);
 }
 
@@ -469,7 +469,7 @@ fn long_texts_are_cut_and_say_how_much() {
         log::set_max_level(log::LevelFilter::Info);
         log::info!("{long}");
         let counts = counts();
-        // The message, a, b and the span's text; b takes the last word.
+        // The message, a, b and the span's text are cut; b takes the last word.
         assert_eq!((counts.cut, counts.fields), (4, 2), "{counts:?}");
     }) else {
         return;
@@ -509,7 +509,7 @@ fn names_past_the_bound_are_in_a_field_and_counted() {
                 };
             }
             info!(queue = 4u64, "first");
-            // 99 spans of four schemas each leave 3 of 400, which a span without its fields has.
+            // 99 spans with four schemas each leave 3 of 400 schemas, which a span without its fields uses.
             names!(each);
             info!(queue = 5u64, "late");
         });
@@ -521,7 +521,7 @@ fn names_past_the_bound_are_in_a_field_and_counted() {
 
     let events = events(dir.path());
 
-    // None is lost.
+    // No span is lost.
     let others: Vec<&Line> = events.iter().filter(|event| event.event == "span_begin").collect();
     assert_eq!(others.len(), 225 - 100);
     assert_eq!(others.last().unwrap().fields["name"], "o_o");
@@ -620,12 +620,12 @@ fn a_value_that_logs_does_not_recur() {
     let Some(dir) = program(this_test!(), || {
         log::set_logger(Box::leak(Box::new(Logger::guest()))).unwrap();
         log::set_max_level(log::LevelFilter::Info);
-        // A default of the thread only would not be asked again.
+        // While a value is formatted, tracing asks a global default again, but not a default of the thread.
         tracing::dispatcher::set_global_default(guest()).unwrap();
         info!(value = ?Loud, "outer");
         info_span!("outer", value = ?Loud).in_scope(|| ());
         log::info!("{Loud:?}");
-        // An event, a record and a span's fields, each three times.
+        // There are an event, a record and a span's fields, each three times.
         assert_eq!(counts().nested, 9);
     }) else {
         return;
@@ -638,7 +638,8 @@ fn a_value_that_logs_does_not_recur() {
     assert_eq!(events[4].fields["message"], "loud");
 }
 
-/// Takes a lock for one test at a time: the switches of a host's events belong to the whole program.
+/// Takes a lock, so that one test runs at a time, because the switches of a host's events belong to the whole
+/// program.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -733,7 +734,7 @@ fn the_guests_mask_switches_names_and_levels() {
     }
     if traced::argument().is_some() {
         tracing::dispatcher::with_default(&guest(), || {
-            // By a point, so that the library has the mask afterwards.
+            // A point is made each time, so that the library has the mask afterwards.
             while hypertrace::reference_point!("asked").is_ok()
                 && hypertrace::is_on(hypertrace::abi::schema::mask_slot("log_debug"))
             {

@@ -1,5 +1,5 @@
-//! A parser of HTML that takes only what is surely read the same everywhere: elements that are
-//! closed in order, quoted attributes, and no plain `<` or `&` in text.
+//! A parser of HTML that takes only text that is surely read the same everywhere: elements that are closed in
+//! order, quoted attributes, and no plain `<` or `&` in text.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub enum Child {
 }
 
 impl Element {
-    /// Returns all text in it, also in the elements within.
+    /// Returns all text in the element, also in the elements within.
     pub fn text(&self) -> String {
         let texts = self.children.iter().map(|child| match child {
             Child::Text(text) => text.clone(),
@@ -27,7 +27,7 @@ impl Element {
         texts.collect()
     }
 
-    /// Returns it and all elements within, in order.
+    /// Returns the element and all elements within, in order.
     pub fn everything(&self) -> Vec<&Element> {
         let within = self.children.iter().flat_map(|child| match child {
             Child::Element(element) => element.everything(),
@@ -43,13 +43,13 @@ impl Element {
         all
     }
 
-    /// Returns an attribute; an empty text without it.
+    /// Returns the value of an attribute, or an empty text if the element lacks it.
     pub fn get(&self, attribute: &str) -> &str {
         self.attributes.get(attribute).map_or("", |value| value)
     }
 }
 
-/// Parses a page after its beginning.
+/// Parses the rest of a page after its beginning.
 #[track_caller]
 pub fn parse(page: &str, beginning: &str) -> Element {
     let mut rest = page.strip_prefix(beginning).unwrap();

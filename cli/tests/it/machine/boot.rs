@@ -1,4 +1,4 @@
-//! Boots of virtual machines, divided into stages: where it is known what made a boot slower.
+//! Boots of virtual machines, divided into stages, where the tests know what made a boot slower.
 
 use super::{FUNCTIONS, HYPERTRACE, json};
 use hypertrace_tests::command::run;
@@ -14,12 +14,13 @@ fn vm(linux: &Linux, folder: &Path, machine: &str) -> String {
     line_of(&linux.command(folder, &["-accel", "kvm"], &options, &[], "echo booted"))
 }
 
-/// Asserts that the stages of a boot follow one another, and that the exits of vCPUs and the time of their threads fit in.
+/// Asserts that the stages of a boot follow one another, and that the exits of vCPUs and the time of their
+/// threads fit in.
 #[track_caller]
 fn check(boot: &Value) {
     let stages = boot["stages"].as_array().unwrap();
     let time = |stage: &Value, name: &str| -> i128 {
-        // JSON has large integers as texts.
+        // In JSON, large integers are texts.
         let value = &stage[name];
         value.as_i64().map_or_else(|| value.as_str().unwrap().parse().unwrap(), i128::from)
     };
@@ -40,8 +41,9 @@ fn check(boot: &Value) {
     assert!(stages.iter().all(|stage| stage["name"] != "unknown"), "{boot}");
 }
 
-/// Runs a script that records the boots of two sides by `boots SIDE COMMAND..`. Returns the folder with these, and what
-/// `boot --of .. --with` shows of the sides with these options.
+/// Runs a script that records the boots of two sides by `boots SIDE COMMAND..`. Returns the folder with the
+/// boots, and a function that returns what `boot --of .. --with` shows of the two sides with the given
+/// options.
 #[track_caller]
 fn compared(machine: &Machine, script: &str) -> (PathBuf, impl Fn(&[&str]) -> String) {
     let script = format!(
@@ -54,7 +56,7 @@ fn compared(machine: &Machine, script: &str) -> (PathBuf, impl Fn(&[&str]) -> St
     let (ran, shared) = machine.run(&script);
     assert_eq!(ran.code, 0, "{ran:?}");
     let folder = shared.clone();
-    // As `boot-*` names them in a shell.
+    // The recordings are those that `boot-*` names in a shell.
     let boots = move |side: &str| {
         let all = fs::read_dir(shared.join(side)).unwrap().map(|entry| entry.unwrap().file_name());
         let all = all.filter(|name| name.to_str().unwrap().starts_with("boot-"));

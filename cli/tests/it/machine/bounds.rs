@@ -1,5 +1,5 @@
-//! The bounds of a guest's times where the host's kernel is not recorded, so that reference points alone tell of the
-//! guest's clock.
+//! The bounds of a guest's times where the host's kernel is not recorded, so that only reference points
+//! relate the guest's clock to the host's.
 
 use super::clock::{LOAD_PTP, distances, ptp};
 use super::{FILE, HYPERTRACE, kvm_guest, program, run};
@@ -9,7 +9,7 @@ use hypertrace_tests::linux::Linux;
 use hypertrace_tests::machine::Machine;
 use std::collections::BTreeMap;
 
-/// Largest bounds in nanoseconds: of half of a program's events, and of all events.
+/// Maximum bounds in nanoseconds: of half of a program's events, and of all events.
 const HALF: u64 = 2_000_000;
 const ALL: u64 = 10_000_000;
 
@@ -20,7 +20,7 @@ fn times_have_small_bounds_without_root_on_the_host() {
     let folder = tempfile::tempdir().unwrap();
     let files = [ptp(&linux), vec![program()], recorder()].concat();
     let (readings, events, points) = (300, 40_000, 100);
-    // A point each ten milliseconds, and then as many as four threads can have answered.
+    // A point every ten milliseconds, and then as many points as four threads can have answered.
     let script = format!(
         "{LOAD_PTP}; hypertrace forward ptp {readings} 10; echo \"ended: $?\"
         hypertrace forward program {events} {points}; echo \"ended: $?\""
@@ -38,7 +38,7 @@ fn times_have_small_bounds_without_root_on_the_host() {
     check_numbers(&session, events, points);
     let mut bounds: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     HYPERTRACE.report_each(&session, |line| {
-        // Of the guest's kernel, all threads together.
+        // The events of all threads of the guest's kernel are counted together.
         let source = line.source.split_once('/').filter(|of| of.0 == "guest-kernel");
         let source = source.map_or(&*line.source, |of| of.0).to_owned();
         bounds.entry(source).or_default().push(line.bound_ns.unwrap());
@@ -54,15 +54,17 @@ fn times_have_small_bounds_without_root_on_the_host() {
         let kind = source.split_once(' ').map_or(&**source, |(_, name)| name);
         found.insert(kind.to_owned(), (half, all));
     }
-    // The kernel's recorder makes few points. Its events are known nearly as well as those of a program that makes many:
-    // 0.8 to 1.3 times its largest bound, and 2 to 5 times if only the recorder's own points count.
+    // The kernel's recorder makes few points. Its events are known nearly as well as those of a program that
+    // makes many points: the median bound is 0.8 to 1.3 times that program's largest bound, and 2 to 5 times
+    // if only the recorder's own points count.
     assert!(2 * found["guest-kernel"].0 <= 3 * found["ptp"].1, "{found:?}");
-    // The bounds are true.
+    // The true distances are within the bounds.
     let (distances, bound) = distances(&session);
     let (least, middle) = (distances[0], distances[distances.len() / 2]);
     println!("bound {bound} ns, distances from {least} ns, half of them to {middle} ns");
     let bound = bound as i64;
-    // An event's time is later than its reading of the other clock, by as long as the machine took in between.
+    // An event's time is later than the event's reading of the other clock, by as long as the machine took in
+    // between.
     assert!(least > -bound - 3_000 && middle < bound + 10_000, "{bound}: {distances:?}");
     assert_eq!(distances.len(), readings);
     Linux::used();

@@ -1,4 +1,5 @@
-//! The clock of a Linux guest under a real KVM: how far times are from those that KVM itself gives the guest.
+//! The clock of a Linux guest under a real KVM: how far the session's times are from the times that KVM
+//! itself gives the guest.
 
 use super::{FILE, HYPERTRACE, kvm_guest, run};
 use crate::linux_guest_kernel::recorder;
@@ -7,18 +8,20 @@ use hypertrace_tests::machine::Machine;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Returns the files of a guest that reads its clock and the host's by ptp_kvm, by `ptp READINGS MILLISECONDS`.
+/// Returns the files of a guest that can read its own clock and the host's by ptp_kvm, with `ptp READINGS
+/// MILLISECONDS`.
 pub fn ptp(linux: &Linux) -> Vec<(String, PathBuf)> {
     let program = static_program("hypertrace-linux-guest").with_file_name("hypertrace-ptp");
     let module = linux.module("drivers/ptp/ptp_kvm");
     vec![("ptp".into(), program), ("/ptp_kvm.ko".into(), module)]
 }
 
-/// Command of such a guest.
+/// Command that such a guest runs first.
 pub const LOAD_PTP: &str = "insmod /ptp_kvm.ko";
 
-/// A reading of ptp_kvm: the guest's CLOCK_MONOTONIC_RAW and the host's CLOCK_REALTIME at one instant; and the host
-/// time of events before and after it, with their own readings of CLOCK_MONOTONIC_RAW.
+/// A reading of ptp_kvm: the guest's CLOCK_MONOTONIC_RAW and the host's CLOCK_REALTIME at one instant, and
+/// the host times of the events before and after the reading, each with its own reading of
+/// CLOCK_MONOTONIC_RAW.
 #[derive(Debug, Default)]
 struct Reading {
     before: (i64, i64),
@@ -28,7 +31,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Returns how much later the session's time of the guest's clock is than the host's own.
+    /// Returns by how much the session's time of the guest's clock is later than the host's own time.
     fn distance(&self) -> i64 {
         let Reading { before, after, raw, host } = self;
         // The guest derives both clocks from one counter, so readings between two events lie on a straight line.
@@ -78,7 +81,8 @@ fn a_guests_times_are_those_of_kvms_own_clock() {
     assert_eq!(distances.len(), 24);
     println!("bound {bound} ns, distances {distances:?} ns");
     assert!(bound <= 1_000, "{bound}");
-    // An event's time is later than its reading of the other clock, by as long as the machine took in between.
+    // An event's time is later than the event's reading of the other clock, by as long as the machine took in
+    // between.
     let (least, middle) = (distances[0], distances[distances.len() / 2]);
     assert!((-3_000..3_000).contains(&least) && middle < 5_000, "{distances:?}");
 
@@ -89,12 +93,12 @@ fn a_guests_times_are_those_of_kvms_own_clock() {
         assert!(used.len() == 1 && word["is_ambiguous"] == false, "{word}");
         used[0]["offset"].as_i64().unwrap()
     }));
-    // The guest's TSC began with the guest, after the host's: KVM takes the difference away.
+    // The guest's TSC began with the guest, after the host's TSC, and KVM takes the difference away.
     assert!(
         offsets.len() >= 2 && offsets.iter().all(|of| *of < 0 && *of == offsets[0]),
         "{info:#}"
     );
-    // No event of the guest's kernel is outside of guest mode of the one thread that runs its CPU.
+    // All events of a guest CPU's kernel lie in guest mode of the one thread that runs this CPU.
     let cpus = info["guest_cpus"].as_array().unwrap();
     let threads = cpus.iter().map(|cpu| match &cpu["threads"].as_array().unwrap()[..] {
         [only] if cpu["events"].as_u64() >= Some(100) => only.as_u64(),

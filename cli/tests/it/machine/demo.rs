@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Returns the time of all regions that had waited for a CPU behind a thread of each name, by `regions --json`; and
+/// Returns the time that all regions waited for a CPU behind a thread of each name, by `regions --json`, and
 /// asserts that the times of regions add up.
 #[track_caller]
 fn behind(file: &Path) -> BTreeMap<String, u64> {
@@ -25,7 +25,7 @@ fn behind(file: &Path) -> BTreeMap<String, u64> {
         let waits = of["waits"].as_array().unwrap().iter();
         let runnable = waits.filter(|wait| wait["part"] == "runnable");
         let behind = runnable.map(|wait| wait["ns"].as_u64().unwrap()).sum::<u64>();
-        // Each cause is rounded.
+        // The time of each cause is rounded.
         assert!(behind.abs_diff(parts["runnable_ns"]) <= 64, "{of}");
     }
     let mut behind = BTreeMap::new();
@@ -63,7 +63,7 @@ fn a_program_that_takes_a_vcpus_cpu_is_named_with_the_time_that_it_took() {
     let of_hog = beside.get("hog").copied().unwrap_or_default();
     let others = beside.iter().filter(|(name, _)| *name != "hog").map(|(_, ns)| ns).sum::<u64>();
     assert!(of_hog > others, "{beside:?}");
-    // What the kernel counted for the hog meanwhile.
+    // CPU time that the kernel counted for the hog meanwhile.
     let ran = ["before", "after"].map(|name| {
         let text = fs::read_to_string(shared.join(name)).unwrap();
         text.split(' ').next().unwrap().parse::<u64>().unwrap()

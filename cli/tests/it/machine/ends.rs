@@ -1,4 +1,4 @@
-//! A guest of KVM whose programs, kernel or QEMU end, or that goes back in time, in the middle of a trace.
+//! A guest of KVM whose programs, kernel or QEMU end in the middle of a trace, or that goes back in time.
 
 use super::{COMMANDED, FILE, HYPERTRACE, kvm_guest, program, run};
 use crate::linux_deaths::check_kills;
@@ -12,16 +12,16 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-/// Events and points of each of four threads, of a program that runs for some seconds.
+/// Number of events and points of each of four threads of a program that runs for some seconds.
 const EVENTS: u64 = 200_000;
 const POINTS: u64 = 2_000;
-/// Events of all threads in the middle of the program, of which each thread has made some.
+/// Number of events of all threads after which the program is in its middle, and each thread has made some.
 const SOME: u64 = 40_000;
 
-/// By leases and threads: numbers of events that were recorded one after the other.
+/// For each lease and thread, the numbers of events that were recorded without a gap.
 type Stretches = BTreeMap<(String, u64, u64), Vec<Range<u64>>>;
 
-/// Returns the numbers of the program's events.
+/// Returns the numbers of the program's recorded events.
 #[track_caller]
 fn stretches(session: &Path) -> Stretches {
     let mut tokens: BTreeMap<String, u64> = BTreeMap::new();
@@ -44,7 +44,7 @@ fn stretches(session: &Path) -> Stretches {
 /// Command that notes the TSC offsets of a VM's CPUs.
 const NOTE: &str = "cat /sys/kernel/debug/kvm/*-*/vcpu*/tsc-offset >$shared/offsets";
 
-/// Asserts that the session in a folder was ended with nothing lost.
+/// Asserts that the session in a folder has ended, with nothing lost.
 #[track_caller]
 fn check_total(shared: &Path) {
     let stat = HYPERTRACE.info(&shared.join("S"));
@@ -52,7 +52,8 @@ fn check_total(shared: &Path) {
         (&stat["total"]["lost"], &stat["unusable_reference_points"]),
         (&json!(0), &json!(0))
     );
-    // A restored VM's CPUs may have two times, where a slow machine gives one of them its TSC a second after the other.
+    // A restored VM's CPUs may have two times, because a slow machine may give one CPU its TSC a second after
+    // the other CPU.
     let offsets = fs::read_to_string(shared.join("offsets")).unwrap_or_default();
     let offsets: BTreeSet<&str> = offsets.lines().collect();
     let allowed: &[&str] = if offsets.len() > 1 { &["time_backwards", "time_future"] } else { &[] };
@@ -60,8 +61,8 @@ fn check_total(shared: &Path) {
     assert!(faults.keys().all(|name| allowed.contains(&&**name)), "{offsets:?}: {stat}");
 }
 
-/// Asserts that a guest with this device reboots in mid-trace, and that its server, with these options, has the events of
-/// each boot up to one, and each once.
+/// Asserts that a guest with this device reboots in mid-trace, and that the server, with these options, has
+/// the events of each boot up to some event, and each event once.
 #[track_caller]
 fn check_reboots(served: &str, device: &[&str]) {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
@@ -69,7 +70,7 @@ fn check_reboots(served: &str, device: &[&str]) {
     let device = [device, &["-action", "reboot=reset"]].concat();
     let qemu = kvm_guest(&linux, folder.path(), &device, &[program()], COMMANDED);
 
-    // The guest's own reboot, and one that the guest does not know of.
+    // The guest reboots by itself, and then QEMU resets the guest without its knowledge.
     let (console, shared) = run(
         machine,
         &format!(
@@ -110,7 +111,7 @@ fn reboots_in_mid_trace_cut_no_event_and_repeat_none_by_vfio_user() {
     check_reboots("--socket socket", &device.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-/// Writes an image of the form qcow2 that has room for a snapshot, and no sectors of its own.
+/// Writes a qcow2 image that has room for a snapshot, and no sectors of its own.
 pub fn write_image(path: &Path) {
     const CLUSTER: usize = 1 << 16;
     let mut image = vec![0; 4 * CLUSTER];
@@ -128,7 +129,7 @@ pub fn write_image(path: &Path) {
     fs::write(path, image).unwrap();
 }
 
-/// A shared file whose contents are a part of a VM's state.
+/// Options for a shared file whose contents are a part of a VM's state.
 pub const SAVED: [&str; 6] =
     ["-m", "256M", FILE[0], FILE[1], FILE[2], "ivshmem-plain,memdev=ht,master=on"];
 
@@ -142,7 +143,7 @@ fn a_guest_that_goes_back_to_a_snapshot_continues_with_the_events_that_it_makes_
     let device = [&SAVED[..], &["-drive", "if=none,format=qcow2,file=image"]].concat();
     let qemu = kvm_guest(&linux, folder.path(), &device, &[program()], COMMANDED);
 
-    // While a VM is stopped, the server reads all of its rings.
+    // While the VM is stopped, the server reads all of the VM's rings.
     let (console, shared) = run(
         machine,
         &format!(
@@ -195,7 +196,8 @@ fn a_guest_that_goes_back_to_a_snapshot_loses_the_device_by_vfio_user_and_is_tol
         ),
     );
 
-    // The device's memory is gone, and KVM does not emulate all instructions that the program has for it.
+    // The device's memory is gone, and KVM does not emulate all instructions by which the program accesses
+    // this memory.
     assert!(console.contains("ended: ") && !console.contains("ended: 0"), "{console}");
     let said = fs::read_to_string(shared.join("serve")).unwrap();
     assert!(said.contains("one that loadvm brought back has lost the device"), "{said}");

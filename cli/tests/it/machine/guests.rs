@@ -1,4 +1,4 @@
-//! A Linux guest of KVM in a stock QEMU, by each way out of it, with its kernel beside it.
+//! A Linux guest of KVM in a stock QEMU, by each way to the host, with the guest's kernel recorded beside it.
 
 use super::{FILE, HYPERTRACE, json, kvm_guest, program, run};
 use crate::linux_guest::check_numbers;
@@ -25,7 +25,7 @@ fn check_session(session: &Path) {
     check_numbers(session, EVENTS, POINTS);
 }
 
-/// Asserts that the host's kernel entered a guest in this session, and left it as often.
+/// Asserts that the host's kernel entered a guest in this session, and left the guest as often.
 #[track_caller]
 fn check_host(shared: &Path) {
     let names = json(&shared.join("names"));
@@ -105,7 +105,8 @@ fn check_module(served: &str, device: &[&str]) {
     let Some(module) = Module::build(&linux) else { return };
     let folder = tempfile::tempdir().unwrap();
     let files = [&[program()], &module.files()[..]].concat();
-    // The kernel's last words would stand within those that the console has not written. A plain user, without whom the library would take the device from root's sysfs if the module did not work.
+    // The console could mix the kernel's last words with output that is not written yet. A plain user runs
+    // the program, because for root the library would take the device from sysfs if the module did not work.
     let script = format!(
         "insmod /hypertrace.ko events=sched:sched_switch; echo \"loaded: $?\"
         echo 'plain:x:1000:1000::/:/bin/sh' >/etc/passwd; chown plain /dev/hypertrace

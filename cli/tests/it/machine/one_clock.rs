@@ -1,5 +1,5 @@
-//! The clock of a guest of KVM with two CPUs whose kernel has dropped the TSC: programs, the kernel's module and
-//! `hypertrace forward` choose the same one, each by itself.
+//! The clock of a guest of KVM with two CPUs whose kernel has dropped the TSC: programs, the kernel's module
+//! and `hypertrace forward` each choose a clock, and all choose the same clock.
 
 use super::{FILE, HYPERTRACE, kvm_guest, program, run};
 use crate::linux_guest::check_numbers;
@@ -30,7 +30,8 @@ fn check(
     let folder = tempfile::tempdir().unwrap();
     let msr = ("/msr.ko".to_owned(), linux.module("arch/x86/kernel/msr"));
     let files = [&[program(), msr], &module.files()[..], &recorder()].concat();
-    // `forward` gives its clock to a program that it runs: this one chooses by itself.
+    // `forward` gives its clock to a program that it runs, but this program runs beside `forward` and chooses
+    // by itself.
     let script = format!(
         "{before}
         cat /sys/devices/system/clocksource/clocksource0/available_clocksource
@@ -51,7 +52,7 @@ fn check(
     let clock = format!("clock {counter} ({reason})");
     let said = ["loaded: 0", "ended: 0", "forwarded: 0", &clock, program_has, shown];
     assert!(said.iter().all(|text| console.contains(text)), "{said:?}: {console}");
-    // The kernel keeps no TSC.
+    // The kernel does not offer the TSC.
     assert!(!console.lines().any(|line| line.split(' ').any(|word| word == "tsc")), "{console}");
     let session = shared.join("S");
     let stat = HYPERTRACE.info(&session);
@@ -82,8 +83,8 @@ fn a_guest_whose_cpus_agree_has_the_tsc_alone() {
 #[test]
 #[ignore = "cargo xtask full --only machine"]
 fn a_guest_whose_cpus_differ_has_clock_monotonic_raw_alone() {
-    // The guest adds 2^32 ticks to its second CPU's TSC. By the parameter, programs ask the kernel for the time, and
-    // the kernel asks each CPU's kvm-clock, which knows.
+    // The guest adds 2^32 ticks to its second CPU's TSC. Because of the parameter, programs ask the kernel
+    // for the time, and the kernel asks each CPU's kvm-clock, which knows of the change.
     let before = r"insmod /msr.ko
         printf '\0\0\0\0\1\0\0\0' | dd of=/dev/cpu/1/msr bs=8 count=1 oflag=seek_bytes seek=59 conv=notrunc";
     check(

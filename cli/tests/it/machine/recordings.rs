@@ -1,4 +1,5 @@
-//! Files that trace-cmd records itself: by each of its options that changes a file, and of a host and its guest.
+//! Files that trace-cmd itself records: with each of its options that changes a file, and of a host and its
+//! guest.
 
 use super::{COMMANDED, FILE, FUNCTIONS, HYPERTRACE, json, kvm_guest, program};
 use crate::kernel_dat::agree;
@@ -16,7 +17,7 @@ use std::path::Path;
 fn files_of_trace_cmd_by_any_clock_buffer_and_date_are_what_trace_cmd_shows() {
     let Some(machine) = Machine::find() else { return };
     let Some(program) = capability::program("trace-cmd") else { return };
-    // Clocks that count nanoseconds: trace-cmd shows those of `boot` as ticks.
+    // These clocks count nanoseconds. trace-cmd shows the times of `boot` as ticks.
     let ways = [
         ("local", ""),
         ("global", "-C global"),
@@ -95,7 +96,7 @@ fn a_host_and_its_guest_by_trace_cmd_are_in_the_order_that_trace_cmd_shows() {
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_eq!(ours, theirs);
     }
-    // The guest's times are the host's and what KVM adds to the host's counter, in ticks.
+    // The guest's times are the host's times plus, in ticks, what KVM adds to the host's counter.
     let offsets = fs::read_to_string(shared.join("offsets")).unwrap();
     let offset: i64 = offsets.lines().next().unwrap().parse().unwrap();
     let session = json(&shared.join("S/session.json"));
@@ -103,17 +104,18 @@ fn a_host_and_its_guest_by_trace_cmd_are_in_the_order_that_trace_cmd_shows() {
     let expected = offset as f64 / frequency * 1e9;
     for (alone, event) in events(&[&guest]).iter().zip(ours.iter().filter(|event| event.1)) {
         let found = alone.0 as f64 - event.0 as f64;
-        // The session has measured the counter's frequency, and the kernels' clocks multiply by 32 bits.
+        // The session has measured the counter's frequency, and the kernels' clocks multiply by 32 bits, so
+        // times differ a little.
         assert!((found - expected).abs() < expected.abs() / 1e6, "{found} {expected} {event:?}");
     }
     capability::used("trace-cmd");
     Linux::used();
 }
 
-/// Time, whether it is the guest's, thread and name of an event.
+/// Time of an event, whether the event is the guest's, thread, and name.
 type Event = (u64, bool, u32, String);
 
-/// Returns the events of files by `report`, which are in order of time.
+/// Returns the events of files by `report`, in order of time.
 #[track_caller]
 fn events(files: &[&Path]) -> Vec<Event> {
     let text = run(HYPERTRACE.command(["report", "--json"]).args(files)).stdout;

@@ -1,8 +1,8 @@
-//! Time of a guest's threads by both kernels, where it is known what took the time.
+//! Time of a guest's threads by both kernels, where the tests know what took the time.
 //!
-//! The machine's CPUs are taken away from outside, unseen, so all assertions are about counts, order, and what lies in what. A
-//! long gap in what a thread computes has a cause that both kernels know, or that none of them knows; but whatever they say
-//! took a thread's CPU for long is in a gap.
+//! Something outside takes the machine's CPUs away, unseen, so all assertions are about counts, order, and
+//! what lies in what. A long gap in what a thread computes has a cause that both kernels know, or a cause
+//! that no kernel knows. But whatever a kernel says took a thread's CPU for long lies in a gap.
 
 use super::ends::{SAVED, write_image};
 use super::{COMMANDED, FILE, HYPERTRACE, kvm_guest, run};
@@ -17,15 +17,18 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-/// Instructions CPUID in each region `asking`, and in each region `moving`: as the program has them.
+/// Number of CPUID instructions in each region `asking`, and in each region `moving`, as in the program.
 const ASKED: u64 = 50;
-/// Number of bytes that each thread passes to the other one in a region; the shortest sleep, nanoseconds.
+/// Number of bytes that each thread passes to the other thread in a region, and the shortest sleep in
+/// nanoseconds.
 const PASSED: usize = 20;
 const SLEEP: i64 = 10_000_000;
-/// Most time between a gap's end and its event, and what counts as long, nanoseconds.
+/// Maximum time between a gap's end and the gap's event, and minimum time that counts as long, in
+/// nanoseconds.
 const NEAR: i64 = 20_000;
 const LONG: i64 = 1_000_000;
-/// Most time of a gap without another thread's turn of the CPU, nanoseconds: by far the most turns of the hog are longer.
+/// Maximum time of a gap without another thread's turn of the CPU, in nanoseconds. Most turns of the hog are
+/// far longer.
 const TURN: i64 = 5_000_000;
 
 /// Functions of the shell, besides those of all scripts.
@@ -49,7 +52,8 @@ beside() {
 }
 "#;
 
-/// Returns the line that starts a guest with this device, which takes commands, and has the program of regions.
+/// Returns the line that starts a guest with this device, which takes commands and has the program of
+/// regions.
 #[track_caller]
 fn guest(linux: &Linux, folder: &Path, device: &[&str]) -> String {
     let regions =
@@ -58,21 +62,21 @@ fn guest(linux: &Linux, folder: &Path, device: &[&str]) -> String {
     kvm_guest(linux, folder, device, &files, COMMANDED)
 }
 
-/// A region, or a time in which something lasted: from when to when, in nanoseconds of the session.
+/// A region, or another time span: begin and end, in nanoseconds of the session.
 type Time = (i64, i64);
 
 fn overlap(a: Time, b: Time) -> i64 {
     (a.1.min(b.1) - a.0.max(b.0)).max(0)
 }
 
-/// An interval of a thread: what the thread did, and because of whom, or else of what.
+/// An interval of a thread: what the thread did, and because of which thread, or else of what.
 struct Interval {
     time: Time,
     part: String,
     whom: Option<String>,
 }
 
-/// What a thread of the guest says of itself, and what `regions` says of it.
+/// What a thread of the guest has recorded about itself, and what `regions` says about the thread.
 #[derive(Default)]
 struct Thread {
     regions: Vec<Time>,
@@ -96,14 +100,15 @@ fn groups(session: &Path, options: &[&str]) -> (Vec<Value>, Value) {
     (json["regions"].as_array_mut().unwrap().drain(..).collect(), json["warnings"].take())
 }
 
-/// Returns the number of a group's exits by the instruction CPUID.
+/// Returns the number of a group's exits for the instruction CPUID.
 fn asked(group: &Value) -> u64 {
     let mut exits = group["total"]["exits"].as_array().unwrap().iter();
     let exit = exits.find(|exit| exit["reason"] == "cpuid");
     exit.map_or(0, |exit| exit["count"].as_f64().unwrap() as u64)
 }
 
-/// Asserts that both kernels divide the time of a group's regions, and that each has the exits that its thread asked for.
+/// Asserts that both kernels divide the time of a group's regions, and that each region has the exits that
+/// its thread asked for.
 #[track_caller]
 fn check_exits(group: &Value, of_each: u64) {
     let total = &group["total"];
@@ -172,7 +177,8 @@ impl Found {
         total["parts"][format!("{part}_ns")].as_u64().unwrap()
     }
 
-    /// Returns how much of a part was because of threads that a function chooses by their names, or what else was the cause.
+    /// Returns how much of a part was because of threads whose names, or of other causes whose names, `is_it`
+    /// chooses.
     fn because(&self, region: &str, run: &str, part: &str, is_it: impl Fn(&str) -> bool) -> u64 {
         let total = &self.groups[&(region.to_owned(), run.to_owned())]["total"];
         let waits = total["waits"].as_array().unwrap().iter().filter(|wait| wait["part"] == part);
@@ -183,8 +189,8 @@ impl Found {
         waits.filter(|wait| is_it(&name(wait))).map(|wait| wait["ns"].as_u64().unwrap()).sum()
     }
 
-    /// Asserts that so many regions of a name were counted in a run and no other one, that both kernels divide their time, and
-    /// that each has the exits that its thread asked for.
+    /// Asserts that exactly `count` regions of a name were counted in a run, that both kernels divide their
+    /// time, and that each region has the exits that its thread asked for.
     #[track_caller]
     fn check_counted(&self, region: &str, run: &str, count: u64, asked: u64) {
         let group = &self.groups[&(region.to_owned(), run.to_owned())];
@@ -197,8 +203,8 @@ impl Found {
         assert!(part("guest") > 0, "{group}");
     }
 
-    /// Asserts that whatever took a thread's CPU for long is in the gaps that the thread has listed, and not what it computed
-    /// before and after them. Returns how many such intervals there were.
+    /// Asserts that whatever took a thread's CPU for long lies in the gaps that the thread has listed, and
+    /// not in what the thread computed before and after. Returns the number of such intervals.
     #[track_caller]
     fn check_gaps(&self, thread: &str) -> usize {
         let of = &self.threads[thread];
@@ -206,7 +212,7 @@ impl Found {
         for region in &of.regions {
             let gaps =
                 Vec::from_iter(of.gaps.iter().filter(|gap| gap.1 > region.0 && gap.1 < region.1));
-            // The program does not look before the first one and after the last one.
+            // The program does not look before the first gap and after the last gap.
             let (Some(first), Some(last)) = (gaps.first(), gaps.last()) else { continue };
             for Interval { time, part, whom } in &of.intervals {
                 let is_long = time.1 - time.0 > LONG && time.0 >= first.0 && time.1 <= last.1;
@@ -225,8 +231,8 @@ impl Found {
         number
     }
 
-    /// Returns how long each of a thread's gaps was in which another thread may have had a turn of the CPU, and how much of it was
-    /// in a part because of someone.
+    /// Returns the length of each of a thread's gaps in which another thread may have had a turn of the CPU,
+    /// and how much of the gap was in a part because of `whom`.
     fn long_gaps(&self, thread: &str, part: &str, whom: &str) -> Vec<(i64, i64)> {
         let of = &self.threads[thread];
         let is_it = |of: &&Interval| of.part == part && of.whom.as_deref() == Some(whom);
@@ -275,14 +281,15 @@ fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
     ] {
         found.check_counted(region, run, count, asked);
         found.check_counted("asking", run, count, ASKED);
-        // The hog took time from the one run beside it.
+        // The hog took time only from the run beside the hog.
         for region in [region, "asking"] {
             let of_hog = found.because(region, run, "stolen", |name| name == "hog");
             assert_eq!(of_hog > 0, run == "hurt", "{region} {run}: {of_hog}");
         }
     }
 
-    // A thread that computes has no CPU where another thread has it, on the host or in the guest, and computes elsewhere.
+    // A thread that computes has no CPU while another thread has it, on the host or in the guest, and
+    // computes otherwise.
     let long = ["alone-0", "hurt-0", "shared-0", "shared-1"].map(|thread| found.check_gaps(thread));
     assert!(long[1..].iter().all(|number| *number >= 10), "{long:?}");
     for run in ["alone", "hurt", "shared"] {
@@ -296,7 +303,7 @@ fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
     let gaps = found.long_gaps("hurt-0", "stolen", "hog");
     let with_hog = gaps.iter().filter(|(_, of_hog)| *of_hog > LONG).count();
     assert!(with_hog >= 5 && 2 * with_hog > gaps.len(), "{gaps:?}");
-    // What one of two threads misses, the other one has.
+    // While one of the two threads has no CPU, the other thread has it.
     for (thread, other) in [("shared-0", "shared-1"), ("shared-1", "shared-0")] {
         let gaps = found.long_gaps(thread, "behind", other);
         let behind = gaps.iter().filter(|(_, behind)| *behind > LONG).count();
@@ -306,7 +313,8 @@ fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
     let behind_each = found.because("spinning", "shared", "behind", |n| n.starts_with("shared-"));
     assert!(2 * behind_each > behind, "{behind_each} of {behind}");
 
-    // A guest's timer wakes a thread that sleeps, once in each region. For how long is the machine's affair.
+    // A guest's timer wakes a sleeping thread, once in each region. The length of the sleep depends on the
+    // machine.
     let asleep = &found.threads["asleep-0"];
     for region in &asleep.regions {
         let waits = asleep.intervals.iter().filter(|of| overlap(of.time, *region) > 0);
@@ -316,7 +324,8 @@ fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
         assert!(region.1 - region.0 > SLEEP / 2, "{region:?}");
     }
 
-    // A thread waits for the other one's byte, at most once for each byte, and nobody has the CPU that it waits for.
+    // A thread waits for the other thread's byte, at most once for each byte, and nobody has the CPU that the
+    // thread waits for.
     for (thread, other) in [("piped-0", "piped-1"), ("piped-1", "piped-0")] {
         let of = &found.threads[thread];
         for region in &of.regions {
@@ -341,7 +350,8 @@ fn guests_that_are_reset_and_started_again_with_other_cpus_have_each_exit_of_eac
     let device = [&FILE[..], &["-action", "reboot=reset"]].concat();
     let qemu = guest(&linux, folder.path(), &device);
 
-    // The machine has two CPUs. By a reset a guest has another clock, by a new QEMU other threads of the host, too.
+    // The machine has two CPUs. After a reset, a guest has another clock; after a start of a new QEMU, other
+    // host threads, too.
     let (_, shared) = run(
         machine,
         &format!(
@@ -407,7 +417,8 @@ fn a_late_recording_of_the_host_and_a_guest_that_goes_back_give_no_thread_wrong_
     }
     assert!(of_ids.len() == 40 && none >= 2 && all >= 2 && others <= 2, "{none} {all} {others}");
 
-    // What the guest did before it went back, it does again: its kernel's recording ends there.
+    // What the guest did before it went back, the guest does again, because its kernel's recording ends
+    // there.
     let (of_runs, _) = groups(&session, &["--by", "run"]);
     let of = |region: &str, run: &str| {
         let is_it = |group: &&Value| group["name"] == region && group["by"]["value"] == run;
