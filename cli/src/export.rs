@@ -1,4 +1,4 @@
-//! `hypertrace export`: sessions and function traces for other readers.
+//! `hypertrace export`: writes sessions and function traces for other readers.
 
 mod ctf;
 mod otlp;
@@ -146,7 +146,8 @@ const PREFIX: &str = ".hypertrace-export-";
 /// Name of the host's file among those of trace-cmd.
 const HOST: &str = "host-kernel.dat";
 
-/// Most corrections of the times of a guest's CPUs: readers keep all of them in memory, and ours takes 16 MiB of them.
+/// Maximum number of corrections of the times of a guest's CPUs. Readers keep all corrections in memory;
+/// hypertrace's reader accepts 16 MiB of them.
 const MAX_CORRECTIONS: usize = 1 << 18;
 
 /// Runs the command.
@@ -182,12 +183,13 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Format::TraceDat => kernels(args, out),
         Format::Uftrace => functions(args, out),
-        // Before.
+        // `run` has handled this format above.
         Format::Otlp => Ok(()),
     }
 }
 
-/// Writes the events that are wanted, and returns the inputs' faults. `write` returns how many there are, and the faults of the inputs.
+/// Writes the wanted events by `write`, which returns the number of events and the faults of the inputs.
+/// Returns all faults of the inputs.
 fn events(
     args: &Args,
     out: &Path,
@@ -256,7 +258,7 @@ fn perfetto(args: &Args, out: &Path) -> Result<()> {
     faults.end()
 }
 
-/// Writes a file that appears under its name when it is whole, or stdout.
+/// Writes to stdout, or to a file that appears under its name when the file is whole.
 fn whole<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
     if path == Path::new("-") {
         let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -274,7 +276,7 @@ fn whole<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T>) -> Res
     whole_in(&folder, &name, write).with_context(failed)
 }
 
-/// Writes a file of a directory that appears when it is whole.
+/// Writes a file in a directory. The file appears when it is whole.
 fn whole_in<T>(
     folder: &Folder,
     name: &OsStr,
@@ -283,13 +285,13 @@ fn whole_in<T>(
     file(folder, write, |file, _| Ok(file.keep(folder, name, false)?))
 }
 
-/// Writes a file in a directory without its name, and keeps it when it is whole.
+/// Writes a file without its name in a directory, and calls `keep` when the file is whole.
 fn file<T>(
     folder: &Folder,
     write: impl FnOnce(&mut dyn Write) -> Result<T>,
     keep: impl FnOnce(WholeFile, &T) -> Result<()>,
 ) -> Result<T> {
-    // A signal ends the command when an unfinished file with a name is removed.
+    // On a signal, the command ends after an unfinished file that has a name is removed.
     let mut interrupts = Some(Interrupts::catch());
     let written = || -> Result<T> {
         let file = WholeFile::create(folder, PREFIX)?;
@@ -299,7 +301,7 @@ fn file<T>(
         let mut out = BufWriter::with_capacity(1 << 16, Interruptible(file));
         let written = write(&mut out)?;
         let Interruptible(file) = out.into_inner().map_err(|why| why.into_error())?;
-        // A directory has a name before it is whole.
+        // Signals are caught again, because `keep` may make names before everything is whole.
         interrupts.get_or_insert_with(Interrupts::catch);
         keep(file, &written)?;
         Ok(written)
@@ -411,7 +413,7 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
     }
 }
 
-/// Writes the recording of the host's kernel, and puts those of guests on its clock.
+/// Writes the recording of the host's kernel, and puts the recordings of guests on the host's clock.
 fn host_kernel(
     (session, maps): (&Session, &ClockMaps),
     kernel: &KernelTrace,
@@ -469,7 +471,7 @@ fn host_kernel(
     Ok(())
 }
 
-/// Formats the line at the end.
+/// Formats the closing line of an export.
 fn closing(out: &Path, counts: &Counts) -> String {
     let Counts { tasks, events, without_name, .. } = *counts;
     let out = out.display();

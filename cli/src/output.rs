@@ -1,7 +1,7 @@
 //! Output of the command: text on stdout, messages on stderr.
 //!
-//! `println!` and `eprintln!` panic where the reader is gone or the disk is full. A message that
-//! cannot be written is dropped: it must not end a program that is being traced.
+//! `println!` and `eprintln!` panic if the reader is gone or the disk is full. A message that cannot be
+//! written is dropped, because it must not end a program that is being traced.
 
 use crate::message;
 use anyhow::{Context, Result};
@@ -23,7 +23,7 @@ use textwrap::{Options, WordSplitter};
 /// Writes text to stdout.
 ///
 /// # Errors
-/// If it cannot be written. A closed pipe is an error too, which ends the command with status 0.
+/// If the text cannot be written. A closed pipe is an error too, which ends the command with status 0.
 pub fn print(text: impl Display) -> Result<()> {
     let mut out = io::stdout().lock();
     write!(out, "{text}").and_then(|()| out.flush()).context("cannot write")
@@ -46,7 +46,7 @@ pub fn print_json(mut json: Value) -> Result<()> {
     print(format_args!("{}\n", JsonText(&exact(json).to_string())))
 }
 
-/// Lays out rows below a header. The columns `numbers` are aligned to the right.
+/// Lays out rows below a header. The columns in the range `numbers` are aligned to the right.
 pub fn table<const N: usize>(
     header: [&str; N],
     numbers: Range<usize>,
@@ -64,21 +64,21 @@ pub fn table<const N: usize>(
     table
 }
 
-/// Columns for which lines are laid out where there is no terminal.
+/// Width in columns for which lines are laid out if stdout is no terminal.
 const COLUMNS: usize = 80;
 
-/// Returns the number of columns of the terminal, if stdout is one.
+/// Returns the number of columns of the terminal, if stdout is a terminal.
 pub fn terminal() -> Option<usize> {
     terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0).max(1))
 }
 
-/// Divides a line between words into lines that fit the terminal: the first begins with `indent`, the
-/// others with two more spaces. Longer words, such as paths, are not divided.
+/// Divides a line between words into lines that fit the terminal. The first line begins with `indent`, the
+/// other lines with two more spaces. Words that are longer than a line, such as paths, are not divided.
 pub fn wrapped(line: &str, indent: &str) -> String {
     hanging(line, indent, &format!("{indent}  "))
 }
 
-/// Divides a line as [`wrapped`]: all lines but the first begin with `others`.
+/// Divides a line as [`wrapped`] does. The first line begins with `first`, all other lines with `others`.
 pub fn hanging(line: &str, first: &str, others: &str) -> String {
     let options =
         Options::new(terminal().unwrap_or(COLUMNS)).initial_indent(first).subsequent_indent(others);
@@ -86,8 +86,8 @@ pub fn hanging(line: &str, first: &str, others: &str) -> String {
     textwrap::fill(line, options) + "\n"
 }
 
-/// Writes a message to stderr, escaped, if it can be written. On a terminal, its lines are divided
-/// between words.
+/// Writes a message to stderr, escaped. A message that cannot be written is dropped. On a terminal, lines are
+/// divided between words.
 pub fn say(message: impl Display) {
     let message = format!("hypertrace: {}", Message(&message.to_string()));
     match io::stderr().is_terminal() {
@@ -96,14 +96,14 @@ pub fn say(message: impl Display) {
     }
 }
 
-/// What is wrong with inputs whose rest is shown. The last damage is the error with which the command ends, so that its
-/// exit code tells of it.
+/// Faults of inputs of which the rest is shown. The command ends with the last damage as its error, so the
+/// exit code tells of the damage.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Faults(Option<anyhow::Error>);
 
 impl Faults {
-    /// Says what is wrong, but keeps the last damage for the end.
+    /// Prints warnings, but keeps the last damage for the end.
     pub fn say(&mut self, warnings: impl IntoIterator<Item = Warning>) {
         for warning in warnings {
             match warning.is_bad_input() {
@@ -113,14 +113,14 @@ impl Faults {
         }
     }
 
-    /// Adds damage.
+    /// Keeps damage for the end, and prints the damage that was kept before.
     pub fn add(&mut self, damage: impl Into<anyhow::Error>) {
         if let Some(before) = self.0.replace(damage.into()) {
             say(message(&before));
         }
     }
 
-    /// Ends a command that has shown the rest.
+    /// Ends a command that has shown everything that could be read.
     ///
     /// # Errors
     /// If there was damage.
@@ -129,16 +129,16 @@ impl Faults {
     }
 }
 
-/// Returns a display of the progress of so many parts, by a template of indicatif: on stderr, and only if that is a
-/// terminal.
+/// Returns a progress bar for `parts` parts, by a template of indicatif. The bar is on stderr, and shown only
+/// if stderr is a terminal.
 pub fn progress(parts: u64, template: &str) -> Result<ProgressBar> {
     let style = ProgressStyle::with_template(template)?;
     Ok(ProgressBar::new(parts).with_style(style))
 }
 
-/// Writes text to stderr, if it can be written.
+/// Writes text to stderr. Text that cannot be written is dropped.
 pub fn prompt(text: impl Display) {
-    // In one piece, so that lines of several processes do not mix.
+    // The text is written in one piece, so that lines of several processes do not mix.
     let _ = io::stderr().write_all(text.to_string().as_bytes());
 }
 

@@ -97,7 +97,7 @@ impl Sent {
     }
 }
 
-/// Formats the line at the end.
+/// Formats the closing line of an export.
 fn closing(to: &str, counts: &Counts) -> String {
     let Counts { spans, not_counted, left_out, bad_contexts, least_wait_ns, .. } = counts;
     let mut line = format!("{to}: {}", counted(*spans, "span"));

@@ -6,7 +6,8 @@ use hypertrace_timeline::regions::{Options, ThreadInterval};
 use hypertrace_timeline::{Consumer, Recording, Warning};
 use std::io::{self, Write as _};
 
-/// Prints a line for each interval of each thread: those of a thread in order of time. Returns the warnings.
+/// Prints a line for each interval of each thread, the intervals of a thread in order of time. Returns the
+/// warnings.
 pub fn print(recording: &Recording) -> Result<Vec<Warning>> {
     let out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut printer = Printer { start: recording.start_unix_ns(), out };
@@ -16,7 +17,7 @@ pub fn print(recording: &Recording) -> Result<Vec<Warning>> {
 }
 
 struct Printer {
-    /// Unix time of the start.
+    /// Unix time of the start in nanoseconds.
     start: i64,
     out: io::BufWriter<io::StdoutLock<'static>>,
 }

@@ -136,10 +136,10 @@ pub struct Args {
     html: Option<PathBuf>,
 }
 
-/// Most names that a message lists.
+/// Maximum number of names that a message lists.
 const MAX_LISTED: usize = 20;
 
-/// Other commands take function traces, too.
+/// Help of the inputs, which are fewer than those of other commands: no function traces.
 const PATHS: &str = "Directories of sessions (those with session.json in them), with their kernel.dat; or trace.dat \
                      files of trace-cmd, beside sessions";
 
@@ -227,7 +227,7 @@ pub fn run(args: &Args) -> Result<()> {
     printed.and_then(|()| faults.end())
 }
 
-/// Prints a line for each region.
+/// Prints a line of comma-separated values for each region.
 fn samples(recording: &Recording, shown: &rows::Shown<'_>) -> Result<()> {
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     csv::regions(recording, shown.regions, &shown.groups, &mut out)?;
@@ -257,7 +257,7 @@ pub fn check_names(sessions: &[(Session, ClockMaps)], wanted: &[String]) -> Resu
     }
 }
 
-/// Returns what there is of regions, the name that is the nearest to a wrong one first.
+/// Returns which regions there are, the name that is nearest to a wrong name first.
 fn known_list(known: &BTreeSet<String>, wrong: &str) -> String {
     match known.is_empty() {
         true => "no event is named NAME_begin or NAME_end and has an id; region! and \
@@ -268,7 +268,8 @@ fn known_list(known: &BTreeSet<String>, wrong: &str) -> String {
     }
 }
 
-/// Returns names in a line, the nearest to a wrong one first, and the number of those that have no room.
+/// Returns names in a line, the name that is nearest to a wrong name first, and the number of names without
+/// room.
 fn listed(known: &BTreeSet<String>, wrong: &str) -> String {
     let near = nearest(wrong, known.iter().map(String::as_str));
     let others = known.iter().map(String::as_str).filter(|name| Some(*name) != near);
@@ -280,7 +281,8 @@ fn listed(known: &BTreeSet<String>, wrong: &str) -> String {
 }
 
 impl Args {
-    /// Checks the names against those that the sessions have.
+    /// Checks the names in the options against the sessions' names, and returns the options for reading
+    /// regions.
     fn options(&self, sessions: &[(Session, ClockMaps)]) -> Result<Options> {
         let by = match self.by.as_deref() {
             None => By::Nothing,
@@ -310,7 +312,7 @@ impl Args {
                 if known.is_empty() && self.name.is_empty() {
                     return Err(Usage(format!("no regions: {}", known_list(&known, ""))).into());
                 }
-                // The others are children.
+                // Regions of other names are read as children.
                 Select::Names(known.into_iter().chain(self.name.iter().cloned()).collect())
             }
         };
@@ -355,18 +357,18 @@ impl Args {
         Ok(options)
     }
 
-    /// Returns what groups are sorted by: people look for the most time first, scripts for names.
+    /// Returns the sorting of groups. By default, people get the most time first, and scripts get names.
     fn sort(&self) -> Sort {
         let is_for_scripts = self.json || self.csv || self.samples;
         self.sort.unwrap_or(if is_for_scripts { Sort::Name } else { Sort::Total })
     }
 
-    /// Returns the names of regions that are of no thread, and are not divided.
+    /// Returns the names of regions that belong to no thread, and are therefore not divided.
     fn of_any(&self, sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
         if self.path { BTreeSet::new() } else { of_any(sessions) }
     }
 
-    /// Returns whether the empty regions are read for their cost only.
+    /// Returns whether empty regions are read only for their cost.
     fn hides_empty(&self) -> bool {
         let has_times = self.from.is_some() || self.until.is_some();
         let chooses = has_times || self.filter.is_some();
@@ -399,7 +401,7 @@ impl Args {
         } else if !regions.has_kernel && sessions.iter().any(is_recording) {
             warnings.push("without the kernel's events, all time is unknown".into());
         } else if !regions.has_kernel && traces.iter().all(KernelTrace::has_switches) {
-            // Over a file, no reference point can be made.
+            // Over a file, a guest cannot make reference points.
             let has_threads = |(session, maps): &(Session, ClockMaps)| {
                 session.json().programs
                     || session.streams().iter().all(|stream| stream.domain == Domain::Host)
@@ -435,7 +437,7 @@ impl Args {
     }
 }
 
-/// Returns the Unix time of the first session's start, nanoseconds.
+/// Returns the Unix time of the first session's start, in nanoseconds.
 fn started(sessions: &[(Session, ClockMaps)]) -> i64 {
     sessions.iter().map(|(session, _)| session.json().started_unix_ns).min().unwrap_or(0)
 }

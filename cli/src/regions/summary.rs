@@ -6,9 +6,9 @@ use hypertrace_timeline::regions::Group;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
-/// Columns of the table.
+/// Width of the table in columns.
 const WIDTH: usize = 80;
-/// Columns of a name. A longer one has a line of its own.
+/// Width of a name in columns. A longer name has a line of its own.
 const NAME: usize = 18;
 
 /// What groups are sorted by: names upwards, and numbers downwards.
@@ -25,7 +25,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// Sorts groups that are sorted by names.
+    /// Sorts groups, which must be sorted by names before.
     pub fn apply(self, groups: &mut [&Group]) {
         let number = |group: &Group| match self {
             Sort::Name => 0,
@@ -81,7 +81,7 @@ pub fn summary(shown: &Shown<'_>) -> String {
     out
 }
 
-/// Returns the part with the most time, and its share.
+/// Returns the part with the most time, and the part's share.
 fn largest(group: &Group) -> String {
     let all = group.total.duration_ns;
     match group.total.times.iter().rev().max_by_key(|(_, ns)| *ns) {

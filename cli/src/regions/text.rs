@@ -13,30 +13,31 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 
-/// Columns of a histogram's longest bar.
+/// Length of a histogram's longest bar in columns.
 const BAR: u64 = 40;
-/// Most steps of a histogram that are shown; those in between have an `...`.
+/// Maximum number of steps of a histogram that are shown. An `...` stands for the steps in between.
 const MAX_STEPS: usize = 16;
-/// Most names of regions inside a group's regions that are shown, and most causes of waits.
+/// Maximum number of shown names of regions inside a group's regions, and of causes of waits.
 const MAX_NAMES: usize = 3;
-/// Most threads of a critical path that are shown.
+/// Maximum number of threads of a critical path that are shown.
 const MAX_THREADS: usize = 5;
 
-/// Why nothing is known of the time of regions that are of no thread.
+/// Why nothing is known about the time of regions that belong to no thread.
 pub const OF_ANY: &str = "regions with the field any_client may begin on one thread and end on another: --path \
                           divides their time along the critical path";
 
-/// Why regions by another clock than their kernel's events have no path, and what to do.
+/// Why regions have no path if their clock differs from that of their kernel's events, and what to do about
+/// that.
 const CLOCK: &str = "by the guest's clock the regions ended while their threads had no CPU: that clock is not the one of \
                      the kernel's events, and its error is too large. Let both have one clock, or make more \
                      reference points";
 
-/// Why it is not known who had a CPU, and what to do.
+/// Why it is unknown who had a CPU, and what to do about that.
 pub const ALL_THREADS: &str = "the recording does not have all threads: `hypertrace record --kernel` as root, \
                                without --own-only, has them";
 
-/// Formats all groups. If nothing is known of a group's time, the first warning that says why takes the place of the
-/// table, and is removed from the warnings.
+/// Formats all groups. If nothing is known about a group's time, the first warning that says why takes the
+/// place of the table, and is removed from the warnings.
 pub fn text(shown: &Shown<'_>, warnings: &mut Vec<Warning>) -> String {
     let cut = shown.regions.cut();
     warnings.retain(|text| Some(&**text) != cut.as_deref());
@@ -75,7 +76,7 @@ pub fn text(shown: &Shown<'_>, warnings: &mut Vec<Warning>) -> String {
     out
 }
 
-/// Formats a group; `unknown` is why nothing is known of its time.
+/// Formats a group. `unknown`: why nothing is known about the group's time.
 fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<String>) -> fmt::Result {
     write!(out, "{}", Escaped(shown.title(group).as_bytes()))?;
     if let Some(ByValue { key, value }) = &group.by {
@@ -124,8 +125,8 @@ pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
     all.into_iter().chain(steals).flatten()
 }
 
-/// Returns a line about the threads that others waited for, or that are on a critical path, and that changed their names
-/// more than once: a new program is a new name, too.
+/// Returns a line about threads that changed their names more than once, among the threads that others waited
+/// for or that are on a critical path. A new program counts as a new name.
 fn renamed(shown: &Shown<'_>) -> Option<String> {
     let totals = || shown.groups().map(|group| &group.total);
     let waits = totals().flat_map(|total| &total.waits).map(|wait| &wait.cause);
@@ -152,7 +153,8 @@ fn renamed(shown: &Shown<'_>) -> Option<String> {
     })
 }
 
-/// Returns a line about waits whose cause is not known, if there are many: why, and what to do.
+/// Returns a line about waits with unknown causes, if there are many: why the causes are unknown, and what to
+/// do.
 fn by_whom(shown: &Shown<'_>) -> Option<String> {
     let (all, unknown) = (shown.regions.waited.all_ns, shown.regions.waited.unknown_ns);
     let ns = unknown.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
@@ -175,7 +177,7 @@ fn by_whom(shown: &Shown<'_>) -> Option<String> {
 
 /// Returns a line about the regions that options leave out, if there are any.
 fn left_out(shown: &Shown<'_>) -> Option<String> {
-    // Those of other names were not asked for.
+    // Regions of other names are left out of the line, because nobody asked for them.
     let all = LeftOut::ALL.map(|(why, name)| (name, shown.regions.left_out[why as usize]));
     let all = all.into_iter().filter(|(why, count)| *count > 0 && *why != "name");
     let all = all.map(|(why, count)| {
@@ -186,8 +188,8 @@ fn left_out(shown: &Shown<'_>) -> Option<String> {
     (!all.is_empty()).then(|| format!("regions left out: {all}"))
 }
 
-/// Returns a line about regions outside of the kernel's recordings, if there are any: why they are not counted,
-/// and what to do.
+/// Returns a line about regions outside of the kernel's recordings, if there are any: why these regions are
+/// not counted, and what to do.
 fn unrecorded(shown: &Shown<'_>) -> Option<String> {
     let kind = NotCounted::KernelNotRecorded as usize;
     let count: u64 = shown.groups().map(|group| group.not_counted[kind]).sum();
@@ -203,7 +205,7 @@ fn unrecorded(shown: &Shown<'_>) -> Option<String> {
     })
 }
 
-/// Returns a line about the time that no event shows, if there was any.
+/// Returns a line about the steal time, which no event shows, if there was any.
 fn steal(shown: &Shown<'_>) -> Option<String> {
     shown.regions.steal_ms.filter(|ms| *ms > 0)?;
     let ms = grouped(shown.regions.steal_at_most_ms);
@@ -213,7 +215,7 @@ fn steal(shown: &Shown<'_>) -> Option<String> {
     ))
 }
 
-/// Returns a line about the time that a guest's kernel knows the host took, if there was any.
+/// Returns a line about the time that the host took, by the count of a guest's kernel, if there was any.
 fn guest_steal(shown: &Shown<'_>) -> Option<String> {
     let ms = shown.regions.guest_steal_ms.filter(|ms| *ms > 0)?;
     Some(format!(
@@ -224,7 +226,7 @@ fn guest_steal(shown: &Shown<'_>) -> Option<String> {
     ))
 }
 
-/// Returns what is to be known about durations.
+/// Returns notes about the error of durations.
 pub fn notes(group: &Group) -> Vec<String> {
     let median = group.breakdown.median.as_ref().and_then(|median| median.bound_ns);
     let error = match (median, group.bound_ns) {
@@ -240,8 +242,8 @@ pub fn notes(group: &Group) -> Vec<String> {
     bound.into_iter().chain(empty).collect()
 }
 
-/// Returns the breakdowns of a group that are shown, with their names. Those of regions during which a hypervisor took
-/// time from the machine are marked.
+/// Returns the breakdowns of a group that are shown, with their names. Breakdowns of regions during which a
+/// hypervisor took time from the machine are marked.
 pub fn columns(group: &Group) -> Vec<(&'static str, &Breakdown)> {
     let columns = [
         ("median*", "median*~", group.breakdown.median.as_ref()),
@@ -284,7 +286,7 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     [regions].into_iter().chain(partial).chain(steal).chain(most).collect()
 }
 
-/// Returns a line about a guest's threads of which only the vCPUs' time is known, if there are any.
+/// Returns a line about threads of a guest for which only the time of the vCPUs is known, if there are any.
 fn guest_at_most(group: &Group) -> Option<String> {
     group.total.guest_at_most_ns.map(|ns| {
         format!(
@@ -298,12 +300,13 @@ fn guest_at_most(group: &Group) -> Option<String> {
 /// A row of the exits for one reason in a part.
 pub struct ExitRow<'a> {
     pub reason: &'a str,
-    /// By column: their number and their nanoseconds in the part. The number is 0 in the VMM, and if they began before.
+    /// For each column, the number of exits and their nanoseconds in the part. The number is 0 in the VMM,
+    /// and for exits that began before.
     pub cells: Vec<(f64, u64)>,
 }
 
-/// Returns the rows of the kernel's or the VMM's part, the reason with the most time first. None if no reason is known in
-/// the VMM.
+/// Returns the rows of the kernel's or the VMM's part, the reason with the most time first. Returns no rows
+/// if no reason is known in the VMM.
 pub fn exit_rows<'a>(columns: &[(&str, &'a Breakdown)], part: Part) -> Vec<ExitRow<'a>> {
     let cell = |exit: &Exit| match part {
         Part::Vmm => (0.0, exit.vmm_ns),
@@ -326,7 +329,7 @@ pub fn exit_rows<'a>(columns: &[(&str, &'a Breakdown)], part: Part) -> Vec<ExitR
     rows
 }
 
-/// Formats a number of exits: a mean has a fraction.
+/// Formats a number of exits, with a fraction if the number is a mean.
 pub fn exit_count(count: f64) -> String {
     match count.fract() {
         0.0 => grouped(count as u64),
@@ -395,7 +398,7 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
     Ok(())
 }
 
-/// Writes what the threads on the critical path did. Those of one name are one.
+/// Writes what the threads on the critical path did. Threads of the same name are shown as one.
 fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     let columns = columns(group);
     let steps = || {
@@ -510,7 +513,7 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     Ok(())
 }
 
-/// Writes what a thread did on critical paths, by column, so many columns from the left.
+/// Writes what a thread did on critical paths: a time for each column, indented by `depth` columns.
 fn doing_row(out: &mut String, depth: usize, doing: &str, ns: &[u64]) {
     let name = format!("{:depth$}{}", "", shortened(doing, 26 - depth));
     // A long name takes some of the space before the first time.
@@ -525,23 +528,24 @@ fn doing_row(out: &mut String, depth: usize, doing: &str, ns: &[u64]) {
     out.push('\n');
 }
 
-/// The threads of a name on critical paths.
+/// All threads of one name on critical paths.
 #[derive(Default)]
 struct Thread {
     tids: BTreeSet<u32>,
-    /// What they did, by the number of the part and the cause, with the time by column, nanoseconds.
+    /// What the threads did, by the number of the part and the cause: the time for each column in
+    /// nanoseconds.
     doing: BTreeMap<(usize, Option<String>), Vec<u64>>,
 }
 
 impl Thread {
-    /// Returns the time in some parts, by column.
+    /// Returns the time in some parts for each column.
     fn sum(&self, columns: usize, is_wanted: impl Fn(usize) -> bool) -> Vec<u64> {
         let wanted = || self.doing.iter().filter(|((part, _), _)| is_wanted(*part));
         (0..columns).map(|at| wanted().map(|(_, ns)| ns[at]).sum()).collect()
     }
 }
 
-/// Writes what the regions inside a group's regions take of all its time, and what is left.
+/// Writes how much of a group's time the regions inside take, and what is left.
 fn children(out: &mut String, group: &Group) -> fmt::Result {
     if group.children.is_empty() {
         return Ok(());
@@ -566,9 +570,9 @@ fn children(out: &mut String, group: &Group) -> fmt::Result {
     Ok(())
 }
 
-/// Escapes a text, and cuts it after so many characters.
+/// Escapes a text, and cuts it to at most `most` characters.
 pub fn shortened(text: &str, most: usize) -> String {
-    // A number at its end tells threads apart.
+    // A number at the end of the text is kept, because it tells threads apart.
     let number = text.rsplit_once('-').map_or("", |(before, _)| &text[before.len()..]);
     let is_number =
         (2..9).contains(&number.len()) && number[1..].bytes().all(|b| b.is_ascii_digit());
@@ -576,7 +580,7 @@ pub fn shortened(text: &str, most: usize) -> String {
     shortened_before(&text[..text.len() - number.len()], number, most)
 }
 
-/// Escapes a text, and cuts it so that it has so many characters with its end.
+/// Escapes a text, and cuts it so that it has at most `most` characters together with `end`.
 fn shortened_before(text: &str, end: &str, most: usize) -> String {
     let shown = Escaped(text.as_bytes()).to_string();
     match shown.chars().count() + end.len() <= most {
@@ -609,12 +613,12 @@ fn exits(out: &mut String, columns: &[(&str, &Breakdown)], part: Part) -> fmt::R
 /// A row of the waits of a part.
 pub struct WaitRow {
     pub name: String,
-    /// By column, nanoseconds.
+    /// Time for each column in nanoseconds.
     pub ns: Vec<u64>,
 }
 
-/// Returns the rows of the waits of a part: the causes with most time, the others, and what is not known. None if the
-/// causes were not recorded.
+/// Returns the rows of the waits of a part: the causes with the most time, the other causes, and the unknown
+/// causes. Returns no rows if the causes were not recorded.
 pub fn wait_rows(shown: &Shown<'_>, columns: &[(&str, &Breakdown)], part: Part) -> Vec<WaitRow> {
     let of = |breakdown: &Breakdown, cause: &CauseEntry| {
         let found = breakdown.waits.iter().find(|wait| (wait.part, &wait.cause) == (part, cause));
@@ -628,7 +632,7 @@ pub fn wait_rows(shown: &Shown<'_>, columns: &[(&str, &Breakdown)], part: Part) 
     if known.is_empty() && !unknown.iter().any(is_missing) {
         return Vec::new();
     }
-    // As shares: a column is of one region or of all.
+    // Causes are compared by shares, because a column is of one region or of all regions.
     let share = |cause: &CauseEntry| {
         let share = |b: &Breakdown| of(b, cause) as f64 / b.times.get(part).max(1) as f64;
         columns.iter().map(|(_, b)| share(b)).fold(0.0, f64::max)
@@ -665,7 +669,7 @@ fn waits(
     Ok(())
 }
 
-/// Writes a row: times with their shares in per cent.
+/// Writes a row of times with their shares in per cent.
 fn row(
     out: &mut String,
     name: &str,

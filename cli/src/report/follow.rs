@@ -1,6 +1,6 @@
-//! `report --follow`: events of a session while it is written.
+//! `report --follow`: shows the events of a session while the session is written.
 //!
-//! Entries wait in an [`Order`] after they were read, and are then printed in order of time.
+//! Entries that were read wait in an [`Order`], and are then printed in order of time.
 
 use super::{Args, Lines};
 use crate::Usage;
@@ -15,17 +15,17 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Pause between two looks at a session without news.
+/// Pause between two looks at a session that has no news.
 const PERIOD: Duration = Duration::from_millis(100);
 /// Time without news after which the writer is looked for.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// An entry that waits.
+/// An entry that waits to be printed.
 struct Held {
     /// Unix time in nanoseconds, `None` if it is not known.
     ts_ns: Option<i64>,
     is_event: bool,
-    /// The line, in text without its times.
+    /// The entry as JSON, or as text without the columns of times.
     line: String,
 }
 
@@ -43,7 +43,7 @@ pub fn run(args: &Args, dir: &Path) -> anyhow::Result<()> {
     let ended = loop {
         let mut spilled = Ok(false);
         let round = follow.round(&mut |entry| {
-            // A round reads a part of each file, however many there are.
+            // A round reads a part of each file, however many files there are.
             if matches!(spilled, Ok(false)) {
                 printer.hold(&mut queue, entry);
                 spilled = printer.spill(&mut queue, i64::MIN);
@@ -71,7 +71,7 @@ pub fn run(args: &Args, dir: &Path) -> anyhow::Result<()> {
         } else if now.duration_since(last_sign) >= SILENCE {
             last_sign = now;
             if !follow.has_writer() {
-                // One more round: it may have written until now.
+                // One more round is read, because the writer may have written until now.
                 said = Some("not finished: its writer was ended");
                 continue;
             }
@@ -95,13 +95,13 @@ pub fn run(args: &Args, dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for a period. Returns whether there is a reader of the output.
+/// Waits for a period. Returns whether the output still has a reader.
 fn wait() -> anyhow::Result<bool> {
     let out = io::stdout();
     let mut fds = [PollFd::new(&out, PollFlags::empty())];
     let period = Timespec { tv_sec: 0, tv_nsec: PERIOD.as_nanos() as i64 };
     match poll(&mut fds, Some(&period)) {
-        // A signal, which the loop looks for.
+        // The loop looks for the signal that interrupted the wait.
         Err(rustix::io::Errno::INTR) => Ok(true),
         Err(why) => Err(io::Error::from(why)).context("cannot wait"),
         Ok(_) => Ok(!fds[0].revents().contains(PollFlags::ERR)),
@@ -130,7 +130,7 @@ impl<'a> Printer<'a> {
         Ok(Printer { args, choice, lines, json, names, left, out })
     }
 
-    /// Puts an entry into the queue, if it is to be shown.
+    /// Puts an entry into the queue if the arguments admit the entry.
     fn hold(&mut self, queue: &mut Order<Held>, entry: EntryRef<'_>) {
         let Printer { args, choice, lines, json, names, .. } = self;
         let entry = names.named(entry);
@@ -147,20 +147,21 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Prints the entries up to a time, at once. Returns whether the arguments want no more.
+    /// Prints the entries up to a time, and flushes the output. Returns whether the arguments want no more
+    /// entries.
     fn print(&mut self, queue: &mut Order<Held>, until: i64) -> anyhow::Result<bool> {
         let is_done = self.spill(queue, until)?;
         self.out.flush().context("cannot write")?;
         Ok(is_done)
     }
 
-    /// Prints the entries up to a time, and those for which there is no room. Returns whether the arguments want
-    /// no more.
+    /// Prints the entries up to a time, and the entries for which the queue has no room. Returns whether the
+    /// arguments want no more entries.
     fn spill(&mut self, queue: &mut Order<Held>, until: i64) -> anyhow::Result<bool> {
         let mut is_done = self.left == 0;
         while !is_done && let Some(held) = queue.pop(until) {
             if held.is_event && held.ts_ns.is_some_and(|ts_ns| self.choice.is_past(ts_ns)) {
-                // Those that are left are later.
+                // All entries that are left are later.
                 self.left = 0;
             } else {
                 let line = match self.args.json {
@@ -179,7 +180,7 @@ impl<'a> Printer<'a> {
 /// Returns the directory to follow.
 ///
 /// # Errors
-/// If there are other inputs.
+/// If `paths` is something other than one session.
 pub fn directory<'p>(paths: &[&'p Path]) -> Result<&'p Path, Usage> {
     match paths {
         [dir] if !dir.is_file() => Ok(dir),

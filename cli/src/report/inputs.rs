@@ -33,7 +33,7 @@ pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
     ))
 }
 
-/// Opens all, after the recordings of killed processes were completed.
+/// Completes the recordings of killed processes, then opens all inputs.
 pub fn open_all(given: &[Given]) -> anyhow::Result<Recording> {
     for given in given.iter().filter(|given| given.form == Form::Session) {
         let dir = &given.path;
@@ -53,12 +53,12 @@ pub fn open_all(given: &[Given]) -> anyhow::Result<Recording> {
     })
 }
 
-/// Takes a path as that of a session.
+/// Returns an input that is taken as a session's directory.
 pub fn session(dir: &Path) -> Given {
     Given { form: Form::Session, ..Given::new(dir) }
 }
 
-/// Opens a session. Its kernel's events may be missing.
+/// Opens a session, even if the events of its kernel are missing.
 pub fn open(dir: &Path) -> anyhow::Result<Recording> {
     let recording = open_all(&[session(dir)])?;
     kernel::say_guests(&recording, "shown");
@@ -68,7 +68,8 @@ pub fn open(dir: &Path) -> anyhow::Result<Recording> {
     Ok(recording)
 }
 
-/// Returns the names of the inputs, for a message about all of them: that of the first, and the number of others.
+/// Returns the names of the inputs, for a message about all of them: the first name, and the number of other
+/// inputs.
 pub fn names(recording: &Recording) -> String {
     let mut all = recording.paths();
     let first = all.next().unwrap_or(Path::new("")).display();
@@ -78,13 +79,13 @@ pub fn names(recording: &Recording) -> String {
     }
 }
 
-/// Inputs in their order.
+/// The inputs in the order in which they are given.
 #[derive(Debug)]
 pub struct Inputs(Vec<Given>);
 
 const PATHS: &str = "inputs";
 
-/// By hand, because the text of an input says more than a path.
+/// Implemented by hand, because the text of an input says more than a path.
 impl clap::Args for Inputs {
     fn augment_args(command: Command) -> Command {
         let path = clap::Arg::new(PATHS)
@@ -158,7 +159,7 @@ impl Inputs {
         self.0.iter().any(|given| given.offset.is_some() || given.guest_of.is_some())
     }
 
-    /// Opens all, as [`Inputs::open`] does, for a result that has times.
+    /// Opens all inputs, as [`Inputs::open`] does, for a result that has times.
     ///
     /// # Errors
     /// As [`Inputs::open`], or if the events of a trace have no times.
@@ -176,7 +177,7 @@ impl Inputs {
         }
     }
 
-    /// Opens all, with names of functions from these files.
+    /// Opens all inputs, with names of functions from `symbols`.
     pub fn open(&self, symbols: &[Source]) -> anyhow::Result<Recording> {
         for given in &self.0 {
             let path = given.path.display();
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(of("f@S"), (path("f"), None, Some("S".into())));
         let session = path("2026");
         assert_eq!(of(&format!("f@{}", session.display())), (path("f"), None, Some(session)));
-        // A file of this name is that file.
+        // If a file of this name exists, the text is that file's name.
         assert_eq!(of("a@5ns"), (path("a@5ns"), None, None));
         assert_eq!(of("f@"), (path("f@"), None, None));
         assert!(given(&path("f@5")).unwrap_err().ends_with(

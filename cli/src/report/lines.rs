@@ -12,26 +12,26 @@ use jiff::tz::TimeZone;
 use std::fmt::Write as _;
 use textwrap::core::{Word, display_width};
 
-/// Formatter of lines, with one buffer for all.
+/// Formatter of lines, with one buffer for all lines.
 pub(crate) struct Lines {
     buffer: String,
     /// Time of the previous line.
     last: Option<i64>,
     /// Whether the time since the previous line is shown.
     has_steps: bool,
-    /// The sources of the last lines, by number.
+    /// The sources of the last lines. The slot is the source's number modulo the number of slots.
     sources: Vec<Option<Shown>>,
     source_width: usize,
     event_width: usize,
-    /// Without columns.
+    /// Whether lines have no columns.
     is_compact: bool,
-    /// Unix time from which times count, nanoseconds.
+    /// Unix time from which times count, in nanoseconds.
     start: i64,
-    /// The time zone, where times are those of a calendar.
+    /// The time zone if times are shown as calendar times.
     zone: Option<TimeZone>,
-    /// Columns of the terminal, at which lines are cut.
+    /// Number of columns of the terminal, at which lines are cut.
     terminal: Option<usize>,
-    /// Largest width of a column.
+    /// Maximum width of a column.
     most: usize,
 }
 
@@ -43,21 +43,21 @@ struct Shown {
 }
 
 impl Lines {
-    /// Largest width of a column, on terminals that are not narrower than five such.
+    /// Maximum width of a column, on terminals that are at least five times as wide.
     const MAX: usize = 32;
-    /// Largest width of names of kernels' events, of which a file describes thousands:
-    /// `kvm:kvm_userspace_exit` has 22.
+    /// Maximum width of names of kernels' events, of which a file describes thousands.
+    /// `kvm:kvm_userspace_exit` has 22 characters.
     const MAX_KERNEL: usize = 22;
-    /// Least columns of a terminal for both columns of times.
+    /// Minimum number of a terminal's columns for both columns of times.
     const LEAST: usize = 100;
-    /// Slots for sources.
+    /// Number of slots for sources.
     const SLOTS: usize = 256;
 
-    /// Makes a formatter for a recording, of times since its start.
+    /// Makes a formatter for a recording, with times since the recording's start.
     pub(crate) fn new(recording: &Recording) -> Lines {
         let Recording { sessions, traces, .. } = recording;
         let classes = sessions.iter().flat_map(|(s, _)| s.classes().iter());
-        // A holder may appear later: a column may still grow.
+        // A column may still grow, because a client may get another holder later.
         let streams = sessions.iter().flat_map(|(s, _)| &s.json().streams);
         let sources = streams.map(|s| {
             let client = if s.domain == Domain::Guest { s.client.to_string().len() + 1 } else { 0 };
@@ -89,12 +89,12 @@ impl Lines {
         Lines { is_compact: true, terminal: None, source_width: 0, event_width: 0, ..lines }
     }
 
-    /// Shows times of a calendar, in this zone, instead of the time since the start.
+    /// Shows calendar times in this zone, instead of times since the start.
     pub(crate) fn in_zone(self, zone: Option<TimeZone>) -> Lines {
         Lines { zone, ..self }
     }
 
-    /// Counts times from this Unix time on, in nanoseconds.
+    /// Counts times from `start` on, which is Unix time in nanoseconds.
     pub(crate) fn since(self, start: i64) -> Lines {
         Lines { start, ..self }
     }
@@ -124,7 +124,7 @@ impl Lines {
         }
     }
 
-    /// Formats the columns of times, and a line without them.
+    /// Formats the columns of times, followed by a line that lacks these columns.
     pub(crate) fn timed(&mut self, ts_ns: Option<i64>, line: &str) -> &str {
         self.times(ts_ns);
         self.buffer.push_str(line);
@@ -152,7 +152,7 @@ impl Lines {
             pad(buffer, event.name.len(), self.event_width);
             buffer.push(' ');
         }
-        // People read the other name.
+        // People read the function's name instead.
         let is_hidden = |name: &str| event.kind == EventKind::Function && name == SYMBOL;
         event.fields.iter().filter(|(name, _)| !is_hidden(name)).for_each(|(name, value)| {
             buffer.push(' ');
@@ -175,7 +175,7 @@ impl Lines {
         buffer.push('\n');
     }
 
-    /// Begins a line with the columns of times, of a Unix time if it is known.
+    /// Begins a line with the columns of times: of a Unix time in nanoseconds, or of an unknown time.
     fn times(&mut self, ts_ns: Option<i64>) {
         let Some(ts_ns) = ts_ns else { return self.no_times() };
         let Lines { buffer, .. } = self;
@@ -202,7 +202,7 @@ impl Lines {
         self.buffer.push_str(if self.has_steps { "             -" } else { "" });
     }
 
-    /// Returns the columns of a time.
+    /// Returns the width of the column of a time.
     fn times_width(&self) -> usize {
         self.zone.as_ref().map_or(13, calendar_width)
     }
@@ -259,7 +259,7 @@ impl Lines {
     }
 }
 
-/// Appends a text of some columns in a column as wide as this.
+/// Appends a text of `width` columns, in a column that is `to` columns wide.
 fn column(out: &mut String, text: &str, width: usize, to: usize) {
     out.push_str("  ");
     out.push_str(text);
@@ -282,13 +282,13 @@ fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
     out.push_str(sign);
     decimal(out, whole);
     out.push('.');
-    // Nine digits: those after a one.
+    // Adding a billion gives nine digits after a leading one.
     out.push_str(&itoa::Buffer::new().format(1_000_000_000 + rest)[1..]);
 }
 
-/// Appends a time of a calendar: `2026-11-27T15:48:15.123456789Z`, in other zones with the offset.
+/// Appends a calendar time: `2026-11-27T15:48:15.123456789Z`, or with the offset in other zones.
 fn calendar(out: &mut String, unix_ns: i64, zone: &TimeZone) {
-    // All times of 64 bits are in the calendar.
+    // The calendar has all times of 64 bits.
     let Ok(time) = Timestamp::from_nanosecond(unix_ns.into()) else { return };
     // Writing to a String does not fail.
     let _ = match *zone == TimeZone::UTC {
@@ -297,7 +297,7 @@ fn calendar(out: &mut String, unix_ns: i64, zone: &TimeZone) {
     };
 }
 
-/// Returns the columns of a time of a calendar.
+/// Returns the width of a calendar time.
 fn calendar_width(zone: &TimeZone) -> usize {
     if *zone == TimeZone::UTC { 30 } else { 35 }
 }
@@ -306,7 +306,7 @@ fn calendar_width(zone: &TimeZone) -> usize {
 fn hexadecimal(out: &mut String, mut value: u64) {
     let mut digits = [b'0'; 16];
     let mut at = digits.len();
-    // 16 turns at most.
+    // A number has at most 16 digits, so there are at most 16 turns.
     loop {
         at -= 1;
         digits[at] = b"0123456789abcdef"[(value & 15) as usize];
@@ -319,7 +319,7 @@ fn hexadecimal(out: &mut String, mut value: u64) {
     out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
-/// Appends a text if it is printable ASCII without quotes. Returns false if it is another text.
+/// Appends a text if the text is printable ASCII without quotes. Returns false for any other text.
 fn plain(out: &mut String, bytes: &[u8]) -> bool {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     match std::str::from_utf8(bytes) {
@@ -329,7 +329,7 @@ fn plain(out: &mut String, bytes: &[u8]) -> bool {
     true
 }
 
-/// A value of a field.
+/// Writer of a field's value as text.
 pub struct TextValue<'o>(pub &'o mut String);
 
 impl ValueWriter for TextValue<'_> {

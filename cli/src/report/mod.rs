@@ -170,7 +170,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         0 => Ok(Vec::new()),
         _ => choice.read(&recording, &mut print),
     };
-    // The events before damage are shown.
+    // The events before damage are shown before the damage is reported.
     out.flush().context("cannot write")?;
     let warnings = warnings?;
     match left == limit && limit > 0 {

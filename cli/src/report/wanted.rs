@@ -33,7 +33,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Returns which events are wanted up to a time. The start is Unix time in nanoseconds.
+    /// Returns which events up to a time are wanted. The start is Unix time in nanoseconds.
     ///
     /// # Errors
     /// If the condition cannot be read.
@@ -45,7 +45,7 @@ impl Wanted {
         Ok(Choice { events, clients, filter, from_ns, to_ns, ..Choice::default() })
     }
 
-    /// Returns which regions are wanted that begin up to a time. The start is Unix time in nanoseconds.
+    /// Returns which regions that begin up to a time are wanted. The start is Unix time in nanoseconds.
     ///
     /// # Errors
     /// If the condition cannot be read, or events are chosen by other options.
@@ -63,8 +63,8 @@ impl Wanted {
         })
     }
 
-    /// Formats the message that no event matched. For each name it adds whether a session has
-    /// an event of that name.
+    /// Formats the message that no event matched. For each pattern of a name, the message says whether a
+    /// session has an event of that name.
     pub fn unmatched(&self, recording: &Recording) -> String {
         let Recording { sessions, traces, .. } = recording;
         let mut text = "no event matched".to_owned();
@@ -72,7 +72,7 @@ impl Wanted {
         let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
         let classes = Vec::from_iter(classes.map(|class| &*class.name));
         let names = || classes.iter().copied().chain(kernel.iter().map(String::as_str));
-        // Without root, perf records the switches.
+        // Without root, perf records the switches, under other names.
         let is_by_perf = kernel.iter().any(|name| name.starts_with("perf:switch_"));
         for glob in &self.event {
             let is_known = names().any(|name| matches(glob, name));

@@ -7,21 +7,21 @@ use hypertrace_export::escape::Html;
 use hypertrace_timeline::regions::{Group, Part, Times};
 use std::fmt::{self, Write as _};
 
-/// Parts with a pattern, and its path in a tile of 8 x 8.
+/// Parts that are drawn with a pattern, and the pattern's path in a tile of 8 x 8.
 const PATTERNS: [(Part, &str); 3] = [
     (Part::Runnable, "M-2 10L10 -2M-2 2L2 -2M6 10L10 6"),
     (Part::OffCpu, "M-2 -2L10 10M6 -2L10 2M-2 6L2 10"),
     (Part::Unknown, "M0 4H8"),
 ];
 
-/// Part of a bar.
+/// Segment of a bar.
 #[derive(Debug)]
 pub struct Segment {
-    /// It gives the colour.
+    /// Part that decides the colour.
     pub part: Part,
-    /// Its name.
+    /// Name of the segment.
     pub name: String,
-    /// Its length.
+    /// Length of the segment in nanoseconds.
     pub ns: u64,
 }
 
@@ -41,7 +41,7 @@ pub fn patterns(out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Writes the names of the parts that are shown, with their colours.
+/// Writes the names of the shown parts, with their colours.
 pub fn legend(out: &mut String, group: &Group, is_shown: impl Fn(Part) -> bool) -> fmt::Result {
     out.push_str("<ul class=\"legend\" aria-label=\"Colours\">");
     for part in Part::ALL.into_iter().filter(|part| is_shown(*part)) {
@@ -51,7 +51,7 @@ pub fn legend(out: &mut String, group: &Group, is_shown: impl Fn(Part) -> bool) 
     Ok(())
 }
 
-/// Writes who had the CPUs of lanes, with their colours.
+/// Writes the names of those that had the CPUs of lanes, with their colours.
 pub fn owner_legend(out: &mut String, are_shown: &[bool; WHO.len()]) -> fmt::Result {
     if !are_shown.contains(&true) {
         return Ok(());
@@ -64,7 +64,7 @@ pub fn owner_legend(out: &mut String, are_shown: &[bool; WHO.len()]) -> fmt::Res
     Ok(())
 }
 
-/// Writes a colour, and what it is for.
+/// Writes a colour and its name.
 pub fn colour(out: &mut String, class: impl fmt::Display, name: &str) -> fmt::Result {
     write!(
         out,
@@ -73,8 +73,8 @@ pub fn colour(out: &mut String, class: impl fmt::Display, name: &str) -> fmt::Re
     )
 }
 
-/// Writes a bar as long as its times are of `whole`. The kernel's part is divided by the
-/// reasons of exits, where these are known.
+/// Writes a bar, whose length is the share of `times` in `whole`. If the reasons of exits are known, the
+/// kernel's part is divided by reason.
 pub fn bar(
     out: &mut String,
     shown: &Shown<'_>,
@@ -86,7 +86,7 @@ pub fn bar(
     stack(out, &segments(shown, group, times, exits), whole)
 }
 
-/// Writes a bar of segments as long as these are of `whole`.
+/// Writes a bar of segments, whose length is their share in `whole`.
 pub fn stack(out: &mut String, segments: &[Segment], whole: u64) -> fmt::Result {
     let texts = segments.iter().map(|s| format!("{} {}", s.name, time(s.ns)));
     let label = texts.collect::<Vec<_>>().join(", ");
@@ -105,7 +105,7 @@ pub fn stack(out: &mut String, segments: &[Segment], whole: u64) -> fmt::Result 
             time(*ns),
         )?;
         if before == Some(*part) {
-            // Between two reasons.
+            // A gap divides two reasons of the same part.
             write!(out, "<rect class=\"gap\" x=\"{x:.2}%\" width=\"1\" height=\"100%\"/>")?;
         }
         before = Some(*part);

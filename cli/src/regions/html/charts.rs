@@ -1,5 +1,5 @@
-//! The numbers of the charts that can be zoomed, for the page's script. How many there are does
-//! not depend on the number of regions.
+//! The numbers of the charts that can be zoomed, for the page's script. The quantity of numbers does not
+//! depend on the number of regions.
 
 use super::super::rows::Shown;
 use super::super::text::{ALL_THREADS, time};
@@ -11,16 +11,17 @@ use hypertrace_timeline::regions::{
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Points of a curve: these many evenly, and towards the slowest ones as many in each tenth.
+/// Number of points of a curve: `EVENLY` points at even steps, and `IN_A_TENTH` points in each tenth towards
+/// the slowest.
 const EVENLY: usize = 200;
 const IN_A_TENTH: usize = 40;
-/// Regions of a group with lanes, beside the median and p99.
+/// Number of slowest regions of a group that have lanes, beside the median and p99.
 const SLOWEST: usize = 3;
-/// Most regions of the page with lanes.
+/// Maximum number of regions of the page that have lanes.
 const MAX_WINDOWS: usize = 64;
-/// Most intervals of all lanes of the page.
+/// Maximum number of intervals of all lanes of the page.
 const MAX_INTERVALS: usize = 16_000;
-/// Most intervals of a window.
+/// Maximum number of intervals of a window.
 const MAX_IN_WINDOW: usize = 2_000;
 
 /// Charts of the groups.
@@ -28,15 +29,15 @@ pub struct Charts {
     groups: Vec<Value>,
     reasons: Vec<String>,
     causes: Vec<String>,
-    /// Of each cause: who has the CPU, by [`WHO`].
+    /// For each cause, who has the CPU, as an index into [`WHO`].
     who: Vec<usize>,
-    /// By group: the parts that its lanes have; none if there are no lanes.
+    /// For each group, the parts that appear in its lanes. Empty if there are no lanes.
     pub parts: Vec<Vec<Part>>,
-    /// By group: who had the CPUs of its lanes, by [`WHO`].
+    /// For each group, who had the CPUs of its lanes, in the order of [`WHO`].
     pub owners: Vec<[bool; WHO.len()]>,
 }
 
-/// Who has a CPU: the name of each colour.
+/// Who can have a CPU: the name of each colour.
 pub const WHO: [&str; 5] =
     ["this thread", "another thread of a session", "any other thread", "none: idle", "not known"];
 const OWN: usize = 0;
@@ -128,7 +129,7 @@ fn choose(shown: &Shown<'_>, group: &Group) -> Vec<(String, Sample)> {
     chosen
 }
 
-/// Returns the time around a region: a tenth of its duration before and after it.
+/// Returns the time window around a region, with a tenth of the region's duration before and after.
 fn window(sample: &Sample) -> Window {
     Window {
         begin: sample.begin_ns,
@@ -137,11 +138,11 @@ fn window(sample: &Sample) -> Window {
     }
 }
 
-/// Returns the share of regions that took a duration at most: durations and shares.
+/// Returns a curve, as durations and shares: the share of regions that took at most each duration.
 fn curve(sorted: &[u64]) -> (Vec<f64>, Vec<f64>) {
     let len = sorted.len();
     let mut ranks: Vec<usize> = (0..=EVENLY).map(|step| step * len / EVENLY).collect();
-    // Those above: the last tenth, the last hundredth and so on.
+    // More points are in the last tenth, the last hundredth and so on.
     let mut above = len;
     while above > 0 {
         ranks.extend((0..=IN_A_TENTH).map(|step| len - above * step / IN_A_TENTH));
@@ -163,8 +164,8 @@ fn curve(sorted: &[u64]) -> (Vec<f64>, Vec<f64>) {
     (x, y)
 }
 
-/// Returns a window with the intervals of each lane: for each, the time since the one before,
-/// its length, and its part with the reason of the exit or the cause of the wait.
+/// Returns a window with the intervals of each lane. For each interval, gives the time since the interval
+/// before, the length, and the part with the reason of the exit or the cause of the wait.
 fn window_json(
     label: &str,
     sample: &Sample,
@@ -211,7 +212,8 @@ fn window_json(
     })
 }
 
-/// The causes of waits that are on the page, numbered from 1 in the order of their use; 0: there is none.
+/// The causes of waits that are on the page, numbered from 1 in the order of their use. The number 0 means no
+/// cause.
 struct Numbered<'a> {
     shown: &'a Shown<'a>,
     numbers: HashMap<CauseNumber, i64>,
@@ -247,7 +249,7 @@ impl Numbered<'_> {
     }
 }
 
-/// Returns who has a CPU, by [`WHO`].
+/// Returns who has a CPU, as an index into [`WHO`].
 fn who(cause: &Cause) -> usize {
     match cause {
         Cause::Thread { session: Some(_), .. } => SESSIONS,
@@ -257,8 +259,8 @@ fn who(cause: &Cause) -> usize {
     }
 }
 
-/// Returns a lane: its intervals, and for each turn of the CPU the time since the one before, its length, its CPU, -1 if that is
-/// not known, and what the thread waited for.
+/// Returns a lane: its intervals, and for each turn of the CPU the time since the turn before, the length,
+/// the CPU (-1 if unknown), and what the thread waited for.
 fn lane_json(lane: &Lane, from: i64, causes: &mut Numbered<'_>) -> Value {
     let mut at = from;
     let mut numbers = Vec::with_capacity(lane.intervals.len() * 3);

@@ -1,5 +1,5 @@
-//! Regions as one page that needs nothing else: no other file, and no network. All is written
-//! here but the charts that can be zoomed, which the page's script makes with uPlot.
+//! Regions as one page that needs no other file and no network. Everything is written here, except for the
+//! charts that can be zoomed, which the page's script makes with uPlot.
 
 mod bars;
 mod charts;
@@ -23,7 +23,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt::{self, Write as _};
 use whose::Whose;
 
-/// The page's file.
+/// File of the page.
 pub const PAGE: PageFile = PageFile {
     mark: "<!doctype html>\n<!-- hypertrace regions -->\n",
     option: "--html",
@@ -37,15 +37,15 @@ const UPLOT: &str = include_str!("uplot/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("uplot/uPlot.min.css");
 const UPLOT_LICENSE: &str = include_str!("uplot/LICENSE");
 
-/// Most groups with all that is known of them.
+/// Maximum number of groups that get a section.
 const MAX_SECTIONS: usize = 12;
-/// Most groups in the table of all.
+/// Maximum number of groups in the table of all groups.
 const MAX_ROWS: usize = 200;
-/// Slowest regions of a group.
+/// Maximum number of slowest regions that are shown for a group.
 const SLOWEST: usize = 20;
-/// Most intervals of the slowest region in its table.
+/// Maximum number of intervals of the slowest region in its table.
 const MAX_STEPS: usize = 100;
-/// Most characters of a name.
+/// Maximum number of characters of a name.
 const MAX_CHARACTERS: usize = 100;
 
 /// Makes the page.
@@ -65,7 +65,7 @@ pub fn page(shown: &Shown<'_>, recording: &Recording, warnings: &[Warning]) -> R
     document(PAGE.mark, &title, &data, |out| page.write(out, &title, sessions, &groups, warnings))
 }
 
-/// Makes a page of a body and its data, a JSON text in which nothing ends a script.
+/// Makes a page from a body and the page's data, a JSON text that contains nothing that ends a script.
 ///
 /// # Errors
 /// If the system has no random bytes.
@@ -109,8 +109,8 @@ fn write_document(
     )
 }
 
-/// Returns a number that nobody knew when the sessions were recorded. Only the style and the
-/// script that have it are used.
+/// Returns a number that nobody could know when the sessions were recorded. The browser uses only a style and
+/// a script that have this number.
 fn nonce() -> rustix::io::Result<String> {
     let mut bytes = [0; 16];
     let mut filled = 0;
@@ -124,7 +124,7 @@ fn nonce() -> rustix::io::Result<String> {
     Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
-/// Returns a name's beginning, if it is long.
+/// Returns a name, or its beginning if the name is long.
 pub fn short(name: &str) -> String {
     match name.char_indices().nth(MAX_CHARACTERS) {
         Some((end, _)) => format!("{}\u{2026}", &name[..end]),
@@ -232,7 +232,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Writes all about a group.
+    /// Writes everything about a group.
     fn section(&self, out: &mut String, index: usize, group: &Group) -> fmt::Result {
         write!(out, "<section aria-labelledby=\"g{index}\"><h2 id=\"g{index}\">")?;
         write!(out, "{}", Html(&short(&self.shown.title(group))))?;
@@ -279,7 +279,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Writes a bar of each breakdown, all of one length.
+    /// Writes a bar for each breakdown. All bars have the same length.
     fn shares(&self, out: &mut String, group: &Group) -> fmt::Result {
         out.push_str("<div class=\"bars\">\n");
         for (name, breakdown) in columns(group) {
@@ -338,7 +338,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Writes the slowest regions: a bar of each, and the numbers.
+    /// Writes the slowest regions, each with a bar and its numbers.
     fn slowest(&self, out: &mut String, group: &Group) -> fmt::Result {
         let all: Vec<_> = self.shown.regions.slowest(group).take(SLOWEST).collect();
         let longest = all.first().map_or(0, |(sample, _)| sample.duration_ns());
@@ -452,13 +452,13 @@ impl Page<'_> {
     }
 }
 
-/// What stands in place of a chart without its script.
+/// Text in place of a chart where scripts do not run.
 pub const NO_SCRIPT: &str = "<noscript><p class=\"note\">This chart can be zoomed, which needs \
     JavaScript. The bars show the same regions.</p></noscript>";
 const NO_LANES: &str = "<noscript><p class=\"note\">Lanes can be zoomed, which needs JavaScript. \
     The steps of the slowest region are in the table above.</p></noscript>";
 
-/// A time for people, with its nanoseconds for programs.
+/// A time as text for people, with its nanoseconds for programs.
 struct Ns(u64);
 
 impl fmt::Display for Ns {
@@ -491,7 +491,7 @@ fn exits(out: &mut String, columns: &[(&str, &Breakdown)], part: Part) -> fmt::R
     Ok(())
 }
 
-/// Writes a part of the page that can be moved sideways, also by keys.
+/// Writes a part of the page that can be scrolled sideways, also by keys.
 pub fn scrolled(
     out: &mut String,
     label: &str,

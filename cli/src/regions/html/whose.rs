@@ -1,4 +1,4 @@
-//! Which regions the slowest are: their threads, and the fields of the events that begin them.
+//! Which regions the slowest regions are: their threads, and the fields of the events that begin them.
 
 use super::{SLOWEST, short};
 use crate::output::say;
@@ -14,16 +14,16 @@ use std::ptr;
 /// Texts that tell the slowest regions apart.
 pub struct Whose {
     texts: HashMap<*const Sample, Text>,
-    /// Number of regions whose events are not read yet.
+    /// Number of regions whose events have not been read yet.
     left: usize,
 }
 
-/// What a region is called beside its duration.
+/// What the page shows about a region beside the duration.
 #[derive(Clone, Default)]
 pub struct Text {
-    /// The name and number of its thread.
+    /// The name and number of the region's thread.
     pub thread: String,
-    /// The fields of its begin but the id, as `NAME=VALUE`; empty if it has none.
+    /// The fields of the region's begin except the id, as `NAME=VALUE`; empty if there are none.
     pub fields: String,
 }
 
@@ -36,13 +36,13 @@ impl Whose {
         let texts: HashMap<_, _> = wanted.map(named).collect();
         let mut whose = Whose { left: texts.len(), texts };
         if let Err(why) = recording.read_regions(shown.regions, &mut whose) {
-            // The numbers of the page are those of regions, which have been read.
+            // The page's numbers come from regions that were read before, so only the fields are missing.
             say(format_args!("the slowest regions have no fields: {}", error_chain(&why)));
         }
         whose
     }
 
-    /// Returns what a region is called.
+    /// Returns what the page shows about a region.
     pub fn get(&self, sample: &Sample) -> Text {
         self.texts.get(&ptr::from_ref(sample)).cloned().unwrap_or_default()
     }
@@ -61,7 +61,7 @@ impl Consumer for Whose {
 }
 
 impl Text {
-    /// Names the thread of a region by the region alone.
+    /// Names the thread of a region without the event that begins the region.
     fn without_event(shown: &Shown<'_>, sample: &Sample) -> Text {
         let thread = match (shown.regions.thread(sample), sample.client()) {
             (Some((tid, Some(name))), _) => numbered(name, Some(tid)),
@@ -72,7 +72,7 @@ impl Text {
         Text { thread, fields: String::new() }
     }
 
-    /// Adds what the event says that begins the region.
+    /// Adds what the event that begins the region says.
     fn add(&mut self, event: &EventRef<'_>) {
         let tid = event.thread.map(|thread| thread.tid);
         if let Some(name) = event.source.name.as_deref() {
