@@ -209,8 +209,8 @@ fn is_bad<E: BadInput + Send + Sync + 'static>(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(E::is_bad_input)
 }
 
-/// Prints an error once and returns the exit code: 0 if a pipe broke and the reader of stdout has left, that
-/// of a [`ProgramError`], 2 if the arguments or the input are wrong, else 1.
+/// Prints an error once and returns the exit code: 0 if a pipe broke and the reader of stdout has left, the
+/// code of a [`ProgramError`], 2 if the arguments or the input are wrong, else 1.
 fn exit(error: &anyhow::Error) -> ExitCode {
     let closed = |cause: &&(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)

@@ -409,7 +409,8 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
     let mut causes = Vec::new();
     for what in touched {
         let ((_, most, ns_before), (least, _, ns)) = (few.of(what), many.of(what));
-        // Only something that each boot of one side has more of than each boot of the other side is a cause.
+        // An exit reason is a cause only if each boot of one side has more such exits than each boot of the
+        // other.
         if least > most + most * CLEAR.0 / 100 + CLEAR.1 {
             causes.push((ns.saturating_sub(ns_before), least - most, what));
         }
@@ -429,7 +430,7 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
     }
     let word = if is_slower { "slower" } else { "faster" };
     let in_stage = time(gain(a.min(), b.min()));
-    // Halts come last, because a vCPU that has nothing to do is mostly an effect.
+    // Halts come last, because an idle vCPU is mostly an effect and not a cause.
     causes
         .sort_by_key(|(ns, count, what)| (HALTS.contains(&what.as_str()), Reverse((*ns, *count))));
     let side = if is_slower { "more" } else { "fewer" };
@@ -462,7 +463,8 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
 mod tests {
     use super::*;
 
-    /// Returns a stage of two boots with this time, exits by a port, time behind a thread, and time in guest mode.
+    /// Returns a stage of two boots with this time, exits by a port, time behind a thread, and time in guest
+    /// mode.
     fn stage(ns: u64, exits: u64, behind: u64, guest: u64) -> Column {
         fn map<T>(name: &str, value: T) -> BTreeMap<String, T> {
             BTreeMap::from([(name.to_owned(), value)])

@@ -326,7 +326,7 @@ fn keep(dir: &Folder, run: &Run) -> Result<()> {
     others.try_for_each(|name| dir.remove_tree(name)).with_context(failed)
 }
 
-/// Returns whether a signal asked to end.
+/// Returns whether a signal has asked this process to end.
 fn is_interrupted() -> bool {
     Interrupts::came().is_some()
 }

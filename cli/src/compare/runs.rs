@@ -173,8 +173,8 @@ fn one(args: &Args, command: &OsStr, out: &Folder, name: &str) -> Result<()> {
         let _ = out.remove_tree(name);
         bail!("interrupted");
     }
-    // If the kernel's events cannot be recorded, the recorder runs the program all the same, but a comparison with --kernel
-    // needs the parts of the time.
+    // If the kernel's events cannot be recorded, the recorder runs the program all the same, but a comparison
+    // with --kernel needs the parts of the time.
     if args.kernel && status.success() && !here.join(name).join(hypertrace_kernel::FILE).exists() {
         let _ = out.remove_tree(name);
         bail!("{shown}: {}", String::from_utf8_lossy(&said).trim_end());

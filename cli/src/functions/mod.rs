@@ -206,7 +206,7 @@ struct OfFunction {
     max_ns: u64,
 }
 
-/// What is shown.
+/// What the command shows.
 struct Shown<'a> {
     trace: &'a Trace,
     summary: &'a Summary,

@@ -176,8 +176,8 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
     Ok(names)
 }
 
-/// Returns the events that a program declares in notes of its file: of the guest's library with their fields, and of
-/// trace-events files as probes of the provider `hypertrace`, which debuggers read, too.
+/// Returns the events that a program declares in notes of its file: of the guest's library with their fields,
+/// and of trace-events files as probes of the provider `hypertrace`, which debuggers read, too.
 fn of_program(path: &Path) -> Result<Names> {
     let (file, _) = open_given(path, OFlags::RDONLY).map_err(unreadable(path))?;
     let refused = |why: &str| Usage(format!("{}: {why}", path.display()));

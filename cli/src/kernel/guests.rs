@@ -18,8 +18,8 @@ fn has_losses(summary: &Summary) -> bool {
     summary.asked.lost() > 0 || !summary.asked.losses_known || !summary.damage.is_empty()
 }
 
-/// Reports why the command leaves out recordings of guests' kernels that a session holds. `shown` is what the command does with
-/// recordings, such as `exported`.
+/// Reports why the command leaves out recordings of guests' kernels that a session holds. `shown` is what the
+/// command does with recordings, such as `exported`.
 pub fn say_unread(session: &Session, why: &Error, shown: &str) {
     let dir = session.dir().display();
     match why {

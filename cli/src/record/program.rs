@@ -28,7 +28,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 
-/// Runs a program, the first of its arguments, and records it. `None`: records programs that something else starts.
+/// Runs a program, the first of its arguments, and records it. `None`: records programs that something else
+/// starts.
 pub fn run(args: &Args, program: Option<&Program>) -> Result<ExitCode> {
     let emulator = args.qemu.as_deref().map(emulator_named).transpose()?;
     let functions = args.functions.as_deref();
@@ -125,8 +126,8 @@ fn record(
     }
 }
 
-/// Runs a program to its end. Returns the program's status, and whether the program was started with rights that keep it from
-/// being traced.
+/// Runs a program to its end. Returns the program's status, and whether the program was started with rights
+/// that keep it from being traced.
 fn run_program(
     arguments: &[OsString],
     session: &Session,
@@ -197,7 +198,8 @@ fn emulator_named(name: &OsStr) -> Result<Emulator> {
     Ok(Emulator::of_programs(Program::find(name)?)?)
 }
 
-/// Starts to record the kernel's events of this process and all that it starts, if that is wanted and possible.
+/// Starts to record the kernel's events of this process and all that it starts, if that is wanted and
+/// possible.
 fn start_kernel(args: &Args, session: &Session) -> Result<Option<Recording>> {
     if !args.records_kernel() {
         return Ok(None);

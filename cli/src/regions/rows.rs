@@ -20,7 +20,7 @@ impl<'a> Shown<'a> {
         self.groups.iter().copied()
     }
 
-    /// Returns the name of a group's session, if the wanted groups are of several sessions.
+    /// Returns the name of a group's session, if the wanted groups belong to several sessions.
     fn session(&self, group: &Group) -> Option<&'a str> {
         let is_other = |other: &Group| other.session != group.session;
         let name = self.regions.sessions.get(group.session)?;

@@ -632,7 +632,7 @@ pub fn wait_rows(shown: &Shown<'_>, columns: &[(&str, &Breakdown)], part: Part) 
     if known.is_empty() && !unknown.iter().any(is_missing) {
         return Vec::new();
     }
-    // Causes are compared by shares, because a column is of one region or of all regions.
+    // Causes are compared by shares, because a column shows either one region or all regions.
     let share = |cause: &CauseEntry| {
         let share = |b: &Breakdown| of(b, cause) as f64 / b.times.get(part).max(1) as f64;
         columns.iter().map(|(_, b)| share(b)).fold(0.0, f64::max)

@@ -124,7 +124,8 @@ impl FromArgMatches for Inputs {
     }
 }
 
-/// Parses an input: a path, `FILE@TIME`, or `FILE@DIR` with the session of the guest in which FILE was recorded.
+/// Parses an input: a path, `FILE@TIME`, or `FILE@DIR` with the session of the guest in which FILE was
+/// recorded.
 fn given(text: &Path) -> Result<Given, String> {
     let bytes = text.as_os_str().as_bytes();
     let at = bytes.iter().rposition(|byte| *byte == b'@');

@@ -206,7 +206,7 @@ fn a_large_description_takes_bounded_memory() {
             write!(out, "{stream}]}}")?;
             out.flush()
         };
-        // One file has the largest size allowed, the other is far larger.
+        // A file of the largest size allowed, and a file that is far larger.
         let most = hypertrace_timeline::limits::MAX_SESSION_JSON as usize;
         for (bytes, part) in [(most, "at most 3073"), (175 << 20, "too many")] {
             write(bytes).unwrap();

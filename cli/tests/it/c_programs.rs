@@ -272,7 +272,7 @@ fn every_type_of_field_and_kind_of_event() {
             .collect();
         assert_eq!(found, expected, "{}", compiler.name);
 
-        // Without a host, the program says so, and no value is computed twice.
+        // Without a host, the program reports that, and computes no value twice.
         let alone = run(&mut Command::new(&program));
         assert_eq!(alone.code, Some(4), "{alone:?}");
     }
@@ -435,7 +435,7 @@ fn cmake_finds_an_installed_library_and_a_source_tree() {
         }
     }
 
-    // Another minor version is another interface.
+    // A library of another minor version has another interface, so CMake refuses this request.
     let other = "find_package(hypertrace 99.0 REQUIRED)";
     for (name, option) in [("other-installed", &prefix), ("other-tree", &tree)] {
         let refused = configured(name, other, option);

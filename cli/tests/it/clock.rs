@@ -182,7 +182,7 @@ fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
     };
     write(OTHER_BOOT);
     let mut shown = HYPERTRACE.transcript(&[&made], &["info S", "info --json S"]);
-    // The recording is of the same boot, but of other threads.
+    // The recording has the same boot, but other threads.
     write(BOOT);
     shown += &HYPERTRACE.transcript(&[&made], &["info S"]);
     golden("kernel_of_other_boot", shown);
@@ -363,7 +363,7 @@ fn errors_hold_for_missed_jumps_of_the_least_usual_width_of_a_client() {
             .stream(&format!("guest-{client}"), &[Packet::guest(client), ring])
             .stream(&format!("host-{client}"), &[Packet::host(client), host]);
     }
-    // The usual width is that of client 1, and the room for jumps is that of client 0.
+    // Client 1 decides the usual width, and client 0 the room for jumps.
     golden("widths", HYPERTRACE.transcript(&[made], &["info S", "info --json S"]));
 }
 

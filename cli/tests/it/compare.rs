@@ -120,7 +120,7 @@ impl Runs {
         fs::write(dir.join(FILE), serde_json::to_string(run).unwrap()).unwrap();
     }
 
-    /// Makes runs of both sides. The second side's runs have so much more.
+    /// Makes runs of both sides. The second side's runs take `program_ns` longer, and wait `hog_ns` longer.
     fn sides(runs: u32, program_ns: f64, hog_ns: f64) -> Runs {
         let made_runs = Runs::new();
         for number in 0..runs {
@@ -723,7 +723,7 @@ fn two_commands_are_run_in_turn_and_compared() {
         capability::missing("tracefs", "why threads of the runs waited is not known");
     } else {
         capability::used("tracefs");
-        // Beside other load, the rest may differ as much.
+        // Beside other load, the rest of the time may differ as much.
         let part = |name: &str| {
             let parts = work["parts"].as_array().unwrap();
             parts.iter().find(|part| part["name"] == name).unwrap()["difference_ns"]

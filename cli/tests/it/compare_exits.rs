@@ -62,7 +62,7 @@ fn record(regions: u64, slower_ns: u64) -> Option<Recorded> {
 fn compare(runs: usize, regions: u64, slower_ns: u64) -> Option<(Value, String)> {
     let mut sides = [Vec::new(), Vec::new()];
     for number in 0..runs {
-        // Neither side is always the first of a pair.
+        // The sides take turns in being the first of a pair.
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
             sides[side].push(record(regions, [0, slower_ns][side])?);

@@ -179,8 +179,8 @@ fn functions() -> Made {
     Made::of_programs(events).stream("guest-000-0000", &[Packet::guest(0), guest])
 }
 
-/// Exports a session, and compares what babeltrace2 reads with the report. Returns the number of lines, and what the
-/// command said.
+/// Exports a session, and compares what babeltrace2 reads with the report. Returns the number of lines, and
+/// what the command said.
 fn compared(session: &Path, options: &[&str]) -> Option<(usize, String)> {
     let reader = capability::program("babeltrace2")?;
     let folder = tempfile::tempdir().unwrap();

@@ -283,7 +283,7 @@ fn a_killed_writer_is_noticed() {
 
     assert_eq!((first.event.as_str(), code), ("committed", Some(0)));
     assert!(said.contains("not finished: its writer was ended"), "{said}");
-    // It has shown all that was committed to the session, in order.
+    // The follower has shown, in order, all events that were committed to the session.
     let numbers: Vec<u64> = rest
         .lines()
         .map(|line| serde_json::from_str::<Line>(line).unwrap().fields["n"].as_u64().unwrap())

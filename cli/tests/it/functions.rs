@@ -1,4 +1,5 @@
-//! Function traces beside a session: `record --functions`, `report`, `export --to uftrace`, `functions --region`.
+//! Function traces beside a session: `record --functions`, `report`, `export --to uftrace`,
+//! `functions --region`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,7 +93,7 @@ fn name(line: &Line) -> &str {
 /// Asserts that each event is emitted while its function is open.
 #[track_caller]
 fn check_inside(lines: &[Line]) {
-    // Only the program's thread counts, and not the library's.
+    // Only the program's thread is checked, and not the library's thread.
     let is_main = |line: &&Line| line.event == "function_entry" && name(line) == "main";
     let track = &lines.iter().find(is_main).expect("the function main").source;
     let mut open: Vec<&str> = Vec::new();
@@ -414,7 +415,7 @@ fn functions_behind_damage_are_shown_and_the_exit_code_tells_of_it() {
     let text = ran(&["-n", "40"]).stdout;
     let has = |number: u64| text.contains(&format!(" more_{number}\n"));
     assert_eq!(Vec::from_iter((0..30).filter(|number| !has(*number))), [1]);
-    // Six calls are of the two other tasks, and the entry of one exit was damaged.
+    // The two other tasks have six calls, and the entry of one exit was damaged.
     assert!(
         text.ends_with("\n36 calls, 0 without an end, 0 records lost, 1 exits without an entry\n"),
         "{text}"

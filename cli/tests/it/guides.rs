@@ -161,7 +161,7 @@ fn the_program_of_the_guide_for_rust_is_traced() {
     assert!(ran.stdout.contains("read: 1,000 regions\n"), "{ran:?}");
 }
 
-/// Returns a folder beside a clone of this tree, whose `target` is the one of the tests.
+/// Returns a folder beside a clone of this tree, whose `target` is the folder that the tests use.
 fn beside_a_clone(place: &Place) -> &'static str {
     let clone = place.path().join("hypertrace");
     fs::remove_file(&clone).unwrap();
@@ -349,7 +349,7 @@ fn the_commands_of_the_guide_for_comparisons_work() {
 
     let Some(ran) = place.run(&commands("docs/compare.md")) else { return };
 
-    // One comparison is of what was just recorded, the other of what is kept.
+    // The page compares what was just recorded, and then what is kept.
     assert_eq!(
         ran.stdout.matches("\n  24,000 regions of 6 runs, 24,000 of 6\n").count(),
         2,
@@ -362,7 +362,7 @@ fn the_commands_of_the_guide_for_many_sessions_work() {
     let Some(python) = capability::program("python3-duckdb") else { return };
     let place = Place::new();
     place.write("pip", "");
-    // The page starts the system's python3, which may be another one than `python`.
+    // The page starts `python3`, which may be another Python than `python`.
     let path = std::env::var("PATH").unwrap();
     place.write("python3", &format!("PATH='{path}' exec '{}' \"$@\"\n", python.display()));
 

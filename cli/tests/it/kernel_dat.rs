@@ -183,7 +183,7 @@ fn info_of_a_file_says_who_recorded_it_and_what_is_not_used() {
 
 #[test]
 fn stat_counts_the_kernels_events_and_losses() {
-    // It has none of the kernel's own counters, so there may be losses without a place.
+    // The file has none of the kernel's own counters, so there may be losses without a place.
     golden("info", HYPERTRACE.transcript(&[session()], &["info S", "info S --json"]));
 }
 

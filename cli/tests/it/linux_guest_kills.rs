@@ -1,5 +1,5 @@
-//! One session over everything that can end: kills of QEMU, reboots of the guest, a kill of `hypertrace
-//! serve`.
+//! One session over everything that can end: kills of QEMU, reboots of the guest, a kill of
+//! `hypertrace serve`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -50,8 +50,8 @@ fn check(session: &Path, before: &Value) -> Value {
         }
     });
     assert_eq!(total["records"], reported, "{stat}");
-    // A guest that boots again while no server reads its rings begins each ring anew. `recover` counts one fault for each
-    // ring, and not the events that the new boot has overwritten.
+    // A guest that boots again while no server reads its rings begins each ring anew. `recover` counts one
+    // fault for each ring, and not the events that the new boot has overwritten.
     let is_counted = total["lost"].as_u64() >= Some(missing) || total["faults"]["head"].is_u64();
     assert!(is_counted, "{missing} missing: {stat}");
     let parts = [session.to_owned(), session.join("recovered")];

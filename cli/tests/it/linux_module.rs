@@ -265,7 +265,7 @@ fn a_guest_learns_that_its_server_has_ended() {
 
 #[test]
 fn programs_outlive_their_device_and_count_what_is_lost() {
-    // So many events that a program has not ended when its device goes.
+    // With so many events, a program has not ended when its device goes.
     const EVENTS: u64 = 1_000_000;
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };

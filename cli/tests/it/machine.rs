@@ -123,8 +123,8 @@ fn program() -> (String, PathBuf) {
     ("program".to_owned(), static_program("hypertrace-linux-guest"))
 }
 
-/// Runs a script, which must succeed, with [`FUNCTIONS`] and the session S on the machine. Returns the guest's console, and
-/// the folder that the script has shared, with the session in it.
+/// Runs a script, which must succeed, with [`FUNCTIONS`] and the session S on the machine. Returns the
+/// guest's console, and the folder that the script has shared, with the session in it.
 #[track_caller]
 fn run(machine: &Machine, script: &str) -> (String, PathBuf) {
     let script = format!("H='{}'\n{FUNCTIONS}\n{script}\ncp -r S $shared/", HYPERTRACE.0);

@@ -1,4 +1,5 @@
-//! In a machine of AArch64 with a real KVM, which QEMU emulates: the demo, its recordings, and the tests of the VMM.
+//! In a machine of AArch64 with a real KVM, which QEMU emulates: the demo, its recordings, and the tests of
+//! the VMM.
 
 use crate::linux_guest::check_numbers;
 use crate::linux_guest_kernel::check_cpus;

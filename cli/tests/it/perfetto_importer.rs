@@ -33,7 +33,8 @@ const PARTS: &str = "select s.name name, count(*) count, sum(s.dur) ns from slic
 /// Switches of each CPU of the host and of guests.
 const SWITCHES: &str = "select ifnull(c.machine_id, 0) > 0 guest, c.cpu cpu, count(*) count
     from sched s join cpu c using(ucpu) group by 1, 2";
-/// Other counts. This importer links flows of one machine only, so a flow leads from an exit to the point on its thread.
+/// Other counts. This importer links flows of one machine only, so a flow leads from an exit to the point on
+/// its thread.
 const COUNTS: &str = "select (select count(*) from sched) switches,
     (select count(*) from flow f join slice a on a.id = f.slice_out join track t on t.id = a.track_id
         join slice b on b.id = f.slice_in where t.name = 'exits' and b.name = 'round_done'
@@ -48,16 +49,16 @@ const COUNTS: &str = "select (select count(*) from sched) switches,
 /// What the importer has found.
 pub(crate) struct Imported {
     counts: Value,
-    /// Switches of each CPU, of guests and of the host: those that the importer has found, and those that the library
-    /// reads.
+    /// Switches of each CPU, of guests and of the host: the numbers that the importer has found, and the
+    /// numbers that the library reads.
     switches: (Switches, Switches),
 }
 
 /// Number of switches of each CPU. The key says whether the CPU is a guest's, and has the CPU's number.
 type Switches = BTreeMap<(bool, u32), u64>;
 
-/// Exports sessions, and compares what the importer finds with the library. Returns `None`, with a report, without an
-/// importer.
+/// Exports sessions, and compares what the importer finds with the library. Returns `None`, with a report,
+/// without an importer.
 pub(crate) fn imported(sessions: &[&Path]) -> Option<Imported> {
     let folder = viewer()?;
     let dir = tempfile::tempdir().unwrap();

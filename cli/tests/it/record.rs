@@ -480,7 +480,7 @@ fn another_user_records_the_scheduling_of_its_threads() {
         let is_one = |e: &&Shown| e.comm == comm && e.name == name && e.fields.contains(fields);
         assert!(events.iter().any(|event| is_one(&event)), "{comm} {name}: {events:?}");
     }
-    // With named events, `record` does not record other events instead.
+    // If events are named, `record` does not record other events instead.
     let mut command = Command::new(&program);
     command.args(["record", "-e", "kvm:*", "-o"]).arg(dir.path().join("T")).args(["--", "true"]);
     if is_root {
@@ -596,7 +596,7 @@ fn wrong_requests_are_refused_and_leave_nothing() {
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(ran.stderr.contains("an event is SYSTEM:EVENT"), "{ran:?}");
     }
-    // These options are for a program, and there is none.
+    // These options need a program, and the command line has no program.
     for option in ["--ring=64K", "--clients=2", "--segment=f", "--qemu=q", "--relays=1"] {
         let ran = arguments(&["-p", "1", option]);
         assert_eq!(ran.code, Some(2), "{ran:?}");

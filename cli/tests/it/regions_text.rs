@@ -330,7 +330,7 @@ fn the_most_that_a_hypervisor_took_from_regions_is_that_of_their_cpu() {
     const MS: u64 = 1_000_000;
     let (own, idle) = ((200, "own"), (0, "swapper"));
     let mut machine = Cpus::new(2, &[own]);
-    // This switch comes before the first region, so that the thread's CPU is known.
+    // The switch comes before the first region, so that the thread's CPU is known.
     machine.switch(0, READY, own).at(MS).switch(0, ASLEEP, idle);
     for (name, from, to) in [(0, 0, 0), (1, 1, 1), (2, 0, 1)] {
         let start = machine.now + MS;

@@ -257,7 +257,7 @@ enum Of {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Duration,
-    /// Time in the guest or the program, in the kernel for it, and in the VMM.
+    /// Time in the guest or the program, in the kernel on behalf of either, and in the VMM.
     OnCpu,
     Vmm,
     Runnable,
@@ -364,7 +364,8 @@ impl Truth {
             spent[Kind::Unattributed as usize] * 100 <= spent[Kind::Duration as usize]
         });
         assert!(samples.len() as u64 >= ROUNDS - ROUNDS / 10, "{name}: {} regions", samples.len());
-        // This is the readings' own time, unless a loaded machine took the CPU beside the best readings, too.
+        // `least` is the readings' own time, unless a loaded machine took the CPU beside the best readings,
+        // too.
         let least = self.ns(samples[0].slack()).min(2 * READING);
         samples.truncate(samples.len() / 2);
         // A hypervisor that takes the CPU between the kernel's decision to switch and the switch's event

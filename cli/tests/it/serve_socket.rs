@@ -153,7 +153,7 @@ fn of_two_servers_that_start_at_once_the_second_one_is_refused() {
     let socket = folder.path().join("socket");
     drop(UnixListener::bind(&socket).unwrap());
     let stale = fs::metadata(&socket).unwrap().ino();
-    // This process takes the first turn, as if it were about to replace the socket.
+    // This process locks the folder, as a server does that is about to replace the socket.
     let turn = fs::File::open(folder.path()).unwrap();
     flock(&turn, FlockOperation::LockExclusive).unwrap();
     let mut command = HYPERTRACE.command(["serve", "--socket"]);

@@ -51,7 +51,7 @@ pub fn legend(out: &mut String, group: &Group, is_shown: impl Fn(Part) -> bool) 
     Ok(())
 }
 
-/// Writes the names of those that had the CPUs of lanes, with their colours.
+/// Writes who had the CPUs of lanes: the names and their colours.
 pub fn owner_legend(out: &mut String, are_shown: &[bool; WHO.len()]) -> fmt::Result {
     if !are_shown.contains(&true) {
         return Ok(());

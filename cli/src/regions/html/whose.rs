@@ -1,4 +1,4 @@
-//! Which regions the slowest regions are: their threads, and the fields of the events that begin them.
+//! Identifies the slowest regions by their threads, and by the fields of the events that begin these regions.
 
 use super::{SLOWEST, short};
 use crate::output::say;

@@ -56,7 +56,7 @@ fn compared(machine: &Machine, script: &str) -> (PathBuf, impl Fn(&[&str]) -> St
     let (ran, shared) = machine.run(&script);
     assert_eq!(ran.code, 0, "{ran:?}");
     let folder = shared.clone();
-    // The recordings are those that `boot-*` names in a shell.
+    // A shell's pattern `boot-*` names the same recordings.
     let boots = move |side: &str| {
         let all = fs::read_dir(shared.join(side)).unwrap().map(|entry| entry.unwrap().file_name());
         let all = all.filter(|name| name.to_str().unwrap().starts_with("boot-"));

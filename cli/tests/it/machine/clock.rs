@@ -8,8 +8,8 @@ use hypertrace_tests::machine::Machine;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Returns the files of a guest that can read its own clock and the host's by ptp_kvm, with `ptp READINGS
-/// MILLISECONDS`.
+/// Returns the files of a guest that can read its own clock and the host's by ptp_kvm, with
+/// `ptp READINGS MILLISECONDS`.
 pub fn ptp(linux: &Linux) -> Vec<(String, PathBuf)> {
     let program = static_program("hypertrace-linux-guest").with_file_name("hypertrace-ptp");
     let module = linux.module("drivers/ptp/ptp_kvm");
@@ -34,13 +34,15 @@ impl Reading {
     /// Returns by how much the session's time of the guest's clock is later than the host's own time.
     fn distance(&self) -> i64 {
         let Reading { before, after, raw, host } = self;
-        // The guest derives both clocks from one counter, so readings between two events lie on a straight line.
+        // The guest derives both clocks from one counter, so readings between two events lie on a straight
+        // line.
         let along = i128::from(raw - before.0) * i128::from(after.1 - before.1);
         before.1 - host + (along / i128::from(after.0 - before.0)) as i64
     }
 }
 
-/// Returns the distances of the readings in a session, sorted, and the largest bound of their events, in nanoseconds.
+/// Returns the distances of the readings in a session, sorted, and the largest bound of their events, in
+/// nanoseconds.
 pub fn distances(session: &Path) -> (Vec<i64>, u64) {
     let (mut found, mut reading, mut bound) = (Vec::new(), Reading::default(), 0);
     HYPERTRACE.report_each(session, |line| {

@@ -401,7 +401,8 @@ fn a_late_recording_of_the_host_and_a_guest_that_goes_back_give_no_thread_wrong_
     );
 
     let session = shared.join("S");
-    // One region of each thread was open when the host's recording began. The host proves nothing of the regions before it.
+    // One region of each thread was open when the host's recording began. The host proves nothing about
+    // earlier regions.
     let (of_ids, _) = groups(&session, &["--by", "id", "--where", "run == \"late\""]);
     let (mut none, mut all, mut others) = (0, 0, 0);
     for group in &of_ids {
