@@ -31,23 +31,25 @@ const PERIOD: Duration = Duration::from_millis(20);
 
 /// Show where the boot of a virtual machine takes its time
 ///
-/// Records boots by the host kernel's events, without a change to VMM or guest, and
-/// prints the stages of the boot:
+/// `boot` records the host kernel's events while a VM boots, without a change to
+/// the VMM or the guest, and prints the stages of the boot. A stage begins when:
 ///
-///   VMM             from the start of the VMM's program on
-///   firmware        the first entry of a vCPU, where a PC begins
-///   kernel's image  elsewhere: the VMM has started the guest's kernel itself
+///   VMM             the VMM's program starts
+///   firmware        a vCPU first enters the guest, at the address where a PC
+///                   begins
+///   kernel's image  a vCPU first enters the guest at another address: the VMM has
+///                   started the guest's kernel itself
 ///   kernel          the guest runs at the kernel's own addresses
 ///   second vCPU     two vCPUs have run the guest's kernel
 ///   user space      a vCPU has run at an address of a program
 ///   unknown         the kernel lost events, so another stage may have begun
 ///
-/// and those of --mark, until the VMM ends. The stages add up to the boot. Of the
-/// three longest, it shows what each thread of the VMM did, what the vCPUs' exits
-/// touched, and the critical path.
+/// --mark adds stages. The last stage lasts until the VMM ends, and all stages add
+/// up to the boot. For the three longest stages, `boot` shows what each thread of
+/// the VMM did, what the vCPUs' exits touched, and the critical path.
 ///
-/// It needs root, for the kernel's events (tracefs), and KVM's events kvm_entry and
-/// kvm_exit. docs/boot.md has an example.
+/// `boot` needs root, for the kernel's events (tracefs), and KVM's events kvm_entry
+/// and kvm_exit. docs/boot.md has an example.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(override_usage = "hypertrace boot [OPTIONS] [--] VMM [ARGS]...\n       \
@@ -68,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "MARK", value_parser = mark)]
     mark: Vec<Mark>,
 
-    /// The boot that is shown ends where this stage would begin. The VMM runs on until it ends
+    /// Show the boot only up to the begin of this stage. The VMM itself runs until it ends
     #[arg(long, value_name = "STAGE")]
     until: Option<String>,
 
@@ -76,7 +78,7 @@ pub struct Args {
     #[arg(long, value_name = "T", value_parser = units::wait)]
     limit: Option<Duration>,
 
-    /// Show recordings that are there: of `boot`, or of `record --kernel` or -a
+    /// Show existing recordings: of `boot`, or of `record` with --kernel or -a
     #[arg(long, value_name = "DIR", num_args = 1.., conflicts_with = "vmm")]
     of: Vec<PathBuf>,
 
@@ -107,7 +109,7 @@ Examples:
   hypertrace boot --mark 'disk=kvm:kvm_mmio where gpa == 0xfeb00000' -- ./vm
                                     a stage from the first access to a device
   hypertrace boot --limit 60s --until 'user space' -- ./vm
-                                    of a VM that does not end by itself
+                                    boot a VM that does not end by itself
 
 Exit code: 0 done, 1 failed, 2 wrong usage or no boot in a recording.";
 

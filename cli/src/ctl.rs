@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 /// Control the tracing of a running VMM
 ///
-/// The command goes to the VMM that writes the session, over the socket
-/// control.sock in its directory, and is executed there. `help` lists the
-/// commands of this VMM. Without a command, commands are read from standard
-/// input, one per line; a command that fails does not stop the next ones.
+/// `ctl` sends a command to the VMM that writes the session, over the socket
+/// control.sock in the session's directory, and the VMM executes it. The command
+/// `help` lists the commands of this VMM. If no command is given, `ctl` reads
+/// commands from standard input, one per line; a command that fails does not stop
+/// the next ones.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {

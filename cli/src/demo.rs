@@ -59,8 +59,8 @@ const AFTER: usize = 4;
 /// Trace a small guest and its VMM, and show both on one timeline
 ///
 /// Each vCPU emits 100,000 events into its own ring and makes 1,000 reference
-/// points (an exit to the VMM each), while the VMM records its own events.
-/// Without a usable /dev/kvm the same guest program runs on threads, over
+/// points, each with an exit to the VMM, while the VMM records its own events. If
+/// /dev/kvm cannot be used, the same guest program runs on threads instead, over
 /// shared memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
@@ -70,12 +70,12 @@ pub struct Args {
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// vCPUs of the guest
+    /// Number of vCPUs of the guest
     #[arg(long, value_name = "N", default_value_t = 2,
           value_parser = clap::value_parser!(u32).range(1..=MAX_VCPUS as i64))]
     vcpus: u32,
 
-    /// Repeat the work this many times: long enough to try `hypertrace ctl` on it
+    /// Repeat the work this many times. With many, there is time to try `hypertrace ctl`
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     times: u32,
@@ -84,13 +84,12 @@ pub struct Args {
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     share: Share,
 
-    /// Record the host kernel's events of this process, the VMM, too, as `hypertrace
-    /// record` does, or fail. Default: where they can be recorded; not with --json
+    /// Record the host kernel's events of this process (the VMM), too, as `hypertrace record` does, and
+    /// fail if that is impossible. Default: record them if that is possible, but not with --json
     #[arg(long)]
     pub kernel: bool,
 
-    /// One JSON object: mode, vcpus, ring_events, reference_points, lost,
-    /// faults, records, session
+    /// Print one JSON object: mode, vcpus, ring_events, reference_points, lost, faults, records, session
     #[arg(long)]
     json: bool,
 

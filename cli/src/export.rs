@@ -33,33 +33,35 @@ use std::path::{Path, PathBuf};
 /// Write sessions and function traces in the format of another reader
 ///
 /// json, csv: the events that --event, --client, --where, --from and --until
-/// choose. A line of json is one of report --json (docs/json.md). A row of csv has
-/// a column for each field, field_NAME; a text that begins with ', or that a
-/// spreadsheet would run as a formula, gets a ' in front. Where events were lost, a
-/// row has their number in the column lost, 0 if it is unknown. For durations of
-/// regions, use `regions --samples --by FIELD`.
+/// choose. The lines of json are those of report --json (docs/json.md). The rows of
+/// csv have a column field_NAME for each field; a text that begins with ', or that
+/// a spreadsheet would run as a formula, gets a ' in front. Where events were lost,
+/// a row has their number in the column lost, or 0 if the number is unknown. For
+/// durations of regions, use `regions --samples --by FIELD`.
 ///
-/// ctf: a directory that babeltrace2 and Trace Compass read: the same events, on
-/// one clock, with what their times may be off. A session's own folder ctf/ has
-/// guests' clocks, and not the kernels' events.
+/// ctf: a directory that babeltrace2 and Trace Compass read. It has the same events
+/// on one clock, with the bound on each time's error. (A session's own folder ctf/
+/// has the guests' clocks, and no events of kernels.)
 ///
 /// perfetto: hosts and guests as machines, with their events, regions, scheduling,
 /// and the parts of threads' time (docs/perfetto.md). --event, --client and --where
-/// choose events, --from and --until everything.
+/// choose among the events; --from and --until cut everything.
 ///
-/// otlp: the regions as spans of OpenTelemetry, a request of JSON a line, or to a
-/// collector. --where is one of `regions`. docs/otlp.md has the attributes.
+/// otlp: the regions as spans of OpenTelemetry, to a file with one JSON request on
+/// each line, or to a collector. --where takes the conditions of `regions`.
+/// docs/otlp.md has the attributes.
 ///
-/// trace-dat: the recordings of the kernels of a session's host (host-kernel.dat)
-/// and guests, a file each, for trace-cmd and KernelShark. With the host's, the
-/// guests' times are corrected to its clock; what they may be off, and what was
-/// lost in the session, is not in the files.
+/// trace-dat: a file for the recording of each kernel, of the session's host
+/// (host-kernel.dat) and of its guests, for trace-cmd and KernelShark. If the
+/// host's kernel was recorded, the guests' times are corrected to the host's clock.
+/// The files have neither the bounds on errors of times nor the losses of the
+/// session.
 ///
-/// uftrace: a directory whose `uftrace replay` shows events among the calls. Of
-/// a function trace, it has the calls, and the events of the sessions that are
-/// given with it, which must be of the same boot. Of a session alone, it has the
-/// functions that are compiled in (events function_entry and function_exit) and
-/// its other events.
+/// uftrace: a directory for `uftrace replay`, which shows events among the calls.
+/// If a function trace is given, the directory has its calls, and the events of the
+/// sessions that are given with it, which must be of the same boot. If a session is
+/// given alone, the directory has the functions that are compiled in (events
+/// function_entry and function_exit) and the session's other events.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -70,13 +72,13 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", value_enum)]
     to: Format,
 
-    /// File for the result, - for stdout; a directory, new or empty, for ctf, trace-dat and uftrace.
-    /// A file appears under this name when it is whole
+    /// Write the result to this file, or to stdout for -. For ctf, trace-dat and uftrace, a directory, new
+    /// or empty. The file gets this name only when it is whole
     #[arg(long, short, value_name = "PATH|-")]
     pub output: Option<PathBuf>,
 
-    /// A collector that gets the spans by HTTP, in place of a file: port 4318 and path /v1/traces, unless
-    /// others are given
+    /// Send the spans to this collector by HTTP, instead of writing a file (default: port 4318, path
+    /// /v1/traces)
     #[arg(long, value_name = "http://HOST:PORT", conflicts_with = "output")]
     otlp_endpoint: Option<Endpoint>,
 
@@ -87,12 +89,13 @@ pub struct Args {
     #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
     until: Option<At>,
 
-    /// With perfetto, how the parts of threads' time are written (default: tracks)
+    /// How a trace of Perfetto shows the parts of threads' time (default: tracks)
     #[arg(long, value_name = "KIND", value_enum)]
     states: Option<States>,
 
-    /// Names of functions: an ELF file, a System.map, or what /proc/kallsyms has, moved by an offset.
-    /// Where functions are compiled in, a program and its libraries need no offset
+    /// Take the names of functions from this file: an ELF file, a System.map, or a copy of /proc/kallsyms,
+    /// moved by an offset. A program with functions that are compiled in, and its libraries, need no
+    /// offset
     #[arg(long, value_name = "FILE[:0xOFFSET]")]
     symbols: Vec<Source>,
 }
@@ -100,7 +103,7 @@ pub struct Args {
 /// How a trace of Perfetto has the parts of threads' time.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum States {
-    /// A state track a thread
+    /// One state track for each thread
     Tracks,
     /// Slices, for viewers before version 57
     Slices,
@@ -109,9 +112,9 @@ enum States {
 /// Format of the result.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Format {
-    /// One JSON object a line
+    /// One JSON object on each line
     Json,
-    /// Comma-separated values, a row an event
+    /// Comma-separated values, one row for each event
     Csv,
     /// Directory of a trace in Common Trace Format, for babeltrace2
     Ctf,

@@ -24,16 +24,16 @@ const CLOCK: &str = "HYPERTRACE_CLOCK";
 
 /// In a guest: send its kernel's events to the host
 ///
-/// They join the session of its VM, where `hypertrace report` shows them with those
-/// of the host. All threads are recorded, until Ctrl-C, or until PROGRAM ends. This
-/// needs root and the guest's channel to its host.
+/// The events join the VM's session on the host, where `hypertrace report` shows
+/// them with the host's events. `forward` records all threads, until PROGRAM ends,
+/// or else until Ctrl-C. It needs root, and the guest's channel to its host.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
-    /// Events of the kernel instead of the usual ones, with * and ?. May be given several times
-    /// (default: those of `hypertrace record -a`: which thread each CPU has and what woke it, by
-    /// interrupts and timers, too. Those of the scheduler alone cost less: -e sched:sched_switch
-    /// -e 'sched:sched_wakeup*'; then nobody can say what woke a thread)
+    /// Record these events of the kernel, with * and ?, instead of the default ones. May be given
+    /// several times (default: the events of `hypertrace record -a`, which say which thread each CPU
+    /// has, and what woke it, also if that was an interrupt or a timer. The scheduler's events alone
+    /// cost less, -e sched:sched_switch -e 'sched:sched_wakeup*', but do not show what woke a thread)
     #[arg(long, short, value_name = "SYSTEM:EVENT", value_parser = record::event)]
     event: Vec<String>,
 
@@ -46,19 +46,19 @@ pub struct Args {
     #[arg(long, short)]
     quiet: bool,
 
-    /// A program to run meanwhile, and its arguments; options end here
+    /// Record while this program runs, with its arguments; options end here
     #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace forward                     until Ctrl-C
-  hypertrace forward ./program           while the program runs
+  hypertrace forward                     record until Ctrl-C
+  hypertrace forward ./program           record while the program runs
 
 Exit code: the program's, as `hypertrace record` gives it, or 0; 1 if the host
-has no complete recording, 2 for wrong usage. Without a host or the kernel's
-trace, PROGRAM runs all the same, unless --event or --buffer is given.";
+has no complete recording, 2 for wrong usage. If there is no host or no kernel's
+trace, PROGRAM runs without a recording, unless --event or --buffer is given.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {

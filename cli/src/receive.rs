@@ -14,14 +14,16 @@ use std::path::{Path, PathBuf};
 
 /// Make a session of the journal that a sandboxed VMM writes
 ///
-/// A VMM that can open no file writes its session to a socket: a journal. This
-/// command writes the session's files, as it reads it. Meanwhile and afterwards DIR
-/// is a session for all other commands. It trusts nothing that it reads, so a VMM
-/// that was taken over can only write a false session.
+/// A VMM that can open no file writes a journal of its session to a socket.
+/// `receive` reads the journal and writes the session's files. Meanwhile and
+/// afterwards, all other commands can read DIR as a session. `receive` trusts
+/// nothing in the journal: a VMM that was taken over can only write a false
+/// session.
 ///
-/// It ends with the session. If the journal ends before that, or is damaged, an
-/// error says where; DIR has all that came before. The VMM never waits for this
-/// command: events that it does not take in time are counted as lost.
+/// `receive` ends when the session ends. If the journal ends earlier or is damaged,
+/// an error says where, and DIR has everything before that place. The VMM never
+/// waits for `receive`: events that `receive` does not take in time are counted as
+/// lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {

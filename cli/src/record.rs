@@ -29,15 +29,16 @@ const TRACED: &str = "traced";
 /// recorded, too, if this machine lets this user do so. TRACEPARENT in the
 /// environment (W3C's Trace Context) is kept, as the parent of exported spans.
 ///
-/// With -p or -a and without a program, only the kernel's events are recorded: of
-/// these processes and of all that they start, or of all threads. They join the
-/// session that a VMM is recording in DIR, or make a new one. A kernel thread that
-/// works for a VM, such as vhost's, is recorded if its number is given, too.
+/// Without a program, -p and -a record only the kernel's events: -p of the given
+/// processes and of all that they start, -a of all threads. The events join the
+/// session that a VMM is recording in DIR; if there is none, `record` makes a new
+/// session. To record a kernel thread that works for a VM, such as a thread of
+/// vhost, give its number to -p, too.
 ///
 /// The kernel's events are in DIR/kernel.dat, which trace-cmd and KernelShark read,
-/// too. As root, they come from a private instance of the kernel's trace. As
-/// another user, or without tracefs, only the scheduling of the user's own threads
-/// is recorded, by perf.
+/// too. For root, they come from a private instance of the kernel's trace. For
+/// another user, or without tracefs, perf records only the scheduling of the user's
+/// own threads.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(group = clap::ArgGroup::new(TRACED).args(["program", "segment"]).multiple(true))]
@@ -51,12 +52,13 @@ pub struct Args {
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Rename the session that is in DIR: .old is added to its name, in place of the one before
+    /// Rename the session that is in DIR, by adding .old to its name. A session that has that name
+    /// is removed
     #[arg(long)]
     overwrite: bool,
 
-    /// After the program's end, record until all processes that can trace have ended, too, or Ctrl-C.
-    /// Processes of other users are seen by root alone
+    /// After the program's end, record until all processes that can trace have ended, too, or until
+    /// Ctrl-C. Only root sees the processes of other users
     #[arg(long, conflicts_with = "pid", requires = TRACED)]
     wait: bool,
 
@@ -69,16 +71,16 @@ pub struct Args {
     #[arg(long, conflicts_with = "pid", requires = TRACED)]
     regions: bool,
 
-    /// Events of the kernel instead of the usual ones, with * and ?. May be given several times
-    /// (default: kvm:kvm_entry kvm:kvm_exit kvm:kvm_fpu kvm:kvm_mmio kvm:kvm_pio
+    /// Record these events of the kernel, with * and ?, instead of the default ones. May be given
+    /// several times (default: kvm:kvm_entry kvm:kvm_exit kvm:kvm_fpu kvm:kvm_mmio kvm:kvm_pio
     /// kvm:kvm_userspace_exit sched:sched_switch sched:sched_wakeup sched:sched_wakeup_new
-    /// sched:sched_process_exec sched:sched_process_exit sched:sched_process_fork, also by the name
-    /// default). Implies --kernel
+    /// sched:sched_process_exec sched:sched_process_exit sched:sched_process_fork. The name
+    /// default stands for all of these). Implies --kernel
     #[arg(long, short, value_name = "SYSTEM:EVENT", value_parser = event)]
     pub event: Vec<String>,
 
-    /// A process whose events of the kernel are recorded, until all of them have ended or Ctrl-C. May
-    /// be given several times
+    /// Record the kernel's events of this process, until all given processes have ended, or until
+    /// Ctrl-C. May be given several times
     #[arg(long, short, value_name = "PID", conflicts_with = "program",
           value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
     pid: Vec<u32>,
@@ -88,17 +90,17 @@ pub struct Args {
     #[arg(long, short, conflicts_with = "pid")]
     all: bool,
 
-    /// Size of each CPU's buffer in the kernel's trace, such as 64K; without root, it
-    /// cannot be chosen (default: 8M; less on machines with more than 64 CPUs). Implies --kernel
+    /// Size of each CPU's buffer in the kernel's trace, such as 64K; only root can choose the size
+    /// (default: 8M; less on machines with more than 64 CPUs). Implies --kernel
     #[arg(long, value_name = "SIZE", value_parser = units::buffer_kib)]
     buffer: Option<u32>,
 
-    /// Leave out which thread each CPU has and what woke it, of all threads of this machine, by their
-    /// names. Without it, nobody can say because of whom a thread waited
+    /// Record no switches and wake-ups of the machine's other threads, which show their names. With
+    /// this, `regions` cannot name the threads that others waited for
     #[arg(long)]
     own_only: bool,
 
-    /// Threads of all programs that can trace at the same time
+    /// Number of threads, of all programs, that can trace at the same time
     #[arg(long, value_name = "N", default_value_t = 256, conflicts_with = "pid", requires = TRACED,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
@@ -108,10 +110,10 @@ pub struct Args {
           value_parser = units::ring)]
     ring: u64,
 
-    /// Keep the rings in this new file, on tmpfs, so that their events outlive a crash of
-    /// this process and the programs: see `hypertrace recover` (default: in memory). Programs
-    /// that something else starts trace with HYPERTRACE_SEGMENT=FILE in their environment; then
-    /// PROGRAM may be left out
+    /// Keep the rings in this new file, on tmpfs (default: in memory). If this process and the
+    /// programs crash, `hypertrace recover` gets the rings' events from the file. PROGRAM may be
+    /// left out: programs that something else starts trace, too, if they have
+    /// HYPERTRACE_SEGMENT=FILE in their environment
     #[arg(long, value_name = "FILE", conflicts_with = "pid")]
     segment: Option<PathBuf>,
 
@@ -135,8 +137,8 @@ pub struct Args {
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     share: Share,
 
-    /// Print no line at the end. The default is a line on stderr with the number
-    /// of events recorded and lost, the causes, and the options that help
+    /// Print no line at the end. By default, `record` prints a line to stderr: how many events were
+    /// recorded and lost, why, and which options help
     #[arg(long, short)]
     quiet: bool,
 
@@ -155,17 +157,18 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace record ./server --port 80   record a program in hypertrace.data
   hypertrace report | less               show the whole timeline
-  hypertrace record --regions ./server   record, and show where its regions' time went
+  hypertrace record --regions ./server   record, and show where the time of its
+                                         regions went
   hypertrace ctl info trace              show backends and rings while it runs
-  hypertrace record --kernel ./server    record when the kernel ran it, too
+  hypertrace record --kernel ./server    record when its threads had a CPU, too
   hypertrace record -e 'kvm:*' -e 'sched:*' ./vmm
-                                         all events of KVM and the scheduler,
-                                         which cost more (hypertrace info --events
-                                         shows all)
-  hypertrace record -o S -p 1234         the kernel's events of a running VMM,
-                                         in its session S
-  hypertrace record -a sleep 10          the kernel's events of all threads for ten
-                                         seconds
+                                         record all events of KVM and the
+                                         scheduler, which cost more (hypertrace
+                                         info --events lists events)
+  hypertrace record -o S -p 1234         record the kernel's events of a running
+                                         VMM, into its session S
+  hypertrace record -a sleep 10          record the kernel's events of all
+                                         threads for ten seconds
   hypertrace record --qemu qemu-aarch64 ./server
                                          run it under an emulator
   hypertrace record --segment /dev/shm/s ./server

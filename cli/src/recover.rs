@@ -9,9 +9,10 @@ use std::path::PathBuf;
 
 /// Recover the events that a crash left in a file of rings
 ///
-/// FILE is that of `record --segment` or `serve --file`. The session in DIR is not
-/// changed: what it lacks is in DIR/recovered, and all commands show both as one.
-/// If there is none in DIR, a new one is made. FILE is not needed afterwards.
+/// FILE is the file of `record --segment` or `serve --file`. `recover` does not
+/// change the session in DIR: it writes the events that the session lacks to
+/// DIR/recovered, and all commands show both as one session. If DIR has no session,
+/// `recover` makes one there. FILE is not needed afterwards.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {

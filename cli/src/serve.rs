@@ -20,19 +20,19 @@ use std::process::ExitCode;
 ///
 /// The VMM needs no change. There are two ways:
 ///
-/// With --file the command makes a file that the VM has as memory: QEMU's
-/// ivshmem-plain gives it to the guest as a PCI function. Nothing traps, and any
-/// QEMU can do it.
+/// With --file, `serve` makes a file that becomes memory of the VM: QEMU's
+/// ivshmem-plain gives the file to the guest as a PCI function. The guest's
+/// accesses do not trap, and every version of QEMU has ivshmem-plain.
 ///
-/// With --socket the command is the device, in a process of its own: a server of
-/// vfio-user, for QEMU from 10.1 on and Cloud Hypervisor. A reference point is a
-/// message to it, at the moment when the guest makes it.
+/// With --socket, `serve` is the device, in a process of its own: a server of
+/// vfio-user, for QEMU from 10.1 on and Cloud Hypervisor. Each reference point is a
+/// message to `serve`, sent at the moment when the guest makes the point.
 ///
-/// Either way the hypertrace library finds it in the guest. Given a command that
-/// starts QEMU, `serve` adds the options to the command, runs it, and records until
-/// it ends. Without one, `serve` prints the options; start the VM then. It records
-/// until Ctrl-C, also while guests reboot and VMs end and start again; one VM at a
-/// time.
+/// The hypertrace library in the guest finds both. If a command that starts QEMU is
+/// given, `serve` adds the options to this command, runs it, and records until it
+/// ends. If not, `serve` prints the options, with which you start the VM, and
+/// records until Ctrl-C, also while guests reboot and VMs end and start again; one
+/// VM at a time.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
@@ -41,16 +41,17 @@ use std::process::ExitCode;
     group = clap::ArgGroup::new("way").required(true).args(["file", "socket"])
 )]
 pub struct Args {
-    /// The file, new, best on tmpfs
+    /// Make this new file, best on tmpfs
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// Size of the file, a power of two: PCI has no others
+    /// Size of the file: a power of two, because PCI allows no other sizes
     #[arg(long, value_name = "SIZE", default_value = "16M", conflicts_with = "socket",
           value_parser = file_size)]
     size: u64,
 
-    /// The socket. A file that is there is replaced if it is a socket that nobody serves
+    /// Serve at this socket. An existing socket is replaced if no process serves it; any other file is an
+    /// error
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
@@ -65,27 +66,28 @@ pub struct Args {
           value_parser = units::ring)]
     ring: u64,
 
-    /// Arguments of an event of the interface of 2016
+    /// Number of arguments of an event of the interface of 2016
     #[arg(long, value_name = "N", default_value_t = 4, conflicts_with = "file",
           value_parser = clap::value_parser!(u32).range(1..=16))]
     args: u32,
 
-    /// End when the first VM ends: with --socket, as no server sees that a VM has left its file
+    /// End when the first VM ends. Only with --socket, because no server sees that a VM has left its file
     #[arg(long, conflicts_with = "file")]
     once: bool,
 
-    /// Directory for the session: new or empty. Start `record -a` or `-p` with it afterwards, not before
+    /// Directory for the session: new or empty. Start `record -a` or `record -p` with the same directory
+    /// after `serve`, not before
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
 
-    /// Clients: threads of the guest that can trace at the same time. The file is
-    /// divided among them
+    /// Number of clients: threads of the guest that can trace at the same time. With --file, clients
+    /// share the file's size
     #[arg(long, value_name = "N", default_value_t = 15,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
 
-    /// The caller's span, as in a traceparent header of W3C's Trace Context: the parent of exported spans.
-    /// Guests can ask for it
+    /// The caller's span, as in a traceparent header of W3C's Trace Context. This span becomes the parent
+    /// of exported spans, and guests can ask for it
     #[arg(long, value_name = "00-TRACE-SPAN-FLAGS")]
     traceparent: Option<TraceParent>,
 

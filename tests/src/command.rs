@@ -52,7 +52,8 @@ impl Ran {
     /// record no switch back to a thread, with "none lost".
     pub fn beside_missing_switches(self) -> Ran {
         let lines = self.stderr.split_inclusive('\n');
-        let stderr = lines.filter(|line| !line.contains("has no switch back after")).collect();
+        let stderr =
+            lines.filter(|line| !line.contains("events that give a thread its CPU back")).collect();
         Ran { stderr, ..self }
     }
 

@@ -30,18 +30,19 @@ use std::process::ExitCode;
 
 /// Say whether a build is faster, and in which part
 ///
-/// Each DIR is a run: a session of one execution. Runs are compared, not regions:
-/// those of a run have its luck in common. Of each run and each name of regions it
-/// takes the trimmed mean (of the regions from the 5th to the 75th percentile of
-/// this run), the mean of all, and the 99th percentile. A difference has an
-/// interval of 95 % (Welch). The verdict on the trimmed mean is by permutation of
-/// the runs, at 1 % for all names together (Benjamini and Hochberg), and needs 5
-/// runs a side for one name, 6 for up to 4, and 10 for up to 923. The difference
-/// divides into parts, which add up to it, into the regions inside, and into exits
-/// and waits by their reasons.
+/// Each DIR is a run: a session of one execution. `compare` compares runs, not
+/// single regions, because all regions of a run share the run's luck. For each run
+/// and each name of regions, it takes the trimmed mean (of the run's regions from
+/// the 5th to the 75th percentile), the mean of all regions, and the 99th
+/// percentile. Each difference has an interval of 95 % (Welch). The verdict is on
+/// the trimmed mean, by permutation of the runs, at 1 % for all names together
+/// (Benjamini and Hochberg). A verdict needs 5 runs a side for one name, 6 for up
+/// to 4 names, and 10 for up to 923. The difference is divided into parts, which
+/// add up to the difference, into the regions inside, and into exits and waits by
+/// their reasons.
 ///
-/// With --run, it records the runs itself: both commands in turn (ABBA), after one
-/// run of each that is thrown away.
+/// With --run, `compare` records the runs itself: it runs both commands in turn
+/// (ABBA), and throws the first run of each away.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(override_usage = "hypertrace compare [OPTIONS] DIR DIR\n       \
@@ -74,7 +75,7 @@ pub struct Args {
     #[arg(long, short, requires = "run")]
     kernel: bool,
 
-    /// What is kept of each run: its session, or only the sums and percentiles that are compared
+    /// Keep the session of each run, or only the sums and percentiles that are compared
     #[arg(long, value_name = "WHAT", value_enum, default_value = "sessions", requires = "run")]
     keep: Keep,
 
@@ -82,8 +83,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
 
-    /// Exit with 1 if regions are slower by more than this: if the interval of the trimmed mean's
-    /// difference is beyond it
+    /// Exit with 1 if regions are slower by more than this percentage: if the whole interval of the
+    /// trimmed mean's difference is beyond it
     #[arg(long, value_name = "slower:PERCENT%", value_parser = limit)]
     fail_on: Option<f64>,
 
@@ -114,7 +115,7 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace compare --run --kernel './old --bench' './new --bench'
   hypertrace compare --run -n 20 -o R --keep samples './old' './new'
-  hypertrace compare R/a-* --with R/b-*             the same runs again
+  hypertrace compare R/a-* --with R/b-*             compare these runs again
   hypertrace compare old new                        runs of two directories
   hypertrace compare R/a-* --with R/b-* --fail-on slower:5%
                                                     for a pull request

@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 
 /// Show which functions took the time
 ///
-/// DIR is a function trace of QEMU's plugin (functions=DIR), or any directory of
-/// uftrace; or a session with a function trace in its folder `functions`, or of a
-/// program whose functions are compiled in. Names come from the trace, and from
-/// the files of --symbols.
+/// DIR is a function trace of QEMU's plugin (functions=DIR), any directory of
+/// uftrace, a session with a function trace in its folder `functions`, or a session
+/// of a program whose functions are compiled in. The functions' names come from the
+/// trace and from the files of --symbols.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -35,28 +35,30 @@ pub struct Args {
     #[arg(value_name = "DIR", default_value = place::DEFAULT)]
     dir: PathBuf,
 
-    /// Names: an ELF file, a System.map, or what /proc/kallsyms has, moved by an offset
+    /// Take the names of functions from this file: an ELF file, a System.map, or a copy of
+    /// /proc/kallsyms, moved by an offset
     #[arg(long, value_name = "FILE[:0xOFFSET]")]
     symbols: Vec<Source>,
 
-    /// Only the time in regions of this name of the session
+    /// Count only time in the session's regions of this name
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
 
-    /// The session with the regions, recorded at the same time, if DIR is not in it
+    /// Take the regions from this session, recorded at the same time as DIR. Needed if DIR is not inside
+    /// the session
     #[arg(long, value_name = "DIR", requires = "region")]
     session: Option<PathBuf>,
 
     /// Write a flame graph instead: one file for a browser, which needs no other file and no network.
-    /// An older flame graph with this name is replaced, nothing else
+    /// An older flame graph with this name is replaced; any other file is an error
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "callers"])]
     flame: Option<PathBuf>,
 
-    /// Number of functions [default: 20, with --json all]
+    /// Show this many functions [default: 20, with --json all]
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
 
-    /// Order: self, total or calls
+    /// Sort functions by this number, the largest first
     #[arg(long, value_name = "KEY", value_enum, default_value_t)]
     by: Order,
 

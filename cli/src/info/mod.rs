@@ -19,34 +19,35 @@ use std::path::{Path, PathBuf};
 
 /// Show what a session holds, or what this machine can do
 ///
-/// Of a session, first its counts: "records" is the number that other readers of
-/// the trace count, "points" are a client's reference points, in whichever stream
-/// they are. "lost" events were dropped by a producer or overwritten, "filtered"
-/// events were switched off, "faults" are a guest's violations of the interface.
-/// Events of the host's kernel (kernel.dat) are counted by CPU, and those of
-/// guests' kernels (guest-kernel-*.dat), with the clock of the guest.
+/// For a session, `info` first shows counts. "records" is the number of records
+/// that other readers of the trace count; "points" are the reference points of a
+/// client, in any stream. "lost" events were dropped by a producer or overwritten,
+/// "filtered" events were switched off, "faults" are a guest's violations of the
+/// interface. Events of the host's kernel (kernel.dat) are counted by CPU, and so
+/// are events of guests' kernels (guest-kernel-*.dat), with the guest's clock.
 ///
-/// Then, how well guests' clocks are known. Each reference point is a pair of
-/// times: the guest read its clock before the host handled the point, and its next
-/// reading was after that. These pairs limit the guest's clock against the host's.
-/// For each clock this shows how many readings they limit, what rate is assumed,
-/// the bounds on the error of times, how far the pairs are from these times, and
-/// the jumps that two pairs prove. Where the VMM gave the TSC of a guest, it shows
-/// whether the pairs agree. docs/clocks.md says what all that assumes.
+/// Then `info` shows how well guests' clocks are known. Each reference point is a
+/// pair of times: the guest read its clock before the host handled the point, and
+/// read it again afterwards. These pairs limit the guest's clock against the
+/// host's. For each clock, `info` shows how many readings the pairs limit, which
+/// rate is assumed, the bounds on the error of times, how far the pairs are from
+/// these times, and the jumps that two pairs prove. If the VMM gave the TSC of a
+/// guest, `info` shows whether the pairs agree with it. docs/clocks.md names all
+/// assumptions.
 ///
-/// With several sessions, it also shows which of them have the host's clock in
-/// common: those of one machine and boot.
+/// For several sessions, `info` also shows which of them share the host's clock:
+/// sessions of one machine and boot do.
 ///
-/// Without DIR, and where there is no session hypertrace.data, it shows what this
-/// user can record on this machine, what not, why, and what helps.
+/// Without DIR, and if there is no session hypertrace.data, `info` shows what this
+/// user can and cannot record on this machine, why, and what helps.
 ///
-/// --names lists what other commands take: the events of a session with their
-/// fields (report --event), its regions (regions --name), and its streams. --events
-/// lists the events of this machine's kernel, as `record -e` takes them; of a
-/// session, the events in it; of a program, those in its file: of the macros of the
-/// library, with their fields, and of trace-events files, as probes. Events that get
-/// their names as the program runs are not there, nor those of shared libraries,
-/// which are files of their own.
+/// --names lists names for other commands: a session's events with their fields
+/// (report --event), its regions (regions --name), and its streams. --events lists
+/// the events of this machine's kernel, as `record -e` takes them; for a session,
+/// the events in the session; for a program, the events that its file declares,
+/// with the library's macros (shown with fields) or in trace-events files (shown as
+/// probes). --events does not list events that get their names while the program
+/// runs, and events of shared libraries, which are files of their own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {

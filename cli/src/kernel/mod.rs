@@ -42,7 +42,7 @@ pub fn runs_without(why: &Error, events: &[String], buffer_kib: Option<u32>) -> 
 
 /// Says that the kernel's events are not recorded, and why.
 pub fn say_without(why: &anyhow::Error) {
-    say(format_args!("without the kernel's events: {why:#}"));
+    say(format_args!("the kernel's events are not recorded: {why:#}"));
 }
 
 /// Completes the recordings of killed processes, and removes their instances. Reports what it did.
@@ -59,8 +59,8 @@ pub fn clean() {
         }
         if found.dropped > 0 {
             say(format_args!(
-                "removed the kernel's trace instance {} of a process that was killed; its {} events, \
-                 for {dir}, were dropped, as the recording there is gone",
+                "removed the kernel's trace instance {} of a killed process, and with the instance {} \
+                 events, because their recording in {dir} is gone",
                 found.instance,
                 grouped(found.dropped)
             ));
@@ -81,8 +81,8 @@ pub fn complete(dir: &Path) -> bool {
         Err(Error::Busy(_)) => return false,
         Err(Error::Directory(DirectoryError::NotOwned { path, owner, .. })) if path == dir => {
             say(format_args!(
-                "{}: the kernel's events are not shown: they are still being recorded, or their \
-                 recorder was killed and `hypertrace report` of user {owner} has to complete them",
+                "{}: the kernel's events are not shown: either they are still being recorded, or their \
+                 recorder was killed and user {owner} has to complete them with `hypertrace report`",
                 dir.display()
             ));
         }
@@ -128,7 +128,9 @@ pub fn say_start(recording: &Recording, dir: &Path, end: &str) {
     ));
     if let Some(why) = recording.why_perf() {
         say(why);
-        say("so recorded is when these threads have a CPU, without exits of guests and wake-ups");
+        say(
+            "the recording shows when these threads have a CPU, but no exits of guests and no wake-ups",
+        );
     }
 }
 
@@ -174,7 +176,7 @@ pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
     }
     match summary.damage.len().saturating_sub(MAX_DAMAGE) {
         0 => {}
-        more => drop(write!(line, "; damage in {} places more", grouped(more as u64))),
+        more => drop(write!(line, "; damage in {} more places", grouped(more as u64))),
     }
     line
 }
@@ -207,15 +209,15 @@ fn losses(counts: &Counts, buffer_kib: Option<u32>) -> String {
 pub fn finish(recording: Recording, is_quiet: bool) -> Result<()> {
     let buffer_kib = recording.buffer_kib();
     let summary = recording.finish().context(
-        "the kernel's events are not complete; they stay on the disk and in the kernel's buffers, and \
-         hypertrace report completes them when the cause is gone",
+        "the recording of the kernel's events is incomplete; its events stay on the disk and in the kernel's \
+         buffers, and `hypertrace report` completes it once the cause is gone",
     )?;
     if !is_quiet {
         say(line(&summary, Some(buffer_kib)));
         if let Some(stolen) = summary.stolen.filter(|stolen| !stolen.is_zero()) {
             say(format_args!(
-                "steal time of this machine's CPUs meanwhile: {} ms: no event shows when, and the threads that \
-                 had the CPUs seem to have run",
+                "steal time of this machine's CPUs meanwhile: {} ms. No event shows when, so the threads \
+                 that had the CPUs seem to have run all the time",
                 grouped(stolen.as_millis() as u64)
             ));
         }

@@ -63,7 +63,9 @@ fn record(args: &Args, out: &Path) -> Result<()> {
     finished.and(failure.check(written))?;
     if !args.quiet {
         if is_alone {
-            say("without the programs' own events: `hypertrace record PROGRAM` records these");
+            say(
+                "the programs' own events are not recorded: `hypertrace record PROGRAM` records them",
+            );
         }
         say(format_args!("next: hypertrace report {} | less", out.display()));
     }

@@ -30,35 +30,41 @@ pub use text::time;
 /// Show how long regions of interest took, and where their time went
 ///
 /// A region is the time from an event NAME_begin to the event NAME_end of the same
-/// client with the same id: what region! and reference_region! of the guest library
-/// make. The first table has a line for each name, if there are several. Then, for
-/// each: quantiles, a histogram, and how the time of the median, of the 99th
-/// percentile and of the slowest divides:
+/// client with the same id. region! and reference_region! of the guest library make
+/// these events. If regions have several names, the first table has a line for each
+/// name. Then, each name has quantiles, a histogram, and a table that divides the
+/// time of the median region, of the 99th percentile, of the slowest region and of
+/// all regions into these parts:
 ///
-///   on-CPU             a program with a CPU, where there is no VM
-///   guest              in the guest
-///   host interrupt     in the host's handler of an interrupt, out of the guest
-///   kernel             in the host's kernel for an exit of the guest, by reason
-///   VMM                in the VMM
-///   stolen by the host a thread of the host had the vCPU's CPU
+///   on-CPU             a thread of a program without a VM had a CPU
+///   guest              the vCPU ran in the guest
+///   host interrupt     the host handled an interrupt that took the CPU from the
+///                      guest
+///   kernel             the host's kernel handled an exit of the guest, by reason
+///   VMM                the VMM handled an exit
+///   stolen by the host another thread of the host had the vCPU's CPU
 ///   behind guest threads  another thread of the guest had the guest's CPU
-///   waiting for a CPU  ready, but another thread had the CPU (runnable in --json)
+///   waiting for a CPU  the thread was ready, but another thread had the CPU
+///                      (runnable in --json)
 ///   vCPU halted        the guest's CPU was idle, and had not gone on yet
-///   blocked            asleep until it was woken
-///   off-CPU            asleep or ready, which was not recorded
-///   unknown            not proven to be any of these
+///   blocked            the thread slept until something woke it
+///   off-CPU            the thread slept or was ready: the recording does not say
+///   unknown            no events prove any of these parts
 ///
-/// Time counts for a part only between two events that prove it. This needs the
-/// kernel's events beside the session (demo, record --kernel, record -p);
-/// without them all time is unknown. docs/regions.md has the details.
+/// A time belongs to a part only if the events on both sides of the time prove it.
+/// This needs the kernel's events beside the session (demo, record --kernel,
+/// record -p); without the kernel's events, all time is unknown. docs/regions.md
+/// has the details.
 ///
-/// Regions that cannot be measured are counted apart, by kind, and are not in the
-/// numbers: without an end or a begin, an id twice, over lost events, over a jump
-/// of the clock, over a migration, or outside of the recording of the kernel's
-/// events (kernel not recorded): start that before the regions begin.
+/// Regions that cannot be measured are counted apart, by kind, and are left out of
+/// all other numbers: regions without an end or a begin, with the id of another
+/// region, with lost events, a jump of the clock or a migration between begin and
+/// end, or outside of the recording of the kernel's events (kernel not recorded:
+/// start this recording before the regions begin).
 ///
-/// Regions inside a region of the same client or thread are shown below it: its own
-/// time, then the number and the time of the three names with most of it.
+/// If regions lie inside a region of the same client or thread, `regions` shows the
+/// outer region's own time, and then the three inner names that took most time,
+/// each with its number of regions and its time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(mut_arg("inputs", |paths| paths.help(PATHS)))]
@@ -66,26 +72,26 @@ pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// Only this region: NAME_begin to NAME_end. May be given several times. Default:
-    /// all that have an id. What is inside of it, and the cost of an empty region, is shown, too
+    /// Show only regions from NAME_begin to NAME_end, the regions inside of them, and the cost of an
+    /// empty region. May be given several times. Default: all regions that have an id
     #[arg(long, value_name = "NAME", conflicts_with = "between")]
     name: Vec<String>,
 
-    /// From an event A to the next event B of the same client, or of the same thread of
-    /// the VMM; if there are several A before the B, from the last one. Events of the
-    /// kernel cannot be A or B
+    /// Measure from an event A to the next event B of the same client, or of the same thread of the
+    /// VMM. If there are several A before a B, measure from the last A. Events of the kernel cannot
+    /// be A or B
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     between: Option<Vec<String>>,
 
-    /// One group for each value of it: client, vcpu (the host's thread), or a field of
-    /// the event that ends the region, or else of the one that begins it
+    /// Show one group for each client, for each vcpu (the host's thread), or for each value of a field.
+    /// The field is that of the event that ends the region, or else of the event that begins it
     #[arg(long, value_name = "client|vcpu|FIELD")]
     by: Option<String>,
 
-    /// Only regions for which this is true, as in `report`. A name is a field of the event that
-    /// begins or ends the region (that of the end, if both have it), source, thread, pid, tid,
-    /// client, name (the region's) or duration (5ms). What is inside of such a region is shown
-    /// below it, even if it does not fit
+    /// Only regions for which this condition is true; `report` has the syntax. A name is a field of the
+    /// event that ends the region, or else of the event that begins it; or source, thread, pid, tid,
+    /// client, name (the region's) or duration (5ms). Regions inside a chosen region are shown even if
+    /// the condition is false for them
     #[arg(long = "where", value_name = "EXPR")]
     filter: Option<String>,
 
@@ -98,14 +104,15 @@ pub struct Args {
     #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
     until: Option<At>,
 
-    /// What the groups are sorted by; numbers downwards. Default: total, and name in --json and
-    /// --csv. --samples are in order of time
+    /// Sort the groups by this; the largest number comes first. Default: total, or name with --json and
+    /// --csv. The lines of --samples are in order of time
     #[arg(long, value_name = "KEY", value_enum)]
     sort: Option<Sort>,
 
-    /// Show the critical path, too: while the thread was blocked, what the thread did that woke
-    /// it, and so on back to the begin. A program's regions with any_client are divided
-    /// along it. Needs the events of all threads (record --kernel or -a, as root)
+    /// Show the critical path, too. It leads from the region's end back to its begin: while a thread was
+    /// blocked, the path follows the thread that woke it. The time of a program's regions with
+    /// any_client is divided along this path. Needs the events of all threads (record --kernel or -a,
+    /// as root)
     #[arg(long, conflicts_with_all = ["csv", "samples", "html"])]
     path: bool,
 
@@ -123,15 +130,15 @@ pub struct Args {
     #[arg(long, group = "form")]
     samples: bool,
 
-    /// Print a JSON line for each interval of each thread: what it did from when to when, with or
-    /// without a region. Those of a thread are in order of time
+    /// Print a JSON line for each interval of each thread: what the thread did, and from when to when,
+    /// also outside of regions. The intervals of each thread are in order of time
     #[arg(long, group = "form", conflicts_with_all = ["name", "between", "by", "filter", "from",
         "until", "sort", "path"])]
     intervals: bool,
 
-    /// Write one page for a browser: tables, the slowest regions as bars, and charts that
-    /// can be zoomed of durations and of what each thread did around a region. It needs no
-    /// other file and no network. An older page with this name is replaced, nothing else
+    /// Write one page for a browser: tables, the slowest regions as bars, and charts of durations and of
+    /// what each thread did around a region, which can be zoomed. The page needs no other file and no
+    /// network. An older page with this name is replaced; any other file is an error
     #[arg(long, value_name = "FILE", group = "form")]
     html: Option<PathBuf>,
 }
@@ -147,13 +154,13 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace demo -o S                         record a guest, VMM and kernel
   hypertrace regions S                         all regions
-  hypertrace regions S --sort p99              those with the slowest first
+  hypertrace regions S --sort p99              names with slowest regions first
   hypertrace regions S --name batch --by vcpu  one region, by vCPU
   hypertrace regions S --between vcpu_exit vcpu_run
                                                from each exit to the next entry
   hypertrace regions S --where 'status == 500 and duration > 1ms'
-                                               what fields say
-  hypertrace regions S --from 2s               without a start and a warm-up
+                                               choose regions by their fields
+  hypertrace regions S --from 2s               leave out a start and a warm-up
   hypertrace regions S --json | jq '.regions[] | {name, p99_ns}'
   hypertrace regions S --samples > samples.csv
                                                for statistics of your own
@@ -260,9 +267,8 @@ pub fn check_names(sessions: &[(Session, ClockMaps)], wanted: &[String]) -> Resu
 /// Returns which regions there are, the name that is nearest to a wrong name first.
 fn known_list(known: &BTreeSet<String>, wrong: &str) -> String {
     match known.is_empty() {
-        true => "no event is named NAME_begin or NAME_end and has an id; region! and \
-                 reference_region! of the guest library make them, and --between takes any two \
-                 events"
+        true => "no event named NAME_begin or NAME_end has an id; region! and reference_region! of the guest \
+                 library make such events, and --between takes any two events"
             .into(),
         false => format!("there are {}", listed(known, wrong)),
     }
@@ -343,13 +349,15 @@ impl Args {
             && !known.contains(field)
         {
             let why = format!(
-                "--by {field}: no event has a field of this name that begins or ends these regions"
+                "--by {field}: no event that begins or ends these regions has a field of this name"
             );
             let there = match known.is_empty() {
                 true => String::new(),
-                false => format!("; they have {}", listed(&known, field)),
+                false => format!("; these events have {}", listed(&known, field)),
             };
-            return Err(Usage(format!("{why}{there}; client and vcpu need none")).into());
+            return Err(
+                Usage(format!("{why}{there}; --by client and --by vcpu need no field")).into()
+            );
         }
         if let Some(filter) = &options.choice.filter {
             filter.check(&known.iter().map(String::as_str).collect()).map_err(wrong)?;
@@ -418,13 +426,13 @@ impl Args {
         }
         if regions.has_other_names {
             warnings.push(format!(
-                "more names than {MAX_GROUPS} groups have space for: the regions of the others are in \
-                 the group \"other names\"; choose with --name"
+                "there are more names than {MAX_GROUPS} groups can take: regions of the remaining names are \
+                 in the group \"other names\"; choose with --name"
             ).into());
         }
         if regions.has_others {
             warnings.push(format!(
-                "more values than {MAX_GROUPS} groups have space for: the regions with the others \
+                "there are more values than {MAX_GROUPS} groups can take: regions with the remaining values \
                  are in the groups of other values"
             ).into());
         }

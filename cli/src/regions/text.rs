@@ -28,13 +28,13 @@ pub const OF_ANY: &str = "regions with the field any_client may begin on one thr
 
 /// Why regions have no path if their clock differs from that of their kernel's events, and what to do about
 /// that.
-const CLOCK: &str = "by the guest's clock the regions ended while their threads had no CPU: that clock is not the one of \
-                     the kernel's events, and its error is too large. Let both have one clock, or make more \
-                     reference points";
+const CLOCK: &str = "by the guest's clock, the regions ended while their threads had no CPU: the guest's \
+                     clock is not the clock of the kernel's events, and its error is too large. Let both use \
+                     one clock, or make more reference points";
 
 /// Why it is unknown who had a CPU, and what to do about that.
-pub const ALL_THREADS: &str = "the recording does not have all threads: `hypertrace record --kernel` as root, \
-                               without --own-only, has them";
+pub const ALL_THREADS: &str = "the recording does not have all threads of the machine: `hypertrace record \
+                               --kernel` as root, without --own-only, records them";
 
 /// Formats all groups. If nothing is known about a group's time, the first warning that says why takes the
 /// place of the table, and is removed from the warnings.
@@ -149,7 +149,7 @@ fn renamed(shown: &Shown<'_>) -> Option<String> {
     };
     (!renamed.is_empty()).then(|| {
         let listed = Escaped(listed.as_bytes());
-        format!("threads that changed their names are shown with the last one: {listed}{more}")
+        format!("threads that changed their names are shown with the last name: {listed}{more}")
     })
 }
 
@@ -163,13 +163,13 @@ fn by_whom(shown: &Shown<'_>) -> Option<String> {
         _ if ns <= all / 100 => return None,
         0 => ALL_THREADS,
         1 => {
-            "events of the machine's other threads are missing: they were lost, or not recorded yet or \
-             any more; a larger --buffer may help"
+            "events of the machine's other threads are missing, because they were lost, or because the \
+             recording had not begun or had ended; a larger --buffer may help"
         }
         _ => "there were too many waits or threads to keep them apart",
     };
     Some(format!(
-        "which thread had the CPU, and what woke threads, is not known for {} of {} waiting: {why}",
+        "for {} of {} waiting, nothing shows which thread had the CPU or woke the waiting one: {why}",
         time(ns),
         time(all)
     ))
@@ -196,10 +196,10 @@ fn unrecorded(shown: &Shown<'_>) -> Option<String> {
     let regions = if count == 1 { "region is" } else { "regions are" };
     (count > 0).then(|| {
         format!(
-            "{} {regions} not counted, because the kernel's events of their threads were not recorded \
-             from their begin to their end: nothing proves where the time went. Start `hypertrace record`, \
-             in a guest `hypertrace forward`, before the regions begin, and end it after they have ended. \
-             `hypertrace report` shows when they began and ended",
+            "{} {regions} not counted, because the kernel's events of their threads were not recorded from \
+             begin to end: nothing proves where the time went. Start `hypertrace record`, or `hypertrace \
+             forward` in a guest, before the regions begin, and end the recording after the last region. \
+             `hypertrace report` shows when regions began and ended",
             grouped(count)
         )
     })
@@ -210,8 +210,8 @@ fn steal(shown: &Shown<'_>) -> Option<String> {
     shown.regions.steal_ms.filter(|ms| *ms > 0)?;
     let ms = grouped(shown.regions.steal_at_most_ms);
     Some(format!(
-        "steal time of this machine's CPUs while the kernel's events were recorded: at most {ms} ms: no event \
-         shows when exactly, so the steal time is in whatever part it hit"
+        "steal time of this machine's CPUs while the kernel's events were recorded: at most {ms} ms. No \
+         event shows when exactly, so any part may contain some steal time"
     ))
 }
 
@@ -219,9 +219,9 @@ fn steal(shown: &Shown<'_>) -> Option<String> {
 fn guest_steal(shown: &Shown<'_>) -> Option<String> {
     let ms = shown.regions.guest_steal_ms.filter(|ms| *ms > 0)?;
     Some(format!(
-        "the host took {} ms from the guest's CPUs while the guest's kernel was recorded, by that kernel's count: \
-         the time is in on-CPU (guest) and in waits. `hypertrace record -a` on the host, with the same -o, shows \
-         where, and which threads of the host had it",
+        "the host took {} ms from the guest's CPUs while the guest's kernel was recorded, by that kernel's \
+         count. This time is part of on-CPU (guest) and of waits. `hypertrace record -a` on the host, with \
+         the same -o, shows when, and which threads of the host had the CPUs",
         grouped(ms)
     ))
 }
@@ -269,11 +269,11 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     let partial = partial.map(|(name, b)| {
         let (of, all) = (grouped(b.exits_of), grouped(b.regions));
         let name = name.trim_end_matches(['*', '~']);
-        format!("the exits in the column {name} are of {of} of its {all} regions")
+        format!("the exits in the column {name} come from {of} of its {all} regions")
     });
     let steal = group.total.steal_regions.filter(|regions| *regions > 0).map(|regions| {
         format!(
-            "~ while such a region ran ({} of all {}), this machine's CPUs had steal time, which may be in any part",
+            "~ this machine's CPUs had steal time while {} of all {} regions ran; any part may contain some",
             grouped(regions),
             grouped(group.count)
         )
@@ -281,7 +281,8 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
     let most = group.total.steal_at_most_ns.filter(|ns| {
         *ns > 0 && (shown.regions.steal_ms > Some(0) || shown.regions.guest_steal_ms > Some(0))
     });
-    let most = most.map(|ns| format!("at most {} of the column all is steal time", time(ns)));
+    let most =
+        most.map(|ns| format!("at most {} of the time in the column all is steal time", time(ns)));
     let most = most.into_iter().chain(guest_at_most(group));
     [regions].into_iter().chain(partial).chain(steal).chain(most).collect()
 }
@@ -290,8 +291,8 @@ pub fn footnotes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
 fn guest_at_most(group: &Group) -> Option<String> {
     group.total.guest_at_most_ns.map(|ns| {
         format!(
-            "guest <= {} of all: vCPUs may have run the guest then, and nothing says which of its threads; \
-             `hypertrace forward` in the guest does",
+            "guest <= {} of all: vCPUs may have run the guest in this time, but nothing says which of its \
+             threads; `hypertrace forward` in the guest records that",
             time(ns)
         )
     })
@@ -444,11 +445,11 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
         let why = match most {
             Some(Unknown::Clock) => CLOCK,
             Some(Unknown::NoThread) => {
-                "the threads of these regions are not known: in a guest `hypertrace forward` shows them"
+                "nothing names the threads of these regions: in a guest, `hypertrace forward` records them"
             }
             _ => {
-                "it needs the events of all threads: `hypertrace record --kernel` or `record -a` as root, in \
-                 a guest `hypertrace forward`"
+                "a critical path needs the events of all threads: `hypertrace record --kernel` or `record \
+                 -a` as root, or `hypertrace forward` in a guest, records them"
             }
         };
         out.push_str(&wrapped(&format!("critical path: not known; {why}"), "  "));

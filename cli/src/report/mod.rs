@@ -23,41 +23,44 @@ use std::io::{self, Write as _};
 
 /// Show the events of one or several sessions in order of time
 ///
-/// A line is: seconds since the session's start, seconds since the previous
-/// line, the source, the event, its fields. The source is guest/CLIENT and the
-/// name that the client gave itself, or vmm/THREAD; program/CLIENT and host/THREAD
-/// where programs ran without a VMM. A reference point ends with the guest's CPU
-/// and the point's number: @cpu0#17. Where events were lost, a line of its own
-/// says how many, whatever the argument of --event: "... 1,234 events lost here
-/// (ring full)". Guests' clocks are mapped to the host's; --json has the error
-/// bound. Sessions of one machine and boot are merged exactly. Those of another
-/// machine or boot are placed by the system's clocks, and a message says so: their
-/// error is unknown. On a terminal, lines are cut at its width, and if that
-/// is less than 100, the time since the previous line is left out.
+/// Each line shows the seconds since the session's start, the seconds since the
+/// previous line, the source, the event, and the event's fields. The source is
+/// guest/CLIENT and the client's name, or vmm/THREAD; if programs ran without a
+/// VMM, it is program/CLIENT or host/THREAD. The line of a reference point ends
+/// with the guest's CPU and the point's number: @cpu0#17. Where events were lost,
+/// an extra line says how many, even with --event: "... 1,234 events lost here
+/// (ring full)". On a terminal, lines are cut at its width; a terminal of fewer
+/// than 100 columns does not show the time since the previous line.
 ///
-/// The events named lease, which say which thread a client is, are shown with
-/// --json, --event or --where only.
+/// Times of guests are mapped to the host's clock; --json has the bound on their
+/// error. Sessions of one machine and boot are merged exactly. A session of another
+/// machine or boot is placed by the system's clocks, with an unknown error, and a
+/// message says so.
+///
+/// Events named lease tell which thread a client is. Only --json, --event and
+/// --where show them.
 ///
 /// Events of the host's kernel come from DIR/kernel.dat. Their source is
-/// kernel/THREAD-TID, their name SYSTEM:EVENT, and their line ends with the CPU:
-/// @cpu1. Numbers that the kernel has names for are shown by name. Files of
-/// trace-cmd (version 6 and 7) alone have times of their own clock: those that
-/// trace-cmd report shows. A guest's file given together with its host's is put on
-/// the host's clock if trace-cmd recorded the relation; if not, FILE@DIR does that
-/// by the reference points of a session, or FILE@TIME by hand.
+/// kernel/THREAD-TID, their name is SYSTEM:EVENT, and their line ends with the CPU:
+/// @cpu1. If the kernel has a name for a number, the name is shown. Files of
+/// trace-cmd (version 6 and 7) that are shown alone keep the times that trace-cmd
+/// report shows. If trace-cmd recorded how a guest's clock relates to its host's, a
+/// guest's file that is given with its host's is put on the host's clock. If not,
+/// FILE@DIR relates the clocks by the reference points of a session, and FILE@TIME
+/// by hand.
 ///
-/// A function trace of the same boot of the same machine is on the session's clock:
-/// function_entry and function_exit, with the function's name by --symbols. Their
-/// source is functions/TRACK.
+/// A function trace of the same boot of the same machine is on the session's clock.
+/// Its events are function_entry and function_exit, with the function's name from
+/// --symbols; their source is functions/TRACK.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// Names of functions in function traces, and of those that are compiled in: an ELF file, a
-    /// System.map, or what /proc/kallsyms has, moved by an offset. Where functions are compiled in,
-    /// a program and its libraries need no offset
+    /// Take the names of functions from this file: an ELF file, a System.map, or a copy of
+    /// /proc/kallsyms, moved by an offset. A program with functions that are compiled in, and its
+    /// libraries, need no offset
     #[arg(long, value_name = "FILE[:0xOFFSET]")]
     symbols: Vec<Source>,
 
@@ -75,14 +78,15 @@ pub struct Args {
     #[arg(long, value_name = "T", value_parser = at, allow_hyphen_values = true)]
     until: Option<At>,
 
-    /// Times to show: since the start, or of the calendar, by UTC or in this system's time zone
+    /// Show times since the start, or dates with times, in UTC or in this system's time zone
     #[arg(long, value_name = "KIND", value_enum, default_value_t, conflicts_with = "json")]
     time: TimeKind,
 
-    /// Show the events of a session while it is written, until it ends or its writer was ended: in
-    /// order of time, 250 ms after they were read. An event that arrives later than that is shown
-    /// late, and a message counts such. Times of a guest's own clock are the writer's estimates,
-    /// without a bound, and the host's may differ by some ns from those shown later; events of the host's kernel are not shown
+    /// Show the events of a session while it is written, until the session or its writer ends. Events are
+    /// in order of time, 250 ms after they were read. An event that arrives later is shown out of order,
+    /// and a message counts such events. Times of a guest's own clock are the writer's estimates, without
+    /// a bound; times of the host may differ by some ns from a later report. Events of the host's kernel
+    /// are not shown
     #[arg(long, short)]
     follow: bool,
 
@@ -121,7 +125,7 @@ Examples:
   hypertrace report S -c 0 -c 1                  what guest clients 0 and 1 did
   hypertrace report S --from 1.5ms --until 2ms   half a millisecond of it
   hypertrace report S --where 'len > 4096 and not client == 0'
-                                                 what fields say
+                                                 choose events by their fields
   hypertrace report S | less -S                  whole lines, to scroll through
   hypertrace report S --json | jq -c 'select(.bound_ns > 10000)'
                                                  events placed worse than 10 us

@@ -19,10 +19,10 @@ pub struct Wanted {
     #[arg(long, short, value_name = "N")]
     client: Vec<u32>,
 
-    /// Only events for which this is true. A name is a field, source, event, thread, pid, tid, client
-    /// or cpu; it is compared (== != < <= > >=) with a number, true, false, or a text in quotes.
-    /// Comparisons are joined by not, and, or, and parentheses. An event without the field
-    /// does not fit. Of the kernel's events, pid is the thread's number
+    /// Only events for which this condition is true. A condition compares (== != < <= > >=) a field, or
+    /// source, event, thread, pid, tid, client or cpu, with a number, true, false, or a text in quotes.
+    /// not, and, or, and parentheses join comparisons. For an event without the field, a comparison is
+    /// false. In events of the kernel, pid is the thread's number
     #[arg(long = "where", value_name = "EXPR")]
     filter: Option<String>,
 

@@ -257,7 +257,7 @@ fn damage_on_many_cpus_is_reported_in_a_line() {
     let ran = run(HYPERTRACE.command(["report"]).arg(made.path()));
 
     assert_eq!(ran.stderr.matches("begins no event").count(), 4, "{}", ran.stderr);
-    assert!(ran.stderr.contains("; damage in 96 places more"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("; damage in 96 more places"), "{}", ran.stderr);
 }
 
 #[test]

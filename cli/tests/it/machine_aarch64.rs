@@ -248,7 +248,7 @@ fn a_guests_regions_are_divided_by_its_own_kernel_alone_on_aarch64_and_a_line_sa
     let regions = json_after(&console, "of regions");
     let line = regions["warnings"].to_string();
     assert!(
-        line.contains("which threads of the host run the guest's CPUs is not proven"),
+        line.contains("nothing proves which threads of the host run the guest's CPUs"),
         "{line}"
     );
     let spinning = regions["regions"].as_array().unwrap().iter();

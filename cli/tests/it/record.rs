@@ -339,7 +339,8 @@ fn command_without_kernel(arguments: &[&str]) -> Option<Command> {
 #[track_caller]
 fn has_no_kernel(ran: &Ran, code: i32, out: &Path, why: &str) {
     assert_eq!(ran.code, Some(code), "{ran:?}");
-    let mut said = ran.stderr.lines().filter(|line| line.contains("without the kernel's events: "));
+    let mut said =
+        ran.stderr.lines().filter(|line| line.contains("the kernel's events are not recorded: "));
     assert!(said.next().is_some_and(|line| line.contains(why)), "{ran:?}");
     assert_eq!((said.next(), ran.stderr.matches(why).count()), (None, 1), "{ran:?}");
     assert_eq!(HYPERTRACE.info(out)["finished"], true);
@@ -414,7 +415,7 @@ fn a_program_runs_where_there_is_no_host_to_forward_to() {
     let ran = forward(&["sh", "-c", "echo $0; exit 7", "given"]);
 
     assert_eq!((ran.code, &*ran.stdout), (Some(7), "given\n"), "{ran:?}");
-    let said = "without the kernel's events: there is no host to record for: ";
+    let said = "the kernel's events are not recorded: there is no host to record for: ";
     assert_eq!(ran.stderr.matches(said).count(), 1, "{ran:?}");
     let said = forward(&[]).failed(1);
     assert!(said.contains("there is no host to record for: "), "{said}");
@@ -468,7 +469,7 @@ fn another_user_records_the_scheduling_of_its_threads() {
         return;
     }
     assert!(ran.stderr.contains("only root may use it"), "{ran:?}");
-    assert!(ran.stderr.contains("without exits of guests"), "{ran:?}");
+    assert!(ran.stderr.contains("but no exits of guests"), "{ran:?}");
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
     check_times(&out, &events, from, to);
     // The shell waits for its child, which sleeps.

@@ -317,7 +317,7 @@ fn columns_of_regions_during_which_a_hypervisor_took_time_are_marked() {
     let names: Vec<&str> = header.split_whitespace().collect();
     assert_eq!(names, ["median*", "p99~", "slowest~", "all~"], "p99 of 20 is the slowest");
     assert_eq!(counts, [0, 1, 1]);
-    let note = "~ while such a region ran (1 of all 20), this machine's CPUs had steal";
+    let note = "~ this machine's CPUs had steal time while 1 of all 20 regions ran";
     assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(note), "{text}");
     let first = samples.iter().map(|(begin, _)| *begin).min().unwrap();
     let (text, counts) = shown(&steal(first - 10, first));
@@ -363,9 +363,9 @@ fn the_most_that_a_hypervisor_took_from_regions_is_that_of_their_cpu() {
     // the third region, which ran on both CPUs, all the time that was taken.
     assert_eq!(shown(&of_cpu).0, [Some(37), Some(10), Some(40)]);
     let text = regions(made.path(), &["--name", "r1"]).stdout;
-    assert!(text.contains("  at most 10.0ms of the column all is steal time\n"));
+    assert!(text.contains("  at most 10.0ms of the time in the column all is steal time\n"));
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("recorded: at most 40 ms:"), "{text}");
+    assert!(text.contains("recorded: at most 40 ms."), "{text}");
     // Older recordings do not have the CPUs' counters.
     assert_eq!(shown(&sum).0, [Some(40); 3]);
     assert_eq!(shown("; stolen_ms=30").0, [Some(40); 3]);

@@ -190,7 +190,7 @@ fn read<'a>(
         let Some(shown) = shown_by(trace, &all, traces) else {
             warnings.push(
                 format!(
-                    "{}: of which session it is, is not known: it is left out",
+                    "{}: nothing says which session this file belongs to: its events are left out",
                     trace.path().display()
                 )
                 .into(),
@@ -199,9 +199,8 @@ fn read<'a>(
         };
         if !trace.has_switches() {
             warnings.push(format!(
-                "{}: without the event sched:sched_switch, nothing proves that a thread had a CPU: \
-                 its threads' time is unknown; record with -e sched:sched_switch too, or \
-                 without -e",
+                "{}: the recording has no event sched:sched_switch, which proves that a thread had a CPU: \
+                 the time of its threads is unknown; record with -e sched:sched_switch too, or without -e",
                 trace.path().display()
             ).into());
             continue;
@@ -737,8 +736,8 @@ impl<'a> Pass<'a> {
         if self.spans.beyond > 0 {
             warnings.push(
                 format!(
-                    "more than {} of the crate tracing were open in a session at once: the oldest, {} in all, are \
-                     begins without an end",
+                    "more than {} of the crate tracing were open in a session at once: the {} oldest count \
+                     as begins without an end",
                     counted(self.spans.most() as u64, "span"),
                     grouped(self.spans.beyond)
                 )

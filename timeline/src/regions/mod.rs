@@ -348,8 +348,8 @@ impl Regions {
         self.is_cut.then(|| {
             let kept = grouped(self.store.len() as u64);
             format!(
-                "there are more than {kept} regions: {missing} that ended later are in no number, and some may be \
-                 missing inside others; choose fewer by name or by time"
+                "there are more than {kept} regions: {missing} that ended later are left out of all numbers, \
+                 and some may be missing inside other regions; choose fewer by name or by time"
             )
         })
     }

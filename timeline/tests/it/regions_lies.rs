@@ -54,12 +54,7 @@ fn a_thread_stays_with_the_program_that_has_it() {
         if pid.is_some() {
             assert_eq!(parts(&regions, 2), [0, 0, 100]);
         }
-        assert_eq!(
-            said(&regions, "1 lease names the thread 100, "),
-            claims,
-            "{:?}",
-            regions.warnings
-        );
+        assert_eq!(said(&regions, "1 lease names thread 100 "), claims, "{:?}", regions.warnings);
     }
 }
 
@@ -88,7 +83,7 @@ fn a_thread_with_events_of_two_programs_is_nobodys() {
 
     assert_eq!(parts(&regions, 1), [0, 0, 1_000]);
     assert_eq!(parts(&regions, 2), [0, 0, 1_000]);
-    let line = "the events of the first program contradict the kernel's on 1 of these";
+    let line = "on 1 of these threads, the kernel's events contradict those of the first program";
     assert_eq!(said(&regions, line), 1, "{:?}", regions.warnings);
 }
 

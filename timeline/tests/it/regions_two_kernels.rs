@@ -296,7 +296,8 @@ fn a_guest_whose_events_contradict_the_hosts_is_divided_by_its_own_kernel_alone(
         assert_eq!(times.get(part), 0, "{part:?}: {times:?}");
     }
     assert_ne!(times.get(OnCpu), 0);
-    let said = found.regions.warnings.iter().filter(|line| line.contains("is not proven"));
+    let said =
+        found.regions.warnings.iter().filter(|line| line.contains("nothing proves which thread"));
     assert_eq!(said.count(), 1, "{:?}", found.regions.warnings);
 }
 
@@ -314,7 +315,8 @@ fn a_guest_is_divided_by_its_own_kernel_alone_also_beside_one_whose_cpus_are_pro
     let (alone, proven) = (times("0"), times("2"));
     assert!(alone.get(Part::OnCpu) > 0 && proven.get(Part::OnCpu) == 0, "{alone:?} {proven:?}");
     assert!(alone.get(Part::Guest) == 0 && proven.get(Part::Guest) > 0, "{alone:?} {proven:?}");
-    let said = found.regions.warnings.iter().filter(|line| line.contains("is not proven"));
+    let said =
+        found.regions.warnings.iter().filter(|line| line.contains("nothing proves which thread"));
     assert_eq!(said.count(), 1, "{:?}", found.regions.warnings);
     assert_eq!(found.regions.guest_steal_ms, Some(STOLEN_MS));
 }

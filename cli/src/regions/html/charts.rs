@@ -197,7 +197,7 @@ fn window_json(
                  empty while it was blocked."
                 .into()
         }
-        false => format!(" Who had the threads' CPUs is not known: {ALL_THREADS}."),
+        false => format!(" Nothing shows who had the threads' CPUs: {ALL_THREADS}."),
     });
     if left_out > 0 {
         note.push_str(&format!(" {left_out} more threads are left out."));
@@ -235,7 +235,7 @@ impl Numbered<'_> {
                 }
                 Cause::Unknown(Unknown::Missing) => ": an event is missing",
                 Cause::Unknown(Unknown::TooMany) => ": there were too many threads",
-                Cause::Unknown(Unknown::NoThread) => ": of which thread it is, is not known",
+                Cause::Unknown(Unknown::NoThread) => ": nothing says which thread this is",
                 Cause::Unknown(Unknown::Clock | Unknown::Border) => {
                     ": the guest's clock is not exact enough"
                 }

@@ -161,7 +161,9 @@ impl Found {
         }
         assert!(regions.wait().unwrap().success());
         let (groups, warnings) = groups(session, &["--by", "run"]);
-        let is_other = |line: &&Value| !line.as_str().unwrap().contains("has no switch back after");
+        let is_other = |line: &&Value| {
+            !line.as_str().unwrap().contains("events that give a thread its CPU back")
+        };
         assert_eq!(warnings.as_array().unwrap().iter().filter(is_other).count(), 0, "{warnings}");
         let groups = groups.into_iter().map(|group| {
             let text = |value: &Value| value.as_str().unwrap().to_owned();

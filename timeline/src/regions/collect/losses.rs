@@ -46,7 +46,8 @@ impl Losses {
         let all = [(self.of_clients, clients), (self.others, others)];
         let spans = (self.spans > 0).then(|| {
             format!(
-                "{}: {} of the crate tracing were not recorded, as too many were open: all numbers are of the others",
+                "{}: {} of the crate tracing were not recorded, because too many were open: all numbers \
+                 cover the other spans only",
                 dir.display(),
                 counted(self.spans, "span")
             )
@@ -56,8 +57,7 @@ impl Losses {
                 let (events, were) =
                     (counted(events, "event"), if events == 1 { "was" } else { "were" });
                 format!(
-                    "{}: {events} of {whose} {were} lost: all numbers are of the regions that \
-                 remained",
+                    "{}: {events} of {whose} {were} lost: all numbers cover the remaining regions only",
                     dir.display()
                 )
             });

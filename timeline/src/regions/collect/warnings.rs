@@ -14,8 +14,8 @@ pub(super) fn missing(((session, _), host): (&(Session, ClockMaps), &Host)) -> O
     let missing = session.counted().saturating_sub(host.events);
     (missing > 0).then(|| {
         format!(
-            "{}: {missing} events that session.json counts are in no stream file: regions are \
-             missing, or without their begin or end",
+            "{}: {missing} events that session.json counts are in no stream file: some regions are missing, \
+             or lack their begin or end",
             session.dir().display()
         )
     })
@@ -24,9 +24,9 @@ pub(super) fn missing(((session, _), host): (&(Session, ClockMaps), &Host)) -> O
 /// Returns a line about a kernel's trace of all threads without the events that say how threads ended.
 pub(super) fn without_ends(trace: &Path) -> String {
     format!(
-        "{}: without the events sched:sched_process_exit, signal:signal_deliver and task:task_newtask, nothing says \
-         which thread ended a process: critical paths are not known before a thread that ended; `record` has these \
-         events if no -e is given",
+        "{}: the recording lacks the events sched:sched_process_exit, signal:signal_deliver and \
+         task:task_newtask, which say which thread ended a process: a critical path is unknown before the \
+         end of a thread; `record` without -e records these events",
         trace.display()
     )
 }
@@ -35,31 +35,35 @@ pub(super) fn without_ends(trace: &Path) -> String {
 pub(super) fn disputes(host: &Host) -> impl Iterator<Item = String> {
     let of = |what: Counted, verb: &str| match what.count {
         0 => None,
-        1 => Some(format!("1 lease {verb}s the thread {}", what.first)),
+        1 => Some(format!("1 lease {verb}s thread {}", what.first)),
         count => {
-            Some(format!("{count} leases {verb} threads, the first the thread {}", what.first))
+            Some(format!("{count} leases {verb} threads (the first is thread {})", what.first))
         }
     };
     let claimed = of(host.claimed, "name").map(|leases| {
         format!(
-            "{leases}, while another program had it: it stays with that one, and the time of the lease's \
-             own regions is unknown"
+            "{leases} that another program had already named: the first program keeps such a thread, and the \
+             time of the later lease's regions is unknown"
         )
     });
     let disputed = (host.disputed.count > 0).then(|| {
         format!(
-            "the events of the first program contradict the kernel's on {} of these threads: the time of \
-             both is unknown there",
+            "on {} of these threads, the kernel's events contradict those of the first program: there the \
+             time of both programs is unknown",
             host.disputed.count
         )
     });
     let too_many = of(host.without_account, "name").map(|leases| {
-        format!("{leases}, which are more threads than are kept: their time is unknown")
+        format!(
+            "{leases} beyond the number of threads that can be kept: the time of such a thread is \
+                 unknown"
+        )
     });
     let of_any = of(host.without_guest, "name").map(|leases| {
         format!(
-            "{leases}, by a clock that none of the recorded kernels of the session's guests has: of which guest they are is \
-             not known, and their time is unknown; let the guest's programs trace on the clock of `hypertrace forward`"
+            "{leases}, with a clock that no recorded kernel of the session's guests has: nothing says which \
+             guest such a thread belongs to, and its time is unknown; let the guest's programs trace on the \
+             clock of `hypertrace forward`"
         )
     });
     [claimed, disputed, too_many, of_any].into_iter().flatten()
@@ -71,7 +75,7 @@ pub(super) fn unfollowed(host: &Host) -> Option<String> {
     let (first, others) = (threads.next()?, threads.count());
     let more = if others > 0 { format!(", and {others} more") } else { String::new() };
     Some(format!(
-        "the kernel's trace does not show that it recorded the thread {}{more}: that time is \
+        "the kernel's trace does not show that it recorded thread {}{more}: the time of such a thread is \
          unknown; record with --pid of the thread's own process",
         first.tid
     ))
@@ -86,13 +90,14 @@ pub(super) fn unplaced(host: &Host) -> Option<String> {
     let time = counted(regions, "region");
     let next = match host.is_served {
         true => {
-            "a server that runs beside the VMM does not see that: record the guest's kernel with \
+            "a server that runs beside the VMM does not see its threads: record the guest's kernel with \
              `hypertrace forward` in the guest"
         }
-        false => "a reference point of each client shows that",
+        false => "a reference point of each client shows its thread",
     };
     Some(format!(
-        "which threads of the host ran its clients is not known: the time of {time} is unknown; {next}"
+        "nothing shows which threads of the host ran the session's clients: the time of {time} is unknown; \
+         {next}"
     ))
 }
 
@@ -105,13 +110,13 @@ pub(super) fn unshown(host: &Host) -> Option<String> {
     }
     let (what, next) = match host.all_dividing().next() {
         None if host.is_program => (
-            "its programs do not say which threads they are",
-            "the guest library does, if it makes the lease",
+            "the session's programs do not name their threads",
+            "the guest library names them if it makes the lease",
         ),
         // The session's regions are of any client, or of threads that are too many.
         None => return None,
         Some(_) => (
-            "the kernel's trace has no event of its threads",
+            "the kernel's trace has no event of the session's threads",
             "record them with `hypertrace record --kernel`, or `record --pid` of their \
              process before the regions begin",
         ),
@@ -124,9 +129,9 @@ pub(super) fn unreturned(host: &Host) -> Option<String> {
     let Switches { away, unreturned, .. } = host.switches();
     (unreturned > 0).then(|| {
         format!(
-            "the kernel's trace has no switch back after {unreturned} of {away} switches away from the \
-             session's threads, also where it counts no loss: the time up to the next event is \
-             unknown, and runnable time and that on a CPU are too small by as much"
+            "the kernel dropped {unreturned} of the {away} events that give a thread its CPU back, without \
+             counting them. Time after each is unknown until the next event, so waiting and on-CPU times are \
+             slightly too small"
         )
     })
 }
@@ -138,9 +143,10 @@ pub(super) fn unproven(host: &Host) -> Option<String> {
     unproven.next().map(|_| {
         let whose = if host.vcpus.is_some() { "a guest's CPUs" } else { "the guest's CPUs" };
         format!(
-            "which threads of the host run {whose} is not proven: what the host did meanwhile is in the time on a CPU and \
-             in the waits; `hypertrace record -a` as root proves it, if it records KVM's default events from before the \
-             guest's programs begin, and the guest's clock is the TSC"
+            "nothing proves which threads of the host run {whose}: time that the host took from the guest \
+             counts as time on a CPU or as a wait; `hypertrace record -a` as root gives the proof if it \
+             begins before the guest's programs, with KVM's default events, and if the guest's clock is the \
+             TSC"
         )
     })
 }
@@ -151,7 +157,7 @@ pub(super) fn unproven_cpus(host: &Host) -> Option<String> {
     (cpus > 0).then(|| {
         let which =
             if cpus == 1 { "one CPU of a guest".into() } else { format!("{cpus} CPUs of guests") };
-        format!("which thread of the host runs {which} is not proven: time on it is unknown")
+        format!("nothing proves which thread of the host runs {which}: time there is unknown")
     })
 }
 
@@ -160,10 +166,11 @@ pub(super) fn refuted(host: &Host) -> Option<String> {
     let mut all = host.vcpus.iter().flat_map(Vcpus::refuted);
     let ((cpu, tid), others) = (all.next()?, all.count());
     let more =
-        if others > 0 { format!(", and so it was with {others} more CPUs") } else { String::new() };
+        if others > 0 { format!("; the same holds for {others} more CPUs") } else { String::new() };
     Some(format!(
-        "an event of the guest's kernel on the guest's CPU {cpu} lies outside of the guest mode of thread {tid}, which runs that \
-         CPU by all events before: time on that CPU is unknown from there on{more}"
+        "the guest's kernel has an event on the guest's CPU {cpu} while thread {tid} was not in guest mode, \
+         although all earlier events say that this thread runs that CPU: time on that CPU is unknown from \
+         then on{more}"
     ))
 }
 
@@ -172,8 +179,8 @@ pub(super) fn given_up(host: &Host) -> Option<String> {
     let times = host.given_up();
     (times > 0).then(|| {
         format!(
-            "{times} times, more intervals of a thread between the borders of regions waited for the event \
-             that proves them than are kept: that time is unknown"
+            "{times} times, too many intervals of a thread between the borders of regions waited for the \
+             event that proves them: the time of the intervals left out is unknown"
         )
     })
 }
