@@ -6,7 +6,7 @@ mod otlp;
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::kernel::{line, say_unread};
-use crate::output::{Faults, counted, grouped, say};
+use crate::output::{Busy, Faults, counted, grouped, say};
 use crate::page::{WholeFile, check_folder};
 use crate::report::{Inputs, Lines, Wanted, names, open_all, session, wrong};
 use crate::units::{At, at};
@@ -27,7 +27,7 @@ use rustix::fs::{CWD, OFlags};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 /// Write sessions and function traces in the format of another reader
@@ -158,6 +158,8 @@ pub fn run(args: &Args) -> Result<()> {
     if matches!(args.to, Format::Otlp) {
         return otlp::run(args);
     }
+    let is_file = args.output.as_deref() != Some(Path::new("-"));
+    let _busy = (is_file || !io::stdout().is_terminal()).then(|| Busy::with("writing"));
     let choice = args.wanted.choice(0, args.until)?;
     let Some(out) = &args.output else {
         let why = match args.otlp_endpoint {

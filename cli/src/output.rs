@@ -17,6 +17,10 @@ use serde_json::Value;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use terminal_size::terminal_size_of;
 use textwrap::{Options, WordSplitter};
 
@@ -136,10 +140,59 @@ pub fn progress(parts: u64, template: &str) -> Result<ProgressBar> {
     Ok(ProgressBar::new(parts).with_style(style))
 }
 
+/// Time after which a command shows that it works.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The line that [`Busy`] shows.
+static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// A line on stderr, if that is a terminal, with what a command does and for how long. The line appears after a second, and
+/// goes when this is dropped.
+#[derive(Debug)]
+pub struct Busy {
+    /// Dropped to end the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    pub fn with(what: &'static str) -> Option<Busy> {
+        if !io::stderr().is_terminal() {
+            return None;
+        }
+        let (end, ended) = channel();
+        let thread = thread::spawn(move || {
+            if ended.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let Ok(bar) = progress(0, "{spinner} {msg}, {elapsed}") else { return };
+            let bar = bar.with_message(what).with_elapsed(PATIENCE);
+            bar.enable_steady_tick(PATIENCE / 10);
+            *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
+            // Until the sender is dropped.
+            let _ = ended.recv();
+            SHOWN.lock().unwrap_or_else(PoisonError::into_inner).take();
+            bar.finish_and_clear();
+        });
+        Some(Busy { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.end.take();
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
 /// Writes text to stderr. Text that cannot be written is dropped.
 pub fn prompt(text: impl Display) {
     // The text is written in one piece, so that lines of several processes do not mix.
-    let _ = io::stderr().write_all(text.to_string().as_bytes());
+    let write = || drop(io::stderr().write_all(text.to_string().as_bytes()));
+    match &*SHOWN.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
 }
 
 #[cfg(test)]

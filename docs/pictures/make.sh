@@ -13,7 +13,7 @@ picture() {
     sed -i "s/<meta http-equiv=\"Content-Security-Policy\"[^>]*>//" "$made/$4.html"
     cat >>"$made/$4.html" <<'STYLE'
 <style>
-header, main > .scroll, section > p, .note, .columns:not(.columns ~ .columns), .columns > div:nth-child(2),
+header, main > .scroll, section > p, .note, .columns ~ .columns, .columns > div:nth-child(2),
 section > h3:nth-of-type(2), section > .bars, details, [data-lanes] p { display: none !important; }
 section { border: 0; margin: 0; padding: 0; }
 </style>

@@ -6,7 +6,7 @@ mod table;
 mod text;
 
 use crate::interrupt::Interrupts;
-use crate::output::{Faults, grouped, print, print_json, say};
+use crate::output::{Busy, Faults, grouped, print, print_json, say};
 use crate::regions::of_any;
 use crate::report::Inputs;
 use crate::{Usage, unreadable};
@@ -154,7 +154,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
             runs::record(args, [a, b])?
         }
-        false => [read_all(&given[0], &mut faults)?, read_all(&given[1], &mut faults)?],
+        false => {
+            let _busy = Busy::with("reading the runs");
+            [read_all(&given[0], &mut faults)?, read_all(&given[1], &mut faults)?]
+        }
     };
     let code = compare(args, sides)?;
     faults.end()?;

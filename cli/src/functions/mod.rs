@@ -5,7 +5,7 @@ mod region;
 
 use crate::Usage;
 use crate::interrupt::Interrupts;
-use crate::output::{Faults, grouped, print, print_json, progress, say};
+use crate::output::{Busy, Faults, grouped, print, print_json, progress, say};
 use crate::place;
 use crate::report;
 use crate::temporary::Temporary;
@@ -242,6 +242,7 @@ fn compiled(args: &Args, faults: &mut Faults) -> Result<(Temporary, Counts)> {
     // The trace needs only calls, so the kernels' traces are left out.
     let recording = Recording { traces: Vec::new(), ..recording };
     let source = uftrace::Source { recording: &recording, modules: &modules, text: &|_| None };
+    let _busy = Busy::with("reading calls");
     let (counts, warnings) =
         uftrace::compiled(&source, &made.folder().by_descriptor().join(FOLDER))?;
     faults.say(warnings);

@@ -7,7 +7,7 @@ mod summary;
 mod text;
 
 use crate::Usage;
-use crate::output::{Faults, print, say};
+use crate::output::{Busy, Faults, print, say};
 use crate::report::{self, Inputs, wrong};
 use crate::units::{At, at};
 use crate::writer::unfinished;
@@ -207,7 +207,9 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.html {
         html::PAGE.check(path)?;
     }
+    let busy = Busy::with("reading the recording");
     let regions = Regions::of(&recording, &options)?;
+    drop(busy);
     let is_wanted = |group: &&Group| !args.hides_empty() || group.name != EMPTY;
     let mut groups = Vec::from_iter(regions.groups.iter().filter(is_wanted));
     args.sort().apply(&mut groups);

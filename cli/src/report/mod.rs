@@ -10,7 +10,7 @@ pub(crate) use lines::Lines;
 pub(crate) use wanted::{Wanted, wrong};
 
 use crate::Usage;
-use crate::output::{Faults, say};
+use crate::output::{Busy, Faults, say};
 use crate::units::{At, at};
 use crate::writer::unfinished;
 use anyhow::Context;
@@ -19,7 +19,7 @@ use hypertrace_export::{Choice, Error};
 use hypertrace_functions::symbols::Source;
 use hypertrace_timeline::EntryRef;
 use jiff::tz::TimeZone;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 /// Show the events of one or several sessions in order of time
 ///
@@ -170,10 +170,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         out.write_all(line.as_bytes()).map_err(Error::Write)?;
         Ok::<_, Error>(left > 0)
     };
+    // Lines on a terminal show the progress themselves.
+    let busy = (!io::stdout().is_terminal()).then(|| Busy::with("writing events"));
     let warnings = match limit {
         0 => Ok(Vec::new()),
         _ => choice.read(&recording, &mut print),
     };
+    drop(busy);
     // The events before damage are shown before the damage is reported.
     out.flush().context("cannot write")?;
     let warnings = warnings?;

@@ -80,8 +80,8 @@ fn cargo(programs: &Path) -> String {
     );
     format!(
         "case \"$*\" in
-        'install --quiet --path cli') exit 0 ;;
-        'build --quiet --release -p hypertrace --example lookups')
+        'install --path cli') exit 0 ;;
+        'build --release -p hypertrace --example lookups' | 'build --quiet --release -p hypertrace --example lookups')
             cd '{root}'; exec '{cargo}' build {options} -p hypertrace --example lookups ;;
         'build --quiet --release -p hypertrace-c' | 'build --quiet --locked --release --package hypertrace-c '*)
             cd '{root}'; exec '{cargo}' build --quiet --locked --release -p hypertrace-c --target-dir '{target}' ;;
