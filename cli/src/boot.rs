@@ -131,6 +131,9 @@ pub fn run(args: &Args) -> Result<()> {
         let read = paths.iter().map(|path| read(args, path, &mut warnings));
         read.collect::<Result<Vec<_>>>()
     });
+    if sides.iter().any(Result::is_err) {
+        faults.say(std::mem::take(&mut warnings));
+    }
     let [of, other] = sides;
     let (of, other) = (of?, other?);
     if let Some(path) = &args.html {

@@ -123,6 +123,8 @@ Examples:
 
   hypertrace report S | less            show the timeline, also while it runs
 
+SIGTERM and SIGHUP are passed to VMM; SIGINT is left to VMM.
+
 Exit code: that of VMM, or without it 0 after SIGINT, SIGTERM or SIGHUP, or with
 --once at the VM's end, if the session is complete; 1 if it is not, 2 for wrong
 usage. After a crash of this command with --file:
@@ -164,6 +166,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         check_parent("--socket", socket)?;
     }
     let vmm = args.vmm.first().map(|name| Program::find(name)).transpose()?;
+    // A script may have an empty variable there.
+    if vmm.is_none() && std::env::args_os().next_back().is_some_and(|last| last == "--") {
+        bail!(Usage("-- is followed by no VMM".into()));
+    }
     // Both guards live until the session has ended. With a VMM, signals go to the VMM, whose end ends the
     // recording.
     let _signals = vmm.is_some().then(pass_signals_on);
@@ -182,6 +188,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         whole => whole?,
     }
     Ok(ExitCode::from(code))
+}
+
+/// Returns the text of a path for QEMU, which may have another current directory.
+fn absolute(option: &str, path: &Path) -> Result<String> {
+    let whole = std::path::absolute(path)?;
+    match whole.into_os_string().into_string() {
+        Ok(text) => Ok(text),
+        Err(_) => bail!(Usage(format!(
+            "{option} {}: QEMU's options are UTF-8: give a path that is, too",
+            path.display()
+        ))),
+    }
 }
 
 /// Runs the VMM to its end, with more arguments. Returns its exit code.

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! `not` binds the most, then `and`, then `or`. A comparison with what an event does not have, or of a number with a text, is
-//! false, whatever its operator. A time is the number of its nanoseconds. Of an event of the kernel, `pid` is the thread's number. A region has what the events
-//! that begin and end it have; where both have something, that of the end.
+//! false, whatever its operator. A time is the number of its nanoseconds. Of an event of the kernel, `pid` is the thread's
+//! number. A region has what the events that begin and end it have; where both have something, that of the end.
 //!
 //! An expression becomes a list of steps with jumps, without a tree: no text, however long or deep, needs more stack.
 
@@ -388,9 +388,9 @@ impl<'t> Parser<'t> {
             "true" => Ok(Literal::Bool(true)),
             "false" => Ok(Literal::Bool(false)),
             _ if number.is_some() => Ok(Literal::Number(sign * i128::from(number.unwrap_or(0)))),
-            _ => match word.parse().ok().or_else(|| nanoseconds(word)).filter(|_| is_plain) {
-                Some(number) => Ok(Literal::Float(number)),
-                None => {
+            _ => match word.parse().ok().map(Literal::Float).or_else(|| nanoseconds(word)) {
+                Some(literal) if is_plain => Ok(literal),
+                _ => {
                     let what = "expected a number, a time, true, false or a text in quotes here";
                     Err(self.error(place, what))
                 }
@@ -447,14 +447,30 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// Units of a time, with their nanoseconds. The unit of one letter comes last, as others end with it.
-const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+/// Units of a time, with their nanoseconds. The unit of one letter comes last, because the others end with that letter.
+const UNITS: [(&str, i128); 4] =
+    [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// Returns the nanoseconds of a time, such as `5ms`.
-fn nanoseconds(word: &str) -> Option<f64> {
+/// Maximum number of digits before the point of a time, and after it.
+const MAX_DIGITS: usize = 15;
+
+/// Returns the nanoseconds of a time, such as `1.5ms`: exactly, unless the time has a fraction of a nanosecond.
+fn nanoseconds(word: &str) -> Option<Literal> {
     let (number, unit) =
         UNITS.iter().find_map(|(name, ns)| Some((word.strip_suffix(name)?, ns)))?;
-    Some(number.parse::<f64>().ok()? * unit)
+    let (sign, digits) = number.strip_prefix('-').map_or((1, number), |digits| (-1, digits));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if whole.is_empty() || whole.len() > MAX_DIGITS || fraction.len() > MAX_DIGITS {
+        return None;
+    }
+    // One number, so that no part of it has a sign of its own.
+    let all = format!("{whole}{fraction}");
+    let all = all.bytes().all(|byte| byte.is_ascii_digit()).then(|| all.parse::<i128>().ok())??;
+    let (ns, scale) = (sign * all * unit, 10_i128.pow(fraction.len() as u32));
+    match ns % scale {
+        0 => Some(Literal::Number(ns / scale)),
+        _ => Some(Literal::Float(ns as f64 / scale as f64)),
+    }
 }
 
 /// Returns what an event has of what it is asked for.
@@ -619,6 +635,9 @@ mod tests {
             "lba < 1us",
             "lba == 7ns",
             "ratio < 0.5s",
+            "lba == 0.007us",
+            "delta == -0.003us",
+            "lba != 7.5ns",
             "ok == true",
             r#"name == "disk \"a\"""#,
             r#"name != 'disk'"#,

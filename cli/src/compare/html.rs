@@ -114,9 +114,9 @@ fn section(out: &mut String, index: usize, difference: &Difference) -> fmt::Resu
     out.push_str("<div class=\"columns\"><div><h3>Share of the regions by duration</h3>");
     sides_legend(out)?;
     writeln!(out, "<div data-curve=\"{index}\">{NO_SCRIPT}</div></div><div>")?;
-    out.push_str("<h3>Typical mean of each run</h3>\n");
+    out.push_str("<h3>Trimmed mean of each run</h3>\n");
     dots(out, unit, difference)?;
-    out.push_str("<h3>Typical mean by part</h3>\n");
+    out.push_str("<h3>Trimmed mean by part</h3>\n");
     bars(out, unit, difference)?;
     out.push_str("</div></div>\n<h3>Differences</h3>\n");
     table(out, unit, difference)?;

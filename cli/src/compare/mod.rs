@@ -6,7 +6,7 @@ mod table;
 mod text;
 
 use crate::interrupt::Interrupts;
-use crate::output::{Busy, Faults, grouped, print, print_json, say};
+use crate::output::{Busy, Faults, counted, grouped, print, print_json, say};
 use crate::regions::of_any;
 use crate::report::Inputs;
 use crate::{Usage, unreadable};
@@ -116,7 +116,7 @@ Examples:
   hypertrace compare --run --kernel './old --bench' './new --bench'
   hypertrace compare --run -n 20 -o R --keep samples './old' './new'
   hypertrace compare R/a-* --with R/b-*             compare these runs again
-  hypertrace compare old new                        runs of two directories
+  hypertrace compare runs-old runs-new              runs of two directories
   hypertrace compare R/a-* --with R/b-* --fail-on slower:5%
                                                     for a pull request
 
@@ -232,18 +232,34 @@ fn runs_in(dir: &Path) -> Result<Vec<PathBuf>> {
     if is_run(dir) {
         return Ok(vec![dir.to_owned()]);
     }
+    if !dir.is_dir() {
+        let why = "no such directory; to run two commands, give --run";
+        return Err(Usage(format!("{}: {why}", dir.display())).into());
+    }
     let entries = std::fs::read_dir(dir).map_err(unreadable(dir))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-    let mut paths = paths.collect::<Result<Vec<_>, _>>().map_err(unreadable(dir))?;
-    paths.retain(|path| is_run(path));
-    paths.sort();
-    match paths.is_empty() {
-        true => {
-            Err(Usage(format!("{}: neither a session nor a directory of sessions", dir.display()))
-                .into())
-        }
-        false => Ok(paths),
+    let paths = paths.collect::<Result<Vec<_>, _>>().map_err(unreadable(dir))?;
+    let folders = paths.into_iter().filter(|path| path.is_dir());
+    let (mut runs, others): (Vec<_>, Vec<_>) = folders.partition(|path| is_run(path));
+    runs.sort();
+    let refused = |why: String| Err(Usage(format!("{}: {why}", dir.display())).into());
+    if runs.is_empty() {
+        return refused("neither a session nor a directory of sessions".into());
     }
+    // `compare --run` names the runs of its sides so.
+    let has = |side: &[u8]| {
+        let names = runs.iter().filter_map(|run| run.file_name());
+        names.into_iter().any(|name| name.as_encoded_bytes().starts_with(side))
+    };
+    if has(b"a-") && has(b"b-") {
+        let dir = dir.display();
+        return refused(format!("runs of two sides: give {dir}/a-* --with {dir}/b-*"));
+    }
+    if !others.is_empty() {
+        let others = counted(others.len() as u64, "directory");
+        say(format_args!("{}: {others} without a session left out", dir.display()));
+    }
+    Ok(runs)
 }
 
 fn read_all(dirs: &[PathBuf], faults: &mut Faults) -> Result<Side> {

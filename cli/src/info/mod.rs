@@ -47,7 +47,8 @@ use std::path::{Path, PathBuf};
 /// the events in the session; for a program, the events that its file declares,
 /// with the library's macros (shown with fields) or in trace-events files (shown as
 /// probes). --events does not list events that get their names while the program
-/// runs, and events of shared libraries, which are files of their own.
+/// runs, and events of shared libraries, which are files of their own. Neither
+/// option lists names of a trace.dat file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {

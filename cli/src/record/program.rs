@@ -35,14 +35,16 @@ pub fn run(args: &Args, program: Option<&Program>) -> Result<ExitCode> {
     let functions = args.functions.as_deref();
     let emulator = emulator.map(|emulator| emulator.with_functions(functions));
     let geometry = geometry(args)?;
+    if let Some(out) = args.output.as_deref().filter(|out| args.all && place::is_live(out)) {
+        let why = "a session is being recorded in it, which `record -a` without PROGRAM joins";
+        bail!(Usage(format!("{}: {why}", out.display())));
+    }
     let out = place::output(args.output.as_deref(), args.overwrite)?;
     let code = tidy(Some(&out), || record(args, &out, geometry, program, emulator.as_ref()))?;
     if args.regions
         && let Err(why) = crate::regions::show(&out)
     {
-        if code == ExitCode::SUCCESS {
-            return Err(why);
-        }
+        // The exit code is the program's.
         say(format_args!("{why:#}"));
     }
     Ok(code)
@@ -109,6 +111,9 @@ fn record(
         let has_none = summary.records == 0 && summary.lost == 0;
         if !left.is_empty() {
             say(outlived(&left));
+        } else if args.all && has_none {
+            // Other threads' events were wanted.
+            say(format_args!("next: hypertrace report {} | less", out.display()));
         } else if !untraced && has_none {
             say(UNTRACED);
         }

@@ -356,6 +356,7 @@ fn histogram(out: &mut String, histogram: &Histogram) -> fmt::Result {
     let (steps, most) = (histogram.steps(), histogram.most().max(1));
     let shown = steps.iter().filter(|step| step.count > 0 || steps.len() <= MAX_STEPS);
     let mut before = None;
+    writeln!(out, "  how long they took:")?;
     for Step { from, to, count } in shown {
         if before.is_some_and(|before| before != from) {
             writeln!(out, "{:>12} {:>17}", "...", 0)?;

@@ -113,8 +113,7 @@ impl FromArgMatches for Inputs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Inputs, clap::Error> {
         let paths = matches.get_many::<PathBuf>(PATHS).into_iter().flatten();
         let all = paths.map(|path| given(path)).collect::<Result<_, _>>();
-        let wrong =
-            |why| clap::Error::raw(clap::error::ErrorKind::InvalidValue, format!("{why}\n"));
+        let wrong = |why| clap::Error::raw(clap::error::ErrorKind::InvalidValue, format!("{why}"));
         Ok(Inputs(all.map_err(wrong)?))
     }
 
@@ -134,11 +133,18 @@ fn given(text: &Path) -> Result<Given, String> {
     let [file, after] = [&bytes[..at], &bytes[at + 1..]].map(OsStr::from_bytes);
     let mut given = Given::new(file);
     let is_time = after.as_bytes()[0].is_ascii_digit() || after.as_bytes()[0] == b'-';
+    let is_path = Path::new(after).exists();
     match offset(&after.to_string_lossy()) {
-        Ok(offset) => given.offset = Some(offset),
-        Err(why) if is_time && !Path::new(after).exists() => {
-            return Err(format!("{}: {why}", text.display()));
+        Ok(_) if is_path => {
+            let (shown, after) = (text.display(), after.display());
+            return Err(format!(
+                "{shown}: {after} is a time and a path: give the path as @./{after}"
+            ));
         }
+        Ok(offset) => given.offset = Some(offset),
+        // A path with a letter too many.
+        Err(_) if !is_path && !given.path.exists() => return Ok(Given::new(text)),
+        Err(why) if is_time && !is_path => return Err(format!("{}: {why}", text.display())),
         Err(_) => given.guest_of = Some(after.into()),
     }
     Ok(given)
@@ -240,7 +246,10 @@ mod tests {
         assert_eq!(of("f"), (path("f"), None, None));
         assert_eq!(of("f@-1.5us"), (path("f"), Some(Offset::new(-1_500, None)), None));
         assert_eq!(of("a@b@2ns+-1ns"), (path("a@b"), Some(Offset::new(2, Some(1))), None));
+        std::fs::write(path("f"), "").unwrap();
         assert_eq!(of("f@S"), (path("f"), None, Some("S".into())));
+        // Neither of both is there.
+        assert_eq!(of("g@S"), (path("g@S"), None, None));
         let session = path("2026");
         assert_eq!(of(&format!("f@{}", session.display())), (path("f"), None, Some(session)));
         // If a file of this name exists, the text is that file's name.

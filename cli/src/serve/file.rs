@@ -1,6 +1,6 @@
 //! Recording into a file that the VM has as memory.
 
-use super::{Args, run_vmm, say_end, say_start, trace};
+use super::{Args, absolute, run_vmm, say_end, say_start, trace};
 use crate::interrupt::Interrupts;
 use crate::recording::{self, Failure};
 use crate::{Usage, units};
@@ -20,6 +20,7 @@ pub fn record(
 ) -> Result<(Summary, Result<()>, u8)> {
     let config = config(args, file, failure)?;
     let ring = config.geometry.ring_bytes;
+    let path = absolute("--file", file)?;
     let session = Session::create(config)?;
     let said = format!(
         "hypertrace: {} was cut off while it was in use: {} holds what was drained before",
@@ -30,7 +31,7 @@ pub fn record(
     watched.context("cannot watch the file for being cut off")?;
     let monitor = recording::serve(session.trace());
     // QEMU reads a doubled comma as one comma within a value.
-    let path = file.display().to_string().replace(',', ",,");
+    let path = path.replace(',', ",,");
     let size = units::shown(args.size);
     let memory = format!("memory-backend-file,id=ht,share=on,mem-path={path},size={size}");
     let options = [["-object", &memory], ["-device", "ivshmem-plain,memdev=ht"]];
@@ -44,9 +45,17 @@ pub fn record(
         }
     };
     drop(monitor);
+    let code = match ran {
+        Ok(code) => code,
+        Err(why) => {
+            // The VMM was not started, so nothing was recorded, and the next try may have the same directory.
+            session.abandon();
+            return Err(why.into());
+        }
+    };
     let (summary, written) = session.end();
     say_end(args, ring, &summary, false);
-    Ok((summary, written.map_err(Into::into), ran?))
+    Ok((summary, written.map_err(Into::into), code))
 }
 
 fn config(args: &Args, file: &Path, failure: &Failure) -> Result<Config> {

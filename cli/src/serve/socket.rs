@@ -1,6 +1,6 @@
 //! The device as a server of vfio-user.
 
-use super::{Args, run_vmm, say_end, say_start, trace};
+use super::{Args, absolute, run_vmm, say_end, say_start, trace};
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::output::say;
@@ -45,7 +45,7 @@ pub fn record(
     let form = if args.bars == "32" { BarForm::Plain32 } else { BarForm::Prefetchable64 };
     let function = Arc::new(PciFunction::with_form(Arc::clone(device.chip()), form)?);
     let monitor = recording::serve(device.session());
-    let socket = serde_json::to_string(&path.display().to_string())?;
+    let socket = serde_json::to_string(&absolute("--socket", path)?)?;
     let socket = format!(
         "{{\"driver\":\"vfio-user-pci\",\"x-no-posted-writes\":true,\"socket\":{{\"type\":\"unix\",\"path\":{socket}}}}}"
     );
@@ -61,15 +61,27 @@ pub fn record(
             })
         });
         let served = serve(&function, listener, path, args.once, &has_ended);
+        if let Err(why) = &served {
+            // The VMM may run on for long.
+            say(format_args!("{why:#}: events of the guest are lost from now on"));
+        }
         (served, vmm.map_or(Ok(0), |vmm| vmm.join().unwrap_or(Ok(1))))
     });
     drop(entry);
     drop(monitor);
     let was_reset = device.chip().count(Counter::ResetLeased) > 0;
+    let code = match ran {
+        Ok(code) => code,
+        Err(why) => {
+            // The VMM was not started, so nothing was recorded, and the next try may have the same directory.
+            device.abandon();
+            return Err(why.into());
+        }
+    };
     let (summary, written) = device.end();
     say_end(args, args.ring, &summary, was_reset);
     served?;
-    Ok((summary, written.map_err(Into::into), ran?))
+    Ok((summary, written.map_err(Into::into), code))
 }
 
 fn geometry(args: &Args) -> Geometry {

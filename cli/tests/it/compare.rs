@@ -179,12 +179,22 @@ fn two_directories_of_runs_are_two_sides() {
     };
 
     assert_eq!(compare(&["a", "b"]).stdout, listed);
+    fs::create_dir(runs.0.path().join("a/crashed")).unwrap();
+    fs::create_dir(runs.0.path().join("empty")).unwrap();
+    let ran = compare(&["a", "b"]);
+    assert_eq!(ran.stdout, listed);
+    assert!(ran.stderr.contains("a: 1 directory without a session left out"), "{ran:?}");
     // A directory may be a run itself.
     assert_eq!(compare(&["a/a-01", "b/b-01"]).code, Some(0));
+    for name in ["a-09", "b-09"] {
+        runs.add(name, &made(9, 0.0, 0.0));
+    }
     for (dirs, why) in [
-        (&["a"][..], "here is 1 without --with"),
+        (&["a", "."][..], ".: runs of two sides: give ./a-* --with ./b-*"),
+        (&["a", "./b --bench"], "to run two commands, give --run"),
+        (&["a"], "here is 1 without --with"),
         (&["a", "b", "b"], "here are 3 without --with"),
-        (&["a", "."], ".: neither a session nor a directory of sessions"),
+        (&["a", "empty"], "empty: neither a session nor a directory of sessions"),
     ] {
         let ran = compare(dirs);
         assert!(ran.code == Some(2) && ran.stderr.contains(why), "{ran:?}");

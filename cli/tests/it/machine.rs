@@ -143,7 +143,7 @@ fn json(path: &Path) -> Value {
 fn the_demos_time_is_divided_by_kvms_own_entries_and_exits() {
     let Some(machine) = Machine::find() else { return };
     let script = "demo --vcpus 1 -o S --kernel --json >$shared/demo && \
-                  $H regions S --json >$shared/regions && $H list S --json >$shared/names";
+                  $H regions S --json >$shared/regions && $H info --names S --json >$shared/names";
 
     let (ran, folder) = machine.run(&format!("H='{}'\n$H {script}", HYPERTRACE.0));
 

@@ -564,6 +564,7 @@ fn a_recording_of_all_threads_ends_with_its_program() {
     } else {
         assert_eq!(ran.code, Some(5), "{ran:?}");
         assert!(ran.stderr.contains("of all threads in "), "{ran:?}");
+        assert!(ran.stderr.contains("next: ") && !ran.stderr.contains("no program has"), "{ran:?}");
         // Only a recording of one program has the number of its threads.
         let info = HYPERTRACE.info(&out);
         assert_eq!(info["kernel"]["threads"], Value::Null, "{info}");

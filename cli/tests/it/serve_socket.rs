@@ -1,11 +1,13 @@
 //! `hypertrace serve --socket` with VMMs that come, go or are silent, and with peers that are no VMM.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -224,6 +226,27 @@ fn a_vmm_is_run_with_the_options_and_its_end_ends_the_recording() {
         let _ = fs::remove_file(&place);
         assert_eq!(serve("kill -TERM $PPID; exec sleep 60").code, Some(128 + 15));
     }
+    // A VMM that cannot be started leaves nothing, so the next try may have the same names.
+    let bad = path("bad");
+    fs::write(&bad, "garbage\0").unwrap();
+    fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).unwrap();
+    for way in ["--file", "--socket"] {
+        let mut command = HYPERTRACE.command(["serve", way]);
+        command.arg(path("place")).arg("-o").arg(path("new")).arg("--").arg(&bad);
+        let ran = run(&mut command);
+        assert_eq!(ran.code, Some(126), "{ran:?}");
+        assert!(!path("place").exists() && !path("new").exists(), "{way}");
+    }
+    // The VMM may have another current directory.
+    let mut command =
+        HYPERTRACE.command(["serve", "--file", "f", "-o", "S", "--", "sh", "-c", "echo \"$@\""]);
+    let shown = run(command.current_dir(folder.path())).stdout;
+    assert!(shown.contains(&format!("mem-path={}/f,", folder.path().display())), "{shown}");
+    let odd = OsStr::from_bytes(b"f\xff");
+    let mut command = HYPERTRACE.command(["serve", "-o", "odd", "--file"]);
+    let ran = run(command.arg(odd).args(["--", "true"]).current_dir(folder.path()));
+    assert!(ran.code == Some(2) && ran.stderr.contains("UTF-8"), "{ran:?}");
+    assert_eq!(HYPERTRACE.run(["serve", "--file", "f", "-o", "odd", "--"]).code, Some(2));
     let ran = HYPERTRACE.run(["serve", "--file", "f", "-o", "none", "--", "/no/such/vmm"]);
     assert_eq!(ran.code, Some(127), "{ran:?}");
     assert!(!Path::new("none").exists() && !Path::new("f").exists());

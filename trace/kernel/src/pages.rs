@@ -175,7 +175,8 @@ impl Buffers {
     /// Moves everything from buffers to which nothing is written any more, and closes the buffers. Returns
     /// the first failed write of an earlier pass.
     ///
-    /// # Errors If an event cannot be moved now. The event stays in its buffer.
+    /// # Errors
+    /// If an event cannot be moved now. The event stays in its buffer.
     pub fn finish(mut self) -> Result<Option<Error>, Error> {
         self.rest()?;
         Ok(self.failure)

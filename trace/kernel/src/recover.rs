@@ -116,7 +116,8 @@ fn finish(state: State) -> Result<Option<Summary>, Error> {
 
 /// Opens the instances that still exist of a recording whose process has ended.
 ///
-/// # Errors If it cannot be known whether instances exist: without the pages in their buffers, the recording
+/// # Errors
+/// If it cannot be known whether instances exist: without the pages in their buffers, the recording
 /// would lack events.
 fn instances_of(json: &RecordingJson) -> Result<Vec<(Buffer, Instance)>, Error> {
     let is_possible = json.source == Source::Tracefs

@@ -199,7 +199,8 @@ impl Journal {
 
     /// Accepts a frame, and writes as much of it as the socket takes at once.
     ///
-    /// # Errors If the frame is refused. No part of a refused frame is written.
+    /// # Errors
+    /// If the frame is refused. No part of a refused frame is written.
     fn send(&mut self, kind: Kind, name: &str, at: u64, payload: &[u8]) -> io::Result<()> {
         if self.is_ended {
             // The reader already has everything up to the session's end.

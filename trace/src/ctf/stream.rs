@@ -51,7 +51,8 @@ pub struct Stream {
 impl Stream {
     /// Creates the first file. An empty packet in it carries the baseline.
     ///
-    /// # Errors If the file cannot be made. No part of the file is left then.
+    /// # Errors
+    /// If the file cannot be made. No part of the file is left then.
     pub fn create(
         files: &mut Files,
         prefix: &str,

@@ -56,7 +56,7 @@ fn a_guest_stands_beside_its_kernel_and_the_hosts_by_a_shared_file() {
         machine,
         &format!(
             "serve --file /dev/shm/guest; host; linux {qemu}
-            end $host host; end $server serve; cp host $shared/; $H list S --json >$shared/names"
+            end $host host; end $server serve; cp host $shared/; $H info --names S --json >$shared/names"
         ),
     );
 
