@@ -44,12 +44,12 @@ use std::path::{Path, PathBuf};
 /// has the guests' clocks, and no events of kernels.)
 ///
 /// perfetto: hosts and guests as machines, with their events, regions, scheduling,
-/// and the parts of threads' time (docs/perfetto.md). --event, --client and --where
+/// and the parts of threads' time (docs/exports.md). --event, --client and --where
 /// choose among the events; --from and --until cut everything.
 ///
 /// otlp: the regions as spans of OpenTelemetry, to a file with one JSON request on
 /// each line, or to a collector. --where takes the conditions of `regions`.
-/// docs/otlp.md has the attributes.
+/// docs/exports.md has the attributes.
 ///
 /// trace-dat: a file for the recording of each kernel, of the session's host
 /// (host-kernel.dat) and of its guests, for trace-cmd and KernelShark. If the

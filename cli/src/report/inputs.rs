@@ -113,7 +113,7 @@ impl FromArgMatches for Inputs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Inputs, clap::Error> {
         let paths = matches.get_many::<PathBuf>(PATHS).into_iter().flatten();
         let all = paths.map(|path| given(path)).collect::<Result<_, _>>();
-        let wrong = |why| clap::Error::raw(clap::error::ErrorKind::InvalidValue, format!("{why}"));
+        let wrong = |why| clap::Error::raw(clap::error::ErrorKind::InvalidValue, why);
         Ok(Inputs(all.map_err(wrong)?))
     }
 
