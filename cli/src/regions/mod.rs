@@ -53,8 +53,8 @@ pub use text::time;
 ///
 /// A time belongs to a part only if the events on both sides of the time prove it.
 /// This needs the kernel's events beside the session (demo, record --kernel,
-/// record -p); without the kernel's events, all time is unknown. docs/regions.md
-/// has the details.
+/// record -p); without the kernel's events, all time is unknown.
+/// docs/regions-reference.md has the details.
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are left out of
 /// all other numbers: regions without an end or a begin, with the id of another
