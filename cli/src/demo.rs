@@ -241,7 +241,7 @@ fn start_kernel(args: &Args, session: &hypertrace_trace::Session) -> Result<Opti
     match kernel::start_beside(&config) {
         Ok(recording) => {
             if let (true, Some(recording)) = (args.kernel, &recording) {
-                kernel::say_start(recording, session.dir(), "its end ends it");
+                kernel::say_start(recording, session.dir(), "the recording ends with the demo");
             }
             Ok(recording)
         }

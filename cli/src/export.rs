@@ -258,7 +258,7 @@ fn perfetto(args: &Args, out: &Path) -> Result<()> {
     }
     if counts.not_counted > 0 {
         let (count, why) = (grouped(counts.not_counted), "`hypertrace regions` says why");
-        say(format_args!("{count} regions could not be measured, and are not there: {why}"));
+        say(format_args!("{count} regions could not be measured and are left out: {why}"));
     }
     faults.end()
 }
@@ -375,7 +375,8 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
         );
     };
     if args.inputs.have_options() {
-        let why = "@TIME and @DIR are not for this format: its files have their own clocks' times";
+        let why = "@TIME and @DIR are not for this format, because each file keeps the times of its own \
+                   clock";
         return Err(Usage(why.into()).into());
     }
     let recording = open_all(&[session(dir)])?;
@@ -405,7 +406,7 @@ fn kernels(args: &Args, output: &Path) -> Result<()> {
     }
     let is_whole = is_whole && (kernel.is_some() || unread.is_none());
     if made.is_empty() && kernel.is_none() && is_whole {
-        let why = "it has no recording of a kernel that has ended";
+        let why = "the session has no finished recording of a kernel";
         return Err(Usage(format!("{}: {why}", dir.display())).into());
     }
     made.iter().for_each(|(made, _)| say(format_args!("a guest's kernel: {}", line(made, None))));
@@ -462,16 +463,16 @@ fn host_kernel(
                 continue;
             }
             Ok(None) => {
-                "it has no events, or its clock is not the TSC or changes its rate too often".into()
+                "the recording has no events, or its clock is not the TSC or changes its rate too often".into()
             }
             Err(why) => why,
         };
-        say(format_args!("{}: times are the guest's own: {why}", path.display()));
+        say(format_args!("{}: times stay on the guest's own clock: {why}", path.display()));
     }
     if !guests.is_empty() {
         let host = HostRecording { file: HOST.as_ref(), id, scale };
         relate(output, host, &guests)?;
-        say(format_args!("in one order: {command}"));
+        say(format_args!("to see all of them in one order: {command}"));
     }
     Ok(())
 }

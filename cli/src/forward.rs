@@ -76,7 +76,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         };
     if let ChannelLocation::Segment(segment) = opened.place {
-        let why = "is of a program, which has no kernel of its own; `hypertrace record --kernel` records this one";
+        let why = "belongs to a program, which has no kernel of its own; `hypertrace record --kernel` \
+                   records the host's kernel";
         return Err(Usage(format!("the segment {} {why}", segment.display())).into());
     }
     // The kernel's events use the same clock as the events of this guest's programs.
@@ -133,8 +134,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let counts = counts.context("the host has no complete recording of this kernel")?;
     if !args.quiet || counts.overwritten > 0 || counts.unsent > 0 {
         say(format_args!(
-            "{} bytes of the kernel's events went to the host; {} events were overwritten before \
-             (--buffer, {} now), {} pages found no room on the way",
+            "{} bytes of the kernel's events went to the host; {} events were overwritten before that (raise \
+             --buffer, {} now), {} pages found no room on the way",
             grouped(counts.bytes),
             grouped(counts.overwritten),
             units::shown(u64::from(buffer_kib) << 10),

@@ -116,8 +116,8 @@ fn check(state: State, name: &str) -> Result<()> {
         State::Ended => return Ok(()),
         State::Live => "a session is being recorded in it: wait for its end",
         State::Killed => {
-            "its recorder was killed, and nothing has recovered it: do that if it had a --segment \
-             FILE (hypertrace recover FILE), or move it away or remove it"
+            "its recorder was killed, and nothing has recovered it: if the recorder had a --segment FILE, \
+             run hypertrace recover FILE; if not, move the session away or remove it"
         }
     };
     bail!(Usage(format!("{name}: {why}; or name another directory with -o")))

@@ -154,8 +154,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if place::is_live(&args.output) {
         // `record` made this session and writes `session.json`: the server cannot write the same file.
         bail!(Usage(format!(
-            "{}: a session is being recorded in it; end that, start `hypertrace serve` first, and then `hypertrace \
-             record -a` or `-p` with the same -o, which records into the session of `serve`",
+            "{}: a session is being recorded in it; end that recording, start `hypertrace serve` first, and \
+             then `hypertrace record -a` or `-p` with the same -o, which records into the session of `serve`",
             args.output.display()
         )));
     }
@@ -249,7 +249,7 @@ fn say_end(args: &Args, ring: u64, summary: &Summary, was_reset: bool) {
         let option = if args.file.is_some() { "--size" } else { "--ring" };
         let mut line = closing(&args.output, (option, ring), args.clients, summary);
         if was_reset {
-            line.push_str("; what programs lost by the VM's reset is not known");
+            line.push_str("; nothing says how many events programs lost when the VM was reset");
         }
         say(line);
     }

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 pub fn unfinished(session: &Session) -> Option<String> {
     let json = session.json();
     let said = "not finished: still being written, or its writer was ended";
-    let recover = "; if that was `hypertrace record --segment FILE`: hypertrace recover FILE DIR";
+    let recover =
+        "; if the writer was `hypertrace record --segment FILE`: hypertrace recover FILE DIR";
     (!json.finished).then(|| format!("{said}{}", if json.programs { recover } else { "" }))
 }
 

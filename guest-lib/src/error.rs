@@ -66,8 +66,8 @@ impl core::fmt::Display for OpenError {
             #[cfg(feature = "std")]
             OpenError::NoneToLease(count) => write!(
                 f,
-                "all {count} clients of the device belong to vCPUs, none is left for programs: \
-                 give it more clients in the VMM"
+                "all {count} clients of the device belong to vCPUs, none is left for programs: give the \
+                 device more clients in the VMM"
             ),
             #[cfg(feature = "std")]
             OpenError::NotFound(devices, cmdline) => write!(
@@ -99,8 +99,8 @@ impl core::fmt::Display for OpenError {
             #[cfg(feature = "std")]
             OpenError::Clock(found) => write!(
                 f,
-                "the environment variable HYPERTRACE_CLOCK={found} names no clock: it is tsc or \
-                 monotonic_raw, or not set"
+                "the environment variable HYPERTRACE_CLOCK={found} names no clock: set it to tsc or \
+                 monotonic_raw, or unset it"
             ),
             #[cfg(feature = "std")]
             OpenError::Open => f.write_str(
@@ -109,8 +109,8 @@ impl core::fmt::Display for OpenError {
             ),
             #[cfg(feature = "std")]
             OpenError::NoLock => f.write_str(
-                "this process cannot tell which clients are free: the channel that it or its parent \
-                 has installed has no lock file, or the program has closed that; install one with \
+                "this process cannot tell which clients are free: the channel that it or its parent has \
+                 installed has no lock file, or the program has closed this file; install a lock file with \
                  the channel",
             ),
             #[cfg(feature = "std")]

@@ -84,7 +84,7 @@ pub enum Error {
         is_coming: bool,
     },
     /// A trace was recorded by the guest of a session that was not given.
-    #[error("{}: recorded by the guest of {}, which is not read", path.display(), session.display())]
+    #[error("{}: recorded in the guest of {}; give that session, too", path.display(), session.display())]
     NotGiven {
         /// Path of the trace.
         path: PathBuf,

@@ -178,7 +178,7 @@ impl Receiver {
                 return Err(damaged(what));
             }
             if sum(&self.payload) != header.payload_sum {
-                return Err(damaged("its payload does not have its sum".into()));
+                return Err(damaged("a frame's payload does not match its checksum".into()));
             }
             self.apply(kind, &header).map_err(|fault| match fault {
                 Fault::Frame(what) => damaged(what),
@@ -278,7 +278,7 @@ fn check(header: &FrameHeader, number: u64) -> Result<Kind, String> {
         return Err(format!("it has version {}, and this program reads {VERSION}", header.version));
     }
     if header.own_sum() != header.header_sum {
-        return Err("a frame's header does not have its sum".into());
+        return Err("a frame's header does not match its checksum".into());
     }
     if header.sequence != number {
         return Err(format!("it is frame {}, and frame {number} was expected", header.sequence));

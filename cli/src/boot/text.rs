@@ -61,7 +61,7 @@ pub fn summary(path: &Path, boot: &Boot) -> String {
         time(boot.duration_ns())
     );
     if !boot.has_start {
-        out.push_str("  the VMM began before the recording: the time before is missing\n");
+        out.push_str("  the VMM began before the recording, so the begin of the boot is missing\n");
     }
     if !boot.has_end {
         out.push_str("  the recording ended before the VMM\n");
@@ -344,7 +344,7 @@ pub fn compared(of: &[Recorded], other: &[Recorded]) -> String {
         out += &wrapped(&format!("boots left out, because they are {why}: {left_out}"), "");
     }
     if a.is_empty() || b.is_empty() {
-        return out + "no boot of one side is left: nothing is compared\n";
+        return out + "one side has no boot left: nothing is compared\n";
     }
     let (before, after) = (columns(&a), columns(&b));
     let empty = Column::default();
@@ -452,7 +452,7 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
         false => format!("with {}", named.join(", ")),
     };
     let few = if boots.iter().any(|side| side.len() < 2) {
-        "; boots vary, so record several of each side (-n)"
+        "; boots vary, so record several boots of each side (-n)"
     } else {
         ""
     };

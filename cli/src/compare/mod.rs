@@ -180,7 +180,7 @@ fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
     }
     let comparison = Comparison::of(&a, &b);
     if comparison.differences.is_empty() {
-        return Err(Usage("the two sides have no region of one name".into()).into());
+        return Err(Usage("the two sides have no name of regions in common".into()).into());
     }
     if let Some(path) = &args.html {
         html::PAGE.save(path, &html::page(&sides, &comparison, &checks.notes)?)?;

@@ -88,7 +88,9 @@ impl Sent {
     fn post(&mut self, endpoint: &Endpoint, text: &str, spans: u64) -> Result<()> {
         let accepted = endpoint.post(text, &Limits::default()).with_context(|| {
             let (before, this) = (grouped(self.spans - self.rejected), grouped(spans));
-            format!("{before} spans accepted, these {this} and those after them are not sent")
+            format!(
+                "{before} spans accepted; the next {this} spans and all later ones are not sent"
+            )
         })?;
         self.spans += spans;
         self.rejected += accepted.rejected.min(spans);
@@ -108,7 +110,7 @@ fn closing(to: &str, counts: &Counts) -> String {
     };
     also(*not_counted, "regions that could not be measured: see hypertrace regions");
     also(*left_out, "regions left out by --where, --from and --until");
-    also(*bad_contexts, "regions with a field traceparent that is none");
-    also(*least_wait_ns, "ns: shorter waits are no events, as there are too many");
+    also(*bad_contexts, "regions with a malformed field traceparent");
+    also(*least_wait_ns, "ns: shorter waits are not written as events, because there are too many");
     line
 }

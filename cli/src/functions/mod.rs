@@ -159,7 +159,8 @@ fn show(
     summary.damage.drain(..).for_each(|why| faults.add(why));
     if let (Some(region), true) = (&args.region, summary.calls == 0) {
         say(format_args!(
-            "no call of the trace is in a region {}: were both recorded at the same time?",
+            "no call of the trace is in a region {}: were the trace and the session recorded at the same \
+             time?",
             Escaped(region.as_bytes())
         ));
     }

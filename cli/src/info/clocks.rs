@@ -54,7 +54,7 @@ pub fn text(
     while let Some((id, client, map)) = all.next() {
         let has_others = maps.iter().any(|(other, client, _)| other == id && client.is_some());
         let whose = match client {
-            Some(client) => format!("client {client} alone: its clock differs from others'"),
+            Some(client) => format!("client {client} alone: its clock differs from the others"),
             None if has_others => "the clients that agree".into(),
             None => "all clients".into(),
         };
@@ -67,8 +67,8 @@ pub fn text(
     {
         let clients = counted(clients as u64, "client");
         let error = match has_bound {
-            true => "their error is as above if the others' points are true",
-            false => "their error is unknown, as the others' points disagree",
+            true => "their error is as above if the other clients' points are true",
+            false => "their error is unknown, because the other clients' points disagree",
         };
         writeln!(out, "  clock {id}: {clients} without reference points;\n    {error}")?;
     }
@@ -98,7 +98,10 @@ pub fn text(
             )?;
             if left_out > 0 {
                 let left_out = count(left_out);
-                writeln!(out, "  {left_out} others contradict the points or each other: left out")?;
+                writeln!(
+                    out,
+                    "  {left_out} more contradict the points or each other, and are left out"
+                )?;
             }
         }
     }
@@ -151,7 +154,7 @@ fn clock(
     match bounds {
         None => writeln!(
             out,
-            "    error        unknown: somewhere, nothing limits the clock on one side"
+            "    error        unknown: at some time, nothing limits the clock on one side"
         )?,
         Some(bounds) => writeln!(
             out,
@@ -171,9 +174,9 @@ fn clock(
         if found == 0 { "none".into() } else { count(found) }
     )?;
     if let Some(room) = maps.room_for_jumps(of) {
-        write!(out, "; one of less than {} ns may be missed", ns(room))?;
+        write!(out, "; a jump of less than {} ns may be missed", ns(room))?;
         if bounds.is_some() {
-            write!(out, ",\n{:17}and the errors above hold all the same", "")?;
+            write!(out, ",\n{:17}and the errors above hold even then", "")?;
         }
         if maps.is_limited_by_kernel(id) {
             write!(out, "\n{:17}(kernel.dat does not make this smaller)", "")?;

@@ -68,10 +68,10 @@ fn kvm() -> Ability {
         Err(kvm_vmm::Error::Unusable(why)) => {
             let remedy = match &why {
                 Unusable::Missing if cfg!(target_arch = "aarch64") => {
-                    "boot Linux at EL2; in a VM or a container, its host has to offer KVM"
+                    "boot Linux at EL2; for a VM or a container, the host has to offer KVM"
                 }
                 Unusable::Missing => {
-                    "modprobe kvm_intel or kvm_amd; in a VM or a container, its host has to offer KVM"
+                    "modprobe kvm_intel or kvm_amd; for a VM or a container, the host has to offer KVM"
                 }
                 Unusable::Permission => "usermod -aG kvm USER as root, and log in again",
                 _ => "enable virtualization in the firmware; end other hypervisors",
@@ -92,7 +92,7 @@ fn tracefs() -> Ability {
 fn perf() -> Ability {
     let paranoid = setting("/proc/sys/kernel/perf_event_paranoid");
     let found = ability::perf().map(|()| format!("perf_event_paranoid {paranoid}"));
-    let purpose = "own threads' scheduling, where tracefs cannot be used";
+    let purpose = "the scheduling of this user's threads, if tracefs cannot be used";
     Ability { name: "perf", purpose, found: found.map_err(|why| parts(&why)) }
 }
 
@@ -128,11 +128,11 @@ fn clock() -> Ability {
         }
         Ok((_, reason)) => Err((
             format!("CLOCK_MONOTONIC_RAW; the kernel uses {source}; {}", why(reason)),
-            "HYPERTRACE_CLOCK=tsc takes it nevertheless".into(),
+            "HYPERTRACE_CLOCK=tsc uses the TSC nevertheless".into(),
         )),
         Err(why) => Err((error_chain(&why), "unset HYPERTRACE_CLOCK".into())),
     };
-    Ability { name: "clock", purpose: "stamps that cost nanoseconds", found }
+    Ability { name: "clock", purpose: "time stamps that cost only nanoseconds", found }
 }
 
 /// Returns the step of the counter in nanoseconds, which is exact if the CPU states the counter's rate.

@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.names || args.events {
         return match &args.dirs[..] {
             [_, _, ..] => {
-                Err(Usage("--names and --events are of one session or program".into()).into())
+                Err(Usage("--names and --events take one session or program".into()).into())
             }
             dirs if args.events => names::show_events(dirs.first().map(|dir| &**dir), args.json),
             dirs => names::show_names(dirs.first().map_or(default, |dir| &**dir), args.json),

@@ -214,7 +214,8 @@ fn of_program(path: &Path) -> Result<Names> {
     }
     match names.events.is_empty() {
         true => Err(refused(
-            "it declares no event; those that it names as it runs, `info --names` shows of a session",
+            "the program declares no event; if it names events while it runs, `info --names` lists them for \
+             a session",
         )
         .into()),
         false => Ok(names),

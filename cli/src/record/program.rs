@@ -220,9 +220,9 @@ fn start_kernel(args: &Args, session: &Session) -> Result<Option<Recording>> {
     };
     if let (false, Some(recording)) = (args.quiet, &recording) {
         let end = if args.wait || args.program.is_empty() {
-            "the end of this recording ends it, too"
+            "it ends with the recording of the programs"
         } else {
-            "the program's end ends it"
+            "it ends with the program"
         };
         kernel::say_start(recording, session.trace().dir(), end);
     }

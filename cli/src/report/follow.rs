@@ -90,7 +90,9 @@ pub fn run(args: &Args, dir: &Path) -> anyhow::Result<()> {
     let late = queue.late();
     if late.events > 0 {
         let (late, ms) = (grouped(late.events), late.most_ns as f64 / 1e6);
-        say(format_args!("{late} events came too late for their place, by up to {ms:.1} ms"));
+        say(format_args!(
+            "{late} events are shown out of order, because they came up to {ms:.1} ms too late"
+        ));
     }
     Ok(())
 }

@@ -39,7 +39,8 @@ pub fn open_all(given: &[Given]) -> anyhow::Result<Recording> {
         let dir = &given.path;
         if dir.join(hypertrace_compare::FILE).is_file() && !dir.join(session_json::FILE).exists() {
             let dir = dir.display();
-            let why = "a run of which `compare --keep samples` kept sums alone: `hypertrace compare` reads it";
+            let why = "a run of which `compare --keep samples` kept only sums: only `hypertrace compare` \
+                       reads it";
             return Err(Usage(format!("{dir} is {why}")).into());
         }
         kernel::complete_to_show(dir);
@@ -177,8 +178,8 @@ impl Inputs {
             None => Ok(opened),
             Some((path, clock)) => {
                 let path = path.display();
-                let why = "counts ticks of unknown length, so its events have no times: leave it out; report, and \
-                           export --to json and csv, show ticks";
+                let why = "counts ticks of unknown length, so its events have no times: leave this file out; \
+                           only report, and export --to json and csv, show ticks";
                 Err(Usage(format!("{path}: its clock {clock:?} {why}")).into())
             }
         }
@@ -193,7 +194,7 @@ impl Inputs {
                     return Err(Usage(format!("{path}: @DIR is for trace.dat files")).into());
                 }
                 Form::Functions if given.offset.is_some() || given.guest_of.is_some() => {
-                    let why = "it is on its session's clock, @TIME and @DIR are not for it";
+                    let why = "such a trace is on its session's clock and takes no @TIME or @DIR";
                     return Err(Usage(format!("{path} is a function trace: {why}")).into());
                 }
                 _ => {}

@@ -78,11 +78,11 @@ impl Wanted {
             let is_known = names().any(|name| matches(glob, name));
             // Writing to a String does not fail.
             let _ = match is_known {
-                true => write!(text, "; {glob} is a known name, but no recorded event fits"),
+                true => write!(text, "; {glob} is a known name, but no such event was recorded"),
                 false if is_by_perf && glob.starts_with("sched:") => {
                     write!(
                         text,
-                        "; the switches, which perf recorded, are perf:switch_in and perf:switch_out"
+                        "; perf recorded the switches as perf:switch_in and perf:switch_out"
                     )
                 }
                 false => match nearest(glob, names()) {

@@ -21,8 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 /// The line about the first reset of a machine whose programs trace.
-const RESET_LEASED: &str = "the VM was reset while its programs traced: a guest that boots again traces anew; one that loadvm \
-                            brought back has lost the device, and its events are lost from now on";
+const RESET_LEASED: &str = "the VM was reset while its programs traced. If the guest boots again, its \
+                            programs trace anew. If loadvm brought the guest back, the guest has lost the \
+                            device, and its events are lost from now on";
 
 /// Maximum length of a socket's path in bytes (unix(7)), without the zero at its end.
 const LONGEST: usize = 107;
@@ -102,7 +103,7 @@ fn bind(path: &Path) -> Result<(UnixListener, Entry)> {
     let bytes = path.as_os_str().len();
     if bytes > LONGEST {
         bail!(Usage(format!(
-            "--socket {shown}: it has {bytes} bytes, and a socket's path at most {LONGEST}"
+            "--socket {shown}: the path has {bytes} bytes, and a socket's path can have at most {LONGEST}"
         )));
     }
     let name = path.file_name().unwrap_or_default();
@@ -111,7 +112,7 @@ fn bind(path: &Path) -> Result<(UnixListener, Entry)> {
     let folder = folder.with_context(|| format!("cannot make {shown}"))?;
     listen(folder, name).map_err(|why| match why {
         MonitorError::NotASocket(_) => {
-            anyhow!(Usage(format!("--socket {shown}: there is a file that is no socket")))
+            anyhow!(Usage(format!("--socket {shown}: a file of this name exists and is no socket")))
         }
         MonitorError::InUse(_) => {
             anyhow!(Usage(format!("--socket {shown}: another process serves it")))
@@ -154,7 +155,7 @@ fn serve(
 fn report(notice: Notice, socket: &Path) {
     match notice {
         Notice::Refused => say(format_args!(
-            "closed another connection to {}: it serves one VM at a time; give each VM a server and a \
+            "closed another connection to {}: a server serves one VM at a time; give each VM a server and a \
              socket of its own",
             socket.display()
         )),

@@ -479,7 +479,7 @@ fn what_may_not_be_compared_is_refused_or_said() {
         assert!((ran.stdout.clone() + &ran.stderr).contains(part), "{ran:?}");
     };
     said(&|run| run.lost = 12, "1 of 11 runs lost events, 12 together");
-    said(&|run| run.finished = false, "1 runs were not ended");
+    said(&|run| run.finished = false, "1 run did not end properly");
     said(&|run| run.frequency = 3_000_000_000, "2 frequencies of the counter");
     // The made runs have the rate `rate`.
     let rate = made(99, 0.0, 0.0).frequency;
@@ -600,7 +600,7 @@ fn of_long_texts_in_a_run_a_message_has_the_beginning() {
         runs.add(&format!("b-{number}"), &other);
     }
     let ran = runs.compare(&[]);
-    assert!(ran.stderr.contains("the runs are of 2 machines (xxx"), "{ran:?}");
+    assert!(ran.stderr.contains("the runs come from 2 machines (xxx"), "{ran:?}");
     assert!(ran.stderr.len() < 1_000, "{} bytes", ran.stderr.len());
 }
 
@@ -613,7 +613,10 @@ fn input_that_is_no_run_is_refused() {
         (&["compare", "a-01", "--with", "gone"], "gone: no such directory"),
         (&["compare", "--run", "true"], "--run takes two commands, not 1"),
         (&["compare", "a-01", "b-01", "--run"], "not directories: compare a-01 --with b-01"),
-        (&["compare", "a-01", "--with", "b-01", "--name", "nothing"], "no region of one name"),
+        (
+            &["compare", "a-01", "--with", "b-01", "--name", "nothing"],
+            "no name of regions in common",
+        ),
         (&["compare", "a-01", "--with", "b-01", "--fail-on", "5"], "expected slower:5%"),
         // With so few runs, the exit code would say nothing.
         (

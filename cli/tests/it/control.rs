@@ -138,7 +138,7 @@ fn an_unknown_command_is_answered_with_the_list() {
     assert!(ctl("trace-events").stderr.contains("trace-event NAME|PATTERN on|off"));
     assert_eq!(
         ctl("trace-event not_yet off").ok(),
-        "no event not_yet so far; a guest's of that name will be off\n"
+        "no event not_yet so far; a guest's event of that name will be off\n"
     );
     assert!(ctl("trace-events-all").ok().contains("vcpu_run(uint32_t vcpu) \"vcpu %u\"\n"));
 }

@@ -177,7 +177,7 @@ fn what_a_collector_accepted_and_what_it_did_not_is_said() {
     let whole = "hypertrace: E/v1/traces: 600 spans\n";
     assert_eq!(to(&[GOOD, GOOD]), (Some(0), whole.into()));
 
-    let refused = "hypertrace: 512 spans accepted, these 88 and those after them are not sent: \
+    let refused = "hypertrace: 512 spans accepted; the next 88 spans and all later ones are not sent: \
                    E/v1/traces answered 400: no\n";
     assert_eq!(to(&[GOOD, "HTTP/1.1 400 Bad\r\n\r\nno"]), (Some(1), refused.into()));
 

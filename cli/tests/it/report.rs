@@ -371,7 +371,8 @@ fn help_teaches_by_example() {
         assert_eq!(wide, None, "{command}");
         // The list of parts is a list.
         assert!(
-            command != "regions" || about.contains("\n  VMM                in the VMM\n"),
+            command != "regions"
+                || about.contains("\n  VMM                the VMM handled an exit\n"),
             "{about}"
         );
     }

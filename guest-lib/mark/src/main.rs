@@ -19,20 +19,20 @@ const HOST_ENDED: &str =
 
 const USAGE: &str = "\
 usage: hypertrace-mark [OPTIONS] NAME [KEY=VALUE]..
-           an event
+           record an event
        hypertrace-mark [OPTIONS] --begin NAME [KEY=VALUE]..
-           the beginning of a region
+           begin a region
        hypertrace-mark [OPTIONS] --end NAME [KEY=VALUE]..
-           its end, also by another process
+           end a region, also one that another process began
        hypertrace-mark [OPTIONS] [NAME] [KEY=VALUE].. -- COMMAND [ARGUMENT]..
-           a region around a command
+           run a command inside a region
 
 Records events of a shell script: in a guest, or under `hypertrace record`.
 
       --ring     record in the ring, and never wait (the default)
-      --sync     make reference points: the host has handled each when the
+      --sync     make reference points, which the host handles before the
                  program ends
-      --require  fail if nothing can be recorded; without it, that is no failure
+      --require  fail if nothing can be recorded (the default is to go on)
       --help, --version
 
 VALUE is an unsigned or a negative integer, a hexadecimal number (0x..), or else

@@ -82,9 +82,10 @@ fn warn(source: &str) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !source.is_empty() && !WARNED.swap(true, Ordering::Relaxed) {
         sys::say(&format!(
-            "hypertrace: events are stamped with CLOCK_MONOTONIC_RAW, which costs microseconds each on \
-             this kernel's clock, {source}: the TSC is not known to be one clock on all CPUs; \
-             {ENVIRONMENT}=tsc takes it nevertheless, {ENVIRONMENT}=monotonic_raw takes away this line\n"
+            "hypertrace: events are stamped with CLOCK_MONOTONIC_RAW, which costs microseconds for each \
+             event on this kernel's clock, {source}, because the TSC is not known to be one clock on all \
+             CPUs; {ENVIRONMENT}=tsc uses the TSC nevertheless, {ENVIRONMENT}=monotonic_raw removes this \
+             line\n"
         ));
     }
 }

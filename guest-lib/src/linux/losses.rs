@@ -42,8 +42,8 @@ pub(super) fn count_left(events: u64) {
     if events > 0 && !SAID.swap(true, Relaxed) {
         sys::say(match DEVICE_GONE.load(Relaxed) {
             true => {
-                "hypertrace: the device is gone (the guest's kernel module was loaded, or has lost it): this \
-                 process's events are lost from now on\n"
+                "hypertrace: the device is gone (the guest's kernel module was loaded, or has lost the \
+                 device): this process's events are lost from now on\n"
             }
             false => {
                 "hypertrace: the host has ended (`hypertrace serve` or `hypertrace record` was stopped): this \
@@ -78,8 +78,8 @@ pub(super) fn say_unusable(why: &OpenError) {
     if !SAID.swap(true, Relaxed) {
         let source = why.source().map(|source| format!(": {source}")).unwrap_or_default();
         sys::say(&format!(
-            "hypertrace: the events of process {} are lost: after a fork each process opens the channel by itself, \
-             and so does one that has closed the library's descriptor: {why}{source}\n",
+            "hypertrace: the events of process {} are lost, because it could not open the channel, as each \
+             process does after a fork or after it has closed the library's descriptor: {why}{source}\n",
             std::process::id()
         ));
     }

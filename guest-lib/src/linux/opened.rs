@@ -86,7 +86,8 @@ impl Window<'_> {
 pub(super) fn not_a_device(path: &Path, why: ConfigError) -> OpenError {
     let mut error = OpenError::because("find the config page in", path, std::io::Error::other(why));
     if let (ConfigError::Magic(u64::MAX), OpenError::System { hint, .. }) = (why, &mut error) {
-        *hint = "every load gives all ones: the VMM has dropped the device, as its server has ended or hung";
+        *hint = "every load gives all ones: the VMM has dropped the device, because its server has ended or \
+                 hangs";
     }
     error
 }

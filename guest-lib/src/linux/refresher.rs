@@ -61,8 +61,8 @@ extern "C" fn run<F: FnMut() -> bool>(look: *mut c_void) -> *mut c_void {
         }
         if !os::nap(INTERVAL) {
             sys::say(
-                "hypertrace: the system refuses sleep to the library's thread, as by a seccomp filter: the \
-                 host's switches and counts of lost events are late from now on\n",
+                "hypertrace: the system does not let the library's thread sleep (a seccomp filter may refuse \
+                 that): from now on, the host's switches and the counts of lost events come late\n",
             );
             break;
         }

@@ -46,7 +46,7 @@ impl Uio {
         let Some((number, size)) = self.find(function, bar) else {
             let why = format!(
                 "it has no map of BAR {bar}: uio_pci_generic maps 32-bit BARs only that are not \
-                 prefetchable, as of `hypertrace serve --bars 32`"
+                 prefetchable, such as those of `hypertrace serve --bars 32`"
             );
             return Err(refused(io::Error::other(why)));
         };

@@ -3,7 +3,7 @@
 //! Checks of runs: whether they may be compared, and what a reader has to know of them.
 
 use crate::run::Run;
-use hypertrace_format::number::grouped;
+use hypertrace_format::number::{counted, grouped};
 use std::collections::BTreeSet;
 
 /// A fact of a run, if it is known.
@@ -51,7 +51,8 @@ impl Checks {
         }
         if with_kernel == 0 {
             checks.notes.push(
-                "no run has the kernel's events: waits are not told from own time (record with --kernel)".into(),
+                "no run has the kernel's events: waits are not separated from the code's own time (record \
+                 with --kernel)".into(),
             );
         }
         let facts: [(&str, Fact); 4] = [
@@ -84,9 +85,10 @@ impl Checks {
         }
         let unended = all().filter(|run| !run.finished).count();
         if unended > 0 {
+            let unended = counted(unended as u64, "run");
             checks
                 .notes
-                .push(format!("{unended} runs were not ended: their last events may be missing"));
+                .push(format!("{unended} did not end properly: the last events may be missing"));
         }
         checks
     }
@@ -99,7 +101,7 @@ impl Checks {
                 found.iter().take(3).map(|text| format!("{text:.80}")).collect();
             let more = if found.len() > 3 { ", .." } else { "" };
             self.notes.push(format!(
-                "the runs are of {} {what} ({}{more}): a difference may be theirs",
+                "the runs come from {} {what} ({}{more}), which may cause a difference",
                 found.len(),
                 shown.join(", ")
             ));

@@ -100,7 +100,7 @@ pub fn sentences(comparison: &Comparison) -> Vec<String> {
             Some(runs) => format!("{runs} a side are needed"),
             None => "no number of runs is enough: compare fewer names".into(),
         };
-        return vec![format!("no verdict: there are {a} and {b} runs{of}, and {needed}")];
+        return vec![format!("no verdict: the sides have {a} and {b} runs{of}, and {needed}")];
     }
     let one = |d: &Difference| {
         let seen = d.smallest_ns.map(|ns| {
@@ -108,7 +108,11 @@ pub fn sentences(comparison: &Comparison) -> Vec<String> {
             let part = d.typical.change.a_ns;
             let percent =
                 if part > 0.0 { format!(" ({:.1} %)", ns / part * 100.0) } else { String::new() };
-            format!("; these runs would show one of {} {}{percent}", unit.plain(ns), unit.name)
+            format!(
+                "; these runs would show a difference of {} {}{percent}",
+                unit.plain(ns),
+                unit.name
+            )
         });
         format!("{}: no difference seen{}", d.name, seen.unwrap_or_default())
     };
@@ -181,8 +185,8 @@ fn changed_sentence(d: &Difference) -> String {
     if d.own.verdict == Verdict::NoDifferenceSeen && d.parts.iter().any(is_of_others) {
         let how = if word == "slower" { "longer" } else { "a shorter time" };
         text.push_str(&format!(
-            ". Other threads had the CPU for {how}, which does not acquit the code: such a thread may do the code's work, as a \
-             kworker that writes its data does"
+            ". Other threads had the CPU for {how}. The code may still be the cause: such a thread may do \
+             the code's work, as a kworker that writes its data does"
         ));
     }
     text

@@ -562,12 +562,12 @@ impl Pass<'_> {
             warnings.push(why.into());
         }
         if has_lost {
-            let why = "the kernel lost events: the stages \"unknown\" are the times in which it did; `record --buffer` with more helps";
+            let why = "the kernel lost events in the stages \"unknown\"; a larger `record --buffer` helps";
             warnings.push(why.into());
         }
         let seen = |name: &str| open.iter().any(|open| open.seen.contains(name));
         for mark in options.marks.iter().filter(|mark| !open.is_empty() && !seen(mark.name())) {
-            let why = "no event fits the mark after a vCPU's first entry";
+            let why = "no event after a vCPU's first entry fits the mark";
             warnings.push(format!("{}: {why}", mark.name()).into());
         }
         if let Some(until) =

@@ -59,8 +59,8 @@ impl FunctionTrace {
     pub fn open(path: &Path) -> Result<FunctionTrace> {
         let trace = Trace::open(path).map_err(Error::Functions)?;
         let Some(anchor) = trace.anchor() else {
-            let why = "no hypertrace.json: its times have no place on the host's clock. Record it with hypertrace's \
-                       plugin";
+            let why = "no hypertrace.json, which relates the trace's times to the host's clock: record with \
+                       hypertrace's plugin";
             return Err(Error::NotASession { path: path.to_owned(), why: why.into() });
         };
         let boot = anchor.boot_id.as_deref().and_then(uuid::parse);

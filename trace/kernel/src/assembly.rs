@@ -197,7 +197,8 @@ impl Assembly {
                 events.insert(*cpu, own.events);
                 if let Some(byte) = own.wrong {
                     damage.push(format!(
-                        "{name}: byte {byte} of CPU {cpu} begins no event; its pages were used up to that one"
+                        "{name}: byte {byte} of CPU {cpu} begins no event; the pages before that byte were \
+                         used"
                     ));
                 }
                 PageRange { cpu: *cpu, offset, bytes: u64::from(own.pages) * PAGE as u64 }

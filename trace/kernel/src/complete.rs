@@ -103,9 +103,11 @@ pub(crate) fn take(
     // From here on, the files have everything.
     let mut left = instances.into_iter().filter_map(|(_, instance)| instance.remove().err());
     let instance_left = left.next().map(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => "another program has files of the kernel's trace instance open; its \
-                              events are complete, and the next recording removes it"
-            .into(),
+        Some(libc::EBUSY) => {
+            "another program has files of the kernel's trace instance open; the recording \
+                              is complete, and the next recording removes the instance"
+                .into()
+        }
         _ => format!("cannot remove the kernel's trace instance: {error}"),
     });
     // The other instances are removed all the same.

@@ -32,16 +32,17 @@ const MAX_PATTERNS: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Tracing")]
 pub struct TraceArgs {
-    /// Events to switch on, by pattern (* any run of characters, ? any one), or off with - in front;
-    /// a file of patterns, one a line; a file for QEMU's simpletrace reader. Commas separate options,
-    /// two are one in a name. `help` lists the events
+    /// Switch on the events that match PATTERN (* is any run of characters, ? any one), or switch them
+    /// off with - in front; events=FILE reads patterns, one on each line; file=FILE writes a file for
+    /// QEMU's simpletrace reader. Commas separate options; two commas are one comma in a name. `help`
+    /// lists the events
     #[arg(
         long = "trace",
         value_name = "[enable=]PATTERN|events=FILE|file=FILE",
         allow_hyphen_values = true
     )]
     trace: Vec<TraceOptions>,
-    /// More places for events: log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
+    /// Send events also to log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
     #[arg(long = "trace-backend", value_name = "BACKEND", value_delimiter = ',')]
     backends: Vec<String>,
 }

@@ -117,10 +117,10 @@ impl Session {
         let state = if on { "on" } else { "off" };
         Ok(match about {
             Matched { declared: 0, guest: 0 } if pattern.is_exact() => {
-                format!("no event {pattern} so far; a guest's of that name will be {state}")
+                format!("no event {pattern} so far; a guest's event of that name will be {state}")
             }
             Matched { declared: 0, guest: 0 } => {
-                format!("no event fits {pattern} so far; a guest's that does will be {state}")
+                format!("no event fits {pattern} so far; a guest's event that fits will be {state}")
             }
             Matched { declared, guest } => {
                 format!("{state}: {declared} declared, {guest} of the guest's")
@@ -191,12 +191,12 @@ fn usage(name: &str) -> Option<String> {
 }
 
 const HELP: &str = "\
-info trace-events [PATTERN]        names and states; * is any run of characters, ? any one
-info trace                         backends, rings and what waits in them
-trace-event NAME|PATTERN on|off    declared events and the guest's, also before their first use
-trace-file on|off|flush|set [PATH] the file for QEMU's simpletrace reader
-trace-backend NAME on|off          log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
-snapshot                           what a flight recorder's rings hold, as a session of its own
-trigger list|add RULE|remove N     what reference points do: on NAME [if argN==VALUE] do ACTION, ..
-trace-events-all                   all declarations, for a reader of that file
-help                               this";
+info trace-events [PATTERN]        list events and their states; * is any run of characters, ? any one
+info trace                         show backends, rings and what waits in the rings
+trace-event NAME|PATTERN on|off    switch declared events and the guest's events, also before their first use
+trace-file on|off|flush|set [PATH] control the file for QEMU's simpletrace reader
+trace-backend NAME on|off          switch log, syslog, ftrace[:DIR], ftrace-raw[:DIR] or sdt
+snapshot                           write the contents of a flight recorder's rings as a session of its own
+trigger list|add RULE|remove N     list or change what reference points do: on NAME [if argN==VALUE] do ACTION, ..
+trace-events-all                   print all declarations, for a reader of the trace-file
+help                               print this list";

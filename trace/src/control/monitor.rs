@@ -84,7 +84,9 @@ pub const MAX_REPLY: usize = 1 << 20;
 pub const IDLE: Duration = Duration::from_secs(1);
 
 /// The last line that is sent to a client that gives way.
-const GAVE_WAY: &[u8] = b"error: another client waits and this one was idle; connect again\n";
+const GAVE_WAY: &[u8] =
+    b"error: this connection was closed because it was idle and another client waits; \
+                          connect again\n";
 /// Time until the next try after the machine ran out of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
@@ -105,7 +107,7 @@ pub enum MonitorError {
     #[error("{} is in use by a running VMM; give another session directory", .0.display())]
     InUse(PathBuf),
     /// A file that is not a socket has this name.
-    #[error("{} is in the way and no socket; move it", .0.display())]
+    #[error("{} exists and is no socket; move it away", .0.display())]
     NotASocket(PathBuf),
     /// The socket cannot be made.
     #[error("cannot listen at {}", path.display())]

@@ -95,7 +95,8 @@ impl Session {
         let found = look(&dir, &uuid)?;
         let target = path.join(RECOVERED);
         if dir.stat_of(RECOVERED).is_ok() {
-            let why = "it exists: the session was recovered before. To do that again, move it away";
+            let why = "it exists: the session was recovered before. To recover the session again, move this \
+                       directory away";
             return Err(SessionError::not_recoverable(&target, why));
         }
         // A killed recovery has taken nothing out of the rings, so its incomplete session can go.
@@ -177,7 +178,7 @@ fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<KilledSession, SessionError> {
         return Err(wrong("its session.json is of another format"));
     }
     if json.uuid != uuid::text(u128::from_be_bytes(*uuid)) {
-        return Err(wrong("its UUID is another's: it is not the session of these programs"));
+        return Err(wrong("its UUID differs: it is not the session of these programs"));
     }
     if json.finished {
         return Err(wrong("its session was ended: there is nothing to recover"));
@@ -222,7 +223,7 @@ fn read(dir: &Folder, name: &str, most: u64) -> Result<Vec<u8>, SessionError> {
     let len = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
     if len > most {
         return Err(wrong(format!(
-            "its {name} has {len} bytes, and no session has one of more than {most}"
+            "its {name} has {len} bytes, more than the {most} that a session can have"
         )));
     }
     let mut text = vec![0; len as usize];
@@ -245,7 +246,7 @@ fn check(json: &SessionJson, events: &[EventJson]) -> Result<(), String> {
     if let Some(boot) = &json.boot_id
         && boot.len() != 36
     {
-        return Err(format!("it has a boot_id of {} bytes, and none has but 36", boot.len()));
+        return Err(format!("it has a boot_id of {} bytes instead of 36", boot.len()));
     }
     for (what, count, most) in [
         ("clocks", json.clocks.len(), MAX_SESSION_CLOCKS),

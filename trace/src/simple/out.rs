@@ -204,7 +204,7 @@ fn empty(file: &mut File) -> io::Result<()> {
     let mut head = [0; size_of_val(&HEADER)];
     let read = read_at(&*file, &mut head, 0)?;
     if !HEADER.as_bytes().starts_with(&head[..read]) {
-        let why = "it is there and is no simple trace; nothing was overwritten";
+        let why = "this file exists and is no simple trace; nothing was overwritten";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
     set_len(&*file, 0)?;

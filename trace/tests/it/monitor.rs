@@ -207,7 +207,10 @@ fn an_idle_client_stays_until_another_waits_and_gives_way_then() {
         assert_eq!(other.reply(), "  one\nok\n");
     }
 
-    assert_eq!(first.rest(), "error: another client waits and this one was idle; connect again\n");
+    assert_eq!(
+        first.rest(),
+        "error: this connection was closed because it was idle and another client waits; connect again\n"
+    );
 }
 
 #[test]

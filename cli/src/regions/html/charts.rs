@@ -187,14 +187,14 @@ fn window_json(
             lane_json(&lane, window.from(), causes)
         })
         .collect();
-    let mut note = format!("{own} lines are its beginning and its end.");
+    let mut note = format!("{own} lines are the region's beginning and end.");
     if is_partial {
         note.push_str(" Blank: too short to be shown, or too long ago to be known.");
     }
     note.push_str(&match has_turns {
         true => {
-            " The bar below a thread's: who had the CPU that it was on, or that it waited for; \
-                 empty while it was blocked."
+            " The bar below a thread's lane shows who had the CPU that the thread was on or waited \
+                 for; the bar is empty while the thread was blocked."
                 .into()
         }
         false => format!(" Nothing shows who had the threads' CPUs: {ALL_THREADS}."),

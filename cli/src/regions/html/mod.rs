@@ -358,7 +358,7 @@ impl Page<'_> {
         if !are_known {
             out.push_str(
                 "<p class=\"note\">There are too many regions to keep the reasons of all exits: \
-                 the kernel's part is not divided where they are missing.</p>\n",
+                 the kernel's part is not divided where reasons are missing.</p>\n",
             );
         }
         out.push_str("<details><summary>Numbers of the slowest regions</summary>\n");
@@ -445,7 +445,7 @@ impl Page<'_> {
             writeln!(out, "<p class=\"note\">{left} more steps are left out.</p>")?;
         }
         if !is_whole {
-            out.push_str("<p class=\"note\">Only its last steps are known.</p>\n");
+            out.push_str("<p class=\"note\">Only the region's last steps are known.</p>\n");
         }
         out.push_str("</details>\n");
         Ok(())

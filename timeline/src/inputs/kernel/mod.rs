@@ -373,7 +373,7 @@ impl KernelTrace {
         let unplaced = traces.iter().enumerate().filter(|(_, trace)| !is_placed(trace));
         let mut unplaced = Vec::from_iter(unplaced.map(|(at, _)| at)).into_iter();
         let first = if has_sessions { None } else { unplaced.next() };
-        let shown = "its times are shown as they are; @TIME after its name places them";
+        let shown = "its times are shown unchanged; @TIME after the file's name places them";
         for at in unplaced {
             let why = match first {
                 Some(first) => traces[at].differs(&traces[first]),
