@@ -32,9 +32,9 @@ pub use text::time;
 /// A region is the time from an event NAME_begin to the event NAME_end of the same
 /// client with the same id. region! and reference_region! of the guest library make
 /// these events. If regions have several names, the first table has a line for each
-/// name. Then, each name has quantiles, a histogram, and a table that divides the
-/// time of the median region, of the 99th percentile, of the slowest region and of
-/// all regions into these parts:
+/// name. Then, each name has quantiles, a histogram of durations below, and between
+/// both a table that divides the time of the median region, of the 99th percentile,
+/// of the slowest region and of all regions into these parts:
 ///
 ///   on-CPU             a thread of a program without a VM had a CPU
 ///   guest              the vCPU ran in the guest
