@@ -180,8 +180,9 @@ Examples:
                                          with HYPERTRACE_SEGMENT=/dev/shm/s
 
 Exit code: the program's; 128 plus the signal's number if one ended it; 127 if
-there is no such program, 126 if it cannot be run; with -p, or -a without a
-program, 0, also after Ctrl-C; 1 if the session is incomplete, 2 for wrong usage.";
+there is no such program, 126 if it cannot be run; with -p, or with -a and no
+program, 0, also after Ctrl-C; 1 if the session is incomplete, 2 for wrong
+usage.";
 
 /// Parses the name of an event, or a pattern for several events.
 pub fn event(text: &str) -> Result<String, String> {
