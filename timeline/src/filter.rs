@@ -536,7 +536,7 @@ impl Literal {
 }
 
 impl FilterError {
-    /// Most characters that are shown on each side of the place.
+    /// Maximum number of characters that are shown on each side of the place.
     const AROUND: usize = 30;
 
     fn new(text: &str, place: Range<usize>, why: String) -> FilterError {

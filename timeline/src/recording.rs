@@ -100,7 +100,8 @@ pub enum UnreadPart {
     /// The recording of the session's host's kernel that is in progress, or that a killed writer left:
     /// `hypertrace info DIR` completes a left one.
     Unfinished,
-    /// What the traces of hosts' kernels say of the session's clocks. The traces are read all the same.
+    /// What the traces of hosts' kernels say of the session's clocks. The events of these traces are still
+    /// read.
     Clocks,
     /// Recordings of a guest's kernel, which are not among the traces, because they are no recordings or
     /// their times are not known.

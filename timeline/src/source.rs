@@ -21,8 +21,8 @@ pub struct Source {
     /// Name of the thread, as a client gave it or as a thread of the host has it. Escape it.
     pub name: Option<Box<str>>,
     /// Text that reports show: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`, `kernel/vcpu0-1234`. If there
-    /// are several sessions, the session's name stands before it. The host does not choose the name within
-    /// the text: escape it. The text is empty for processes that had no client.
+    /// are several sessions, the text begins with the session's name. The host does not choose the name
+    /// within the text: escape it. The text is empty for processes that had no client.
     pub text: Arc<str>,
 }
 

@@ -151,8 +151,8 @@ fn changed_sentence(d: &Difference) -> String {
     text.push(')');
     let changes: Vec<f64> = d.parts.iter().map(|(_, change)| change.difference_ns).collect();
     let shown = unit.rounded(&changes);
-    // The list has the parts that moved, and parts whose change may be noise but is large, so that the listed
-    // parts are about the whole.
+    // The list has each part that moved. It also has each part with a large change, even if this change may
+    // be noise, so that the listed changes add up to about the whole difference.
     let is_listed = |change: &Change, shown: f64| {
         change.has_moved() && shown != 0.0 || shown.abs() >= 0.1 * difference_ns.abs()
     };

@@ -235,9 +235,9 @@ impl Ways {
 /// Returns the smallest p value of a difference that so many runs can have: 2/252 with 5 per side, 2/924 with
 /// 6.
 ///
-/// One changed name of `n` is only found at a level of 1 % if `n` times this value is at most 0.01
-/// ([`benjamini_hochberg`]): with 5 runs per side the changed name has to be the only name, with 6 one of at
-/// most 4, with 10 one of 923.
+/// If one of `n` names has changed, this name can be found at a level of 1 % only if `n` times this value is
+/// at most 0.01 ([`benjamini_hochberg`]): with 5 runs per side `n` has to be 1, with 6 runs at most 4, with
+/// 10 runs at most 923.
 pub fn least_p_value(a: usize, b: usize) -> f64 {
     // The number of ways is a binomial coefficient.
     let ways = (1..=a.min(b)).fold(1.0, |ways, i| ways * (a + b + 1 - i) as f64 / i as f64);

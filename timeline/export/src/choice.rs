@@ -58,8 +58,8 @@ impl Choice {
         has_names || self.filter.is_some() || self.from_ns.is_some() || self.to_ns.is_some()
     }
 
-    /// Reads a recording, and gives the consumer the events and losses that this choice admits, until the consumer wants no more.
-    /// Returns the faults of inputs that could be read all the same.
+    /// Reads a recording, and gives the consumer the events and losses that this choice admits, until the
+    /// consumer wants no more. Returns the faults of inputs that could be read in spite of these faults.
     ///
     /// # Errors
     /// As [`Recording::read`].

@@ -20,10 +20,10 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::ops::Range;
 
-/// Most columns of fields.
+/// Maximum number of columns of fields.
 pub const MAX_FIELDS: usize = 1_000;
 
-/// Most names of events and of fields that are known at once.
+/// Maximum number of names of events and of fields that are known at once.
 const MAX_NAMES: usize = 1 << 14;
 
 /// Columns before those of fields.

@@ -43,9 +43,9 @@
 //!   reading nothing checks this.
 //! - A jump that is not found is no larger than the envelope's usual width. If points are far apart, a larger
 //!   jump could hide between two points.
-//! - Two jumps in opposite directions that are both too small to be found are out of each other's reach. A
-//!   jump reaches as far as the limits of the rate leave constraints on its other side of any use. No jump is
-//!   among the first or last [`ENDS`] readings, or outside of them.
+//! - If two jumps in opposite directions are both too small to be found, neither is within the reach of the
+//!   other. A jump reaches as far as the limits of the rate leave constraints on its other side of any use.
+//!   No jump is among the first or last [`ENDS`] readings, or outside of them.
 //! - The clock is not set back over readings that the clock gave already.
 //!
 //! A time has no bound if one side has no constraint at all.

@@ -46,7 +46,8 @@ pub(super) struct Named {
     pub field: usize,
     /// Expressions whose texts together are the name.
     pub exprs: Vec<Expr>,
-    /// Bits of the field that the name tells, whatever the event holds. All bits, if there is never a name.
+    /// Bits of the field that the name always tells, whatever the event's values are. All bits are set if
+    /// there is never a name.
     pub tells: u64,
 }
 

@@ -21,8 +21,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maximum size in bytes of the fields of functions that the tasks of a trace keep for their next record.
-/// Each task has an even part.
+/// Maximum size in bytes of the fields of functions that all tasks of a trace together keep for their next
+/// record. Each task gets an equal share.
 const MAX_KEPT: usize = 32 << 20;
 
 /// Size of a function's fields without its names, in bytes.

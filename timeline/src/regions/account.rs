@@ -139,7 +139,8 @@ struct Waiting {
     ended_by: Option<Evidence>,
     /// Whether a region began or ended in the interval, at its beginning or at its end.
     has_border: bool,
-    /// Whether the interval is the sum of several, so that its times are not theirs.
+    /// Whether the interval is the sum of several intervals, so that its times are not those of a single
+    /// interval.
     is_merged: bool,
     /// Whether the interval is of the same wait as the one before it, with another cause.
     goes_on: bool,

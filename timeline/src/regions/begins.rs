@@ -10,7 +10,7 @@ use crate::value::ValueRef;
 use std::collections::HashMap;
 use std::iter::Peekable;
 
-/// Most regions that begin at one time and get their events.
+/// Maximum number of regions with the same begin time that get their events.
 const MAX_TOGETHER: usize = 1 << 16;
 
 /// What the event that begins a region says of it: its group, its client, its id.

@@ -473,7 +473,7 @@ mod tests {
         };
 
         assert_eq!(after(0..80), ("x79".into(), 80));
-        // The same names in another order count for nothing.
+        // Names that were counted before change neither the name nor the count.
         assert_eq!(after(20..60), ("x79".into(), 80));
         assert_eq!(after(80..MAX_NAMES + 99), (format!("x{}", MAX_NAMES + 98), MAX_NAMES + 1));
     }

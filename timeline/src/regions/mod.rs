@@ -410,7 +410,8 @@ impl Regions {
         sums::sums(&self.groups, &self.store, named, parts)
     }
 
-    /// Returns what the thread of a region did in the region, and whether that is all.
+    /// Returns what the thread of a region did in the region, and whether these intervals cover all of the
+    /// region's time.
     pub fn steps(&self, sample: &Sample) -> (Vec<Interval>, bool) {
         let of_session = self.threads.get(usize::from(sample.session));
         let thread = of_session.and_then(|threads| threads.get(usize::from(sample.thread)));

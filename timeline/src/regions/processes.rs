@@ -5,8 +5,9 @@
 //! A thread that calls `exit_group`, or that a signal ends, ends its process: the kernel sends SIGKILL to all
 //! other threads. Each of those threads takes the signal before it ends; the thread that began the end takes
 //! none. A thread that returns from its start routine takes none either, and does not end the process. So a
-//! thread is named only if no other thread can have begun the end: a thread that slept, or was started, after
-//! another thread ended had not been told to end until then.
+//! thread is named only if no other thread can have begun the end. If some thread slept, or was started,
+//! after another thread ended, then the process was not told to end until then, so the thread that ended did
+//! not begin the process's end.
 
 use std::collections::HashMap;
 

@@ -108,7 +108,7 @@ pub(super) struct Role {
     pub span: Option<OfSpan>,
     /// Whether it is a span that was not recorded.
     pub is_lost_span: bool,
-    /// Whether the region is not of one client.
+    /// Whether the begin and the end of the region may be events of different clients.
     pub is_of_any: bool,
     /// Whether it is the VMM's event before it enters the guest.
     pub is_run: bool,

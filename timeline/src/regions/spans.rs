@@ -23,7 +23,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 /// Maximum number of open spans of all sessions together, and of one of many sessions. Each session has the same share, so
 /// that no guest takes the place of another session's spans.
 const MAX_SPANS: (usize, usize) = (1 << 16, 1 << 10);
-/// Most threads that are in a span at once. After more, its idle time is not known.
+/// Maximum number of threads that are in a span at once. If more threads were in a span, the span's idle time
+/// is not known.
 const MAX_INSIDE: usize = 64;
 
 /// A client of a session, or a thread of its VMM.

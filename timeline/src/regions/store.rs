@@ -229,8 +229,8 @@ impl Store {
         &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 
-    /// Returns a range of indices that has all regions that end at this time or later, and others. A region
-    /// may be added after one of another session that ended later.
+    /// Returns a range of indices with all regions that end at `from` or later, and maybe some that end
+    /// earlier: regions of several sessions are not added in the order of their ends.
     pub fn since(&self, from: i64) -> std::ops::Range<u32> {
         let before = self.latest.partition_point(|latest| *latest < from);
         (before * CHUNK) as u32..self.len as u32

@@ -13,8 +13,8 @@
 //! The guest's times have a bound. Within the bound of a border between two intervals of the host, the time
 //! is unknown if the parts on both sides differ.
 //!
-//! A guest may lie. What a guest says, its bounds and its refutations count only for its own threads, and
-//! intervals of its threads that wait take no space from another guest's.
+//! A guest may lie. A guest's statements, bounds and refutations count only for the guest's own threads. The
+//! waiting intervals of a guest's threads take no space from the intervals of another guest.
 
 use super::causes::{Causes, Unknown};
 use super::parts::{Interval, Part, Reason};
@@ -27,7 +27,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 /// that each vCPU keeps in any case. With paths, as many halts are kept, of 40 bytes each.
 const MAX_PAST: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of intervals of all guests' threads that wait until the host's kernel has shown what the
-/// vCPU did, of 64 bytes each. Each guest has an even part, and the second number in any case.
+/// vCPU did, of 64 bytes each. Each guest has an equal share, and the second number in any case.
 const MAX_UNPLACED: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of a guest CPU's events that wait to be compared with guest mode. While as many wait, later events are not
 /// compared.

@@ -49,7 +49,7 @@ impl Waited {
         }
     }
 
-    /// Returns an even part of the time.
+    /// Returns `part` of `of` equal shares of the time.
     fn share(self, part: u64, of: u64) -> Waited {
         let share = |ns: u64| (u128::from(ns) * u128::from(part) / u128::from(of.max(1))) as u64;
         Waited { all_ns: share(self.all_ns), unknown_ns: self.unknown_ns.map(share) }
@@ -76,7 +76,7 @@ impl Spans {
             return;
         }
         let spans = self.0.entry(thread).or_default();
-        // The region around others includes their time, so theirs is dropped.
+        // A region around other regions includes their time, so the spans of the other regions are dropped.
         while spans.pop_if(|span| span.from >= from).is_some() {}
         if let Some(last) = spans.last().filter(|last| last.to > from) {
             // The regions overlap, and neither is inside the other one, so nothing says where in them the

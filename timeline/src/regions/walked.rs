@@ -14,7 +14,7 @@ use super::vcpus::{Unplaced, Vcpus, Waiter};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-/// The path of a thread whose regions are open, or wait.
+/// The path of a thread with regions that are open, or that wait to be divided.
 #[derive(Debug)]
 pub(super) struct Walked {
     /// Time up to which the path was walked.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of reading ahead of a consumer that may want no more or fail. `kept::entries` compares what is read
-//! ahead with what is read on one CPU.
+//! Tests of reading events ahead for a consumer. The consumer may want no more events, or fail.
+//! `kept::entries` compares what is read ahead with what is read on one CPU.
 
 use hypertrace_test_support::kept;
 use hypertrace_test_support::made::{DISK_READ, Made, OPENED, Packet};

@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-/// Maximum number of characters of a field's name. Readers need minutes for a name of a million.
+/// Maximum number of characters of a field's name. Readers take minutes to parse a name of a million
+/// characters.
 const MAX_NAME: usize = 256;
 
 const HEAD: &str = "\

@@ -324,7 +324,8 @@ struct Answer {
     after: Option<Duration>,
     /// Beginning of the answer's body.
     body: Vec<u8>,
-    /// Whether more of the body should have come, or is not read.
+    /// Whether `body` is incomplete: the connection failed before the end of the body, or the rest was not
+    /// read.
     is_cut: bool,
 }
 

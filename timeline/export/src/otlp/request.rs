@@ -19,8 +19,8 @@ pub struct Request {
     /// Attributes of each resource.
     resources: Vec<Rc<str>>,
     numbers: HashMap<Rc<str>, usize>,
-    /// Attributes that were given, with their resource's number. The same attributes are found without a
-    /// comparison of texts.
+    /// Attributes that were given, with their resource's number. If an `Rc` is given again, its number is
+    /// found by the pointer, without a comparison of texts.
     given: Vec<(Rc<str>, usize)>,
     /// Spans, each with the number of its resource.
     spans: Vec<(usize, String)>,

@@ -17,15 +17,16 @@ use std::rc::Rc;
 
 /// Field of the event that begins a region, with the context of the request that the region is a part of.
 const CONTEXT: &str = "traceparent";
-/// Most events of a span: the default of OpenTelemetry's libraries.
+/// Maximum number of events of a span: the default of OpenTelemetry's libraries.
 const MAX_EVENTS: usize = 128;
 /// Bytes that most spans have at most.
 const LIKELY: usize = 1 << 10;
-/// Most spans around another one that are known.
+/// Maximum number of spans around another span that are known.
 const MAX_OPEN: usize = 1024;
-/// Most spans of the crate `tracing` whose contexts are known, by which others have them as parents: those that began last.
+/// Maximum number of spans of the crate `tracing` whose contexts are kept, so that other spans can name them
+/// as parents. The spans that began last are kept.
 const MAX_PARENTS: usize = 1 << 16;
-/// Most polls of such spans that are events.
+/// Maximum number of polls of such spans that become events.
 const MAX_POLLS: usize = 1 << 20;
 
 /// What was written, and what could not be.

@@ -13,7 +13,7 @@ use hypertrace_timeline::KernelTrace;
 use hypertrace_timeline::regions::{Scheduled, Scheduling, SchedulingStep as Step, Task};
 use std::collections::{BTreeMap, HashMap};
 
-/// Maximum number of steps of all CPUs that wait for a packet.
+/// Maximum number of steps of all CPUs together that wait to be written in a packet.
 const MAX: usize = 1 << 15;
 /// Number of steps of a packet.
 const OF_PACKET: usize = 1 << 10;

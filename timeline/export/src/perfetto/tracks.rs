@@ -151,7 +151,7 @@ impl Tracks {
         }
     }
 
-    /// Describes a track anew, which has another name now.
+    /// Describes a track again, because its name has changed.
     pub fn rename(
         &mut self,
         (out, sequence): (&mut Output<'_>, &Sequence),

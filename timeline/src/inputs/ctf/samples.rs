@@ -48,8 +48,8 @@ impl Sample {
     }
 }
 
-/// Maximum number of reference points of a session that are kept: an even part of more. So memory does not
-/// grow with their number.
+/// Maximum number of reference points of a session that are kept. Of more points, an evenly spread part is
+/// kept, so memory does not grow with the number of points.
 pub(crate) const MAX_POINTS: usize = 1 << 17;
 
 /// Maximum number of CPUs of a guest, as in Linux.

@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::inputs::ctf::{GuestClock, Session};
 
 /// Part of the bound (one of so many) by which corrected times may differ from the map's times at the
-/// readings of its points. Between two points the bound can be smaller than at both, and the difference stays
-/// below a 16th of the bound there.
+/// readings of its points. Between two points the bound can be smaller than at both points. Even there, the
+/// difference stays below a 16th of the bound.
 const PART: u64 = 20;
 
 /// Maximum product of the differences in time and in correction between two corrections: half of what 64 bits

@@ -30,7 +30,7 @@ const FEWEST_EVENTS: usize = 16;
 const MAX_PAGES: usize = 64;
 
 /// Maximum numbers of CPUs of a guest and of TSCs of its clock for which events are searched for, and maximum
-/// number of pairs of both for all clocks together. Each clock has an even part of the pairs.
+/// number of pairs of both for all clocks together. Each clock has an equal share of the pairs.
 const MAX_CPUS: u32 = 64;
 const MAX_TSCS: usize = 4;
 const MAX_PAIRS: usize = 1024;
@@ -176,14 +176,14 @@ impl GuestModes {
         }
     }
 
-    /// Takes `kvm_exit` of a thread, which was not after `time`.
+    /// Takes a thread's `kvm_exit`. The exit happened at `time` or earlier.
     pub fn exit(&mut self, tid: u32, time: i64) {
         if let Some(mode) = self.mode(tid, None) {
             (mode.out, mode.is_off) = (Some(time), false);
         }
     }
 
-    /// Takes a thread's loss of its CPU, which was not after `time`.
+    /// Takes a thread's loss of its CPU. The loss happened at `time` or earlier.
     pub fn lose_cpu(&mut self, tid: u32, time: i64) {
         if let Some(mode) = self.threads.get_mut(&tid) {
             // A thread without a CPU is out of guest mode even if its exit is missing.

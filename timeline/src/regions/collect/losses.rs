@@ -86,7 +86,7 @@ impl Pass<'_> {
             (Some(client), _) => self.spans.lose(Place::Client(session, client), process(client)),
             (None, Some(thread)) => self.spans.lose(Place::Thread(session, thread.tid), None),
             (None, None) if !host.is_program => self.spans.lose_of_any(session),
-            // Of the threads of the programs' host.
+            // The events were lost by threads of the programs' host.
             (None, None) => {}
         }
         match lost.source.client {
