@@ -353,7 +353,7 @@ fn write(files: &mut Files, stream: &mut StreamFile, at: u64, bytes: &[u8]) -> R
 }
 
 /// Returns true if the bytes begin with the header of a packet of the first size and end with the header of a
-/// filler of the last size. With one size, both are the same header.
+/// filler of the last size. If there is only one size, both headers are the same header.
 fn are_packets<const N: usize>(bytes: &[u8], sizes: [u64; N]) -> bool {
     let first = PacketHeader::read_from_prefix(bytes).map(|(header, _)| header);
     let last = PacketHeader::read_from_suffix(bytes).map(|(_, header)| header);

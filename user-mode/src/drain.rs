@@ -266,9 +266,9 @@ impl<S: EventSink> Drain<S> {
         is_settling
     }
 
-    /// Begins anew with memory of another time. Nothing relates the times of the records in its rings to the
-    /// host's, so they make a generation of their own. Records that the memory's last host took are not taken
-    /// again.
+    /// Begins anew after restored memory has replaced the VM's memory. Nothing relates the times of the
+    /// records in its rings to the host's times, so these records make a generation of their own. Records
+    /// that the memory's last host took are not taken again.
     fn take_over(&mut self) {
         let state = Arc::clone(&self.state);
         let segment = &state.segment;
@@ -310,8 +310,8 @@ impl<S: EventSink> Drain<S> {
         state.is_settling.store(false, Relaxed);
     }
 
-    /// Begins a generation of records found in the rings, or of records to come. `found` is the raw counter
-    /// since which the memory has been of another time.
+    /// Begins a generation of records found in the rings, or of records to come. `found` is for records found
+    /// in the rings: the value of the raw counter since which the segment has had the restored memory.
     fn begin_generation(&mut self, known: &[Known], found: Option<u64>) {
         let texts =
             Vec::from_iter(known.iter().map(|k| Vec::from_iter(k.texts.iter().map(|t| &**t))));

@@ -132,8 +132,8 @@ fn recover_client(
     drain_rest(sink, client, &mut consumer);
 }
 
-/// Returns how much of each total in page G the dead host had counted: the `lost` events, by cause as far as
-/// the causes fit the totals.
+/// Returns how many lost events of each total in page G the dead host had counted. The counts are those of
+/// `lost`. If a count exceeds its cause's total, the rest is counted for causes whose totals have room.
 fn counted(memory: &ClientMemory<'_>, lost: &Losses) -> [u64; 3] {
     let totals =
         [LOST_FULL, LOST_BUSY, LOST_UNATTACHED].map(|word| memory.guest[word].load(Relaxed));

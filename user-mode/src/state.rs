@@ -38,8 +38,8 @@ pub(crate) struct HostState {
     /// True if a client has asked for a point, maybe without its bell: the points thread has to look at all
     /// slots.
     pub(crate) is_point_due: AtomicBool,
-    /// The beat that this host stored last. Another beat in page L shows that memory of another time has
-    /// replaced a VM's.
+    /// The beat that this host stored last. Another beat in page L shows that restored memory has replaced a
+    /// VM's memory.
     pub(crate) beat: AtomicU64,
     /// True if a pass has found a beat or a tail that this host has not stored: the memory was replaced.
     pub(crate) is_replaced: AtomicBool,
@@ -89,8 +89,8 @@ impl HostState {
         }
     }
 
-    /// Returns true if memory of another time may have replaced a VM's, whose points are of no epoch that has
-    /// begun.
+    /// Returns true if restored memory may have replaced a VM's memory. The points in the restored memory are
+    /// of no epoch that has begun.
     pub(crate) fn is_of_another_time(&self) -> bool {
         let is_same = || self.segment.local().beat().load(Relaxed) == self.beat.load(Relaxed);
         self.is_remote && (self.is_settling.load(Relaxed) || !is_same())

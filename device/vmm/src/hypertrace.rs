@@ -153,8 +153,8 @@ impl Hypertrace {
         Ok(hypertrace)
     }
 
-    /// Starts the thread that drains the rings, of a device with [`Drain::Later`]. The thread first calls
-    /// `first`, as that of [`Drain::Thread`] does.
+    /// Starts the thread that drains the rings of a device with [`Drain::Later`]. The thread first calls
+    /// `first`, as the thread of [`Drain::Thread`] does.
     ///
     /// A VMM that jails the device in a forked process calls this in the forked process, before any thread
     /// attaches. The original process [leaves](Hypertrace::leave) the device to the forked one, which may

@@ -29,7 +29,8 @@ pub(super) fn thread_id() -> i32 {
 /// Whether the main thread has ended by itself.
 static MAIN_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Notes the end of the calling thread if it is the main thread, without which the process may continue.
+/// If the calling thread is the main thread, notes that the main thread ends. The process may continue
+/// without its main thread.
 pub(super) fn note_end() {
     if thread_id() == std::process::id() as i32 {
         MAIN_ENDED.store(true, Relaxed);

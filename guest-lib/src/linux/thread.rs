@@ -167,8 +167,8 @@ pub fn with_client<R>(f: impl FnOnce(&Client<'_>) -> R) -> Option<R> {
     Some(f(current().filter(leased).or_else(attach)?))
 }
 
-/// Records an event of the 2016 interface under a client number that the program gives, and the device must
-/// have. Counts the event as lost if this thread has no client.
+/// Records an event of the 2016 interface under a client number that the program gives. Records nothing if
+/// the device has no client of this number. Counts the event as lost if this thread has no client.
 pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
     let recorded = with_client(|client| {
         if number < client.channel().clients() {

@@ -112,7 +112,7 @@ fn event_name(span: &str, suffix: &str) -> String {
     name + suffix
 }
 
-/// Returns a name of the characters that a schema can contain.
+/// Returns the name with its suffix, after replacing each character that a schema cannot contain by `_`.
 fn identifier(name: &str, suffix: &str) -> String {
     let of = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let starts_well = name.starts_with(|c: char| !c.is_ascii_digit());

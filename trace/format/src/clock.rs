@@ -46,7 +46,7 @@ pub fn frequency() -> u64 {
     if ns >= ENOUGH_NS { *FREQUENCY.get_or_init(|| measured) } else { measured }
 }
 
-/// Measures the counter's ticks per second since `first`, which is made to be at least half a millisecond
+/// Measures the counter's ticks per second since `first`. Waits until `first` is at least half a millisecond
 /// ago. Returns the frequency and the measured time in nanoseconds.
 fn measured(first: &Anchor) -> (u64, i128) {
     loop {

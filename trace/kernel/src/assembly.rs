@@ -20,9 +20,9 @@ const MAX_JSON: usize = 1 << 20;
 /// Size of a page in bytes. Recordings of AArch64 kernels with larger pages are not taken.
 const PAGE: usize = 4096;
 
-/// Maximum number of pages in a session that consist of a single piece. The locations of a page's pieces take
-/// the reader's memory: little compared to a larger page, but a guest can fill its files with pages of a few
-/// bytes.
+/// Maximum number of pages in a session that consist of a single piece. The reader keeps the location of each
+/// piece in memory. For larger pages this memory is small compared to the page, but a guest can fill its
+/// files with pages of a few bytes.
 pub(crate) const MAX_SMALL: u32 = 8 << 20;
 
 /// Location of a piece's bytes.

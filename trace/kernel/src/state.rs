@@ -5,7 +5,8 @@
 //! counters. All files become `kernel.dat` at the end of the recording, or when another process finds them.
 //! The folder is locked while a process uses it.
 //!
-//! The recording of a guest's kernel has the same files, which are events in a session.
+//! The recording of a guest's kernel consists of the same files, but a session holds their contents in
+//! events.
 
 use crate::clock::{Clock, Reading};
 use crate::error::Error;

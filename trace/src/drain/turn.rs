@@ -113,7 +113,7 @@ impl Turn<'_, '_> {
         let TraceState { buffer, stage, classes, .. } = &mut *self.state;
         let scratch = buffer.free();
         let source = &mut *self.source;
-        // The number of leases that fit the ring bounds this loop.
+        // The loop runs at most as often as leases fit into the ring.
         for _ in 0..self.consumer.most_leases() {
             let pulled = self.consumer.pull(stage, |_, record| {
                 let len = record.payload.len();

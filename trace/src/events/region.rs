@@ -76,8 +76,8 @@ macro_rules! declared_region {
     (@counted $id:ident) => { $id = $crate::generated::next_region(); };
 }
 
-/// Expands to what a field of a region needs at each place of its declaration. A field is a `str`, or else a
-/// `u64`.
+/// Expands to the code that a region's field needs at each place of the region's declaration. A field is a
+/// `str`, or else a `u64`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! declared_field {

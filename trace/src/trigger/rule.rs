@@ -26,7 +26,7 @@ pub enum TriggerError {
     Syntax {
         /// The expected text.
         expected: &'static str,
-        /// The text in its place.
+        /// The text that was found instead.
         found: String,
     },
     /// A kernel instance cannot be switched.

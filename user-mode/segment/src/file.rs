@@ -354,8 +354,8 @@ impl Segment {
     }
 
     /// Returns the path by which a program finds the segment: the file's absolute path, or the path of this
-    /// process's descriptor. A program of another user, or that does not see this process, has to inherit the
-    /// descriptor under the same number.
+    /// process's descriptor. If a program belongs to another user, or does not see this process, the program
+    /// has to inherit the descriptor under the same number.
     pub fn location(&self) -> OsString {
         if let Some(path) = &self.path {
             return std::path::absolute(path).unwrap_or_else(|_| path.clone()).into();
@@ -378,8 +378,8 @@ impl Segment {
         &self.page
     }
 
-    /// Writes the config page again, after memory of another time has replaced the segment's. Returns whether
-    /// that memory was of this session, too.
+    /// Writes the config page again, after restored memory has replaced the segment's memory. Returns whether
+    /// the restored memory was of this session, too.
     pub fn write_page_again(&self) -> bool {
         let session = offset_of!(ConfigPage, session) / 8;
         let mut is_own = true;

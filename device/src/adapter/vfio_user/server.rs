@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Wait before each connection after the first, which begins a generation.
+/// Wait before the reset for each VMM after the first. Each reset begins a generation.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Maximum wait for a connection in a turn.
@@ -24,8 +24,9 @@ const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A second connection was closed, because a VMM is being served. Only the first one beside each VMM is
-    /// reported. The refused VMM may report only that its connection was closed, or nothing.
+    /// A second connection was closed, because a VMM is being served. Only the first connection that is
+    /// closed while a VMM is served is reported. The refused VMM may report only that its connection was
+    /// closed, or nothing.
     Refused,
     /// A VMM's connection failed, or the server ended it because of what the VMM sent.
     Ended(io::Result<End>),

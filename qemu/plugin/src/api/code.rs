@@ -88,7 +88,7 @@ const LONGEST: usize = 16;
 impl Instruction<'_> {
     /// Returns the instruction's size in bytes.
     pub fn size(&self) -> usize {
-        // SAFETY: an instruction of a block that lives, here and below.
+        // SAFETY: the instruction is of a block that lives, here and below.
         unsafe { qemu_plugin_insn_size(self.insn) }
     }
 
