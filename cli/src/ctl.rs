@@ -194,8 +194,8 @@ impl Vmm<'_> {
         }
     }
 
-    /// Describes an I/O error without keeping it as a source, because [`crate::exit`] takes a broken pipe in
-    /// the chain for a closed standard output.
+    /// Describes an I/O error. The error is not kept as a source, because [`crate::exit`] takes a broken pipe
+    /// in the chain for a closed standard output.
     fn failed(&self, error: &io::Error) -> anyhow::Error {
         match error.kind() {
             ErrorKind::TimedOut => no_reply(&self.socket(), self.timeout),

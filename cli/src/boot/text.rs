@@ -179,7 +179,7 @@ pub struct Column {
     times: Vec<u64>,
     /// Exits by what they touched: the number of exits and their time in nanoseconds.
     exits: Vec<BTreeMap<String, (u64, u64)>>,
-    /// Time in which threads waited for a CPU that another thread had, in nanoseconds, by that thread's name.
+    /// Time in nanoseconds in which threads waited for a CPU, by the name of the thread that had the CPU.
     behind: Vec<BTreeMap<String, u64>>,
     /// Time by the part that threads did and the thread, in nanoseconds.
     parts: Vec<BTreeMap<String, u64>>,

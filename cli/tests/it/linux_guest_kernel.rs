@@ -90,7 +90,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
         recorder_of_host.as_mut().is_some_and(|recorder| recorder.wait().unwrap().success());
     let host = folder.path().join("kernel.dat");
     if has_host {
-        // Without the host's recording, regions are divided by the guest's kernel.
+        // Without the host's recording, the recordings of the guest's kernel divide the regions.
         fs::rename(session.join("kernel.dat"), &host).unwrap();
     }
     let kernels = folder.path().join("K");

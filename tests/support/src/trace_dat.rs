@@ -315,8 +315,9 @@ impl Page {
         Page::all_but(events, |_| None)
     }
 
-    /// Makes pages of events without the lost events. `lost` says, by an event's number, whether it is lost,
-    /// and whether it is counted in its place.
+    /// Makes pages of events without the lost events. `lost` takes an event's number, and returns `None` if
+    /// the event is kept. For a lost event, [`Counted`] says whether the page after the gap counts the event
+    /// as lost.
     pub fn all_but<I: Into<u32> + Copy>(
         events: &[(u64, I, u32, Vec<u8>)],
         mut lost: impl FnMut(usize) -> Option<Counted>,

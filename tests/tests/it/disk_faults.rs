@@ -133,7 +133,7 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     }
     host.chip.discard_unread();
     if whole == Whole::AfterTheEndFailed {
-        // The session is ended once, or until this succeeds.
+        // If the session cannot be ended, the test tries again until this succeeds or the faults have ended.
         while host.session.clone().finish().is_err() && faults.is_on() {
             if random.below(3) == 0 {
                 faults.end();

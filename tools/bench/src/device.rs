@@ -158,7 +158,8 @@ pub fn restore(_: &mut Context) -> Result<f64> {
 
 /// Number of clients of the idle device.
 const CLIENTS: u32 = 16;
-/// Time for the drain loop to begin its rest, because the session's accounts are written first.
+/// Wait before the measurement: the drain loop begins its rest only after it has written the session's
+/// accounts.
 const SETTLE: Duration = Duration::from_millis(1500);
 /// Time that is measured.
 const IDLE: Duration = Duration::from_secs(2);

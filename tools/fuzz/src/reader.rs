@@ -16,8 +16,7 @@ pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 /// Maximum number of acts of damage of an input.
 const MAX_DAMAGE: usize = 64;
 
-/// Panics if a damaged session makes the reader panic, or return an error
-/// without a file's name.
+/// Panics if the reader panics on a damaged session, or returns an error that names no file.
 pub fn run(bytes: &[u8]) {
     let files = damage_all(sample().clone(), &mut Input::new(bytes));
     let dir = TempDir::new().expect("a directory");

@@ -2,7 +2,8 @@
 //!
 //! Something outside takes the machine's CPUs away, unseen, so all assertions are about counts, order, and
 //! what lies in what. A long gap in what a thread computes has a cause that both kernels know, or a cause
-//! that no kernel knows. But whatever a kernel says took a thread's CPU for long lies in a gap.
+//! that no kernel knows. But if a kernel says that something took a thread's CPU for long, that time lies in a
+//! gap.
 
 use super::ends::{SAVED, write_image};
 use super::{COMMANDED, FILE, HYPERTRACE, kvm_guest, run};
