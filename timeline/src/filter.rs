@@ -222,7 +222,7 @@ impl Filter {
         fits
     }
 
-    /// Checks that each field is one of those that are known.
+    /// Checks that each field is known.
     ///
     /// # Errors
     /// If one is not; the message has the known name that is the nearest to it.

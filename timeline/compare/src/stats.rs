@@ -18,8 +18,8 @@ pub const MAX_EXACT: usize = 24;
 /// Number of ways to divide more runs that are tried: the observed way, and random ways.
 const RANDOM_WAYS: usize = 200_000;
 
-/// Number of random ways at least as extreme as the observed one, after which no more are drawn (Besag and
-/// Clifford, 1991). The standard error of such a p value is a tenth of the value.
+/// Number of random ways at least as extreme as the observed one. After this number, no more ways are drawn
+/// (Besag and Clifford, 1991). The standard error of such a p value is a tenth of the value.
 const ENOUGH: usize = 100;
 
 /// Maximum number of pairs of numbers of runs whose random ways are kept, of some megabytes each.

@@ -21,7 +21,8 @@ pub fn is_carrier(event: &EventRef<'_>) -> bool {
 /// client.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Patterns with `*` and `?`, of which one fits the event's name. All names fit if there are none.
+    /// Patterns with `*` and `?`. At least one pattern has to fit the event's name. All names fit if there
+    /// are none.
     pub events: Vec<String>,
     /// Clients of the guest that are wanted. Everything is wanted if there are none.
     pub clients: Vec<u32>,

@@ -7,7 +7,7 @@ use crate::regions::Part;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Maximum number of threads that woke one another in a chain.
+/// Maximum number of threads in a chain in which each thread woke the next.
 const MAX_DEPTH: usize = 64;
 
 /// What a thread did for some time.

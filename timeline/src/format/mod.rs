@@ -148,7 +148,8 @@ pub(crate) fn full_name(system: &str, text: &str) -> Option<String> {
     (is_identifier(system) && is_identifier(name)).then(|| format!("{system}:{name}"))
 }
 
-/// Corrects fields of ftrace's own events, whose formats do not say how long the fields are.
+/// Corrects fields of ftrace's own events, because the formats of these events do not say how long the fields
+/// are.
 fn fix_shapes(fields: &mut [Field], event: &str) {
     let size = fields.iter().position(|field| &*field.name == "size");
     let end = fields.iter().map(|field| field.at + field.size).max();

@@ -111,7 +111,7 @@ impl<'a> Begins<'a> {
     /// # Errors
     /// Those of `each`.
     pub fn finish<E>(mut self, each: Each<'_, E>) -> Result<(), E> {
-        // Twice, for those that begin at the last possible time.
+        // Twice, for regions that begin at the last possible time.
         let _ = self.advance(i64::MAX, each)? && self.advance(i64::MAX, each)?;
         Ok(())
     }

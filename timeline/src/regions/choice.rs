@@ -12,13 +12,13 @@ use crate::filter::{Answers, Filter, RegionRef};
 /// all others are.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Only those of these names; empty: of all.
+    /// Only regions of these names. If there are no names, regions of all names.
     pub names: Vec<String>,
-    /// Only those that fit; see [`Filter::of_regions`].
+    /// Only regions that fit; see [`Filter::of_regions`].
     pub filter: Option<Filter>,
-    /// Only those that begin at this Unix time or later, nanoseconds.
+    /// Only regions that begin at this Unix time in nanoseconds, or later.
     pub from_ns: Option<i64>,
-    /// Only those that begin before this Unix time, nanoseconds.
+    /// Only regions that begin before this Unix time in nanoseconds.
     pub to_ns: Option<i64>,
     /// Whether the regions named `empty` are taken also if `names` or `filter` leave them out: they measure what a region takes.
     pub keeps_empty: bool,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! The threads that a kernel's filter has. A switch or a wake-up of such a thread is recorded even if it also
-//! names another thread, of which nothing else is recorded.
+//! names another thread. Nothing else is recorded of that other thread.
 
 use super::marks::Kernel;
 use crate::format;

@@ -284,7 +284,7 @@ pub struct Regions {
     /// Faults of inputs that could be read all the same, and what could not be known.
     pub warnings: Vec<Warning>,
     /// Whether there are more regions than are kept, so that later regions are missing.
-    /// [`NotCounted::TooMany`] counts the missing ones, except those that would only be children.
+    /// [`NotCounted::TooMany`] counts the missing regions, except for regions that would only be children.
     pub is_cut: bool,
     /// Whether regions have more than [`MAX_GROUPS`] values. Regions with further values are in groups of
     /// other values.
@@ -360,7 +360,7 @@ impl Regions {
     }
 
     /// Iterates over all counted regions, in the order of their beginnings. Of regions that begin together,
-    /// the longest comes first; of those that also end together, the outermost comes first.
+    /// the longest comes first; among regions that also end together, the outermost comes first.
     pub fn by_begin(&self) -> impl Iterator<Item = &Sample> {
         self.store.by_begin().into_iter().map(|index| self.store.get(index))
     }

@@ -43,7 +43,7 @@ pub(super) fn machines(sessions: &[(Session, ClockMaps)]) -> (Vec<Machines>, u64
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     pub name: String,
-    /// Release of the machine's kernel, by which viewers interpret the states of threads.
+    /// Release of the machine's kernel. Viewers need the release to interpret the states of threads.
     pub release: Option<String>,
     /// Architecture of the machine.
     architecture: Option<String>,

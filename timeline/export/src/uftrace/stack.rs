@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The open functions of a thread, of which only entries and exits are known.
+//! The open functions of a thread, known only by the entries and exits of the functions.
 
 use hypertrace_functions::record::{MAX_DEPTH, Record, RecordType};
 

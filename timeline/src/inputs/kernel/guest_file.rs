@@ -24,7 +24,7 @@ pub struct GuestKernel {
     files: Arc<Files>,
 }
 
-/// The files of a stream, of which at most one is open.
+/// The files of a stream. At most one of these files is open.
 #[derive(Debug)]
 struct Files {
     paths: Vec<PathBuf>,

@@ -249,7 +249,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Takes the region of a span out of those that are open where it began.
+    /// Removes the region of a span from the open regions of the place where it began.
     fn take_begun(&mut self, key: Key) -> Option<Open> {
         let span = self.spans.get(key)?;
         let (name, place) = (span.name, span.place);
