@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct Config {
     /// Settings of the trace session. The settings for relays and the counter are overwritten.
     pub trace: SessionConfig,
-    /// Sizes, and the number of clients, of which each thread that traces takes one.
+    /// Sizes, and the number of clients. Each thread that traces takes one client.
     pub geometry: Geometry,
     /// File for the segment, so that it outlives a crash; else the segment is in memory.
     pub segment: Option<PathBuf>,

@@ -28,7 +28,7 @@ pub(crate) struct HostState {
     /// True if the thread that answers points sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
     pub(crate) is_drain_due: AtomicBool,
-    /// Whether each client has rung, made a point or written, and so is or was leased.
+    /// Whether each client has rung, made a point or written. If so, the client is or was leased.
     pub(crate) is_used: Box<[AtomicBool]>,
     /// True if the rings are idle: the drain thread makes few passes, and looks in each for points that a VM
     /// asks for.

@@ -595,7 +595,7 @@ impl Process {
 
     /// Takes a cell of this process back from the calling thread, which is ending.
     pub(super) fn give_back(&self, cell: &ClientCell) {
-        // A revoked client has another holder, whose words must not be stored to.
+        // A revoked client has another holder, and the words of that holder must not be stored to.
         if self.keeps_clients() && self.states[cell.slot()].0.is_leased() {
             // SAFETY: the calling thread had the cell until now.
             unsafe { cell.client() }.producer().release();

@@ -25,7 +25,7 @@ use std::sync::atomic::{
     compiler_fence,
 };
 
-/// Time, in milliseconds, after which a thread that got no client asks again.
+/// Time in milliseconds until a thread that got no client asks again.
 const PAUSE_MS: u64 = 10;
 
 // Atomics, because signal handlers emit too. Constant initial values without a drop make each access a plain

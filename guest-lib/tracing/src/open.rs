@@ -30,7 +30,7 @@ pub struct Open {
     first: AtomicU32,
     /// Whether the span was entered again after its first entry.
     is_again: AtomicU32,
-    /// Whether the span's begin was recorded, without which no other event of the span is.
+    /// Whether the span's begin was recorded. If not, no other event of the span is recorded.
     pub is_recorded: AtomicBool,
     words: [AtomicU64; WORDS],
 }

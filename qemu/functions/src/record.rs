@@ -39,7 +39,7 @@ pub struct Record {
     pub kind: RecordType,
     /// Number of functions around this one, at most [`MAX_DEPTH`].
     pub depth: u16,
-    /// Address of the function, of which 48 bits are stored.
+    /// Address of the function. Only 48 bits of the address are stored.
     pub address: u64,
 }
 

@@ -429,7 +429,8 @@ pub struct TraceDat {
     pub options: Vec<(u16, Vec<u8>)>,
     /// Lines of the texts to which events refer by address.
     pub printk: String,
-    /// Whether a file of version 7 has the section of the kernel's symbols, without which trace-cmd converts no file.
+    /// Whether a file of version 7 has the section of the kernel's symbols. trace-cmd converts no file
+    /// without this section.
     pub has_kallsyms: bool,
     /// Whether a file of version 6 is like a file of trace-cmd 2, where the clock's text follows the table of
     /// CPUs.

@@ -49,7 +49,7 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Returns the names of the tool's programs, by which tests find them on PATH.
+    /// Returns the names under which tests find the tool's programs on PATH.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.programs.keys().chain(self.plain.keys()).map(String::as_str)
     }

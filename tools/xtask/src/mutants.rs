@@ -37,7 +37,7 @@ struct Row {
     mutants: Vec<String>,
 }
 
-/// Change that removes a defence, and the tests, of which one must notice the change.
+/// Change that removes a defence, and the tests. At least one of the tests must notice the change.
 struct Mutant {
     threat: String,
     /// The changed file, and the promise's number that is changed there

@@ -18,8 +18,8 @@ const LEAST_NS: i128 = 500_000;
 /// Time in nanoseconds after which the measured rate is good enough: exact within some parts in a million.
 const ENOUGH_NS: i128 = 20_000_000;
 
-/// Number of readings of the clocks, of which the best one counts: another thread may get the CPU between two
-/// reads of one reading.
+/// Number of readings of the clocks. Only the best reading counts, because another thread may get the CPU
+/// between two reads of one reading.
 const READINGS: u32 = 32;
 
 /// Returns the identity of this boot of the machine, or `None` if `/proc` does not have it.

@@ -208,7 +208,7 @@ pub fn check_owner(stat: &Stat, path: &Path) -> Result<(), DirectoryError> {
     if owner == user { Ok(()) } else { Err(DirectoryError::NotOwned { path, owner, user }) }
 }
 
-/// Returns a path of an open file, by which the file can be linked or have its mode set.
+/// Returns a path of an open file, for calls that link the file or set its mode.
 fn in_proc(file: &impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
 }

@@ -147,7 +147,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    /// Makes a file without events, whose options are not its last part.
+    /// Makes a file without events. The file's last part is not its options.
     fn file(dir: &Path, name: &str) -> (PathBuf, Vec<u8>) {
         let mut file = Description { page_size: 4096, ..Default::default() }.to_bytes();
         let at = file.len() as u64;

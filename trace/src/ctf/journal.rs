@@ -39,7 +39,7 @@ pub(crate) struct Journal {
     socket: OwnedFd,
     /// Path of the session's directory, for messages.
     path: PathBuf,
-    /// Accepted frames, of which the first `sent` bytes are written.
+    /// Accepted frames. Their first `sent` bytes are written already.
     bytes: Vec<u8>,
     sent: usize,
     /// Sequence number of the next frame.

@@ -1,4 +1,4 @@
-//! The stream files of a folder, of which only a bounded number are open at a time.
+//! The stream files of a folder. Only a bounded number of these files are open at a time.
 //!
 //! A session has a file for each client and each thread that traces, and a VMM has other uses for its
 //! descriptors. If another file is needed, the file that was used least recently is closed, and opened again

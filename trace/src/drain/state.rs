@@ -89,9 +89,9 @@ impl TraceFiles {
 }
 
 /// Number of words of the guests' schema logs (256 KiB) that a pass reads for whichever client has them. A
-/// pass may read another 256 KiB, of which each client has an equal part, whatever the other clients have. A
-/// guest makes a log full with one store, so reading logs must not take longer than reading the clients'
-/// records. If up to 16 logs are full, a pass reads all of them.
+/// pass may read another 256 KiB, shared equally by all clients, whatever the other clients have. A guest
+/// makes a log full with one store, so reading logs must not take longer than reading the clients' records.
+/// If up to 16 logs are full, a pass reads all of them.
 pub(crate) const LOG_WORDS: u64 = 1 << 15;
 
 /// State that all sources of a session share.

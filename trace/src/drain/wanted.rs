@@ -15,7 +15,7 @@ pub const MAX_NAMES: usize = 4096;
 /// Maximum number of remembered rules; a repeated rule replaces itself.
 pub const MAX_RULES: usize = 1024;
 
-/// The enable mask: a byte for each slot, of which 0 means on.
+/// The enable mask: a byte for each slot. A byte of 0 means on.
 pub type Mask = [u8; MASK_BYTES as usize];
 
 /// Error of a rule beyond the maximum number.

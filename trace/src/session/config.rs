@@ -91,9 +91,10 @@ pub enum Destination {
     /// The path is for messages, and for the path of a [snapshot](crate::Session::snapshot). With a
     /// descriptor, [`Session::serve`](crate::Session::serve) needs `/proc`.
     Fd(OwnedFd, PathBuf),
-    /// Stream socket that gets a journal, of which `hypertrace receive` makes a session. The session must be
-    /// the socket's only writer, opens no file, and never waits for the reader while it runs. The path is for
-    /// messages. A journal excludes [`Session::serve`](crate::Session::serve) and a file for simpletrace.
+    /// Stream socket to which the journal is written. `hypertrace receive` makes a session of the journal.
+    /// The session must be the socket's only writer, opens no file, and never waits for the reader while it
+    /// runs. The path is for messages. A journal excludes [`Session::serve`](crate::Session::serve) and a
+    /// file for simpletrace.
     Journal(OwnedFd, PathBuf),
 }
 

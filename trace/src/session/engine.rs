@@ -446,7 +446,7 @@ impl Engine {
         }
     }
 
-    /// Prepares for the last pass, after which no producer runs.
+    /// Prepares for the last pass. No producer runs after that pass.
     pub fn begin_last_pass(&mut self) {
         self.state.trace.block_until_drained();
     }

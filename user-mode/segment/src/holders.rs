@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time between two looks at processes.
 const PERIOD: Duration = Duration::from_millis(200);
-/// Time without a process that has the segment, after which none is expected: a service manager starts a
-/// process some time before the process has its environment.
+/// Time without a process that has the segment. After this time, no process is expected any more: a service
+/// manager starts a process some time before the process has its environment.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A process that has a segment.

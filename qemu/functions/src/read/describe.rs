@@ -38,7 +38,8 @@ pub(super) fn whole_lines<'b>(
     &bytes[..end]
 }
 
-/// Returns the warning about a damaged part of a directory, without which the rest is read.
+/// Returns the warning about a damaged part of a directory. The rest of the directory is read without this
+/// part.
 pub(super) fn damage(why: &Error) -> Warning {
     Warning::damage(error_chain(why))
 }

@@ -15,7 +15,7 @@ use crate::record::Record;
 /// Event of a guest whose calls leave the return address in a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linked {
-    /// A call, whose slot is not used.
+    /// A call. The slot of a call is not used.
     Call(Call),
     /// A store of the return address at this place on the stack, a multiple of 8.
     Stored(u64),

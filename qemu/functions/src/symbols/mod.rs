@@ -93,8 +93,8 @@ impl Symbols {
         Ok(())
     }
 
-    /// Finds the function that contains an address, of which 48 bits count. A function whose size is unknown extends
-    /// to the next symbol, and at most [`MAX_UNSIZED`] bytes.
+    /// Finds the function that contains an address. Only 48 bits of the address count. A function whose size
+    /// is unknown extends to the next symbol, and at most [`MAX_UNSIZED`] bytes.
     #[must_use]
     pub fn lookup(&self, address: u64) -> Option<Symbol<'_>> {
         let address = address & ADDRESS_MASK;

@@ -55,7 +55,8 @@ impl Attached {
         })
     }
 
-    /// Returns an address in the plugin's mapping, by which the file is found in `/proc/self/maps`.
+    /// Returns an address in the plugin's mapping. The address tells which line of `/proc/self/maps` is the
+    /// file's.
     pub fn address(&self) -> u64 {
         self.mapping.address() as u64
     }

@@ -65,7 +65,7 @@ struct Plugin {
 }
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
-/// Whether the plugin has panicked, after which it does nothing any more.
+/// Whether the plugin has panicked. After a panic the plugin does nothing any more.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 /// Runs a callback's body. A panic must not unwind into QEMU, and a trace is not worth a program's life:

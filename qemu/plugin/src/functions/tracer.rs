@@ -157,7 +157,7 @@ impl Tracer {
         self.stacks.depth() <= self.unproved
     }
 
-    /// Reports a call, after which the called function is known to be the innermost one.
+    /// Reports a call. From then on the called function is known to be the innermost function.
     #[inline]
     pub fn call_and_prove(&mut self, call: &Call, time: u64) {
         let switches = self.stacks.counts().switches;

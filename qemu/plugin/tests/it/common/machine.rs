@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Maximum number of seconds of a boot, after which a machine that does not end is killed.
+/// Maximum number of seconds of a boot. A machine that has not ended by then is killed.
 const PATIENCE: &str = "300";
 
 /// Parts of a machine, by their names on PATH.
