@@ -446,7 +446,7 @@ impl Engine {
         }
     }
 
-    /// Prepares for the last pass. No producer runs after that pass.
+    /// Prepares for the last passes, during which no producer runs any more.
     pub fn begin_last_pass(&mut self) {
         self.state.trace.block_until_drained();
     }
