@@ -74,9 +74,9 @@ impl<E: From<Error>, F: FnMut(&EntryRef<'_>) -> Result<bool, E>> Consumer for F 
 
 impl Recording {
     /// Reads the recording, and gives the consumer all losses and the events that it needs, until the
-    /// consumer wants no more. Returns the faults of inputs that could be read all the same. If there are
-    /// several CPUs, another thread reads up to some thousand events ahead of the consumer, which runs on the
-    /// caller's thread.
+    /// consumer wants no more. Returns the faults of inputs that could be read in spite of these faults. If
+    /// there are several CPUs, another thread reads up to some thousand events ahead of the consumer, which
+    /// runs on the caller's thread.
     ///
     /// # Errors
     /// If an input is damaged, after the events before the damage; or an error of the consumer.

@@ -89,7 +89,7 @@ pub struct Session {
     pub kernel_error: Option<String>,
     /// Numbers of times in the trace of the host's kernel that limit guests' clocks.
     pub kernel_limits: Option<Limits>,
-    /// Faults of the kernels' traces that could be read all the same.
+    /// Faults of the kernels' traces that could be read in spite of these faults.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
     /// Why the events of guests' kernels could not be counted. A guest has made the contents of such a file.

@@ -244,7 +244,7 @@ impl Recording {
             .map(|unread| &unread.why)
     }
 
-    /// Iterates over the faults of inputs that could be opened all the same.
+    /// Iterates over the faults of inputs that could be opened in spite of these faults.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let functions = self.functions.iter().flat_map(FunctionTrace::warnings);
         self.traces.iter().flat_map(KernelTrace::warnings).chain(functions)

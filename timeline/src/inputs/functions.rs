@@ -101,7 +101,7 @@ impl FunctionTrace {
         Ok(())
     }
 
-    /// Returns the faults of the directory, which could be opened all the same.
+    /// Returns the faults in spite of which the directory could be opened.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         self.trace.warnings().iter().cloned()
     }

@@ -55,7 +55,7 @@ pub(crate) trait Input: Debug + Send {
         None
     }
 
-    /// Returns the faults of entries so far that could be read all the same.
+    /// Returns the faults so far of entries that could be read in spite of these faults.
     fn warnings(&self) -> Vec<Warning> {
         Vec::new()
     }

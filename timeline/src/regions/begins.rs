@@ -71,7 +71,7 @@ impl<'a> Begins<'a> {
     /// whether more is wanted.
     ///
     /// # Errors
-    /// Those of `each`.
+    /// If `each` fails, with the error of `each`.
     pub fn event<E>(&mut self, event: &EventRef<'_>, each: Each<'_, E>) -> Result<bool, E> {
         if event.ts_ns != self.time && !self.advance(event.ts_ns, each)? {
             return Ok(false);
@@ -109,7 +109,7 @@ impl<'a> Begins<'a> {
     /// Hands over the regions that are left, after the last event.
     ///
     /// # Errors
-    /// Those of `each`.
+    /// If `each` fails, with the error of `each`.
     pub fn finish<E>(mut self, each: Each<'_, E>) -> Result<(), E> {
         // Twice, for regions that begin at the last possible time.
         let _ = self.advance(i64::MAX, each)? && self.advance(i64::MAX, each)?;

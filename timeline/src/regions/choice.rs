@@ -28,11 +28,11 @@ pub struct Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum LeftOut {
-    /// It does not fit the filter.
+    /// The region does not fit the filter.
     Filter,
-    /// It does not begin in the time that is chosen.
+    /// The region does not begin in the chosen time.
     Time,
-    /// It has another name.
+    /// The region has a name that is not chosen.
     Name,
 }
 

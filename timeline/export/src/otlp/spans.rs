@@ -106,7 +106,7 @@ struct Holder {
     name: String,
     /// Attributes of its thread.
     thread: Attributes,
-    /// Those of the resources that its spans are of: of the guest's, or of the host's.
+    /// Attributes of the resources that the thread's spans belong to: the guest's, or the host's.
     resources: [Option<Rc<str>>; 2],
     open: Vec<Open>,
 }

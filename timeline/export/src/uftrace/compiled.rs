@@ -23,7 +23,7 @@ const FIRST_NUMBER: u32 = 1_000_000_000;
 /// Writes the functions of sessions into a new or empty directory: a track for each thread, with all other
 /// events among its functions. Times count from the first session's start, or from the first event if that is
 /// earlier. The directory gets an anchor that says where this start is on the counter of the first session
-/// with functions. Returns the faults of inputs that could be read all the same.
+/// with functions. Returns the faults of inputs that could be read in spite of these faults.
 ///
 /// # Errors
 /// If no session has functions, an input is damaged, or the directory cannot be written.

@@ -125,7 +125,7 @@ pub struct KernelStat {
     /// the program that recorded the trace, and `not_used` names the options that this library does not use.
     #[serde(with = "facts")]
     pub facts: Vec<(&'static str, String)>,
-    /// Faults of the trace, which could be read all the same.
+    /// Faults in spite of which the trace could be read.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
 }
@@ -516,7 +516,7 @@ impl KernelTrace {
         self.in_ticks().map(|(buffer, _)| &*buffer.clock)
     }
 
-    /// Returns the faults of the file, which could be opened all the same.
+    /// Returns the faults in spite of which the file could be opened.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let path = self.file.path.display();
         let in_ticks = self.in_ticks().map(|(buffer, times)| {
