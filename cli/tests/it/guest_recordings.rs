@@ -268,5 +268,5 @@ fn a_program_outside_of_a_vm_has_no_kernel_to_record() {
 
     let said = run(&mut command).failed(2);
 
-    assert!(said.contains("`hypertrace record --kernel` records this one"), "{said}");
+    assert!(said.contains("`hypertrace record --kernel` records the host's kernel"), "{said}");
 }
