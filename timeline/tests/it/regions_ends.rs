@@ -248,7 +248,7 @@ fn without_the_events_of_ends_no_thread_that_ended_is_followed() {
         let path = path_of(&regions);
         assert_eq!(path, with_shell(&[step("poll-401", "not known", 4_800)]), "{event}");
         let [warning] = &regions.warnings[..] else { panic!("{:?}", regions.warnings) };
-        assert!(warning.contains("nothing says which thread ended a process"), "{warning}");
+        assert!(warning.contains("which say which thread ended a process"), "{warning}");
     }
     assert!(with_paths(exited().made()).warnings.is_empty());
 }
