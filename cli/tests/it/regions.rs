@@ -325,7 +325,10 @@ fn without_a_kernels_trace_the_next_step_is_said() {
     for (args, parts) in [
         (&["--name", "sleep"][..], &["no region is named sleep", "there are nap, spin"][..]),
         (&["--between", "nap_begin", "x"], &["no event is named x", "hypertrace report"]),
-        (&["--by", "color"], &["has a field of this name", "--by client and --by vcpu need no field"]),
+        (
+            &["--by", "color"],
+            &["has a field of this name", "--by client and --by vcpu need no field"],
+        ),
     ] {
         let said = regions(&out, args).failed(2);
         assert!(parts.iter().all(|part| said.contains(part)), "{args:?}: {said}");

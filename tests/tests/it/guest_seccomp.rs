@@ -70,7 +70,8 @@ fn a_filter_that_refuses_sleep_and_locks_ends_the_librarys_thread_quietly() {
     let ran = run(&mut traced::alone(this_test!(), segment.to_str().unwrap()));
 
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let said = ran.stderr.lines().filter(|line| line.starts_with("hypertrace: the system does not let"));
+    let said =
+        ran.stderr.lines().filter(|line| line.starts_with("hypertrace: the system does not let"));
     assert_eq!(said.count(), 1, "{ran:?}");
     let summary = session.finish().unwrap();
     assert_eq!((summary.ring_events, summary.lost), (2 * EVENTS, 0));

@@ -594,7 +594,7 @@ fn a_thread_beside_a_recorded_one_proves_nothing() {
         let parts = [Part::OnCpu, Part::Unknown];
         let times = parts.map(|part| regions.groups[0].total.times.get(part));
         assert_eq!(times, if is_recorded { [8_000, 0] } else { [0, 8_000] }, "{what}");
-        let said = regions.warnings.iter().filter(|said| said.contains("recorded the thread 200:"));
+        let said = regions.warnings.iter().filter(|said| said.contains("recorded thread 200:"));
         // A thread that ended was recorded, and another thread has its number now.
         let is_said = !is_recorded && what != "one that ended";
         assert_eq!(said.count(), usize::from(is_said), "{what}: {:?}", regions.warnings);

@@ -1174,7 +1174,8 @@ fn the_thread_of_a_server_is_no_vcpu() {
     assert_eq!(Vec::from_iter(path), [(Part::Unknown, &Cause::Unknown(Unknown::NoThread))]);
     // The points in the server's sleep contradict the server's switches, which another line says.
     let said = |regions: &Regions| {
-        let lines = regions.warnings.iter().filter(|line| line.contains("ran the session's clients"));
+        let lines =
+            regions.warnings.iter().filter(|line| line.contains("ran the session's clients"));
         Vec::from_iter(lines.cloned())
     };
     let [line] = &said(&regions)[..] else { panic!("{:?}", regions.warnings) };

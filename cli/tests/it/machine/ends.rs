@@ -200,7 +200,10 @@ fn a_guest_that_goes_back_to_a_snapshot_loses_the_device_by_vfio_user_and_is_tol
     // this memory.
     assert!(console.contains("ended: ") && !console.contains("ended: 0"), "{console}");
     let said = fs::read_to_string(shared.join("serve")).unwrap();
-    assert!(said.contains("If loadvm brought the guest back, the guest has lost the device"), "{said}");
+    assert!(
+        said.contains("If loadvm brought the guest back, the guest has lost the device"),
+        "{said}"
+    );
     let [saved, left, found] = ["saved", "left", "S"].map(|name| stretches(&shared.join(name)));
     assert_eq!((saved.len(), &found), (4, &left), "{saved:?}");
     for (of, left) in &left {
