@@ -192,7 +192,10 @@ fn readers_are_told_about_a_recording_in_progress_and_cannot_hold_it_up() {
     copy_program(HYPERTRACE.0, &program);
     let mut report = Command::new(program);
     let readers = run(report.arg("report").arg(&out).uid(65534).gid(65534).current_dir("/"));
-    assert!(readers.stderr.contains("user 0 has to complete them with `hypertrace report`"), "{readers:?}");
+    assert!(
+        readers.stderr.contains("user 0 has to complete them with `hypertrace report`"),
+        "{readers:?}"
+    );
     // Only the owner can open the folder, so nobody else can lock it.
     let mode = fs::metadata(out.join(".kernel")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
