@@ -130,6 +130,21 @@ fn traces_whose_times_have_no_known_relation_are_warned_of() {
 }
 
 #[test]
+fn a_pattern_of_switches_finds_what_perf_calls_them() {
+    let page = trace_dat::Page::at(1_000).event(0, trace_dat::PERF_SWITCH_IN_ID, 77, &[0; 8]);
+    let trace = TraceDat::new("mono").of_perf().cpu(&[page]);
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("t.dat"), trace.version_7()).unwrap();
+
+    let report = |glob: &str| {
+        run(HYPERTRACE.command(["report", "t.dat", "--event", glob]).current_dir(dir.path()))
+    };
+
+    assert!(report("sched:*").stderr.contains("switches as perf:switch_in and perf:switch_out"));
+    assert!(report("perf:*").stdout.contains("perf:switch_in"));
+}
+
+#[test]
 fn offsets_belong_to_the_file_before_them() {
     let dir = tempfile::tempdir().unwrap();
     for (name, time) in [("host.dat", 1_000), ("guest.dat", 5_000)] {

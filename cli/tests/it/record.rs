@@ -287,6 +287,7 @@ fn an_interrupt_ends_it_and_keeps_what_was_recorded() {
 
         let ran = end(recorder, said);
         assert_eq!(ran.code, Some(0), "{signal}: {ran:?}");
+        assert!(ran.stderr.contains("the programs' own events are not recorded"), "{ran:?}");
         recorded(&ran);
         assert!(out.join("kernel.dat").exists());
         drop(shell.stdin.take());
@@ -322,7 +323,7 @@ fn perf_records_where_the_kernels_trace_refuses() {
 }
 
 /// Returns a command for which the kernel allows neither its trace nor perf, as a stock Debian does for every
-/// user but root. `None`, with a report, if this machine cannot arrange that.
+/// user but root. If this machine cannot arrange that, reports so and returns `None`.
 fn command_without_kernel(arguments: &[&str]) -> Option<Command> {
     let command = HYPERTRACE.command(arguments);
     let mut command = match rustix::process::geteuid().is_root() {

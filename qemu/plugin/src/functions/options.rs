@@ -74,7 +74,7 @@ impl Options {
     /// Reads options, each of the form `KEY=VALUE`. Returns `None` if no option is `functions=DIR`.
     ///
     /// # Errors
-    /// If an option is not known, or has a wrong value.
+    /// If one of the options is unknown or has a wrong value.
     pub fn parse(options: &[&[u8]]) -> Result<Option<Options>, OptionError> {
         let all = options.iter().map(|option| split(option));
         let Some((_, dir)) = all.clone().find(|(key, _)| key == "functions") else {
