@@ -1,5 +1,6 @@
 //! Parses the sizes and times of arguments, and formats them for messages.
 
+use hypertrace_format::number::time;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -51,43 +52,6 @@ pub fn buffer_kib(text: &str) -> Result<u32, String> {
 pub fn shown(bytes: u64) -> String {
     let unit = SIZES.iter().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
     unit.map_or(format!("{bytes} bytes"), |(name, unit)| format!("{}{name}", bytes / unit))
-}
-
-/// Parses a time such as `1.5ms` to nanoseconds, exactly. A number without a unit is in seconds if it has a
-/// point, because reports show times in this form.
-pub fn time(text: &str) -> Result<i64, String> {
-    let number = text.trim_end_matches(|c: char| !c.is_ascii_digit() && c != '.');
-    let unit: u64 = match &text[number.len()..] {
-        "ns" => 1,
-        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        "" if number.contains('.') => 1_000_000_000,
-        _ => {
-            return Err(
-                "a time is a number with ns, us, ms or s, such as 1.5ms, or 0.001500000".into()
-            );
-        }
-    };
-    let (sign, digits) = match number.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, number),
-    };
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    let is_number = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
-    if digits.trim_matches('.').is_empty() || !is_number(whole) || !is_number(fraction) {
-        return Err("expected a number such as 1.5 before the unit".into());
-    }
-    let too_large = || "too large for a time".to_string();
-    let parse =
-        |s: &str| if s.is_empty() { Ok(0) } else { s.parse::<i64>().map_err(|_| too_large()) };
-    let mut ns = parse(whole)?.checked_mul(unit as i64).ok_or_else(too_large)?;
-    let mut place = unit as i64;
-    for digit in fraction.bytes() {
-        place /= 10;
-        ns = ns.checked_add(place * i64::from(digit - b'0')).ok_or_else(too_large)?;
-    }
-    Ok(sign * ns)
 }
 
 /// A time on the timeline.

