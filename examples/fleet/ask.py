@@ -29,7 +29,7 @@ def stop(why):
 
 def duckdb(fleet, parquet):
     """Returns a function from a statement to the names of its columns and its rows."""
-    files, remedy = "csv/host=*/build=*/*.csv*", "docs/fleet.md has the commands that make them"
+    files, remedy = "csv/host=*/build=*/*.csv*", "the README.md beside ask.py has the commands"
     if parquet:
         files, remedy = "parquet/*/*/*.parquet", "--write-parquet makes them"
     if next(pathlib.Path(fleet).glob(files), None) is None:

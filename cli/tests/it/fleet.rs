@@ -31,8 +31,8 @@ const PARTS: [&str; 13] = [
     "unknown",
 ];
 
-/// Makes sessions of two builds on two hosts, and their samples, as `docs/fleet.md` says. Returns the folder,
-/// and the output of `regions --json` by host, build and session.
+/// Makes sessions of two builds on two hosts, and their samples, as `examples/fleet/README.md` says. Returns
+/// the folder, and the output of `regions --json` by host, build and session.
 fn fleet() -> (TempDir, BTreeMap<[String; 3], Value>) {
     let folder = tempfile::tempdir().unwrap();
     let mut said = BTreeMap::new();
@@ -146,7 +146,7 @@ fn what_is_missing_is_said_in_a_line() {
     };
 
     let no_csv =
-        "no files ./csv/host=*/build=*/*.csv*: docs/fleet.md has the commands that make them";
+        "no files ./csv/host=*/build=*/*.csv*: the README.md beside ask.py has the commands";
     assert_eq!(says(&[]), format!("ask.py: {no_csv}\n"));
     let no_parquet = "no files ./parquet/*/*/*.parquet: --write-parquet makes them";
     assert_eq!(says(&["--parquet"]), format!("ask.py: {no_parquet}\n"));

@@ -366,7 +366,7 @@ fn the_commands_of_the_guide_for_many_sessions_work() {
     let path = std::env::var("PATH").unwrap();
     place.write("python3", &format!("PATH='{path}' exec '{}' \"$@\"\n", python.display()));
 
-    let Some(ran) = place.run(&commands("docs/fleet.md")) else { return };
+    let Some(ran) = place.run(&commands("examples/fleet/README.md")) else { return };
 
     // All answers come once from CSV and once from Parquet.
     let answers: Vec<&str> = ran.stdout.split("name,host,build,regions,p50_ns,p99_ns\n").collect();
