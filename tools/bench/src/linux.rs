@@ -43,7 +43,8 @@ pub const ROWS: &[Row] = &[
         emit_module,
         "`event!` with two `u64` to the device, by the kernel module",
     )
-    .target("<= 120 ns"),
+    .target("<= 120 ns")
+    .note("By `--linux-module`: `guest-lib/linux-module`, built for the guest's kernel."),
     row(
         "linux_socket_messages",
         messages,

@@ -1,14 +1,13 @@
 //! `hypertrace-bench`: the cost of each operation on this machine, beside its floor.
 //!
 //! Every row alternates with its floor, run by run, and reports the median of the paired ratios, because
-//! disturbances by the machine affect both. `docs/benchmarks.md` explains each row.
+//! disturbances by the machine affect both. `--list` explains each row.
 
 mod c;
 mod child;
 mod compare;
 mod cpus;
 mod device;
-mod docs;
 mod drain;
 mod emulated;
 mod export;
@@ -69,7 +68,7 @@ const RUNS: u32 = 11;
     max_term_width = 100,
     after_help = "\
 Examples, after `cargo run --release -p hypertrace-bench --`:
-  (nothing)                                    every row
+  (nothing)                                    all rows but those that take minutes
   ring_emit ring_drain                         two rows, and the floors they need
   --runs 31 --json                             more runs, for a script
   --linux-guest /boot/vmlinuz linux_ shared_file
@@ -90,9 +89,6 @@ struct Args {
     /// Print the rows with their targets and how they are measured, and measure nothing
     #[arg(long, conflicts_with = "json")]
     list: bool,
-    /// Write the rows into docs/benchmarks.md, and measure nothing
-    #[arg(long, exclusive = true)]
-    write_docs: bool,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -143,9 +139,6 @@ fn run(args: &Args) -> Result<()> {
     }
     if args.serve || args.init {
         return serve::serve();
-    }
-    if args.write_docs {
-        return docs::write();
     }
     let wanted = wanted(&args.rows)
         .unwrap_or_else(|why| Args::command().error(ErrorKind::InvalidValue, why).exit());

@@ -3,6 +3,7 @@
 use super::cpus;
 use super::measure::Measured;
 use super::row::Row;
+use super::rows::SECTIONS;
 use super::timing::TICKS_PER_NS;
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
@@ -83,15 +84,22 @@ pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
     text
 }
 
-/// Lists rows. Each has its name and target, and below these what the row measures, and how.
+/// Lists rows below the texts of their sections. Each row has its name and target, and below these what the
+/// row measures, and how.
 pub fn list(rows: &[&Row], columns: usize) -> String {
     let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    let entry = |row: &&Row| {
+    let entry = |row: &Row| {
         let line = format!("{:name$} {}", row.name, row.target.unwrap_or_default());
         let text = format!("{}. {}", row.what, row.note);
         line.trim_end().to_owned() + "\n" + &wrapped(text.trim_end(), "    ", columns)
     };
-    rows.iter().map(entry).collect()
+    let is_listed = |row: &&Row| rows.iter().any(|listed| listed.name == row.name);
+    let section = |(about, of): &(&str, &[&[Row]])| {
+        let of = of.iter().copied().flatten().filter(is_listed);
+        let entries: String = of.map(entry).collect();
+        if entries.is_empty() { entries } else { wrapped(about, "# ", columns) + &entries }
+    };
+    SECTIONS.iter().map(section).collect()
 }
 
 /// Divides a line between words, and indents the resulting lines.
@@ -106,6 +114,18 @@ fn wrapped(line: &str, indent: &str, columns: usize) -> String {
 mod tests {
     use super::*;
     use crate::rows;
+
+    #[test]
+    fn a_listed_row_is_below_the_text_of_its_section() {
+        let rows: Vec<_> = rows::all().filter(|row| row.name.starts_with("c_dis")).collect();
+
+        let expected = "\
+# C: a program that the benchmark compiles by `cc`
+c_disabled <= 0.5 ns over an empty loop
+    `c_emit` switched off by the host; the ratio is the difference in ns.
+";
+        assert_eq!(list(&rows, 80), expected);
+    }
 
     #[test]
     fn no_line_is_wider_than_the_terminal() {
