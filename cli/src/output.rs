@@ -5,7 +5,7 @@
 
 use crate::message;
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
 use hypertrace_export::escape::{JsonText, Message};
 use hypertrace_export::json::{JSON_VERSION, exact};
 use hypertrace_format::error::BadInput;
@@ -51,10 +51,10 @@ pub fn print_json(mut json: Value) -> Result<()> {
 }
 
 /// Lays out rows below a header. The columns in the range `numbers` are aligned to the right.
-pub fn table<const N: usize>(
-    header: [&str; N],
+pub fn table(
+    header: impl Into<Row>,
     numbers: Range<usize>,
-    rows: impl IntoIterator<Item = [String; N]>,
+    rows: impl IntoIterator<Item: Into<Row>>,
 ) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header).add_rows(rows);

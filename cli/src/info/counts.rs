@@ -18,18 +18,22 @@ fn source(session: &Session, stat: &StreamStat) -> String {
 
 /// Formats the table of a session's streams, and the lines below the table.
 pub fn text(session: &Session, info: &info::Session) -> String {
-    let header = ["stream", "name", "records", "events", "points", "lost", "filtered", "faults"];
+    let all = [
+        (false, "records", (|row| row.records) as fn(&StreamStat) -> u64),
+        (false, "events", |row| row.events),
+        (true, "points", |row| row.reference_points),
+        (false, "lost", |row| row.lost),
+        (true, "filtered", |row| row.filtered),
+        (true, "faults", |row| row.faults),
+    ];
+    // A column of zeros tells nothing, but `records`, `events` and `lost` answer what everybody asks.
+    let columns = all.into_iter().filter(|(is_rare, _, count)| !is_rare || count(&info.total) > 0);
+    let columns = Vec::from_iter(columns.map(|(_, name, count)| (name, count)));
+    let header = ["stream", "name"].into_iter().chain(columns.iter().map(|(name, _)| *name));
     let cells = |row: &StreamStat| {
-        [
-            source(session, row),
-            Escaped(row.name.as_bytes()).to_string(),
-            grouped(row.records),
-            grouped(row.events),
-            grouped(row.reference_points),
-            grouped(row.lost),
-            grouped(row.filtered),
-            grouped(row.faults),
-        ]
+        let texts = [source(session, row), Escaped(row.name.as_bytes()).to_string()];
+        let counts = columns.iter().map(|(_, count)| grouped(count(row)));
+        texts.into_iter().chain(counts).collect::<Vec<_>>()
     };
     let mut out = String::new();
     if info.streams.is_empty() {
@@ -37,7 +41,7 @@ pub fn text(session: &Session, info: &info::Session) -> String {
     } else {
         let shown = || info.streams.iter().filter(|row| !is_unused(row));
         let rows = shown().chain([&info.total]).map(cells);
-        let table = table(header, 2..9, rows).to_string();
+        let table = table(header, 2..2 + columns.len(), rows).to_string();
         table.lines().for_each(|line| out.extend([line.trim_end(), "\n"]));
         match info.streams.len() - shown().count() {
             0 => {}

@@ -23,8 +23,9 @@ use std::path::{Path, PathBuf};
 /// that other readers of the trace count; "points" are the reference points of a
 /// client, in any stream. "lost" events were dropped by a producer or overwritten,
 /// "filtered" events were switched off, "faults" are a guest's violations of the
-/// interface. Events of the host's kernel (kernel.dat) are counted by CPU, and so
-/// are events of guests' kernels (guest-kernel-*.dat), with the guest's clock.
+/// interface; a session without points, filtered events or faults has no such
+/// column. Events of the host's kernel (kernel.dat) are counted by CPU, and so are
+/// events of guests' kernels (guest-kernel-*.dat), with the guest's clock.
 ///
 /// Then `info` shows how well guests' clocks are known. Each reference point is a
 /// pair of times: the guest read its clock before the host handled the point, and

@@ -7,6 +7,8 @@ use crate::os;
 use crate::time::Clock;
 use hypertrace_abi::clock::Reason;
 use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Environment variable with the name of a clock: `tsc` or `monotonic_raw`.
@@ -77,10 +79,16 @@ fn in_environment() -> Result<Option<Clock>, OpenError> {
     }
 }
 
-/// Says once that events are slow. `source` is the name of the kernel's clock; empty if not known.
+/// Says once in a boot that events are slow. `source` is the name of the kernel's clock; empty if not known.
 fn warn(source: &str) {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    if !source.is_empty() && !WARNED.swap(true, Ordering::Relaxed) {
+    // Root's programs can write the first folder, and a user who has logged in can write the second.
+    let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !sys::is_secure());
+    let folders = [Some("/run".into()), of_user];
+    if !source.is_empty()
+        && !WARNED.swap(true, Ordering::Relaxed)
+        && is_first(folders.into_iter().flatten().map(PathBuf::from))
+    {
         sys::say(&format!(
             "hypertrace: events are stamped with CLOCK_MONOTONIC_RAW, which costs microseconds for each \
              event on this kernel's clock, {source}, because the TSC is not known to be one clock on all \
@@ -88,6 +96,20 @@ fn warn(source: &str) {
              line\n"
         ));
     }
+}
+
+/// Returns whether no process has said so since the system started, as far as files in these folders tell,
+/// whose files a restart removes. If no folder can be written, each process is the first.
+fn is_first(folders: impl IntoIterator<Item = PathBuf>) -> bool {
+    let note = |folder: PathBuf| {
+        let made = fs::File::create_new(folder.join("hypertrace-slow-clock"));
+        match made.map_err(|error| error.kind()) {
+            Ok(_) => Some(true),
+            Err(ErrorKind::AlreadyExists) => Some(false),
+            Err(_) => None,
+        }
+    };
+    folders.into_iter().find_map(note).unwrap_or(true)
 }
 
 /// State of the TSC, as the kernel shows it.
@@ -168,6 +190,15 @@ mod tests {
         assert_eq!(tsc("flags\t\t: tsc constant_tsc\n", "tsc hpet"), Tsc::Unusable);
         assert_eq!(tsc("", ""), Tsc::Unusable);
         assert_eq!(of_tsc(Tsc::Kept, || panic!()), (Clock::Counter, Reason::Kept));
+    }
+
+    #[test]
+    fn only_the_first_process_of_a_boot_says_that_events_are_slow() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = || [folder.path().join("none"), folder.path().to_owned()];
+
+        assert_eq!([(); 3].map(|()| is_first(folders())), [true, false, false]);
+        assert_eq!([(); 2].map(|()| is_first([folder.path().join("none")])), [true, true]);
     }
 
     #[test]

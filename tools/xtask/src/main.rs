@@ -2,6 +2,7 @@
 //! tests need, and the C header.
 
 mod apt;
+mod book;
 mod command;
 mod constants;
 mod fetch;
@@ -53,6 +54,8 @@ enum Job {
     Mutants(mutants::Options),
     /// Make the files of C that come from Rust: headers in guest-lib/include
     Header,
+    /// Make the pages of the book, in target/book-pages: `mdbook build` makes HTML of them
+    Book,
     /// Count the lines of code of each folder, without comments, blank lines and tests
     Lines,
     /// Build the C library, and install it with its headers and files for pkg-config and CMake
@@ -84,6 +87,7 @@ fn run(job: Job) -> Result<bool> {
         Job::Full(options) => full::run(&root()?, &options),
         Job::Mutants(options) => mutants::run(&root()?, &options),
         Job::Header => header::write(&root()?).map(|()| true),
+        Job::Book => book::write(&root()?).map(|()| true),
         Job::Lines => lines::print(&root()?).map(|()| true),
         Job::InstallC(options) => install::run(&root()?, &options).map(|()| true),
         Job::Package(options) => package::run(&root()?, &options).map(|()| true),
