@@ -94,7 +94,7 @@ fn curves(difference: &Difference) -> Value {
 
 fn section(out: &mut String, index: usize, difference: &Difference) -> fmt::Result {
     let change = &difference.typical.change;
-    let unit = Unit::of(change.a_ns.max(change.b_ns));
+    let unit = Unit::of_change(change.a_ns.max(change.b_ns), change.half_width_ns);
     let verdict = match difference.typical.verdict {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",

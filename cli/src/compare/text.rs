@@ -53,7 +53,7 @@ pub fn sides(sides: &[Side; 2]) -> Vec<String> {
 /// Formats the rows of a name.
 fn block(out: &mut String, difference: &Difference) {
     let Judged { change, .. } = difference.typical;
-    let unit = Unit::of(change.a_ns.max(change.b_ns));
+    let unit = Unit::of_change(change.a_ns.max(change.b_ns), change.half_width_ns);
     let name = Escaped(difference.name.as_bytes()).to_string();
     // Writing to a String does not fail.
     let _ = writeln!(

@@ -49,6 +49,25 @@ impl Unit {
         Unit { name, ns: per, digits }
     }
 
+    /// Returns the unit of a change: the unit of its larger time, with no more digits than tell two digits of the
+    /// interval's half width, because further digits would be noise.
+    ///
+    /// ```
+    /// use hypertrace_compare::Unit;
+    ///
+    /// assert_eq!(Unit::of_change(798.6, Some(0.4)).plain(798.6), "798.6");
+    /// assert_eq!(Unit::of_change(798.6, Some(83.1)).plain(798.6), "799");
+    /// assert_eq!(Unit::of_change(8_406.0, Some(83.1)).plain(8_406.0), "8.41");
+    /// assert_eq!(Unit::of_change(8_406.0, Some(8_300.0)).plain(8_406.0), "8.4");
+    /// ```
+    pub fn of_change(larger_ns: f64, half_width_ns: Option<f64>) -> Unit {
+        let unit = Unit::of(larger_ns);
+        let told =
+            half_width_ns.filter(|ns| *ns > 0.0).map(|ns| 1.0 - (ns / unit.ns).log10().floor());
+        let digits = told.map_or(unit.digits, |told| unit.digits.min(told.max(0.0) as usize));
+        Unit { digits, ..unit }
+    }
+
     /// Formats a time without the unit.
     pub fn plain(self, ns: f64) -> String {
         format!("{:.*}", self.digits, ns / self.ns)
@@ -129,7 +148,7 @@ fn own_change(difference: &Difference) -> f64 {
 
 fn changed_sentence(d: &Difference) -> String {
     let Change { difference_ns, half_width_ns, .. } = d.typical.change;
-    let unit = Unit::of(difference_ns);
+    let unit = Unit::of_change(difference_ns, half_width_ns);
     let word = if d.typical.verdict == Verdict::Slower { "slower" } else { "faster" };
     let percent = d.typical.change.relative();
     let percent = percent.map_or(String::new(), |part| format!("{:.1} % ", part.abs() * 100.0));
