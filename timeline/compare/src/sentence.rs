@@ -123,7 +123,7 @@ pub fn sentences(comparison: &Comparison) -> Vec<String> {
     }
     let one = |d: &Difference| {
         let seen = d.smallest_ns.map(|ns| {
-            let unit = Unit::of(ns);
+            let unit = Unit::of_change(ns, Some(ns));
             let part = d.typical.change.a_ns;
             let percent =
                 if part > 0.0 { format!(" ({:.1} %)", ns / part * 100.0) } else { String::new() };
