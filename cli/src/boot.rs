@@ -2,6 +2,7 @@
 
 mod html;
 mod text;
+mod watch;
 
 use crate::Usage;
 use crate::interrupt::Interrupts;
@@ -10,8 +11,8 @@ use crate::output::{Faults, print, print_json, progress, say};
 use crate::units;
 use anyhow::{Context, Result, bail};
 use hypertrace_format::folder::{Folder, Missing, Share};
-use hypertrace_timeline::boot::{Boots, Mark, Options};
-use hypertrace_timeline::{Form, Given, Recording, Warning};
+use hypertrace_timeline::boot::{Boots, Mark, Options, STAGES};
+use hypertrace_timeline::{Form, Given, Recording, Warning, nearest};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use watch::Watch;
 
 /// Default directory of boots.
 const DEFAULT: &str = "hypertrace.boot";
@@ -70,11 +72,12 @@ pub struct Args {
     #[arg(long, value_name = "MARK", value_parser = mark)]
     mark: Vec<Mark>,
 
-    /// Show the boot only up to the begin of this stage. The VMM itself runs until it ends
+    /// End the VMM by SIGTERM when this stage begins, and show the boot up to there. With --of, only
+    /// show it up to there
     #[arg(long, value_name = "STAGE")]
     until: Option<String>,
 
-    /// End the VMM by SIGTERM after this time, such as 30s
+    /// End the VMM by SIGTERM after this time, such as 30s, also if --until has seen no stage
     #[arg(long, value_name = "T", value_parser = units::wait)]
     limit: Option<Duration>,
 
@@ -108,7 +111,7 @@ Examples:
                                     which stage is slower, and why
   hypertrace boot --mark 'disk=kvm:kvm_mmio where gpa == 0xfeb00000' -- ./vm
                                     a stage from the first access to a device
-  hypertrace boot --limit 60s --until 'user space' -- ./vm
+  hypertrace boot --until 'user space' --limit 60s -- ./vm
                                     boot a VM that does not end by itself
 
 Exit code: 0 done, 1 failed, 2 wrong usage or no boot in a recording.";
@@ -122,6 +125,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.html {
         html::PAGE.check(path)?;
     }
+    args.check_until()?;
     let of = match args.of.is_empty() {
         true => record_all(args)?,
         false => args.of.clone(),
@@ -155,6 +159,27 @@ pub fn run(args: &Args) -> Result<()> {
     faults.end()
 }
 
+impl Args {
+    fn options(&self) -> Options {
+        let mut options = Options::default();
+        (options.marks, options.until) = (self.mark.clone(), self.until.clone());
+        options
+    }
+
+    /// Checks that a mark begins the stage of `--until`.
+    fn check_until(&self) -> Result<()> {
+        let Some(until) = self.until.as_deref() else { return Ok(()) };
+        let known = Vec::from_iter(STAGES.into_iter().chain(self.mark.iter().map(Mark::name)));
+        if known.contains(&until) {
+            return Ok(());
+        }
+        let near = nearest(until, known.iter().copied());
+        let others = known.iter().copied().filter(|name| Some(*name) != near);
+        let listed = Vec::from_iter(near.into_iter().chain(others)).join(", ");
+        bail!(Usage(format!("--until: no stage is named {until}: there are {listed}")))
+    }
+}
+
 /// Reads the boots of a recording.
 fn read(args: &Args, path: &Path, said: &mut Vec<Warning>) -> Result<text::Recorded> {
     kernel::complete_to_show(path);
@@ -163,12 +188,7 @@ fn read(args: &Args, path: &Path, said: &mut Vec<Warning>) -> Result<text::Recor
         bail!(Usage(format!("{} is a function trace", path.display())));
     }
     let recording = Recording::open(&[given])?;
-    let options = {
-        let mut options = Options::default();
-        (options.marks, options.until) = (args.mark.clone(), args.until.clone());
-        options
-    };
-    let Boots { boots, warnings, .. } = Boots::of(&recording, &options)?;
+    let Boots { boots, warnings, .. } = Boots::of(&recording, &args.options())?;
     let warnings = recording.warnings().chain(warnings).collect::<Vec<_>>();
     if boots.is_empty() {
         let why = warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -216,33 +236,47 @@ fn record_one(args: &Args, out: &Folder, name: &str, console: &str) -> Result<()
     let file = file.context("cannot make a file for the VMM's output")?;
     let mut record = Command::new(std::env::current_exe().context("cannot find this program")?);
     record.args(["record", "--quiet", "-o"]).arg(here.join(name)).args(["-e", "default"]);
+    // This event says which threads are one process. A watch reads only the events that are asked for.
+    record.args(["-e", "task:task_newtask"]);
     if cfg!(target_arch = "x86_64") {
         record.args(["-e", "kvm:kvm_msr"]);
+    }
+    if args.until.is_some() {
+        record.arg("--live");
     }
     record.arg("--").args(&args.vmm);
     record.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
     record.process_group(0);
     let mut child = record.spawn().context("cannot start the recorder")?;
-    let status = wait(&mut child, args.limit)?;
+    let watch = args.until.as_ref();
+    let watch = watch.map(|_| Watch::new(out.clone(), here.join(name), args.options()));
+    let (status, is_told) = wait(&mut child, args.limit, watch)?;
     let has_kernel = here.join(name).join(hypertrace_kernel::FILE).exists();
     if !has_kernel {
         bail!("{} was not recorded: {status}\n{}", args.vmm[0].display(), end_of(file)?.trim_end());
     }
-    if !status.success() && args.limit.is_none() && Interrupts::came().is_none() {
+    if !status.success() && !is_told {
         say(format_args!("{name}: the VMM ended with {status}; {console} has its output"));
     }
     Ok(())
 }
 
-/// Waits for a recorder. A signal or the limit ends the recorder's VMM.
-fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus> {
+/// Waits for a recorder. A signal, the limit or the stage that is watched for ends the recorder's VMM. Returns
+/// also whether one of these has ended the VMM.
+fn wait(
+    child: &mut Child,
+    limit: Option<Duration>,
+    mut watch: Option<Watch>,
+) -> Result<(ExitStatus, bool)> {
     let started = Instant::now();
     let mut is_told = false;
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for the recorder")? {
-            return Ok(status);
+            return Ok((status, is_told));
         }
         let is_over = limit.is_some_and(|limit| started.elapsed() > limit);
+        let sees = |watch: &mut Watch| !is_told && watch.sees();
+        let is_over = is_over || watch.as_mut().is_some_and(sees);
         if !is_told && (is_over || Interrupts::came().is_some()) {
             is_told = true;
             // The signal goes to the recorder and to all processes of the VMM that stay in its group.

@@ -90,6 +90,10 @@ pub struct Args {
     #[arg(long, short, conflicts_with = "pid")]
     all: bool,
 
+    /// Write the kernel's events to the disk soon, for `boot --until`, which looks for a stage meanwhile
+    #[arg(long, hide = true)]
+    pub live: bool,
+
     /// Size of each CPU's buffer in the kernel's trace, such as 64K; only root can choose the size
     /// (default: 8M; less on machines with more than 64 CPUs). Implies --kernel
     #[arg(long, value_name = "SIZE", value_parser = units::buffer_kib)]

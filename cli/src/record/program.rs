@@ -213,7 +213,7 @@ fn start_kernel(args: &Args, session: &Session) -> Result<Option<Recording>> {
     config.events.clone_from(&args.event);
     config.buffer_kib = args.buffer;
     config.pids = if args.all { Vec::new() } else { vec![std::process::id()] };
-    config.own_only = args.own_only;
+    (config.own_only, config.is_live) = (args.own_only, args.live);
     let recording = match args.all {
         true => Some(kernel::start(&config)?),
         false => kernel::start_beside(&config)?,

@@ -2,9 +2,16 @@
 
 use crate::html::parse;
 use crate::regions_html::check_closed;
+use hypertrace_kernel::{Config, Source};
 use hypertrace_test_support::boots::booted;
+use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::golden::golden;
+use hypertrace_trace::{Session, SessionConfig};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -22,6 +29,11 @@ fn wrong_usage_is_said() {
         (&["boot"][..], "required"),
         (&["boot", "--with", "S"], "--of"),
         (&["boot", "--of", "none"], "none"),
+        (
+            &["boot", "--until", "userspace", "--", "true"],
+            "named userspace: there are user space, VMM,",
+        ),
+        (&["boot", "--until", "disk", "--of", "S"], "no stage is named disk"),
         (&["boot", "--mark", "a b", "--of", "S"], "expected `where` in place of b"),
     ] {
         let ran = run(&mut HYPERTRACE.command(args));
@@ -107,4 +119,45 @@ fn a_boot_that_cannot_be_recorded_says_why() {
     let is_recorded = ran.stderr.contains("has no boot: ");
     assert_eq!(again.contains("is not empty"), is_recorded, "{again}");
     assert_eq!(out.exists(), is_recorded);
+}
+
+/// Returns the number of programs that a process has started, by a copy of the recording in progress.
+fn started(dir: &Path) -> Option<usize> {
+    let copy = tempfile::NamedTempFile::new().unwrap();
+    if !hypertrace_kernel::copy(dir, &OwnedFd::from(copy.reopen().unwrap())).unwrap() {
+        return None;
+    }
+    let shown = run(HYPERTRACE.command(["report"]).arg(dir).arg(copy.path())).stdout;
+    Some(shown.matches("sched_process_exec").count())
+}
+
+#[test]
+fn a_recording_in_progress_can_be_copied_with_its_newest_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("S");
+    let session = Session::create(SessionConfig::new(&dir)).unwrap();
+    assert_eq!(started(&dir), None);
+    let mut config = Config::beside(session.folder().unwrap());
+    (config.pids, config.is_live) = (vec![std::process::id()], true);
+    let recording = match hypertrace_kernel::Recording::start(&config) {
+        Ok(recording) if recording.source() == Source::Tracefs => recording,
+        Ok(recording) => {
+            return capability::missing("tracefs", recording.why_perf().unwrap_or_default());
+        }
+        Err(why) => return capability::missing("tracefs", why),
+    };
+
+    // A single event does not fill a page, of which the kernel's buffers consist.
+    for programs in 1..=3 {
+        assert!(Command::new("true").status().unwrap().success());
+        std::thread::sleep(Duration::from_millis(400));
+        assert!(started(&dir) >= Some(programs), "{programs}: {:?}", started(&dir));
+    }
+
+    let summary = recording.finish().unwrap();
+    assert_eq!(summary.asked.lost(), 0, "{summary:?}");
+    assert_eq!(summary.damage, [""; 0]);
+    assert_eq!(started(&dir), None);
+    drop(session);
+    capability::used("tracefs");
 }

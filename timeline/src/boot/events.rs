@@ -2,7 +2,7 @@
 
 //! The marks of boots and the exits of vCPUs, from one pass over the events.
 
-use super::{Boot, Exit, Options, Point, Stage, UNKNOWN};
+use super::{Boot, Exit, Options, Point, Stage, UNKNOWN, VMM};
 use crate::error::Result;
 use crate::event::{EntryRef, EventRef};
 use crate::inputs::needs::Needs;
@@ -140,10 +140,27 @@ struct Pass<'a> {
     has_lost: bool,
     has_entries: bool,
     has_kvm: bool,
+    /// Whether the stage that ends boots has begun.
+    has_until: bool,
 }
 
 /// Reads all events of a recording.
 pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
+    let (pass, warnings) = read(recording, options, |_| false)?;
+    Ok(pass.finish(warnings))
+}
+
+/// Reads the events of a recording until the stage that ends boots has begun. Returns whether it has.
+pub(super) fn has_begun(recording: &Recording, options: &Options) -> Result<bool> {
+    Ok(read(recording, options, |pass| pass.has_until)?.0.has_until)
+}
+
+/// Reads the events of a recording, as long as `is_enough` returns false.
+fn read<'a>(
+    recording: &Recording,
+    options: &'a Options,
+    is_enough: impl Fn(&Pass<'_>) -> bool,
+) -> Result<(Pass<'a>, Vec<Warning>)> {
     let mut pass = Pass {
         options,
         processes: HashMap::new(),
@@ -160,12 +177,15 @@ pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
         has_lost: false,
         has_entries: false,
         has_kvm: false,
+        has_until: false,
     };
     let mut needs = Needs::default().without_functions().without_bounds();
     needs.has_all_threads = true;
     let mut timeline = recording.timeline(&needs)?;
     let traces = &recording.traces;
-    while let Some(entry) = timeline.read() {
+    while !is_enough(&pass)
+        && let Some(entry) = timeline.read()
+    {
         match entry? {
             EntryRef::Event(event) => {
                 let trace = event.kernel_trace();
@@ -190,7 +210,7 @@ pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
         }
     }
     let warnings = timeline.warnings();
-    Ok(pass.finish(warnings))
+    Ok((pass, warnings))
 }
 
 /// Returns the number in a field.
@@ -409,7 +429,7 @@ impl Pass<'_> {
         });
         self.boots.insert(process, at);
         if let Some(begin) = begin {
-            self.stage(at, "VMM", begin, None);
+            self.stage(at, VMM, begin, None);
         }
         Some(at)
     }
@@ -418,7 +438,7 @@ impl Pass<'_> {
     fn runs(&mut self, tid: u32, address: u64, ts: i64) {
         let Some(vcpu) = self.vcpus.get_mut(&tid) else { return };
         let (boot, code) = (vcpu.boot, vcpu.code);
-        let is_first = self.open[boot].boot.stages.iter().all(|stage| stage.name == "VMM");
+        let is_first = self.open[boot].boot.stages.iter().all(|stage| stage.name == VMM);
         let is_beginning = address < REAL_MODE || RESET.contains(&address);
         if code == Code::Kernel && is_beginning {
             // The CPU was reset, or is in firmware.
@@ -487,6 +507,7 @@ impl Pass<'_> {
             }
         }
         if is_end {
+            self.has_until = true;
             open.end(ts, by);
         } else {
             open.begin(name, ts, by);

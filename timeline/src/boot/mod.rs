@@ -38,6 +38,13 @@ use serde::Serialize;
 /// Name of a stage in which the kernel lost events, so that other stages may have begun meanwhile.
 pub const UNKNOWN: &str = "unknown";
 
+/// Names of the stages that begin with the standard marks.
+pub const STAGES: [&str; 6] =
+    [VMM, "firmware", "kernel's image", "kernel", "second vCPU", "user space"];
+
+/// Name of the stage from the start of the VMM on.
+const VMM: &str = "VMM";
+
 /// Marks that begin the stages of a boot, and the mark that ends the boot.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -175,6 +182,15 @@ impl Boots {
         let mut warnings = std::mem::take(&mut found.warnings);
         let boots = threads::divide(recording, found, &mut warnings)?;
         Ok(Boots { boots, warnings })
+    }
+
+    /// Returns whether the stage [`Options::until`] has begun in a boot. The recording may be a copy of what
+    /// has been recorded so far.
+    ///
+    /// # Errors
+    /// If a stream or a trace is damaged.
+    pub fn has_begun(recording: &Recording, options: &Options) -> Result<bool> {
+        events::has_begun(recording, options)
     }
 }
 

@@ -87,6 +87,24 @@ fn a_mark_begins_a_stage_and_another_one_ends_the_boot() {
 }
 
 #[test]
+fn a_recording_says_whether_the_last_stage_has_begun() {
+    let made = booted();
+    let recording = Recording::open(&[Given::new(made.path())]).unwrap();
+    let has_begun = |until: &str, mark: &str| {
+        let mut options = Options::default();
+        (options.marks, options.until) = (vec![mark.parse().unwrap()], Some(until.into()));
+        Boots::has_begun(&recording, &options).unwrap()
+    };
+
+    for stage in ["VMM", "second vCPU", "user space"] {
+        assert!(has_begun(stage, "kvm:kvm_pio"), "{stage}");
+    }
+    assert!(has_begun("clock", "clock=kvm:kvm_pio where port == 0x70"));
+    assert!(!has_begun("clock", "clock=kvm:kvm_pio where port == 0x71"));
+    assert!(!has_begun("kernel's image", "kvm:kvm_pio"));
+}
+
+#[test]
 fn a_mark_that_is_none_says_why() {
     for (text, why) in [
         ("", "a mark is [NAME=][first] EVENT"),

@@ -5,15 +5,18 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::pages::Buffers;
 use crate::perf;
+use crate::recover::is_incomplete;
 use crate::registry;
 use crate::source::Source;
-use crate::state::{Buffer, EndJson, FILE, RecordingJson, State, failed};
+use crate::state::{Buffer, EndJson, FILE, FOLDER, RecordingJson, State, failed, open_dir};
 use crate::stats::Stats;
 use crate::steal::stolen;
 use crate::threads::Names;
 use crate::trace_dat::{self, Contents, Ending};
 use hypertrace_format::error::error_chain;
-use std::path::PathBuf;
+use hypertrace_format::folder::Share;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Contents of a completed recording.
@@ -179,6 +182,34 @@ pub(crate) fn complete(
         registry::remove(&owner);
     }
     Ok(Some(summary))
+}
+
+/// Copies the events that were asked for and that a recording in progress has moved to the disk so far, as a
+/// file like the one that the recording's end makes. Returns false if there is nothing to copy: the recording has not begun or has ended,
+/// or perf records. [`Config::is_live`](crate::Config::is_live) keeps the copies new.
+///
+/// # Errors
+/// If the recording's files cannot be read, for instance because the recording ends meanwhile, or if the copy
+/// cannot be written.
+pub fn copy(dir: &Path, to: &OwnedFd) -> Result<bool, Error> {
+    let dir = match open_dir(dir, Share::Owner) {
+        Err(Error::NoSession(_)) => return Ok(false),
+        dir => dir?,
+    };
+    if !is_incomplete(dir.path()) {
+        return Ok(false);
+    }
+    let folder = dir.folder(FOLDER).map_err(|e| failed("open", &dir, FOLDER, e))?;
+    let state = State { dir, folder };
+    let json = state.json()?.filter(|json| json.source == Source::Tracefs);
+    let Some(json) = json else { return Ok(false) };
+    let json = RecordingJson { has_cpus: false, ..json };
+    let (end, frequency) = (EndJson::default(), state.frequency()?);
+    let (map, taken) = (readings_map(&json, &end, frequency), &Taken::default());
+    let (guest, stolen, recovered, names) = (None, None, true, String::new());
+    let known = Known { guest, frequency, map, stolen, taken, recovered, names };
+    trace_dat::write(to, &state.head()?, &state.folder, &ending(json, end, known))?;
+    Ok(true)
 }
 
 /// Facts about a recording that has ended, apart from its own files.

@@ -57,7 +57,7 @@ mod tscs;
 mod worker;
 
 pub use assembly::{GuestFile, PieceLocation};
-pub use complete::{Counts, Summary};
+pub use complete::{Counts, Summary, copy};
 pub use error::Error;
 pub use forward::{Forwarded, Forwarding, PIECE, Piece};
 pub use guest::{GuestFiles, GuestRecordings};

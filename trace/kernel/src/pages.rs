@@ -1,7 +1,7 @@
 //! Moves the buffers of all CPUs to files.
 //!
 //! Full pages move through a pipe without a copy in this process. A page that is still being filled cannot
-//! move, and is read at the end.
+//! move. Such a page is copied at the end, or before the end if somebody reads along.
 
 use crate::error::Error;
 use crate::instance::Instance;
@@ -22,6 +22,13 @@ const PIPE: usize = 1 << 20;
 
 /// Maximum number of splices for one CPU in a pass, so that a busy CPU does not hold up the others.
 const MAX_SPLICES: u32 = 64;
+
+/// Time between passes if somebody reads along.
+const LIVE_PERIOD: Duration = Duration::from_millis(100);
+
+/// Maximum number of parts of pages that such a pass copies for one CPU: the rest of a page that has become
+/// full meanwhile, and the events of the next page.
+const MAX_PARTS: u32 = 2;
 
 /// Time until the next try after a failed write.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -89,10 +96,12 @@ impl Buffers {
         Ok(Buffers { folder, page_size, cpus, pipe, pending: (0, 0), failure: None })
     }
 
-    /// Moves all full pages. Returns false if a write failed. Later passes then try again, and the kernel
-    /// meanwhile overwrites and counts its oldest events.
-    fn pass(&mut self) -> bool {
-        let moved = self.try_pass();
+    /// Moves all full pages, and also copies the parts of pages if `is_live` is true. Returns false if a
+    /// write failed. Later passes then try again, and the kernel meanwhile overwrites and counts its oldest
+    /// events.
+    fn pass(&mut self, is_live: bool) -> bool {
+        let parts = if is_live { MAX_PARTS } else { 0 };
+        let moved = self.try_pass().and_then(|()| self.parts(parts));
         let is_moved = moved.is_ok();
         if let Err(error) = moved {
             self.failure.get_or_insert(error);
@@ -152,10 +161,15 @@ impl Buffers {
             before = Some(self.written());
             self.try_pass()?;
         }
+        // A buffer has a page or two that did not move, and nothing is added to it.
+        self.parts(u32::MAX)
+    }
+
+    /// Copies events of pages that did not move, at most `most` times for each CPU.
+    fn parts(&mut self, most: u32) -> Result<(), Error> {
         let mut page = vec![0; self.page_size];
         for cpu in &mut self.cpus {
-            // A buffer has a page or two that did not move, and nothing is added to it.
-            loop {
+            for _ in 0..most {
                 let bytes = match retry(|| read(&cpu.raw, &mut page[..])) {
                     Ok(0) => break,
                     Ok(bytes) => bytes,
@@ -198,11 +212,16 @@ fn failed(folder: &Folder, name: &str, source: io::Error) -> Error {
 }
 
 /// Starts the thread that empties the buffers.
-pub(crate) fn drain(mut pages: Buffers, tscs: Tscs) -> Result<Worker<Buffers>, Error> {
+pub(crate) fn drain(
+    mut pages: Buffers,
+    is_live: bool,
+    tscs: Tscs,
+) -> Result<Worker<Buffers>, Error> {
+    let period = if is_live { LIVE_PERIOD } else { PERIOD };
     Worker::start(tscs, move |stop| {
-        while !stop.wait(pages.cpus.iter().map(|cpu| cpu.raw.as_fd()), PERIOD) {
+        while !stop.wait(pages.cpus.iter().map(|cpu| cpu.raw.as_fd()), period) {
             // Full pages that cannot be written stay in their buffer, which would end the next wait at once.
-            if !pages.pass() && stop.wait([].into_iter(), PAUSE) {
+            if !pages.pass(is_live) && stop.wait([].into_iter(), PAUSE) {
                 break;
             }
         }

@@ -53,6 +53,9 @@ pub struct Config {
     /// that buffer, nobody can say because of whom a thread waited. Without `pids`, the events of that buffer
     /// are among the others, unless `events` are named.
     pub own_only: bool,
+    /// True to move pages to the disk before they are full, so that [`copy`](crate::copy) has events that are
+    /// at most some 100 ms old. The file gets larger.
+    pub is_live: bool,
     /// Users that may read the file.
     pub share: Share,
 }
@@ -68,6 +71,7 @@ impl Config {
             buffer_kib: None,
             pids,
             own_only: false,
+            is_live: false,
             share: Share::default(),
         }
     }
@@ -300,7 +304,7 @@ fn prepare(
     let pages = Buffers::open(instances, state.folder.clone(), json.page_size)?;
     // `own_only` also limits the TSCs to the VMs of the named processes.
     let only = if config.own_only { &config.pids[..] } else { &[] };
-    let drain = pages::drain(pages, Tscs::of(tracefs::kvm(), only))?;
+    let drain = pages::drain(pages, config.is_live, Tscs::of(tracefs::kvm(), only))?;
     // The other instances start before `instance`, so that their events tell what a thread in `instance`
     // waited for.
     others.clone().try_for_each(|instance| instance.switch(true))?;

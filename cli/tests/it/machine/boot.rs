@@ -100,6 +100,51 @@ fn a_program_that_takes_a_vcpus_cpu_is_named_as_the_cause_of_a_slow_boot() {
 
 #[test]
 #[ignore = "cargo xtask full --only machine"]
+fn a_vm_that_does_not_end_is_ended_when_the_last_stage_begins() {
+    let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-M", "microvm,rtc=on", "-cpu", "host"].map(str::to_owned);
+    let command = linux.command(folder.path(), &["-accel", "kvm"], &options, &[], "sleep 100000");
+    let vm = line_of(&command);
+    let script = format!(
+        r#"H='{}'
+        # A look is slow in the folder that is shared with this machine.
+        boot() {{ "$H" boot --html $shared/$1.html -o "$@" -- {vm} 2>$shared/$1.said && cp -r $1 $shared/ || exit 7; }}
+        boot until --until 'user space' --limit 300s
+        boot never --mark 'never=kvm:kvm_mmio where gpa == 1' --until never --limit 20s"#,
+        HYPERTRACE.0
+    );
+
+    let (ran, shared) = machine.run(&script);
+
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let said = |name: &str| fs::read_to_string(shared.join(name)).unwrap();
+    assert_eq!(said("until.said").lines().count(), 1, "{}", said("until.said"));
+    assert!(said("never.said").contains("no stage \"never\" begins"), "{}", said("never.said"));
+    let boot = |options: &[&str]| {
+        let mut command = HYPERTRACE.command(["boot", "--json", "--of"]);
+        let shown = run(command.arg(shared.join("until/boot-01")).args(options)).ok();
+        fs::write(shared.join("json"), shown).unwrap();
+        json(&shared.join("json"))["of"][0]["boots"][0].clone()
+    };
+    let names = |boot: &Value| {
+        let stages = boot["stages"].as_array().unwrap().iter();
+        Vec::from_iter(stages.map(|stage| stage["name"].as_str().unwrap().to_owned()))
+    };
+    let whole = boot(&[]);
+    check(&whole);
+    assert_eq!(names(&whole).last().unwrap(), "user space");
+    assert!(!names(&boot(&["--until", "user space"])).contains(&"user space".to_owned()));
+    // The limit has not ended the VMM.
+    let time = |stage: &Value, name: &str| stage[name].as_str().unwrap().parse::<i64>().unwrap();
+    let stages = whole["stages"].as_array().unwrap();
+    let ms = (time(stages.last().unwrap(), "end_ns") - time(&stages[0], "begin_ns")) / 1_000_000;
+    assert!(ms < 200_000, "{whole}");
+    Linux::used();
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
 fn a_clock_that_is_not_there_is_named_as_the_cause_of_a_slow_boot() {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
     let folder = tempfile::tempdir().unwrap();
