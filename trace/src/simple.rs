@@ -1,9 +1,9 @@
 //! `simple`: the file of QEMU's simple backend (simpletrace, version 4). QEMU's reader reads this file with
 //! the program's `trace-events-all`.
 //!
-//! The file has only declared events, from the packets that the drain takes out of the threads' rings, sorted
-//! by time within a pass, and the guests' reference points, as `guest_hypertrace`. Numbers are native endian,
-//! without padding:
+//! The file has only declared events, and the guests' reference points as events `guest_hypertrace`. The
+//! drain takes the events out of the rings of the threads, and the file has the events of one pass of the
+//! drain in the order of their times. Numbers are native endian, without padding:
 //!
 //! ```text
 //! header   u64 ~0, u64 0xf2b177cb0aa429b4, u64 4

@@ -15,7 +15,7 @@ pub enum Error {
     /// The declarations have errors.
     #[error(transparent)]
     Declarations(#[from] Errors),
-    /// A file cannot be read or written.
+    /// The system cannot read or write a file.
     #[error("cannot {action} {}", path.display())]
     Io {
         /// `read` or `write`.
@@ -25,7 +25,8 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// Cargo, which sets this variable, does not run the program.
+    /// An environment variable is not set. Cargo sets this variable for build scripts, so the program was not
+    /// run by cargo.
     #[error("the environment variable {0} is not set: this is for build scripts")]
     Environment(&'static str),
     /// [`Builder::file`] was never called.
@@ -46,7 +47,8 @@ impl Builder {
         Builder::default()
     }
 
-    /// Adds a file, named relative to the crate's folder. No name may occur twice in all files of a builder.
+    /// Adds a file by its path relative to the crate's folder. No two events in the files of a builder may
+    /// have the same name.
     pub fn file(mut self, path: impl Into<String>) -> Builder {
         self.files.push(path.into());
         self

@@ -46,12 +46,12 @@ impl EventDecl {
         self.disabled
     }
 
-    /// Returns the line of the declaration, from 1.
+    /// Returns the number of the declaration's line. The first line has number 1.
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// Returns the column at which the name begins, from 1, in characters.
+    /// Returns the column of the name's first character, in characters. The first column has number 1.
     pub fn column(&self) -> usize {
         self.column
     }
@@ -64,13 +64,13 @@ impl EventDecl {
     /// Returns the declaration on one line, in the normalized form of `trace-events-all`: `name(int32_t a,
     /// void *p) "a %d p %p"`. The form has no `disable`.
     ///
-    /// QEMU's reader refuses a whole file for one unknown type, so each type is QEMU's type for the [recorded
-    /// value](crate::Kind::c).
+    /// If a file has a single unknown type, QEMU's reader refuses the whole file. Therefore each type in the
+    /// returned form is QEMU's type for the [recorded value](crate::Kind::c).
     pub fn declaration(&self) -> String {
         let mut format = Format::new();
         for segment in &self.segments {
             match segment {
-                // The percent signs of a text are plain characters.
+                // A text has its percent signs as single characters, while a format doubles them.
                 Segment::Text(text) => format.push_text(&text.replace('%', "%%")),
                 Segment::Conversion(conversion) => conversion.spell(&mut format),
             }
@@ -105,7 +105,7 @@ impl Argument {
         &self.ty
     }
 
-    /// Returns the column at which the name begins, from 1, in characters.
+    /// Returns the column of the name's first character, in characters. The first column has number 1.
     pub fn column(&self) -> usize {
         self.column
     }

@@ -15,7 +15,8 @@ pub struct SyntaxError {
     pub file: String,
     /// Line, from 1.
     pub line: usize,
-    /// Column, from 1, in characters. For an error at the line's end, one more than the line's length.
+    /// Column in characters, counted from 1. For an error at the line's end, the column is one more than the
+    /// line's length.
     pub column: usize,
     /// Description of the expected text.
     pub expected: String,

@@ -13,8 +13,8 @@ pub enum Piece {
     Macro(String),
 }
 
-/// The format of an event. If the event has no format, the list of pieces is empty; otherwise it begins with
-/// a text, which may be empty.
+/// The format of an event. If the event has no format, the list of pieces is empty. Any other list begins
+/// with a text, which may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
     pieces: Vec<Piece>,
@@ -68,8 +68,9 @@ impl Format {
     }
 }
 
-/// Parses the rest of a line, which must be a format or nothing, as in QEMU's files, and expands the format's
-/// macros. `before` begins the text of a format. Returns None, after a report, if the rest is something else.
+/// Parses the rest of a line as a format, and expands the format's macros. As in QEMU's files, the rest may
+/// also be empty. The text of a format begins with `before`. If the rest is neither empty nor a format, the
+/// function reports an error and returns None.
 pub(crate) fn parse(
     before: &str,
     lexer: &mut Lexer<'_>,
@@ -146,7 +147,7 @@ fn spelled(text: &str) -> String {
     let mut last = ' ';
     while let Some(c) = chars.next() {
         let is_octal = match c {
-            // QEMU's reader searches for these two characters, whatever precedes them, and refuses the file.
+            // QEMU's reader refuses a file that contains these two characters, whatever precedes them.
             '\\' => chars.peek() == Some(&'n'),
             'm' => last == '%',
             '\t' | '\r' => false,

@@ -10,9 +10,9 @@ use crate::types::Kind;
 const ALLOWED: &str = "dead_code, non_snake_case, unreachable_pub, unused_qualifications, \
     missing_debug_implementations, clippy::all, clippy::pedantic";
 
-/// Returns the Rust source of the events of one file: for each event a
-/// function, and a module of the same name with the event's items. Include it
-/// in a separate module of a crate that depends on `hypertrace-trace`.
+/// Returns the Rust source of the events of one file: for each event a function, and a module of the same
+/// name with the event's items. Include the source in a separate module of a crate that depends on
+/// `hypertrace-trace`.
 pub fn generate(file_name: &str, events: &[EventDecl]) -> String {
     generate_all(&[(file_name, events)])
 }
@@ -141,7 +141,7 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
             _ if hex => format!("g::Hex(u64::from({p}))"),
             _ => p.clone(),
         }));
-    // Ten arguments at most fit SystemTap's format, which has room for twelve.
+    // SystemTap's format has room for twelve arguments, and an event has at most ten.
     let probe = listed(arguments, |(a, p)| match a.ty().kind() {
         Kind::Str => format!("g::c_string({p}).as_ptr()"),
         Kind::Bool => format!("u8::from({p})"),
@@ -153,8 +153,9 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
     });
     let text = text(event, arguments, &out);
     let statements: Vec<_> = text.iter().map(|line| format!("                {line}\n")).collect();
-    // `FIRE` refers to the function, because a linker that drops an uncalled function leaves the note of its
-    // probe. The macro of the probe takes the name as text, so a raw identifier would be visible.
+    // `FIRE` refers to the function, because a linker may drop a function that nobody calls, and would keep
+    // the note of the function's probe. The macro of the probe takes the name as text, so readers of the
+    // probe would see the `r#` of a raw identifier.
     source.line(format!(
         "    #[used]
     static FIRE: fn({types}) = fire;
@@ -177,8 +178,8 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
     ));
 }
 
-/// Returns, for each argument, whether it is recorded as a hexadecimal number: it is if it is an address, or
-/// an unsigned integer that the format shows in hexadecimal.
+/// Returns for each argument true if the recorded value is a hexadecimal number. Such arguments are
+/// addresses, and unsigned integers that the format shows in hexadecimal.
 fn is_hex(event: &EventDecl) -> Vec<bool> {
     let letters = event.segments.iter().flat_map(|segment| match segment {
         Segment::Conversion(conversion) => {

@@ -68,8 +68,9 @@ impl<'a> Lexer<'a> {
         rest.iter().copied().take_while(|c| is_first(*c) || c.is_ascii_digit())
     }
 
-    /// Reads the rest of a string whose opening quote was taken. Returns the characters, with escapes
-    /// resolved, and their columns. Returns None, after a report, if the string has no end.
+    /// Reads the rest of a string after its opening quote. Returns the characters of the string, with escapes
+    /// resolved, and the column of each character. If the string has no end, the function reports an error
+    /// and returns None.
     pub fn string(&mut self, report: &mut Report<'_>) -> Option<Vec<(char, usize)>> {
         let mut units = Vec::new();
         loop {
@@ -133,7 +134,7 @@ impl<'a> Lexer<'a> {
         decoded
     }
 
-    /// Reads the digits of an escape. If there are none, returns a value that is no character.
+    /// Reads the digits of an escape. If there are no digits, returns a value that is no character.
     fn number(&mut self, base: u32, most: usize) -> u32 {
         let mut value = None::<u32>;
         for _ in 0..most {

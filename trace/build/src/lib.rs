@@ -63,20 +63,21 @@
 //! An unsigned integer that the format shows by `%x` is recorded as a
 //! hexadecimal number, like an address.
 //!
-//! A conversion must fit its argument in number, in kind, and in size (64 bits or at most 32; the sign may
-//! differ). Types have the sizes of 64-bit Linux, and plain `char` has a sign.
+//! A format must have one conversion for each argument. A conversion must have the kind and the size of its
+//! argument (64 bits or at most 32), while the sign may differ. Types have the sizes of 64-bit Linux, and
+//! plain `char` has a sign.
 //!
-//! The text of an event is what C's printf writes, with these exceptions: a
-//! null pointer is `0x0`; a `%s` or `%c` whose value is no plain text is
-//! escaped, and its width counts the escaped characters; a line break of the
-//! format is written as `\n`; an argument's width has no effect beyond 999.
+//! The text of an event is the text that C's printf writes, with these exceptions: a null pointer is `0x0`; a
+//! value of `%s` or `%c` that is no plain text is escaped, and the width counts the escaped characters; a
+//! line break of the format is written as `\n`; a width that is an argument counts as at most 999.
 //!
 //! # What it does not do
 //!
 //! This crate does not know the property `tcg` of old releases of QEMU, doubles, or any form of C's printf
-//! that is not in the table: each is an error whose message says what to write. This crate does not look for
-//! events in C or Rust code, and reads no C headers: a type or macro that is not in the tables is an error.
-//! The crate that includes the generated code may deny `unsafe_code`, but not forbid it.
+//! that is not in the table: for each of these, the crate reports an error whose message says what to write.
+//! This crate does not look for events in C or Rust code, and reads no C headers: a type or macro that is not
+//! in the tables is an error. The crate that includes the generated code may deny `unsafe_code`, but not
+//! forbid it.
 
 mod builder;
 mod declaration;

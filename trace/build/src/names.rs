@@ -2,8 +2,8 @@
 
 /// Maximum size of a name of an event or an argument in bytes: the limit of schema texts.
 pub const MAX_NAME: usize = 64;
-/// Maximum number of arguments of an event. QEMU's readers refuse a file in which an event has more
-/// arguments, and that file has all events of a program.
+/// Maximum number of arguments of an event. If any event has more arguments, QEMU's readers refuse the whole
+/// file with all events of the program.
 pub const MAX_ARGUMENTS: usize = 10;
 
 /// Keywords of all editions that can be raw identifiers.
@@ -54,7 +54,7 @@ pub(crate) fn parameters<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Ve
     names.clone().map(parameter).collect()
 }
 
-/// Returns the name, with as many underscores as it takes to differ from every argument's name.
+/// Returns the name, with underscores appended until the name differs from every argument's name.
 pub(crate) fn unused<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     let mut name = name.to_owned();
     while names.clone().any(|other| other == name) {

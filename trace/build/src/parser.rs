@@ -51,7 +51,7 @@ struct LineParser<'a> {
     declared: &'a mut Declared,
 }
 
-/// An argument, as far as the parser could understand it.
+/// The parts of an argument that the parser could understand.
 struct Candidate {
     /// Name of the argument, or empty if there is none.
     name: String,
@@ -155,7 +155,8 @@ impl LineParser<'_> {
         self.declared.insert(name.to_owned(), place);
     }
 
-    /// Parses the arguments, and the parenthesis after them. Returns `arguments` with the parsed ones added.
+    /// Parses the arguments, and the parenthesis after them. Returns `arguments` followed by the parsed
+    /// arguments.
     fn arguments(&mut self, mut arguments: Vec<Candidate>) -> Option<Vec<Candidate>> {
         let implied = arguments.len();
         loop {
@@ -204,7 +205,7 @@ impl LineParser<'_> {
         }
     }
 
-    /// Returns the argument that consists of these parts. `stop` is the token after it.
+    /// Returns the argument that consists of these parts. `stop` is the token after the argument.
     fn argument(&mut self, parts: Vec<(Part, usize)>, stop: &Placed) -> Candidate {
         let first = parts.first().map(|(_, column)| *column);
         let last = parts.last().map(|(_, column)| *column);

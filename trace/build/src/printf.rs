@@ -19,9 +19,9 @@ pub(crate) enum Segment {
 pub(crate) struct Conversion {
     /// True if zeros, not spaces, fill the width.
     pub zero: bool,
-    /// True if the width is `*`: the argument before the shown one.
+    /// True if the width is `*`: then the argument before the shown argument gives the width.
     pub has_star: bool,
-    /// The width, or 0 if there is none or if it is a star.
+    /// The width, or 0 if the conversion has no width or a star.
     pub width: u32,
     /// True if the length selects 64 bits, not 32.
     pub is_long: bool,
@@ -95,7 +95,8 @@ pub(crate) fn parse(
         let conversion = cursor.conversion(report);
         at = cursor.at;
         if conversion.as_ref().is_some_and(|conversion| conversion.has_star) {
-            // If this argument is missing, the conversion's own argument is, too.
+            // If the argument of the star is missing, the argument of the conversion is missing, too, and is
+            // reported below.
             if let Some((name, Some(ty))) = arguments.get(given)
                 && ty.kind().integer().is_none_or(|(bits, _)| bits > 32)
             {
@@ -216,7 +217,8 @@ impl Cursor<'_> {
             }
             _ if width.max(digits) > MAX_WIDTH => "a width of at most 999",
             _ => {
-                // The precision is at least the width, so it gives the number of digits.
+                // Where there are both, the precision is at least the width, so the precision alone gives the
+                // number of digits.
                 return Some(Conversion {
                     zero: has_precision || !flags.is_empty(),
                     has_star,
@@ -244,7 +246,8 @@ fn expected_instead(conversion: &Conversion, name: &str, ty: &CType) -> Option<S
         return Some(format!("{} {of}", fitting(kind)));
     }
     let (bits, signed) = kind.integer()?;
-    // C turns a value smaller than an int into an int, and no length cuts off a larger value.
+    // C turns a value smaller than an int into an int, so every 32-bit conversion fits the value. But a
+    // 32-bit conversion would cut off a 64-bit value.
     let letter = match conversion.letter {
         'c' if signed => 'd',
         'c' => 'u',

@@ -4,8 +4,8 @@ use crate::printf::{Conversion, MAX_WIDTH};
 use crate::types::Kind;
 
 /// Returns the statement that adds a parameter of this kind to the line `out`, in the form that C would show.
-/// `width` is the parameter of a star. The statement uses `core::fmt` only where it must, because that takes
-/// longer for one number than the kernel may take for the whole event.
+/// `width` is the parameter of a star. The statement uses `core::fmt` only where nothing else will do,
+/// because `core::fmt` takes longer for one number than the kernel may take for the whole event.
 pub(crate) fn statement(
     conversion: &Conversion,
     kind: Kind,
@@ -28,7 +28,8 @@ pub(crate) fn statement(
         _ => "",
     };
     if let Some(width) = width {
-        // C takes a negative width for the flag for the left side, on which no zeros can be.
+        // C takes a negative width as the flag `-`, which puts the value on the left and fills with spaces,
+        // not zeros.
         let left = write(out, &format!("<1${base}"), &value, ", w.unsigned_abs() as usize");
         let padding = match (letter, conversion.zero) {
             ('s', _) => ">",
@@ -62,8 +63,8 @@ fn write(out: &str, spec: &str, value: &str, width: &str) -> String {
     )
 }
 
-/// Returns the parameter as printf takes it: a smaller integer becomes an int, and the conversion determines
-/// whether it is signed.
+/// Returns the parameter in the form that printf takes: an integer smaller than an int becomes an int, and
+/// the conversion determines whether the integer is signed.
 fn integer(conversion: &Conversion, signed: bool, kind: Kind, parameter: &str) -> String {
     let (bits, has_sign) = kind.integer().unwrap_or((64, false));
     if kind == Kind::Bool {

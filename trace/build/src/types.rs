@@ -13,9 +13,9 @@ pub enum Kind {
     U32,
     U64,
     Bool,
-    /// `char *`: bytes. In Rust, any type that is `AsRef<[u8]>`.
+    /// `char *`: a string of bytes. A Rust caller passes any type that is `AsRef<[u8]>`.
     Str,
-    /// Every other pointer: a u64 that is shown in hexadecimal.
+    /// Every pointer that is not `char *`: a u64 that is shown in hexadecimal.
     Address,
 }
 
@@ -110,9 +110,10 @@ pub(crate) fn spell(parts: &[Part]) -> String {
     text
 }
 
-/// Returns true if the last word is the argument's name, and not the end of the type before it.
+/// Returns true if the last word of an argument is the argument's name, and false if this word ends the
+/// argument's type.
 pub(crate) fn is_name(word: &str, before: &[Part]) -> bool {
-    // `uint64_t vaddr` is a name, `const vaddr` a type.
+    // The word `vaddr` is a name in `uint64_t vaddr`, and a type in `const vaddr`.
     let is_type = |part: &Part| !matches!(part, Part::Word(word) if is_qualifier(word));
     !is_keyword(word) && (named(word).is_none() || before.iter().any(is_type))
 }
@@ -180,7 +181,8 @@ fn named(word: &str) -> Option<Kind> {
         "uint16_t" => Kind::U16,
         "uint32_t" => Kind::U32,
         "uint64_t" | "size_t" | "uintptr_t" | "uintmax_t" => Kind::U64,
-        // QEMU's own types. The word of a target has 64 bits here, whatever the target.
+        // QEMU's own types. A type of a target's word has 64 bits in this crate, even if the target has
+        // 32-bit words.
         "hwaddr" | "ram_addr_t" | "vaddr" | "target_ulong" | "dma_addr_t" => Kind::U64,
         _ => return None,
     })

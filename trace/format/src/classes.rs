@@ -1,9 +1,9 @@
 //! `classes.jsonl`: the event classes of a session, and the clocks that joined after `session.json` was last
 //! written.
 //!
-//! Each line is a JSON object. The writer only ever appends lines, and appends each one before the first
-//! packet that needs it. The last line may be cut by a kill, or because the writer is in the middle of it.
-//! Only the types are checked here.
+//! Each line is a JSON object. The writer changes no line, and appends a line before the first packet that
+//! needs the line. The last line may be incomplete, because the writer was killed or is still writing this
+//! line. This module checks only the types of the values.
 
 use crate::session_json::{ClockJson, EventJson};
 use serde::{Deserialize, Serialize};

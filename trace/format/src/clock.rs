@@ -11,8 +11,8 @@ pub const FREQUENCIES: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 /// Number of nanoseconds in a second.
 pub const NS: i128 = 1_000_000_000;
 
-/// Minimum time for a measurement of the rate, in nanoseconds. Two readings of the clocks are some 100 ns
-/// apart, so the rate is then exact within 200 parts in a million.
+/// Minimum time for a measurement of the rate, in nanoseconds. One reading of the clocks is exact within some
+/// 50 ns, so a rate that is measured over this time is exact within 200 parts in a million.
 const LEAST_NS: i128 = 500_000;
 
 /// Time in nanoseconds after which the measured rate is good enough: exact within some parts in a million.
@@ -28,9 +28,10 @@ pub fn boot_id() -> Option<String> {
     Some(text.trim_end().to_owned())
 }
 
-/// Returns the counter's ticks per second: what the CPU says, or else a measurement since the process's first
-/// call. A call within half a millisecond of the first one waits for the rest of that time. Later calls
-/// measure more closely, and after 20 ms all calls return the same number.
+/// Returns the counter's ticks per second. If the CPU does not tell this number, the function measures it
+/// since the first call of this process. A call within half a millisecond after the first call waits until
+/// the half millisecond is over. The later a call, the more exact is the measurement, and after 20 ms all
+/// calls return the same number.
 pub fn frequency() -> u64 {
     static FREQUENCY: OnceLock<u64> = OnceLock::new();
     static FIRST: OnceLock<Anchor> = OnceLock::new();
@@ -46,8 +47,8 @@ pub fn frequency() -> u64 {
     if ns >= ENOUGH_NS { *FREQUENCY.get_or_init(|| measured) } else { measured }
 }
 
-/// Measures the counter's ticks per second since `first`. Waits until `first` is at least half a millisecond
-/// ago. Returns the frequency and the measured time in nanoseconds.
+/// Measures the counter's ticks per second since `first`. Waits until at least half a millisecond has passed
+/// since `first`. Returns the frequency, and the length of the measurement in nanoseconds.
 fn measured(first: &Anchor) -> (u64, i128) {
     loop {
         let now = Anchor::now();
@@ -70,8 +71,8 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Reads the clocks between two reads of the counter, several times. Returns the try with the shortest
-    /// time between its two reads.
+    /// Reads the clocks between two reads of the counter, several times. Returns the clocks of the try with
+    /// the shortest time between the two reads of the counter.
     pub fn now() -> Anchor {
         let sample = || {
             let before = ticks();
@@ -85,8 +86,8 @@ impl Anchor {
         (0..READINGS).map(|_| sample()).fold(sample(), shorter).1
     }
 
-    /// Returns the counter's ticks per second of CLOCK_MONOTONIC_RAW from this instant to a later one, or
-    /// `None` if no counter can have this frequency.
+    /// Returns the counter's ticks per second between this instant and a later instant, by
+    /// CLOCK_MONOTONIC_RAW. Returns `None` if no counter can have this frequency.
     pub fn frequency_until(&self, later: &Anchor) -> Option<u64> {
         let ns = later.monotonic_ns - self.monotonic_ns;
         let ticks = i128::from(later.raw.checked_sub(self.raw)?);
@@ -115,7 +116,8 @@ mod tests {
             unix_ns: first.unix_ns + real_ns,
             monotonic_ns: first.monotonic_ns + 10_000_000_000,
         };
-        // CLOCK_REALTIME is steady, slewed by 500 ppm, or set back an hour.
+        // In the first case CLOCK_REALTIME is steady, in the second it runs too fast by 500 ppm, and in the
+        // third someone sets this clock back by an hour.
         for real in [10_000_000_000, 10_005_000_000, -3_590_000_000_000] {
             assert_eq!(first.frequency_until(&after(real)), Some(2_600_000_000));
         }

@@ -45,7 +45,7 @@ pub enum DirectoryError {
     /// The directory is not empty. Nothing was touched.
     #[error("{} is not empty; give a new or an empty directory, or remove what is in it", .0.display())]
     NotEmpty(PathBuf),
-    /// The directory belongs to another user, who could exchange and read its files.
+    /// The directory belongs to another user, who could exchange and read the files in the directory.
     #[error(
         "{} belongs to user {owner}, not to user {user} who runs this; give a directory of your \
          own, or a new one",
@@ -95,8 +95,8 @@ impl BadInput for DirectoryError {
 /// Maximum number of a file's bytes that a message repeats.
 const MAX_TEXT: usize = 1000;
 
-/// Returns a text for a message about a file. The text may quote the file, so the returned text is one line,
-/// and is cut if the text is long.
+/// Returns a text for a message about a file. The text may quote the file, so the function escapes line
+/// breaks and cuts a long text.
 pub fn of_contents(text: &str) -> String {
     let mut shown = cut(text, MAX_TEXT).replace('\n', "\\n");
     if text.len() > MAX_TEXT {
@@ -105,7 +105,7 @@ pub fn of_contents(text: &str) -> String {
     shown
 }
 
-/// A fault of a file that a reader could read in spite of the fault.
+/// A fault of a file. A reader could read the file in spite of this fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     text: String,
@@ -154,7 +154,7 @@ impl fmt::Display for Warning {
 impl std::error::Error for Warning {}
 
 impl BadInput for Warning {
-    /// Returns true if a part of the file is missing or wrong, so that a command which shows the rest has
+    /// Returns true if a part of the file is missing or wrong: a command that shows the rest of the file has
     /// failed in part.
     fn is_bad_input(&self) -> bool {
         self.is_damage

@@ -2,11 +2,12 @@
 //!
 //! Every file of such a directory is made, opened, renamed and removed relative to the directory's
 //! descriptor, and no link is followed on the way. If someone renames or replaces the directory meanwhile, or
-//! plants a link in it, no write and no removal goes elsewhere. A file is always a new one that gets its name
-//! by rename. Modes are set, not left to the umask. A path is resolved once, when the directory is opened:
-//! code that needs a path later takes [`Folder::by_descriptor`].
+//! plants a link in the directory, no write and no removal goes elsewhere. Every written file is a new file,
+//! and gets its name by rename. The code sets all modes, and leaves none to the umask. The system resolves
+//! the directory's path once, when the directory is opened: code that needs a path later takes
+//! [`Folder::by_descriptor`].
 //!
-//! System calls are rustix's, because std repeats an interrupted call without bound.
+//! The code makes system calls by rustix, because std repeats an interrupted call without bound.
 
 use crate::error::{DirectoryError, WriteFailed};
 use rustix::fs::unlinkat;
@@ -33,9 +34,9 @@ pub const MAX_TRIES: u32 = 100;
 /// Maximum number of entries that are read from a folder; a trace has fewer files.
 const MAX_NAMES: usize = 1 << 20;
 
-/// Users that may read a session, besides its owner. A session holds what guests and programs traced, which
-/// may be anything. Only the owner can write to a session. The control socket and a segment's file are always
-/// the owner's alone.
+/// Users that may read a session, in addition to the session's owner. A session holds all that guests and
+/// programs traced, and may therefore hold secrets. Only the owner can write to a session. The control socket
+/// and a segment's file are always the owner's alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Share {
@@ -64,7 +65,7 @@ impl Share {
     }
 }
 
-/// Calls `call` until it is not interrupted, at most a hundred times.
+/// Calls `call` again as long as a signal interrupts the call, at most a hundred times.
 pub fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     let mut tries = 1;
     loop {
@@ -75,7 +76,8 @@ pub fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T
     }
 }
 
-/// Writes all bytes. After a short write, the rest is tried again, so that the system gives the reason.
+/// Writes all bytes. After a short write, the function writes the rest by a further call, so that the system
+/// gives the reason of the short write.
 pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match retry(|| pwrite(&file, bytes, at))? {
@@ -109,12 +111,12 @@ pub fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
     retry(|| ftruncate(&file, len))
 }
 
-/// Returns the device and the inode, which together no other file has.
+/// Returns the numbers of the device and of the inode: no two files have the same pair.
 pub fn inode(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Kind of what is in the place of a regular file, such as `a pipe`.
+/// Kind of a thing that stands in the place of a regular file, such as `a pipe`.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("it is {0}, not a regular file")]
 pub struct NotRegular(pub &'static str);
@@ -132,7 +134,8 @@ impl NotRegular {
         Err(NotRegular(found).into())
     }
 
-    /// Returns what is in the place of a regular file, if that is why the file cannot be opened.
+    /// Returns the kind of the thing that stands in the place of a regular file, if this thing is the reason
+    /// why the file cannot be opened.
     pub fn of(why: &io::Error) -> Option<NotRegular> {
         why.get_ref()?.downcast_ref().copied()
     }
@@ -144,8 +147,8 @@ impl From<NotRegular> for io::Error {
     }
 }
 
-/// Returns true if a file could not be read because of its path, and not of the system: another path would
-/// help.
+/// Returns true if a file could not be read because of its path, so that another path would help. Other
+/// errors are the system's.
 pub fn is_bad_path(why: &io::Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied};
     let leads_nowhere =
@@ -176,7 +179,8 @@ pub fn open_given(path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
     checked(openat_retried(CWD, path, flags)?)
 }
 
-/// Opens a regular file as [`open_regular`] does, but may open something else before it checks.
+/// Opens a regular file as [`open_regular`] does. The check follows the open, so the call may open a file of
+/// another kind, and then closes this file.
 fn opened(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
     let file = openat_retried(at, path, flags | OFlags::NOFOLLOW).map_err(|why| {
         match why.raw_os_error() {
@@ -187,7 +191,7 @@ fn opened(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<(OwnedFd
     checked(file)
 }
 
-/// Opens a file without waiting for the other end of a pipe.
+/// Opens a file. If the file is a pipe, the call does not wait for the pipe's other end.
 fn openat_retried(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     retry(|| openat(at, path, flags, Mode::empty()))
@@ -199,7 +203,7 @@ fn checked(file: OwnedFd) -> io::Result<(OwnedFd, Stat)> {
     Ok((file, stat))
 }
 
-/// Checks that a file or directory belongs to this user. `path` is for the message.
+/// Checks that a file or directory belongs to this user. The error's message shows `path`.
 ///
 /// # Errors
 /// If the file or directory is another user's.
@@ -208,7 +212,8 @@ pub fn check_owner(stat: &Stat, path: &Path) -> Result<(), DirectoryError> {
     if owner == user { Ok(()) } else { Err(DirectoryError::NotOwned { path, owner, user }) }
 }
 
-/// Returns a path of an open file, for calls that link the file or set its mode.
+/// Returns a path that leads to an open file. System calls that link a file or set a file's mode take this
+/// path.
 fn in_proc(file: &impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
 }
@@ -228,8 +233,9 @@ impl Folder {
         Folder::open_at(CWD, path.as_os_str(), path.to_owned(), OFlags::empty(), share)
     }
 
-    /// Opens an existing directory. Returns `None` if nothing has the path. The directory, and a link to it,
-    /// must belong to this user, because another owner could exchange and read what is written.
+    /// Opens an existing directory. Returns `None` if no file has the path. The directory must belong to this
+    /// user, and so must a link to the directory: any other owner could exchange and read the files that are
+    /// written.
     ///
     /// # Errors
     /// If the directory is another user's, is no directory, or cannot be opened.
@@ -240,7 +246,8 @@ impl Folder {
             found => found.map_err(|why| unusable(why.into()))?,
         };
         check_owner(&found, path)?;
-        // Without NOFOLLOW, another user could put a link in the directory's place meanwhile.
+        // Without NOFOLLOW, the open would follow a link that another user has meanwhile put in the
+        // directory's place.
         let flags = match FileType::from_raw_mode(found.st_mode) {
             FileType::Symlink => OFlags::empty(),
             _ => OFlags::NOFOLLOW,
@@ -265,7 +272,7 @@ impl Folder {
         check_owner(&stat, &self.path)
     }
 
-    /// Makes a folder of an open directory, whose path is for messages only.
+    /// Makes a folder of an open directory. The folder shows `path` in messages, and does not open the path.
     pub fn of(fd: OwnedFd, path: &Path, share: Share) -> Folder {
         Folder { fd: Arc::new(fd), path: path.to_owned(), share }
     }
@@ -282,7 +289,7 @@ impl Folder {
         Ok(Folder { fd: Arc::new(fd), path, share })
     }
 
-    /// Creates a directory in this one.
+    /// Creates a subdirectory of this directory.
     pub fn create(&self, name: impl AsRef<OsStr>) -> io::Result<Folder> {
         let name = name.as_ref();
         mkdirat(&self.fd, name, Share::Owner.folder_mode())?;
@@ -291,9 +298,9 @@ impl Folder {
         })
     }
 
-    /// Opens a directory that was just made, and sets its mode. A user who may write to the directory above
-    /// can have put another directory in its place, even one of this user that holds files and that others
-    /// must not read.
+    /// Opens a directory that was just made, and sets its mode. Any user who may write to the directory above
+    /// could have put another directory in the place of the new one. Such a directory may even belong to this
+    /// user, and hold files that other users must not read.
     fn take_made(&self, name: &OsStr) -> io::Result<Folder> {
         let flags = OFlags::NOFOLLOW | OFlags::PATH;
         // The umask may have left the user no right to read the directory. A PATH descriptor needs no such
@@ -312,8 +319,9 @@ impl Folder {
         Ok(opened)
     }
 
-    /// Opens the directory above a path, in which the caller will make something, and returns it with the
-    /// path's last name. The directory above may belong to any user.
+    /// Opens the parent directory of a path, for a caller that makes a file or a directory in the parent
+    /// directory. Returns the parent directory, and the last name of the path. The directory above may belong
+    /// to any user.
     ///
     /// # Errors
     /// If there is no directory above, or the path has no last name, such as `..`.
@@ -339,8 +347,8 @@ impl Folder {
         Ok(above.create(name)?.moved(path.to_owned()))
     }
 
-    /// Creates a directory by its path, or takes an empty one of this user. Afterwards only this user can
-    /// write to the directory, so nobody else can exchange the files in it.
+    /// Creates a directory by its path, or takes an empty directory that this user owns. The directory's new
+    /// mode lets only this user write to the directory, so no other user can exchange the directory's files.
     ///
     /// # Errors
     /// If the directory is another user's, is not empty, or cannot be made.
@@ -349,7 +357,7 @@ impl Folder {
         let folder = match opened()? {
             Some(folder) => folder,
             None => match Folder::create_path(path, share) {
-                // Another process has made the directory in between.
+                // Another process has made the directory since the first look.
                 Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
                     opened()?.ok_or_else(|| DirectoryError::NotEmpty(path.to_owned()))?
                 }
@@ -373,19 +381,20 @@ impl Folder {
         self.check_own()?;
         check()?;
         self.set_mode().map_err(DirectoryError::unusable(&self.path))?;
-        // Other users could write to the directory until its mode was set.
+        // The directory is checked again, because other users could write to the directory until the new mode
+        // was set.
         check()
     }
 
-    /// Opens a directory in this one.
+    /// Opens a subdirectory of this directory.
     pub fn folder(&self, name: impl AsRef<OsStr>) -> io::Result<Folder> {
         let name = name.as_ref();
         let path = self.path.join(name);
         Folder::open_at(self.fd.as_fd(), name, path, OFlags::NOFOLLOW, self.share)
     }
 
-    /// Returns a path that leads to this directory while this value lives, also from child processes. The
-    /// path stays right if the directory is renamed or replaced.
+    /// Returns a path that leads to this directory as long as this value lives. Child processes can use the
+    /// path, too. If someone renames or replaces the directory, the path still leads to the same directory.
     pub fn by_descriptor(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()).into()
     }
@@ -420,14 +429,14 @@ impl Folder {
         retry(|| fchmod(&self.fd, self.share.folder_mode()))
     }
 
-    /// Locks the directory against an exclusive lock until the descriptor is closed. Readers can tell by this
-    /// lock that a process writes the session. On a file system without locks, does nothing.
+    /// Takes a shared lock of the directory until the descriptor is closed. By this lock, readers see that a
+    /// process writes the session. On a file system without locks, the call does nothing.
     pub fn lock(&self) {
         let _ = retry(|| flock(&self.fd, FlockOperation::NonBlockingLockShared));
     }
 
-    /// Locks the directory against every other lock until the descriptor is closed. Returns `false` if the
-    /// directory is locked already. On a file system without locks, returns `true`.
+    /// Takes an exclusive lock of the directory until the descriptor is closed. Returns `false` if the
+    /// directory is locked already. On a file system without locks, the call returns `true`.
     pub fn lock_alone(&self) -> bool {
         let locked = retry(|| flock(&self.fd, FlockOperation::NonBlockingLockExclusive));
         !locked.is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock)
@@ -436,9 +445,10 @@ impl Folder {
     /// Returns true if a process has [locked](Folder::lock) the directory.
     ///
     /// # Errors
-    /// If the directory's file system does not tell.
+    /// If the call cannot tell, as on a file system without locks.
     pub fn is_locked(&self) -> io::Result<bool> {
-        // A separate open file description, so that closing it releases the test's lock.
+        // The test opens the directory anew, because the test's lock then ends when the new descriptor is
+        // closed.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = retry(|| openat(&self.fd, ".", flags, Mode::empty()))?;
         match retry(|| flock(&folder, FlockOperation::NonBlockingLockExclusive)) {
@@ -450,7 +460,7 @@ impl Folder {
     /// Returns at most `most` names in the directory, without `.` and `..`.
     pub fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
-        // `Dir` reads by a descriptor of its own, which has its own position.
+        // `Dir` opens the directory anew, so no other reader of the directory moves the position of `Dir`.
         for entry in retry(|| Dir::read_from(&self.fd))? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
@@ -489,17 +499,19 @@ impl Folder {
     /// Opens a regular file. If a pipe or a device has the name, the call fails at once and does not wait for
     /// the other side.
     pub fn file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
-        // Nothing is checked before the open, because that takes one more system call and some threads may
-        // make few.
+        // The kind of the file is not checked before the open, because such a check takes one more system
+        // call, and some threads can make only few system calls.
         opened(self.fd.as_fd(), name.as_ref().as_ref(), flags)
     }
 
-    /// Returns the metadata of a name, such as device and inode, without following a link.
+    /// Returns the metadata of the file with this name, such as device and inode. If the file is a link,
+    /// returns the metadata of the link.
     pub fn stat_of(&self, name: impl AsRef<OsStr>) -> io::Result<Stat> {
         Ok(statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Creates a file without a name. Returns `None` if the file could not get a name [later](Folder::link).
+    /// Creates a file without a name. Returns `None` if the system has no such files, or could not
+    /// [give](Folder::link) the file a name later.
     pub fn unnamed_file(&self) -> Option<OwnedFd> {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = openat(&self.fd, ".", flags, self.share.file_mode()).ok()?;
@@ -507,13 +519,13 @@ impl Folder {
         in_proc(&file).exists().then_some(file)
     }
 
-    /// Gives a file without a name a name in this directory. An existing name is an error.
+    /// Adds a name in this directory to a file that has no name. If the name exists already, the call fails.
     pub fn link(&self, file: impl AsFd, name: impl AsRef<OsStr>) -> io::Result<()> {
         let file = in_proc(&file);
         retry(|| linkat(CWD, &file, &self.fd, name.as_ref(), AtFlags::SYMLINK_FOLLOW))
     }
 
-    /// Makes a file or a directory under a free name: calls `make` with new names until one is free.
+    /// Makes a file or a directory under a free name: calls `make` with further names until a name is free.
     ///
     /// # Errors
     /// The error of `make`.
@@ -533,13 +545,14 @@ impl Folder {
         }
     }
 
-    /// Renames an entry of this directory. Replaces what has the new name.
+    /// Renames an entry of this directory. If an entry with the new name exists, the renamed entry replaces
+    /// this entry.
     pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         retry(|| renameat(&self.fd, from.as_ref(), &self.fd, to.as_ref()))
     }
 
-    /// Moves a file of this directory to another directory on the same file system. If the name exists there,
-    /// that is an error.
+    /// Moves a file of this directory to another directory on the same file system. If the other directory
+    /// already has an entry with the new name, the call fails.
     pub fn move_new(
         &self,
         from: impl AsRef<OsStr>,
@@ -548,7 +561,7 @@ impl Folder {
     ) -> io::Result<()> {
         let (from, to, flags) = (from.as_ref(), to.as_ref(), RenameFlags::NOREPLACE);
         match renameat_with(&self.fd, from, &folder.fd, to, flags) {
-            // Some file systems, such as NFS, do not know the flag.
+            // Some file systems, such as NFS, do not support the flag NOREPLACE.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 retry(|| linkat(&self.fd, from, &folder.fd, to, AtFlags::empty()))?;
                 self.remove(from)
@@ -580,10 +593,10 @@ impl Folder {
         self.remove_empty(name)
     }
 
-    /// Removes all entries of this directory. No link is followed on the way.
+    /// Removes all entries of this directory. A link is removed, and the link's target stays.
     ///
     /// # Errors
-    /// If an entry cannot be removed. Others may be gone by then.
+    /// If an entry cannot be removed. The call may have removed other entries before this error.
     pub fn remove_all(&self) -> io::Result<()> {
         self.all_names()?.iter().try_for_each(|name| self.remove_tree(name))
     }
@@ -591,7 +604,7 @@ impl Folder {
     /// Removes a file or a link, or a directory with all that is in it. No link is followed on the way.
     ///
     /// # Errors
-    /// If an entry cannot be removed. Others may be gone by then.
+    /// If an entry cannot be removed. The call may have removed other entries before this error.
     pub fn remove_tree(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
         if FileType::from_raw_mode(self.stat_of(name)?.st_mode) != FileType::Directory {
@@ -609,7 +622,8 @@ impl Folder {
         retry(|| unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR))
     }
 
-    /// Replaces a file by rename, so that a reader sees the old or the new one. Returns the new file.
+    /// Replaces a file by rename, so that a reader sees either the old file or the new file. Returns the new
+    /// file.
     ///
     /// # Errors
     /// If the new file cannot be written. The old one stays.
@@ -628,12 +642,13 @@ impl Folder {
     }
 }
 
-/// A path that did not exist, so that its user can remove a directory made there.
+/// A path that may have been free at some instant. If the path was free, the owner of this value can later
+/// remove a directory that has been made at the path.
 #[derive(Debug)]
 pub struct Missing(Option<(Folder, OsString)>);
 
 impl Missing {
-    /// Notes whether the path does not exist yet.
+    /// Notes whether the path is still free.
     pub fn look(path: &Path) -> Missing {
         let above = Folder::above(path, Share::Owner).ok();
         Missing(above.filter(|(above, name)| {
@@ -641,7 +656,8 @@ impl Missing {
         }))
     }
 
-    /// Removes a directory that was made at the path since then, if it is empty.
+    /// If the path was free, removes the directory that has been made at the path since, unless this
+    /// directory has entries.
     pub fn remove(&self) {
         let _ = self.0.as_ref().map(|(above, name)| above.remove_empty(name));
     }

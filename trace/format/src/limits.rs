@@ -4,20 +4,22 @@ pub use hypertrace_abi::ring::MAX_NAME_BYTES;
 
 /// Maximum size of the descriptions that all guests share, in bytes.
 pub const GUESTS_BYTES: usize = 2 << 20;
-/// Maximum size of the descriptions that each client has besides, in bytes, whatever other clients do: room
-/// for about 50 classes.
+/// Maximum size of the descriptions that each client may add to the guests' common size, in bytes. No other
+/// client can use up this size, which suffices for about 50 classes.
 pub const CLIENT_BYTES: usize = 16 << 10;
 /// Maximum size of the descriptions of the host's own events, in bytes.
 pub const HOST_BYTES: usize = 8 << 20;
 
-/// Number of bytes that the session writes per second to replace `session.json`, and the metadata if the
-/// clocks' maps change. The files are replaced once a second, or less often if they are larger than this.
+/// Maximum number of bytes that the session writes per second to replace `session.json`, and also the
+/// metadata if the maps of the clocks change. The session replaces the files once a second, or less often if
+/// the files have more bytes than this.
 pub const ACCOUNT_BYTES_PER_SECOND: u64 = 1 << 20;
 
-/// Maximum number of clocks in an epoch, the host's clock included. A hostile guest could ask for one per
-/// lease.
+/// Maximum number of clocks in an epoch, the host's clock included. Without this limit, a hostile guest could
+/// make the host begin a clock for each lease.
 pub const MAX_CLOCKS: usize = 64;
-/// Maximum number of clocks in a session. Later epochs use the last clocks.
+/// Maximum number of clocks in a session. If a session has this many clocks, later epochs use the last
+/// clocks.
 pub const MAX_SESSION_CLOCKS: usize = 1024;
 
 /// Maximum number of guest TSCs in a session, in all its epochs.
@@ -29,20 +31,21 @@ pub const MAX_CLIENT_SCHEMAS: usize = hypertrace_abi::schema::MAX_SCHEMAS;
 pub const CLASS_BYTES: usize = 128;
 
 /// Number of files that one source may begin in a clock epoch because its holder or its clock changed, so
-/// that a hostile guest cannot fill the folder with files. After that, the source's timestamps are clamped
-/// into the open file. If the VMM begins an epoch, the source may begin as many files again.
+/// that a hostile guest cannot fill the folder with files. After this number of files, later events of the
+/// source go to the open file, and their timestamps are clamped to the times that this file allows. In each
+/// epoch that the VMM begins, the source may begin the same number of files again.
 pub const MAX_RESTARTS: u32 = 64;
 
-/// Number of guest generations in a session that may each begin [as many files](MAX_RESTARTS) anew, so that a
-/// guest that resets itself in a loop cannot fill the folder with files. Each later generation may begin one
-/// file, as long as there are [clocks](MAX_SESSION_CLOCKS).
+/// Number of guest generations in a session that may each begin [`MAX_RESTARTS`] files. Because of this
+/// limit, a guest that resets itself in a loop cannot fill the folder with files. Each later generation may
+/// begin one file, as long as the session may begin [clocks](MAX_SESSION_CLOCKS).
 pub const MAX_GENERATIONS: u32 = 64;
 
 /// Maximum number of clients of a device (`hypertrace_abi::layout::Geometry::check`).
 pub const MAX_CLIENTS: u32 = 1024;
 
-/// Maximum of a count of lost events: readers take a count of all ones for "not known", and Python takes it
-/// for a large number.
+/// Maximum of a count of lost events. Readers of CTF take a count of all ones as "not known", while a Python
+/// program takes all ones as a large number.
 pub const MAX_LOST: u64 = i64::MAX as u64;
 
 /// Maximum number of event classes in a session: as many as the budget can pay for.
@@ -59,12 +62,13 @@ pub const MAX_STREAMS: usize = (MAX_CLIENTS + MAX_HOST_STREAMS) as usize;
 /// and 256 KiB for the rest, such as a device's counters.
 pub const MAX_SESSION_JSON: u64 =
     (MAX_SESSION_CLOCKS * 384 + MAX_GUEST_TSCS * 192 + MAX_STREAMS * 1536 + (256 << 10)) as u64;
-/// Maximum size of `classes.jsonl` in bytes: what [guests](GUESTS_BYTES), [clients](CLIENT_BYTES) and the
-/// [host](HOST_BYTES) can pay for, and 384 for each clock.
+/// Maximum size of `classes.jsonl` in bytes: the budgets of the [guests](GUESTS_BYTES), of all
+/// [clients](CLIENT_BYTES) and of the [host](HOST_BYTES), and 384 bytes for each clock.
 pub const MAX_CLASSES_BYTES: u64 =
     (GUESTS_BYTES + MAX_CLIENTS as usize * CLIENT_BYTES + HOST_BYTES + MAX_SESSION_CLOCKS * 384)
         as u64;
-/// Maximum size of the metadata in bytes: as many as in [`classes.jsonl`](MAX_CLASSES_BYTES), and 8 KiB for
-/// each clock, whose stream class repeats the reserved event classes. The limit is twice that sum, because
-/// gaps keep each block from crossing a page.
+/// Maximum size of the metadata in bytes. The metadata needs the size of
+/// [`classes.jsonl`](MAX_CLASSES_BYTES), and 8 KiB for each clock, because the stream class of the clock
+/// repeats the reserved event classes. The limit is twice this sum, because gaps keep each block from
+/// crossing a page.
 pub const MAX_METADATA: u64 = 2 * (MAX_CLASSES_BYTES + MAX_SESSION_CLOCKS as u64 * 8192);

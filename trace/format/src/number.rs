@@ -21,11 +21,11 @@ pub fn counted(n: u64, one: &str) -> String {
     }
 }
 
-/// Parses a time such as `1.5ms` to nanoseconds, exactly. A number without a unit is in seconds if it has a
-/// point, because reports show times in this form. Digits below a nanosecond are dropped.
+/// Parses a time such as `1.5ms` to nanoseconds, exactly. A number without a unit but with a point is in
+/// seconds, because reports show times in this form. Digits below a nanosecond are dropped.
 ///
 /// # Errors
-/// If the text is no such time, or the time is too large. The error says what was expected.
+/// If the text is no time, or the time is too large. The error describes the expected text.
 pub fn time(text: &str) -> Result<i64, String> {
     let number = text.trim_end_matches(|c: char| !c.is_ascii_digit() && c != '.');
     let unit: u64 = match &text[number.len()..] {

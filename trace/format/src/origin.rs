@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
 
-/// Maximum sizes in bytes, of a command line and of any other text.
+/// Maximum sizes in bytes: first of a command line, second of any other text.
 const MAX: (u64, u64) = (4096, 256);
 
 /// The process and the machine that recorded a session. The process chose these texts: escape them.
@@ -40,7 +40,7 @@ impl Origin {
 /// Reads the first `most` bytes of a file.
 fn text(path: &str, most: u64) -> String {
     let mut bytes = Vec::new();
-    // A part of the text is better than none.
+    // If an error ends the read early, the part before the error is kept.
     let _ = File::open(path).map(|file| file.take(most).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_owned()
 }

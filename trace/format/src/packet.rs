@@ -1,14 +1,15 @@
 //! One packet of a stream file: its header and context, 128 bytes together.
 //!
-//! `docs/session.md` describes the layout. Numbers are little endian, as on the machine.
+//! `docs/session.md` describes the layout. Numbers are little endian, like the numbers of the machines that
+//! record.
 
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// CTF's magic number for a packet.
 pub const MAGIC: u32 = 0xc1fc_1fc1;
-/// Size of a packet's header and context in bytes, and the unit of packet sizes. With this unit, a header
-/// never crosses a page, so no kill leaves half a header.
+/// Size of a packet's header and context in bytes. The size of each packet is a multiple of this size, so no
+/// header crosses a page, and no kill leaves half a header.
 pub const HEADER_BYTES: usize = 128;
 /// The producer of a stream.
 #[derive(
@@ -45,7 +46,7 @@ pub struct PacketHeader {
     /// Number of the stream class and of its clock.
     pub stream_id: u32,
     /// Time of the first event, in ticks of the class's clock. In a packet without events, the time of the
-    /// last event before.
+    /// last event before the packet.
     pub timestamp_begin: u64,
     /// Time of the last event, in the same ticks.
     pub timestamp_end: u64,
@@ -53,7 +54,8 @@ pub struct PacketHeader {
     pub content_size: u64,
     /// Size in bits, up to the next packet.
     pub packet_size: u64,
-    /// Number of lost events so far: of this file in a written packet, of the stream before that.
+    /// Number of events that were lost until the end of this packet. A written packet counts the losses of
+    /// its file, and a packet that is not yet written counts the losses of the whole stream.
     pub events_discarded: u64,
     /// Ring position of the first word that the packet covers.
     pub ring_begin: u64,
@@ -65,9 +67,9 @@ pub struct PacketHeader {
     pub client: u32,
     /// Clock epoch.
     pub epoch: u32,
-    /// Number of this stream's events so far that passed the mask but were not wanted.
+    /// Number of this stream's events until the end of this packet that passed the mask, but were not wanted.
     pub events_filtered: u64,
-    /// Number of this stream's guest faults so far.
+    /// Number of this stream's guest faults until the end of this packet.
     pub faults: u64,
     /// Sequence number of the packet's first ring record or, in an empty packet, of the next record.
     pub sequence: u64,
@@ -95,7 +97,8 @@ impl PacketHeader {
         }
     }
 
-    /// Returns the empty packet after this one: it has the same counts, and covers no time and no ring word.
+    /// Returns the header of an empty packet that follows this packet. The empty packet has the same counts,
+    /// and covers no time and no word of the ring.
     pub fn following(&self, next_sequence: u64, bytes: u64) -> Self {
         PacketHeader {
             timestamp_begin: self.timestamp_end,

@@ -1,8 +1,8 @@
 //! Pages of a kernel's ring buffer, as `trace_pipe_raw` gives them.
 //!
 //! A page is: u64 time, u64 length of the data with flags, data. The data is a sequence of records. A record
-//! begins with a u32: the type in the lower 5 bits, and the ticks since the record before in the upper 27.
-//! The type says what follows:
+//! begins with a u32: the lower 5 bits hold the record's type, and the upper 27 bits hold the ticks since the
+//! previous record. The type determines the rest of the record:
 //!
 //! ```text
 //! 1..=28  an event of 4 x type bytes
@@ -19,7 +19,7 @@ use std::ops::Range;
 /// Size of a page's header, before the data, in bytes.
 pub const HEADER: usize = 16;
 /// Flag of the length: events were overwritten before this page. The kernel adds this flag as a negative
-/// `int`, which also sets all bits above it.
+/// `int`, and thereby also sets all bits above the flag.
 pub const MISSED: u64 = 1 << 31;
 const ABOVE: u64 = u64::MAX << 32;
 /// Flag of the length: a u64 after the data holds the number of the overwritten events.
@@ -28,7 +28,8 @@ pub const MISSED_STORED: u64 = 1 << 30;
 const LENGTH: u64 = (1 << 27) - 1;
 /// Number of bits of a record's time.
 const TIME_BITS: u32 = 27;
-/// Number of bits of an absolute time. The bits above are those of the time before.
+/// Number of bits of an absolute time. The bits above these are equal in the absolute time and in the
+/// previous time.
 const ABSOLUTE_BITS: u32 = 59;
 
 /// Returns a little-endian number of 4 or 8 bytes.
@@ -41,14 +42,14 @@ pub fn length(page: &[u8]) -> Option<u64> {
     page.get(8..HEADER).map(number)
 }
 
-/// Returns how many bytes of a page with this length have a meaning.
+/// Returns the number of bytes that have a meaning in a page with this length.
 fn bytes(length: u64) -> usize {
     let stored = if length & MISSED_STORED == 0 { 0 } else { 8 };
     HEADER + (length & LENGTH) as usize + stored
 }
 
-/// Returns how many bytes of a page have a meaning: the header, the data, and a number of lost events after
-/// the data.
+/// Returns the number of bytes of a page that have a meaning: the bytes of the header, of the data, and of a
+/// number of lost events after the data.
 pub fn used(page: &[u8]) -> usize {
     bytes(length(page).unwrap_or(0)).min(page.len())
 }
@@ -61,8 +62,8 @@ pub fn is_whole(page: &[u8]) -> bool {
 /// Returns the number of events in a page.
 ///
 /// # Errors
-/// If the page is a hole in a file, without a time and events, or if a length does not fit the page. The
-/// error is the record's offset in the page.
+/// If the page is a hole in a file (all bytes of such a page are zero), or if a length does not fit the page.
+/// The error is the offset in the page of the record with the wrong length, or 0 for a hole.
 pub fn count(bytes: &[u8]) -> Result<u64, usize> {
     let (mut page, _) = Page::open(bytes).map_err(|wrong| wrong.at)?;
     let mut events = 0;
@@ -95,11 +96,12 @@ pub struct Page {
 }
 
 impl Page {
-    /// Reads the header. Also returns the number of events that were overwritten before the page: 0 if that
-    /// number is not known, `None` if there are no such events.
+    /// Reads the header. If events were overwritten before the page, also returns their number, or 0 if
+    /// nobody knows the number.
     ///
     /// # Errors
-    /// If the page is shorter than its length says, or is a hole in a file, without a time and events.
+    /// If the page is shorter than its length says, or is a hole in a file: all bytes of such a page are
+    /// zero.
     pub fn open(bytes: &[u8]) -> Result<(Page, Option<u64>), Wrong> {
         let (Some(time), Some(length)) = (bytes.get(..8), bytes.get(8..HEADER)) else {
             let expected = format!("the {HEADER} bytes of a page's header");
@@ -125,7 +127,7 @@ impl Page {
     /// Returns the place of the next event's data, or `None` at the page's end.
     ///
     /// # Errors
-    /// If a record does not fit the page. The position then stays before that record.
+    /// If a record does not fit the page. The position then stays before the wrong record.
     pub fn next(&mut self, bytes: &[u8]) -> Result<Option<Range<usize>>, Wrong> {
         // Each iteration moves on by at least 4 bytes.
         while self.at < self.end {
@@ -147,7 +149,7 @@ impl Page {
                 1..=28 => (at + 4, kind as usize * 4),
                 30 | 31 => (at + 4, 4),
                 _ => match array {
-                    // The length counts its own 4 bytes.
+                    // The length includes the 4 bytes of the length itself.
                     Some(n) if n >= 4 => (at + 8, (n as usize - 4).next_multiple_of(4)),
                     found => {
                         let found = found.map_or("the end of the page".into(), |n| n.to_string());
@@ -178,7 +180,7 @@ impl Page {
     }
 }
 
-/// Completes an absolute time with the upper bits of the time before.
+/// Completes an absolute time with the upper bits of the previous time.
 fn absolute(before: u64, time: u64) -> u64 {
     let upper = before >> ABSOLUTE_BITS << ABSOLUTE_BITS;
     let time = time & ((1 << ABSOLUTE_BITS) - 1) | upper;
@@ -189,7 +191,7 @@ fn absolute(before: u64, time: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Makes a page of these words at time 1,000, with flags in the page's length.
+    /// Makes a page at time 1,000 with these words as data, and with flags in the page's length.
     fn page(words: &[u32], flags: u64) -> Vec<u8> {
         let mut bytes = 1_000u64.to_le_bytes().to_vec();
         bytes.extend(((words.len() as u64 * 4) | flags).to_le_bytes());
@@ -272,7 +274,7 @@ mod tests {
         assert_eq!(Page::open(&longer).unwrap_err().at, 8);
     }
 
-    /// Makes a page of a file, with room after its data.
+    /// Makes a page of 4,096 bytes, as a file has: zeros fill the rest of the page after the data.
     fn raw(words: &[u32]) -> Vec<u8> {
         let mut bytes = page(words, MISSED);
         bytes.resize(4096, 0);
@@ -296,7 +298,7 @@ mod tests {
         lossy[8..16].copy_from_slice(&word.to_ne_bytes());
         assert_eq!(used(&lossy), 36);
         assert!(is_whole(&lossy[..36]) && !is_whole(&lossy[..28]));
-        // The kernel stores no number where the page has no room for it.
+        // If the page has no room for the number of lost events, the kernel stores no number.
         assert_eq!(used(&lossy[..30]), 30);
     }
 

@@ -1,8 +1,8 @@
-//! `session.json`: the description of a session, for its writer here and for readers.
+//! `session.json`: the types of a session's description, which the session's writer and the readers share.
 //!
 //! The file holds facts for which CTF has no place: schemas by their text, exact clock bases, losses by
 //! cause. The writer replaces the file by rename, once a second at most. [`classes.jsonl`](crate::classes)
-//! has the event classes. Only the types are checked here.
+//! has the event classes. This module checks only the types of the values.
 
 use crate::origin::Origin;
 pub use crate::packet::Domain;
@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 
 /// The file's name in a session's directory.
 pub const FILE: &str = "session.json";
-/// Name of a folder in a session's directory. The folder is a session of its own, recovered after the process
-/// of the outer one was killed.
+/// Name of a folder in a session's directory. The folder is a session of its own, which holds the recovered
+/// part of the outer session after the process of the outer session was killed.
 pub const RECOVERED: &str = "recovered";
-/// Name of a folder in a session's directory. The folder holds a recording of the host's kernel that has not
-/// ended.
+/// Name of a folder in a session's directory. The folder holds the recording of the host's kernel until the
+/// recording ends.
 pub const KERNEL_FOLDER: &str = ".kernel";
 /// Value of `format`.
 pub const FORMAT: &str = "hypertrace-session";
@@ -33,48 +33,49 @@ pub struct SessionJson {
     pub version: u32,
     /// UUID of the trace, as in the metadata.
     pub uuid: String,
-    /// UUID of the killed session that this session completes, and in whose directory this session is.
+    /// UUID of the killed session that this session completes. The directory of this session is in the
+    /// directory of the killed session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completes: Option<String>,
     /// Unix time at which the session was created, in nanoseconds.
     pub started_unix_ns: i64,
-    /// CLOCK_BOOTTIME at that instant, in nanoseconds. `None` in a recovered session, and from versions that
-    /// did not read this clock.
+    /// CLOCK_BOOTTIME at the instant of `started_unix_ns`, in nanoseconds. `None` in a recovered session, and
+    /// in a session of a version that did not read this clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_boot_ns: Option<i64>,
-    /// The process and the machine that recorded the session. `None` if the process opens no file, because it
-    /// writes a journal.
+    /// The process and the machine that recorded the session. `None` if the process writes a journal, because
+    /// such a process opens no file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// The span in whose course the session was recorded, as in a `traceparent` header of W3C's Trace
+    /// The span during which the session was recorded, in the form of a `traceparent` header of W3C's Trace
     /// Context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_parent: Option<String>,
-    /// Boot of the host to which the raw counter of the host's clock belongs, as in
-    /// `/proc/sys/kernel/random/boot_id`. `None` if that file could not be read, and from versions that did
-    /// not write the boot.
+    /// Identity of the host's boot, from `/proc/sys/kernel/random/boot_id`. The raw counter of the host's
+    /// clock started at this boot. `None` if the file could not be read, and in a session of a version that
+    /// did not write the boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
     /// True if the guests are programs of the host itself, without a VMM.
     #[serde(default)]
     pub programs: bool,
-    /// True if a process beside the VMM recorded the session, as `hypertrace serve` does, so that the vCPUs'
-    /// threads are unknown.
+    /// True if the session's recorder is not the VMM but another process, such as `hypertrace serve`. In this
+    /// case the threads of the vCPUs are unknown.
     #[serde(default, skip_serializing_if = "is_false")]
     pub served: bool,
     /// Clocks. A clock's index is its id.
     pub clocks: Vec<ClockJson>,
-    /// TSCs of guests, as the VMM gave them.
+    /// TSCs of guests. The VMM gave these values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guest_tscs: Vec<GuestTscJson>,
     /// Streams: one for each client of the guest and for each host ring.
     #[serde(default)]
     pub streams: Vec<StreamJson>,
-    /// Number of lost events that belong to no stream: of processes that had no client, and of threads of the
-    /// VMM that found no host ring.
+    /// Number of lost events that belong to no stream: the events of processes that had no client, and of
+    /// threads of the VMM that found no host ring.
     #[serde(default)]
     pub lost_unattached: u64,
-    /// Counters of the device, as the VMM gives them.
+    /// Counters of the device. The VMM gives their values.
     #[serde(default)]
     pub device: BTreeMap<String, u64>,
     /// True if the owner of the session ended it.
@@ -101,14 +102,15 @@ pub struct ClockJson {
     pub offset_ns: i64,
     /// Frequency of the host's raw counter in ticks per second.
     pub host_frequency: u64,
-    /// True if only the guest's word, or nothing, speaks for the frequency.
+    /// True if nobody has confirmed the frequency: the guest claims this frequency, or the host assumes it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub assumed: bool,
-    /// True if the clock's records were in the rings before the host served them, or before the machine was
-    /// restored: nothing relates their times to the host's.
+    /// True if the clock's records were already in the rings when the host began to serve the rings, or when
+    /// the machine was restored. Nothing relates the times of such records to the host's times.
     #[serde(default, skip_serializing_if = "is_false")]
     pub found: bool,
-    /// Reason why the clock's first client stamps with this clock: a name of the ABI, as the guest gave it.
+    /// Reason why the clock's first client stamps events with this clock. The guest chose the reason among
+    /// the names of the ABI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -117,7 +119,7 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// An event class that is not a reserved one.
+/// An event class whose id is not reserved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventJson {
     /// Dense id, as in the packets.
@@ -154,11 +156,12 @@ pub struct StreamJson {
     /// Number of events lost inside an interrupted emit.
     #[serde(default)]
     pub lost_busy: u64,
-    /// Number of events lost by threads that had no client, in processes that had this one.
+    /// Number of events that were lost because a thread had no client. The thread's process had the client of
+    /// this stream.
     #[serde(default)]
     pub lost_unattached: u64,
-    /// Number of events that were overwritten before they were read (flight recorder), were not readable, or
-    /// were left in the ring at the end because the disk was full.
+    /// Number of events that were overwritten before the drain read them (flight recorder), that were not
+    /// readable, or that stayed in the ring at the end because the disk was full.
     #[serde(default)]
     pub lost_overwritten: u64,
     /// Number of events that passed the mask but were not wanted.
@@ -175,7 +178,7 @@ impl StreamJson {
         self.causes().total()
     }
 
-    /// Adds the counts of a later part of the stream, whose clock and name are newer.
+    /// Adds the counts of a later part of the stream, and takes the clock and the name from the later part.
     pub fn add(&mut self, later: &StreamJson) {
         self.clock = later.clock;
         if !later.name.is_empty() {
@@ -254,7 +257,7 @@ mod tests {
             domain: Domain::Guest,
             client: u32::MAX,
             clock: u32::MAX,
-            // Each byte of this name takes six bytes in JSON.
+            // JSON needs six bytes for each byte of this name.
             name: "\x01".repeat(MAX_NAME_BYTES),
             events: u64::MAX,
             reference_points: u64::MAX,

@@ -4,8 +4,8 @@
 /// The file's first bytes, before its version.
 pub const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";
 
-/// Maximum number of intervals in which a hypervisor took CPU time, in a recording and for all counters
-/// together. There are fewer CPUs than this.
+/// Maximum number of intervals in which a hypervisor took CPU time: the sum of a recording's intervals over
+/// all counters. A machine has fewer CPUs than this, so each CPU's counter can have an interval.
 pub const MAX_STEALS: usize = 1 << 15;
 
 /// Maximum number of VMs' TSCs that a recording of a host's kernel lists.
@@ -16,9 +16,9 @@ pub const MAX_TSCS_OF_VM: usize = 1 << 8;
 
 /// Ids of sections, of the options that hold the offsets of sections, and of options without a section.
 pub mod id {
-    /// The options, and the end among them.
+    /// Id of a section that holds options, and of the option that ends such a section.
     pub const OPTIONS: u16 = 0;
-    /// Microseconds from the trace's clock to Unix time, as a text.
+    /// Difference between Unix time and the trace's clock in microseconds, as a text.
     pub const DATE: u16 = 1;
     /// Counters of a CPU's buffer.
     pub const CPUSTAT: u16 = 2;
@@ -60,6 +60,6 @@ pub mod id {
     pub const PRINTK: u16 = 20;
     /// Names of threads.
     pub const CMDLINES: u16 = 21;
-    /// Text of a latency tracer, in place of a buffer's pages.
+    /// Text of a latency tracer. A file has this section if a buffer has text and no pages.
     pub const BUFFER_TEXT: u16 = 22;
 }

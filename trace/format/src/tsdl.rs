@@ -22,16 +22,17 @@ pub fn quoted(text: &str) -> String {
     out + "\""
 }
 
-/// Returns the name, with an underscore and, if need be, a number after it, so that the name is unique.
-/// Readers take one underscore off a name's front, and refuse the name if it then equals an earlier one.
-/// `ahead` has the names of the fields that follow.
+/// Returns the name, made unique by a final underscore, or by a final underscore and a number, if need be.
+/// Readers remove one underscore from the front of each name, and refuse a name that then equals an earlier
+/// name. `ahead` has the names of the fields that follow.
 pub fn free_name<T>(name: String, taken: &mut BTreeSet<String>, ahead: &[(String, T)]) -> String {
     let shown = |name: &str| name.strip_prefix('_').unwrap_or(name).to_owned();
     let is_free =
         |name: &str| !taken.contains(name) && ahead.iter().all(|(next, _)| *next != shown(name));
     let (mut free, mut number) = (name.clone(), 1);
     while !is_free(&free) {
-        // With underscores alone, a name would become as long as there are names.
+        // With underscores alone, the last of many equal names would have as many underscores as there are
+        // names.
         free = if number == 1 { format!("{name}_") } else { format!("{name}_{number}") };
         number += 1;
     }
@@ -74,7 +75,7 @@ pub fn write_clock(
     frequency: u64,
     offset_ns: i128,
 ) -> fmt::Result {
-    // Only the seconds may be negative, because readers refuse a negative offset.
+    // Only `offset_s` may be negative, because readers refuse a negative `offset`.
     let seconds = offset_ns.div_euclid(NS);
     let ticks = offset_ns.rem_euclid(NS) * i128::from(frequency) / NS;
     writeln!(out, "\nclock {{\n\tname = \"{name}\";")?;

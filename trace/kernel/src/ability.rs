@@ -12,7 +12,7 @@ pub const PERF_KIB: u64 = Perf::BUFFER_KIB as u64 + 4;
 /// Returns the path of the kernel's trace, if this process may record from it.
 ///
 /// # Errors
-/// If this process may not record. The message says why, and after a semicolon what helps.
+/// If this process may not record. The message names the reason, and then, after a semicolon, a remedy.
 pub fn tracefs() -> Result<PathBuf, Error> {
     Ok(tracefs::find()?.path().to_owned())
 }
@@ -20,7 +20,7 @@ pub fn tracefs() -> Result<PathBuf, Error> {
 /// Checks that this process may record its own scheduling by perf.
 ///
 /// # Errors
-/// If this process may not record. The message says what helps.
+/// If this process may not record. The message names a remedy.
 pub fn perf() -> Result<(), Error> {
     Perf::check()
 }

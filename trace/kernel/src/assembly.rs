@@ -1,6 +1,7 @@
-//! The recording of a guest's kernel, put together from the pieces that the guest has sent.
+//! Assembly of the recording of a guest's kernel from the pieces that the guest has sent.
 //!
-//! The guest wrote everything here: sizes are bounded, and what does not fit is damage.
+//! The guest wrote all these bytes. So the code bounds all sizes, and counts each piece that does not fit as
+//! damage.
 
 use crate::complete::{Known, Summary, Taken, ending, readings_map};
 use crate::forward::{PIECE, Piece};
@@ -12,29 +13,29 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Maximum sizes of the descriptions and of a JSON file, in bytes. What a guest sends takes the reader's
-/// memory.
+/// Maximum sizes of the descriptions and of a JSON file, in bytes. Both are limited, because the reader keeps
+/// in memory what the guest sends.
 const MAX_HEAD: usize = 8 << 20;
 const MAX_JSON: usize = 1 << 20;
 
-/// Size of a page in bytes. Recordings of AArch64 kernels with larger pages are not taken.
+/// Size of a page in bytes. The assembly does not support recordings of AArch64 kernels with larger pages.
 const PAGE: usize = 4096;
 
 /// Maximum number of pages in a session that consist of a single piece. The reader keeps the location of each
-/// piece in memory. For larger pages this memory is small compared to the page, but a guest can fill its
-/// files with pages of a few bytes.
+/// piece in memory. A location needs little memory compared to a large page, but a guest can fill its files
+/// with pages of a few bytes.
 pub(crate) const MAX_SMALL: u32 = 8 << 20;
 
 /// Location of a piece's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceLocation {
-    /// Offset in the file in bytes.
+    /// Index of the file among the files of the recording.
     pub file: u32,
-    /// Offset in it.
+    /// Offset in the file in bytes.
     pub at: u64,
 }
 
-/// A guest's recording whose pieces are still arriving.
+/// A recording of a guest's kernel. Further pieces may still arrive.
 #[derive(Debug)]
 pub(crate) struct Assembly {
     clock: u32,
@@ -43,7 +44,7 @@ pub(crate) struct Assembly {
     description: Description,
     end: Text,
     cpus: BTreeMap<u32, CpuPages>,
-    /// Number of pages of which a part is missing, and of pieces that belong to no page.
+    /// Sum of two numbers: of pages without all their pieces, and of pieces that belong to no page.
     damaged: u64,
 }
 
@@ -70,18 +71,19 @@ struct CpuPages {
     page: Vec<u8>,
     /// Locations of the pieces of the pages. The page that is arriving comes last.
     runs: Vec<Run>,
-    /// Numbers of whole pages, and of the events on them.
+    /// Numbers of whole pages, and of the events on these pages.
     pages: u32,
     events: u64,
     /// True if pages are missing before the page that is arriving.
     is_after_gap: bool,
-    /// Number of small pages for which there was no room.
+    /// Number of small pages that were left out, because the session already has the maximum number of small
+    /// pages.
     beyond: u64,
     /// Offset of the first wrong record. The page with this record and all later pages are not used.
     wrong: Option<u64>,
 }
 
-/// Pieces of a page that lie at equal distances. Each piece has [`PIECE`] bytes, except for the last one.
+/// Pieces of a page that lie in a file at equal distances. Each piece but the last has [`PIECE`] bytes.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     /// Offset of the first piece.

@@ -79,8 +79,8 @@ pub struct SessionConfig {
     pub guests_snapshots: SnapshotLimit,
 }
 
-/// Where a session is written to. A journal cannot take [`Output::Snapshots`] and [`Output::Nothing`], and a
-/// session is [recovered](crate::Session::recover) by its path.
+/// Where a session is written to. A journal takes neither [`Output::Snapshots`] nor [`Output::Nothing`]. A
+/// program [recovers](crate::Session::recover) a session by the path of the session's directory.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Destination {

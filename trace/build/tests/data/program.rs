@@ -1,4 +1,4 @@
-//! Traces all events of the file beside this one, and describes some of them.
+//! Traces all events of `trace-events.rs`, and describes some of these events.
 #![deny(warnings, missing_docs, missing_debug_implementations, unreachable_pub)]
 #![deny(unused_qualifications, rust_2018_idioms, unsafe_code)]
 #![deny(trivial_casts, trivial_numeric_casts, unused_results, unused_lifetimes, single_use_lifetimes)]

@@ -7,7 +7,7 @@ use hypertrace_trace_build::{MAX_ARGUMENTS, generate, parse};
 use std::fmt::Write;
 use std::process::Command;
 
-/// Definitions that the file of events can use, but C does not have by itself.
+/// Definitions that C needs for the types and macros of the file of events.
 const PRELUDE: &str = r#"
 #include <inttypes.h>
 #include <stdbool.h>
@@ -46,8 +46,8 @@ fn format(conversions: &[String]) -> String {
     format!("\"{all}\"")
 }
 
-/// The conversions that QEMU's own files use for integers of at most 32 bits. Macros stand without their
-/// quotes.
+/// The conversions that QEMU's own files use for integers of at most 32 bits. A macro stands in this list
+/// without the quotes that surround the macro in a file.
 const QEMU_INT: &str = "%d %02d %2d %3d %4d %i %u %02u %o %x %01x %02x %03x %04x %05x %06x %08x \
     %.2x %.8x %2.2x %8.8x %X %04X %08X %PRId8 %PRIu8 %PRIx8 %02PRIx8 %PRIu16 %4PRIu16 %PRIx16 \
     %02PRIx16 %04PRIx16 %04PRIX16 %PRId32 %PRIi32 %PRIu32 %2PRIu32 %PRIx32 %1PRIx32 %02PRIx32 \
@@ -201,7 +201,7 @@ fn a_width_that_is_an_argument_writes_the_same_as_c() {
             }
         }
     }
-    // An argument gives no larger width than the largest width of a format.
+    // If an argument gives a larger width than a format may have, the width is the largest width of a format.
     rust.push_str("trace::e0(i32::MAX, 1, 7); trace::e0(i32::MIN, 1, 7);\n}\n");
     c.push_str("printf(\"[%999d] 7\\n[%-999d] 7\\n\", 1, 1); return 0; }\n");
     let workshop = Workshop::new();

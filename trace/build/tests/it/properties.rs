@@ -1,5 +1,5 @@
-//! Properties of all files: the parser does not panic, each error has a place, and valid text is read as it
-//! was meant.
+//! Tests with generated files: the parser never panics, each error has a place, and the parser reads the
+//! meant events from valid text.
 
 use hypertrace_trace_build::{EventDecl, MAX_ERRORS, generate, parse};
 use proptest::prelude::*;
@@ -174,7 +174,7 @@ fn reads_back(event: &EventDecl) {
     qemu_takes(&declaration);
 }
 
-/// Checks the rules of QEMU's own reader, which refuses a whole file for one line.
+/// Checks the rules of QEMU's own reader. If one line breaks a rule, QEMU's reader refuses the whole file.
 fn qemu_takes(declaration: &str) {
     // QEMU's reader takes an event without a format, too.
     let whole = declaration.strip_suffix(')').map(|signature| (signature, "\"\""));

@@ -99,7 +99,8 @@ fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// An event of a thread and of all that the thread starts, which records while it is open.
+/// A perf event of one thread and of all threads and processes that the thread starts. The kernel records
+/// this event as long as its descriptor is open.
 #[derive(Debug)]
 pub(super) struct Event {
     fd: OwnedFd,
