@@ -114,7 +114,8 @@ impl Assembly {
     }
 
     /// Adds a piece whose bytes lie at `location`. The pieces of a file come in order, and the descriptions
-    /// come before the pages. `small` is how many more [small pages](MAX_SMALL) there may be.
+    /// come before the pages. `small` is the number of [small pages](MAX_SMALL) for which the session still
+    /// has room.
     pub fn add(&mut self, piece: &Piece<'_>, location: PieceLocation, small: &mut u32) {
         match (piece.file, &mut self.description) {
             (HEAD, Description::Coming { head, .. }) => head.add(piece, MAX_HEAD),
@@ -239,8 +240,8 @@ impl CpuPages {
             self.is_after_gap |= number != self.number.map_or(0, |last| last + 1);
             self.number = Some(number);
         }
-        // A page that misses one of its parts is not whole at its end, and neither is a page in shorter
-        // pieces, which would have more locations.
+        // If a piece of a page is missing or is shorter than `PIECE`, the later pieces of the page are
+        // ignored, and the page is not whole at its end. Shorter pieces would need more locations.
         let len = piece.bytes.len();
         if at != self.page.len() || at % PIECE != 0 || len > PIECE || len == 0 {
             return is_whole;
@@ -304,10 +305,11 @@ impl Run {
     }
 }
 
-/// The file of a guest's recording: a trace.dat whose pages lie where their pieces arrived.
+/// The file of a guest's recording. The file is a trace.dat, but its pages are still in the stream files, in
+/// which their pieces arrived.
 #[derive(Debug)]
 pub struct GuestFile {
-    /// Contents of the file. The path is the file's name.
+    /// Contents of the file. The path in the contents is the file's name.
     pub summary: Summary,
     /// The bytes before the pages.
     head: Vec<u8>,
@@ -327,13 +329,13 @@ impl GuestFile {
         self.bytes
     }
 
-    /// Drops all but the pages, to free the memory of the rest. From then on, nothing else can be read.
+    /// Frees the memory of all parts of the file but the pages. After this call, only the pages can be read.
     pub fn keep_pages(&mut self) {
         (self.head, self.tail) = (Vec::new(), Vec::new());
     }
 
-    /// Fills `bytes` from an offset on, as far as the file goes, and returns how many bytes were filled.
-    /// `read` reads a piece of a page from its location.
+    /// Fills `bytes` with the file's bytes from an offset to the file's end at most. Returns the number of
+    /// filled bytes. `read` reads a piece of a page from its location.
     ///
     /// # Errors
     /// The errors of `read`.
@@ -395,7 +397,8 @@ impl GuestFile {
         }
         page[filled..].fill(0);
         if is_after_gap && let Some(commit) = ring_page::length(page) {
-            // More events are missing than the kernel has counted, and nobody knows how many.
+            // More events are missing than the kernel has counted, and nobody knows the number of missing
+            // events.
             let commit = (commit | ring_page::MISSED) & !ring_page::MISSED_STORED;
             page[8..ring_page::HEADER].copy_from_slice(&commit.to_ne_bytes());
         }
@@ -428,7 +431,7 @@ pub(crate) mod tests {
 
     const EVENTS: usize = 200;
 
-    /// Returns a page with `events` events of 8 bytes, without the rest of the page.
+    /// Returns the used part of a page with `events` events of 8 bytes.
     fn page(events: usize) -> Vec<u8> {
         let mut page = vec![0; ring_page::HEADER];
         page[0] = 1;
@@ -466,7 +469,7 @@ pub(crate) mod tests {
         parts.map(move |(at, part)| Piece::new(7, file, at, part))
     }
 
-    /// The files of a stream. Each piece lies in one of two files, after bytes that belong to no piece.
+    /// The two files of a stream. In these files, bytes that belong to no piece precede each piece.
     struct Sent {
         assembly: Assembly,
         small: u32,
@@ -515,7 +518,7 @@ pub(crate) mod tests {
             let mut bytes = vec![0xee; file.bytes() as usize + 1];
             assert_eq!(file.read_at(&mut bytes, 0, read), Ok(file.bytes() as usize));
             bytes.pop();
-            // Reads the same bytes in parts that are no pages.
+            // Reads the same bytes in parts whose size is not the size of a page.
             let mut parts = vec![0; bytes.len()];
             for (part, at) in parts.chunks_mut(1_000).zip((0..).step_by(1_000)) {
                 assert_eq!(file.read_at(part, at, read), Ok(part.len()));
@@ -545,7 +548,7 @@ pub(crate) mod tests {
             String::from_utf8_lossy(&sent.finish().unwrap().1).into_owned()
         };
         assert!(file(Some(70), Some(100)).contains("; stolen_ms=30"));
-        // A guest may say anything.
+        // A guest may send any numbers, such as a time that decreases.
         assert!(file(Some(100), Some(70)).contains("; stolen_ms=0"));
         assert!(!file(None, Some(70)).contains("stolen_ms"));
         assert!(!file(Some(100), None).contains("stolen_ms"));
@@ -578,7 +581,8 @@ pub(crate) mod tests {
     fn a_page_is_found_wherever_its_pieces_lie() {
         let mut sent = Sent::described(&json());
         let pages = [page(400), page(401), page(402)];
-        // One page in one file, one in two files, and one at unequal distances.
+        // The pieces of the first page are in one file, the pieces of the second page in two files, and the
+        // pieces of the third page at unequal distances.
         sent.send_all("cpu0", 0, &pages[0]);
         for (piece, file) in pieces("cpu0", PAGE as u64, &pages[1]).zip([0, 1].into_iter().cycle())
         {
@@ -725,7 +729,7 @@ pub(crate) mod tests {
         let own = [&[0; 2][..], &[0; 6], &8u64.to_ne_bytes(), &[0; 8]].concat();
         let whole = head();
         let mut compressed = whole.clone();
-        // The flag of the first section.
+        // The flag in the header of the first section says that the section is compressed.
         let first = whole.windows(2).position(|id| id == 16u16.to_ne_bytes()).unwrap();
         compressed[first + 2] = 1;
         let mut named = whole.clone();

@@ -1,8 +1,9 @@
 //! The clocks of recordings, and the map from CLOCK_MONOTONIC_RAW to the session's raw counter.
 //!
-//! The kernel derives CLOCK_MONOTONIC_RAW from the counter by a constant factor, so the map is a line through
-//! the first and the last reading of both, and as exact as the readings. perf stamps with this clock, and so
-//! does the kernel's trace if it has no clock that is the counter.
+//! The kernel derives CLOCK_MONOTONIC_RAW from the counter by a constant factor. So the map is a line through
+//! the first and the last reading of the clock and the counter, and is as exact as these readings. perf
+//! stamps records with CLOCK_MONOTONIC_RAW. The kernel's trace uses this clock, too, on machines on which no
+//! trace clock is the counter.
 
 use crate::error::Error;
 use hypertrace_abi::clock::ticks;
@@ -46,7 +47,7 @@ impl Clock {
 /// Name of the file with readings of both clocks, in a recording by perf.
 pub(crate) const FILE: &str = "clock";
 
-/// Maximum size of the readings that are used, in bytes: 12 hours with two readings a second.
+/// Maximum size of the used readings in bytes: suffices for 12 hours with two readings a second.
 const MAX: usize = 2 << 20;
 
 /// Returns the map from the readings in a recording's folder, or `None` if there are no readings.
@@ -70,19 +71,19 @@ pub(crate) fn map(folder: &Folder, frequency: u64) -> Result<Option<Map>, Error>
 pub(crate) struct Reading {
     /// CLOCK_MONOTONIC_RAW, nanoseconds
     pub raw: u64,
-    /// Ticks of the counter, in the middle of `width`
+    /// Ticks of the counter in the middle between the two readings that enclose the reading of the clock
     pub ticks: u64,
-    /// Ticks between the readings of the counter before and after
+    /// Ticks between the counter's readings before and after the reading of the clock
     pub width: u64,
 }
 
-/// Number of tries for a reading that no interrupt stretches.
+/// Number of tries. Several tries are needed, because an interrupt may stretch a reading.
 const TRIES: u32 = 32;
 
 impl Reading {
     pub const BYTES: usize = 24;
 
-    /// Reads both clocks several times, and returns the closest pair.
+    /// Reads the clock and the counter several times, and returns the reading with the least width.
     pub fn now() -> Reading {
         let read = || {
             let before = ticks();
@@ -123,7 +124,7 @@ pub(crate) struct Map {
     ns: u64,
     /// True if `ticks` and `ns` are from two readings.
     has_last: bool,
-    /// Half-width of the map's error bound in nanoseconds.
+    /// Maximum error of the map in nanoseconds, before or after the right time.
     pub bound_ns: u64,
 }
 
@@ -138,7 +139,7 @@ impl Map {
                 _ => (frequency.max(1), 1_000_000_000, false),
             };
         let mut map = Map { first, ticks, ns, has_last, bound_ns: 0 };
-        // A reading in between shows how straight the line is.
+        // The distances of the other readings from the line show how straight the line is.
         let off =
             |r: &Reading| map.ticks_of(r.raw).abs_diff(r.ticks).saturating_add(r.width.div_ceil(2));
         let bound = readings.iter().map(off).max().unwrap_or(0);
@@ -156,7 +157,8 @@ impl Map {
     /// Returns the counter's value at a time of CLOCK_MONOTONIC_RAW.
     pub fn ticks_of(&self, raw: u64) -> u64 {
         let since = i128::from(raw) - i128::from(self.first.raw);
-        // The readings of a damaged file may be any numbers, whose product has up to 128 bits and a sign.
+        // The readings of a damaged file may be any numbers. The product of two such numbers has up to 128
+        // bits and a sign.
         let ticks = since.saturating_mul(i128::from(self.ticks)).div_euclid(i128::from(self.ns));
         u64::try_from(ticks.saturating_add(i128::from(self.first.ticks))).unwrap_or(0)
     }
@@ -178,7 +180,7 @@ mod tests {
         assert_eq!(map.ticks_of(1_000), 50);
         assert_eq!(map.ticks_of(1_000_001_000), 2_600_000_050);
         assert_eq!(map.ticks_of(999), 47);
-        // The middle reading is 100 ns off, and 10 ns are half its width.
+        // The middle reading is 100 ns off the line, and half of this reading's width is 10 ns.
         assert_eq!(map.bound_ns, 111);
         let one = Map::new(&readings[..1], 2_600_000_000).unwrap();
         assert_eq!(one.ticks_of(1_000_001_000), 2_600_000_050);

@@ -1,4 +1,4 @@
-//! Completes a recording: makes its file from what is on the disk.
+//! Completes a recording: makes the recording's file from the files in the recording's folder.
 
 use crate::clock::{self, Clock, Map};
 use crate::error::Error;
@@ -27,17 +27,17 @@ pub struct Summary {
     pub path: PathBuf,
     /// Source of the events.
     pub source: Source,
-    /// Counts of the events that were asked for.
+    /// Counts of the events that the caller of the recording has chosen.
     pub asked: Counts,
     /// Counts of the events that tell which thread each CPU had: see
     /// [`Config::own_only`](crate::Config::own_only).
     pub cpus: Option<Counts>,
-    /// Damage in the files of a killed process, whose damaged parts were left out.
+    /// Damage in the files of a killed process. The recording's file lacks the damaged parts.
     pub damage: Vec<String>,
-    /// The first failed write of the data. Events lost by the failure are counted.
+    /// The first failed write of the data. The counts include the events that were lost by this failure.
     pub failure: Option<String>,
-    /// Time that a hypervisor took from all of this machine's CPUs during the recording, to 10 ms for each
-    /// CPU. `None` if the time is not known, for example after a kill.
+    /// Time that a hypervisor took from this machine's CPUs during the recording: the sum over all CPUs,
+    /// exact to 10 ms for each CPU. `None` if nobody knows the time, for example after a kill.
     pub stolen: Option<Duration>,
     /// Reason why the kernel's trace still has the empty instance. The next start tries to remove the
     /// instance again.
@@ -55,8 +55,8 @@ pub struct Counts {
     /// Number of events that were read but are not in the file, because a write failed or a process was
     /// killed.
     pub unwritten: u64,
-    /// False if the losses are not known, because the machine was restarted, a recorder by perf was killed,
-    /// or the kernel (before 6.0) does not count what perf loses.
+    /// False if nobody knows the losses. The reason may be a restart of the machine, a killed recorder that
+    /// used perf, or a kernel before 6.0, because such a kernel does not count the records that perf loses.
     pub losses_known: bool,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Taken {
     pub failure: Option<Error>,
     /// Reason why the instance could not be removed.
     pub instance_left: Option<String>,
-    /// Times in which a hypervisor took time from the machine: see
+    /// Intervals in which a hypervisor took CPU time from the machine: see
     /// [`Rises::finish`](crate::steal::Rises::finish).
     pub steals: String,
     /// The TSCs of VMs: see [`Tscs::finish`](crate::tscs::Tscs::finish).
@@ -84,7 +84,7 @@ pub(crate) struct Taken {
 /// Moves everything from instances to the disk, and removes the instances.
 ///
 /// # Errors
-/// If something cannot be moved. The instances stay, switched off.
+/// If some events cannot be moved. In this case, the instances stay, but record nothing.
 pub(crate) fn take(
     instances: Vec<(Buffer, Instance)>,
     pages: impl FnOnce(&[(Buffer, Instance)]) -> Result<Buffers, Error>,
@@ -103,7 +103,7 @@ pub(crate) fn take(
         }
     }
     state.end(&end)?;
-    // From here on, the files have everything.
+    // The instances are removed only now, because now the files have all the contents of the instances.
     let mut left = instances.into_iter().filter_map(|(_, instance)| instance.remove().err());
     let instance_left = left.next().map(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => {
@@ -113,13 +113,13 @@ pub(crate) fn take(
         }
         _ => format!("cannot remove the kernel's trace instance: {error}"),
     });
-    // The other instances are removed all the same.
+    // One failed removal does not keep the loop from removing the other instances.
     left.for_each(drop);
     Ok(Taken { failure, instance_left, ..Taken::default() })
 }
 
-/// Makes the file of a recording that has ended, and removes the folder and the note. Returns `None` if
-/// nothing was recorded, or if the file exists already.
+/// Makes the file of a recording that has ended. Removes the recording's folder, and the note of the
+/// recording. Returns `None` if the recording holds nothing, or if the file exists already.
 ///
 /// # Errors
 /// If the recording cannot be read or the file cannot be written. The folder stays, because a later try may
@@ -130,7 +130,8 @@ pub(crate) fn complete(
     taken: Taken,
     recovered: bool,
 ) -> Result<Option<Summary>, Error> {
-    // The process was killed at the recording's beginning, or after it had made the file.
+    // There is no identity if a kill ended the process at the beginning of the recording, or after the
+    // process had made the file.
     let json = if state.is_complete()? { None } else { state.json()? };
     let Some(json) = json else {
         state.remove()?;
@@ -144,7 +145,8 @@ pub(crate) fn complete(
         Source::Tracefs => readings_map(&json, &end, frequency),
     };
     let (mut damage, mut all) = (Vec::new(), Names::default());
-    // A recorder by perf that was killed before its first reading has left no records either.
+    // Without a reading there are no records either: a recorder that uses perf reads the clocks before it
+    // writes its first record.
     if let Some(map) = map.as_ref().filter(|_| json.source == Source::Perf) {
         let converted = perf::convert(&state, &json, map)?;
         damage = converted.damage;
@@ -212,21 +214,23 @@ pub fn copy(dir: &Path, to: &OwnedFd) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Facts about a recording that has ended, apart from its own files.
+/// Facts about a recording that has ended. The recording's own files do not have these facts.
 #[derive(Debug)]
 pub(crate) struct Known<'a> {
-    /// For a guest's recording, its clock in the session and the client that sent it.
+    /// For the recording of a guest, the guest's clock in the session, and the client that sent the
+    /// recording.
     pub guest: Option<(u32, u32)>,
     /// Frequency of the counter in ticks per second.
     pub frequency: u64,
-    /// Map from the clock of the pages to the counter, unless both are the same.
+    /// Map from the clock of the pages to the counter, or `None` if the clock is the counter.
     pub map: Option<Map>,
     /// As [`Summary::stolen`].
     pub stolen: Option<Duration>,
     pub taken: &'a Taken,
-    /// True if the recording was not ended by its recorder.
+    /// True if the recorder was killed before the end of the recording.
     pub recovered: bool,
-    /// Lines with threads' numbers and names, which are newer than the lines in the recording's files.
+    /// Lines with the numbers and names of threads. These lines are newer than the lines in the recording's
+    /// files.
     pub names: String,
 }
 
@@ -237,14 +241,14 @@ pub(crate) fn readings_map(json: &RecordingJson, end: &EndJson, frequency: u64) 
     Map::new(&readings, frequency).filter(|_| json.clock == Clock::MonotonicRaw)
 }
 
-/// Returns what the end of a recording's file says.
+/// Returns the data from which the end of a recording's file is made.
 pub(crate) fn ending(json: RecordingJson, end: EndJson, known: Known<'_>) -> Ending {
     let mut all = Names::default();
     for lines in [&json.names, &end.names, &known.names] {
         all.add_lines(lines);
     }
     let mut origin = format!("hypertrace {}; source={}", env!("CARGO_PKG_VERSION"), json.source);
-    // The text of a guest may be anything.
+    // A guest can send any text as its boot, even a text that begins another entry of this list.
     if json.boot_id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-') {
         origin.push_str(&format!("; boot_id={}", json.boot_id));
     }

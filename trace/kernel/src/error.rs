@@ -28,7 +28,7 @@ pub enum Error {
     Setting {
         /// File in the instance.
         file: String,
-        /// The text that was written to it.
+        /// The text that was written to the setting's file.
         value: String,
         /// The reason.
         #[source]
@@ -47,7 +47,7 @@ pub enum Error {
     Perf {
         /// Number of the thread.
         thread: u32,
-        /// The reason, and the remedy.
+        /// The reason of the refusal, and a remedy.
         why: String,
     },
     /// A file of the recording cannot be read or written.
@@ -75,8 +75,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns true if this machine's kernel does not let this user record, or not from this source. The
-    /// directory is not at fault then.
+    /// Returns true if the error is the machine's, and not the directory's: this machine's kernel does not
+    /// let this user record, or has no such source of events.
     pub fn is_of_machine(&self) -> bool {
         matches!(
             self,

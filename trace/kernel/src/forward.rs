@@ -1,7 +1,7 @@
-//! Sends the recording of a guest's kernel to the host in pieces, while it is made.
+//! Sends the recording of a guest's kernel to the host in pieces during the recording.
 //!
-//! The pieces are parts of the files that a recording has on a disk (see [`state`](crate::state)). The host
-//! puts the pieces together and completes the recording.
+//! The pieces are parts of the files that a recording on a disk would have (see [`state`](crate::state)). The
+//! host puts the pieces together and completes the recording.
 
 use crate::clock::{Clock, Reading};
 use crate::error::Error;
@@ -26,17 +26,18 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum size of a piece in bytes: what a field of an event has room for.
+/// Maximum size of a piece in bytes: the room in a field of an event.
 pub const PIECE: usize = 8 * hypertrace_abi::event::MAX_SLICE;
 
 /// Maximum number of a CPU's pages in a pass, so that a busy CPU does not hold up the others.
 const MAX_PAGES: u32 = 4096;
 
-/// Maximum number of times that the last pages are read, until the kernel's counters say that nothing is
-/// left.
+/// Maximum number of times that the recorder reads the last pages. The recorder reads less often if the
+/// kernel's counters show that all events were read.
 const LAST_READS: u32 = 8;
 
-/// Directory in the note of an instance. A recording for a host has no directory, but the note needs one.
+/// Directory in the note of an instance. A recording for a host has no directory, but a note must name some
+/// directory.
 const NO_DIRECTORY: &str = "/run/hypertrace/for-the-host";
 
 /// Part of a file of a guest's recording.
@@ -47,7 +48,7 @@ pub struct Piece<'a> {
     pub recording: u64,
     /// Name of the file.
     pub file: &'a str,
-    /// Offset in the file. At offset 0, the file begins anew.
+    /// Offset in the file in bytes. A piece at offset 0 replaces all earlier pieces of the file.
     pub at: u64,
     /// Bytes of the file, at most [`PIECE`].
     pub bytes: &'a [u8],
@@ -68,11 +69,12 @@ pub struct Forwarded {
     pub bytes: u64,
     /// Number of events that were overwritten before they were read.
     pub overwritten: u64,
-    /// Number of pages with events that found no room on the way.
+    /// Number of pages with events that could not be sent, because the ring to the host had no room.
     pub unsent: u64,
 }
 
-/// The recording of this machine's kernel for a host: of all threads but the calling one.
+/// The recording of this machine's kernel for a host. The recording has the events of all threads except for
+/// the calling thread.
 ///
 /// The caller passes a function that sends a piece, and returns false if the piece cannot be sent.
 #[derive(Debug)]
@@ -82,7 +84,7 @@ pub struct Forwarding {
     owner: Owner,
     events: Vec<String>,
     buffer_kib: u32,
-    /// Clock of the recorder's own events, and so of the guest's programs.
+    /// Clock that stamps the recorder's own events, and also the events of the guest's programs.
     clock: ClockKind,
     cpus: Vec<Cpu>,
     page: Vec<u8>,
@@ -98,9 +100,9 @@ struct Cpu {
 }
 
 impl Forwarding {
-    /// Starts a recording of these events, by default of those that tell which thread each CPU has and what
-    /// woke the thread. Sends the descriptions of the events. The pieces are events with timestamps of
-    /// `clock`, by which the host places the recording in time.
+    /// Starts a recording of these events. The default is the events that tell which thread each CPU has, and
+    /// what woke the thread. Sends the descriptions of the events. The pieces are events with timestamps of
+    /// `clock`, and the host uses these timestamps to place the recording in time.
     ///
     /// # Errors
     /// If the kernel's trace cannot be used or lacks one of the events, or if the descriptions cannot be
@@ -147,8 +149,8 @@ impl Forwarding {
         self.events = self.instance.configure(events, self.buffer_kib, true)?;
         let (clock, reading) = self.clock();
         self.instance.set_clock(clock)?;
-        // The recorder is left out, because each record that it sends would be an event, and so another
-        // record.
+        // The recorder does not record itself, because each event that the recorder sends would cause further
+        // events of the recorder.
         self.instance.leave_out(threads::current())?;
         for number in &numbers {
             let raw = self.instance.cpu(*number)?.open("trace_pipe_raw");
@@ -165,8 +167,8 @@ impl Forwarding {
         self.instance.switch(true)
     }
 
-    /// Returns the clock of the kernel's events: that of the programs, or a clock that readings relate to the
-    /// counter.
+    /// Returns the clock of the kernel's events: the clock of the programs, or a clock whose readings relate
+    /// the clock to the counter.
     fn clock(&self) -> (Clock, Option<Reading>) {
         match self.clock {
             ClockKind::Tsc => (Clock::OWN, Clock::OWN.reading()),
@@ -184,7 +186,7 @@ impl Forwarding {
         self.buffer_kib
     }
 
-    /// Waits for events, at most for `wait` or until a signal, and sends all events that there are.
+    /// Waits until there are events or a signal comes, but at most for `wait`. Then sends all present events.
     ///
     /// # Errors
     /// If the kernel's buffers cannot be read.
@@ -193,10 +195,10 @@ impl Forwarding {
         wait: Duration,
         send: &mut dyn FnMut(&Piece<'_>) -> bool,
     ) -> Result<(), Error> {
-        // The wait ends when a buffer is filled to a good part, because each pass costs the guest time.
+        // The wait ends only when a good part of a buffer is full, because each pass costs the guest time.
         let mut fds: Vec<PollFd<'_>> =
             self.cpus.iter().map(|cpu| PollFd::new(&cpu.raw, PollFlags::IN)).collect();
-        // An interrupted wait counts as a short one.
+        // If a signal interrupts the wait, the pass just begins early.
         let _ = poll(&mut fds, Timespec::try_from(wait).ok().as_ref());
         self.send_pages(send)
     }
@@ -250,8 +252,8 @@ impl Forwarding {
     /// Ends the recording: sends the remaining events and the kernel's counters.
     ///
     /// # Errors
-    /// If the kernel's buffers cannot be read, or the counters cannot be sent. The instance is removed all
-    /// the same.
+    /// If the kernel's buffers cannot be read, or the counters cannot be sent. The call removes the instance
+    /// even then.
     pub fn finish(mut self, send: &mut dyn FnMut(&Piece<'_>) -> bool) -> Result<Forwarded, Error> {
         let ended = self.send_rest(send);
         let counts = self.counts;
@@ -262,8 +264,8 @@ impl Forwarding {
     fn send_rest(&mut self, send: &mut dyn FnMut(&Piece<'_>) -> bool) -> Result<u64, Error> {
         self.instance.switch(false)?;
         let mut stats = Vec::new();
-        // A CPU that a hypervisor took away may finish an event after the switch, and even after the pages
-        // were read.
+        // If a hypervisor stops a CPU within an event, the CPU may finish this event only after the instance
+        // was switched off, and even after the pages were read.
         for _ in 0..LAST_READS {
             let mut before = None;
             while before != Some(self.counts.bytes) {

@@ -4,16 +4,16 @@ use crate::assembly::{Assembly, GuestFile, MAX_SMALL, PieceLocation};
 use crate::forward::Piece;
 use std::collections::BTreeMap;
 
-/// Maximum number of recordings in a lease: any program of the guest can send some, but root's recorder has a
-/// lease of its own.
+/// Maximum number of recordings in a lease. Any program of the guest can send recordings, but cannot use up
+/// the recordings of root's recorder, which has its own lease.
 const MAX_OF_LEASE: usize = 4;
 
-/// Maximum number of recordings in a session. Each client that sends recordings may send an equal number, at
-/// least one.
+/// Maximum number of recordings in a session. The clients that send recordings share this number equally, but
+/// each of these clients may send at least one recording.
 const MAX: usize = 1024;
 
-/// The recordings of a client of a guest, put together from their pieces. A recording that has ended becomes
-/// a file.
+/// The recordings that a client of a guest has sent, assembled from their pieces. A recording that has ended
+/// becomes a file.
 #[derive(Debug)]
 pub struct GuestRecordings {
     client: u32,
@@ -22,29 +22,32 @@ pub struct GuestRecordings {
     /// Recordings whose pieces are still arriving, by clock and number.
     coming: BTreeMap<(u32, u64), Assembly>,
     lease: u64,
-    /// Numbers of small pages that this lease, and later leases, may still have.
+    /// Numbers of small pages for which there is still room: first in this lease, second in later leases.
     small: (u32, u32),
     ended: usize,
     found: GuestFiles,
 }
 
-/// The last files of recordings, and the reasons why other recordings are no files.
+/// The files of the recordings that have ended since the last call, and the reasons why other recordings are
+/// no files.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct GuestFiles {
-    /// The files that were not taken before.
+    /// The files that no earlier call has returned.
     pub files: Vec<GuestFile>,
     /// True if the guest has not described some recordings.
     pub undescribed: bool,
     /// True if some recordings have not ended.
     pub unended: bool,
-    /// If more recordings were sent than may be: the maximum number, and whose maximum it is.
+    /// If the guest sent more recordings than it may: the maximum number, and a text that names the owner of
+    /// this maximum, such as `a client`.
     pub beyond: Option<(usize, &'static str)>,
 }
 
 impl GuestRecordings {
     /// Begins without a recording. `senders` is the number of the session's clients that have sent
-    /// recordings. If the session `has_ended`, the recordings whose pieces stopped arriving have ended, too.
+    /// recordings. If the session `has_ended`, all recordings have ended, even recordings without their last
+    /// pieces.
     pub fn new(client: u32, senders: usize, has_ended: bool) -> GuestRecordings {
         let most = (MAX / senders.max(1)).max(1);
         let (coming, found) = (BTreeMap::new(), GuestFiles::default());
@@ -52,9 +55,9 @@ impl GuestRecordings {
         GuestRecordings { client, most, has_ended, coming, lease: 0, small, ended: 0, found }
     }
 
-    /// Adds a piece that came under this lease, and under this clock of the session, which has `frequency`
-    /// ticks per second. The piece's bytes lie at `location`. Pieces come in the order in which they were
-    /// sent.
+    /// Adds a piece that a holder of this lease sent. `clock` is the number of the session's clock that
+    /// stamped the piece, and `frequency` is the clock's ticks per second. The piece's bytes lie at
+    /// `location`. The caller must add the pieces in the order in which the guest sent them.
     pub fn add(
         &mut self,
         lease: u64,
@@ -69,8 +72,8 @@ impl GuestRecordings {
         }
         let key = (clock, piece.recording);
         if !self.coming.contains_key(&key) {
-            // Only one recording at a time is being described, so a recording that is not described when
-            // another one begins never will be.
+            // A guest describes its recordings one after the other. So if another recording begins, an older
+            // recording without a description will never get one.
             self.coming.retain(|_, assembly| assembly.is_described());
             if self.coming.len() == MAX_OF_LEASE {
                 self.found.beyond = Some((MAX_OF_LEASE, "a client's holder"));
@@ -115,7 +118,7 @@ impl GuestRecordings {
     }
 }
 
-/// Splits what there is between a lease and the leases after it.
+/// Divides a number of small pages between a lease and the later leases.
 fn halves(all: u32) -> (u32, u32) {
     (all - all / 2, all / 2)
 }

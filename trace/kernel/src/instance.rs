@@ -15,12 +15,12 @@ const MAX_EVENTS: usize = 1 << 16;
 /// Name of the file that lists all events of this kernel, one `SYSTEM:EVENT` per line.
 pub(crate) const AVAILABLE: &str = "available_events";
 
-/// Name that stands, in a list of events, for the events that are recorded if none are named.
+/// Name that stands for the default events in a list of events.
 pub const DEFAULT_EVENTS: &str = "default";
 
-/// Events that tell where a region's time went. A kernel without KVM lacks the KVM events, and older kernels
-/// lack some of them. Other events of KVM are left out, because each costs a quarter of a microsecond:
-/// `kvm_emulate_insn` and `vcpu_match_mmio` come with each `kvm_mmio`, a moment before it.
+/// Events that tell where a region's time went. A kernel without KVM lacks all of these events, and older
+/// kernels lack some. The list lacks KVM's other events, because each event costs a quarter of a microsecond.
+/// For example, the kernel emits a `kvm_emulate_insn` and a `vcpu_match_mmio` shortly before each `kvm_mmio`.
 const KVM_EVENTS: [&str; 7] = [
     "kvm:kvm_entry",
     "kvm:kvm_exit",
@@ -40,8 +40,8 @@ const SCHED_EVENTS: [&str; 6] = [
 ];
 
 /// Events that tell which thread a CPU has, and what woke the thread. A kernel without high resolution timers
-/// lacks one of these events. The end of an interrupt is recorded, too, because a wake-up after that end is
-/// not the interrupt's.
+/// lacks one of these events. The list has the ends of interrupts, because an interrupt is not the cause of a
+/// wake-up after the interrupt's end.
 const CPUS_EVENTS: [&str; 12] = [
     "sched:sched_process_exec",
     "sched:sched_process_exit",
@@ -60,10 +60,10 @@ const CPUS_EVENTS: [&str; 12] = [
 /// Events of the signal that ends all threads of a process. Together with the events of new and ended
 /// threads, the signal's events tell which thread ended a process.
 const KILL_EVENTS: [&str; 2] = ["signal:signal_deliver", "signal:signal_generate"];
-/// Filter of these events: 9 is the number of SIGKILL.
+/// Filter of [`KILL_EVENTS`]: 9 is the number of SIGKILL.
 const KILL_FILTER: &str = "sig == 9";
 
-/// Share of a buffer in percent that, when filled, wakes the thread that reads the buffer.
+/// Filled share of a buffer in percent at which the kernel wakes the thread that reads the buffer.
 const WAKE_AT: &str = "25";
 
 /// An instance that this process made or took over.
@@ -93,9 +93,9 @@ impl Instance {
         }
     }
 
-    /// Sets what the instance records, on the clock of the session. Returns the events, as `SYSTEM:EVENT`. If
-    /// `has_all` is true, the instance is for all threads, and has the events of
-    /// [`Buffer::Cpus`](crate::state::Buffer::Cpus) by default.
+    /// Sets the events of the instance, and takes the clock of the session. Returns the names of the events,
+    /// as `SYSTEM:EVENT`. If `has_all` is true, the instance records all threads, and by default also the
+    /// events of [`Buffer::Cpus`](crate::state::Buffer::Cpus).
     ///
     /// # Errors
     /// If the kernel lacks one of the events, or the clock.
@@ -133,7 +133,8 @@ impl Instance {
         self.events()
     }
 
-    /// Sets the instance to record which thread each CPU has. Returns the events.
+    /// Sets the events of an instance that records which thread each CPU has. Returns the names of these
+    /// events.
     pub fn configure_cpus(&self, buffer_kib: u32) -> Result<Vec<String>, Error> {
         self.set_up(buffer_kib)?;
         self.add_cpus_events();
@@ -158,10 +159,10 @@ impl Instance {
         self.set_clock(Clock::OWN)?;
         self.dir.set("buffer_size_kb", &buffer_kib.to_string())?;
         self.dir.set("options/event-fork", "1")?;
-        // The oldest events are overwritten. A page says where events are missing, and the pages after it are
-        // newer.
+        // In a full buffer, the kernel overwrites the oldest events. The page after the missing events has a
+        // flag, and all later pages are newer.
         self.dir.set("options/overwrite", "1")?;
-        // Older kernels lack this setting, and wake the reader at the first full page.
+        // Older kernels lack this setting. Such a kernel wakes the reader when the first page is full.
         let _ = self.dir.set("buffer_percent", WAKE_AT);
         Ok(())
     }
@@ -173,14 +174,14 @@ impl Instance {
 
     /// Returns the events that the instance records, as `SYSTEM:EVENT`.
     pub fn events(&self) -> Result<Vec<String>, Error> {
-        // A line may have a filter after the event's name.
+        // In a line of `set_event`, a filter may follow the event's name.
         let set = self.read("set_event")?;
         let names = set.lines().filter_map(|line| line.split_whitespace().next());
         Ok(names.filter(|name| name.contains(':')).take(MAX_EVENTS).map(str::to_owned).collect())
     }
 
-    /// Returns the events that a name with `*` and `?` matches. The kernel itself takes a `*` only for the
-    /// whole of a part.
+    /// Returns the events whose names match a name with `*` and `?`. This match is needed because the kernel
+    /// itself takes a `*` only in place of the whole system or the whole event.
     fn matching(&self, event: &str) -> Result<Vec<String>, Error> {
         if !event.contains(['*', '?']) {
             return Ok(vec![event.to_owned()]);
@@ -222,7 +223,7 @@ impl Instance {
         })
     }
 
-    /// Also records one thread, and all threads that it starts.
+    /// Adds one thread, and all threads that this thread will start, to the recorded threads.
     pub fn follow_thread(&self, thread: u32) -> Result<(), Error> {
         let value = thread.to_string();
         match self.dir.add("set_event_pid", &value) {
@@ -233,10 +234,10 @@ impl Instance {
         }
     }
 
-    /// Records all threads but one; the threads that this one starts are recorded, too.
+    /// Records all threads except for `thread`. The threads that `thread` starts are recorded.
     pub fn leave_out(&self, thread: u32) -> Result<(), Error> {
         self.dir.set("options/event-fork", "0")?;
-        // Kernels before 5.7 lack this setting, so they also record the switches of the thread.
+        // Kernels before 5.7 lack this setting, and therefore also record the events of the thread.
         match self.dir.set("set_event_notrace_pid", &thread.to_string()) {
             Err(Error::Setting { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Ok(())
@@ -295,12 +296,13 @@ impl Instance {
         &self.root
     }
 
-    /// Removes the instance, with everything that is left in its buffers.
+    /// Removes the instance, and with the instance the rest of the events in its buffers.
     pub fn remove(self) -> io::Result<()> {
         let Instance { root, dir, name } = self;
         drop(dir);
         let instances = root.dir("instances")?;
-        // Another process that reads the instance keeps it busy: tens of milliseconds for a listing.
+        // If another process reads the instance, the instance is busy, for tens of milliseconds if this
+        // process only lists the directory.
         for _ in 0..50 {
             match instances.remove(&name) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -314,7 +316,8 @@ impl Instance {
     }
 }
 
-/// Returns the lines `SYSTEM:EVENT` whose two parts match the two parts of a name with `*` and `?`.
+/// Returns each line `SYSTEM:EVENT` whose system and event match the system and the event of a name with `*`
+/// and `?`.
 fn fitting(available: &str, wanted: &str) -> Vec<String> {
     let Some((system, name)) = wanted.split_once(':') else { return Vec::new() };
     let is_meant = |event: &&str| {

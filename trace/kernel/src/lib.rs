@@ -1,4 +1,4 @@
-//! Recordings of the host kernel's events, beside a session of hypertrace.
+//! Recordings of the host kernel's events during a session of hypertrace.
 //!
 //! ```no_run
 //! use hypertrace_kernel::{Config, Recording};
@@ -14,17 +14,18 @@
 //! # }
 //! ```
 //!
-//! As root, a [`Recording`] is a private instance of the kernel's trace (tracefs): its events, filtered to
-//! the threads of processes, and stamped with the counter that stamps the session's own events. For another
-//! user, a recording is the scheduling of this user's threads, by perf_event_open(2). Both kinds of recording
-//! make `kernel.dat` in the session's directory, which trace-cmd(1) and KernelShark read.
+//! A [`Recording`] of root uses a private instance of the kernel's trace (tracefs). The instance records
+//! events of the threads of given processes, and stamps them with the counter that stamps the session's own
+//! events. A recording of another user has the scheduling of this user's threads, by perf_event_open(2). Both
+//! kinds of recording make `kernel.dat` in the session's directory, which trace-cmd(1) and KernelShark read.
 //!
-//! The data survive a kill at any instant: [`recover`] completes the recording of a killed process in a
-//! directory. [`sweep`] completes the recordings of all killed processes, and removes their instances.
+//! The data survive a kill of the recording process at any instant. [`recover`] completes the recording that
+//! a killed process left in a directory. [`sweep`] completes the recordings of all killed processes, and
+//! removes their instances.
 //!
-//! In a guest, a [`Forwarding`] sends the recording to the host in pieces while it is made. On the host,
-//! [`GuestRecordings`] find the recording among the session's pieces, and a [`GuestFile`] reads its pages
-//! where they lie.
+//! In a guest, a [`Forwarding`] sends the recording to the host in pieces during the recording. On the host,
+//! [`GuestRecordings`] assemble the recording from the pieces in the session, and a [`GuestFile`] reads the
+//! recording's pages from the session's stream files.
 //!
 //! This crate does not read `kernel.dat`: `hypertrace-timeline` does. The crate has no features.
 #![warn(missing_debug_implementations)]

@@ -1,8 +1,8 @@
-//! The process that owns an instance, as the instance's name gives it.
+//! The process that owns an instance. The instance's name identifies this process.
 //!
-//! A killed process leaves its instance, which goes on recording. A process's number alone does not identify
-//! the process, because numbers are used again. All owners are of the first PID namespace, because the
-//! kernel's trace is used only there.
+//! A killed process leaves its instance, and the instance continues to record. A process's number alone does
+//! not identify the process, because the kernel uses numbers again. All owners are processes of the first PID
+//! namespace, because only processes of this namespace use the kernel's trace.
 
 use std::fmt;
 use std::io;
@@ -14,9 +14,9 @@ const PREFIX: &str = "hypertrace";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pid: u32,
-    /// When the process started, in clock ticks since the boot (field 22 of `/proc/PID/stat`)
+    /// Time at which the process started, in clock ticks since the boot (field 22 of `/proc/PID/stat`)
     start: u64,
-    /// Number of the recording among those of the process.
+    /// Number of the recording among the recordings of the process.
     serial: u32,
 }
 
@@ -54,7 +54,8 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Returns when a process started, or `None` if it has ended, even if nobody has waited for it yet.
+/// Returns the time at which a process started, or `None` if the process has ended, even if the process is
+/// still a zombie.
 fn start(pid: &str) -> io::Result<Option<u64>> {
     let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,
@@ -64,7 +65,8 @@ fn start(pid: &str) -> io::Result<Option<u64>> {
         }
         Err(error) => return Err(error),
     };
-    // The name, in parentheses, may contain spaces and parentheses. Field 3 comes after it.
+    // The process's name stands in parentheses, and may contain spaces and parentheses. Field 3 follows the
+    // name.
     let fields = || {
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?;
@@ -100,7 +102,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let id = WaitId::Pid(Pid::from_raw(child.id().cast_signed()).unwrap());
 
-        // Waits for the end of the process, and leaves it to be waited for.
+        // The process has ended but is still a zombie, because NOWAIT does not reap the process.
         waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
 
         assert_eq!(start(&child.id().to_string()).unwrap(), None);

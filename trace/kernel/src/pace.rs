@@ -1,5 +1,5 @@
-//! How often a thread reads files that tell what no event tells. Files that take long to read are read
-//! seldom.
+//! The pace at which a thread reads files. The files tell facts that no event tells. The longer a reading
+//! takes, the more seldom the thread reads the files.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const PAUSE: u32 = 100;
 pub(crate) struct Pace {
     /// Minimum time between two readings.
     period: Duration,
-    /// When the last reading ended, and how long the shortest reading took.
+    /// End of the last reading, and duration of the shortest reading.
     last: Option<(Instant, Duration)>,
 }
 
@@ -32,7 +32,7 @@ impl Pace {
         self.last.is_none_or(|(at, _)| at.elapsed() >= self.pause())
     }
 
-    /// Notes that a reading has ended, which began at `begun`.
+    /// Notes the end of a reading that began at `begun`.
     pub fn ended(&mut self, begun: Instant) {
         let took = begun.elapsed();
         let shortest = self.last.map_or(took, |(_, shortest)| shortest.min(took));

@@ -16,8 +16,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Size of the pipe in bytes, and so of the pages of one splice. Every user may have a pipe of this size
-/// (pipe(7)).
+/// Size of the pipe in bytes. One splice moves at most this number of bytes. Every user may have a pipe of
+/// this size (pipe(7)).
 const PIPE: usize = 1 << 20;
 
 /// Maximum number of splices for one CPU in a pass, so that a busy CPU does not hold up the others.
@@ -51,7 +51,7 @@ pub(crate) struct Buffers {
     page_size: usize,
     cpus: Vec<Cpu>,
     pipe: (OwnedFd, OwnedFd),
-    /// Index of a CPU, and the number of its bytes in the pipe.
+    /// Index of a CPU, and the number of this CPU's bytes that are still in the pipe.
     pending: (usize, usize),
     /// The first failed write.
     failure: Option<Error>,
@@ -91,7 +91,7 @@ impl Buffers {
         }
         let failed = |error: Errno| Error::System("make a pipe", error.into());
         let pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
-        // A smaller pipe works, with more calls.
+        // If the pipe stays smaller, the moves only need more calls.
         let _ = fcntl_setpipe_size(&pipe.1, PIPE);
         Ok(Buffers { folder, page_size, cpus, pipe, pending: (0, 0), failure: None })
     }
@@ -152,16 +152,18 @@ impl Buffers {
         self.cpus.iter().map(|cpu| cpu.written).sum()
     }
 
-    /// Moves everything, including pages that are not full, from buffers to which nothing is written any
-    /// more.
+    /// Moves all pages, even pages that are not full, out of the buffers. The kernel must no longer write to
+    /// the buffers.
     fn rest(&mut self) -> Result<(), Error> {
-        // A pass leaves full pages only in buffers of more than 64 MiB.
+        // The loop calls more than one pass, because a pass may leave full pages in buffers of more than 64
+        // MiB.
         let mut before = None;
         while before != Some(self.written()) {
             before = Some(self.written());
             self.try_pass()?;
         }
-        // A buffer has a page or two that did not move, and nothing is added to it.
+        // One or two pages of each buffer did not move. The copy needs no limit, because the kernel adds no
+        // more events.
         self.parts(u32::MAX)
     }
 
@@ -186,11 +188,11 @@ impl Buffers {
         Ok(())
     }
 
-    /// Moves everything from buffers to which nothing is written any more, and closes the buffers. Returns
-    /// the first failed write of an earlier pass.
+    /// Moves all pages out of the buffers, and closes the buffers. The kernel must no longer write to the
+    /// buffers. Returns the first failed write of an earlier pass.
     ///
     /// # Errors
-    /// If an event cannot be moved now. The event stays in its buffer.
+    /// If an event cannot be moved in this call. Such an event stays in its buffer.
     pub fn finish(mut self) -> Result<Option<Error>, Error> {
         self.rest()?;
         Ok(self.failure)
@@ -220,7 +222,8 @@ pub(crate) fn drain(
     let period = if is_live { LIVE_PERIOD } else { PERIOD };
     Worker::start(tscs, move |stop| {
         while !stop.wait(pages.cpus.iter().map(|cpu| cpu.raw.as_fd()), period) {
-            // Full pages that cannot be written stay in their buffer, which would end the next wait at once.
+            // After a failed write, the thread pauses without a poll: the full pages stay in their buffer, so
+            // a poll would return at once.
             if !pages.pass(is_live) && stop.wait([].into_iter(), PAUSE) {
                 break;
             }

@@ -1,8 +1,9 @@
 //! Records the scheduling of a user's threads without root: perf_event_open(2).
 //!
-//! Each thread has an event on each CPU, which the threads and processes that it starts inherit. All events
-//! of a CPU write to one [`ring`]. The records go to the disk unchanged, with readings of both clocks, and
-//! [`convert`](fn@convert) turns them into pages like those of the kernel's trace.
+//! Each thread has an event on each CPU. The threads and processes that the thread starts inherit the event.
+//! All events of a CPU write to one [`ring`]. The recorder writes the unchanged records to the disk, and adds
+//! readings of perf's clock and of the counter. [`convert`](fn@convert) turns the records into pages in the
+//! format of the kernel's trace.
 
 mod convert;
 mod records;
@@ -31,7 +32,7 @@ fn records_file(cpu: u32) -> String {
 #[derive(Debug)]
 pub(crate) struct Perf {
     cpus: Vec<(u32, RawFd)>,
-    /// The events of threads, each with its CPU.
+    /// The events of all threads. Each entry is the number of a CPU, and an event on this CPU.
     events: Vec<(u32, Event)>,
     worker: Worker<Writer>,
 }
@@ -46,7 +47,8 @@ struct Output {
 }
 
 impl Perf {
-    /// Size of a CPU's ring in KiB: what `kernel.perf_event_mlock_kb` allows each user by default.
+    /// Size of a CPU's ring in KiB. The default of `kernel.perf_event_mlock_kb` allows each user a ring of
+    /// this size.
     pub const BUFFER_KIB: u32 = (ring::BYTES >> 10) as u32;
 
     /// Returns the names of the recorded events.
@@ -102,15 +104,18 @@ impl Perf {
         self.worker.tid
     }
 
-    /// Returns the handle that ends the recording thread, which also knows when a hypervisor took time.
+    /// Returns the handle of the recording thread. The handle ends the thread, and has the intervals in which
+    /// a hypervisor took CPU time.
     pub fn stop(&self) -> Stop {
         self.worker.stop.clone()
     }
 
-    /// Records a thread, and all that it starts. A thread that has ended is skipped.
+    /// Records a thread, and all threads and processes that the thread starts. If the thread has ended, the
+    /// call does nothing.
     ///
     /// # Errors
-    /// If the kernel refuses, because the thread is another user's or because there are too many descriptors.
+    /// If the kernel refuses, because the thread belongs to another user, or because this process has too
+    /// many descriptors.
     pub fn follow(&mut self, thread: u32) -> Result<(), Error> {
         for (cpu, ring) in &self.cpus {
             match Event::open(thread, *cpu, *ring) {
@@ -122,8 +127,8 @@ impl Perf {
         Ok(())
     }
 
-    /// Ends the recording. The records, and the kernel's counts of lost records, are on the disk then.
-    /// Returns the first failed write.
+    /// Ends the recording. After this call, the disk has the records, and the kernel's counts of lost
+    /// records. Returns the first failed write.
     ///
     /// # Errors
     /// If the counts cannot be written, or the thread panicked.
@@ -131,15 +136,15 @@ impl Perf {
         let Perf { cpus, events, worker } = self;
         let mut lost: BTreeMap<u32, Option<u64>> =
             cpus.iter().map(|(cpu, _)| (*cpu, Some(0))).collect();
-        // Inherited events end together with the events that they were inherited from.
+        // The end of an event also ends the events that other threads have inherited from this event.
         for (cpu, event) in events {
             let sum = lost.entry(cpu).or_default();
             *sum = sum.zip(event.end()).map(|(sum, lost)| sum.saturating_add(lost));
         }
         let mut writer = worker.stop()?;
         writer.pass();
-        // The kernel reports losses only before a later record, so without these counts the last losses are
-        // unknown.
+        // In the ring, the kernel reports losses only before a later record. So only these counts tell the
+        // losses after the last record.
         let stats = |(cpu, lost): (u32, Option<u64>)| {
             Some(Stats { cpu, text: format!("entries: 0\noverrun: {}\n", lost?) })
         };
@@ -149,7 +154,7 @@ impl Perf {
     }
 }
 
-/// Returns the error for a refusal of the kernel, which says what helps.
+/// Returns the error for a refusal of the kernel. The error names a remedy.
 fn refused(thread: u32, error: &std::io::Error) -> Error {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
     let help = match error.raw_os_error() {
@@ -161,7 +166,8 @@ fn refused(thread: u32, error: &std::io::Error) -> Error {
     Error::Perf { thread, why: format!("{error}: {help}") }
 }
 
-/// Says what helps if the kernel refuses for lack of rights, by the value of `kernel.perf_event_paranoid`.
+/// Returns the remedy for a refusal of the kernel that this user's rights cause. The remedy depends on the
+/// value of `kernel.perf_event_paranoid`.
 fn help(paranoid: &str) -> String {
     if paranoid.parse::<i32>().is_ok_and(|level| level > 2) {
         format!(
@@ -206,8 +212,8 @@ impl Writer {
         }
     }
 
-    /// Writes all records. Records that cannot be written stay in the ring, where the kernel counts further
-    /// records that find no room.
+    /// Writes all records. If a write fails, the records stay in the ring, and the kernel counts further
+    /// records for which the ring has no room.
     fn pass(&mut self) {
         for index in 0..self.outputs.len() {
             let output = &mut self.outputs[index];

@@ -13,14 +13,16 @@ use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Type numbers of the events. A file of this kind has no events of the kernel's own.
+/// Type numbers of the events. These numbers are free, because a file of a recording by perf has no type
+/// numbers of the kernel.
 const SWITCH_OUT: u16 = 1;
 const SWITCH_IN: u16 = 2;
 
-/// Flags of a page: events are missing before it, and a number after its events says how many.
+/// Flags of a page: events are missing before the page, and the number of missing events stands after the
+/// page's events.
 const MISSED: u64 = 1 << 31 | 1 << 30;
 
-/// Number of bytes of records that are read at a time.
+/// Maximum size of one read from a file of records, in bytes.
 const CHUNK: usize = 1 << 20;
 
 /// Returns the descriptions of the two events.
@@ -78,7 +80,7 @@ pub(super) fn description(page_size: u32) -> Description {
     }
 }
 
-/// Facts from the records of all CPUs that are not in the pages.
+/// Facts that the records of the CPUs hold and the pages lack.
 #[derive(Debug, Default)]
 pub(crate) struct Converted {
     /// Names of threads.
@@ -86,7 +88,8 @@ pub(crate) struct Converted {
     pub damage: Vec<String>,
 }
 
-/// Converts each CPU's file of records into its file of pages. `map` leads from perf's clock to the counter.
+/// Converts each CPU's file of records into its file of pages. `map` converts times of perf's clock to ticks
+/// of the counter.
 pub(crate) fn convert(state: &State, json: &RecordingJson, map: &Map) -> Result<Converted, Error> {
     let folder = &state.folder;
     let stamp = |time| match json.clock {
@@ -107,7 +110,7 @@ pub(crate) fn convert(state: &State, json: &RecordingJson, map: &Map) -> Result<
         let mut pages = PageWriter::new(made, json.page_size);
         let mut at = 0u64;
         let mut chunk = vec![0; CHUNK];
-        // Each iteration passes a record, or ends.
+        // Each iteration takes the next record, or ends the loop.
         'file: loop {
             let read = read_at(&file, &mut chunk, at);
             let read = read.map_err(|e| failed("read", folder, &name, e))?;
@@ -138,7 +141,7 @@ pub(crate) fn convert(state: &State, json: &RecordingJson, map: &Map) -> Result<
                     }
                 }
             }
-            // The rest is a record that was cut when its writer was killed.
+            // The rest of the file is an incomplete record: the writer was killed in the middle of the write.
             if used == 0 {
                 break;
             }
@@ -180,12 +183,12 @@ impl PageWriter {
         PageWriter { file, page, at: HEADER, written: 0, last: 0, lost: 0 }
     }
 
-    /// Adds an event. If the event is older than the event before it, it gets that event's time: perf writes
-    /// the two in their order.
+    /// Adds an event. perf writes events in their order, so an event with a lower time than the previous
+    /// event gets the time of the previous event.
     fn event(&mut self, ticks: u64, words: &[u32]) -> io::Result<()> {
         let ticks = ticks.max(self.last);
-        // Besides its words, an event takes one word for its head and two for a long time, and the number of
-        // lost events takes two.
+        // In addition to its own words, an event takes one word for its header, and two words if the time
+        // since the previous event is long. The number of lost events takes two more words.
         if self.at + 4 * (words.len() + 5) > self.page.len() {
             self.flush()?;
         }
@@ -210,7 +213,7 @@ impl PageWriter {
         self.at += 4;
     }
 
-    /// Notes that `events` events are missing before the next one.
+    /// Notes that `events` events are missing before the next event.
     fn lost(&mut self, events: u64) -> io::Result<()> {
         self.flush()?;
         self.lost = self.lost.saturating_add(events);
@@ -247,7 +250,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let mut pages = PageWriter::new(file.try_clone().unwrap().into(), 4096);
         for n in 0..1000u64 {
-            // Every tenth event comes a long time after the one before.
+            // Every tenth event follows the previous event after a long time.
             pages.event(n * 100 + n / 10 * (1 << 30), &body(1, 2, n % 2 == 0, false)).unwrap();
             if n == 499 {
                 pages.lost(7).unwrap();

@@ -1,5 +1,5 @@
-//! Records of perf, as the ring has them: a header with type, flags and size, a body, and the fields that
-//! [`ring`](super::ring) asks for: pid, tid, time, CPU.
+//! Records of perf in the form of the ring. A record has a header with type, flags and size, then a body, and
+//! then the fields that [`ring`](super::ring) asks the kernel for: pid, tid, time, CPU.
 
 /// Size of the fields after a record's body, in bytes.
 const TRAILER: usize = 24;
@@ -20,7 +20,7 @@ pub(super) enum Record {
         /// CLOCK_MONOTONIC_RAW in nanoseconds
         time: u64,
         out: bool,
-        /// True if the thread could have gone on running.
+        /// True if the thread was still runnable when the thread left the CPU.
         preempted: bool,
     },
     /// Number of records that found no room.
