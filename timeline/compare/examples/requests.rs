@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Serves made requests, each a region `request` with `parse`, `look_up` and `render` in it, for comparisons:
+//! Serves artificial requests, whose regions `hypertrace compare` can compare. Each request is a region
+//! `request`, which contains the regions `parse`, `look_up` and `render`:
 //!
 //! ```console
 //! $ hypertrace record --kernel -o S requests [REQUESTS [PARSE]]
 //! ```
 //!
-//! `PARSE` is the work of `parse` in percent: 105 for a build that is 5 % slower in it.
+//! `PARSE` is the work of `parse` in percent: 105 stands for a build whose `parse` does 5 % more work.
 
 use std::env;
 use std::fs::File;

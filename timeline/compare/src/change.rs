@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The differences between two sides, each of some runs, for each name of regions.
+//! For each name of regions, the difference between two sides. Each side has several runs.
 
 use crate::run::{Exits, Mean, Region, Run, Typical};
 use crate::stats::{
@@ -16,7 +16,7 @@ pub const LEAST_RUNS: usize = 5;
 pub const LEVEL: f64 = 0.01;
 /// Confidence of intervals.
 pub const CONFIDENCE: f64 = 0.95;
-/// Power for which the smallest visible difference is stated.
+/// Statistical power for which [`Difference::smallest_ns`] is computed.
 pub const POWER: f64 = 0.8;
 
 /// A difference of means over runs: the second side's mean less the first side's.
@@ -52,7 +52,7 @@ impl Change {
     }
 }
 
-/// What the runs say of a difference.
+/// What the runs say about a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -80,7 +80,7 @@ pub struct Judged {
     pub p_adjusted: Option<f64>,
 }
 
-/// The regions of a name on both sides.
+/// The regions with one name, on both sides.
 #[derive(Clone, Debug, Serialize)]
 pub struct Difference {
     /// Name of the regions. Guests choose names: escape it.
@@ -105,11 +105,12 @@ pub struct Difference {
     /// Typical mean by part. The differences add up to the difference of the typical mean.
     #[serde(serialize_with = "objects")]
     pub parts: Vec<(Part, Change)>,
-    /// Typical mean outside of the regions inside (`self`), and in these regions by name. These differences
-    /// add up to the difference of the typical mean too.
+    /// The typical mean, divided among the inner regions by name, and `self`, the time outside of all inner
+    /// regions. These differences also add up to the difference of the typical mean.
     #[serde(serialize_with = "objects")]
     pub children: Vec<(String, Change)>,
-    /// Typical mean by exits' reasons. The times in the kernel and in the VMM add up to these parts.
+    /// Time of exits in the typical mean, by the exit's reason. Over all reasons, the times in the kernel add
+    /// up to the part *kernel*, and the times in the VMM add up to the part *VMM*.
     #[serde(serialize_with = "objects")]
     pub exits: Vec<(String, ExitChange)>,
     /// Waits of the typical mean by cause.
@@ -119,7 +120,7 @@ pub struct Difference {
     pub all: Change,
     /// Difference of the 99th percentiles of the durations.
     pub p99: Change,
-    /// Differences of the means of the slowest hundredth, by part.
+    /// Differences between the means of the slowest 1 % of the regions, by part.
     #[serde(serialize_with = "objects")]
     pub slowest: Vec<(Part, Change)>,
     /// Percentiles of the durations from 0 to 100: means over each side's runs, in nanoseconds.
@@ -155,7 +156,7 @@ impl Difference {
     }
 }
 
-/// Writes changes as objects that have a name.
+/// Writes each change as an object with a member `name`.
 fn objects<N: Serialize, C: Serialize, S: Serializer>(
     all: &[(N, C)],
     serializer: S,
@@ -194,14 +195,14 @@ impl Comparison {
     }
 }
 
-/// Returns the number of runs per side with which one changed name among so many can be found; `None` if
-/// there are too many names.
+/// Returns the number of runs per side that a comparison of `names` names needs to find one changed name;
+/// `None` if there are too many names.
 pub fn runs_needed(names: usize) -> Option<usize> {
-    // With more runs, p values do not become smaller.
+    // With more runs, the least p value does not become smaller.
     (LEAST_RUNS..=MAX_EXACT / 2).find(|runs| can_show([*runs; 2], names))
 }
 
-/// Returns whether so many runs can show that one of so many names has changed.
+/// Returns whether `a` and `b` runs can show that one of `names` names has changed.
 fn can_show([a, b]: [usize; 2], names: usize) -> bool {
     least_p_value(a, b) * names as f64 <= LEVEL
 }
@@ -227,7 +228,7 @@ fn judge(differences: &mut [Difference], judged: impl Fn(&mut Difference) -> &mu
     }
 }
 
-/// Returns the names of the regions that any of these runs has.
+/// Returns the names of which any of these runs has a counted region.
 fn names<'a>(runs: &[&'a Run]) -> BTreeSet<&'a str> {
     let counted = runs.iter().flat_map(|run| &run.regions).filter(|(_, region)| region.count > 0);
     counted.map(|(name, _)| &**name).collect()

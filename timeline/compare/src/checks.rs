@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 /// A fact of a run, if it is known.
 type Fact = fn(&Run) -> Option<&str>;
 
-/// Number of parts of which the measured rates of one counter differ by less than one, as in
+/// Inverse of the relative difference up to which two measured rates count as rates of one counter, as in
 /// [`HostCounter::is_same`](hypertrace_timeline::clock::host::HostCounter::is_same).
 const MAX_MEASURED_APART: u64 = 1_000;
 
@@ -36,7 +36,7 @@ impl Checks {
         let mut known = BTreeSet::new();
         if let Some(Run { session, .. }) = all().find(|run| !known.insert(&run.session)) {
             let has = |side: &[&Run]| side.iter().any(|run| run.session == *session);
-            // A copy of a run is no further evidence.
+            // A copy of a run is refused, because the copy adds no evidence.
             let where_to = if has(a) && has(b) { "is on both sides" } else { "is given twice" };
             checks.refused = Some(format!("the session {session} {where_to}"));
             return checks;
@@ -64,8 +64,8 @@ impl Checks {
         for (what, fact) in facts {
             checks.differing(what, all().filter_map(fact).map(str::to_owned).collect());
         }
-        // Each session measures its counter anew, and a short session does so less exactly, so small
-        // differences do not count.
+        // Small differences do not count, because each session measures the rate of its counter anew, and a
+        // short session measures less exactly.
         let (least, most) = all().fold((u64::MAX, 0), |(least, most), Run { frequency, .. }| {
             (least.min(*frequency), most.max(*frequency))
         });
@@ -96,7 +96,8 @@ impl Checks {
     /// Notes a fact that is not the same in all runs.
     fn differing(&mut self, what: &str, found: BTreeSet<String>) {
         if found.len() > 1 {
-            // A session may come from somebody else, with texts of any length.
+            // Only a few short texts are shown, because a session may come from somebody else and have texts
+            // of any length.
             let shown: Vec<String> =
                 found.iter().take(3).map(|text| format!("{text:.80}")).collect();
             let more = if found.len() > 3 { ", .." } else { "" };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Collections of a run that take little memory, because a comparison has runs of thousands of names.
+//! Collections that take little memory, because a comparison has many runs, each with thousands of names.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -43,7 +43,8 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Named<V> {
     }
 }
 
-/// Percentiles, each stored as its difference from the one before, in 7 bits per byte.
+/// Percentiles. Each percentile is stored as its difference from the previous percentile, with 7 bits per
+/// byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Percentiles(Box<[u8]>);
 
@@ -69,10 +70,10 @@ impl FromIterator<u64> for Percentiles {
     fn from_iter<I: IntoIterator<Item = u64>>(all: I) -> Self {
         let (mut bytes, mut last) = (Vec::new(), 0u64);
         for value in all {
-            // The percentiles of a damaged file may descend.
+            // The subtraction wraps, because the percentiles of a damaged file may descend.
             let mut bits = value.wrapping_sub(last);
             last = value;
-            // The loop takes ten turns at most.
+            // The loop ends after ten turns at most, because each turn removes 7 of 64 bits.
             while bits >= 0x80 {
                 bytes.push(bits as u8 | 0x80);
                 bits >>= 7;

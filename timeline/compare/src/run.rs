@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The data that are kept of a run: the regions of its session as sums by name.
+//! The data that a comparison keeps of a run: sums over the regions of the run's session, by name.
 
 use crate::compact::{Named, Percentiles};
 use hypertrace_format::origin::Origin;
@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 pub const VERSION: u32 = 4;
 /// Oldest version of a file that can be read: see [`Run::upgraded`].
 pub const OLDEST_VERSION: u32 = 2;
-/// Name of the file of a run whose session is not kept.
+/// Name of the file that holds a run whose session is not kept.
 pub const FILE: &str = "run.json";
 /// Maximum number of names of regions.
 pub const MAX_NAMES: usize = 10_000;
 
-/// Quantiles of a run between which its *typical* regions are.
+/// Quantiles of the durations in a run. The *typical* regions of the run lie between both quantiles.
 pub const TYPICAL: (f64, f64) = (0.05, 0.75);
-/// Quantile of a run from which its slowest regions begin.
+/// Quantile of the durations in a run. The slowest regions of the run lie above this quantile.
 pub const SLOWEST: f64 = 0.99;
 /// Number of quantiles of the durations that are kept, from 0 to 100 %.
 const QUANTILES: u16 = 101;
@@ -46,13 +46,13 @@ pub struct Run {
     pub lost: u64,
     /// Whether the session had ended.
     pub finished: bool,
-    /// Number of regions whose names come after the first [`MAX_NAMES`].
+    /// Number of regions that are missing because their names come after the first [`MAX_NAMES`] names.
     pub left_out: u64,
     /// Regions of the run, by name.
     pub regions: BTreeMap<String, Box<Region>>,
 }
 
-/// The regions of a name in a run.
+/// The regions with one name in a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Region {
     /// Number of regions.
@@ -65,7 +65,7 @@ pub struct Region {
     pub typical: Typical,
     /// Mean of all regions.
     pub all: Mean,
-    /// Mean of the slowest hundredth.
+    /// Mean of the slowest 1 % of the regions.
     pub slowest: Mean,
     /// Percentiles of the durations from 0 to 100, in nanoseconds.
     pub percentiles_ns: Percentiles,
@@ -81,17 +81,17 @@ pub struct Mean {
     pub parts_ns: [f64; PARTS],
 }
 
-/// Mean of the typical regions, and its division. All times are in nanoseconds.
+/// Mean of the typical regions, and how this mean divides. All times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Typical {
     /// Mean time in each part.
     #[serde(flatten)]
     pub mean: Mean,
-    /// Number and time of the regions inside, by name. These times and the rest, `self`, add up to the
-    /// duration.
+    /// Number and time of the inner regions, by name. These times and `self`, the time outside of all inner
+    /// regions, add up to the duration.
     pub children: Named<(f64, f64)>,
-    /// Exits of a guest by reason. The times in the kernel and in the VMM add up to both parts, if the
-    /// details of all regions are known.
+    /// Exits of a guest by reason. If the details of all regions are known, the times in the kernel add up to
+    /// the part *kernel*, and the times in the VMM add up to the part *VMM*.
     pub exits: Named<Exits>,
     /// Waits by part and cause. The waits add up to their parts, if the details of all regions are known.
     pub waits: Named<f64>,
@@ -149,7 +149,7 @@ impl Mean {
 }
 
 impl Typical {
-    /// Returns the time outside of the regions inside, in nanoseconds.
+    /// Returns the time outside of all inner regions in nanoseconds.
     pub fn self_ns(&self) -> f64 {
         self.mean.duration_ns() - self.children.iter().map(|(_, (_, ns))| ns).sum::<f64>()
     }
@@ -187,7 +187,7 @@ mod by_part {
     use super::{BTreeMap, PARTS, Part};
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// Parts before version 4, when times were a list.
+    /// Parts in the order of the list in which files before version 4 have times.
     const LISTED: [Part; 7] = [
         Part::Guest,
         Part::Kernel,
@@ -225,15 +225,15 @@ mod by_part {
 
 /// Words between the part of a wait and its cause.
 const BY: &str = " by ";
-/// Name of the regions inside that have no name of their own, because there are too many. No region has a
-/// space in its name.
+/// Name for all inner regions whose own names are not kept, because there are too many names. No region has
+/// this name, because names of regions contain no space.
 const OTHER_NAMES: &str = "other names";
 const UNNAMED: &str = "a thread without a name";
 const NOT_RECORDED: &str = "what was not recorded";
 const NOT_KNOWN: &str = "what is not known";
 
-/// Returns a name of a cause that is the same in each run, so without numbers of threads. A thread's name is
-/// in quotes, because a program can call its threads `timer` or `others`.
+/// Returns a name of a cause. The name is the same in each run, so the name has no number of a thread. A
+/// thread's name is in quotes, because a program can call its threads `timer` or `others`.
 fn cause_name(cause: &Cause) -> String {
     match cause {
         Cause::Thread { name: Some(name), .. } => quoted(name),
@@ -248,8 +248,8 @@ fn quoted(name: &str) -> String {
     format!("'{name}'")
 }
 
-/// Returns the name that the present version gives a wait of a file of version 2, where threads' names have
-/// no quotes. A name that is also a kind of causes is taken for that kind.
+/// Returns the present name of a wait from a file of version 2. Such a file has names of threads without
+/// quotes. If a thread's name is also the name of a kind of causes, the name counts as the kind.
 fn upgraded(wait: &str) -> String {
     let Some((part, cause)) = wait.split_once(BY) else { return wait.into() };
     let kinds =
@@ -272,7 +272,7 @@ impl Run {
                 let waits = typical.waits.iter();
                 typical.waits = waits.map(|(wait, ns)| (upgraded(wait), *ns)).collect();
             }
-            // Before version 4, a program's own time was in the place of the guest's time.
+            // Files before version 4 keep a program's time on a CPU in the place of the guest's time.
             for mean in [&mut typical.mean, all, slowest].into_iter().filter(|_| *is_program) {
                 mean.parts_ns.swap(Part::OnCpu as usize, Part::Guest as usize);
             }
@@ -280,9 +280,10 @@ impl Run {
         self
     }
 
-    /// Returns whether a recorder can have written the numbers of this run: no time is negative or needs more than 64 bits
-    /// as nanoseconds, percentiles ascend, no wait is longer than its region, each mean is of some of the regions, and the
-    /// run has no more names than a recorder keeps.
+    /// Returns whether the numbers of this run are possible. The function checks that no time is negative or
+    /// needs more than 64 bits as nanoseconds, that percentiles ascend, that the waits of a region are
+    /// together no longer than the region, that no mean is of more regions than the run has, and that the run
+    /// has at most [`MAX_NAMES`] names.
     pub fn is_sound(&self) -> bool {
         let is_time = |ns: &f64| (0.0..=u64::MAX as f64).contains(ns);
         let is_mean = |mean: &Mean| mean.parts_ns.iter().chain([&mean.duration_ns()]).all(is_time);
@@ -292,7 +293,8 @@ impl Run {
             let exits = exits.iter();
             let exits = exits.flat_map(|(_, e)| [&e.count, &e.kernel_ns, &e.vmm_ns, &e.waits_ns]);
             let waits = Vec::from_iter(waits.iter().map(|(_, ns)| ns));
-            // The waits are a part of the duration, and their sum is rounded.
+            // The waits are a part of the duration, so their sum can exceed the duration only by the error of
+            // rounding.
             let most = mean.duration_ns() * (1.0 + 1e-9) + 1.0;
             let percentiles = || region.percentiles_ns.iter();
             [mean, &region.all, &region.slowest]

@@ -14,7 +14,7 @@ pub struct Answer<'a> {
     pub answer: Vec<String>,
     /// Notes about the runs: see [`Checks::notes`](crate::Checks::notes).
     pub notes: &'a [String],
-    /// Comparison that is answered.
+    /// Comparison to which the answer belongs.
     #[serde(flatten)]
     pub comparison: &'a Comparison,
 }
@@ -26,7 +26,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Unit of times, with its nanoseconds and digits after the point.
+/// Unit in which times are shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unit {
     /// Name of the unit.
@@ -49,8 +49,8 @@ impl Unit {
         Unit { name, ns: per, digits }
     }
 
-    /// Returns the unit of a change: the unit of its larger time, with no more digits than tell two digits of the
-    /// interval's half width, because further digits would be noise.
+    /// Returns the unit for a change: the unit of its larger time. The unit has no more digits than two
+    /// significant digits of the interval's half width need, because further digits would be noise.
     ///
     /// ```
     /// use hypertrace_compare::Unit;
@@ -99,8 +99,8 @@ pub fn signed(number: f64, digits: usize) -> String {
     if is_zero { text[1..].into() } else { text }
 }
 
-/// Returns a sentence for each name with a difference, the name that explains most first. Without
-/// differences, returns sentences that say so.
+/// Returns a sentence for each name with a difference. The name whose own time explains most comes first. If
+/// no name has a difference, returns sentences that say so.
 pub fn sentences(comparison: &Comparison) -> Vec<String> {
     let differences = || comparison.differences.iter();
     let mut changed: Vec<&Difference> = differences()
@@ -140,7 +140,7 @@ pub fn sentences(comparison: &Comparison) -> Vec<String> {
     longest.into_iter().map(one).collect()
 }
 
-/// Returns the part of a difference that is in no region inside.
+/// Returns the size of a region's difference outside of all inner regions.
 fn own_change(difference: &Difference) -> f64 {
     let own = difference.children.first().filter(|(name, _)| name == "self");
     own.map_or(difference.typical.change, |(_, change)| *change).difference_ns.abs()
@@ -170,8 +170,8 @@ fn changed_sentence(d: &Difference) -> String {
     text.push(')');
     let changes: Vec<f64> = d.parts.iter().map(|(_, change)| change.difference_ns).collect();
     let shown = unit.rounded(&changes);
-    // The list has each part that moved. It also has each part with a large change, even if this change may
-    // be noise, so that the listed changes add up to about the whole difference.
+    // The list has each part that moved. The list also has each part with a large change, even if the change
+    // may be noise, so that the listed changes add up to about the whole difference.
     let is_listed = |change: &Change, shown: f64| {
         change.has_moved() && shown != 0.0 || shown.abs() >= 0.1 * difference_ns.abs()
     };

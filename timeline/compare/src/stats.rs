@@ -2,8 +2,8 @@
 
 //! Statistics of two sets of runs, with one value per run.
 //!
-//! The unit is the run. Regions of one run share its memory layout, its CPU frequency and its neighbours, so
-//! many regions in few runs are few independent values.
+//! The unit is the run. All regions of one run share the run's memory layout, CPU frequency and neighbours on
+//! the machine. So a few runs give only a few independent values, no matter how many regions each run has.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,14 +15,17 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 /// doubles with each run.
 pub const MAX_EXACT: usize = 24;
 
-/// Number of ways to divide more runs that are tried: the observed way, and random ways.
+/// Number of ways to divide the runs that are tried if there are more than [`MAX_EXACT`] runs: the observed
+/// way, and random ways.
 const RANDOM_WAYS: usize = 200_000;
 
-/// Number of random ways at least as extreme as the observed one. After this number, no more ways are drawn
-/// (Besag and Clifford, 1991). The standard error of such a p value is a tenth of the value.
+/// Number of extreme ways after which no more random ways are drawn (Besag and Clifford, 1991). A random way
+/// is extreme if its difference is at least as large as the observed difference. The standard error of a p
+/// value from so many extreme ways is a tenth of the p value.
 const ENOUGH: usize = 100;
 
-/// Maximum number of pairs of numbers of runs whose random ways are kept, of some megabytes each.
+/// Maximum number of [`Ways`] that are kept, of some megabytes each. Each pair of numbers of runs has its own
+/// ways.
 const MAX_WAYS: usize = 8;
 
 /// Seed of the random ways, so that the same runs have the same verdict.
@@ -33,16 +36,16 @@ const SEED: u64 = 0x6879_7065_7274_7263;
 pub struct Difference {
     /// Difference of the means.
     pub mean: f64,
-    /// Half of the interval's width: the interval is `mean` plus or minus this.
+    /// Half of the interval's width: the interval is `mean` plus or minus `half_width`.
     pub half_width: f64,
     /// Degrees of freedom of the interval.
     pub degrees: f64,
 }
 
-/// Returns the mean of `b` less the mean of `a`, with Welch's interval of this confidence (0.95 for 95 %).
+/// Returns the mean of `b` less the mean of `a`, with Welch's interval for `confidence` (0.95 for 95 %).
 ///
-/// The interval assumes that means of runs are about normal, not that both sides vary by as much. If all
-/// values of each side are equal, the interval's width is 0.
+/// The interval assumes that means of runs are about normally distributed. The interval does not assume that
+/// both sides vary equally. If all values of each side are equal, the interval's width is 0.
 ///
 /// Returns `None` if a side has less than two values, if a value is not finite or differs from the others by more than
 /// 10^150, or if the confidence is not between 0 and 1.
@@ -52,9 +55,9 @@ pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Difference> {
     Some(Difference { mean: errors.mean, half_width, degrees: errors.degrees })
 }
 
-/// Returns the smallest difference of means that runs of this number and this scatter show with this power,
-/// if the test is two-sided at this level: 0.01 and 0.8 for a difference that is found at 1 % in four of five
-/// comparisons.
+/// Returns the smallest difference of means that a two-sided test at `level` finds with a probability of
+/// `power`, if runs are as many and scatter as much as these runs. With a level of 0.01 and a power of 0.8,
+/// four of five comparisons find the difference at 1 %.
 ///
 /// The smallest difference is (t(1 - level/2) + t(power)) times the standard error by Welch, and 0 if all
 /// values of each side are equal. `None` as for [`welch`].
@@ -64,7 +67,7 @@ pub fn smallest_difference(a: &[f64], b: &[f64], level: f64, power: f64) -> Opti
     Some(quantiles * errors.standard_error)
 }
 
-/// Returns a confidence, level or power, if it is between 0 and 1.
+/// Returns a confidence, a level or a power if the number is between 0 and 1.
 fn share(share: f64) -> Option<f64> {
     (share > 0.0 && share < 1.0).then_some(share)
 }
@@ -105,27 +108,29 @@ fn mean_and_its_variance(values: &[f64]) -> Option<(f64, f64)> {
     (values.len() > 1).then_some((first + offset, squares / (n - 1.0) / n))
 }
 
-/// Returns the two-sided p value of the difference of two means: the share of the ways to divide the same runs among the
-/// sides in which the means differ by as much or more.
+/// Returns the two-sided p value of the difference of two means. Consider all ways to divide the same runs
+/// among the two sides: the p value is the share of ways in which the means differ by at least the observed
+/// difference.
 ///
 /// The p value is exact for at most 24 runs (12 per side have 2,704,156 ways). For more runs, 199,999 random
-/// ways are drawn, and the observed way counts as another, so the p value is 1/200,000 at least. Once 100
-/// ways differ by as much or more, no more are drawn.
+/// ways are drawn, and the observed way counts too, so the p value is at least 1/200,000. After 100 random
+/// ways whose means differ by at least the observed difference, no more ways are drawn.
 ///
-/// The p value assumes no distribution. Few runs cannot reach a low level: see [`least_p_value`].
+/// The p value assumes no distribution. With few runs, no p value is low: see [`least_p_value`].
 ///
-/// The p value is 1 if a side has no runs, if all values are equal, and if values are not finite or so large
-/// that their sum is not.
+/// The p value is 1 if a side has no runs, if all values are equal, or if the values or their sums are not
+/// finite.
 pub fn permutation(a: &[f64], b: &[f64]) -> f64 {
     let runs = a.len() + b.len();
-    // For numbers around 0, each side's sum is as far from 0 as the means are from each other. Values are
-    // near to each other, so their differences lose nothing.
+    // The mean of all values is subtracted first: then the distance of one side's sum from 0 is proportional
+    // to the difference of the means. Before that, the first value is subtracted, because differences of
+    // values that are near each other have no rounding error.
     let first = a.first().copied().unwrap_or_default();
     let values = || a.iter().chain(b).map(|value| value - first);
     let mean = values().sum::<f64>() / runs as f64;
     let values: Vec<f64> = values().map(|value| value - mean).collect();
     let observed = values[..a.len()].iter().sum::<f64>().abs();
-    // Sums of the same values in another order differ by rounding errors.
+    // A tolerance is needed, because sums of the same values in different orders differ by rounding errors.
     let rounding = values.iter().map(|value| value.abs()).sum::<f64>() * 1e-12;
     if a.is_empty() || b.is_empty() || !rounding.is_finite() || rounding == 0.0 {
         return 1.0;
@@ -136,10 +141,11 @@ pub fn permutation(a: &[f64], b: &[f64]) -> f64 {
     }
 }
 
-/// Returns the share of all ways to choose so many values whose sum is at least this far from 0.
+/// Among all ways to choose `chosen` of the values, returns the share of ways whose sum is at least
+/// `observed` away from 0.
 ///
-/// Each way is a choice from the first half of the values and a choice from the second half, so short lists
-/// of both are enough to find it.
+/// Each way is a choice from the first half of the values and a choice from the second half, so a list of the
+/// sums of each half is enough.
 fn exact(values: &[f64], chosen: usize, observed: f64) -> f64 {
     let (first, second) = values.split_at(values.len() / 2);
     let mut second = sums_by_number(second);
@@ -159,7 +165,7 @@ fn exact(values: &[f64], chosen: usize, observed: f64) -> f64 {
     extreme as f64 / ways as f64
 }
 
-/// Returns the sums of all choices of these values, by the number of chosen ones.
+/// Returns the sums of all choices of these values, by the number of chosen values.
 fn sums_by_number(values: &[f64]) -> Vec<Vec<f64>> {
     let mut by_number = vec![vec![]; values.len() + 1];
     let mut sums = vec![0.0; 1 << values.len()];
@@ -171,11 +177,12 @@ fn sums_by_number(values: &[f64]) -> Vec<Vec<f64>> {
     by_number
 }
 
-/// Returns the share of random ways to choose so many values whose sum is at least this far from 0.
+/// Among random ways to choose `chosen` of the values, returns the share of ways whose sum is at least
+/// `observed` away from 0.
 fn random(values: &[f64], chosen: usize, observed: f64) -> f64 {
     thread_local! {
-        /// Ways for the last pairs of numbers of runs, because most names of a comparison have the same
-        /// numbers.
+        /// Ways that were used last. They are kept, because most names of a comparison have the same numbers
+        /// of runs.
         static WAYS: RefCell<VecDeque<Ways>> = RefCell::default();
     }
     WAYS.with_borrow_mut(|known| {
@@ -202,7 +209,8 @@ fn random(values: &[f64], chosen: usize, observed: f64) -> f64 {
 struct Ways {
     chosen: usize,
     of: usize,
-    /// Bits of the ways, in whole bytes per way: a bit for each run, set if the way chooses the run.
+    /// Bits of the ways. Each way has whole bytes, with a bit for each run: the bit is set if the way chooses
+    /// the run.
     bits: Vec<u8>,
 }
 
@@ -221,9 +229,10 @@ impl Ways {
         Self { chosen, of, bits }
     }
 
-    /// Returns the sum of the values that each way chooses.
+    /// Returns for each way the sum of the values that the way chooses.
     fn sums(&self, values: &[f64]) -> impl Iterator<Item = f64> {
-        // `sums` has, for each eight values, the sum for each byte of chosen ones.
+        // `sums` has a table for each eight values: the byte with the bits of the chosen values is the index
+        // of their sum.
         let sums: Vec<[f64; 256]> = values.chunks(8).map(sums_by_bits).collect();
         let sum = move |way: &[u8]| {
             way.iter().zip(&sums).map(|(&bits, sums)| sums[usize::from(bits)]).sum()
@@ -232,8 +241,8 @@ impl Ways {
     }
 }
 
-/// Returns the smallest p value of a difference that so many runs can have: 2/252 with 5 per side, 2/924 with
-/// 6.
+/// Returns the smallest p value that a difference between `a` and `b` runs can have: 2/252 with 5 runs per
+/// side, and 2/924 with 6 runs per side.
 ///
 /// If one of `n` names has changed, this name can be found at a level of 1 % only if `n` times this value is
 /// at most 0.01 ([`benjamini_hochberg`]): with 5 runs per side `n` has to be 1, with 6 runs at most 4, with
@@ -256,8 +265,8 @@ fn sums_by_bits(values: &[f64]) -> [f64; 256] {
     sums
 }
 
-/// Returns p values adjusted for their number (Benjamini and Hochberg): if values of at most 0.01 are called
-/// differences, about 1 % of the called ones are none.
+/// Returns p values adjusted for their number (Benjamini and Hochberg). If each name with an adjusted value
+/// of at most 0.01 is called different, then about 1 % of the names that are called different are not.
 ///
 /// A value that is not a number counts as 1.
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {

@@ -28,7 +28,7 @@ SETS = {
     "one_side_equal": ([7.0] * 5, runs(4, 8, 1)),
     "ties": ([1.0, 1.0, 2.0, 2.0, 2.0, 3.0], [2.0, 2.0, 3.0, 3.0, 3.0, 3.0]),
     "tenths": ([0.1, 0.2, 0.3, 0.3], [0.1, 0.2, 0.2, 0.7]),
-    # Sums and means of eight integers, so that SciPy's are exact.
+    # The values are eight integers, so that SciPy's sums and means are exact.
     "large_numbers": (runs(8, 1e12, 50, 0), runs(8, 1e12 + 60, 50, 0)),
     "many": (runs(20, 50_000, 3_000), runs(20, 52_500, 3_000)),
     "many_alike": (runs(20, 50_000, 3_000), runs(20, 50_000, 3_000)),
@@ -42,7 +42,8 @@ def fixture(name, a, b):
         interval = test.confidence_interval(confidence)
         intervals[confidence] = [float(interval.low), float(interval.high)]
     exact = len(a) + len(b) <= 24
-    # The share of ways whose means differ by as much: SciPy's own "two-sided" is twice the smaller tail.
+    # The statistic is the size of the difference, because SciPy's own "two-sided" p value is twice the
+    # smaller tail.
     permutation = stats.permutation_test(
         (a, b),
         difference,
@@ -52,7 +53,8 @@ def fixture(name, a, b):
         batch=10_000,
         rng=numpy.random.default_rng(1),
     )
-    # The power, by the noncentral t distribution, of the difference that the usual sum of two quantiles gives.
+    # The difference is the usual sum of two quantiles, and its power comes from the noncentral t
+    # distribution.
     power = []
     for level, wanted in ((0.01, 0.8), (0.05, 0.95)):
         critical = stats.t.ppf(1 - level / 2, test.df)

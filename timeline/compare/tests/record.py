@@ -39,7 +39,7 @@ def reduced(samples):
         regions[name].append({key: int(value) for key, value in row.items() if key.endswith("_ns")})
     requests = sorted(regions["request"], key=lambda region: region["begin_ns"])
     for name in CHILDREN:
-        # One thread makes them, in this order.
+        # Sorted by time, the n-th child belongs to the n-th request, because one thread makes all regions.
         children = sorted(regions[name], key=lambda region: region["begin_ns"])
         assert len(children) == len(requests)
         for request, child in zip(requests, children):
@@ -70,7 +70,7 @@ rows, loads, begin = [], [], time.strftime("%Y-%m-%d %H:%M", time.gmtime())
 with tempfile.TemporaryDirectory() as folder:
     for number in range(-2, runs):
         session = f"{folder}/{number}"
-        # A B B A, after a warm-up of each.
+        # Both builds are recorded in the order A B B A, after one warm-up run of each build.
         parse = [100, 105, 105, 100][number % 4]
         record = [hypertrace, "record", "--kernel", "-o", session, program, "500", str(parse)]
         loads.append(load())

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of how often the statistics of a comparison are wrong, for runs that are drawn from recorded ones.
+//! Tests of how often the statistics of a comparison are wrong, with runs that are drawn at random from
+//! recorded runs.
 //!
-//! The rows `compare_` of the benchmark are the same tests at full size, with the targets. Here each share
-//! may be off by three or four standard errors of a share of 300.
+//! The rows `compare_` of the benchmark are the same tests with more comparisons, and have the targets. In
+//! these tests, each share may differ from its target by three or four standard errors of a share of 300
+//! comparisons.
 
 use hypertrace_compare::stats::benjamini_hochberg;
 use hypertrace_test_support::simulation::{NAMES, PARTS, Simulation};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of statistics against SciPy's, and of values for which no formula was made.
+//! Tests of the statistics: the results are those of SciPy, and infinite or missing values give no false
+//! result.
 
 use hypertrace_compare::runs_needed;
 use hypertrace_compare::stats::{
@@ -56,7 +57,7 @@ fn fixtures() -> Fixtures {
     serde_json::from_str(include_str!("../stats.json")).unwrap()
 }
 
-/// Returns whether two numbers differ by at most this share of the second.
+/// Returns whether `a` and `b` differ by at most `share` times `b`.
 fn near(a: f64, b: f64, share: f64) -> bool {
     (a - b).abs() <= share * b.abs()
 }
@@ -87,13 +88,13 @@ fn p_values_of_permutations_are_those_of_scipy() {
     for set in fixtures().sets {
         let p = permutation(&set.a, &set.b);
         let expected = set.permutation.p;
-        // The p value is from 199,999 random ways, or from as many as it takes until 100 are as extreme: the
-        // tolerance is four standard errors.
+        // If the p value is not exact, then the tolerance is four standard errors: `permutation` draws
+        // 199,999 random ways, or stops after 100 extreme ways.
         let tolerance = if set.permutation.exact { 1e-12 } else { 0.4 };
         assert!(near(p, expected, tolerance), "{}: {p}, not {expected}", set.name);
         let swapped = permutation(&set.b, &set.a);
         assert!(near(swapped, p, 2.0 * tolerance), "{}: {p}, and {swapped} swapped", set.name);
-        // Ways that are kept for other numbers of runs change nothing.
+        // The ways for `b` and `a`, which are also kept, do not change the p value.
         assert_eq!(permutation(&set.a, &set.b), p, "{}", set.name);
     }
 }
@@ -119,7 +120,7 @@ fn smallest_difference_has_the_power_that_the_noncentral_t_distribution_tells() 
         for wanted in &set.smallest_difference {
             let found = smallest_difference(&set.a, &set.b, wanted.level, wanted.power).unwrap();
             assert!(near(found, wanted.difference, 1e-8), "{}: {found}", set.name);
-            // The sum of two quantiles is an approximation.
+            // The power may be off, because the sum of two quantiles is an approximation.
             let off = (wanted.found - wanted.power).abs();
             assert!(off < if set.degrees < 7.0 { 0.11 } else { 0.03 }, "{}: {off}", set.name);
         }
@@ -138,7 +139,7 @@ fn a_level_of_few_runs_has_steps() {
     }
     assert_eq!(permutation(&side(0, 2), &side(1_000, 4)), 1.0 / 15.0);
     assert_eq!(least_p_value(2, 4), 1.0 / 15.0);
-    // There are more ways than can be tried, so only the observed way of 200,000 counts.
+    // There are too many ways to try all. Among the 200,000 that are tried, only the observed way is extreme.
     assert_eq!(permutation(&side(0, 30), &side(1_000, 30)), 1.0 / 200_000.0);
     assert_eq!(least_p_value(30, 30), 1.0 / 200_000.0);
     assert_eq!(least_p_value(0, 5), 1.0);
@@ -189,7 +190,7 @@ fn infinite_and_huge_values_have_no_interval_and_no_verdict() {
         assert_eq!(permutation(&a, &[odd; 5]), 1.0, "{odd}");
     }
     assert_eq!(permutation(&[-f64::MAX; 5], &[f64::MAX; 5]), 1.0);
-    // The numbers that a clock can reach are far from there.
+    // Values of 10^140 still have an interval, and no clock reaches such values.
     let far = a.map(|value| value * 1e140);
     let difference = welch(&a, &far, 0.95).unwrap();
     assert!(near(difference.mean, 3e140, 1e-12) && difference.half_width.is_finite());
