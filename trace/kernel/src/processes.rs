@@ -1,4 +1,5 @@
-//! Processes that are recorded, held by descriptors, because another process may get the same number.
+//! The recorded processes. A descriptor stands for each process, because a later process may get the same
+//! number.
 
 use crate::error::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +20,7 @@ impl Processes {
     /// Opens processes by their numbers.
     ///
     /// # Errors
-    /// If no process has one of the numbers, or the process has ended.
+    /// If one of the numbers is the number of no process, or of a process that has ended.
     pub fn open(pids: &[u32]) -> Result<Processes, Error> {
         let open = |pid: u32| {
             let none = Error::NoProcess(pid);
@@ -29,7 +30,8 @@ impl Processes {
             match pidfd_open(id, PidfdFlags::empty()).map_err(io::Error::from) {
                 Ok(fd) if has_ended(&fd) => Err(none),
                 Ok(fd) => Ok(fd),
-                // The first if there is none, the others if it is a thread's.
+                // The kernel returns ESRCH if the number is free, and another of these errors if the number
+                // is a thread's.
                 Err(e)
                     if matches!(
                         e.raw_os_error(),
@@ -45,8 +47,8 @@ impl Processes {
         Ok(Processes { pids: pids.to_vec(), alive })
     }
 
-    /// Waits until all processes have ended, at most for `time` or until a signal. Returns true if they have
-    /// ended.
+    /// Waits until all processes have ended or a signal comes, but at most for `time`. Returns true if all
+    /// processes have ended.
     pub fn wait(&mut self, time: Duration) -> bool {
         let time = Timespec::try_from(time).ok();
         let mut fds: Vec<PollFd<'_>> =

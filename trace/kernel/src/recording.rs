@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Maximum default size of a CPU's buffer, and of the buffers of all CPUs together, in KiB.
+/// Maximum default sizes in KiB: of one CPU's buffer, and of the buffers of all CPUs together.
 const BUFFER_KIB: u32 = 8192;
 const BUFFERS_KIB: u32 = 512 << 10;
 /// Minimum default size of a CPU's buffer in KiB.
@@ -33,25 +33,26 @@ const SMALLEST_KIB: u32 = 512;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Directory of a session, in which `session.json` is.
+    /// Directory of a session. The directory must have a `session.json`.
     pub dir: PathBuf,
-    /// The session's directory, if the caller has opened it already. If the recorder opened the directory by
-    /// its path, it could get a directory that another user has put there since.
+    /// The session's directory, if the caller has opened it already. Without this descriptor, the recorder
+    /// opens the path, and could get a directory that another user has meanwhile put in the session's place.
     pub folder: Option<Folder>,
-    /// Events as `SYSTEM:EVENT`, with `*` and `?`. An empty list, or
-    /// [`DEFAULT_EVENTS`](crate::DEFAULT_EVENTS) in the list, stands for the events that tell where time
-    /// went: KVM's entries and exits, `sched:sched_switch`, wake-ups, and begins and ends of processes.
+    /// Names of events, as `SYSTEM:EVENT`. A name may contain `*` and `?`. An empty list stands for the
+    /// default events, and so does the name [`DEFAULT_EVENTS`](crate::DEFAULT_EVENTS) in a list. The default
+    /// events tell where time went: entries and exits of KVM, `sched:sched_switch`, wake-ups, and the start
+    /// and the end of processes.
     pub events: Vec<String>,
     /// Size of each CPU's buffer in the kernel in KiB. The default is 8,192, or less on machines with more
     /// than 64 CPUs.
     pub buffer_kib: Option<u32>,
-    /// Processes whose threads are recorded, with all that these start. An empty list stands for all threads
-    /// of the machine.
+    /// Processes whose threads are recorded. The recording includes the threads and processes that these
+    /// threads start. An empty list stands for all threads of the machine.
     pub pids: Vec<u32>,
-    /// True to leave out the second buffer of the file, `cpus`. The buffer says which thread each CPU has,
-    /// and what woke that thread, for all threads of the machine, so with names of other processes. Without
-    /// that buffer, nobody can say because of whom a thread waited. Without `pids`, the events of that buffer
-    /// are among the others, unless `events` are named.
+    /// True to leave out the second buffer of the file, `cpus`. This buffer has the events of all threads of
+    /// the machine that tell which thread each CPU has, and what woke the thread. So the buffer has the names
+    /// of other processes, too. A recording without this buffer does not show which thread delayed another
+    /// thread. If `pids` and `events` are empty, the first buffer has these events.
     pub own_only: bool,
     /// True to move pages to the disk before they are full, so that [`copy`](crate::copy) has events that are
     /// at most some 100 ms old. The file gets larger.
@@ -61,7 +62,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the defaults for a directory: the default events, of all threads.
+    /// Returns the defaults for a directory: the default events of all threads.
     pub fn new(dir: impl Into<PathBuf>) -> Config {
         let (events, pids) = (Vec::new(), Vec::new());
         Config {
@@ -83,9 +84,9 @@ impl Config {
     }
 }
 
-/// A recording in progress. [`Recording::finish`] ends the recording and writes its file. A drop does the
-/// same, but nobody learns whether the file could be written. If the process is killed, the next call of
-/// [`sweep`](crate::sweep) completes the recording with what the kernel's buffers still hold.
+/// A recording in progress. [`Recording::finish`] ends the recording and writes its file. A drop also ends
+/// the recording and writes the file, but reports no error. If the process is killed, the next call of
+/// [`sweep`](crate::sweep) completes the recording with the events that are still in the kernel's buffers.
 #[derive(Debug)]
 pub struct Recording(Option<Running>);
 
@@ -114,8 +115,8 @@ enum By {
 }
 
 impl Recording {
-    /// Starts a recording. If the kernel's trace cannot be used, only scheduling is recorded, provided that
-    /// processes are named, and neither events nor the size of buffers.
+    /// Starts a recording. If the kernel's trace cannot be used, the recording has only scheduling, by perf.
+    /// This needs a configuration that names processes, and neither events nor a size of the buffers.
     ///
     /// # Errors
     /// If the directory has no session or has a recording already, if an event or a process does not exist,
@@ -142,15 +143,15 @@ impl Recording {
         match started {
             Ok(started) => Ok(Recording(Some(Running { state, processes, started, why_perf }))),
             Err(why) => {
-                // The first error says more than one that follows from it. The next start removes what a
-                // failed start leaves.
+                // The caller gets the first error, because an error of the removal may only be a consequence
+                // of the first error. If the removal fails, the next start of a recording removes the rest.
                 let _ = state.remove();
                 Err(why)
             }
         }
     }
 
-    /// Returns the running recording. Only [`finish`](Self::finish) and the drop take it away.
+    /// Returns the running recording. Only [`finish`](Self::finish) and the drop take this value away.
     fn running(&self) -> &Running {
         self.0.as_ref().expect("a recording that has not ended")
     }
@@ -163,7 +164,7 @@ impl Recording {
         }
     }
 
-    /// Returns the reason why perf is the source: why the kernel's trace cannot be used.
+    /// Returns the reason why the kernel's trace cannot be used, if perf is the source for this reason.
     pub fn why_perf(&self) -> Option<&str> {
         self.running().why_perf.as_deref()
     }
@@ -201,7 +202,7 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // What cannot be written stays for `recover`.
+        // If the write fails, the data stay for `recover`.
         let _ = self.0.take().map(Running::finish);
     }
 }
@@ -228,7 +229,8 @@ impl Running {
             }
             By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },
         };
-        // The last readings come after the last event.
+        // The last readings are made here, after the last event, so that the readings cover the whole
+        // recording.
         let taken = Taken { steals: stop.steals(), tscs: stop.tscs(), ..taken };
         let mut names = Names::default();
         processes.pids().for_each(|pid| names.add_process(pid));
@@ -249,7 +251,8 @@ fn start_trace(state: &State, owner: &Owner, config: &Config) -> Result<Started,
             Ok(Started { by: By::Trace { instances, drain }, events, buffer_kib, threads })
         }
         Err(why) => {
-            // With the note, the next start removes the instances that are left.
+            // If a removal fails, the note must stay: the next start of a recording finds the rest of the
+            // instances by the note.
             let removed: Vec<_> = instances.into_iter().map(|(_, i)| i.remove().is_ok()).collect();
             if removed.into_iter().all(|removed| removed) {
                 registry::remove(&name);
@@ -266,7 +269,7 @@ fn make(
     config: &Config,
     made: &mut Vec<(Buffer, Instance)>,
 ) -> Result<(), Error> {
-    // Without a filter, one instance records all threads.
+    // If the recording has no filter, one instance is enough, because this instance records all threads.
     let has_cpus = !config.own_only && !config.pids.is_empty();
     for buffer in Buffer::ALL {
         if has_cpus || buffer == Buffer::Asked {
@@ -302,23 +305,24 @@ fn prepare(
     let description = instance.describe(&described, json.page_size as u32)?;
     state.begin(&description.to_bytes(), &json)?;
     let pages = Buffers::open(instances, state.folder.clone(), json.page_size)?;
-    // `own_only` also limits the TSCs to the VMs of the named processes.
+    // `own_only` also restricts the listed TSCs to the VMs of the processes in `pids`.
     let only = if config.own_only { &config.pids[..] } else { &[] };
     let drain = pages::drain(pages, config.is_live, Tscs::of(tracefs::kvm(), only))?;
-    // The other instances start before `instance`, so that their events tell what a thread in `instance`
-    // waited for.
+    // The other instances start before `instance`, so that their events show from the beginning why a thread
+    // in `instance` waited.
     others.clone().try_for_each(|instance| instance.switch(true))?;
     let mut threads = 0;
     for pid in &config.pids {
-        // The recording thread is left out, because it would record itself.
+        // The recording thread is left out, because the thread would record its own work.
         threads += threads::follow(*pid, drain.tid, |thread| instance.follow_thread(thread))?;
     }
     if config.pids.is_empty() {
-        // The recording thread would record itself.
+        // Without this exception, the recording thread would record its own work.
         instance.leave_out(drain.tid)?;
         instance.switch(true)?;
     } else {
-        // An event tells of each thread that these threads start later.
+        // The identity needs only the present threads, because an event tells of each thread that these
+        // threads start later.
         instance.switch(true)?;
         state.set_threads(instance.followed()?)?;
     }

@@ -29,7 +29,8 @@ pub struct Recovered {
     pub dir: PathBuf,
     /// Contents of the recording, or `None` if the recording holds nothing or the directory is gone.
     pub summary: Result<Option<Summary>, Error>,
-    /// Number of events that were removed with the instance, because there was no recording to add them to.
+    /// Number of events that were removed with the instance, because no recording exists to which these
+    /// events belong.
     pub dropped: u64,
 }
 
@@ -38,14 +39,15 @@ pub struct Recovered {
 ///
 /// # Errors
 /// [`Error::Busy`] if the recording process lives, or if another process needs longer than 10 s to complete
-/// the recording. Another error if the directory is another user's, or if the files cannot be read or
+/// the recording. Any other error if the directory belongs to another user, or if the files cannot be read or
 /// written.
 pub fn recover(dir: &Path) -> Result<Option<Summary>, Error> {
     let dir = shared_as_is(open_dir(dir, Share::Owner)?);
     let end = Instant::now() + PATIENCE;
     loop {
         match State::left(dir.clone()) {
-            // For instance, each start of a recording completes the recordings of killed processes.
+            // Another process may be completing the recording: for instance, each start of a recording
+            // completes the recordings of killed processes.
             Err(Error::Busy(_)) if Instant::now() < end && State::is_orphan(&dir) => {
                 sleep(Duration::from_millis(10));
             }
@@ -54,15 +56,16 @@ pub fn recover(dir: &Path) -> Result<Option<Summary>, Error> {
     }
 }
 
-/// Returns true if this directory has files of a killed process, or of one that records now.
+/// Returns true if this directory has the files of a recording that has not been completed. The recording's
+/// process may have been killed, or may still record.
 pub fn is_incomplete(dir: &Path) -> bool {
     dir.join(crate::state::FOLDER).is_dir()
 }
 
 /// Completes the recordings of all killed processes of this user, and removes their instances.
 pub fn sweep() -> Vec<Recovered> {
-    // Without tracefs, there are no instances to remove, and their processes may be outside of this PID
-    // namespace.
+    // Without tracefs, this process can remove no instances. Besides, the processes of the notes may be
+    // outside of this PID namespace, so nobody knows which of the processes have ended.
     let Ok(root) = tracefs::find() else { return Vec::new() };
     registry::orphans().iter().filter_map(|name| one(&root, name)).collect()
 }
@@ -73,8 +76,8 @@ fn one(root: &Dir, name: &str) -> Option<Recovered> {
     let mut recovered = || {
         let state = left(&dir, name)?;
         let summary = state.map_or(Ok(None), finish)?;
-        // The process was killed before the recording had an identity or after its file was made, or the
-        // directory is gone.
+        // There is no summary if the process was killed before the recording had an identity, if the process
+        // was killed after it had made the file, or if the directory is gone.
         if summary.is_none() {
             dropped = forget(root, name)?;
         }
@@ -94,12 +97,13 @@ fn left(dir: &Path, name: &str) -> Result<Option<State>, Error> {
         opened => opened?,
     };
     let Some(state) = State::left(shared_as_is(dir))? else { return Ok(None) };
-    // Another recording may have been made in the directory since.
+    // A later recording may use the same directory.
     let is_others = state.json()?.is_some_and(|json| json.owner != name);
     Ok(Some(state).filter(|_| !is_others))
 }
 
-/// Completes a recording, with what is left in the kernel's buffers if the recording's instance exists.
+/// Completes a recording. If the recording's instance exists, the recording gets the remaining events of the
+/// instance's buffers.
 fn finish(state: State) -> Result<Option<Summary>, Error> {
     let mut taken = Taken::default();
     if let Some(json) = state.json()? {
@@ -114,7 +118,7 @@ fn finish(state: State) -> Result<Option<Summary>, Error> {
     complete(state, Names::default(), taken, true)
 }
 
-/// Opens the instances that still exist of a recording whose process has ended.
+/// Opens the remaining instances of a recording whose process has ended.
 ///
 /// # Errors
 /// If it cannot be known whether instances exist: without the pages in their buffers, the recording
@@ -131,8 +135,8 @@ fn instances_of(json: &RecordingJson) -> Result<Vec<(Buffer, Instance)>, Error> 
     Ok(found)
 }
 
-/// Removes the instances of an owner, if there are any, and the note. Returns the number of events in their
-/// buffers.
+/// Removes the instances of an owner, and the owner's note. Returns the number of events in the buffers of
+/// the instances.
 fn forget(root: &Dir, name: &str) -> Result<u64, Error> {
     let mut dropped = 0u64;
     for buffer in Buffer::ALL {
@@ -150,7 +154,8 @@ fn forget(root: &Dir, name: &str) -> Result<u64, Error> {
     Ok(dropped)
 }
 
-/// Returns the directory, with its present mode as the mode of new files.
+/// Returns the directory with modes for new files that give the same users access as the directory's present
+/// mode.
 pub(crate) fn shared_as_is(dir: Folder) -> Folder {
     let mode = dir.stat().map_or(0, |stat| stat.st_mode);
     let share = match mode & 0o055 {
@@ -170,7 +175,8 @@ mod tests {
     use hypertrace_format::error::error_chain;
     use std::fs;
 
-    /// Returns the identity of a recording by the kernel's trace on another boot, so without an instance.
+    /// Returns the identity of a recording by the kernel's trace during an earlier boot. Such a recording has
+    /// no instance any more.
     fn json() -> RecordingJson {
         RecordingJson {
             clock: crate::clock::Clock::Tsc,
@@ -201,7 +207,7 @@ mod tests {
         fs::write(folder.join("head"), head).unwrap();
         fs::write(folder.join("recording.json"), serde_json::to_vec(json).unwrap()).unwrap();
         let mut page = vec![0; 4096];
-        // A time, 8 bytes of events, and an event of two words.
+        // The page has a time, a length of 8 bytes, and an event of two words.
         page[..8].copy_from_slice(&9u64.to_ne_bytes());
         page[8..16].copy_from_slice(&8u64.to_ne_bytes());
         page[16..20].copy_from_slice(&1u32.to_ne_bytes());
@@ -214,13 +220,13 @@ mod tests {
     fn a_kill_while_the_remains_are_removed_leaves_the_file_as_it_is() {
         let dir = remains(&json());
         let folder = dir.path().join(FOLDER);
-        // The removal fails at a folder, wherever the folder is in the order of names.
+        // The removal fails at a subfolder, wherever the subfolder stands in the order of the names.
         fs::create_dir(folder.join("obstacle")).unwrap();
         assert!(matches!(recover(dir.path()), Err(Error::File { action: "remove", .. })));
         assert!(!folder.join("recording.json").exists(), "what is left is no recording");
         let whole = fs::read(dir.path().join(FILE)).unwrap();
         fs::remove_dir(folder.join("obstacle")).unwrap();
-        // Simulates a kill after a part of the pages was removed and before the identity was.
+        // The files are now as after a kill at which the removal had removed the pages, but not the identity.
         fs::write(folder.join("recording.json"), serde_json::to_vec(&json()).unwrap()).unwrap();
         fs::write(folder.join("head"), "").unwrap();
 

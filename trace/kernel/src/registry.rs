@@ -1,8 +1,8 @@
 //! Directories of recordings in progress, by the names of their instances.
 //!
-//! A process that finds the instance of a killed process needs to know where the instance's data belong. An
-//! entry is a link in a folder to which only the user can write. A restart of the machine empties this
-//! folder, and also ends the instances.
+//! A process that finds the instance of a killed process needs to know the directory to which the instance's
+//! data belong. An entry is a link to this directory, in a folder to which only the user can write. A restart
+//! of the machine empties this folder, and also removes the instances.
 
 use crate::error::Error;
 use crate::owner::Owner;
@@ -30,8 +30,8 @@ fn folder() -> Result<Folder, Error> {
     folder_in(&runtime, false)
 }
 
-/// Opens the folder in a directory, and makes the folder if there is none. If `makes_above` is true, also
-/// makes the directory, with the mode that `/run` has everywhere.
+/// Opens the folder in a directory, and makes the folder if there is none. If `makes_above` is true, the
+/// function also makes the directory `above`, with the usual mode of `/run`.
 fn folder_in(above: &Path, makes_above: bool) -> Result<Folder, Error> {
     let path = above.join("hypertrace");
     let failed = |path: &Path, why: String| {
@@ -40,7 +40,7 @@ fn folder_in(above: &Path, makes_above: bool) -> Result<Folder, Error> {
     match Folder::open_own(&path, Share::Owner) {
         Ok(Some(folder)) => Ok(folder),
         Ok(None) => {
-            // A minimal machine has no /run, and nobody but root can make one.
+            // A minimal machine has no /run, and only root can make this directory.
             if makes_above
                 && let Err(why) = Folder::create_path(above, Share::All)
                 && why.kind() != AlreadyExists
@@ -56,7 +56,8 @@ fn folder_in(above: &Path, makes_above: bool) -> Result<Folder, Error> {
     }
 }
 
-/// Notes where the data of this owner's instance belong. Without a note, an instance would stay after a kill.
+/// Notes the directory to which the data of this owner's instance belong. Without a note, an instance would
+/// stay after a kill.
 pub(crate) fn add(owner: &Owner, dir: &Path) -> Result<(), Error> {
     let folder = folder()?;
     let name = owner.to_string();

@@ -1,4 +1,4 @@
-//! Relates the recordings of a host and its guests as trace-cmd does: by options that are added to finished
+//! Relates the recordings of a host and its guests in the same way as trace-cmd: adds options to the finished
 //! files.
 
 use crate::error::Error;
@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// TRACECMD_TSYNC_FLAG_INTERPOLATE: corrections between two times are on a line.
+/// TRACECMD_TSYNC_FLAG_INTERPOLATE: readers interpolate the correction between two times.
 const ON_A_LINE: u32 = 1;
 
 /// Maximum size of the options section in bytes. The section grows with the number of CPUs.
@@ -34,27 +34,28 @@ pub struct GuestRecording<'a> {
     pub file: &'a OsStr,
     /// Name of the guest.
     pub name: String,
-    /// The host's thread of each of the guest's CPUs, or 0 if that is not known.
+    /// For each CPU of the guest, the number of the host's thread that runs this CPU, or 0 if the thread is
+    /// unknown.
     pub threads: Vec<u32>,
-    /// Corrections that turn the guest's ticks into the host's: times of the guest, in order, and what to add
-    /// at each.
+    /// Corrections from the guest's ticks to the host's ticks, in the order of their times. Each entry is a
+    /// time of the guest, and the ticks to add at this time.
     pub corrections: Vec<(u64, i64)>,
 }
 
-/// Adds to finished files in a directory, made by this crate, what trace-cmd(1) needs to show them in one
-/// order. The host's file gets the guests (GUEST), and each guest's file gets a TRACEID, the relation to the
-/// host's clock (TIME_SHIFT) and TSC2NSEC.
+/// Adds options to finished files, so that trace-cmd(1) shows the events of all these files in one order.
+/// This crate must have made the files. The host's file gets the guests (GUEST). Each guest's file gets a
+/// TRACEID, the relation to the host's clock (TIME_SHIFT), and TSC2NSEC.
 ///
 /// # Errors
-/// If a file is another one, or cannot be written. All files, including those that were already written,
-/// remain readable.
+/// If this crate has not made one of the files, or a file cannot be written. All files remain readable, even
+/// the files that were already written.
 pub fn relate(
     folder: &Folder,
     host: HostRecording<'_>,
     guests: &[GuestRecording<'_>],
 ) -> Result<(), Error> {
     let mut of_host = Vec::new();
-    // New ids are used, because an id that a guest gave could be another trace's.
+    // The guests' traces get new ids, because a guest could have chosen the id of another trace.
     for (id, guest) in (host.id.wrapping_add(1)..).zip(guests) {
         let cpus = guest.threads.len() as u32;
         let mut data = guest.name.replace('\0', "").into_bytes();
@@ -85,15 +86,15 @@ fn time_shift(host: u64, guest: &GuestRecording<'_>) -> Vec<u8> {
     let mut cpu = (corrections.len() as u32).to_ne_bytes().to_vec();
     cpu.extend(corrections.iter().flat_map(|(time, _)| time.to_ne_bytes()));
     cpu.extend(corrections.iter().flat_map(|(_, offset)| offset.to_ne_bytes()));
-    // The factors are 1, because trace-cmd would multiply with them in 64 bits. The corrections already
-    // contain the difference of the rates.
+    // The factors are 1, because trace-cmd's multiplication has only 64 bits. The corrections already contain
+    // the difference of the rates.
     cpu.extend(corrections.iter().flat_map(|_| 1u64.to_ne_bytes()));
     guest.threads.iter().for_each(|_| data.extend(&cpu));
     data
 }
 
-/// Adds options to a file, in a section after the file's end. Until that section is whole, the file does not
-/// refer to it.
+/// Adds options to a file, in a new section after the file's end. The file refers to the new section only
+/// when the section is whole.
 fn add(folder: &Folder, name: &OsStr, mut options: Vec<u8>) -> Result<(), Error> {
     let failed =
         |action| move |source| Error::File { action, path: folder.path().join(name), source };
@@ -111,7 +112,7 @@ fn add(folder: &Folder, name: &OsStr, mut options: Vec<u8>) -> Result<(), Error>
     write_at(&file, &end.to_ne_bytes(), last).map_err(failed("write"))
 }
 
-/// Returns where a file holds the offset of its second options section, if it has no such section yet.
+/// If a file has no second options section yet, returns the place in the file for the offset of this section.
 fn place_of_next(file: &OwnedFd) -> io::Result<Option<u64>> {
     let mut begin = [0; PLACE_OF_OPTIONS + 8];
     read_at(file, &mut begin, 0)?;
@@ -162,8 +163,8 @@ mod tests {
         (path, file)
     }
 
-    /// Returns what was added to the end of a file, if the rest is unchanged except for the offset of more
-    /// options.
+    /// Returns the bytes that were added to the end of a file. Checks that the rest of the file is unchanged,
+    /// except for the offset of more options.
     fn added(path: &Path, before: &[u8]) -> Vec<u8> {
         let mut after = fs::read(path).unwrap();
         let added = after.split_off(before.len());
@@ -188,7 +189,7 @@ mod tests {
         let of = HostRecording { file: "host".as_ref(), id: 0x1000, scale: (3, 2) };
         relate(&folder, of, &[recording]).unwrap();
 
-        // For each number, its size in bytes: 1 is a byte, 4 is a u32.
+        // Each entry is a number's size in bytes, and the number: size 1 is a byte, size 4 is a u32.
         let words = |words: &[(u8, u64)]| -> Vec<u8> {
             let bytes = |(size, word): &(u8, u64)| word.to_le_bytes()[..*size as usize].to_vec();
             words.iter().flat_map(bytes).collect()
@@ -216,8 +217,8 @@ mod tests {
         let folder = Folder::open(dir.path(), Share::Owner).unwrap();
         let (at, end) = (whole.len() - 5, whole.len());
         let mut damaged = vec![Vec::new(), whole[..9].to_vec(), whole[..at - 1].to_vec()];
-        // Version 6; compressed; options elsewhere; another section; a size; the size of an option; more
-        // options.
+        // Each place makes one fault: version 6, a compressed file, options at another place, another
+        // section, a wrong size, a wrong size of an option, and more options.
         for place in [10, 18, PLACE_OF_OPTIONS, end - 5 - 40, end - 5 - 31, end - 5 - 22, at - 1] {
             let mut other = whole.clone();
             other[place] ^= 1;

@@ -1,12 +1,13 @@
-//! The folder of an incomplete recording, whose files survive a kill at any instant.
+//! The folder of an incomplete recording. The folder's files survive a kill of the recorder at any instant.
 //!
-//! `.kernel/head` has the descriptions, `.kernel/recording.json` the identity, `.kernel/cpuN` and
-//! `.kernel/cpusN` the pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's
-//! counters. All files become `kernel.dat` at the end of the recording, or when another process finds them.
-//! The folder is locked while a process uses it.
+//! `.kernel/head` has the descriptions, and `.kernel/recording.json` the identity. `.kernel/cpuN` and
+//! `.kernel/cpusN` have the unchanged pages of a CPU from the kernel. `.kernel/end.json` has the kernel's
+//! counters. At the end of the recording, the recorder makes `kernel.dat` from all these files. If the
+//! recorder was killed, another process that finds the files does this. A process that uses the folder locks
+//! the folder.
 //!
-//! The recording of a guest's kernel consists of the same files, but a session holds their contents in
-//! events.
+//! The recording of a guest's kernel consists of the same files, but the events of a session hold the
+//! contents of the files.
 
 use crate::clock::{Clock, Reading};
 use crate::error::Error;
@@ -37,19 +38,20 @@ pub(crate) const MAX_HEAD: usize = 64 << 20;
 /// its streams.
 pub(crate) const MAX_JSON: usize = 64 << 20;
 
-/// The buffers of a recording, each of which is an instance of the kernel's trace.
+/// The buffers of a recording. Each buffer is an instance of the kernel's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffer {
-    /// The events that were asked for, of the threads of the processes
+    /// The events that the caller has chosen, of the threads of the chosen processes
     Asked,
-    /// Which thread each CPU has, and what woke the thread: of all threads of the machine
+    /// The events of all threads of the machine that tell which thread each CPU has, and what woke the thread
     Cpus,
 }
 
 impl Buffer {
     pub const ALL: [Buffer; 2] = [Buffer::Asked, Buffer::Cpus];
 
-    /// Returns the buffer's name in a recording's file. A reader shows the buffer without a name first.
+    /// Returns the buffer's name in a recording's file. Readers show the buffer that has no name before the
+    /// other buffers.
     pub fn name(self) -> &'static str {
         match self {
             Buffer::Asked => "",
@@ -74,7 +76,7 @@ impl Buffer {
     }
 }
 
-/// Returns the name of the file of a CPU's pages of the events that were asked for.
+/// Returns the name of the file that holds a CPU's pages of [`Buffer::Asked`].
 pub(crate) fn cpu_file(cpu: u32) -> String {
     format!("cpu{cpu}")
 }
@@ -90,7 +92,7 @@ pub(crate) struct RecordingJson {
     /// Reading of this clock and of the counter at the beginning. `None` if the clock is the counter.
     #[serde(default)]
     pub reading: Option<Reading>,
-    /// Name of the owner, and of the owner's instance if there is one.
+    /// Name of the owner. If the owner has an instance, the instance has the same name.
     pub owner: String,
     pub boot_id: String,
     pub trace_id: u64,
@@ -101,12 +103,11 @@ pub(crate) struct RecordingJson {
     pub stolen_ms: Option<u64>,
     /// Lines with threads' numbers and names at the beginning.
     pub names: String,
-    /// Threads in the kernel's filter at the beginning; the kernel adds the threads that they start. `None`
-    /// if there is no filter, as with perf.
+    /// Threads in the kernel's filter at the beginning. The kernel adds the threads that these threads start.
+    /// `None` if the recording has no filter, as with perf.
     #[serde(default)]
     pub threads: Option<Vec<u32>>,
-    /// System, host name, release and machine, as uname(2) gives them. `None` stands for those of this
-    /// machine.
+    /// System, host name, release and machine, from uname(2). `None` stands for the values of this machine.
     #[serde(default)]
     pub system: Option<String>,
     /// True if the recording also has [`Buffer::Cpus`].
@@ -126,8 +127,8 @@ impl RecordingJson {
         self.source == Source::Tracefs && self.threads.is_none()
     }
 
-    /// Returns true if the numbers can be those of a machine, and the owner's name can be that of an
-    /// instance. The name matters, because the note with this name is removed at the end.
+    /// Returns true if a machine can have these numbers, and an instance can have the owner's name. The name
+    /// matters, because the note with this name is removed at the end.
     pub fn is_good(&self) -> bool {
         self.version == VERSION
             && Owner::parse(&self.owner).is_some()
@@ -138,10 +139,10 @@ impl RecordingJson {
     }
 }
 
-/// The contents of `end.json`: what the kernel knows only as long as it records.
+/// The contents of `end.json`: facts that the kernel knows only as long as it records.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct EndJson {
-    /// Counters of the buffers, which tell the losses.
+    /// Counters of the buffers. These counters tell the losses.
     pub stats: Vec<Stats>,
     /// Lines with threads' numbers and names.
     pub names: String,
@@ -187,7 +188,8 @@ impl State {
         if exists(&dir, FILE)? {
             return Err(Error::Recorded(path));
         }
-        // Private, because nobody else has to read the folder, and a reader could lock it.
+        // Only this user may open the folder: no other user has to read the folder, and a reader could lock
+        // it.
         let folder = match dir.clone().shared(Share::Owner).create(FOLDER) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Error::Busy(path));
@@ -197,7 +199,8 @@ impl State {
         State { dir, folder }.locked()
     }
 
-    /// Returns true if the file was made, so that only the removal of the folder is missing.
+    /// Returns true if the recording's file exists already: then only the removal of the folder remains to be
+    /// done.
     pub fn is_complete(&self) -> Result<bool, Error> {
         exists(&self.dir, FILE)
     }
@@ -205,21 +208,21 @@ impl State {
     /// Opens the folder that a process left, or returns `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::Busy`] if a process records, or completes the recording.
+    /// [`Error::Busy`] if a process still records, or completes the recording.
     pub fn left(dir: Folder) -> Result<Option<State>, Error> {
         let folder = match dir.clone().shared(Share::Owner).folder(FOLDER) {
             Ok(folder) => folder,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", &dir, FOLDER, error)),
         };
-        // If others may write to the directory, the folder may be another user's.
+        // If other users may write to the directory, the folder may belong to one of these users.
         let stat = folder.stat().map_err(|e| failed("open", &dir, FOLDER, e))?;
         check_owner(&folder, "", &stat)?;
         State { dir, folder }.locked().map(Some)
     }
 
-    /// Returns true if the recording process has ended. A process that has the lock then completes the
-    /// recording's files.
+    /// Returns true if the recording process has ended. If the folder is still locked, another process
+    /// completes the recording's files.
     pub fn is_orphan(dir: &Folder) -> bool {
         let Ok(folder) = dir.clone().shared(Share::Owner).folder(FOLDER) else { return true };
         let json = State { dir: dir.clone(), folder }.json().ok().flatten();
@@ -231,7 +234,8 @@ impl State {
         let id = |stat: io::Result<Stat>| stat.map(|stat| (stat.st_dev, stat.st_ino)).ok();
         let is_free =
             retry(|| flock(&self.folder, FlockOperation::NonBlockingLockExclusive)).is_ok();
-        // A process that had the lock may have completed the recording and removed the folder in between.
+        // Between the open and the lock, the process that had the lock may have completed the recording and
+        // removed the folder.
         let now = id(self.dir.stat_of(FOLDER));
         let is_current = now.is_some() && id(self.folder.stat()) == now;
         let busy = || Error::Busy(self.dir.path().to_owned());
@@ -250,7 +254,7 @@ impl State {
         self.replace_json(JSON, &RecordingJson { threads: Some(threads), ..json })
     }
 
-    /// Writes what the kernel knows at the recording's end.
+    /// Writes the facts that the kernel knows at the recording's end.
     pub fn end(&self, end: &EndJson) -> Result<(), Error> {
         self.replace_json(END, end)
     }
@@ -278,7 +282,8 @@ impl State {
         if json.is_good() { Ok(Some(json)) } else { Err(self.damaged(JSON, why())) }
     }
 
-    /// Reads what the kernel knew at the end. Returns `None` if the owner was killed before that was written.
+    /// Reads the facts that the kernel knew at the recording's end. Returns `None` if the owner was killed
+    /// before it wrote these facts.
     pub fn ended(&self) -> Result<Option<EndJson>, Error> {
         self.read_json(END)
     }
@@ -299,7 +304,8 @@ impl State {
         Error::Damaged { path: self.folder.path().join(name), why: of_contents(&why) }
     }
 
-    /// Returns the frequency of the host's clock in ticks per second, as the session has measured it.
+    /// Returns the frequency of the host's clock in ticks per second. The session has measured this
+    /// frequency.
     pub fn frequency(&self) -> Result<u64, Error> {
         let name = session_json::FILE;
         let text = whole(&self.dir, name, MAX_JSON)?;
@@ -315,8 +321,8 @@ impl State {
         })
     }
 
-    /// Removes the folder, beginning with the identity: if a kill interrupts the removal, the folder holds
-    /// nothing.
+    /// Removes the folder. The identity is removed first, because a folder without an identity counts as
+    /// empty if a kill interrupts the removal.
     pub fn remove(self) -> Result<(), Error> {
         let State { dir, folder } = self;
         match folder.remove(JSON) {
@@ -334,7 +340,7 @@ fn check_owner(at: &Folder, name: &str, stat: &Stat) -> Result<(), Error> {
     Ok(folder::check_owner(stat, &at.path().join(name))?)
 }
 
-/// Returns true if a file exists. If that cannot be known, returns an error.
+/// Returns true if a file exists. If the system does not tell, returns an error.
 fn exists(at: &Folder, name: &str) -> Result<bool, Error> {
     match at.stat_of(name) {
         Ok(_) => Ok(true),
@@ -343,7 +349,7 @@ fn exists(at: &Folder, name: &str) -> Result<bool, Error> {
     }
 }
 
-/// Reads a file, or returns `None` if there is none.
+/// Reads a file. Returns `None` if the file does not exist.
 fn whole(folder: &Folder, name: &str, most: usize) -> Result<Option<Vec<u8>>, Error> {
     let (file, stat) = match folder.file(name, OFlags::RDONLY) {
         Ok(opened) => opened,

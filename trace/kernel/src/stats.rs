@@ -20,7 +20,7 @@ impl Stats {
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
-    /// Returns the number of events that no reader got.
+    /// Returns the number of events that the kernel lost before any reader got them.
     pub fn overwritten(&self) -> u64 {
         let causes = ["overrun", "commit overrun", "dropped events"];
         causes.map(|name| self.get(name)).into_iter().fold(0, u64::saturating_add)

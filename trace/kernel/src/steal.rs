@@ -1,7 +1,8 @@
 //! Time that a hypervisor took from this machine's CPUs, if this machine is a guest itself.
 //!
-//! No event shows this time: a thread that had a CPU just did not run. So a recording has the sum of the
-//! time, and the intervals in which the sum and the counter of each CPU rose.
+//! No event shows this time, because the thread that has the CPU keeps the CPU, but does not run. So a
+//! recording has the sum of the time, and the intervals in which the sum rose and in which the counter of
+//! each CPU rose.
 
 use crate::pace::Pace;
 use hypertrace_abi::clock::ticks;
@@ -13,11 +14,12 @@ use std::time::{Duration, Instant};
 /// USER_HZ, the unit of /proc/stat, is 100 on x86-64 and aarch64 (`man 5 proc_stat`).
 const TICK_MS: u64 = 10;
 
-/// Minimum time between two readings while a hypervisor takes time: the step of the counters.
+/// Minimum time between two readings while a hypervisor takes CPU time. The counters rise in steps of this
+/// size.
 const PERIOD: Duration = Duration::from_millis(TICK_MS);
 
-/// Minimum time between two readings after a second in which no counter rose. A reading takes CPU time from
-/// what is recorded.
+/// Minimum time between two readings after a second in which no counter rose. Each reading takes CPU time
+/// from the recorded programs.
 const CALM_PERIOD: Duration = Duration::from_millis(200);
 const CALM_AFTER: Duration = Duration::from_secs(1);
 
@@ -29,19 +31,20 @@ pub(crate) struct Rises {
     counters: BTreeMap<Option<u32>, Counter>,
     /// Number of all rises.
     count: usize,
-    /// When the last rise was read.
+    /// Instant at which the last rise was read.
     risen: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Counter {
-    /// Ticks before the last reading of the counter, and its value in milliseconds.
+    /// Ticks before the last reading of the counter, and the counter's value in milliseconds.
     at: u64,
     ms: u64,
     rises: Vec<Rise>,
 }
 
-/// A rise of a counter: ticks before a reading and after the next one, and the milliseconds taken in between.
+/// A rise of a counter: ticks before a reading, ticks after the next reading, and the milliseconds that the
+/// hypervisor took in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rise {
     from: u64,
@@ -56,7 +59,8 @@ impl Default for Rises {
 }
 
 impl Rises {
-    /// Returns the time until the next reading, or `None` on a machine from which nothing was ever taken.
+    /// Returns the time until the next reading, or `None` if no hypervisor has ever taken CPU time from this
+    /// machine.
     pub fn period(&self) -> Option<Duration> {
         self.counters.get(&None).filter(|sum| sum.ms > 0)?;
         let is_calm = self.risen.is_none_or(|at| at.elapsed() >= CALM_AFTER);
@@ -79,7 +83,7 @@ impl Rises {
         self.pace.ended(begun);
     }
 
-    /// Adds the values that were read between two ticks.
+    /// Adds the values of a reading that began at the ticks `before` and ended at the ticks `after`.
     fn add(&mut self, (before, after): (u64, u64), stat: &str) {
         for (cpu, ms) in counters(stat) {
             let is_new = !self.counters.contains_key(&cpu);
@@ -97,7 +101,7 @@ impl Rises {
         }
     }
 
-    /// Joins each two neighbouring rises of a counter into one.
+    /// Joins pairs of neighbouring rises of a counter into one rise.
     fn join(&mut self) {
         self.count = 0;
         for counter in self.counters.values_mut() {
@@ -123,8 +127,8 @@ impl Rises {
     }
 }
 
-/// Returns the time that a hypervisor took since the boot from all CPUs together. The time is 0 on a machine
-/// that is no guest, or if the hypervisor does not report it.
+/// Returns the time that a hypervisor took since the boot from all CPUs together. The time is 0 if this
+/// machine is no guest, or if the hypervisor does not report the time.
 pub fn stolen() -> Option<Duration> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     counters(&stat).find(|(cpu, _)| cpu.is_none()).map(|(_, ms)| Duration::from_millis(ms))
@@ -135,7 +139,7 @@ pub(crate) fn stolen_ms() -> Option<u64> {
     stolen().map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Returns, in milliseconds, the eighth number of the line of all CPUs (`None`) and of each CPU's line.
+/// Returns the eighth number of the line for all CPUs (`None`), and of each CPU's line, in milliseconds.
 fn counters(stat: &str) -> impl Iterator<Item = (Option<u32>, u64)> {
     stat.lines().map_while(|line| line.strip_prefix("cpu")).filter_map(|line| {
         let (cpu, numbers) = line.split_once(' ')?;
@@ -149,7 +153,8 @@ fn counters(stat: &str) -> impl Iterator<Item = (Option<u32>, u64)> {
 mod tests {
     use super::*;
 
-    /// Returns a /proc/stat with these steps of all CPUs together, and of each CPU.
+    /// Returns the text of a /proc/stat with these steps as eighth numbers: `all` for all CPUs together, and
+    /// one of `cpus` for each CPU.
     fn stat(all: u64, cpus: &[u64]) -> String {
         let line = |name: &str, steps| format!("{name} 1 2 3 4 5 6 7 {steps} 9 10\n");
         let cpus = cpus.iter().enumerate().map(|(cpu, steps)| line(&format!("cpu{cpu}"), steps));

@@ -1,4 +1,4 @@
-//! Threads of processes, as `/proc` lists them.
+//! Threads of processes, from `/proc`.
 
 use crate::error::Error;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) fn of(pid: u32) -> Result<Vec<u32>, Error> {
     let listed = std::fs::read_dir(format!("/proc/{pid}/task")).and_then(|entries| {
         let mut threads: Vec<u32> = Vec::new();
-        // The list is as long as the kernel lets a process have threads.
+        // The list has a bound, because the kernel limits the number of threads.
         for entry in entries {
             threads.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
         }
@@ -18,7 +18,7 @@ pub(crate) fn of(pid: u32) -> Result<Vec<u32>, Error> {
     });
     match listed {
         Ok(threads) => Ok(threads),
-        // ESRCH comes if the process ends while the list is read.
+        // If the process ends during the reading of the list, the error is ESRCH.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
             Err(Error::NoProcess(pid))
         }
@@ -26,11 +26,12 @@ pub(crate) fn of(pid: u32) -> Result<Vec<u32>, Error> {
     }
 }
 
-/// Maximum number of passes over the threads of a process, which may start threads all the time.
+/// Maximum number of passes over the threads of a process. The passes need a limit, because the process may
+/// start threads all the time.
 const MAX_PASSES: u32 = 100;
 
-/// Passes each thread of a process to `follow`, except for the thread `except`. A followed thread includes
-/// the threads that it starts from then on. Returns the number of threads.
+/// Passes each thread of a process to `follow`, except for the thread `except`. From the call of `follow` on,
+/// the kernel also follows the threads that the thread starts. Returns the number of threads.
 ///
 /// # Errors
 /// If there is no such process, or a thread cannot be followed.
@@ -40,7 +41,8 @@ pub(crate) fn follow(
     mut follow: impl FnMut(u32) -> Result<(), Error>,
 ) -> Result<usize, Error> {
     let mut known = BTreeSet::from([except]);
-    // The next pass finds a thread that another one started before it was followed.
+    // Before a thread is followed, the thread may start a further thread. The next pass finds this further
+    // thread.
     for _ in 0..MAX_PASSES {
         let threads = of(pid)?.into_iter();
         let fresh: Vec<u32> = threads.filter(|thread| known.insert(*thread)).collect();
@@ -68,7 +70,7 @@ const LONGEST: usize = 15;
 const MAX_NAMES: usize = 1 << 16;
 
 impl Names {
-    /// Adds the names that a process's threads have now.
+    /// Adds the present names of a process's threads.
     pub fn add_process(&mut self, pid: u32) {
         for thread in of(pid).unwrap_or_default() {
             if let Ok(name) = std::fs::read(format!("/proc/{pid}/task/{thread}/comm")) {
@@ -77,12 +79,12 @@ impl Names {
         }
     }
 
-    /// Adds the names that the kernel noted, one line `PID NAME` each. The kernel notes one name for each
-    /// thread. If a thread has several lines, all but one are parts of other threads' names, which may
-    /// contain line ends.
+    /// Adds the names that the kernel noted. Each name has a line `PID NAME`, and the kernel notes one name
+    /// for each thread. If the text has several lines for a thread, only one line is the thread's: the other
+    /// lines are parts of other threads' names, because a name may contain line ends.
     pub fn add_lines(&mut self, lines: &str) {
         let mut at = 0;
-        // Number of the thread, place of its name, end of the line.
+        // For each line: number of the thread, offset of the thread's name, offset of the line's end.
         let mut found: Vec<(u32, usize, usize)> = Vec::new();
         for line in lines.split_inclusive('\n') {
             let end = at + line.trim_end_matches('\n').len();
@@ -94,7 +96,8 @@ impl Names {
             }
             at += line.len();
         }
-        // A name that was not UTF-8 has no more characters than it had bytes.
+        // The limit of a name in bytes also limits its characters: even a name that was not UTF-8 got at most
+        // one character for each byte.
         let fits = |from, to| lines[from..to].chars().count() <= LONGEST;
         let is_own = |line: usize| {
             let (thread, _, end) = found[line];
@@ -109,7 +112,7 @@ impl Names {
             if all.len() > 1 {
                 all.retain(|line| is_own(*line));
             }
-            // If several lines can be the thread's, nobody knows which one is.
+            // If several lines can be the thread's line, nobody knows the right line.
             if let [line] = all[..] {
                 let (_, name, end) = found[line];
                 self.add(thread, &lines[name..end]);
@@ -143,7 +146,7 @@ mod tests {
         names.add(12, "evil\n1 init\n");
         names.add(14, "\n");
         assert_eq!(names.to_lines(), "12 evil?1 init\n");
-        // Each line of thread 16 can be in the name of another thread.
+        // Each of the two lines of thread 16 can be a part of the name of another thread.
         names.add_lines("15 x\n16 root\n14 y\n16 other\n");
         assert_eq!(names.to_lines(), "12 evil?1 init\n14 y\n15 x\n");
     }

@@ -1,8 +1,8 @@
 //! Writes trace.dat, version 7: the file of trace-cmd(1) and KernelShark.
 //!
-//! A file is a head, sections, and options that refer to the sections. trace-cmd.dat.v7(5) describes them.
-//! Where the manual page differs from what trace-cmd 3.1 to 3.3 read, this module follows the programs: a
-//! section's size has 64 bits, and BUFFER has the size of a page.
+//! A file consists of a head, sections, and options that refer to the sections, see trace-cmd.dat.v7(5). The
+//! manual page differs from the programs trace-cmd 3.1 to 3.3 in two points, in which this module follows the
+//! programs: the size of a section has 64 bits, and the option BUFFER has the size of a page.
 
 use crate::clock::Clock;
 use crate::error::Error;
@@ -28,7 +28,7 @@ pub(crate) const PLACE_OF_OPTIONS: usize = MAGIC.len() + VERSION.len() + 2 + 4 +
 /// Sections of the descriptions, in their order.
 const DESCRIPTIONS: [u16; 4] = [id::HEADER_INFO, id::FTRACE_EVENTS, id::EVENT_FORMATS, id::PRINTK];
 
-/// Number of bytes that are copied at a time: whole pages of every page size.
+/// Size of a copied chunk in bytes. This size is a multiple of every page size.
 const CHUNK: usize = 1 << 20;
 
 /// Formats of events, by system and name.
@@ -87,22 +87,22 @@ fn head(page_size: u32) -> Vec<u8> {
     out.push(size_of::<std::ffi::c_long>() as u8);
     out.extend(page_size.to_ne_bytes());
     out.extend(b"none\0\0");
-    // The offset of the options, which is known at the end.
+    // The offset of the options is 0 here, because the offset is known only at the end.
     out.extend(0u64.to_ne_bytes());
     out
 }
 
-/// Returns true if a file that is of version 7 and not compressed begins with these bytes.
+/// Returns true if these bytes are the beginning of a file of version 7 that is not compressed.
 pub(crate) fn is_plain(begin: &[u8]) -> bool {
     begin.starts_with(&[MAGIC, VERSION].concat()) && begin.ends_with(b"none\0\0")
 }
 
-/// Returns the offsets of the descriptions' sections in the beginning of a file, with their ids. Accepts only
-/// what [`Description::to_bytes`] makes, because in other sections a guest could put options of its own, and
-/// compressed data.
+/// Returns the id and the offset of each section of descriptions in the beginning of a file. Accepts only the
+/// sections that [`Description::to_bytes`] makes, because a guest could put its own options and compressed
+/// data in sections of other kinds.
 ///
 /// # Errors
-/// The offset at which the bytes differ.
+/// The error is the offset of the first wrong section, or 0 if the file's head is wrong.
 pub(crate) fn sections(first: &[u8], page_size: usize) -> Result<Vec<(u16, u64)>, usize> {
     let head = head(u32::try_from(page_size).map_err(|_| 0usize)?);
     if !first.starts_with(&head) {
@@ -168,7 +168,7 @@ pub(crate) struct PageRange {
 pub(crate) struct Contents {
     /// Number of events by CPU, for each of [`Ending::buffers`]
     pub events: Vec<BTreeMap<u32, u64>>,
-    /// Damage, whose damaged parts were left out
+    /// Damage of the data. The file lacks the damaged parts
     pub damage: Vec<String>,
 }
 
@@ -196,9 +196,9 @@ pub(crate) fn write(
     Ok(contents)
 }
 
-/// Returns the parts of a file without the pages, in order, each with its offset. `sections` are the sections
-/// of the first part. `pages` is called for each buffer with the offset at which its pages begin, and returns
-/// their places and their end.
+/// Returns all parts of a file except for the pages. The parts are in order, and each part has its offset.
+/// `sections` are the sections of the first part. The function calls `pages` for each buffer with the offset
+/// at which the buffer's pages begin. `pages` returns the places of the pages, and the offset of their end.
 ///
 /// # Errors
 /// The errors of `pages`.
@@ -248,7 +248,8 @@ pub(crate) fn parts<E>(
     option(&mut options, id::CPUCOUNT, &cpus.to_ne_bytes());
     option(&mut options, id::VERSION, format!("{}\0", ending.origin).as_bytes());
     option(&mut options, id::TRACEID, &ending.trace_id.to_ne_bytes());
-    // With TSC2NSEC, trace-cmd would scale nanoseconds, too.
+    // If the clock already counts nanoseconds, the file must lack TSC2NSEC, because trace-cmd would scale
+    // these nanoseconds.
     if ending.clock == Clock::Tsc {
         let (mult, shift) = scale(ending.frequency);
         let mut data = mult.to_ne_bytes().to_vec();
@@ -256,7 +257,7 @@ pub(crate) fn parts<E>(
         data.extend(0u64.to_ne_bytes());
         option(&mut options, id::TSC2NSEC, &data);
     }
-    // The last option: there are no more options elsewhere.
+    // The last option tells that the file has no further section of options.
     option(&mut options, 0, &0u64.to_ne_bytes());
 
     bytes[PLACE_OF_OPTIONS..PLACE_OF_OPTIONS + 8].copy_from_slice(&end.to_ne_bytes());
@@ -285,8 +286,8 @@ fn writing(from: &Folder, source: std::io::Error) -> Error {
     Error::File { action: "write", path: dir.join(crate::state::FILE), source }
 }
 
-/// Copies the pages of a buffer's CPUs to the file, from the offset `start` on, and counts their events. If a
-/// page is invalid, the CPU's later pages are left out, too.
+/// Copies the pages of a buffer's CPUs to the file, from the offset `start` on. Counts the events on these
+/// pages. If a page is invalid, the file lacks this page and all later pages of the CPU.
 fn copy(
     out: &OwnedFd,
     from: &Folder,
@@ -310,14 +311,14 @@ fn copy(
             }
         };
         let mut events = 0;
-        // Each iteration copies a chunk, until the end of the file.
+        // Each iteration copies a chunk. The loop ends at the end of the CPU's file.
         while let Some(file) = &file {
             let read = read_at(file, &mut chunk, place.bytes);
             let read = read.map_err(|source| {
                 let path = from.path().join(&name);
                 Error::File { action: "read", path, source }
             })?;
-            // If a kill interrupted the write of a page, that page is cut off.
+            // If a kill interrupted the write of a page, the copy leaves out this incomplete page.
             let mut whole = read - read % page_size;
             for (at, page) in (0..).step_by(page_size).zip(chunk[..whole].chunks(page_size)) {
                 match ring_page::count(page) {
@@ -350,10 +351,10 @@ fn copy(
     Ok((places, end))
 }
 
-/// Returns the multiplier and the shift that turn ticks into nanoseconds, as exact as 31 bits can be, because
-/// trace-cmd takes a larger multiplier for a negative one.
+/// Returns the multiplier and the shift that convert ticks to nanoseconds. The multiplier has at most 31
+/// bits, because trace-cmd would read a larger multiplier as a negative number.
 fn scale(frequency: u64) -> (u32, u32) {
-    // Begins with the largest shift, with which the multiplier may not fit.
+    // The largest shift whose multiplier fits is the most exact, so the loop begins with the largest shift.
     for shift in (0..=32).rev() {
         let mult = ((1_000_000_000u128 << shift) + u128::from(frequency) / 2)
             / u128::from(frequency.max(1));

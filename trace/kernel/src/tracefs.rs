@@ -1,7 +1,8 @@
 //! The kernel's trace file system.
 //!
-//! If tracefs is mounted, that mount is used. Otherwise, a mount without a place is made, which only a
-//! descriptor of this process can reach and which ends with the process, so the system is not changed.
+//! If tracefs is mounted, this module uses the mount. Otherwise, this module makes a detached mount. Only a
+//! descriptor of this process leads to the detached mount, and the mount ends with the process, so the system
+//! is not changed.
 
 use crate::error::Error;
 use hypertrace_format::folder::retry;
@@ -14,14 +15,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum size of a file that is read whole, in bytes. The largest files, `saved_cmdlines` and
-/// `printk_formats`, have a line for each of a few thousand entries.
+/// Maximum size of a file that is read whole, in bytes. The largest files are `saved_cmdlines` and
+/// `printk_formats`, which have a few thousand lines.
 const MAX_BYTES: usize = 16 << 20;
 
 /// Inode of the PID namespace that the machine starts with (PROC_PID_INIT_INO in linux/proc_ns.h).
 const FIRST_PID_NAMESPACE: u64 = 0xeffffffc;
 
-/// Size of one read in bytes. The first read takes all of `header_page` and `header_event`.
+/// Size of one read in bytes. The first read must take the whole of a `header_page` or a `header_event`.
 const READ: usize = 64 << 10;
 
 /// A directory of tracefs, held by its descriptor.
@@ -54,7 +55,7 @@ impl Dir {
         &self.path
     }
 
-    /// Opens a file for reads that do not wait.
+    /// Opens a file for reading, in non-blocking mode.
     pub fn open(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         retry(|| openat(&self.fd, name, flags, Mode::empty()))
@@ -84,7 +85,7 @@ impl Dir {
         self.write(name, value, OFlags::TRUNC).map_err(|source| setting(name, value, source))
     }
 
-    /// Adds to a setting that is a list.
+    /// Appends an entry to a setting that is a list.
     pub fn add(&self, name: &str, value: &str) -> io::Result<()> {
         self.write(name, value, OFlags::APPEND)
     }
@@ -92,7 +93,7 @@ impl Dir {
     fn write(&self, name: &str, value: &str, how: OFlags) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | how;
         let file = retry(|| openat(&self.fd, name, flags, Mode::empty()))?;
-        // Each write is a command of its own, which the kernel takes whole or refuses.
+        // Each write is a separate command. The kernel takes the whole command, or refuses it.
         let written = retry(|| write(&file, value.as_bytes()))?;
         if written == value.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
@@ -111,12 +112,13 @@ impl Dir {
         Ok(names)
     }
 
-    /// Makes a directory. In `instances`, that is a new instance.
+    /// Makes a directory. A new directory in `instances` is a new instance.
     pub fn create(&self, name: &str) -> io::Result<()> {
         retry(|| mkdirat(&self.fd, name, Mode::RWXU))
     }
 
-    /// Removes a directory. In `instances`, that is an instance which no process uses.
+    /// Removes a directory. A directory in `instances` is an instance. An instance that a process uses cannot
+    /// be removed.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         retry(|| unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
     }
@@ -129,9 +131,10 @@ fn setting(file: &str, value: &str, source: io::Error) -> Error {
 /// Finds tracefs.
 ///
 /// # Errors
-/// If the kernel has no tracefs, or this process may not use it. The message says what helps.
+/// If the kernel has no tracefs, or this process may not use tracefs. The message names a remedy.
 pub(crate) fn find() -> Result<Dir, Error> {
-    // The kernel's trace takes and returns thread numbers of the first PID namespace.
+    // The numbers of threads in the kernel's trace are the numbers in the first PID namespace, so this
+    // process must be in this namespace, too.
     let namespace = rustix::fs::stat("/proc/self/ns/pid").map(|stat| stat.st_ino);
     if namespace != Ok(FIRST_PID_NAMESPACE) {
         let why = "it has the numbers of threads outside of this PID namespace; run this outside";
@@ -167,7 +170,8 @@ pub(crate) fn find() -> Result<Dir, Error> {
     })
 }
 
-/// Checks that instances can be made here: more users may open the directory than its files.
+/// Checks that this user can make instances. The check is needed, because some users may open the directory,
+/// but not the files in it.
 fn usable(dir: Dir) -> io::Result<Dir> {
     let instances = dir.dir("instances")?;
     retry(|| {

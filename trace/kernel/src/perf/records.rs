@@ -31,8 +31,8 @@ pub(super) enum Record {
 
 /// Reads records from the start of a buffer.
 ///
-/// Returns the record, or `None` if the record is of another kind, with its size. Returns `Ok(None)` if the
-/// rest of the buffer is no whole record.
+/// Returns the record and its size. A record of any other kind is returned as `None` with its size. If the
+/// buffer holds no whole record, returns `Ok(None)`.
 ///
 /// # Errors
 /// If a record's size is impossible.

@@ -1,4 +1,4 @@
-//! A ring of perf records, shared with the kernel, and the events that write to the ring.
+//! A ring of perf records in memory shared with the kernel, and the perf events that write to the ring.
 //!
 //! Uses unsafe code for perf_event_open(2) and mmap(2).
 #![allow(unsafe_code)]
@@ -17,7 +17,7 @@ pub(super) const BYTES: usize = 512 << 10;
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
 
-/// struct perf_event_attr, up to the fields of its version 5; the kernel takes the later fields as 0.
+/// The fields of struct perf_event_attr up to version 5. The kernel takes the fields of later versions as 0.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Attributes {
@@ -81,7 +81,7 @@ fn attributes(flags: u64) -> Attributes {
 /// Opens an event of a thread (0 for the calling one) on a CPU.
 fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
     let number = |n: u32| i32::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH));
-    // SAFETY: the kernel reads as many bytes of the attributes as their `size` says, and writes nothing.
+    // SAFETY: the kernel reads `size` bytes of the attributes, which is their size, and writes nothing.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -124,12 +124,12 @@ impl Event {
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(Event { fd, counts_losses }) }
     }
 
-    /// Ends the event. Returns how many records of all its threads found no room in the ring, or `None` if
-    /// the kernel does not count them.
+    /// Ends the event. Returns the number of records for which the ring had no room, of all threads of the
+    /// event. Returns `None` if the kernel does not count these records.
     pub fn end(self) -> Option<u64> {
         // SAFETY: this ioctl takes no argument.
         let stopped = unsafe { libc::ioctl(self.fd.as_raw_fd(), PERF_EVENT_IOC_DISABLE, 0) };
-        // The first word is the event's own counter, the second the number of losses.
+        // The first word is the event's own counter. The second word is the number of lost records.
         let mut words = [[0; 8]; 2];
         let read = retry(|| rustix::io::read(&self.fd, words.as_flattened_mut()));
         let is_whole = stopped == 0 && self.counts_losses && read.is_ok_and(|bytes| bytes == 16);
@@ -171,38 +171,39 @@ impl Ring {
         Ok(Ring { event, map, bytes })
     }
 
-    /// Returns the descriptor, which is readable when there are many records.
+    /// Returns the descriptor. The descriptor becomes readable when the ring has many records.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
     /// Returns a word of the first page.
     fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: the first page is mapped as long as `self` lives; both words are in that page and aligned.
-        // The kernel accesses them as whole words.
+        // SAFETY: the first page is mapped as long as `self` lives. Both words are in the first page and
+        // aligned. The kernel accesses both as whole words.
         unsafe { self.map.add(at).cast::<AtomicU64>().as_ref() }
     }
 
-    /// Passes all records to a function, in one or two parts, and frees their room. A part that the function
-    /// fails to write stays in the ring.
+    /// Passes all records to a function, in one or two parts, and frees the room of the records. If the
+    /// function fails to write a part, this part stays in the ring.
     pub fn take(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let start = page_size();
-        // ORDERING: pairs with the kernel's barrier before it publishes data_head: the records before that
-        // head are complete.
+        // ORDERING: pairs with the kernel's barrier before the store of data_head: the records before `head`
+        // are complete.
         let head = self.word(DATA_HEAD).load(Ordering::Acquire);
         let mut tail = self.word(DATA_TAIL).load(Ordering::Relaxed);
-        // At most two iterations: the part up to the ring's end, and the rest.
+        // The loop has at most two iterations: one for the records up to the ring's end, and one for the
+        // records from the ring's start.
         while tail != head {
             let at = (tail % BYTES as u64) as usize;
             let length = (head.wrapping_sub(tail) as usize).min(BYTES - at);
-            // SAFETY: these bytes are in the mapping. The kernel does not write records between tail and head
-            // until tail has passed them.
+            // SAFETY: these bytes are in the mapping. The kernel does not write to the bytes between tail and
+            // head until this process moves tail.
             let bytes =
                 unsafe { std::slice::from_raw_parts(self.map.add(start + at).as_ptr(), length) };
             write(bytes)?;
             tail = tail.wrapping_add(length as u64);
-            // ORDERING: pairs with the kernel's load of data_tail: the kernel writes here only after these
-            // records were read.
+            // ORDERING: pairs with the kernel's load of data_tail: the kernel overwrites these records only
+            // after they were read.
             self.word(DATA_TAIL).store(tail, Ordering::Release);
         }
         Ok(())
