@@ -16,7 +16,7 @@ use hypertrace_functions::symbols::Source;
 use hypertrace_kernel::Summary;
 use std::path::{Path, PathBuf};
 
-/// A path to read, and what places the times of this input beside the times of the others.
+/// A path to read, with the options that relate the times of this input to the times of the other inputs.
 #[derive(Clone, Debug)]
 pub struct Given {
     /// Path of the input.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Values of names, found by the name's address, because sessions have each name once and events come by the
-//! million.
+//! Values of names, found by the name's address. An address suffices because a session stores each name once,
+//! and a search by address is cheap enough for millions of events.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -45,7 +45,8 @@ pub(crate) fn address(name: &Arc<str>) -> usize {
     Arc::as_ptr(name).cast::<u8>() as usize
 }
 
-/// Map by numbers of which nobody can choose many: addresses, and numbers of clients.
+/// Map whose keys are addresses or numbers of clients. Nobody can choose many of these numbers, so a weak
+/// hash is safe.
 pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Multiply>>;
 
 /// Hash of a number, for [`ByNumber`].

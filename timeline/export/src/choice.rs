@@ -9,10 +9,12 @@ use hypertrace_timeline::{
 };
 use std::collections::HashSet;
 
-/// Name of the reference points that `hypertrace forward` makes for its clock, and of the events after them.
+/// Name of the reference points that `hypertrace forward` makes for its clock. The events that follow these
+/// points have the same name.
 pub const CLOCK_EVENT: &str = "guest_kernel_clock";
 
-/// Returns whether an event only carries a guest's recording, whose own events are shown.
+/// Returns whether an event only carries a part of a guest's recording. The output shows the recording's
+/// events instead of the event that carries them.
 pub fn is_carrier(event: &EventRef<'_>) -> bool {
     event.source.client.is_some() && [PIECE_EVENT, CLOCK_EVENT].contains(&&**event.name)
 }
@@ -42,7 +44,7 @@ impl Choice {
     /// Checks that each field of the filter is a field of some event.
     ///
     /// # Errors
-    /// If a field is of no event.
+    /// If no event has a field of the filter.
     pub fn check(&self, recording: &Recording) -> Result<(), FilterError> {
         let Recording { sessions, traces, .. } = recording;
         let Some(filter) = &self.filter else { return Ok(()) };
@@ -85,7 +87,8 @@ impl Choice {
         let needs = if self.without_bounds { needs.without_bounds() } else { needs };
         match &*self.events {
             [] => needs,
-            // All names are needed, because an event of any name shows that the last time has come.
+            // The reader needs events of all names, because an event of any name can show that the last
+            // wanted time has passed.
             _ if self.to_ns.is_some() => needs,
             patterns => needs.named(&recording.sessions, |name| {
                 patterns.iter().any(|pattern| matches(pattern, name))
@@ -98,8 +101,8 @@ impl Choice {
         self.to_ns.is_some_and(|to| ts_ns > to)
     }
 
-    /// Returns whether this and all later events are too late. A loss does not count, because it may have an
-    /// earlier time than the entry before it.
+    /// Returns whether this event and all later events are after the last wanted time. A loss does not count,
+    /// because it may have an earlier time than the entry before it.
     pub fn ends_before(&self, entry: &EntryRef<'_>) -> bool {
         matches!(entry, EntryRef::Event(event) if self.is_past(event.ts_ns))
     }

@@ -30,9 +30,10 @@ const MAX_NAMES: usize = 1 << 14;
 const COLUMNS: &str = "t_ns,ts_ns,bound_ns,client,pid,tid,cpu,thread,source,event,function,\
                        reference_cpu,reference_seq,reference_guest_time,lost,why,ticks";
 
-/// Writes a header, and a row for each event and each loss. The columns of fields are those of all events whose names
-/// are wanted, by name, with `field_` in front; of kernels' events, only of those that occur. Returns the number of rows,
-/// and the faults of the inputs.
+/// Writes a header, and a row for each event and each loss. Each field of an event whose name is wanted has a
+/// column, called `field_` and the field's name. The columns stand in the order of these names. A field of a
+/// kernel's event has a column only if the event occurs. Returns the number of rows, and the faults of the
+/// inputs.
 ///
 /// # Errors
 /// If an input is damaged, has more than [`MAX_FIELDS`] fields, or the output cannot be written.
@@ -79,8 +80,8 @@ pub fn groups<'a>(groups: impl IntoIterator<Item = &'a Group>) -> String {
     out
 }
 
-/// Writes a header, and a row for each region of these groups. Regions named `empty` are left out if none of the groups has their
-/// name.
+/// Writes a header, and a row for each region. Regions named `empty` get no row, unless `groups` has a group
+/// of this name.
 ///
 /// # Errors
 /// If the output cannot be written.
@@ -129,7 +130,7 @@ fn part_values(out: &mut String, times: &Times) {
     times.iter().for_each(|(_, ns)| known(out, Some(ns)));
 }
 
-/// Formats the header. Names of the fields of kernels' events are any text.
+/// Formats the header. The names are escaped, because a field of a kernel's event can have any name.
 fn header(fields: &BTreeSet<String>) -> String {
     let mut header = COLUMNS.to_owned();
     for name in fields {
@@ -162,19 +163,21 @@ fn fields(recording: &Recording, choice: &Choice) -> Result<BTreeSet<String>> {
 /// Formatter of rows, with buffers for all.
 #[derive(Debug)]
 struct Rows {
-    /// Unix time from which times count, nanoseconds.
+    /// Unix time in nanoseconds at which the column of relative times has 0.
     start: i64,
     text: String,
     sources: Sources,
     /// Names of events as values.
     names: ByName<String>,
-    /// Columns by the fields' names, and of the fields that were seen.
+    /// Number of the column of each field, by the field's name, and the same numbers by address for the
+    /// fields of earlier events.
     columns: HashMap<String, usize>,
     seen: ByName<Option<usize>>,
-    /// The values of a row, one after the other, and the column and the place of each.
+    /// The values of a row, one after the other. `cells` has the column of each value, and the value's place
+    /// in this text.
     values: String,
     cells: Vec<(usize, Range<usize>)>,
-    /// A comma for each column.
+    /// One comma for each column of a field: an empty row's part for fields.
     commas: String,
 }
 

@@ -21,7 +21,7 @@ pub enum Error {
          (events function_entry and function_exit)"
     )]
     NoFunctions,
-    /// Only a session says where the times of an input are, and there is none.
+    /// The inputs have no session, and an input's times can be placed only with the help of a session.
     #[error("no session: give the directory of one, of the same boot")]
     NoSession,
     /// The output cannot be written.

@@ -24,7 +24,7 @@ fn is_dangerous(c: char) -> bool {
         )
 }
 
-/// Returns bytes as a text if none of them needs an escape anywhere, which holds for most texts.
+/// Returns bytes as a text if no byte needs an escape in any of the formats. Most texts need no escape.
 fn plain(bytes: &[u8]) -> Option<&str> {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     std::str::from_utf8(bytes).ok().filter(|_| bytes.iter().all(is_plain))
@@ -154,16 +154,17 @@ pub struct JsonInHtml<'a>(pub &'a str);
 
 impl fmt::Display for JsonInHtml<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // These characters can also occur only in strings.
+        // In a JSON document, the characters `&`, `<` and `>` can occur only in strings, so JSON's own
+        // escapes can replace them.
         let is_special = |c| matches!(c, '&' | '<' | '>') || is_dangerous_in_lines(c);
         escaped(f, self.0, is_special, json_number)
     }
 }
 
 /// Text as a value of CSV, in quotes if the text needs them. Dangerous characters are escaped, including line
-/// ends and tabs. A text that a spreadsheet would run as a formula, including full-width signs, gets a `'` in
-/// front, but a number does not. A text that begins with `'` gets one too, because readers take the first one
-/// off.
+/// ends and tabs. A text that a spreadsheet would run as a formula gets a `'` in front, also if the formula's
+/// sign is a full-width character. A number gets no `'`. A text that begins with `'` gets a second `'` in
+/// front, because readers remove the first `'`.
 #[derive(Debug)]
 pub struct Csv<'a>(pub &'a [u8]);
 

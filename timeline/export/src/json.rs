@@ -114,8 +114,8 @@ impl fmt::Display for RegionsJson<'_> {
     }
 }
 
-/// Formats what a thread did for some time, as a line without a line end. `start_unix_ns` is the Unix time
-/// from which times count, in nanoseconds.
+/// Formats an interval of a thread as one line, without a line end. `start_unix_ns` is the Unix time in
+/// nanoseconds that relative times count from.
 pub fn interval(of: &ThreadInterval<'_>, start_unix_ns: i64) -> String {
     let line = serde_json::to_value(IntervalLine::of(of, start_unix_ns));
     let line = line.map(|mut line| {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Texts of sources. What lines say of an event's source is the same in most lines of that source, so the
-//! text is kept.
+//! Texts of sources. Most lines with events of one source describe the source in the same words, so the text
+//! is kept and used again.
 
 use hypertrace_timeline::{EventKind, EventRef, Thread};
 
 /// Number of texts that are kept.
 const SLOTS: usize = 256;
-/// Maximum size of a text that is kept, in bytes, because a guest chooses names.
+/// Maximum size in bytes of a text that is kept. The size is limited because a guest chooses names.
 const LONGEST: usize = 1 << 10;
 
 /// The texts of the last sources.

@@ -9,10 +9,11 @@
 //! # The envelope
 //!
 //! A clock's rate is never off by more than 1,000 ppm ([`SLACK_PER_MILLE`]). So each constraint limits *f*
-//! everywhere, the less the farther away. For each reading, a sweep from left to right gives the limits by
-//! all constraints before the reading, and a sweep from right to left gives the limits by all constraints
-//! after the reading. Between two readings, *f* must satisfy the limits of *both* sweeps. The map goes
-//! through the middle of what these limits leave, straight from reading to reading.
+//! everywhere. The limit is wider at readings that are farther from the constraint. For each reading, a sweep
+//! from left to right gives the limits by all constraints before the reading, and a sweep from right to left
+//! gives the limits by all constraints after the reading. Between two readings, *f* must satisfy the limits
+//! of *both* sweeps. The map goes through the middle of what these limits leave, straight from reading to
+//! reading.
 //!
 //! Nothing is assumed about how the rate changes within its limits: the rate may drift, change at once, or
 //! oscillate.

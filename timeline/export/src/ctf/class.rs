@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// Maximum number of events' names whose classes are known by address.
 const MAX: usize = 1 << 14;
 
-/// Members that an event's context may have, and whether each has eight bytes: if not, four.
+/// Members that an event's context may have. The bool says whether the member has eight bytes instead of
+/// four.
 pub(super) const CONTEXT: [(&str, bool); 9] = [
     ("client", false),
     ("pid", false),
@@ -84,8 +85,8 @@ impl Classes {
     }
 
     /// Adds the class of an event that no known class fits, and returns the number of the new class. A
-    /// kernel's field may be a name in one event and a number in the next: such a field is a text from then
-    /// on.
+    /// kernel's field may be a name in one event and a number in the next event. From the second event on,
+    /// the class has this field as a text.
     pub fn add<'a>(
         &mut self,
         name: &Arc<str>,

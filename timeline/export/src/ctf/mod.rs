@@ -38,10 +38,11 @@ pub struct Counts {
     pub losses: u64,
     /// Number of events that were lost, as far as they were counted.
     pub lost: u64,
-    /// Number of texts that were cut, because they had a NUL, at which readers stop, or were too long.
+    /// Number of texts that were cut. A text is cut at its first NUL, because readers stop at a NUL, and at
+    /// the maximum size.
     pub cut: u64,
-    /// Number of events and losses whose times were changed, because they were earlier than the event before,
-    /// or too far away for readers.
+    /// Number of events and losses whose times were changed. A time is changed if it is earlier than the time
+    /// of the event before, or outside the range of times that readers accept.
     pub moved: u64,
 }
 

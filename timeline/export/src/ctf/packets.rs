@@ -6,10 +6,12 @@ use hypertrace_format::limits::MAX_LOST;
 use hypertrace_format::packet::MAGIC;
 use std::io::{self, Write};
 
-/// Size of a packet's header and context in bytes. [`Packets::end`] and the metadata have the numbers in it.
+/// Size of a packet's header and context in bytes. [`Packets::end`] writes the header's numbers, and the
+/// metadata describe these numbers.
 const HEADER: usize = 48;
 
-/// Size of a packet in bytes at which the packet ends. The last record makes a packet larger than this.
+/// Size in bytes from which a packet takes no further record. The packet's last record may extend past this
+/// size.
 const ENOUGH: usize = 1 << 16;
 
 /// Writer of packets.
@@ -26,7 +28,8 @@ pub(super) struct Packets<'o> {
 }
 
 impl<'o> Packets<'o> {
-    /// Begins with an empty packet, because readers take losses of the first packet as uncounted.
+    /// Writes an empty packet first, because readers do not see how many events the first packet counts as
+    /// lost.
     pub fn new(out: &'o mut dyn Write) -> io::Result<Packets<'o>> {
         let mut packets = Packets { out, bytes: vec![0; HEADER], begin: 0, last: 0, discarded: 0 };
         packets.end()?;
@@ -38,8 +41,8 @@ impl<'o> Packets<'o> {
         self.last
     }
 
-    /// Begins a record, to which the caller appends the contents. `at` must not be before the time of the
-    /// last record.
+    /// Begins a record at the time `at`, and returns the buffer to which the caller appends the record's
+    /// contents. `at` must not be before the time of the last record.
     pub fn record(&mut self, at: u64) -> io::Result<&mut Vec<u8>> {
         if self.bytes.len() >= ENOUGH {
             self.end()?;
@@ -80,7 +83,7 @@ impl<'o> Packets<'o> {
 mod tests {
     use super::*;
 
-    /// Returns the numbers of the packets' headers.
+    /// Returns the six numbers in the header of each packet.
     fn headers(mut bytes: &[u8]) -> Vec<[u64; 6]> {
         let mut headers = Vec::new();
         while !bytes.is_empty() {

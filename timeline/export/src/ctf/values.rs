@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Values of fields in the form that they have in a record.
+//! Writes the values of fields in the binary form of a record.
 
 use super::class::Type;
 use hypertrace_timeline::{Array, ValueRef, ValueWriter};
 use std::sync::Arc;
 
-/// Maximum size of a text in bytes. Readers take a second for a text of four times this size.
+/// Maximum size of a text in bytes. Readers need a second for a text that is four times as long.
 const MAX_TEXT: usize = 1 << 16;
 
 /// Appends the fields of an event to a record, if the fields have these names and types. Returns the number
-/// of texts that were cut. If not, returns `None`, with a part of the fields in the record.
+/// of texts that were cut. If a name or type differs, returns `None`; the record may then already have some
+/// of the fields.
 pub(super) fn append<'a>(
     record: &mut Vec<u8>,
     types: &[(Arc<str>, Type)],
@@ -35,7 +36,7 @@ pub(super) fn append<'a>(
     types.next().is_none().then_some(cut)
 }
 
-/// Appends a text up to its first NUL. Returns whether it was cut.
+/// Appends a text up to its first NUL. Returns whether the text was cut.
 pub(super) fn text(record: &mut Vec<u8>, bytes: &[u8]) -> bool {
     let most = &bytes[..bytes.len().min(MAX_TEXT)];
     let end = most.iter().position(|byte| *byte == 0).unwrap_or(most.len());
@@ -44,7 +45,7 @@ pub(super) fn text(record: &mut Vec<u8>, bytes: &[u8]) -> bool {
     end < bytes.len()
 }
 
-/// A writer of a value as a field of its own type.
+/// Writer of a value with the value's own type.
 struct Record<'r> {
     record: &'r mut Vec<u8>,
     /// Number of texts that were cut.
@@ -82,7 +83,7 @@ impl ValueWriter for Record<'_> {
     }
 }
 
-/// A writer of a value as a text, for fields that also have texts.
+/// Writer of any value as a text, for fields that are numbers in some events and texts in other events.
 #[derive(Default)]
 struct Shown(String);
 

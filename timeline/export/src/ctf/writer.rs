@@ -12,7 +12,8 @@ use hypertrace_timeline::{EventRef, Lost, SYMBOL, ValueRef};
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// First Unix time of a trace in nanoseconds, because readers compute with nanoseconds of 64 bits.
+/// Earliest Unix time of a trace in nanoseconds. Readers compute Unix times as signed 64-bit nanoseconds, and
+/// an earlier time could overflow.
 const FIRST: i64 = -9_000_000_000_000_000_000;
 
 /// Writer of records.
@@ -27,7 +28,7 @@ pub(super) struct Writer<'o> {
     base: Option<i64>,
     /// Names of the fields with a compiled-in function's name and its symbol.
     function: [Arc<str>; 2],
-    /// Name of losses, which no event has, and names of the fields of losses.
+    /// Event name of losses, different from all names of real events, and names of the two fields of a loss.
     lost: [Arc<str>; 3],
 }
 
@@ -80,8 +81,8 @@ impl<'o> Writer<'o> {
         self.record(at, event.name, &event.source.text, context, fields)
     }
 
-    /// Writes a place where events were lost as a packet of its own, so that readers say where. A loss
-    /// without a time is written at the end.
+    /// Writes a place where events were lost. The place gets a packet of its own, so that readers can tell
+    /// where the events were lost. A loss without a time gets the time of the last record.
     pub fn lost(&mut self, lost: &Lost) -> io::Result<()> {
         self.counts.losses += 1;
         self.counts.lost = self.counts.lost.saturating_add(lost.events);

@@ -45,7 +45,7 @@ pub(super) fn of_begin<'a>(
     });
 }
 
-/// Appends the words of a reference point before its fields.
+/// Appends the numbers that a reference point has before its fields.
 pub(super) fn point(proto: &mut Proto, interned: &mut Interned, event: &EventRef<'_>) {
     let Some(point) = &event.reference else { return };
     proto.message(event::ARGUMENTS, |proto| {

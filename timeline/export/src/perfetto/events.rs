@@ -19,15 +19,16 @@ use hypertrace_timeline::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Maximum number of sources, of processes of threads, and of clients that are known at once.
+/// Maximum number of entries in each of the maps of sources, of threads' processes, and of clients.
 const MAX: usize = 1 << 16;
 
-/// Maximum number of reference points that are noted, of some 50 bytes each.
+/// Maximum number of reference points that are noted at once. A noted point takes some 50 bytes.
 const MAX_POINTS: usize = 1 << 17;
-/// Maximum number of reference points in an exit to which a flow leads from the exit.
+/// Maximum number of flows from one exit. A flow leads from the exit to a reference point that the thread
+/// served in the exit.
 const MAX_FLOWS: usize = 64;
-/// Maximum number of functions that are slices inside each other. Viewers nest 512 slices, and let the end of
-/// a deeper slice end another one.
+/// Maximum depth of functions that become slices. Viewers nest at most 512 slices, and take the end of a
+/// deeper slice for the end of another slice.
 const MAX_NESTED: u64 = 511;
 
 /// Writer of events.
@@ -37,18 +38,18 @@ pub(super) struct Writer<'w, 'o> {
     pub machines: &'w [Machines],
     /// Descriptions of all machines.
     pub all: &'w [Machine],
-    /// Machine of each kernel's trace.
+    /// Number of the machine of each kernel's trace.
     pub of_traces: &'w [u64],
-    /// Sequences of events in order of time, by machine.
+    /// Sequence of each machine for the packets that come in the order of time.
     pub sequences: &'w mut [Sequence],
-    /// Sequences of other packets, by machine.
+    /// Sequence of each machine for the packets that come in any order of time.
     pub others: &'w mut [Sequence],
     pub tracks: &'w mut Tracks,
     pub counts: &'w mut Counts,
     pub known: Known,
 }
 
-/// What earlier events have shown.
+/// Facts that the writer has learned from earlier events.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// Process of a thread, by machine and number of the thread.
@@ -63,8 +64,8 @@ pub(super) struct Known {
     noted: usize,
     /// Number of open functions, by track.
     depths: ByNumber<u64, u64>,
-    /// Track with the kernel's events of a thread, by machine and thread. The thread keeps the track when the
-    /// trace tells its process.
+    /// Track with the kernel's events of a thread, by machine and thread. The thread keeps this track even if
+    /// a later event of the trace tells the thread's process.
     kernel: HashMap<(u64, u32), u64>,
     /// Unix time of the last event of each kernel's trace.
     pub ends: Vec<i64>,
@@ -77,7 +78,8 @@ pub(super) struct Known {
 struct Client {
     /// Number of the holder's track; 0 if it has none yet.
     track: u64,
-    /// Number of the track with the bound of the holder's clock, and the last value.
+    /// Number of the track that shows the bound on the error of the client's clock, and the last value on
+    /// that track.
     bound: (u64, u64),
     /// Times and tracks of all leases but the last.
     before: Vec<(i64, u64)>,
@@ -96,8 +98,8 @@ struct Point {
 }
 
 impl Known {
-    /// Notes the processes of the threads that open a session's streams. Returns the process of the session's
-    /// VMM.
+    /// Notes the process of each thread whose event is the first event of a stream of the session. Returns
+    /// the process of the session's VMM.
     pub fn read(&mut self, session: &Session, machines: Machines) -> Result<Option<u32>> {
         let mut vmm = None;
         for stream in session.streams() {
@@ -138,7 +140,8 @@ impl Known {
 /// Name of the event that says which thread holds a client.
 const LEASE: &str = "lease";
 
-/// Returns the process and the thread that such an event names, if they are valid.
+/// Returns the numbers of the process and the thread in the fields of an event that says which thread holds a
+/// client, if both numbers are valid.
 fn holder<'a>(fields: impl Iterator<Item = (&'a str, ValueRef<'a>)>) -> Option<(u32, u32)> {
     let (mut pid, mut tid) = (None, None);
     for (name, value) in fields {
@@ -152,7 +155,7 @@ fn holder<'a>(fields: impl Iterator<Item = (&'a str, ValueRef<'a>)>) -> Option<(
 }
 
 impl Writer<'_, '_> {
-    /// Returns a time of the trace. Times before 0 are counted.
+    /// Returns a Unix time on the trace's clock. A time before the clock's 0 becomes 0, and counts as moved.
     pub fn at(&mut self, ts_ns: i64) -> u64 {
         let at = self.clock.at(ts_ns);
         self.counts.moved += u64::from(at.is_none());
@@ -161,8 +164,8 @@ impl Writer<'_, '_> {
         at
     }
 
-    /// Writes an event, if it is wanted. An event that is not wanted may still say to which thread others
-    /// belong.
+    /// Writes an event, if it is wanted. An event that is not wanted is still read, because the event may say
+    /// which thread other events belong to.
     pub fn event(&mut self, event: &EventRef<'_>, is_wanted: bool) -> Result<()> {
         if event.kind == EventKind::Lease {
             self.lease(event)?;
@@ -189,7 +192,8 @@ impl Writer<'_, '_> {
         // A program serves its own points.
         let of = self.machines.get(event.source.session).filter(|of| of.host != of.guest);
         let served = of.and_then(|of| Some((id?, event.thread?, of.host)));
-        // Viewers show no flow of an instant, so an event with a flow is a slice of no length.
+        // Viewers show no flow that begins or ends at an instant, so an event with a flow is written as a
+        // slice of no length.
         let kind = if served.is_some() { event::SLICE_BEGIN } else { event::INSTANT };
         let sequence = &mut self.sequences[machine as usize];
         sequence.event(self.out, self.clock, (at, kind, track), |proto, interned| {
@@ -209,8 +213,8 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Notes a reference point that a vCPU's thread served. The point is written when it is known in which
-    /// exit the thread served it, or at once if too many points are noted.
+    /// Notes a reference point that a vCPU's thread served. The point is written when the exit in which the
+    /// thread served the point is known. If too many points are noted already, the point is written at once.
     fn served(
         &mut self,
         event: &EventRef<'_>,
@@ -237,8 +241,8 @@ impl Writer<'_, '_> {
         self.slice_end(machine, point.ts_ns, track)
     }
 
-    /// Returns the points that a thread served from one time until before another. The flows of these points
-    /// begin there.
+    /// Returns the points that a thread served in a half-open range of time: at most [`MAX_FLOWS`] of these
+    /// points. The caller begins the points' flows at the thread's exit.
     pub fn served_in(&self, session: usize, tid: u32, times: (i64, i64)) -> Vec<u64> {
         let points = self.known.points.get(&(session, tid)).map_or(&[][..], |of| of);
         let first = points.partition_point(|point| point.ts_ns < times.0);
@@ -257,8 +261,8 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Writes the beginning or the end of a function. An end without a beginning is an instant, and so are
-    /// both events of a function that is nested too deep.
+    /// Writes the beginning or the end of a function. An end without a beginning is written as an instant. If
+    /// a function is nested too deep, the function's beginning and end are written as instants too.
     fn function(
         &mut self,
         event: &EventRef<'_>,
@@ -301,8 +305,9 @@ impl Writer<'_, '_> {
         sequence.event(self.out, self.clock, (at, kind, track), |proto, interned| {
             let symbol = symbol.and_then(|text| std::str::from_utf8(text).ok());
             let name = event.function.map(|function| &*function.name).or(symbol);
-            // If an end has a name, viewers end only a slice of that name, and a function may have lost its
-            // name, or changed it.
+            // The end of a slice is written without a name. If the end had a name, viewers would end only a
+            // slice of that name, and the function's name at the end may be missing or differ from the name
+            // at the beginning.
             if kind != event::SLICE_END {
                 proto.number(
                     event::NAME_IID,
@@ -356,7 +361,7 @@ impl Writer<'_, '_> {
             };
             proto.number(event::NAME_IID, interned.number(Kind::Event, name));
             arguments::number(proto, interned, "lost", lost.events);
-            // The causes are those of all losses of this source.
+            // The counts by cause are totals over all losses of this source.
             for (cause, count) in causes(lost.causes) {
                 arguments::number(proto, interned, cause, count);
             }
@@ -432,7 +437,7 @@ impl Writer<'_, '_> {
         Ok(track)
     }
 
-    /// Returns the track of the thread that held a client at a time.
+    /// Returns the track of the thread that held a client at the time `at`.
     pub fn holder(&mut self, session: usize, client: u32, at: i64) -> Result<u64> {
         if let Some(known) = self.known.clients.get(&(session, client)) {
             let after = known.before.partition_point(|(since, _)| *since <= at);
@@ -502,7 +507,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Returns the track of a kernel's events of a thread.
+    /// Returns the track for a kernel's event, by the event's thread.
     fn kernel(&mut self, event: &EventRef<'_>, machine: u64) -> Result<u64> {
         let Some(thread) = event.thread else { return self.source(machine, 0, &event.source.text) };
         let tid = thread.tid;
@@ -522,7 +527,7 @@ impl Writer<'_, '_> {
         Ok(track)
     }
 
-    /// Returns the track of a kernel's events of a thread that had none.
+    /// Makes the track for a kernel's events of a thread, and returns the track.
     fn new_kernel(&mut self, event: &EventRef<'_>, machine: u64, tid: u32) -> Result<u64> {
         let pid = self.known.processes.get(&(machine, tid)).copied();
         let Some(pid) = pid.filter(|pid| tracks::is_thread(*pid, tid)) else {
@@ -563,7 +568,7 @@ impl Writer<'_, '_> {
         })
     }
 
-    /// Returns the track around those tracks of a machine that belong to no known process.
+    /// Returns the track that groups all tracks of a machine that belong to no known process.
     pub fn group(&mut self, machine: u64) -> Result<u64> {
         let of = Track::Group { machine };
         let sequence = &self.sequences[machine as usize];
@@ -599,11 +604,12 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Returns the number by which viewers find both sides of a reference point.
+/// Returns the number of a reference point's flow, by which viewers connect the guest's event to the thread
+/// that served the point.
 fn point_id(event: &EventRef<'_>) -> Option<u64> {
     let point = event.reference?;
-    // Points of a client come one after the other. The session's index is counted from 1, so that no number
-    // is 0.
+    // The points of a client have consecutive sequence numbers, so points that are near each other in time
+    // differ in this number. The session's index is counted from 1, so that no number is 0.
     Some(
         (event.source.session as u64 + 1) << 48
             | u64::from(point.client) << 32

@@ -22,12 +22,13 @@ pub(super) mod packet {
     pub const TASK_STATE: u32 = 117;
     pub const TRACE_ATTRIBUTES: u32 = 126;
 
-    /// `SequenceFlags`: the names and defaults begin anew; the packet needs them.
+    /// `SequenceFlags`: `CLEARED` says that readers have to forget the sequence's names and defaults,
+    /// `NEEDED` that the packet refers to names or defaults.
     pub const CLEARED: u64 = 1;
     pub const NEEDED: u64 = 2;
 }
 
-/// `ClockSnapshot`, and `Clock` in it.
+/// `ClockSnapshot`, and its message `Clock`.
 pub(super) mod clock {
     pub const CLOCKS: u32 = 1;
     pub const PRIMARY: u32 = 2;
@@ -38,11 +39,11 @@ pub(super) mod clock {
 
     pub const REALTIME: u64 = 1;
     pub const BOOTTIME: u64 = 6;
-    /// The first of the clocks that a sequence defines.
+    /// First number for clocks that belong to one sequence.
     pub const OF_SEQUENCE: u64 = 64;
 }
 
-/// `SystemInfo`, and `Utsname` in it.
+/// `SystemInfo`, and its message `Utsname`.
 pub(super) mod system {
     pub const UTSNAME: u32 = 1;
     pub const MACHINE_NAME: u32 = 17;
@@ -114,7 +115,7 @@ pub(super) mod event {
     pub const STATE: u64 = 5;
 }
 
-/// `FtraceEventBundle`, and `CompactSched` in it.
+/// `FtraceEventBundle`, and its message `CompactSched`.
 pub(super) mod scheduling {
     pub const CPU: u32 = 1;
     pub const HAS_LOST: u32 = 3;

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Maximum number of texts of a sequence. A sequence with more begins anew.
+/// Maximum number of texts of a sequence. A sequence that would have more texts begins anew.
 const MAX: usize = 1 << 14;
 /// Maximum size of the texts of a sequence in bytes.
 const MAX_BYTES: usize = 1 << 20;
@@ -31,9 +31,10 @@ pub(super) enum Kind {
 pub(super) struct Interned {
     texts: [HashMap<Box<[u8]>, u64>; 3],
     classes: ByName<Class>,
-    /// Names of arguments that are this program's own, by address and length.
+    /// Numbers of the argument names that come from this program and not from an event, by the name's address
+    /// and length.
     own: ByNumber<(usize, usize), u64>,
-    /// Entries of texts that are new in this packet.
+    /// Table entries for the texts that no packet has defined yet.
     new: Proto,
     bytes: usize,
     /// Number of texts that were cut, or were not UTF-8.
@@ -94,7 +95,7 @@ impl Interned {
         number
     }
 
-    /// Returns the number of the name of an argument that is no event's field.
+    /// Returns the number of an argument's name that comes from this program and not from an event's field.
     pub fn own(&mut self, name: &'static str) -> u64 {
         let key = (name.as_ptr() as usize, name.len());
         if let Some(number) = self.own.get(&key) {
@@ -143,22 +144,23 @@ impl Interned {
     }
 }
 
-/// Returns a text of at most so many bytes, and whether it was cut.
+/// Returns the beginning of a text, at most `most` bytes, and whether the text was cut.
 fn shorten(text: &str, most: usize) -> (&str, bool) {
     let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     (&text[..end.unwrap_or(0)], text.len() > most)
 }
 
-/// Returns bytes as a text of at most so many bytes, and whether the text differs from them.
+/// Returns bytes as a text of at most `most` bytes, and whether the text differs from these bytes.
 pub(super) fn valid(bytes: &[u8], most: usize) -> (Cow<'_, str>, bool) {
     let cut = &bytes[..bytes.len().min(most)];
     match std::str::from_utf8(cut) {
         Ok(text) => (text.into(), cut.len() < bytes.len()),
-        // The last character is cut.
+        // The limit divides the last character, so the text ends before this character.
         Err(why) if cut.len() < bytes.len() && why.error_len().is_none() => {
             (String::from_utf8_lossy(&cut[..why.valid_up_to()]), true)
         }
-        // The character that replaces a byte has three bytes.
+        // Only a third of the bytes may be kept, because an invalid byte is replaced by a character of three
+        // bytes.
         Err(_) => {
             let text = String::from_utf8_lossy(&cut[..cut.len().min(most / 3)]).into_owned();
             (text.into(), true)

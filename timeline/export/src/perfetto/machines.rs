@@ -17,7 +17,7 @@ const MAX_NAME: usize = 256;
 pub(super) struct Machines {
     /// Number of the host.
     pub host: u64,
-    /// Number of the guest; the host's if programs are the guests.
+    /// Number of the guest's machine. If programs are the guests, this is the number of the host.
     pub guest: u64,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn machines(sessions: &[(Session, ClockMaps)]) -> (Vec<Machines>, u64
         let guest = if session.json().programs { host } else { new() };
         all.push(Machines { host, guest });
     }
-    // A function trace without a session has a machine too.
+    // There is at least one machine, because a function trace without a session also needs a machine.
     (all, next.max(1))
 }
 

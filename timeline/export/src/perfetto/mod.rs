@@ -104,9 +104,9 @@ pub fn write(
     let (mut tracks, mut counts) = (tracks::Tracks::default(), Counts::default());
     let all = machines::describe(sessions, traces, &machines, &of_traces, count);
     machines::write(out, &all, &sequences)?;
-    // Viewers from version 58 on take the clock of one machine as the clock of the trace: the last machine
-    // whose snapshot stands before all times. These viewers drop the host's packets if a guest's snapshot
-    // comes later.
+    // Viewers from version 58 on use the clock of one machine as the clock of the trace: the machine that
+    // wrote the last snapshot before the first packet with a time. These viewers drop the host's packets if a
+    // guest's snapshot comes later.
     let at = clock.at(first.json().started_unix_ns).unwrap_or(0);
     for machine in (1..count as usize).chain([0]) {
         sequences[machine].snapshot(out, clock, at)?;

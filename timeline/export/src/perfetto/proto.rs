@@ -53,8 +53,8 @@ impl Proto {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Appends a message, which `write` writes. The length takes one byte if it is less than 128; the bytes
-    /// of a longer message are moved.
+    /// Appends a message, which `write` writes. One byte is reserved for the length. If the length needs more
+    /// bytes, the message is moved to make room.
     #[inline]
     pub fn message<T>(&mut self, field: u32, write: impl FnOnce(&mut Proto) -> T) -> T {
         self.tag(field, BYTES);
@@ -69,7 +69,7 @@ impl Proto {
         result
     }
 
-    /// Puts a length of several bytes in the place of the byte at `at`.
+    /// Replaces the byte at `at` by a length of several bytes.
     #[cold]
     fn insert_length(&mut self, at: usize, len: usize) {
         let (mut bytes, mut count, mut left) = ([0; 10], 0, len as u64);

@@ -26,12 +26,12 @@ pub enum States {
     Slices,
 }
 
-/// What is known of a session's thread while its intervals come.
+/// State of a session's thread while the thread's intervals are written.
 #[derive(Debug, Default)]
 struct Thread {
     machine: u64,
-    /// Numbers of the thread's track of states and of its track of exits; 0 for a track that it does not have
-    /// yet.
+    /// Numbers of the thread's track of states and of its track of exits; 0 if the thread does not have the
+    /// track yet.
     track: u64,
     exits: u64,
     /// End and part of the last interval.
@@ -125,7 +125,8 @@ fn interval(
     }
     let ended = known.last.map(|(until, _)| until);
     let is_gap = ended.is_some_and(|until| until < from);
-    // Viewers take a state of the same name as the current one for the same state.
+    // If a state follows a state of the same name, viewers show both as one state, so the first state is
+    // ended explicitly.
     let is_same = known.last.is_some_and(|(_, last)| last == part);
     if is_gap || is_same || states == States::Slices {
         stop(writer, machine, known, states)?;
@@ -164,7 +165,7 @@ fn stop(
 ) -> Result<()> {
     let Some((until, _)) = known.last.take() else { return Ok(()) };
     match states {
-        // A state without a name ends the last one.
+        // A state without a name ends the state before it.
         States::Tracks => writer.other(machine, (until, event::STATE, known.track), |_, _| {}),
         States::Slices => writer.slice_end(machine, until, known.track),
     }
@@ -202,14 +203,15 @@ fn end_exit(
     writer.slice_end(machine, at, known.exits)
 }
 
-/// The place of a region.
+/// What a region belongs to, which decides the region's track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RegionTrack {
     /// The region is on a thread of the VMM.
     Thread(u32),
     /// The region is on a client.
     Client(u32),
-    /// The region is on several clients. The number is its group's.
+    /// The region may begin on one client and end on another one. The number is the number of the region's
+    /// group.
     Any(u16),
 }
 
@@ -226,7 +228,7 @@ fn slices(writer: &mut Writer<'_, '_>, recording: &Recording, regions: &Regions)
     lanes.into_values().try_for_each(|mut lanes| lanes.close(writer, |_, _| true))
 }
 
-/// Returns whether an event that begins regions has fields besides those that every such event has.
+/// Returns whether any event that begins regions has other fields than `id` and `any_client`.
 fn has_fields(sessions: &[(Session, ClockMaps)]) -> bool {
     let mut classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
     classes.any(|class| {
@@ -237,7 +239,7 @@ fn has_fields(sessions: &[(Session, ClockMaps)]) -> bool {
     })
 }
 
-/// Returns whether a field says more of a region than which one the region is.
+/// Returns whether a field describes a region, rather than identify it.
 fn is_own(field: &str) -> bool {
     !["id", "any_client"].contains(&field)
 }
@@ -262,8 +264,9 @@ impl Consumer for Places<'_, '_, '_> {
 }
 
 impl Places<'_, '_, '_> {
-    /// Writes the next region in the order of beginnings. Regions of a thread that do not end within the
-    /// region around them have tracks of their own, and so have regions of several clients.
+    /// Writes the next region in the order of beginnings. If a region of a thread begins inside another
+    /// region and ends outside, the region gets a track of its own. A region of several clients gets a track
+    /// of its own too.
     fn slice(&mut self, sample: &Sample, begin: Option<&EventRef<'_>>) -> Result<()> {
         let writer = &mut *self.writer;
         let place = match (sample.client(), self.regions.tid(sample)) {
@@ -309,17 +312,18 @@ impl Places<'_, '_, '_> {
 /// Tracks of the regions of one place.
 #[derive(Debug, Default)]
 struct Lanes {
-    /// Numbers of the machine, and of the track of the regions that lie within each other.
+    /// Number of the machine, and number of the track for regions that are nested.
     nested: (u64, u64),
-    /// Ends and depths of the open regions, the innermost last.
+    /// End and depth of each region that is open on the track of nested regions, the innermost last.
     open: Vec<(i64, u8)>,
-    /// Other tracks, each with the end of the track's last region.
+    /// End of the last region and number of each further track.
     others: BinaryHeap<Reverse<(i64, u64)>>,
 }
 
 impl Lanes {
-    /// Returns the track of the next region in the order of beginnings: the place's own track, on which the
-    /// region stays open, or another.
+    /// Returns the track of the next region in the order of beginnings. If the region lies within the open
+    /// regions of the track of nested regions, that track is returned, and the region counts as open. If not,
+    /// a further track is returned.
     fn find(
         &mut self,
         writer: &mut Writer<'_, '_>,
@@ -328,8 +332,8 @@ impl Lanes {
     ) -> Result<u64> {
         self.nested = (machine, parent);
         let (begin, end, depth) = (sample.begin_ns, sample.end_ns(), sample.depth());
-        // A region that ends as this one begins is around this one only if this one ends then too, and is
-        // deeper.
+        // A region that ends at the time at which the new region begins is around the new region only if the
+        // new region also ends at this time and is deeper.
         self.close(writer, |around, of| {
             around < begin || around == begin && (end > begin || of >= depth)
         })?;

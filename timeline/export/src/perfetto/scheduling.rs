@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The thread that each CPU had: as the kernel's own events if all switches are known, else as states of the
-//! threads that were recorded.
+//! Shows which thread each CPU ran. If all switches are known, they are written in the form of the kernel's
+//! own events. If not, the recorded threads get states.
 
 use super::events::Writer;
 use super::fields::{packet, scheduling, task};
@@ -13,11 +13,11 @@ use hypertrace_timeline::KernelTrace;
 use hypertrace_timeline::regions::{Scheduled, Scheduling, SchedulingStep as Step, Task};
 use std::collections::{BTreeMap, HashMap};
 
-/// Maximum number of steps of all CPUs together that wait to be written in a packet.
+/// Maximum number of steps, over all CPUs, that wait for a packet.
 const MAX: usize = 1 << 15;
-/// Number of steps of a packet.
+/// Number of steps from which a CPU's steps are written as a packet.
 const OF_PACKET: usize = 1 << 10;
-/// Maximum number of threads whose last state is known.
+/// Maximum number of threads whose last states are remembered.
 const MAX_THREADS: usize = 1 << 16;
 /// Maximum size of a thread's name in bytes.
 const MAX_NAME: usize = 64;
@@ -25,8 +25,8 @@ const MAX_NAME: usize = 64;
 /// States of a thread that has ended: `EXIT_DEAD` and `EXIT_ZOMBIE`.
 const ENDED: i64 = 0x30;
 
-/// States of `sched_switch` since Linux 4.14, each with the state of the same meaning in Linux 4.4, which
-/// viewers that know no release of the kernel assume.
+/// States of `sched_switch` since Linux 4.14, each with the state of the same meaning in Linux 4.4. Viewers
+/// assume Linux 4.4 if they do not know the kernel's release.
 const SINCE_4_14: [(i64, i64); 3] = [
     // A parked thread.
     (0x40, 0x200),
@@ -83,7 +83,7 @@ pub(super) fn write(
     let has_boot = writer.clock.boot_ns.is_some();
     let is_whole = Vec::from_iter(traces.iter().map(|trace| has_boot && trace.has_all_threads()));
     let mut recorded = vec![(i64::MAX, i64::MIN); traces.len()];
-    // The last threads of CPUs.
+    // Last thread of each CPU, by trace and number of the CPU.
     let mut last: BTreeMap<(usize, u32), u32> = BTreeMap::new();
     scheduling.each(|scheduled| {
         let Scheduled { ts_ns, trace, cpu, .. } = *scheduled;
@@ -153,8 +153,9 @@ pub(super) fn write(
             continue;
         }
         // Viewers let the last thread run until the next recording of the same machine, if no switch ends its
-        // time. Viewers have no state for an unknown time, so the thread is shown as asleep there, as are
-        // threads that slept before, and a slice says that nothing was recorded.
+        // time. Viewers have no state for a time that was not recorded. So the last thread is shown as asleep
+        // until the next recording, like the threads that were asleep before, and a slice says that nothing
+        // was recorded.
         if is_whole[trace] {
             let at = writer.at(until);
             let known = cpus.entry((trace, cpu)).or_default();
@@ -253,7 +254,7 @@ fn states(
         }
         let now = (state == task::RUNNING).then_some(scheduled.trace);
         let before = running.insert((machine, task.tid), now).flatten();
-        // Viewers refuse a thread that gets a CPU twice in one recording.
+        // Viewers reject a trace in which a thread that has a CPU gets a CPU again in the same recording.
         let ended = before.and_then(|trace| writer.known.ends.get(trace)).copied();
         if now.is_some() && before.is_some() && ended.is_none_or(|end| end >= scheduled.ts_ns) {
             return Ok(());
@@ -293,7 +294,7 @@ fn task_state(
     })
 }
 
-/// Returns a state of Linux in the form for viewers that do not know the kernel's release.
+/// Converts a thread's state for viewers that do not know the kernel's release.
 fn without_release(state: i64) -> i64 {
     let others = SINCE_4_14.iter().filter(|(own, _)| state & own != 0);
     others.fold(state & 0x3f, |state, (_, other)| state | other)

@@ -86,7 +86,8 @@ impl TraceClock {
                 write(clock::OF_SEQUENCE, at, true, packet);
             }
             write(self.id(), at, false, packet);
-            // REALTIME is written too, because other machines and files are placed by it.
+            // REALTIME is written too, because viewers place the times of other machines and files by
+            // REALTIME.
             if let Some(boot_ns) = self.boot_ns {
                 let real = i128::from(at) - i128::from(boot_ns) + i128::from(self.unix_ns);
                 if let Ok(real) = u64::try_from(real) {
@@ -108,7 +109,7 @@ pub(super) struct Sequence {
     last: Option<u64>,
     has_begun: bool,
     is_incremental: bool,
-    /// Track of the events that name no track; 0 if all events name one.
+    /// Number of the default track, for events that name no track. 0 if there is no default track.
     track: u64,
 }
 
@@ -154,7 +155,7 @@ impl Sequence {
         })
     }
 
-    /// Writes an event of a track. `write` adds what is special to the event.
+    /// Writes an event of a track. `write` appends the fields that only this event has.
     #[inline]
     pub fn event(
         &mut self,
@@ -164,7 +165,8 @@ impl Sequence {
         write: impl FnOnce(&mut Proto, &mut Interned),
     ) -> Result<()> {
         if self.has_to_begin() {
-            // Most events of a guest with one thread are of that thread's track.
+            // The first event's track is the default, because a guest with one thread has nearly all events
+            // on one track.
             self.track = track;
         }
         let is_default = track == self.track;
@@ -202,7 +204,8 @@ impl Sequence {
                     packet.number(packet::TIMESTAMP, since);
                     self.last = Some(at);
                 }
-                // The packet is before the last one, and the clock of the sequence only goes forward.
+                // The packet's time is earlier than the time of the packet before, and the sequence's own
+                // clock cannot go back.
                 Some(None) => {
                     packet.number(packet::TIMESTAMP, at);
                     packet.number(packet::CLOCK, clock.id());
@@ -215,7 +218,7 @@ impl Sequence {
         })
     }
 
-    /// Writes a packet without a time, which needs nothing of the sequence.
+    /// Writes a packet that has no time and refers to no earlier packet of the sequence.
     pub fn plain(&self, out: &mut Output<'_>, write: impl FnOnce(&mut Proto)) -> Result<()> {
         out.packet(|packet| {
             packet.number(packet::SEQUENCE, self.id);

@@ -9,8 +9,8 @@ use super::sequence::{Output, Sequence};
 use crate::Result;
 use std::collections::HashMap;
 
-/// Maximum number of tracks that are known at once. If there are more tracks, all are forgotten, and each is
-/// described anew at its next event. Viewers take two descriptions of a thread for one.
+/// Maximum number of tracks that are remembered. If there are more tracks, all are forgotten, and each track
+/// is described again at its next event. Viewers merge both descriptions of a thread.
 const MAX: usize = 1 << 16;
 /// Maximum size of a track's name in bytes.
 const MAX_NAME: usize = 256;
@@ -18,7 +18,7 @@ const MAX_NAME: usize = 256;
 /// What a track shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Track {
-    /// The track around those tracks of a machine that belong to no known process.
+    /// The group of all tracks of a machine that belong to no known process.
     Group { machine: u64 },
     /// A thread of a machine.
     Thread { machine: u64, pid: u32, tid: u32 },
@@ -32,18 +32,19 @@ pub(super) enum Track {
     Client { session: usize, client: u32 },
     /// A source of events that is neither a thread nor a client.
     Source { session: usize, number: usize },
-    /// A part of another track that has events of its own.
+    /// A track that shows one part of another track.
     Part { of: u64, part: Part },
 }
 
-/// Part of a track. Viewers show parts in this order, after the regions that have tracks of their own.
+/// Part of a track. Viewers show the parts of a track in this order, below the regions that have tracks of
+/// their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
     /// What a thread did.
     States = 1,
-    /// Exits of a thread's guest.
+    /// Exits of the vCPU that the thread runs.
     Exits,
-    /// Threads of the guest that had the guest's CPU.
+    /// Guest threads that ran on the vCPU of the host's thread.
     GuestThreads,
     /// Functions.
     Functions,
@@ -67,7 +68,8 @@ impl Part {
 }
 
 impl Track {
-    /// Returns the place among the tracks of a group: clients, other sources, CPUs, threads, and what was not recorded.
+    /// Returns the place of the track in its group: clients first, then other sources, CPUs, threads, and
+    /// times without a recording.
     fn rank(self) -> u32 {
         const OF_KIND: u32 = 1 << 28;
         let (kind, number) = match self {
@@ -87,17 +89,18 @@ impl Track {
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     known: HashMap<Track, u64>,
-    /// Tracks of processes by machine and number, and whether their names are the processes' own.
+    /// Track of each process, by machine and number of the process. The bool says whether the track has the
+    /// process's own name.
     processes: HashMap<(u64, u32), (u64, bool)>,
-    /// Names that the kernel has shown of threads whose process is not known. Each such thread can be the
-    /// first thread of a process.
+    /// Names of the threads whose process is not known, from events of the kernel. The names are kept because
+    /// such a thread can be the first thread of a process.
     mains: HashMap<(u64, u32), Box<str>>,
     next: u64,
 }
 
 impl Tracks {
-    /// Returns the number of a track. `write` describes the track if it is new. Numbers are small, because
-    /// each event has one.
+    /// Returns the number of a track. `write` describes the track if it is new. Tracks get small numbers,
+    /// because each event contains the number of a track.
     pub fn number(
         &mut self,
         (out, sequence): (&mut Output<'_>, &Sequence),
@@ -182,8 +185,8 @@ impl Tracks {
         }
     }
 
-    /// Describes a process, if the process is new or has only had the name of one of its threads. `is_own`:
-    /// whether the name is the process's.
+    /// Describes a process, if the process is new or was described only by the name of one of its threads.
+    /// `is_own` says whether the name is the process's own name.
     pub fn process(
         &mut self,
         (out, sequence): (&mut Output<'_>, &Sequence),
@@ -230,7 +233,7 @@ pub(super) fn grouped(proto: &mut Proto, of: Track, group: u64, track_name: &str
     around(proto, track_name);
 }
 
-/// Writes a named track that has others below, each with its rank.
+/// Writes a named track for a group of tracks. Viewers order the tracks of the group by rank.
 pub(super) fn around(proto: &mut Proto, track_name: &str) {
     name(proto, track::NAME, track_name);
     proto.number(track::CHILD_ORDERING, track::EXPLICIT);
@@ -253,8 +256,8 @@ fn thread(proto: &mut Proto, pid: u32, tid: u32, thread_name: Option<&str>) {
     proto.number(track::CHILD_ORDERING, track::EXPLICIT);
 }
 
-/// Returns whether viewers accept these numbers for a thread. 0 is the idle thread of each CPU, and the
-/// largest number has 31 bits.
+/// Returns whether viewers accept these numbers of a process and a thread. Viewers accept no 0, because each
+/// CPU's idle thread has this number, and no number of more than 31 bits.
 pub(super) fn is_thread(pid: u32, tid: u32) -> bool {
     let is_valid = |number: u32| number > 0 && i32::try_from(number).is_ok();
     is_valid(pid) && is_valid(tid)

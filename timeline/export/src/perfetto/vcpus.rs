@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The threads of guests that had a guest's CPU, on a track below the thread of the host that is proven to
-//! run that CPU.
+//! Shows which guest thread each vCPU ran. The track stands below the host's thread that provably runs the
+//! vCPU.
 
 use super::events::Writer;
 use super::fields::{event, track};

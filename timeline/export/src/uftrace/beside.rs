@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A function trace, and the events of the session on its clock.
+//! Writes a function trace, with the events of sessions among the calls.
 
 use super::{Counts, Source, add_modules, overlap};
 use crate::Result;
@@ -8,10 +8,10 @@ use hypertrace_functions::write::Directory;
 use hypertrace_timeline::{EntryRef, FunctionTrace, Needs, Warning};
 use std::path::Path;
 
-/// Copies a function trace into a new or empty directory, with the names of the modules, and with the events
-/// of the sessions at the times of the function trace, which was placed on the clock of one of them. Records
-/// are linked instead of copied if the file system can do so. Returns the faults of inputs that could be read
-/// all the same.
+/// Copies a function trace into a new or empty directory, and adds the names of the modules. The events of
+/// the sessions are added at times of the function trace's clock. Files of records are linked instead of
+/// copied if the file system can link files. Returns the faults of inputs that could be read in spite of
+/// these faults.
 ///
 /// # Errors
 /// If an input is damaged, or the directory cannot be written.
@@ -47,7 +47,7 @@ pub fn beside(
     let mut time = 0;
     let needs = Needs::default().without_functions();
     warnings.extend(source.recording.read(&needs, &mut |entry: &EntryRef<'_>| {
-        // Losses at an unknown place come last, and get the last time.
+        // Losses at unknown times come last, and get the time of the last entry before them.
         time = entry.ts_ns().map_or(time, |unix_ns| functions.time_at(unix_ns));
         if let Some(text) = (source.text)(entry) {
             events.write(time, &text)?;

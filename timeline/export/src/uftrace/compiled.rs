@@ -17,13 +17,14 @@ use hypertrace_timeline::{
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// First number of tracks whose thread's number is not known, or already in use.
+/// First number for tracks whose thread has no known number, or has a number that another track uses already.
 const FIRST_NUMBER: u32 = 1_000_000_000;
 
 /// Writes the functions of sessions into a new or empty directory: a track for each thread, with all other
-/// events among its functions. Times count from the first session's start, or from the first event if that is
-/// earlier. The directory gets an anchor that says where this start is on the counter of the first session
-/// with functions. Returns the faults of inputs that could be read in spite of these faults.
+/// events among its functions. Times count from the first session's start, or from the first event if the
+/// first event is earlier. The directory gets an anchor: the reading of the host's counter at time 0, by the
+/// counter of the first session with functions. Returns the faults of inputs that could be read in spite of
+/// these faults.
 ///
 /// # Errors
 /// If no session has functions, an input is damaged, or the directory cannot be written.
@@ -85,7 +86,7 @@ struct Times {
 }
 
 impl Times {
-    /// Makes times that count from a Unix time, by a host's counter.
+    /// Makes a converter of Unix times to times in ticks of the host's counter since a Unix time.
     fn new(counter: HostCounter, start_unix_ns: i64) -> Times {
         let anchor = Anchor {
             boot_id: counter.boot_id().map(uuid::text),
@@ -108,7 +109,7 @@ struct Tracks {
     /// Open tracks by session and client: at most as many as there are clients.
     open: HashMap<(usize, u32), Track>,
     numbers: HashSet<u32>,
-    /// Number of numbers from [`FIRST_NUMBER`] on that were tried.
+    /// Count of the numbers from [`FIRST_NUMBER`] on that were tried.
     tried: u32,
     /// Counts of the tracks that have ended.
     counts: Counts,
@@ -133,7 +134,7 @@ impl Track {
 }
 
 impl Tracks {
-    /// Takes an entry or exit of a function. Returns false for other events.
+    /// Takes an entry or exit of a function. Returns false if the event is no entry or exit.
     fn take(&mut self, directory: &mut Directory, event: &EventRef<'_>, time: u64) -> Result<bool> {
         let Some(client) = event.source.client else { return Ok(false) };
         let key = (event.source.session, client);
@@ -162,9 +163,9 @@ impl Tracks {
         Ok(true)
     }
 
-    /// Returns the time of an event that is no function's. The thread's records before the event get earlier
-    /// times, and its records after the event get later times, even if a counter shows the same number for
-    /// both.
+    /// Returns the time of an event that is neither an entry nor an exit of a function. The thread's records
+    /// before the event get earlier times, and the thread's records after the event get later times, even if
+    /// the counter had the same value at the event and at a record.
     fn pass(&mut self, event: &EventRef<'_>, time: u64) -> u64 {
         let track = event
             .source
@@ -178,7 +179,8 @@ impl Tracks {
         let track =
             lost.source.client.and_then(|client| self.open.get_mut(&(lost.source.session, client)));
         if let Some(track) = track {
-            // A signal handler's calls are lost with their exits.
+            // If a signal handler interrupts its thread while the thread writes an event, the handler's
+            // events are lost: entries of functions and their exits alike.
             let is_balanced = lost.causes.busy > 0 && lost.causes.busy == lost.causes.total();
             track.stack.lose(lost.events, is_balanced);
         }
@@ -193,7 +195,7 @@ impl Tracks {
         let thread = event.thread.map_or(client + 1, |thread| thread.tid);
         let is_number = |tid: &u32| (1..=i32::MAX as u32).contains(tid);
         let Tracks { numbers, tried, .. } = self;
-        // All tracks together try at most as many numbers as there are tracks.
+        // The search is short, because all tracks together try at most one number per track.
         let others = (FIRST_NUMBER + *tried..).inspect(|_| *tried += 1);
         let mut candidates = Some(thread).filter(is_number).into_iter().chain(others);
         let tid = candidates.find(|tid| numbers.insert(*tid)).unwrap_or(FIRST_NUMBER);

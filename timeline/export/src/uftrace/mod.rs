@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A directory that uftrace reads: calls, and the events of a session among them.
+//! Writes a directory for uftrace: calls of functions, with the events of a session among the calls.
 //!
 //! ```text
 //! beside   calls of a function trace, and the events of the session on the same clock
@@ -8,7 +8,8 @@
 //! stack    the open functions of a thread, closed where their exits are missing
 //! ```
 //!
-//! uftrace shows events (`extern.dat`) only in `replay`, and does not show their threads.
+//! uftrace shows these events (`extern.dat`) only in `uftrace replay`, and does not show the thread of an
+//! event.
 
 mod beside;
 mod compiled;
@@ -44,7 +45,7 @@ pub struct Source<'a> {
     pub recording: &'a Recording,
     /// Names of functions.
     pub modules: &'a [Module],
-    /// Text of an entry of the timeline; `None` leaves it out.
+    /// Returns the text of an entry of the timeline, or `None` to leave the entry out.
     pub text: &'a dyn Fn(&EntryRef<'_>) -> Option<String>,
 }
 
@@ -62,11 +63,11 @@ pub struct Counts {
     pub tasks: u64,
     /// Number of events among the calls.
     pub events: u64,
-    /// Number of calls of compiled-in functions that are left out, because more than 1,023 functions are
-    /// around them.
+    /// Number of calls of compiled-in functions that are left out because they are nested in more than 1,023
+    /// functions.
     pub too_deep: u64,
-    /// Number of exits of compiled-in functions that are left out, because no entry began them: the functions
-    /// were called before the beginning, or their entries were lost.
+    /// Number of exits of compiled-in functions that are left out because the entry is missing: the function
+    /// was called before the recording began, or the entry was lost.
     pub without_entry: u64,
     /// Number of entries and exits of compiled-in functions that are left out, because there are too many
     /// threads.

@@ -4,27 +4,27 @@
 
 use hypertrace_functions::record::{MAX_DEPTH, Record, RecordType};
 
-/// Maximum number of open functions. Functions within more are left out. A search looks at all open
-/// functions.
+/// Maximum number of open functions. Functions that are nested deeper are left out. The number is limited
+/// because a search looks at all open functions.
 const MAX_OPEN: usize = 1 << 14;
 
 /// Open functions of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Stack {
     open: Vec<u64>,
-    /// Number of functions beyond [`MAX_OPEN`] that have not ended.
+    /// Number of open functions that are nested deeper than [`MAX_OPEN`].
     beyond: u64,
     /// Number of open functions, from the outermost on, whose exits may be lost.
     doubtful: usize,
     /// Number of lost events.
     lost: u64,
     time: u64,
-    /// Earliest time of the next event. No two records have the same time, because readers take an entry that
-    /// another record follows at the same time for one of an earlier call.
+    /// Earliest time of the next event. No two records have the same time, because readers confuse calls if
+    /// an entry and the next record have the same time.
     next: u64,
-    /// Number of calls that are deeper than a record can tell.
+    /// Number of calls that are left out because they are nested too deep.
     pub too_deep: u64,
-    /// Number of exits of functions that no entry began.
+    /// Number of exits whose entry is missing.
     pub without_entry: u64,
 }
 
@@ -38,8 +38,9 @@ impl Stack {
     ) -> Result<(), E> {
         self.advance(time);
         if self.doubtful > 0 && self.doubtful == self.open.len() {
-            // The entry is taken as the next call of a function whose exit is lost, rather than a recursion.
-            // Otherwise each loss would add depths.
+            // If the function is already open, the function's exit was probably lost, so this entry counts as
+            // the next call rather than a recursion. If the entry counted as a recursion, each loss would
+            // make the stack deeper.
             if let Some(depth) = self.open.iter().position(|open| *open == address) {
                 self.close(depth, f)?;
                 self.advance(time);
@@ -55,8 +56,8 @@ impl Stack {
         self.record(RecordType::Entry, depth, address, f)
     }
 
-    /// Notes an exit, and calls `f` with its record, after the records of the functions within it whose exits
-    /// are missing: a `longjmp` has left these functions, or their exits were lost.
+    /// Notes an exit, and calls `f` with the exit's record. Before this record, `f` gets a record for each
+    /// inner function whose exit is missing: a `longjmp` has left the function, or the exit was lost.
     pub fn exit<E>(
         &mut self,
         time: u64,
@@ -78,7 +79,8 @@ impl Stack {
         }
     }
 
-    /// Notes that events were lost here. `is_balanced`: whether as many entries as exits were lost.
+    /// Notes that events were lost here. `is_balanced` says whether the lost events have equal numbers of
+    /// entries and exits.
     pub fn lose(&mut self, events: u64, is_balanced: bool) {
         self.lost = self.lost.saturating_add(events);
         if is_balanced {
@@ -101,7 +103,8 @@ impl Stack {
         f(Record { time: self.time, kind: RecordType::Lost, depth: 0, address: self.lost })
     }
 
-    /// Notes an event that is neither entry nor exit. Returns the event's time, which no record has.
+    /// Notes an event that is neither entry nor exit. Returns the event's time, which differs from the times
+    /// of all records.
     pub fn pass(&mut self, time: u64) -> u64 {
         self.advance(time);
         self.time
@@ -151,8 +154,8 @@ mod tests {
     /// Sign, depth, address and time of a record.
     type Written = (char, u16, u64, u64);
 
-    /// Returns the records of entries (`+`) and exits (`-`), a unit of time apart, and the numbers of calls
-    /// that are too deep and of exits without an entry.
+    /// Returns the records for a series of entries (`+`) and exits (`-`) that are a unit of time apart. Also
+    /// returns the number of calls that are too deep, and the number of exits without an entry.
     fn records(events: &[(char, u64)]) -> (Vec<Written>, [u64; 2]) {
         let mut records = Vec::new();
         let mut take = |record: Record| {

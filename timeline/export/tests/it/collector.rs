@@ -1,4 +1,4 @@
-//! A collector of OpenTelemetry: rotel, which writes what it takes to its log.
+//! A collector of OpenTelemetry: the program rotel, which writes all spans that it receives to its log.
 
 use hypertrace_export::otlp::http::{Endpoint, Limits};
 use hypertrace_test_support::{capability, wait_until};
@@ -46,7 +46,7 @@ impl Collector {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// Sends a request. Returns the status if it is refused.
+    /// Sends a request. Returns the collector's status as an error if the collector refuses the request.
     pub fn post(&self, text: &str) -> Result<(), String> {
         let accepted = self.endpoint.post(text, &Limits::default()).map_err(|why| why.to_string());
         accepted.map(|accepted| assert_eq!(accepted.rejected, 0))

@@ -1,4 +1,5 @@
-//! A made server that answers as it should not: each request ends in bounded time with an error that says why.
+//! Tests requests to a server that breaks the protocol on purpose: each request has to end in bounded time
+//! with an error that says why.
 
 use hypertrace_export::otlp::http::{Accepted, Endpoint, Limits};
 use std::error::Error;
@@ -45,7 +46,7 @@ fn answering(answers: &'static [&'static str]) -> (Endpoint, Receiver<String>) {
     })
 }
 
-/// Sends a request. Returns the result, in which an error has its causes.
+/// Sends a request. Returns the result; an error's text includes the error's causes.
 fn post(endpoint: &Endpoint) -> Result<Accepted, String> {
     let begin = Instant::now();
     let done = endpoint.post("{body}", &LIMITS).map_err(|why| {

@@ -251,10 +251,11 @@ fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
     Ok(())
 }
 
-/// Returns the host's thread of each CPU of the guests, by the guest's clock and the CPU's number. The thread
-/// of a CPU is the one in whose guest mode the events of the guest's kernel are, or that handled all the
-/// CPU's reference points and none of another CPU. If a process beside the VMM handled the points, they show
-/// no such thread. Another guest has another clock, and so has the same guest after a reset or in another VM.
+/// Returns the host's thread of each CPU of the guests, by the guest's clock and the CPU's number. A thread
+/// runs a CPU if all events of the guest's kernel on that CPU are at times at which this thread was in guest
+/// mode, or if this thread handled all the CPU's reference points and no reference point of another CPU. If a
+/// process other than the VMM handled the reference points, the points show no thread. Another guest has
+/// another clock, and so has the same guest after a reset or in another VM.
 ///
 /// # Errors
 /// If the session is damaged.

@@ -221,7 +221,8 @@ impl GuestModes {
         let most = self.most_searches();
         let GuestModes { words, cpus, threads, searches, .. } = self;
         let Some(mode) = threads.get_mut(&tid) else { return };
-        // Each CPU is left out once, so later an entry costs only a search for the thread's own CPU.
+        // A CPU that was left out is never searched again, so a later entry costs only a search in the events
+        // of the CPU that the thread runs.
         mode.possible.retain(|cpu| {
             let cpu = &cpus[*cpu];
             let word = &words[cpu.word];
