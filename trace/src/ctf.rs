@@ -3,9 +3,8 @@
 //!
 //! [`stream`] writes files that survive a kill at any instant, in packets that a [`packet_buffer`] holds.
 //! [`metadata`] describes these files to CTF's readers, `clock` maps raw counters to Unix time, and [`tsc`]
-//! holds what the VMM says about guests' TSCs. Only `files`, `open_files` and `appended` open, rename or
-//! remove files. If the session is written to a descriptor, `journal` sends the same operations to that
-//! descriptor.
+//! holds the VMM's facts about guests' TSCs. Only `files`, `open_files` and `appended` open, rename or remove
+//! files. If the session is a journal, `journal` sends the same operations to the journal's descriptor.
 
 mod appended;
 pub(crate) mod clock;

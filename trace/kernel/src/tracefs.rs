@@ -196,13 +196,14 @@ pub(crate) fn kvm() -> Option<Dir> {
     mounted(&mounts, b"debugfs").iter().find_map(|path| Dir::open_path(&path.join("kvm")).ok())
 }
 
-/// Returns the places at which the whole of a file system of this kind is mounted, from
-/// `/proc/self/mountinfo`.
+/// Returns the mount points of file systems of this kind from `/proc/self/mountinfo`. A mount of a mere part
+/// of a file system does not count.
 fn mounted(mountinfo: &[u8], kind: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in mountinfo.split(|b| *b == b'\n') {
         let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
-        // Fields 4 and 5 are the root and the place. The type comes after a lone dash (proc(5)).
+        // Field 4 is the mounted part of the file system, and field 5 the mount point. The type comes after a
+        // lone dash (proc(5)).
         let Some(dash) = fields.iter().position(|field| *field == b"-") else { continue };
         let (root, of) = (fields.get(3).copied(), fields.get(dash + 1).copied());
         if let Some(place) = fields.get(4).filter(|_| root == Some(b"/") && of == Some(kind)) {
@@ -212,7 +213,7 @@ fn mounted(mountinfo: &[u8], kind: &[u8]) -> Vec<PathBuf> {
     found
 }
 
-/// Decodes `\040` and the like, which stand for spaces in a place.
+/// Decodes octal escapes such as `\040`, which stands for a space in a mount point.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,7 +1,8 @@
-//! Reads the numbers from which KVM computes each vCPU's TSC: an offset, and a ratio if the CPU scales.
+//! Reads the numbers from which KVM computes the TSC of each vCPU: an offset, and also a ratio if the CPU
+//! scales the TSC.
 //!
-//! KVM shows the offset and the ratio in debugfs as long as the VM exists, so the recorder reads them now and
-//! then. The event `kvm:kvm_write_tsc_offset` tells when an offset changed in between.
+//! KVM shows the offset and the ratio in debugfs only as long as the VM exists, so the recorder reads both
+//! now and then. Between two readings, the event `kvm:kvm_write_tsc_offset` tells each change of an offset.
 
 use crate::pace::Pace;
 use crate::tracefs::Dir;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Minimum time between two readings.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Maximum number of VMs, and of vCPUs of one VM, that are read.
+/// Maximum number of VMs that a reading reads, and also the maximum number of a VM's vCPUs.
 const MAX_ENTRIES: usize = 4096;
 
 /// The TSC of a vCPU: guest TSC = (host TSC × ratio >> bits) + offset.
@@ -29,7 +30,7 @@ impl Tsc {
     fn of(vcpu: &Dir) -> Option<Tsc> {
         let text = |name| vcpu.text(name).ok();
         let offset = text("tsc-offset")?.trim().parse().ok()?;
-        // A CPU that does not scale has no such files.
+        // If the CPU cannot scale the TSC, these files do not exist.
         let (ratio, bits) = match text("tsc-scaling-ratio") {
             None => (1, 0),
             Some(ratio) => {
@@ -41,7 +42,8 @@ impl Tsc {
     }
 }
 
-/// Ticks of the host's counter after the first reading and before the last one that found this TSC in a VM.
+/// Ticks of the host's counter: after the first reading that found this TSC in a VM, and before the last such
+/// reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     from: u64,
@@ -51,7 +53,8 @@ struct Seen {
 /// The TSCs of all VMs, as the readings have found them.
 #[derive(Debug)]
 pub(crate) struct Tscs {
-    /// Folder of KVM in debugfs. `None` if this process may not read it, or if the host has none.
+    /// Folder of KVM in debugfs. `None` if this process may not read the folder, or if the host has no such
+    /// folder.
     kvm: Option<Dir>,
     /// Processes whose VMs are noted. An empty list stands for all processes.
     only: Vec<u32>,
@@ -60,7 +63,7 @@ pub(crate) struct Tscs {
     seen: BTreeMap<String, Option<BTreeMap<Tsc, Seen>>>,
     /// Number of noted TSCs, plus one for each VM without notes.
     noted: usize,
-    /// True if there are more TSCs than can be noted: then the notes prove nothing.
+    /// True if there was no room to note all TSCs. In this case, the notes prove nothing.
     has_more: bool,
 }
 
@@ -71,7 +74,8 @@ impl Default for Tscs {
 }
 
 impl Tscs {
-    /// Returns a reader of KVM's folder in debugfs. If `only` names processes, only their VMs are noted.
+    /// Returns a reader of KVM's folder in debugfs. If `only` is not empty, the reader notes only the VMs of
+    /// the processes in `only`.
     pub fn of(kvm: Option<Dir>, only: &[u32]) -> Tscs {
         let (pace, seen) = (Pace::new(PERIOD), BTreeMap::new());
         Tscs { kvm, only: only.to_vec(), pace, seen, noted: 0, has_more: false }
@@ -92,7 +96,7 @@ impl Tscs {
     fn read_now(&mut self) {
         let Some(kvm) = self.kvm.clone() else { return };
         let begun = Instant::now();
-        // Other entries are counters of all VMs.
+        // The folder's other entries are counters of all VMs together.
         let is_wanted = |pid: u32| self.only.is_empty() || self.only.contains(&pid);
         let is_vm = |name: &str| {
             let number = |text: &str| text.parse::<u32>().ok();
@@ -121,7 +125,7 @@ impl Tscs {
         self.pace.ended(begun);
     }
 
-    /// Notes a TSC that was read between two ticks.
+    /// Notes a TSC. The reading of this TSC began at the ticks `before` and ended at the ticks `after`.
     fn add(&mut self, vm: &str, tsc: Tsc, (before, after): (u64, u64)) {
         if self.has_more {
             return;
@@ -131,8 +135,8 @@ impl Tscs {
         if let Some(seen) = noted.get_mut(&tsc) {
             seen.until = seen.until.max(before);
         } else if noted.len() == MAX_TSCS_OF_VM {
-            // The VM's notes are dropped, so that a guest that writes its TSC all the time makes no other
-            // VM's times less exact.
+            // This VM's notes are dropped. So if a guest writes its TSC all the time, the times of other VMs
+            // do not get less exact.
             self.noted -= noted.len() - 1;
             *of_vm = None;
         } else if self.noted < MAX_TSCS {
@@ -144,7 +148,7 @@ impl Tscs {
     }
 
     /// Reads the folder for the last time. Returns `PID-FD:OFFSET:RATIO:BITS:FROM:UNTIL` for each TSC of a
-    /// VM, separated by commas. Returns nothing if something was left out.
+    /// VM, separated by commas. If there was no room to note all TSCs, returns an empty text.
     pub fn finish(&mut self) -> String {
         self.read_now();
         if self.has_more {
@@ -185,7 +189,8 @@ mod tests {
         write(&kvm.join("31-9/vcpu0"), "-4000\n", None);
         write(&kvm.join("31-9/vcpu1"), "-4000\n", None);
         write(&kvm.join("77-12/vcpu0"), "18\n", Some(("4294967297\n", "32\n")));
-        // Folders without vCPUs, or of no VM.
+        // The reader must skip these entries: a folder that is no vCPU, a folder that is no VM, and a vCPU
+        // without files.
         write(&kvm.join("31-9/other"), "1", None);
         write(&kvm.join("nested/vcpu0"), "2", None);
         fs::create_dir_all(kvm.join("78-1/vcpu0")).unwrap();
@@ -193,7 +198,7 @@ mod tests {
         let start = ticks();
         tscs.read();
         write(&kvm.join("31-9/vcpu1"), "-9\n", None);
-        // So soon after the last reading, `read` does nothing.
+        // `read` does nothing here, because the last reading was a moment ago.
         tscs.read();
         let middle = ticks();
         let said = tscs.finish();
@@ -210,7 +215,7 @@ mod tests {
         for [from, until] in [first, other] {
             assert!(start <= from && from <= middle && middle <= until && until <= end, "{said}");
         }
-        // A TSC that was seen once ends at the instant at which it begins.
+        // If only one reading found a TSC, its `FROM` and its `UNTIL` are equal.
         assert!(middle <= changed[0] && changed[0] == changed[1] && changed[1] <= end, "{said}");
 
         let said = Tscs::of(Some(Dir::open_path(kvm).unwrap()), &[77, 78]).finish();

@@ -1,4 +1,4 @@
-//! The thread that records: it waits for data, or for the request to end.
+//! The recording thread, which waits for data or for the request to end.
 
 use crate::error::Error;
 use crate::steal::Rises;
@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between passes if the kernel does not wake the thread.
+/// Maximum time between two passes: the thread begins a pass after this time even if the kernel does not wake
+/// the thread.
 pub(crate) const PERIOD: Duration = Duration::from_millis(500);
 
 /// A thread that returns its data at its end. Dropping the value ends the thread, too.
@@ -23,14 +24,14 @@ pub(crate) struct Worker<T> {
     pub stop: Stop,
 }
 
-/// The request to the thread to end.
+/// A handle by which another thread asks the recording thread to end.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
     asked: Arc<OwnedFd>,
     notes: Arc<Mutex<Notes>>,
 }
 
-/// Facts that no event tells. The thread reads them while it waits.
+/// Facts that no event tells. The recording thread reads these facts while it waits for data.
 #[derive(Debug, Default)]
 struct Notes {
     rises: Rises,
@@ -74,19 +75,19 @@ impl Stop {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when a hypervisor took time from the machine: see [`Rises::finish`].
+    /// Returns the intervals in which a hypervisor took CPU time from the machine: see [`Rises::finish`].
     pub fn steals(&self) -> String {
         self.notes().rises.finish()
     }
 
-    /// Returns the TSCs of VMs that were seen: see [`Tscs::finish`].
+    /// Returns the TSCs of VMs that the readings found: see [`Tscs::finish`].
     pub fn tscs(&self) -> String {
         self.notes().tscs.finish()
     }
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// Starts the thread. `body` must return when the end is requested.
+    /// Starts the thread. `body` must return soon after another thread asks for the end.
     pub fn start(
         tscs: Tscs,
         body: impl FnOnce(&Stop) -> T + Send + 'static,
@@ -125,7 +126,7 @@ impl<T> Worker<T> {
     /// Ends the thread. Returns the thread's data, or `None` if the thread panicked or has ended before.
     fn end(&mut self) -> Option<T> {
         let thread = self.thread.take()?;
-        // An eventfd takes a 1 at any time.
+        // The write cannot fail: an eventfd's counter has room for a 1.
         let _ = retry(|| rustix::io::write(&*self.stop.asked, &1u64.to_ne_bytes()));
         thread.join().ok()
     }

@@ -55,15 +55,15 @@ impl FromStr for TraceOptions {
     type Err = String;
 
     fn from_str(text: &str) -> Result<TraceOptions, String> {
-        // As in QEMU's options, two commas stand for one that separates nothing. No option contains a NUL, so
-        // a NUL can mark such commas.
+        // As in QEMU's options, two commas stand for one comma within an option. No option contains a NUL, so
+        // a NUL can stand for two commas during the split.
         let text = text.replace(",,", "\0");
         let options = text.split(',').map(|option| option.replace('\0', ",").parse());
         options.collect::<Result<_, _>>().map(TraceOptions)
     }
 }
 
-/// One part of a value of `--trace`.
+/// One of the options in a value of `--trace`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TraceOption {
     /// Patterns of events, and whether they are on
@@ -110,7 +110,7 @@ pub enum TraceArgsError {
         path: PathBuf,
         /// Number of the line, from 1.
         line: usize,
-        /// The defect of the line.
+        /// The reason why the line is no pattern.
         why: String,
     },
     /// The [command](Session::execute) of the same name refuses the option.
@@ -125,8 +125,8 @@ impl TraceArgs {
             .any(|option| matches!(option, TraceOption::Enable(..) | TraceOption::Events(_)))
     }
 
-    /// Returns the names of all declared events, one per line, if `--trace help` asks for them. A VMM prints
-    /// the names and exits, as QEMU does.
+    /// If the options contain `--trace help`, returns the names of all declared events, one per line. In this
+    /// case, a VMM prints the names and exits, as QEMU does.
     pub fn listing(&self) -> Option<String> {
         self.options().find(|option| **option == TraceOption::Help)?;
         let mut names: Vec<&str> = EVENTS.iter().map(|event| event.name()).collect();
@@ -139,12 +139,12 @@ impl TraceArgs {
         self.trace.iter().flat_map(|options| &options.0)
     }
 
-    /// Applies the options, and returns warnings: about patterns that match no declared event, which may
-    /// match a guest's event later, and about events that two crates of the program [declare
-    /// differently](crate::event::Clash).
+    /// Applies the options, and returns warnings. The warnings are about patterns that match no declared
+    /// event, and about events that two crates of the program [declare differently](crate::event::Clash). A
+    /// pattern that matches no declared event may still match the event of a guest later.
     ///
     /// # Errors
-    /// If an option cannot be applied. The options after it are not applied.
+    /// If an option cannot be applied. The call then ignores all later options.
     pub fn apply(&self, session: &Session) -> Result<Vec<String>, TraceArgsError> {
         let refused = |why: String| {
             TraceArgsError::Refused(why.lines().next().unwrap_or_default().to_owned())
@@ -174,7 +174,8 @@ impl TraceArgs {
     }
 }
 
-/// Returns a pattern without its sign, and whether its events are on.
+/// Returns a pattern without its sign. Also returns true if the pattern switches events on, and false if the
+/// pattern has the sign `-`.
 fn on_or_off(text: &str) -> (&str, bool) {
     text.strip_prefix('-').map_or((text, true), |text| (text, false))
 }

@@ -1,5 +1,5 @@
-//! Control of a session while a VM runs: the events that are on, the backends, and the rings' contents. Each
-//! of these is available both to code and as a command of the monitor.
+//! Control of a session while a VM runs: the events that are on, the backends, and the rings' contents. Code
+//! controls a session by the methods, and users by commands of the monitor with the same effect.
 
 use super::backends;
 use super::monitor::{Monitor, MonitorError};
@@ -17,12 +17,12 @@ use std::io;
 use std::path::Path;
 
 impl Session {
-    /// Also writes declared events to a file for QEMU's simpletrace reader. An existing file
-    /// must be empty or such a trace, and is replaced; a pipe must have a reader. The session's
-    /// former file is not removed.
+    /// From now on, also writes declared events to a file for QEMU's simpletrace reader. The new file
+    /// replaces an existing file, which must be empty or a simpletrace file. A pipe must have a reader. The
+    /// session's former simpletrace file is not removed.
     ///
     /// # Errors
-    /// If the file cannot be made or written, or is something else.
+    /// If the file cannot be made or written, or if an existing file is neither empty nor a simpletrace file.
     pub fn set_simple_file(&self, path: &Path) -> Result<(), WriteFailed> {
         let mut engine = self.engine();
         if engine.recorder.is_some() {
@@ -40,17 +40,19 @@ impl Session {
     /// Begins to serve the [commands](Session::execute) at the control socket in the session's directory.
     ///
     /// # Errors
-    /// If the socket cannot be made, or the session is written to a journal. In a jail without `/proc`, the
-    /// session's directory must be found by its path, so call this before the process enters the jail.
+    /// If the socket cannot be made, or the session is written to a journal. A jail without `/proc` needs the
+    /// path of the session's directory to find the directory. So call this method before the process enters
+    /// such a jail.
     pub fn serve(&self) -> Result<Monitor, MonitorError> {
         self.serve_after(|| Ok(()))
     }
 
-    /// Begins to serve as [`Session::serve`] does, on a thread that calls `before` first. In `before`, the
-    /// VMM installs the thread's seccomp filter. `hypertrace_vmm::syscalls` lists the thread's system calls.
+    /// Begins to serve like [`Session::serve`], but the serving thread first calls `before`. In `before`, the
+    /// VMM installs the seccomp filter of this thread. `hypertrace_vmm::syscalls` lists the thread's system
+    /// calls.
     ///
     /// # Errors
-    /// As [`Session::serve`], or if `before` fails.
+    /// The errors of [`Session::serve`], and the error of `before`.
     pub fn serve_after(
         &self,
         before: impl FnOnce() -> io::Result<()> + Send + 'static,
@@ -65,8 +67,8 @@ impl Session {
     /// Executes a command of the monitor, and returns the reply's text.
     ///
     /// # Errors
-    /// If the command fails. The error is a message about the command; for a wrong command, it lists all
-    /// commands or the command's usage.
+    /// If the command fails. The error is a message about the command. The message for an unknown command
+    /// lists all commands, and the message for a command with wrong arguments has the command's usage.
     pub fn execute(&self, line: &str) -> Result<String, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match *words.as_slice() {
@@ -131,7 +133,8 @@ impl Session {
     fn info_events(&self, pattern: &str) -> Result<String, String> {
         let pattern: Pattern = pattern.parse().map_err(|e| error_chain(&e))?;
         let declared = EVENTS.iter().map(|event| (event.name().to_owned(), event.is_wanted(), ""));
-        // The names are copied, so that the drain need not wait for the engine's lock.
+        // The names are copied, so that this thread can release the engine's lock early and the drain does
+        // not wait for the lock.
         let guests: Vec<_> = {
             let engine = self.engine();
             let names = engine.state.classes.wanted.names();

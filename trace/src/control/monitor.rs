@@ -1,5 +1,5 @@
-//! The monitor: takes commands to a VMM while it runs, through the Unix stream socket `DIR/control.sock` of
-//! the VMM's session.
+//! The monitor: takes commands while a VM runs. Clients send the commands through the Unix stream socket
+//! `DIR/control.sock` of the VMM's session.
 //!
 //! ```no_run
 //! use hypertrace_trace::monitor::Monitor;
@@ -18,8 +18,9 @@
 //! `hypertrace ctl` uses this protocol. A person at a terminal can use `socat - UNIX:DIR/control.sock` or `nc
 //! -U DIR/control.sock`.
 //!
-//! A *request* is one line of UTF-8, at most [`MAX_COMMAND`] bytes, ended by LF or CRLF. A *reply* is its
-//! text, any number of lines that begin with two spaces, and then one line that does not begin so:
+//! A *request* is one line of UTF-8 with at most [`MAX_COMMAND`] bytes. The line ends with LF or CRLF. A
+//! *reply* consists of lines of text, each with two spaces before the text, and of a last line without these
+//! spaces:
 //!
 //! ```text
 //! info trace-events virtio_*
@@ -31,25 +32,25 @@
 //! error: no command "trace-events"
 //! ```
 //!
-//! * The last line is `ok`, or `error: ` and a message of one line. If a message
-//!   has several lines, its first line is there and the others are in the text
-//!   above.
-//! * Each request has one reply; that of a blank request is `ok`. Requests may
-//!   be sent before earlier replies were read; replies are sent in order.
-//! * Control characters in a reply are escaped (`\x1b`), so that it can be shown on a terminal.
-//! * A line that is too long is answered with an error at once, and skipped.
-//! * A client may shut down its sending side and continue to read. A last line
-//!   without a line end is not executed then, because it may be half of a
-//!   command.
+//! * The last line is `ok`, or `error: ` and a message. If a message has several lines, the reply's last line
+//!   has the first line of the message, and the reply's text has the other lines.
+//! * Each request gets one reply, and a blank request gets the reply `ok`. A client may send further requests
+//!   before it has read earlier replies. The monitor sends replies in the order of the requests.
+//! * Control characters in a reply are escaped (`\x1b`), so that a terminal can show the reply.
+//! * If a line is too long, the monitor replies with an error at once, and skips the line.
+//! * A client may shut down its sending side and continue to read. In this case, the monitor does not execute
+//!   a last line without a line end, because the line may be half of a command.
 //!
 //! # One client at a time
 //! Clients are served one after another, in the order in which they connect. Further clients wait in the
-//! socket's queue. While no other client waits, the served client may stay for as long as it likes. Once
-//! another client waits, a client that has neither completed a request nor read any part of a reply for
-//! [`IDLE`] gives way: its connection is closed, after a line `error: ...` if it was between two replies. So
-//! a program that may pause connects for each command, as `hypertrace ctl` does.
+//! socket's queue. While no other client waits, the served client may stay for as long as it likes. If
+//! another client waits, and the served client has neither completed a request nor read any part of a reply
+//! for [`IDLE`], the monitor closes the connection of the served client. Between two replies, the monitor
+//! sends a line `error: ...` before the close. Therefore a program that may pause connects anew for each
+//! command, as `hypertrace ctl` does.
 //!
-//! # What it does not do The monitor knows no commands: the closure does. The monitor asks for no password,
+//! # What it does not do
+//! The monitor knows no commands: the closure does. The monitor asks for no password,
 //! because the socket always has mode 0600. Commands run on the monitor's one thread, so a slow command
 //! delays other clients, but no vCPU and no drain loop. A command begins after earlier replies are sent, so
 //! clients occupy at most one request and [`MAX_REPLY`] bytes of memory.
@@ -80,14 +81,14 @@ pub const SOCKET: &str = "control.sock";
 pub const MAX_COMMAND: usize = 4096;
 /// Maximum size of a reply in bytes. An error replaces a longer reply.
 pub const MAX_REPLY: usize = 1 << 20;
-/// Time after which an idle client gives way to one that waits.
+/// Time after which an idle client gives way to a waiting client.
 pub const IDLE: Duration = Duration::from_secs(1);
 
 /// The last line that is sent to a client that gives way.
 const GAVE_WAY: &[u8] =
     b"error: this connection was closed because it was idle and another client waits; \
                           connect again\n";
-/// Time until the next try after the machine ran out of descriptors or memory.
+/// Time until the next try if the machine has no descriptors or no memory left.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
 /// Error of starting a monitor.
@@ -127,19 +128,20 @@ pub enum MonitorError {
 /// socket. After a fork, the monitor belongs to the parent only.
 #[derive(Debug)]
 pub struct Monitor {
-    /// One end of a connection to the thread. Closing this end wakes the thread, which then ends.
+    /// One end of a connection to the thread. A close of this end wakes the thread, and the thread then ends.
     wake: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
     entry: Entry,
 }
 
 impl Monitor {
-    /// Listens in the directory `dir`. `execute` answers one command, with the reply's text or with an error
-    /// message. If `execute` panics, the client gets an error, and the next command is executed as usual.
+    /// Listens in the directory `dir`. `execute` executes one command, and returns the reply's text or an
+    /// error message. If `execute` panics, the client gets an error, and the next command is executed as
+    /// usual.
     ///
     /// # Errors
-    /// If the socket cannot be made, or another monitor listens there. The socket of a dead process is
-    /// replaced.
+    /// If the socket cannot be made, or another monitor listens at the socket. The call replaces the socket
+    /// of a dead process.
     pub fn start(
         dir: &Path,
         execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
@@ -149,10 +151,11 @@ impl Monitor {
         Monitor::start_in(folder, || Ok(()), execute)
     }
 
-    /// Starts in the same way in an open directory. The thread calls `before` first.
+    /// Starts a monitor like [`Monitor::start`], but in an open directory. The monitor's thread first calls
+    /// `before`.
     ///
     /// # Errors
-    /// As [`Monitor::start`], or if `before` fails.
+    /// The errors of [`Monitor::start`], and the error of `before`.
     pub(crate) fn start_in(
         dir: Folder,
         before: impl FnOnce() -> io::Result<()> + Send + 'static,
@@ -192,8 +195,8 @@ impl Drop for Monitor {
             return; // a fork's copy: there is no thread here to wait for
         }
         self.wake = None;
-        // A command may have dropped the monitor's last owner. In that case this drop runs on the monitor's
-        // own thread, which cannot wait for itself.
+        // A command may have dropped the monitor's last owner. In this case, the drop runs on the monitor's
+        // own thread, and a thread cannot wait for its own end.
         let thread = self.thread.take().filter(|t| t.thread().id() != thread::current().id());
         if let Some(thread) = thread {
             let _ = thread.join(); // its panics were reported already
@@ -204,7 +207,7 @@ impl Drop for Monitor {
 /// State of the monitor's thread.
 struct Server<E> {
     listener: UnixListener,
-    /// Readable when the monitor is dropped.
+    /// A stream that becomes readable when the monitor is dropped.
     wake: UnixStream,
     execute: E,
 }
@@ -218,13 +221,14 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
             match self.listener.accept() {
                 Ok((stream, _)) => _ = self.converse(&stream),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                // No descriptors are left. The listener stays readable, and the loop must not spin.
+                // No descriptors are left. The thread sleeps, because the listener stays readable and the
+                // loop would spin.
                 Err(_) => thread::sleep(BACK_OFF),
             }
         }
     }
 
-    /// Serves one client. Returns `None` when its connection is to be closed.
+    /// Serves one client. The caller then closes the client's connection.
     fn converse(&mut self, stream: &UnixStream) -> Option<()> {
         stream.set_nonblocking(true).ok()?;
         let (mut input, mut moved) = (Input::default(), Instant::now());
@@ -248,8 +252,8 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
         }
     }
 
-    /// Waits until a client, idle since `moved`, has sent something or has room for a reply. Returns `None`
-    /// if the client gives way to another one, or if the monitor ends.
+    /// Waits until a client has sent bytes or has room for a reply. The client has been idle since `moved`.
+    /// Returns `None` if the client must give way to another client, or if the monitor ends.
     fn wait(&self, stream: &UnixStream, ready: PollFlags, moved: Instant) -> Option<()> {
         loop {
             let left = IDLE.checked_sub(moved.elapsed());
@@ -268,8 +272,8 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
         }
     }
 
-    /// Waits until one of `fds` is ready, a signal arrives or the time is over. Returns which of them are
-    /// ready, or `None` if the monitor ends.
+    /// Waits until one of `fds` is ready, a signal arrives or the time is over. Returns for each of `fds`
+    /// true if the descriptor is ready. Returns `None` if the monitor ends.
     fn poll<const N: usize>(
         &self,
         fds: [PollFd<'_>; N],
@@ -287,7 +291,8 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
     }
 }
 
-/// Sends as many bytes as there is room for. Raises no SIGPIPE, which a VMM may not ignore.
+/// Sends the part of the bytes for which the socket has room. Raises no SIGPIPE, because SIGPIPE would kill a
+/// VMM that does not ignore this signal.
 fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
     retry(|| rustix::net::send(stream, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))
 }
@@ -302,7 +307,7 @@ fn is_closed(mut stream: &UnixStream) -> bool {
 /// Bytes that a client has sent.
 #[derive(Default)]
 struct Input {
-    /// Bytes that are not executed yet: less than a line and one read.
+    /// Received bytes that are not executed yet: fewer bytes than one line and one read have together.
     bytes: Vec<u8>,
     /// True inside a line that was too long.
     skipping: bool,
@@ -324,7 +329,7 @@ impl Input {
         Ok(())
     }
 
-    /// Returns the next request, or the error that answers it.
+    /// Returns the next request, or the error with which the monitor replies to a wrong request.
     fn request(&mut self) -> Option<Result<String, String>> {
         loop {
             let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') else {
@@ -332,7 +337,7 @@ impl Input {
                     self.bytes.clear();
                     return None;
                 }
-                // One byte more than the longest request, because the last byte may be a CR.
+                // The limit is one byte more than the longest request, because the last byte may be a CR.
                 if self.bytes.len() <= MAX_COMMAND + 1 {
                     return None;
                 }
@@ -365,7 +370,7 @@ fn run(
     if command.trim().is_empty() {
         return Ok(String::new());
     }
-    // Only the closure's own state can be left half changed by a panic.
+    // A panic can leave only the closure's own state half changed.
     catch_unwind(AssertUnwindSafe(|| execute(command)))
         .unwrap_or_else(|_| Err("the command failed inside the VMM; its log says where".into()))
 }

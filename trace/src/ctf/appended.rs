@@ -1,15 +1,15 @@
-//! A file to which whole pieces are appended.
+//! A file to which a writer appends whole pieces.
 
 use hypertrace_format::folder::{check_size, set_len, write_at};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A file whose end is the end of the last piece that was appended whole.
+/// A file that ends with a whole piece: a piece that was only partly written is cut off.
 #[derive(Debug)]
 pub(super) struct Appended {
     file: OwnedFd,
     len: u64,
-    /// True if a part of a failed piece could not be cut off.
+    /// True if the file still ends with a part of a failed piece, because the cut failed, too.
     is_torn: bool,
 }
 
@@ -29,10 +29,10 @@ impl Appended {
         self.len
     }
 
-    /// Appends a piece by one write. If the disk is full, cuts off the written part again.
+    /// Appends a piece by one write. If the disk is full, cuts off the part that was written.
     ///
     /// # Errors
-    /// If the piece cannot be written. The file is then as before.
+    /// If the piece cannot be written. In this case, the file keeps its previous contents.
     pub fn append(&mut self, piece: &[u8]) -> io::Result<()> {
         let end = self.len + piece.len() as u64;
         check_size(end)?;
@@ -45,7 +45,7 @@ impl Appended {
         Ok(())
     }
 
-    /// Cuts off what a failed write left.
+    /// Cuts off the part of a piece that a failed write left.
     fn mend(&mut self) -> io::Result<()> {
         if self.is_torn {
             set_len(&self.file, self.len)?;

@@ -1,14 +1,15 @@
 //! Clocks: linear maps from raw ticks to Unix time, for CTF readers.
 //!
-//! The host's clock is measured: its rate against CLOCK_MONOTONIC_RAW, which keeps its rate however the
-//! system's clock is adjusted, and one anchor against CLOCK_REALTIME. So Unix time in a session is that of
-//! its start plus the time that has passed since, and does not follow later adjustments of the system's
-//! clock. A guest's clock is an estimate that improves: the guest wrote each timestamp before the host saw
-//! it, so the smallest difference between the two times bounds the offset. A client can write any time, so
-//! each client has an estimate of its own, and the map is that of the client in the middle. Once there are
-//! clients with reference points, only these clients count. (`hypertrace-timeline` computes finer maps with
-//! error bounds from the reference points; the maps here are for all other readers.) Readers convert ticks to
-//! doubles, so ticks are counted from a base near the session's start.
+//! The session measures the host's clock: the clock's rate by CLOCK_MONOTONIC_RAW, whose rate no adjustment
+//! of the system's clock changes, and one anchor by CLOCK_REALTIME. So Unix time in a session is the Unix
+//! time of the session's start plus the time since the start, and does not follow later adjustments of the
+//! system's clock. The map of a guest's clock is an estimate that improves. The guest wrote each timestamp
+//! before the host saw the timestamp, so the smallest difference between the two times bounds the offset. A
+//! client can write any time, so each client has its own estimate, and the map of the clock is the estimate
+//! of the client in the middle. As soon as some clients have reference points, only these clients count.
+//! (`hypertrace-timeline` computes finer maps with error bounds from the reference points. The maps of this
+//! module are for all other readers.) Readers convert ticks to doubles, so ticks are counted from a base near
+//! the session's start.
 
 use super::metadata::ClockEntry;
 use hypertrace_abi::clock::{Counter, CounterKind, Reason, frequency as told, ticks};
@@ -28,26 +29,26 @@ pub(crate) const HOST_CLOCK: u32 = 0;
 pub struct HostClock {
     /// The instant at which the session began.
     pub first: Anchor,
-    /// CLOCK_BOOTTIME at that instant in nanoseconds, or `None` if another process began the session.
+    /// CLOCK_BOOTTIME at the instant `first` in nanoseconds, or `None` if another process began the session.
     pub boot_ns: Option<i64>,
     /// Raw ticks at tick 0 of the streams.
     pub base: u64,
     /// Frequency in ticks per second.
     pub frequency: u64,
-    /// True if another process measured the clock, which is then not measured again.
+    /// True if another process measured the clock. This process then does not measure the clock again.
     fixed: bool,
-    /// True if the VMM gave the frequency, which counts until the session has measured it.
+    /// True if the VMM gave the frequency. This frequency counts until the session has measured the clock.
     is_known: bool,
 }
 
 impl HostClock {
-    /// Anchors the clock here and now. Measures the frequency, unless `known` is a possible one.
+    /// Anchors the clock at this instant. Measures the frequency, unless `known` is a possible frequency.
     pub fn start(known: Option<u64>) -> HostClock {
         let known = known.filter(|frequency| FREQUENCIES.contains(frequency));
         let frequency = known.unwrap_or_else(frequency);
         let first = Anchor::now();
         let boot_ns = i64::try_from(boot_ns_at(&first)).ok();
-        // One second earlier, because points may have been stamped before the start.
+        // The base is one second before the start, because guests may have stamped points before the start.
         let base = first.raw.saturating_sub(frequency);
         HostClock { first, boot_ns, base, frequency, fixed: false, is_known: known.is_some() }
     }
@@ -72,7 +73,8 @@ impl HostClock {
             return;
         }
         self.frequency = match self.first.frequency_until(&now) {
-            // The CPU's word is exact, unless the CPU speaks of another counter.
+            // The frequency that the CPU tells is exact, unless the CPU tells the frequency of another
+            // counter.
             Some(measured) if !is_early => {
                 told().filter(|told| measured.abs_diff(*told) <= told / 10_000).unwrap_or(measured)
             }
@@ -96,9 +98,9 @@ impl HostClock {
     }
 }
 
-/// Returns CLOCK_BOOTTIME at an earlier instant. The system's clocks run at the same rate, so both clocks are
-/// read later, one after the other. The best of several tries counts: the one in which no other thread got
-/// the CPU.
+/// Returns CLOCK_BOOTTIME at an earlier instant. CLOCK_BOOTTIME and CLOCK_REALTIME run at the same rate, so
+/// the function reads both clocks now, one after the other, and subtracts the time since `first`. Several
+/// tries are made, and the shortest try counts, because another thread may get the CPU during a try.
 fn boot_ns_at(first: &Anchor) -> i128 {
     let sample = || {
         let before = read(ClockId::Realtime);
@@ -110,13 +112,14 @@ fn boot_ns_at(first: &Anchor) -> i128 {
     (0..TRIES).map(|_| sample()).fold(sample(), shorter).1
 }
 
-/// Number of tries to read two clocks at once.
+/// Number of further tries to read two clocks at the same instant.
 const TRIES: u32 = 8;
 
-/// Maximum time between records that were found in the rings, in seconds: 30 days.
+/// Maximum time between two records that were already in the rings when the host began to serve the rings, in
+/// seconds: 30 days.
 const FOUND_SECONDS: u64 = 30 * 24 * 3600;
 
-/// Maximum number of clients whose times bound one clock: the first ones.
+/// Maximum number of clients whose times bound one clock. The first clients count.
 const MAX_BOUNDS: usize = 64;
 
 fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
@@ -124,7 +127,7 @@ fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
     (ticks * NS).div_euclid(i128::from(frequency))
 }
 
-/// Facts about a guest's clock, as the VMM and the guest give them.
+/// Facts about a guest's clock that the VMM and the guest give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockSpec {
     /// A counter or CLOCK_MONOTONIC_RAW.
@@ -133,9 +136,9 @@ pub struct ClockSpec {
     pub counter: CounterKind,
     /// Frequency in ticks per second, or `None` if the clock has the rate of the host's counter.
     frequency: Option<u64>,
-    /// True if only the guest's word, or nothing, speaks for the rate.
+    /// True if nobody has confirmed the rate: the guest claims this rate, or the host assumes it.
     pub is_assumed: bool,
-    /// Why the guest's first client stamps with this clock.
+    /// Reason why the guest's first client stamps with this clock.
     pub reason: Reason,
 }
 
@@ -167,8 +170,8 @@ fn counter_name(kind: CounterKind) -> &'static str {
     }
 }
 
-/// Returns true if a guest's counter is of the same kind as the host's and, as far as the guest says, of the
-/// same rate.
+/// Returns true if a guest's counter has the same kind as the host's counter and, unless the guest tells
+/// another rate, also the same rate.
 fn is_like_hosts(counter: Counter, host: &HostClock) -> bool {
     let far = counter.frequency.abs_diff(host.frequency);
     counter.kind != CounterKind::Other
@@ -189,25 +192,25 @@ pub struct GuestClock {
     pub base: u64,
     /// The first timestamp that the host saw.
     first: u64,
-    /// The host's raw counter when the epoch began.
+    /// Ticks of the host's raw counter at the beginning of the epoch.
     began: u64,
-    /// For each source, the (guest, host) pair with the smallest host - guest.
+    /// For each source, the pair of a guest's time and a host's time with the smallest difference.
     bounds: Vec<(usize, (u64, u64))>,
-    /// True if these pairs are of reference points.
+    /// True if the pairs in `bounds` are from reference points.
     has_points: bool,
-    /// The pair of the source in the middle, which makes the map.
+    /// The pair of the source in the middle. This pair makes the map.
     best: (u64, u64),
-    /// How far guest times have moved since the map was published, in nanoseconds.
+    /// Distance by which the map has moved since the map was published, in nanoseconds.
     moved: i128,
-    /// True if the clock's records were in the rings before the host served them: reference points say
-    /// nothing about them.
+    /// True if the clock's records were already in the rings when the host began to serve the rings.
+    /// Reference points say nothing about the times of such records.
     is_found: bool,
-    /// True if a killed process made the map, which then stays.
+    /// True if a killed process made the map. Such a map does not change any more.
     is_fixed: bool,
 }
 
 impl GuestClock {
-    /// Returns a clock that begins with its first timestamp, which the host saw at `seen`.
+    /// Returns a clock with `first` as its first timestamp. The host saw this timestamp at `seen`.
     pub fn new(
         said: ClockSpec,
         epoch: u32,
@@ -240,9 +243,9 @@ impl GuestClock {
         self.said.frequency(host)
     }
 
-    /// Returns the maximum number of ticks since the epoch began: the host's time x 1.001 + 1 ms. Found
-    /// records may be of any time within `FOUND_SECONDS`. An assumed rate may really be as high as the
-    /// host's.
+    /// Returns the maximum number of the clock's ticks since the epoch began: the host's time x 1.001 + 1 ms.
+    /// Records that were in the rings before may have any times within `FOUND_SECONDS`. If the rate is
+    /// assumed, the real rate may be as high as the host's rate.
     pub fn allowed(&self, host: &HostClock, now: u64) -> u64 {
         let least = if self.said.is_assumed { host.frequency } else { 0 };
         let frequency = self.frequency(host).max(least);
@@ -265,8 +268,9 @@ impl GuestClock {
         (self.base..=self.limit(host, self.first, now)).contains(&timestamp)
     }
 
-    /// Takes a pair of times of a source: the guest's time was `guest` at or before the host's `host_raw`.
-    /// Once there are reference points, which are exact to an exit, plain events say nothing more.
+    /// Takes a pair of times of a source: when the host's counter was `host_raw`, the guest's time was
+    /// `guest` or later. A reference point is exact within the duration of an exit. So after the first
+    /// reference point, plain events count no more.
     pub fn bound(
         &mut self,
         host: &HostClock,
@@ -294,8 +298,8 @@ impl GuestClock {
                 Some(own) => bounds[own].1 = new,
                 None => bounds.push((source, new)),
             }
-            // If the number of sources is even, the newest one does not count, because two may contradict
-            // each other.
+            // If the number of sources is even, the newest source does not count, because of two sources in
+            // the middle neither would be right with certainty.
             let odd = (bounds.len() - 1) | 1;
             let mut offsets =
                 Vec::from_iter(bounds.iter().take(odd).map(|(_, p)| (offset(*p), *p)));
@@ -332,26 +336,26 @@ impl GuestClock {
 pub(crate) struct Clocks {
     pub host: HostClock,
     guests: Vec<GuestClock>,
-    /// Epoch of the records that are drained now.
+    /// Epoch of the records that the drain takes now.
     epoch: u32,
-    /// The host's raw counter when the epoch began.
+    /// Ticks of the host's raw counter at the beginning of the epoch.
     began: u64,
-    /// True if the epoch's records were in the rings before the host served them.
+    /// True if the epoch's records were already in the rings when the host began to serve the rings.
     is_found: bool,
     own_frequency: Option<u64>,
-    /// The boot to which the counter of the host's clock belongs.
+    /// Identity of the boot at which the counter of the host's clock started.
     pub boot_id: Option<String>,
     /// True if guests stamp with the host's counter.
     pub shared: bool,
     /// True if the session is a flight recorder.
     pub is_recorder: bool,
-    /// TSCs of guests, as the VMM gave them.
+    /// TSCs of guests. The VMM gave these values.
     pub guest_tscs: Vec<GuestTscJson>,
     /// True if the maps differ from those in the metadata on disk.
     pub changed: bool,
     /// Frequency of the host's clock in the metadata on disk, in ticks per second.
     described_frequency: u64,
-    /// Number of clocks that `classes.jsonl` has, or that `session.json` had from the beginning.
+    /// Number of clocks in `classes.jsonl`, and of those that `session.json` has had from the beginning.
     pub listed: u32,
     /// Number of clocks in the metadata on disk.
     pub described: u32,
@@ -369,7 +373,7 @@ impl Clocks {
         began: Option<u64>,
         own_frequency: Option<u64>,
     ) -> Clocks {
-        // An impossible frequency is ignored.
+        // If the VMM gives an impossible frequency, this function ignores the frequency.
         let own_frequency = own_frequency.filter(|f| FREQUENCIES.contains(f));
         let began = began.unwrap_or(host.first.raw);
         let described_frequency = host.frequency;
@@ -391,14 +395,15 @@ impl Clocks {
         }
     }
 
-    /// Returns the clocks of a session that a killed process left, for records of `epoch` or later. The
-    /// clocks' maps stay as they are, because the time of the recovery says nothing about a record's time.
+    /// Returns the clocks of a session that a killed process left, for records of `epoch` or of later epochs.
+    /// The maps of the clocks do not change, because the time of the recovery says nothing about the times of
+    /// the records.
     pub fn restore(json: &SessionJson, epoch: u32) -> Option<Clocks> {
         let (host, guests) = json.clocks.split_first()?;
         let host = HostClock::restore(host);
         let mut clocks = Clocks::new(host, epoch, Some(host.base), None);
         clocks.shared = json.programs;
-        // The rings hold ticks of that boot, which may be an earlier one than the present.
+        // The rings hold ticks of the boot in the JSON file, which may be earlier than the present boot.
         clocks.boot_id.clone_from(&json.boot_id);
         clocks.guest_tscs.clone_from(&json.guest_tscs);
         for guest in guests.iter().take(MAX_SESSION_CLOCKS - 1) {
@@ -443,15 +448,16 @@ impl Clocks {
         self.epoch
     }
 
-    /// Begins another epoch. If its records were in the rings before the host served them, `found` is the raw
-    /// time since which the machine may have run.
+    /// Begins another epoch. If the records of the new epoch are already in the rings, `found` is the
+    /// earliest raw time at which the machine may have started to run.
     pub fn begin_epoch(&mut self, epoch: u32, found: Option<u64>) {
         let follows_found = std::mem::replace(&mut self.is_found, found.is_some());
         // Each packet has its epoch, and the epoch never decreases in a file.
         self.epoch = epoch.max(self.epoch);
-        // A flight recorder's rings hold older records, which the next snapshot takes with this epoch's, so
-        // records may be as old as the session. After found records, `began` stays, because what a guest
-        // emits while the host still takes the found records is of this epoch.
+        // A flight recorder's rings hold older records. The next snapshot takes these records with the
+        // records of this epoch, so records may be as old as the session. After an epoch of found records,
+        // `began` stays: a guest may emit records while the host still takes the found records, and these new
+        // records belong to this epoch.
         if !self.is_recorder && (found.is_some() || !follows_found) {
             self.began = found.unwrap_or_else(ticks);
         }
@@ -480,11 +486,12 @@ impl Clocks {
         self.guest(clock).map_or(self.host.base, |guest| guest.base)
     }
 
-    /// Returns the latest possible timestamp of this clock now, for a lease whose first timestamp is `first`.
+    /// Returns the latest timestamp that this clock can have now, for a lease whose first timestamp is
+    /// `first`.
     pub fn limit(&self, clock: u32, first: u64, now: u64) -> u64 {
         match self.guest(clock) {
             Some(guest) => guest.limit(&self.host, first, now),
-            // The counters of two CPUs need not agree to the tick.
+            // The counters of two CPUs may differ by some ticks.
             None => now.saturating_add(self.host.frequency / 1000),
         }
     }
@@ -495,7 +502,7 @@ impl Clocks {
         self.limit(clock, first, now)
     }
 
-    /// Returns what the VMM and the guest say about the guests' clock of a kind.
+    /// Returns the facts that the VMM and the guest give about the guests' clock of this kind.
     fn said(&self, kind: ClockKind, counter: Counter) -> ClockSpec {
         let told = Some(counter.frequency).filter(|frequency| *frequency > 0);
         let (frequency, is_assumed) = match self.own_frequency {
@@ -512,10 +519,11 @@ impl Clocks {
         ClockSpec { kind, counter, frequency, is_assumed, reason }
     }
 
-    /// Returns a clock for a guest whose time is `timestamp`: the guest's current clock, another one that
-    /// fits, or a new one. If the session can have no more clocks, returns one that does not fit, and the
-    /// guest's timestamps will be clamped. `source` is the index of the asking source's `Stats`. Each source
-    /// may add its first new clock of an epoch, however many clocks others have added.
+    /// Returns a clock for a guest whose time is `timestamp`: the guest's current clock, another clock that
+    /// fits, or a new clock. If the session can have no more clocks, returns a clock that does not fit, and
+    /// the guest's timestamps will be clamped. `source` is the index of the `Stats` of the source that needs
+    /// the clock. In each epoch, a source may add one clock even if other sources have added the maximum
+    /// number of clocks.
     pub fn for_guest(
         &mut self,
         source: usize,
@@ -524,7 +532,8 @@ impl Clocks {
         timestamp: u64,
         now: u64,
     ) -> u32 {
-        // A program in an emulator reads the counter of another machine.
+        // A program in an emulator reads the emulated machine's counter, which may differ from the host's
+        // counter.
         let is_told = (counter.kind, counter.frequency) != (CounterKind::Other, 0);
         let is_other = || is_told && !is_like_hosts(counter, &self.host);
         if self.shared && kind == ClockKind::Tsc && !is_other() {
@@ -567,7 +576,8 @@ impl Clocks {
     pub fn refresh(&mut self) {
         let now = ticks();
         self.host.refresh();
-        // The sum of small steps counts, not each step.
+        // The map is compared with the map on the disk, and not with the last map, so that many small steps
+        // count as one large step.
         let described = self.host.unix_ns_at(now, self.described_frequency);
         self.changed |= (self.host.unix_ns(now) - described).abs() >= 1_000;
         for guest in &mut self.guests {
@@ -575,7 +585,7 @@ impl Clocks {
         }
     }
 
-    /// Notes that the metadata on disk has all clocks as they are now.
+    /// Notes that the metadata on disk has the present maps of all clocks.
     pub fn metadata_written(&mut self) {
         self.changed = false;
         self.described = self.len();
@@ -692,7 +702,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(30));
         clocks.refresh();
         clocks.metadata_written();
-        // Many steps since then, each of less than a microsecond.
+        // Many steps since the metadata was written, each of less than a microsecond, add up to this change.
         clocks.described_frequency += clocks.host.frequency / 1000;
 
         clocks.refresh();
@@ -705,7 +715,8 @@ mod tests {
         let host = host();
         let second = 1_000_000_000;
         let clock = guest(&host, 700 * second, 12 * second);
-        // 2 s since the epoch began, 0.1 % and 1 ms more, and one second.
+        // The base is earlier by the 2 s since the epoch began, by 0.1 % of these 2 s and 1 ms, and by one
+        // second more.
         assert_eq!(clock.base, 700 * second - 3 * second - 3_000_000);
         assert!(clock.fits(&host, 698 * second, 12 * second));
         assert!(!clock.fits(&host, 690 * second, 12 * second));
@@ -727,7 +738,7 @@ mod tests {
         let now = ticks();
 
         assert!(clocks.limit(clock, first, now) >= first + (now - at_first));
-        // The clock's epoch begins anew here.
+        // The rings hold no found records any more, so the clock of this epoch allows less time.
         clocks.begin_epoch(3, None);
         let clock = clocks.for_guest(0, None, kind, first, ticks());
         assert!(clocks.limit(clock, first, ticks()) < first + (ticks() - at_first));
@@ -745,15 +756,16 @@ mod tests {
         let mut clock = guest(&host, 100_000_000_000, 11_000_000_000);
         let at_first = clock.offset_ns(&host);
         let ms = 1_000_000_i64;
-        // For each client: how much later than the first pair the host saw a time, in ms.
+        // Each entry has a client, and the delay in ms by which the host saw a time of this client later than
+        // the time of the first pair.
         for (source, is_point, later, expected) in [
             (0, false, 500, 500),
             (0, false, -100, -100),
             (0, false, 0, -100),
-            // One of two clients does not decide.
+            // Of two clients, the second client does not decide.
             (1, false, -900, -100),
             (2, false, -300, -300),
-            // Points count more than all plain events.
+            // As soon as a client has points, all plain events count no more.
             (2, true, 50, 50),
             (0, false, -200, 50),
             (1, true, -999, 50),

@@ -1,4 +1,4 @@
-//! The files of a trace: in a directory, or as operations in a journal.
+//! The files of a trace. The files are in a directory, or a journal has the operations on the files.
 
 use super::appended::Appended;
 use super::journal::Journal;
@@ -10,10 +10,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// Name of the trace's folder while the session is created. A trace without metadata cannot be read, so the
-/// folder appears only together with the metadata.
+/// Name of the trace's folder while the session is created. The folder gets its final name only when it has
+/// the metadata, because nobody can read a trace without metadata.
 pub(crate) const HIDDEN: &str = ".ctf";
-/// Name of the trace's folder from then on.
+/// Name of the trace's folder after the session was created.
 pub(crate) const CTF: &str = "ctf";
 
 /// A file that describes the session.
@@ -50,11 +50,11 @@ pub(crate) fn clear(dir: &Folder) {
     let _ = dir.remove(classes::FILE);
 }
 
-/// The open directory of a session, or its journal's path.
+/// The open directory of a session, or the path of a session's journal.
 #[derive(Clone, Debug)]
 pub(crate) enum Root {
     Directory(Folder),
-    /// A journal, with the path that stands for its session in messages.
+    /// A journal. Messages name the journal's session by the path.
     Journal(PathBuf),
 }
 
@@ -106,7 +106,8 @@ enum Kind {
         /// The session's directory.
         dir: Folder,
         files: OpenFiles,
-        /// The descriptions that exist, in the order of [`Description`].
+        /// The files of the descriptions, in the order of [`Description`]. `None` stands for a description
+        /// that does not exist.
         descriptions: [Option<Appended>; 3],
     },
     Journal {
@@ -117,7 +118,7 @@ enum Kind {
 }
 
 impl Files {
-    /// Returns the files of a trace in this folder. At most `most` of them are open at a time.
+    /// Returns the files of a trace in this folder. At most `most` of the files are open at the same time.
     ///
     /// # Errors
     /// If the folder cannot be opened.

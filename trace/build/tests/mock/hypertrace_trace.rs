@@ -152,7 +152,8 @@ macro_rules! probe_lazy {
     }};
 }
 
-/// # Safety Safe to call with any arguments. The function is marked `unsafe` only because the real probe is.
+/// # Safety
+/// Safe to call with any arguments. The function is marked `unsafe` only because the real probe is.
 pub unsafe fn probe_arguments<const N: usize>(arguments: [isize; N]) -> usize {
     std::hint::black_box(arguments).len()
 }

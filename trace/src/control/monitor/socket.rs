@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 
 /// Maximum size of an address's path in bytes, with a NUL (`sun_path`, unix(7)).
 const MAX_ADDRESS: usize = 108;
-/// Maximum number of clients that wait in the socket's queue; others wait in connect(2).
+/// Maximum number of clients that wait in the socket's queue. Further clients wait in connect(2).
 const QUEUE: i32 = 128;
 
-/// Connects to the monitor of the session in `dir`, however long the path is. The stream is blocking.
+/// Connects to the monitor of the session in `dir`. The path may be longer than the path of a socket's
+/// address. The stream is blocking.
 ///
 /// # Errors
 /// `NotFound` or `NotADirectory` if there is no such directory or no socket in it, `ConnectionRefused` if no
@@ -27,7 +28,7 @@ const QUEUE: i32 = 128;
 /// but accepts no client within `timeout`.
 pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let begun = Instant::now();
-    // PATH is enough, because the caller may not be allowed to read the directory.
+    // The flag PATH opens the directory even if the caller may not read the directory.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = retry(|| openat(rustix::fs::CWD, dir, flags, Mode::empty()))?;
     let address = address(&directory, &std::path::absolute(dir)?, SOCKET);
@@ -57,9 +58,9 @@ fn try_connect(address: &Path) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Returns a path to `name` in an open directory. The path goes through the descriptor, so that it cannot
-/// lead to another directory that has the same path by now. Without `/proc`, as for a VMM in a jail, returns
-/// a path through the directory's own path, if that fits an address.
+/// Returns a path to `name` in an open directory. The path goes through the descriptor, so that the path
+/// cannot lead to a new directory in the place of the open one. Without `/proc`, as for a VMM in a jail, the
+/// function returns a path through the directory's own path, if this path fits an address.
 fn address(directory: &impl AsRawFd, path: &Path, name: impl AsRef<OsStr>) -> PathBuf {
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let direct = path.join(name.as_ref());
@@ -75,13 +76,15 @@ pub struct Entry {
     folder: Folder,
     name: OsString,
     path: PathBuf,
-    /// Device and inode of the socket, so that no other socket's entry is removed.
+    /// Device and inode of the socket. The drop compares these numbers, so that it removes no other socket's
+    /// entry.
     inode: (u64, u64),
     process: u32,
 }
 
 impl Entry {
-    /// Returns true if this process made the entry, and not its parent before a fork.
+    /// Returns true if this process made the entry, and false if the parent process made the entry before a
+    /// fork.
     pub fn is_this_process(&self) -> bool {
         self.process == std::process::id()
     }
@@ -104,8 +107,8 @@ fn is_socket(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Socket
 }
 
-/// Makes a socket, in place of one that nobody serves. Only this user may connect. The socket gets its name
-/// last, when it has its mode and listens.
+/// Makes a socket. The new socket replaces a socket that nobody serves. Only this user may connect. The
+/// socket gets its name only after it has its mode and listens.
 ///
 /// # Errors
 /// If the socket cannot be made, another process listens at a socket of this name, or another kind of file
@@ -122,7 +125,8 @@ pub fn listen(
 
     let folder = folder.moved(path);
     let _lock = lock(&folder).map_err(failed)?;
-    // Checked first, because a connection to a plain file is refused as one to a dead socket is.
+    // The kind of the file is checked first, because the system refuses a connection to a plain file in the
+    // same way as a connection to a dead socket.
     if folder.stat_of(name).is_ok_and(|there| !is_socket(&there)) {
         return Err(MonitorError::NotASocket(at));
     }
@@ -148,12 +152,12 @@ pub fn listen(
 fn new_socket(folder: &Folder, name: &str) -> io::Result<(UnixListener, (u64, u64))> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Set before the socket has a name, because bind(2) gives the file the mode of the descriptor, less the
-    // umask.
+    // The mode is set before the socket has a name, because bind(2) gives the file the mode of the descriptor
+    // without the bits of the umask.
     fchmod(&socket, Mode::from_raw_mode(0o600))?;
     bind(&socket, &SocketAddrUnix::new(address(&folder.as_fd(), folder.path(), name))?)?;
     rustix::net::listen(&socket, QUEUE)?;
-    // Without `/proc`, another directory may have the path by now.
+    // Without `/proc`, the address has the directory's path, and the path may now lead to another directory.
     let made = folder.stat_of(name)?;
     if is_socket(&made) {
         Ok((socket.into(), inode(&made)))
@@ -162,11 +166,11 @@ fn new_socket(folder: &Folder, name: &str) -> io::Result<(UnixListener, (u64, u6
     }
 }
 
-/// Locks the directory, so that two processes that start at the same time do not take each other's socket for
-/// a dead one. Other programs may hold the lock for their own reasons, perhaps as long as the VMM runs. So
-/// the wait is short, and after it the monitor starts without the lock.
+/// Locks the directory. Without this lock, each of two processes that start at the same time could take the
+/// other process's socket for a dead socket. Other programs may hold the lock for their own reasons, perhaps
+/// as long as the VMM runs. So the wait is short, and after the wait the monitor starts without the lock.
 fn lock(folder: &Folder) -> io::Result<OwnedFd> {
-    // A separate open file description, so that closing it releases the lock.
+    // The directory is opened anew, so that a close of the new descriptor releases the lock.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let file = retry(|| openat(folder, ".", flags, Mode::empty()))?;
     let locked = || retry(|| flock(&file, FlockOperation::NonBlockingLockExclusive));
@@ -203,7 +207,7 @@ mod tests {
         let [own, moved] = ["own", "moved"].map(|name| dir.path().join(name));
         fs::create_dir(&own).unwrap();
         let (_listener, entry) = listen(Folder::open(&own, Share::Owner).unwrap(), "s").unwrap();
-        // Another directory gets the path, and has the same socket in it.
+        // A new directory gets the path, and has an entry for the same socket.
         fs::rename(&own, &moved).unwrap();
         fs::create_dir(&own).unwrap();
         fs::hard_link(moved.join("s"), own.join("s")).unwrap();
