@@ -20,11 +20,11 @@ use std::{mem, panic, thread};
 
 /// Maximum number of entries of a batch.
 const MAX_ENTRIES: usize = 1024;
-/// Size of the fields of a batch in bytes, from which the batch takes no further entry.
+/// Size of a batch's fields in bytes. A batch of at least this size takes no further entry.
 const MAX_BYTES: usize = 256 << 10;
 /// Maximum number of filled batches that wait for the consumer.
 const MAX_BATCHES: usize = 2;
-/// Number of slots of `last`.
+/// Number of slots in `Batch::last`.
 const SLOTS: usize = 64;
 
 /// Entries in order, with copies of their fields.
@@ -36,7 +36,7 @@ struct Batch {
     /// Records of kernels' traces, and texts of `trace_printk`.
     bytes: Vec<u8>,
     recorders: Vec<Recorder>,
-    /// Index of the last recorder by the source's number modulo [`SLOTS`].
+    /// For each slot, the index of the last recorder whose source has this number modulo [`SLOTS`].
     last: Vec<usize>,
     rare: Vec<Rare>,
 }
@@ -47,19 +47,21 @@ enum Kept {
     Lost(Box<Lost>),
 }
 
-/// What each event has, in few bytes, because they go from one CPU's cache to another's.
+/// The values that each event has. The struct is small, because the events go from one CPU's cache to another
+/// CPU's cache.
 #[derive(Debug)]
 struct KeptEvent {
     ts_ns: i64,
     bound_ns: Option<u64>,
     /// Index of the recorder.
     recorder: u32,
-    /// Class of a session's event, or number of the format of a kernel's event.
+    /// Number of the event's class in a session, or number of the event's format in a kernel's trace.
     described_by: u32,
-    /// Place of a session's payload in `words`, or of a kernel's record in `bytes`.
+    /// Index in `words` at which a session's payload begins, or index in `bytes` at which a kernel's record
+    /// begins.
     begin: u32,
     len: u32,
-    /// Index of the event's rare values, counted from 1; 0 if there are none.
+    /// Index of the event's rare values, counted from 1. 0 if the event has no rare values.
     rare: u32,
     trace: u32,
     flags: u16,
@@ -98,7 +100,8 @@ impl Batch {
         self.entries.len() >= MAX_ENTRIES || bytes >= MAX_BYTES
     }
 
-    /// Adds an entry. Events of function traces are left out: the caller must not read those ahead.
+    /// Adds an entry. Events of function traces are not added, so the caller must not read function traces
+    /// ahead.
     fn push(&mut self, entry: &EntryRef<'_>, needs: &Needs) {
         let event = match entry {
             EntryRef::Event(event) => event,
@@ -241,7 +244,8 @@ impl Recording {
                 if batch.hand_over(self, &mut give).is_break() {
                     break;
                 }
-                // Sending fails if the reader has ended, which is no fault.
+                // Sending fails if the reader has ended. The result is ignored, because the end of the reader
+                // is no fault.
                 let _ = back.send(batch);
             }
             // Without a receiver, the reader's next send fails and the reader ends.
@@ -249,14 +253,15 @@ impl Recording {
             let read = reader.join().unwrap_or_else(|reason| panic::resume_unwind(reason));
             Some(read.map_err(E::from).and_then(|(warnings, read)| match end {
                 None => read.map_err(E::from).map(|()| warnings),
-                // Damage and faults after the last entry that the consumer wanted do not concern it.
+                // The reader may have found damage and faults behind the last entry that the consumer wanted.
+                // They are left out of the result.
                 Some(Ok(())) if !warnings.is_empty() => Ok(self.warnings_up_to(given, needs)?),
                 Some(ended) => ended.map(|()| warnings),
             }))
         })
     }
 
-    /// Returns the faults that are known after reading so many entries.
+    /// Returns the faults that are known after the first `entries` entries.
     fn warnings_up_to(&self, entries: u64, needs: &Needs) -> Result<Vec<Warning>, Error> {
         let mut timeline = self.timeline(needs)?;
         for _ in 0..entries {
@@ -289,7 +294,7 @@ fn fill(
             }
         }
     };
-    // Sending fails if the consumer has ended, which is no fault.
+    // Sending fails if the consumer has ended. The end of the consumer is no fault.
     let _ = full.send(batch);
     (timeline.warnings(), read)
 }

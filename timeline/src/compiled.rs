@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Functions that are compiled into programs: a program's own events `function_entry` and `function_exit`
-//! hold their addresses.
+//! Functions whose calls the program itself records: the program's own events `function_entry` and
+//! `function_exit` hold the functions' addresses.
 
 use crate::error::{Error, Result};
 use crate::event::{EntryRef, EventRef};
@@ -12,7 +12,7 @@ use crate::value::ValueRef;
 use hypertrace_functions::symbols::{Source, Symbols};
 use std::collections::HashMap;
 
-/// Name of the event that says where a file of code is in a process.
+/// Name of the event that says where a process has mapped a file with code.
 const MODULE: &str = "function_module";
 
 /// Maximum number of functions whose names are kept for later events.
@@ -25,13 +25,13 @@ pub struct Module {
     pub name: String,
     /// Functions of the file.
     pub symbols: Symbols,
-    /// Whether the functions still have their addresses in the file. An event `function_module` of a file of
-    /// this name then moves them to their place in the process.
+    /// Whether the functions still have the addresses from the file. If true, an event `function_module` with
+    /// a file of this name moves the functions to their addresses in the process.
     pub is_in_file: bool,
 }
 
 impl Module {
-    /// Reads the functions of a file. Without an offset, their addresses are those in the file.
+    /// Reads the functions of a file. Without an offset, the functions get the addresses from the file.
     ///
     /// # Errors
     /// If the file has no functions. The message says why.
@@ -58,7 +58,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns what an event of a program says about a function.
+    /// Returns the call that an event of a program describes, or `None` if the event is no entry or exit of a
+    /// function.
     pub fn of(event: &EventRef<'_>) -> Option<Call> {
         event.source.client?;
         let call = match &**event.name {
@@ -66,7 +67,7 @@ impl Call {
             EXIT => Call::Exit,
             _ => return None,
         };
-        // A program may have another event of this name, so the field's name is checked.
+        // The field's name is checked, because a program may use the event's name for an event of its own.
         match event.fields.iter().next() {
             Some((name, ValueRef::Unsigned(address) | ValueRef::Hex(address)))
                 if **name == *"address" =>
@@ -78,8 +79,9 @@ impl Call {
     }
 }
 
-/// Moves the functions of a file to the place that an event gives. Returns false for other events. The first
-/// process with the file decides, because a file has one place in a recording.
+/// Moves the functions of a file to the address that an event `function_module` gives. Returns false if the
+/// event is another event. Only the first such event of a file counts, because a file can have only one
+/// address in a recording.
 pub fn place(modules: &mut [Module], event: &EventRef<'_>) -> bool {
     if &**event.name != MODULE || event.source.client.is_none() {
         return false;
@@ -125,8 +127,8 @@ impl FunctionNames {
         }
     }
 
-    /// Returns the name of the function that an event enters or leaves. Other events may say where the files
-    /// are, so the caller must pass all events, in their order.
+    /// Returns the name of the function that an event enters or leaves. The caller must pass all events in
+    /// their order, because some events say where the files are.
     fn name(&mut self, event: &EventRef<'_>) -> Option<&FunctionName> {
         if self.modules.is_empty() {
             return None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The trait of whoever takes what a recording holds.
+//! The trait of exporters and printers, which take the contents of a recording.
 
 use crate::compiled::FunctionNames;
 use crate::error::Error;
@@ -11,7 +11,7 @@ use crate::regions::{Begins, Options, Region, Regions, ThreadInterval};
 use hypertrace_format::error::Warning;
 
 /// An exporter or a printer, which takes the events, losses, intervals or regions of a recording one by one.
-/// A method that a consumer does not define ignores what it is given.
+/// The default of each method ignores its argument.
 ///
 /// ```
 /// use hypertrace_timeline::regions::Region;
@@ -44,8 +44,8 @@ pub trait Consumer {
         Ok(true)
     }
 
-    /// Takes what a thread did for some time. The intervals of one thread come in order of time, those of
-    /// several threads as they become known.
+    /// Takes an interval: what a thread did for some time. The intervals of one thread come in order of time.
+    /// The intervals of different threads are not in order.
     ///
     /// # Errors
     /// After the first error the consumer gets no more intervals.
@@ -57,7 +57,7 @@ pub trait Consumer {
     /// Returns whether the consumer wants more.
     ///
     /// # Errors
-    /// The first one ends the reading.
+    /// The first error ends the reading.
     fn region(&mut self, _: &Region<'_>) -> Result<bool, Self::Error> {
         Ok(true)
     }
@@ -79,7 +79,8 @@ impl Recording {
     /// runs on the caller's thread.
     ///
     /// # Errors
-    /// If an input is damaged, after the events before the damage; or an error of the consumer.
+    /// If an input is damaged, or the consumer returns an error. Before the error of a damaged input, the
+    /// consumer gets the events before the damage.
     pub fn read<E: From<Error>>(
         &self,
         needs: &Needs,
@@ -104,11 +105,11 @@ impl Recording {
         Ok(timeline.warnings())
     }
 
-    /// Finds the regions, as [`Regions::of`] does, and hands over what all threads of the sessions did
-    /// meanwhile: [`Consumer::interval`]. [`Regions::lanes`] then lacks these intervals.
+    /// Finds the regions, as [`Regions::of`] does, and gives the intervals of all threads of the sessions to
+    /// [`Consumer::interval`]. The [`Regions::lanes`] of the result lack these intervals.
     ///
     /// # Errors
-    /// If a stream or a trace is damaged, or an error of the consumer.
+    /// If a stream or a trace is damaged, or the consumer returns an error.
     pub fn regions<E: From<Error>>(
         &self,
         options: &Options,
@@ -124,16 +125,16 @@ impl Recording {
         taken.map(|()| regions)
     }
 
-    /// Hands over the regions that were found, each with the event that begins it, until the consumer wants
-    /// no more: [`Consumer::region`]. [`Consumer::entry`] gets the events that say which thread holds a
-    /// client from then on. A caller that needs neither the events of regions nor the holders iterates over
-    /// [`Regions::by_begin`]: the same regions in the same order.
+    /// Gives the regions that were found to [`Consumer::region`], each with the event that begins the region,
+    /// until the consumer wants no more. [`Consumer::entry`] gets only the events that say which thread holds
+    /// a client. A caller that needs neither kind of event can iterate over [`Regions::by_begin`], which has
+    /// the same regions in the same order.
     ///
-    /// Which regions count is known only at the end of the recording, and memory holds the regions but not
-    /// the fields of their events. So the events that begin regions are read a second time.
+    /// Events that begin regions are read a second time, because memory does not hold the fields of these
+    /// events, and only the end of the recording shows which regions count.
     ///
     /// # Errors
-    /// If a stream is damaged, or an error of the consumer.
+    /// If a stream is damaged, or the consumer returns an error.
     pub fn read_regions<E: From<Error>>(
         &self,
         regions: &Regions,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Errors in reading a session, with file and byte.
+//! Errors of reading a session, with the file and the byte at fault.
 
 use hypertrace_format::error::{BadInput, of_contents};
 use hypertrace_format::folder::is_bad_path;
@@ -25,7 +25,7 @@ pub enum Error {
     Description {
         /// The file.
         path: PathBuf,
-        /// The rule that it breaks.
+        /// The rule that the file breaks.
         why: String,
     },
     /// A file has an unexpected value at an offset.
@@ -35,7 +35,7 @@ pub enum Error {
         path: PathBuf,
         /// Offset of the wrong field from the file's start.
         offset: u64,
-        /// Value of an undamaged file.
+        /// Value that an undamaged file would have.
         expected: String,
         /// Value that was found.
         found: String,
@@ -138,7 +138,8 @@ impl Error {
         }
     }
 
-    /// Returns a conversion for `map_err`, from the rule that a description breaks.
+    /// Returns a function for `map_err` that makes an error from the text of the rule that the description
+    /// breaks.
     pub(crate) fn description(path: &Path) -> impl Fn(String) -> Error + '_ {
         |why| Error::Description { path: path.to_owned(), why: of_contents(&why) }
     }

@@ -30,18 +30,18 @@ impl EntryRef<'_> {
     }
 }
 
-/// An event on the timeline. The bound on the error of its time is computed when [`EventRef::bound_ns`] is
-/// called.
+/// An event on the timeline. The bound on the error of the event's time is computed when
+/// [`EventRef::bound_ns`] is called.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EventRef<'a> {
-    /// Unix time in nanoseconds. If `ticks` is `Some`, this field has the ticks too: the ticks give an order
-    /// within the trace, and no time.
+    /// Unix time in nanoseconds. If `ticks` is `Some`, this field has the same number of ticks. The ticks
+    /// give the order of events within the trace, but no time.
     pub ts_ns: i64,
     /// Time of an event of a kernel's trace in ticks of the trace's clock, if the length of a tick is not
     /// known.
     pub ticks: Option<u64>,
-    /// Who recorded the event. If a vCPU's thread recorded the event for a client, the client.
+    /// Who recorded the event. If a vCPU's thread recorded the event for a client, this is the client.
     pub source: &'a Arc<Source>,
     /// Name of the event.
     pub name: &'a Arc<str>,
@@ -51,13 +51,13 @@ pub struct EventRef<'a> {
     pub flags: u16,
     /// Kind of the event.
     pub kind: EventKind,
-    /// Words of a reference point that a vCPU thread recorded.
+    /// Numbers of a reference point that a vCPU's thread recorded.
     pub reference: Option<Reference>,
     /// Thread of the host that recorded the event, if it is known: for events of a kernel, of the VMM, and of
     /// a program without a VMM.
     pub thread: Option<Thread>,
-    /// Name of the function that the event enters or leaves, if the function is compiled in and its name is
-    /// not among the fields.
+    /// Name of the function that the event enters or leaves, if the program itself recorded the call, so that
+    /// the event's fields do not have the name.
     pub function: Option<&'a FunctionName>,
     /// Reading of a guest's clock from which the time was computed.
     pub(crate) reading: Option<GuestReading<'a>>,
@@ -72,10 +72,11 @@ pub struct EventRef<'a> {
 pub(crate) enum Bound {
     /// The bound in nanoseconds.
     Known(Option<u64>),
-    /// What the constraints of a guest's clock allow for the event's reading. `host` is the host time by the
-    /// map, `late` is how much later the event is shown, and `rest` is the part of a nanosecond that the time
-    /// shown leaves out, all in units of 1/[`FRACTION`] ns. `margin_ns` is the error of the session's place,
-    /// which adds to the bound.
+    /// The bound follows from the constraints on the event's reading of a guest's clock. `host` is the host
+    /// time by the map. `late` is the difference by which the shown time is later than `host`. `rest` is the
+    /// part of a nanosecond that the shown time leaves out. These values are in units of 1/[`FRACTION`] ns.
+    /// `margin_ns` is the error of the session's place on the timeline in nanoseconds, and is added to the
+    /// bound.
     OfReading { host: i64, late: u64, rest: u64, margin_ns: u64 },
 }
 
@@ -85,7 +86,7 @@ impl Bound {
         Bound::Known(units.map(|units| nanoseconds(units, rest)))
     }
 
-    /// Returns the bound if the session's place has this error.
+    /// Returns the bound after the error of the session's place on the timeline is added.
     pub fn with_margin(self, margin_ns: Option<u64>) -> Bound {
         match (self, margin_ns) {
             (_, None) => Bound::Known(None),
@@ -109,8 +110,8 @@ impl Bound {
     }
 }
 
-/// Converts a bound to whole nanoseconds. The part of a nanosecond that the time shown leaves out is an error
-/// too.
+/// Converts a bound to whole nanoseconds. `rest` is added, because the part of a nanosecond that the shown
+/// time leaves out is an error too.
 fn nanoseconds(units: u64, rest: u64) -> u64 {
     let units = if units > 0 { units.saturating_add(rest) } else { 0 };
     units.div_ceil(FRACTION.unsigned_abs())
@@ -132,7 +133,7 @@ impl<'a> EventRef<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a>(pub(crate) Encoded<'a>);
 
-/// The bytes of the fields, and the layout of the bytes.
+/// The bytes of an event's fields, with the description of their layout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Encoded<'a> {
     /// The payload of a record of a session.
@@ -199,8 +200,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// An iterator over the fields of an event in whichever encoding. A chain of three iterators would ask each
-/// of the three for every field.
+/// An iterator over the fields of an event in any of the encodings. The enum is faster than a chain of three
+/// iterators, which would ask three iterators for every field.
 enum Each<R, K, F> {
     Record(R),
     Kernel(K),
@@ -240,8 +241,8 @@ pub struct Thread {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lost {
-    /// Unix time of the event before the place, or of the event after it if events
-    /// were overwritten, in nanoseconds. `None` if the place is not known.
+    /// Unix time in nanoseconds of the last event before the place. If events were overwritten, the time of
+    /// the first event after the place. `None` if the place is not known.
     pub ts_ns: Option<i64>,
     /// Who lost the events.
     pub source: Arc<Source>,
@@ -253,8 +254,8 @@ pub struct Lost {
     pub(crate) trace: usize,
     /// Exact number of lost events; 0 if a kernel's trace only says that events were lost.
     pub events: u64,
-    /// Causes of all losses of this source, from `session.json`; packets hold only the number. All counts are
-    /// 0 if the causes are not known.
+    /// Numbers of all lost events of this source by cause, from `session.json`, because packets do not have
+    /// the causes. All counts are 0 if the causes are not known.
     pub causes: Losses,
 }
 
@@ -273,7 +274,7 @@ pub enum EventKind {
     /// A reference point, on the host's clock if a vCPU thread recorded it. Reference points of the 2016
     /// interface are included.
     ReferencePoint,
-    /// The start of a new holder of the client.
+    /// A new thread holds the client from this event on.
     Lease,
     /// An event of the 2016 interface that went through a ring.
     Hypertrace,
@@ -287,13 +288,13 @@ pub enum EventKind {
     Function,
 }
 
-/// The words of a reference point before its own fields.
+/// The numbers that each reference point has before its own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reference {
     /// Client whose register the guest stored to.
     pub client: u32,
-    /// Guest CPU, by the guest's account.
+    /// Number of the guest's CPU, as the guest says.
     pub cpu: u32,
     /// Number that the guest gave the point.
     pub seq: u32,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Whether a map from several clients' readings agrees with each client's own constraints.
+//! Checks whether a clock map from the readings of several clients agrees with the constraints of each single
+//! client.
 //!
 //! A client's readings may be false. So a map from all clients' readings is compared with the limits of each
 //! client's own constraints.
@@ -8,12 +9,13 @@
 use super::{ClockMap, ENDS, MAX_JUMPS, Point};
 
 impl ClockMap {
-    /// Returns the ends of all steep parts of the map, in order: parts whose rate is not within the limits.
+    /// Returns both ends of each steep part of the map, in order. A part is steep if its rate is outside the
+    /// limits of the rate.
     pub(crate) fn steep(&self) -> Vec<Point> {
         let mut ends: Vec<Point> = Vec::new();
         for (a, b) in self.knots.iter().zip(self.knots.iter().skip(1)) {
             let rise = i128::from(b.y) - i128::from(a.y);
-            // The map's values are rounded down, so the limits get some room.
+            // The limits are one unit wider, because the map's values are rounded down.
             let least = self.rates.min.rise(b.x - a.x - 1) - 1;
             let most = self.rates.max.rise(b.x - a.x + 1) + 2;
             if !(least..=most).contains(&rise) {
@@ -23,14 +25,15 @@ impl ClockMap {
         ends
     }
 
-    /// Returns whether this map, from the constraints of several clients, stays within what one client's own
-    /// constraints allow. `steep` holds the ends of the map's steep parts.
+    /// Returns whether this map, which was made from the constraints of several clients, satisfies the limits
+    /// that the constraints of one client allow. `steep` holds the ends of the map's steep parts.
     ///
     /// The map is compared at the client's readings and at the ends of the steep parts, because the limits of
-    /// the rate hold everywhere else. So the work does not grow with the readings of other clients. A client
-    /// is taken to disagree if more steep parts lie between its readings than it has readings and
-    /// [`MAX_JUMPS`] together. At the ends of the client's readings, its own constraints do not show a jump
-    /// that the constraints of others do, so nothing is compared there.
+    /// the rate hold everywhere else. So the readings of other clients add no work. If the number of steep
+    /// parts between the client's readings exceeds [`MAX_JUMPS`] plus the number of the client's readings,
+    /// the client counts as one that disagrees. The first and the last readings of the client are not
+    /// compared. The client's own constraints may not show a jump near these readings although the
+    /// constraints of other clients show the jump.
     pub(crate) fn is_within(&self, own: &ClockMap, steep: &[Point]) -> bool {
         let ends = ENDS.min(own.knots.len() / 4);
         let compared = own.knots.get(ends..own.knots.len() - ends).unwrap_or_default();
@@ -50,8 +53,8 @@ impl ClockMap {
                 .all(|knot| is_inside(knot.x, self.value(self.find(&mut here, knot.x), knot.x)))
     }
 
-    /// Returns whether this map and the map of another client may be of the same clock, by their limits at
-    /// each of the other's readings.
+    /// Returns whether this map and another client's map may belong to the same clock: whether the limits of
+    /// both maps overlap at each reading of the other map.
     pub(crate) fn may_be(&self, other: &ClockMap) -> bool {
         let mut hints = (0, 0);
         other.knots.iter().all(|knot| {

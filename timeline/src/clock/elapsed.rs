@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The host time between two readings of a guest's clock, by its rate alone.
+//! Computes how much host time passed between two readings of a guest's clock, from the clock's rate alone.
 
 use super::sweep::{NONE, Rates, Span};
 use super::{ClockMap, clamped};
 
-/// A guest reading, for durations. The host time between two readings follows from the clock's rate alone,
-/// whatever the map is.
+/// A reading of a guest's clock, for durations. The host time between two readings follows from the rate of
+/// the clock alone, and does not depend on the clock map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestTime {
     /// Number of the clock.
     pub clock: u32,
     x: i64,
     rates: Rates,
-    /// Number of readings after which a jump may be: up to the second last reading before this one, and up to
-    /// the last.
+    /// Counts of the map's readings right after which the clock may have jumped. The first count includes all
+    /// readings before this one except the last reading, and the second count includes that last reading too.
     jumps: (u32, u32),
 }
 
 impl GuestTime {
     /// Returns the least and the largest host time that can have passed until a later reading of the same
-    /// clock, in units of 1/[`FRACTION`](super::FRACTION) ns; `None` if the clock may have jumped meanwhile,
-    /// or its rate is unknown.
+    /// clock, in units of 1/[`FRACTION`](super::FRACTION) ns; `None` if the clock may have jumped between the
+    /// readings, or if the clock's rate is unknown.
     pub fn until(self, later: GuestTime) -> Option<(i64, i64)> {
         let dx = later.x.checked_sub(self.x)?;
         let is_known =
@@ -33,7 +33,8 @@ impl GuestTime {
         (high < NONE).then_some((low.max(0), high))
     }
 
-    /// Returns the reading for a clock that has the rate and the jumps of either.
+    /// Returns the reading with rates that include the rates of both readings, and with the jumps of both
+    /// readings.
     pub fn or(self, other: GuestTime) -> GuestTime {
         GuestTime {
             rates: self.rates.or(other.rates),
@@ -53,15 +54,15 @@ pub(crate) struct GuestReading<'a> {
     /// Number of the clock.
     pub clock: u32,
     pub ticks: u64,
-    /// Map of the client's own readings, and another map that may be right too.
+    /// Map of the client's own readings, and another map if the time may also follow that map.
     pub maps: (&'a ClockMap, Option<&'a ClockMap>),
-    /// Hint for the lookup of the reading in a map.
+    /// Index near which the lookup in a map begins.
     pub hint: usize,
 }
 
 impl GuestReading<'_> {
-    /// Returns the distance from a host time to the farther end of what the maps allow for the reading, in
-    /// units of 1/[`FRACTION`](super::FRACTION) ns; `None` if a map has no limit on a side.
+    /// Returns the largest distance between a host time and any host time that a map allows for the reading,
+    /// in units of 1/[`FRACTION`](super::FRACTION) ns. Returns `None` if a map lacks an upper or lower limit.
     pub fn distance(self, host: i64) -> Option<u64> {
         let mut hint = self.hint;
         let own = self.maps.0.distance_from(&mut hint, self.ticks, host);
@@ -81,7 +82,7 @@ impl GuestReading<'_> {
 }
 
 impl ClockMap {
-    /// Returns a guest reading for durations, of the clock 0.
+    /// Returns a guest reading for durations, with 0 as the number of the clock.
     pub(super) fn guest_time(&self, guest: u64) -> GuestTime {
         let x = clamped(guest);
         let at = self.find(&mut 0, x);
@@ -91,8 +92,7 @@ impl ClockMap {
         };
         let jumps = (jumps(at.checked_sub(2)), jumps(at.checked_sub(1)));
         let own = GuestTime { clock: 0, x, rates: self.rates, jumps };
-        // `otherwise` has knots at the same readings and no `otherwise` of its own, so the recursion ends
-        // after one level.
+        // The map in `otherwise` has no further `otherwise`, so the recursion ends after one level.
         match &self.otherwise {
             None => own,
             Some(map) => own.or(map.guest_time(guest)),

@@ -3,13 +3,13 @@
 //! The host's raw counter, and the one map to Unix time that all recordings of a boot share.
 //!
 //! A recording has an *anchor*: one reading of the raw counter together with Unix time. Each anchor has its
-//! own error, and the system's clock may be set between two anchors, but the counter stays the same for the
-//! whole boot. So recordings of one boot are put on one anchor, and their events are merged by raw ticks.
-//! Recordings of different boots, or of unknown boots, have no counter in common, so the difference between
-//! their anchors is unknown.
+//! own error, and somebody may set the system's clock between two anchors, but the counter runs on without a
+//! step for the whole boot. So all recordings of a boot use one of their anchors, and the recordings' events
+//! are merged by raw ticks. Recordings of different boots, or of unknown boots, have no counter in common, so
+//! the difference between their anchors is unknown.
 //!
 //! The counter must be the same on all CPUs, and must not stop within a boot: The kernel checks that all CPUs
-//! agree (`tsc` is then its clock source). A machine that was suspended may break the second rule.
+//! agree (`tsc` is then its clock source). If a machine was suspended, the counter may have stopped.
 
 use super::FRACTION;
 use hypertrace_format::clock::FREQUENCIES;
@@ -24,7 +24,8 @@ pub struct HostCounter {
     unix_ns: i64,
     /// Rate in ticks per second.
     frequency: u64,
-    /// Units of 1/[`FRACTION`] ns per tick, rounded down, with [`BITS`] fraction bits.
+    /// Length of a tick in units of 1/[`FRACTION`] ns, rounded down, as a fixed-point number with [`BITS`]
+    /// fraction bits.
     units: u128,
 }
 
@@ -33,9 +34,10 @@ const SECOND: u128 = 1_000_000_000 * FRACTION as u128;
 const BITS: u32 = 40;
 
 impl HostCounter {
-    /// Makes a counter that had the value `raw` at Unix time `unix_ns`. `boot_id` is the
-    /// number in `/proc/sys/kernel/random/boot_id`, see [`uuid`](hypertrace_format::uuid); `None` if the recording does
-    /// not have it. A frequency outside of [`FREQUENCIES`] counts as the nearer end.
+    /// Makes a counter that had the value `raw` at Unix time `unix_ns`. `boot_id` is the number in
+    /// `/proc/sys/kernel/random/boot_id`, see [`uuid`](hypertrace_format::uuid); `None` if the recording does
+    /// not have it. A frequency outside of [`FREQUENCIES`] is replaced by the nearest frequency in this
+    /// range.
     pub fn new(boot_id: Option<u128>, raw: u64, unix_ns: i64, frequency: u64) -> HostCounter {
         let frequency = frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
         let units = (SECOND << BITS) / u128::from(frequency);
@@ -74,8 +76,8 @@ impl HostCounter {
         start + (u128::from(seconds) * SECOND + units) as i128
     }
 
-    /// Returns the first raw reading at or after a Unix time in nanoseconds. If there is none, returns 0 or
-    /// the largest number.
+    /// Returns the first raw reading at or after a Unix time in nanoseconds. If the reading would be
+    /// negative, returns 0. If the reading would exceed 64 bits, returns the largest number.
     pub fn raw(&self, unix_ns: i64) -> u64 {
         let ns = i128::from(unix_ns) - i128::from(self.unix_ns);
         // 2^64 ns x 2^40 ticks fit in 128 bits.
@@ -84,14 +86,14 @@ impl HostCounter {
         (i128::from(self.raw) + ticks).clamp(0, u64::MAX.into()) as u64
     }
 
-    /// Returns a counter whose Unix times are later by so many nanoseconds.
+    /// Returns a counter whose Unix times are `ns` nanoseconds later.
     pub fn later(&self, ns: i64) -> HostCounter {
         HostCounter { unix_ns: self.unix_ns.saturating_add(ns), ..*self }
     }
 
-    /// Returns whether both are one counter, of the same known boot. Counters whose rates differ by more than
-    /// 1,000 ppm are not the same, whatever the boots are, because a restored copy of a machine has the boot
-    /// of the original.
+    /// Returns whether both values describe the same counter: the boot is known and the same, and the rates
+    /// differ by at most 1,000 ppm. The rates are compared because a restored copy of a machine has the boot
+    /// ID of the original machine.
     pub fn is_same(&self, other: &HostCounter) -> bool {
         let slower = self.frequency.min(other.frequency);
         self.boot_id.is_some()

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The limits of several maps together. What any of the maps allows is inside.
+//! The common limits of several maps: a host time is inside if any of the maps allows the time.
 //!
-//! At each reading of any map, the limits of all maps are known. From there to the next reading, the limits
-//! grow by no more than the limits of the rate allow, from both sides. So a lookup costs the same, however
-//! many maps there are.
+//! The hull stores the limits at each reading of any map. Between two readings, the limits follow from the
+//! stored limits at both readings and from the limits of the rate. So the cost of a lookup does not depend on
+//! the number of maps.
 
 use super::sweep::{NONE, Rates, Span};
 use super::{ClockMap, clamped, distance, find};
 
-/// Maximum number of limits that are computed, one per map and reading of any map. Computing them takes some
-/// seconds.
+/// Maximum product of the number of maps and the number of different readings. The computation of so many
+/// limits takes some seconds.
 const MAX_LIMITS: usize = 1 << 25;
 
 /// Limits of several maps.
@@ -20,7 +20,7 @@ pub(crate) struct Hull {
     rates: Rates,
 }
 
-/// A reading of a map, with the limits of all maps just before and just after it.
+/// A reading of any map, with the common limits just before the reading and just after the reading.
 #[derive(Debug)]
 struct Knot {
     x: i64,
@@ -54,8 +54,9 @@ impl Hull {
         Some(Hull { knots: readings.into_iter().map(knot).collect(), rates })
     }
 
-    /// Returns the distance from a host time to the farther end of what any map allows for a guest reading;
-    /// `None` if a map has no limit on a side. `hint` is as for [`ClockMap::host_from`].
+    /// Returns the largest distance between a host time and any host time that a map allows for a guest
+    /// reading. Returns `None` if a map lacks an upper or lower limit. `hint` has the same meaning as in
+    /// [`ClockMap::host_from`].
     pub fn distance_from(&self, hint: &mut usize, guest: u64, host: i64) -> Option<u64> {
         let x = clamped(guest);
         let at = find(&self.knots, |knot| knot.x, hint, x);
@@ -74,7 +75,7 @@ mod tests {
 
     const GHZ: u64 = 1_000_000_000;
 
-    /// Makes the map of a clock that may jump once. Each reading has a limit on one side or on both.
+    /// Makes the map of a clock that may jump once. Each reading has an upper limit, a lower limit, or both.
     fn map(readings: &[(i64, u8, i64)], jump: (i64, i64)) -> Option<ClockMap> {
         let (mut not_after, mut not_before) = (Vec::new(), Vec::new());
         for (x, sides, error) in readings {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A clock as the VMM or KVM says that it is computed: a straight line, which is compared with constraints. A
-//! line counts only if it satisfies every constraint.
+//! A guest's clock as the VMM or KVM describes the computation of the clock: a straight line. The line is
+//! compared with the constraints, and is used only if it satisfies every constraint.
 //!
-//! What the VMM says is no evidence: the VMM may speak of another vCPU, or of the time before the guest set
-//! its clock, and a hypervisor may not do what it says. So bounds stay those of the constraints alone.
+//! A line that the VMM describes is no evidence: the description may belong to another vCPU or to the time
+//! before the guest set its clock, and a hypervisor may compute the clock in another way than the VMM says.
+//! So such a line does not change the bounds, which follow from the constraints alone.
 //!
-//! What KVM says, which the recorder of the host's kernel read, is evidence, because KVM sets the CPU's
-//! registers accordingly. While KVM's word held, times have no error but that of roundings.
+//! A line that KVM describes is evidence, because KVM sets the CPU's registers by the same numbers. The
+//! recorder of the host's kernel reads these numbers. In the time for which KVM's line held, the times of
+//! events have no error except rounding errors.
 
 use super::host::HostCounter;
 use super::sweep::{Rate, Rates};
@@ -21,21 +23,22 @@ use std::sync::Arc;
 pub(crate) struct Line {
     tsc: GuestTsc,
     counter: HostCounter,
-    /// Unix time from which clock maps count, in units of 1/[`FRACTION`] ns.
+    /// Unix time of the host time 0 in clock maps, in units of 1/[`FRACTION`] ns.
     origin: i128,
-    /// Raw guest ticks at which clock maps begin, less the offset.
+    /// Raw guest ticks at the guest time 0 of clock maps, minus the TSC's offset.
     start: i128,
-    /// Host times from and until which KVM computed the TSC this way; `None` if the VMM describes the line.
+    /// Range of host time in which KVM computed the TSC this way, without the end. `None` if the VMM
+    /// describes the line.
     of_kvm: Option<(i64, i64)>,
 }
 
-/// The lines by which a client's times are mapped: KVM's lines in order of time, which do not overlap, or the
-/// VMM's single line.
+/// The lines by which a client's times are mapped: either the lines from KVM, in order of time and without
+/// overlaps, or the single line from the VMM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     all: Arc<[Line]>,
-    /// Whether the client's own points do not show that the client reads this TSC. Its bound is then not
-    /// KVM's.
+    /// True if the client's own reference points do not prove that the client reads this TSC. The bounds then
+    /// do not rely on KVM's line.
     is_unproven: bool,
 }
 
@@ -59,11 +62,12 @@ impl Lines {
         self.all.is_empty()
     }
 
-    /// Returns the host time of a guest reading, and the bound on its error while KVM's word holds; `None` if
-    /// there is no line.
+    /// Returns the host time of a guest reading. Also returns the bound on the error, if KVM's line held at
+    /// that time. Returns `None` if there is no line.
     pub fn at(&self, guest: u64) -> Option<(i64, Option<u64>)> {
         let x = clamped(guest);
-        // Between two of KVM's lines, and before the first, points alone limit the time.
+        // Between two lines of KVM and before the first line, no line gives a bound: only constraints limit
+        // the time.
         let last = self.all.iter().take_while(|line| line.has_begun(x)).last();
         let line = last.or(self.all.first())?;
         let host = line.at(x);
@@ -72,7 +76,7 @@ impl Lines {
     }
 }
 
-/// How a clock that the VMM or KVM describes agrees with the constraints.
+/// Result of the comparison of a clock that the VMM or KVM describes with the constraints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Agreement {
@@ -82,10 +86,11 @@ pub struct Agreement {
     pub contradicting: usize,
     /// Constraint that the clock contradicts by most.
     pub worst: Option<Contradicted>,
-    /// Whether the constraints allow the rate.
+    /// Whether the constraints allow the rate of the described clock.
     pub has_possible_rate: bool,
-    /// Room by which the clock could be earlier and later at all readings without a contradiction, in units
-    /// of 1/[`FRACTION`] ns. `None` if that side has no constraints.
+    /// Times by which the whole clock could be shifted to earlier times and to later times without a
+    /// contradiction, in units of 1/[`FRACTION`] ns. A value is `None` if no constraint limits this
+    /// direction.
     pub room: (Option<u64>, Option<u64>),
     /// Distances between the clock and the constraints.
     pub residuals: Residuals,
@@ -97,8 +102,8 @@ pub struct Agreement {
 pub struct Contradicted {
     /// The constraint.
     pub point: Point,
-    /// Whether the constraint is an upper one: the reading is not after that host time. If not, the reading
-    /// is not before it.
+    /// Whether the constraint is an upper limit: the reading is not after the constraint's host time. If
+    /// false, the reading is not before this host time.
     pub is_upper: bool,
     /// Distance between the clock and the constraint in units of 1/[`FRACTION`] ns.
     pub by: u64,
@@ -115,21 +120,22 @@ impl Agreement {
 }
 
 impl Line {
-    /// Makes the line of a TSC, for guest ticks from the raw value `base` on. `origin` is the host time from
-    /// which maps count. Returns `None` if no such TSC is possible.
+    /// Makes the line of a TSC, for guest ticks from the raw value `base` on. `origin` is the Unix time of
+    /// the host time 0 in maps. Returns `None` if `tsc` has impossible values.
     pub fn new(tsc: GuestTsc, base: u64, counter: HostCounter, origin: i128) -> Option<Line> {
-        // The difference is modulo 2^64, because the clock's base may be before the host's counter began.
+        // The difference is computed modulo 2^64 and taken as signed, because the guest's clock may have its
+        // 0 before the host's counter has its 0.
         let start = base.wrapping_sub(tsc.offset as u64) as i64;
         let line = Line { tsc, counter, origin, start: start.into(), of_kvm: None };
         tsc.is_possible().then_some(line)
     }
 
-    /// Returns the line of a TSC that KVM computed from one host time to another.
+    /// Returns the line as one of KVM, which held from one host time until another host time.
     pub fn of_kvm(self, from: i64, until: i64) -> Line {
         Line { of_kvm: Some((from, until)), ..self }
     }
 
-    /// Returns the host times from and until which KVM computed the TSC this way.
+    /// Returns the range of host time in which KVM computed the TSC this way, without the end.
     pub fn held(&self) -> Option<(i64, i64)> {
         self.of_kvm
     }
@@ -138,18 +144,20 @@ impl Line {
         self.of_kvm.is_some_and(|(from, until)| (from..until).contains(&host))
     }
 
-    /// Returns whether both lines are the same TSC, and KVM computed it without a break.
+    /// Returns whether both lines describe the same TSC, and KVM computed this TSC without a break from the
+    /// first line to the second line.
     pub fn joins(&self, later: &Line) -> bool {
         self.tsc == later.tsc
             && self.of_kvm.zip(later.of_kvm).is_some_and(|((_, end), (from, _))| from <= end)
     }
 
-    /// Returns whether KVM computed both lines at the same time. `later` did not begin before this line.
+    /// Returns whether both lines of KVM hold at some common time. `later` must not begin before this line.
     pub fn overlaps(&self, later: &Line) -> bool {
         self.of_kvm.zip(later.of_kvm).is_some_and(|((_, until), (from, _))| from < until)
     }
 
-    /// Makes the line hold as long as a later line that it joins.
+    /// Extends the time for which this line holds to the end of a later line, if [`Line::joins`] is true for
+    /// both.
     pub fn join(&mut self, later: &Line) {
         if let (Some((_, until)), Some((_, later))) = (&mut self.of_kvm, later.of_kvm) {
             *until = later.max(*until);
@@ -160,11 +168,11 @@ impl Line {
         self.of_kvm.is_none_or(|(from, _)| from <= self.at(x))
     }
 
-    /// Returns the largest error of [`Line::at`] if the line is true. Such an error comes from roundings
-    /// alone.
+    /// Returns the largest error of [`Line::at`] for a line that describes the clock exactly. Such an error
+    /// comes from rounding alone.
     pub fn step(&self) -> u64 {
         let tick = 1_000_000_000 * FRACTION as u128 / u128::from(self.counter.frequency());
-        // Number of host ticks that show the same guest tick, besides the first.
+        // Number of host ticks after the first one that give the same guest tick.
         let ticks = match self.tsc.multiplier {
             1 if self.tsc.shift == 0 => 0,
             multiplier => (1u128 << self.tsc.shift) / u128::from(multiplier) + 1,
@@ -190,7 +198,8 @@ impl Line {
         time.clamp(-i128::from(LIMIT), LIMIT.into()) as i64
     }
 
-    /// Returns the limits of the TSC's rate, because its multiplier was rounded down.
+    /// Returns the limits of the TSC's rate. The rate is not exact, because the hypervisor rounded the
+    /// multiplier down.
     fn rates(&self) -> Rates {
         let units = (1_000_000_000 * i128::from(FRACTION)) << self.tsc.shift;
         let rate = |multiplier: u64| {
@@ -201,8 +210,8 @@ impl Line {
         Rates { min: rate(more), max: rate(multiplier) }
     }
 
-    /// Compares the line with the constraints from which a clock's map was made. For KVM's line, only
-    /// constraints within the time at which KVM computed it count.
+    /// Compares the line with the constraints of a clock's map. If the line is from KVM, only constraints at
+    /// times at which the line held count.
     pub fn compare(&self, limits: &Limits, map: &ClockMap) -> Agreement {
         let held = |point: &Point| self.of_kvm.is_none() || self.holds(self.at(point.x));
         let within = |points: &[Point]| points.iter().copied().filter(held).collect();
@@ -288,7 +297,7 @@ mod tests {
     fn a_contradiction_is_named_with_its_size() {
         let line = line(GuestTsc::unscaled(0), HOST);
         let point = |x: i64, ns: i64| Point { x, y: ns * FRACTION };
-        // The point at 3,000 was seen 400 ns before the line says.
+        // The host saw the point at tick 3,000 earlier than the line allows, by 400 ns.
         let limits = Limits {
             not_after: vec![point(1_000, 1_500), point(2_000, 2_100), point(3_000, 2_600)],
             not_before: vec![point(1_700, 1_500)],

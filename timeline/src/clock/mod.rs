@@ -22,34 +22,35 @@
 //!
 //! A clock *jumps* if its rate is outside of its limits for a moment: the guest was stopped together with its
 //! clock, or somebody set it. A jump that is larger than the envelope is *found*: two constraints contradict
-//! each other, [`ClockMap::jumps`] names both, and each sweep begins anew there. A smaller jump only makes
-//! the envelope narrower, by as much as the clock jumped.
+//! each other, [`ClockMap::jumps`] names both, and each sweep begins anew there. A smaller jump does not
+//! contradict the constraints; it makes the envelope narrower by the size of the jump.
 //!
 //! # The bound
 //!
-//! The bound of a mapped time is the distance to the farther end of the envelope, after the envelope was made
-//! wider on both sides by the *usual width*, which the wider of both sweeps does not exceed at 90 of 100
-//! readings ([`ClockMap::width`]). So the true time is inside the bound even beside a jump of at most that
-//! size that was not found. The bound never exceeds the limits by *either* sweep, because on each side of a
-//! jump one of the sweeps has not passed the jump yet. Around a jump that was found, these limits are the
-//! bound.
+//! The bound of a mapped time is the distance to the farther end of the envelope, after both ends of the
+//! envelope were moved outwards by the *usual width*. At 90 of 100 readings, the limits of both sweeps are at
+//! most as wide as the usual width ([`ClockMap::width`]). So the true time is inside the bound even near a
+//! jump that was not found, if the jump is no larger than the usual width. Each end moves at most to the
+//! farther one of both sweeps' limits, because on each side of a jump one of the sweeps has not passed the
+//! jump yet. Around a jump that was found, the farther limits give the bound.
 //!
 //! # Assumptions
 //!
 //! - The rate stays within 1,000 ppm of the declared rate, unless the declared rate is only assumed
 //!   ([`Declared`]). If the constraints contradict the declared rate, and the mean rate from the first to the
 //!   last constraint explains them with at least two jumps less, the rate is taken to stay within 1,000 ppm
-//!   of that mean. If both rates are within one per cent, a clock of the declared rate that is stopped now
-//!   and then could look the same, so the bound holds for both rates. Before the first and after the last
-//!   reading nothing checks this.
+//!   of that mean. If both rates are within one per cent, the bound holds for both rates, because a clock
+//!   that runs at the declared rate and is stopped now and then could give the same constraints. Before the
+//!   first and after the last reading, no constraint checks the rate.
 //! - A jump that is not found is no larger than the envelope's usual width. If points are far apart, a larger
 //!   jump could hide between two points.
-//! - If two jumps in opposite directions are both too small to be found, neither is within the reach of the
-//!   other. A jump reaches as far as the limits of the rate leave constraints on its other side of any use.
-//!   No jump is among the first or last [`ENDS`] readings, or outside of them.
-//! - The clock is not set back over readings that the clock gave already.
+//! - If two jumps in opposite directions are both too small to be found, neither jump is within the reach of
+//!   the other jump. The reach of a jump ends where the limits of the rate make the constraints on the far
+//!   side of the jump useless. No jump is between the first [`ENDS`] readings or between the last [`ENDS`]
+//!   readings, before the first reading, or after the last reading.
+//! - Nobody sets the clock back to readings that the guest has already read.
 //!
-//! A time has no bound if one side has no constraint at all.
+//! A time has no bound if no constraint gives an upper limit, or no constraint gives a lower limit.
 //!
 //! # Exactness
 //!
@@ -59,7 +60,7 @@
 //! # Memory
 //!
 //! A map takes 56 bytes for each reading with a constraint, and a reference point makes two such readings.
-//! While a map is made, each reading takes up to 80 bytes more.
+//! During the computation of a map, each reading takes up to 80 further bytes.
 
 mod agree;
 mod elapsed;
@@ -84,8 +85,8 @@ use sweep::{NONE, Rate, Rates, Reading, Span};
 /// Number of units of host time in a nanosecond: enough to keep the order of events within a nanosecond.
 pub const FRACTION: i64 = 256;
 
-/// Maximum deviation of a clock from its rate, in parts per thousand. Crystals differ by some
-/// 100 ppm, a VMM's calibration by a few hundred.
+/// Maximum deviation of a clock from its rate, in parts per thousand. Crystals deviate by some 100 ppm, and
+/// the frequency that a VMM measures deviates by a few hundred ppm.
 pub const SLACK_PER_MILLE: i64 = 1;
 
 /// Number of readings at each end of a map where no jump can be recognized, because one sweep has passed too
@@ -98,7 +99,8 @@ const USUAL_PER_CENT: usize = 90;
 /// Maximum number of jumps that a map keeps; [`ClockMap::segments`] counts all.
 pub const MAX_JUMPS: usize = 1024;
 
-/// No map that never goes backwards satisfies all the constraints, so they are not from one clock.
+/// Error: the constraints are not from one clock, because no map that never goes backwards satisfies all of
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at guest tick {guest} the clock would have to go backwards")]
 #[non_exhaustive]
@@ -110,11 +112,13 @@ pub struct Conflict {
 /// The rate that a clock is said to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// Rate in ticks per second. A value outside of [`FREQUENCIES`] counts as the nearer end.
+    /// Rate in ticks per second. A value outside of [`FREQUENCIES`] is replaced by the nearest value in this
+    /// range.
     pub frequency: u64,
-    /// Whether only a guest's word speaks for the rate. Then bounds hold for all rates that the constraints
-    /// allow: within 1,000 ppm of any mean rate between the first and the last constraint. If the constraints
-    /// limit no mean rate, or contradict it, the rate has no limit.
+    /// Whether the rate is only a claim of the guest. If true, bounds hold for all rates that the constraints
+    /// allow: all rates within 1,000 ppm of a possible mean rate between the first and the last constraint.
+    /// If the constraints do not limit the mean rate, or no mean rate satisfies the constraints, the rate has
+    /// no limit.
     pub is_assumed: bool,
 }
 
@@ -135,7 +139,7 @@ pub struct Mapped {
     pub bound: Option<u64>,
 }
 
-/// A jump of a clock: two constraints that no rate within the limits connects.
+/// A jump of a clock: two constraints that a clock cannot satisfy both at any rate within the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Jump {
@@ -145,9 +149,9 @@ pub struct Jump {
     pub after: Point,
     /// Least size of the jump in units of 1/[`FRACTION`] ns.
     pub least: u64,
-    /// Whether the guest's clock went ahead. If it did, `before` limits the host time from below and `after`
-    /// limits it from above. If it did not, the guest's clock lost time, as if it had been stopped, and
-    /// `before` is the upper limit and `after` the lower one.
+    /// Whether the guest's clock jumped ahead. If true, `before` is a lower limit of the host time and
+    /// `after` is an upper limit. If false, the guest's clock lost time like a stopped clock, `before` is an
+    /// upper limit and `after` is a lower limit.
     pub ahead: bool,
 }
 
@@ -159,8 +163,8 @@ pub struct Bounds {
     pub p50: u64,
     /// Bound that 99 of 100 readings do not exceed.
     pub p99: u64,
-    /// Bound that no reading exceeds. The bounds of times between readings that are far apart exceed it, and
-    /// so do the bounds of times before the first and after the last reading.
+    /// Bound that no reading exceeds. A time between two readings that are far apart may have a larger bound,
+    /// and so may a time before the first reading or after the last reading.
     pub max: u64,
 }
 
@@ -173,7 +177,8 @@ pub struct ClockMap {
     /// Rate before the first and after the last reading.
     outside: Rate,
     has_another_rate: bool,
-    /// Map of the same readings at the declared rate, if the declared rate explains them too, with jumps.
+    /// Map of the same readings at the declared rate, if a clock of this rate with jumps could give these
+    /// readings too.
     otherwise: Option<Box<ClockMap>>,
     constraints: usize,
     jumps: Vec<Jump>,
@@ -192,7 +197,7 @@ struct Knot {
     forward: Span,
     /// Limits by this reading and the readings after it.
     backward: Span,
-    /// Number of readings, up to this one, that have `is_at_jump`.
+    /// Number of readings up to and including this one for which `is_at_jump` is true.
     jumps: u32,
     /// Whether a jump that was found may be between this reading and the next one.
     is_at_jump: bool,
@@ -218,11 +223,12 @@ impl ClockMap {
         }
     }
 
-    /// Makes the map of a clock of about this rate from constraints: `not_after` means f(x) <= y,
-    /// `not_before` means f(x) >= y. The constraints may come in any order. Returns `None` if there are none.
+    /// Makes the map of a clock of about the declared rate from constraints: a point of `not_after` means
+    /// f(x) <= y, and a point of `not_before` means f(x) >= y. The constraints may be in any order. Returns
+    /// `None` if there are no constraints.
     ///
-    /// Points outside of `0..LIMIT` guest ticks, or farther away than half a year, are left out, because no
-    /// clock of a session gets there.
+    /// Points outside of `0..LIMIT` guest ticks and points that are more than half a year away are left out,
+    /// because no session is so long.
     ///
     /// # Errors
     /// If the constraints contradict each other.
@@ -245,7 +251,8 @@ impl ClockMap {
         if is_assumed {
             let mean = measured.unwrap_or(Rates::ANY);
             let least = contradictions(&readings, mean);
-            // If the mean leaves more jumps, the points between jumps prove the declared rate.
+            // If the mean rate leaves more jumps than the declared rate, the points between the jumps prove
+            // the declared rate.
             if least <= jumps + 1 {
                 let is_possible = declared.min <= mean.max && mean.min <= declared.max;
                 let guess = Some(if is_possible { declared } else { mean });
@@ -254,14 +261,16 @@ impl ClockMap {
                     return Ok(Some(through(Rates::ANY, guess)));
                 }
                 let map = through(mean, guess);
-                // A guest that had the declared rate and was stopped looks the same.
+                // The constraints could also be those of a clock that has the declared rate and was stopped
+                // now and then.
                 let is_either = (1..=least + 1).contains(&jumps);
                 let otherwise = is_either.then(|| Box::new(through(declared, None)));
                 return Ok(Some(ClockMap { has_another_rate: !is_possible, otherwise, ..map }));
             }
         } else if jumps > 0
             && let Some(measured) = measured.filter(|measured| *measured != declared)
-            // A single contradiction less proves no other rate, because the contradiction may be a real jump.
+            // A rate that saves only one contradiction is not taken, because the contradiction may be a real
+            // jump.
             && contradictions(&readings, measured) + 1 < jumps
         {
             let is_either = declared.is_near(measured);
@@ -272,8 +281,8 @@ impl ClockMap {
         Ok(Some(through(declared, None)))
     }
 
-    /// Makes the map under these limits of the rate. If there are narrower limits `guess`, the map's times
-    /// are those under `guess` wherever `rates` allow them.
+    /// Makes the map under these limits of the rate. If there are narrower limits `guess`, each time of the
+    /// map is computed by `guess`, unless `rates` do not allow this time.
     fn through(
         readings: &[Reading],
         windows: &[Span],
@@ -321,7 +330,7 @@ impl ClockMap {
             let Span { low, high } = knot.forward.both(knot.backward);
             let guess = guessed.as_ref().and_then(|map| Some(map.knots.get(at)?.y));
             // Near a jump, the two sweeps may contradict each other. The value is then in the middle between
-            // them.
+            // both limits.
             let middle = match (low, high) {
                 (low, high) if guess.is_some_and(|guess| (low..=high).contains(&guess)) => {
                     guess.unwrap_or(low)
@@ -330,10 +339,12 @@ impl ClockMap {
                 (low, high) if low == -NONE => high,
                 (low, high) => ((i128::from(low) + i128::from(high)) >> 1) as i64,
             };
-            // Limits only grow from window to window, so `last` violates no limit.
+            // The limits of the windows never decrease from reading to reading, so a value that is raised to
+            // `last` violates no limit.
             knot.y = middle.clamp(window.low, window.high).max(last);
             last = knot.y;
-            // A jump that is not found narrows the limits of one sweep only.
+            // The width of the wider sweep counts, because a jump that is not found narrows the limits of one
+            // sweep only.
             widths.extend(knot.forward.width().max(knot.backward.width()));
         }
         let width = quantile(&mut widths, USUAL_PER_CENT);
@@ -357,16 +368,16 @@ impl ClockMap {
         Mapped { host, bound: self.distance_from(&mut hint, guest, host) }
     }
 
-    /// Maps a reading of the guest's clock to host time, without the bound, whose computation takes longer.
-    /// `hint` is where the last reading was found: any value is right, but a value near this reading makes
-    /// the lookup faster.
+    /// Maps a reading of the guest's clock to host time. The bound is not computed, because its computation
+    /// takes longer. `hint` is the place at which the last reading was found. Any value gives the right
+    /// result, but a value near this reading makes the lookup faster.
     pub fn host_from(&self, hint: &mut usize, guest: u64) -> i64 {
         let x = clamped(guest);
         self.value(self.find(hint, x), x)
     }
 
-    /// Returns the distance from a host time to the farther end of what the clock's
-    /// constraints allow for a guest reading; `None` if there is no limit on one side.
+    /// Returns the largest distance between a host time and any host time that the clock's constraints allow
+    /// for a guest reading. Returns `None` if there is no upper or no lower limit.
     pub fn distance_from(&self, hint: &mut usize, guest: u64, host: i64) -> Option<u64> {
         let x = clamped(guest);
         let at = self.find(hint, x);
@@ -377,7 +388,7 @@ impl ClockMap {
         let own = distance(host, self.span(at, x))?;
         match &self.otherwise {
             None => Some(own),
-            // The knots of `otherwise` are at the same readings.
+            // The index is valid in both maps, because the knots of `otherwise` are at the same readings.
             Some(map) => Some(own.max(distance(host, map.span(at, x))?)),
         }
     }
@@ -411,14 +422,14 @@ impl ClockMap {
         }
     }
 
-    /// Returns the limits at `x`, with room for a jump.
+    /// Returns the limits at `x`, widened for a jump that was not found.
     fn span(&self, at: usize, x: i64) -> Span {
         let usual = self.width.map_or(NONE, |width| width.min(LIMIT as u64) as i64);
         let before = at.checked_sub(1).and_then(|i| self.knots.get(i));
         match (before, self.knots.get(at)) {
             (Some(a), Some(b)) => {
                 let forward = a.forward.later(self.rates, x - a.x);
-                // A jump that was found may be larger than usual.
+                // A jump that was found may be larger than the usual width.
                 let usual = if a.is_at_jump { NONE } else { usual };
                 forward.with_jumps(b.backward.earlier(self.rates, b.x - x), usual)
             }
@@ -453,8 +464,8 @@ impl ClockMap {
         self.constraints
     }
 
-    /// Returns the usual width of the envelope in units of 1/[`FRACTION`] ns: at 90 of 100 readings, neither
-    /// sweep leaves more.
+    /// Returns the usual width of the envelope in units of 1/[`FRACTION`] ns. At 90 of 100 readings, the
+    /// limits of each sweep are at most this far apart.
     pub fn width(&self) -> Option<u64> {
         self.width
     }
@@ -465,19 +476,22 @@ impl ClockMap {
         self.has_another_rate
     }
 
-    /// Returns whether bounds hold for the declared rate as well, although the constraints contradict it. A
-    /// guest of that rate that is stopped now and then would look the same.
+    /// Returns whether bounds hold for the declared rate as well, although the constraints contradict the
+    /// declared rate. A clock that runs at the declared rate and is stopped now and then would give the same
+    /// constraints.
     pub fn allows_declared_rate(&self) -> bool {
         self.otherwise.is_some()
     }
 
-    /// Returns the limits of the clock's rate, in guest ticks per second of host time; `None` if there are none.
+    /// Returns the limits of the clock's rate in guest ticks per second of host time, or `None` if the rate
+    /// has no limits.
     pub fn frequencies(&self) -> Option<(f64, f64)> {
         let Rates { min, max } = self.rates;
         (self.rates != Rates::ANY).then(|| (max.frequency(), min.frequency()))
     }
 
-    /// Returns the bounds at the readings, each on the side where it is larger; `None` if a bound is unknown.
+    /// Returns the quantiles of the bounds at the readings. At each reading, the larger one of the bounds
+    /// just before and just after the reading counts. Returns `None` if a bound is unknown.
     pub fn bounds(&self) -> Option<Bounds> {
         let side = |at: usize, knot: &Knot| self.distance_at(at, knot.x, knot.y);
         let worse = |(i, knot): (usize, &Knot)| {
@@ -499,7 +513,7 @@ impl Bounds {
         Some(Bounds { p50: at(50)?, p99: at(99)?, max: at(100)? })
     }
 
-    /// Returns the larger bound of both for each quantile.
+    /// Returns for each quantile the larger one of the two bounds.
     pub(crate) fn max(self, other: Bounds) -> Bounds {
         Bounds {
             p50: self.p50.max(other.p50),
@@ -509,7 +523,7 @@ impl Bounds {
     }
 }
 
-/// Returns the ticks of a guest's reading. A clock shows at most [`LIMIT`] ticks.
+/// Returns the ticks of a guest's reading, at most [`LIMIT`].
 fn clamped(guest: u64) -> i64 {
     i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT)
 }
@@ -537,7 +551,7 @@ fn distance(host: i64, span: Span) -> Option<u64> {
     Some(span.high.saturating_sub(host).max(host.saturating_sub(span.low)).max(0).unsigned_abs())
 }
 
-/// Returns the value that so many per cent of all do not exceed.
+/// Returns the value that `per_cent` per cent of all values do not exceed.
 fn quantile(values: &mut [u64], per_cent: usize) -> Option<u64> {
     let at = values.len().checked_sub(1)? * per_cent / 100;
     Some(*values.select_nth_unstable(at).1)
@@ -549,14 +563,14 @@ fn nominal_rate(frequency: u64) -> Rate {
     Rate::floor(1_000_000_000 * i128::from(FRACTION), frequency.into())
 }
 
-/// Returns the limits of the rates that a clock of this rate may have.
+/// Returns the limits of the true rate of a clock whose stated rate is `rate`.
 fn around(rate: Rate) -> Rates {
     rate.around(SLACK_PER_MILLE)
 }
 
 /// Sorts the constraints by reading.
 fn readings(rate: Rate, not_after: &[Point], not_before: &[Point]) -> Vec<Reading> {
-    // Whether a clock of this rate can reach the point within a session's time.
+    // A point is used only if a clock of this rate can reach the point within a session's time.
     let in_range = |p: &&Point| {
         (0..LIMIT).contains(&p.x) && (-LIMIT..LIMIT).contains(&p.y) && rate.rise(p.x) < LIMIT.into()
     };
@@ -576,9 +590,9 @@ fn readings(rate: Rate, not_after: &[Point], not_before: &[Point]) -> Vec<Readin
     all
 }
 
-/// Returns the limits of each reading that follow from its own constraints, and from the constraints of other
-/// readings because clocks do not go backwards: an upper limit holds for all earlier readings, a lower limit
-/// for all later ones. These limits hold whatever the rate is.
+/// Returns the limits of each reading that hold at any rate. The limits follow from the constraints of all
+/// readings, because clocks do not go backwards: an upper limit also holds for all earlier readings, and a
+/// lower limit also holds for all later readings.
 fn windows(readings: &[Reading]) -> Result<Vec<Span>, Conflict> {
     let mut windows: Vec<Span> = readings.iter().map(|r| r.span).collect();
     let mut low = -NONE;
@@ -603,8 +617,8 @@ fn contradictions(readings: &[Reading], rates: Rates) -> usize {
     count
 }
 
-/// Returns limits around all rates that the clock may have had on average from the first to the last
-/// constraint; `None` if the constraints allow no rate or limit none.
+/// Returns limits that contain each mean rate that the clock may have had from the first to the last
+/// constraint. Returns `None` if the constraints allow no rate, or do not limit the rate.
 fn measured(readings: &[Reading]) -> Option<Rates> {
     let low = |r: &Reading| (r.span.low > -NONE).then_some(Point { x: r.x, y: r.span.low });
     let high = |r: &Reading| (r.span.high < NONE).then_some(Point { x: r.x, y: r.span.high });

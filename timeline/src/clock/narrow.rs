@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A map made narrower by constraints of a second source, which may be wrong.
+//! Makes a map narrower by constraints of a second source that may be wrong.
 //!
-//! The constraints of reference points are certain. The constraints of a kernel's trace are not: an event may
-//! be missing and not be counted, or the file may be of another machine. So a trace's constraints count only
-//! where they agree with the points and with each other. A jump that such constraints show beside that is
-//! taken as a jump.
+//! The constraints of reference points are certain. The constraints of a kernel's trace are not certain: the
+//! trace may lack an event without counting the loss, or the file may be from another machine. So a
+//! constraint of a trace counts only if the constraint agrees with the points and with the trace's other
+//! constraints. If the constraints that count show a jump, the jump counts too.
 
 use super::sweep::{self, Reading};
 use super::{ClockMap, Declared, ENDS, Point, nominal_rate, readings};
 use std::collections::HashSet;
 
-/// One in this number of constraints may contradict others. If a larger share does, no constraint can be
-/// relied on.
+/// Largest share of constraints that may be contradictory: one in this number. If more constraints are
+/// contradictory, no constraint of the source is reliable.
 const MAX_WRONG: usize = 16;
 
 /// Number of passes that search for contradicting constraints.
 const PASSES: usize = 4;
 
-/// Constraints: f(x) <= y (`not_after`), and f(x) >= y (`not_before`).
+/// Constraints on a map f. A point of `not_after` means f(x) <= y, and a point of `not_before` means f(x) >=
+/// y.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Limits {
     pub not_after: Vec<Point>,
@@ -46,10 +47,11 @@ impl Limits {
 }
 
 impl ClockMap {
-    /// Makes a narrower map from the constraints of this one, `certain`, and from the constraints of `more`
-    /// that contradict neither `certain` nor each other. The other constraints are removed from `more`; if
-    /// two contradict each other, both are removed. If more than one constraint in [`MAX_WRONG`] is removed,
-    /// all are removed and there is no narrower map.
+    /// Makes a narrower map from `certain`, the constraints of this map, and from the constraints of `more`
+    /// that contradict neither `certain` nor each other. A constraint of `more` that contradicts a constraint
+    /// is removed from `more`, so both go if two constraints of `more` contradict each other. If more than
+    /// one constraint in [`MAX_WRONG`] is removed, all constraints of `more` are removed and the result is
+    /// `None`.
     ///
     /// The narrower map keeps this map's room for jumps.
     pub(crate) fn narrowed(
@@ -98,7 +100,7 @@ impl ClockMap {
         map.map(|map| map.with_width(self.width))
     }
 
-    /// Returns the map with room for jumps of this size.
+    /// Returns the map with bounds that have room for jumps of this size.
     pub(crate) fn with_width(mut self, width: Option<u64>) -> ClockMap {
         self.width = width;
         if let Some(otherwise) = &mut self.otherwise {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Distances between times and the constraints on their readings.
+//! Distances between the mapped times of guest readings and the constraints on these readings.
 
 use super::{Limits, Point, quantile};
 
-/// Medians of the distances between times and the constraints on their readings, in units of
-/// 1/[`FRACTION`](super::FRACTION) ns. If several constraints limit one side of a reading, the closest
-/// constraint counts.
+/// Medians of the distances between the mapped times of guest readings and the constraints on these readings,
+/// in units of 1/[`FRACTION`](super::FRACTION) ns. If a reading has several upper limits, only the lowest
+/// counts. If a reading has several lower limits, only the highest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Residuals {
@@ -33,7 +33,7 @@ impl Distances {
         self.from_host.extend(lower.iter().map(|point| distance(point.y, at(point.x))));
     }
 
-    /// Returns the least distance on each side.
+    /// Returns the least distance to lower limits and the least distance to upper limits.
     pub fn least(&self) -> (Option<u64>, Option<u64>) {
         (self.from_host.iter().min().copied(), self.to_host.iter().min().copied())
     }
@@ -50,7 +50,8 @@ impl Distances {
 /// Returns for each reading the point whose host time has the least `order`.
 fn closest(points: &[Point], order: impl Fn(i64) -> i64) -> Vec<Point> {
     let mut points = points.to_vec();
-    // Points of reference points and of the kernel are each in order, which makes a stable sort fast.
+    // The list has the constraints of reference points in order, then the constraints of the kernel in order.
+    // A stable sort merges two such parts fast.
     points.sort_by_key(|point| (point.x, order(point.y)));
     points.dedup_by_key(|point| point.x);
     points

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One sweep over constrained readings: how far each reading's limits reach, under the limits of the rate
-//! alone, and where readings contradict each other.
+//! A sweep over readings with constraints. The sweep computes what the limits of a reading imply for the
+//! following readings, given only the limits of the rate, and finds readings that contradict each other.
 //!
 //! All arithmetic is in integers, rounded outwards, so that a limit never becomes tighter than it is.
 
 /// Largest absolute coordinate. The product of a difference and a rate then fits an `i128`.
 pub const LIMIT: i64 = 1 << 62;
 
-/// Value that stands for no upper limit. Its negative stands for no lower limit.
+/// Value of a missing upper limit. The negated value stands for a missing lower limit.
 pub(super) const NONE: i64 = i64::MAX;
 
 /// Number of fraction bits of rates. The slowest clock's rate is below 2^28 units per tick.
@@ -28,23 +28,23 @@ pub struct Point {
 pub(super) struct Rate(i64);
 
 impl Rate {
-    /// Makes the rate `rise / run`, rounded down to 0 at least. `run` is positive.
+    /// Makes the rate `rise / run`, rounded down. A negative rate becomes 0. `run` is positive.
     pub fn floor(rise: i128, run: i128) -> Rate {
         // Differences of coordinates have 63 bits, so the shift fits.
         Rate(((rise << BITS) / run).clamp(0, LIMIT.into()) as i64)
     }
 
-    /// Returns the limits of the rates of all clocks whose frequency is within so many parts per thousand of
-    /// this one's, rounded outwards.
+    /// Returns the limits of the rates of all clocks whose frequency differs from this clock's frequency by
+    /// at most `per_mille` parts per thousand. The limits are rounded outwards.
     pub fn around(self, per_mille: i64) -> Rates {
         let by = |thousandths: i64| i128::from(self.0) * 1000 / i128::from(thousandths);
         let rate = |rate: i128| Rate(rate.clamp(0, LIMIT.into()) as i64);
-        // The rate itself was rounded down, so the fastest one begins at the next value.
+        // This rate was rounded down, so the largest rate is computed from the next value.
         let fastest = i128::from(self.0 + 1) * 1000 / i128::from(1000 - per_mille) + 1;
         Rates { min: rate(by(1000 + per_mille)), max: rate(fastest) }
     }
 
-    /// Returns the rate in the middle between two.
+    /// Returns the rate in the middle between two rates.
     pub fn between(self, other: Rate) -> Rate {
         Rate(self.0 / 2 + other.0 / 2)
     }
@@ -74,7 +74,7 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// No limits, but a clock never goes backwards.
+    /// The limits of an unknown rate: a clock never goes backwards.
     pub const ANY: Rates = Rates { min: Rate(0), max: Rate(i64::MAX) };
 
     /// Returns the least and the largest rise over a distance. Each of the two readings may be anywhere
@@ -84,19 +84,19 @@ impl Rates {
         (self.min.rise(dx - 1), most)
     }
 
-    /// Returns whether both ranges together are within one per cent.
+    /// Returns whether all rates in both ranges are within one per cent of each other.
     pub fn is_near(self, other: Rates) -> bool {
         let Rates { min, max } = self.or(other);
         max.0 - min.0 <= max.0 / 100
     }
 
-    /// Returns the limits that include these limits and others.
+    /// Returns the narrowest limits that include both ranges.
     pub fn or(self, other: Rates) -> Rates {
         Rates { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 }
 
-/// Limits of the host time of one guest reading; [`NONE`] for a missing limit.
+/// Limits of the host time of one guest reading. A missing limit is [`NONE`] or its negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub low: i64,
@@ -125,19 +125,21 @@ impl Span {
         (self.low > -NONE && self.high < NONE).then_some(width.max(0) as u64)
     }
 
-    /// Returns the limits of times that satisfy both; `low` is above `high` if no time does.
+    /// Returns the limits of the times that satisfy both spans. `low` is above `high` if no time satisfies
+    /// both.
     pub fn both(self, other: Span) -> Span {
         Span { low: self.low.max(other.low), high: self.high.min(other.high) }
     }
 
-    /// Returns the limits that include the times of either, and what is between them.
+    /// Returns the narrowest limits that include all times of both spans.
     pub fn or(self, other: Span) -> Span {
         Span { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
 
-    /// Returns limits that hold even if a jump of at most `usual` that nobody found is on one side. The time
-    /// then satisfies one of both limits, and the other limit as far as the jump may have moved it. A limit
-    /// that only one of both has is kept.
+    /// Returns limits that hold even if there is a jump on one side that was not found and is at most as
+    /// large as `usual`. With such a jump, the time satisfies the limit of one span, and is at most `usual`
+    /// beyond the limit of the other span. If only one span has an upper or a lower limit, this limit is
+    /// kept.
     pub fn with_jumps(self, other: Span, usual: i64) -> Span {
         let both = self.both(other);
         let usual = i128::from(usual);
@@ -153,7 +155,7 @@ impl Span {
     }
 }
 
-/// Adds to a limit. The sum stays within the coordinates, and a missing limit stays missing.
+/// Adds a rise to a limit. The sum stays within the range of coordinates, and a missing limit stays missing.
 fn add(limit: i64, rise: i128) -> i64 {
     if limit.abs() == NONE {
         return limit;
@@ -182,19 +184,19 @@ impl Span {
     }
 }
 
-/// Two constraints that no rate within the limits connects.
+/// Two constraints that a clock cannot satisfy both at any rate within the limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contradiction {
     pub before: Point,
     pub after: Point,
     /// Least distance between the two constraints in host units.
     pub by: i64,
-    /// Whether less host time passed than should have: the guest's clock went ahead.
+    /// Whether less host time passed than the limits of the rate allow: the guest's clock jumped ahead.
     pub ahead: bool,
 }
 
 impl Contradiction {
-    /// Returns the guest times between which the jump was.
+    /// Returns the two guest times that enclose the jump.
     pub fn range(&self) -> (i64, i64) {
         let (a, b) = (self.before.x, self.after.x);
         (a.min(b), a.max(b))
@@ -206,14 +208,15 @@ impl Contradiction {
     }
 }
 
-/// A limit that reaches to the right: its value at some point, and its constraint.
+/// A limit that also restricts readings to the right. `at` is a point of the limit, and `from` is the
+/// constraint from which the limit comes.
 #[derive(Clone, Copy, Debug)]
 struct Reach {
     at: Point,
     from: Point,
 }
 
-/// The limits from all readings so far since the last contradiction.
+/// The limits from all readings that the sweep has taken since the last contradiction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
     low: Option<Reach>,
@@ -223,7 +226,8 @@ pub(super) struct State {
 impl State {
     /// Returns the limits at `x`, which is not to the left of the state's readings.
     fn at(&self, x: i64, rates: Rates) -> Span {
-        // The rise is counted from where each limit began, so that rounding does not add up.
+        // The rise is computed in one step from the point at which each limit began, so that rounding errors
+        // do not add up.
         let later = |r: Reach| Span { low: r.at.y, high: r.at.y }.later(rates, x - r.at.x);
         Span {
             low: self.low.map_or(-NONE, |r| later(r).low),
@@ -231,8 +235,9 @@ impl State {
         }
     }
 
-    /// Takes the next reading. Returns the limits there, and how the reading contradicts the readings before
-    /// it. After a contradiction, earlier readings do not count.
+    /// Takes the next reading. Returns the limits at this reading, and the contradiction between this reading
+    /// and the readings before it, if there is one. After a contradiction, the sweep forgets the earlier
+    /// readings.
     pub fn step(&mut self, reading: &Reading, rates: Rates) -> (Span, Option<Contradiction>) {
         let (so_far, own) = (self.at(reading.x, rates), reading.span);
         let found = self.contradiction(so_far, reading);
@@ -282,11 +287,11 @@ impl State {
     }
 }
 
-/// Sweeps to the right over all readings. Calls `each` with the limits at each reading and the contradiction
-/// found there.
+/// Sweeps to the right over all readings. Calls `each` for each reading, with the limits and the
+/// contradiction at this reading.
 ///
-/// The sweep first looks at `ends` readings at the left in the other direction, and begins with what they say
-/// about its start.
+/// Before the sweep, the first `ends` readings are passed from right to left. The sweep begins with the
+/// limits that these readings give for the first reading.
 pub(super) fn forward(
     readings: &[Reading],
     rates: Rates,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The clock map, tested with known clocks.
+//! Tests of the clock map with clocks whose true times are known.
 
 use super::*;
 use proptest::prelude::*;
@@ -44,12 +44,13 @@ fn without_constraints_there_is_no_map() {
 
 #[test]
 fn one_reference_point_gives_the_nominal_rate_and_half_its_window() {
-    // Read at 1000 ticks, seen 10 us later, next reading 20 us later.
+    // The guest reads 1,000 ticks, the host sees the point 10 us later, and the guest reads again 20 us after
+    // the first reading.
     let map = fit(GHZ, &[p(1000, 256 * 11_000)], &[p(21_000, 256 * 11_000)]);
 
     assert_eq!(map.segments(), 1);
     let mapped = map.at(1000);
-    // The line is between 1000 -> -9000 ns and 1000 -> 11_000 ns.
+    // The constraints allow every host time from -9,000 ns to 11,000 ns for the reading 1,000.
     assert!((mapped.host / 256 - 1000).abs() <= 20, "{mapped:?}");
     let bound = mapped.bound.unwrap() / 256;
     assert!((9_990..=10_060).contains(&bound), "{bound}");
@@ -79,7 +80,7 @@ fn a_clock_that_jumps_ahead_gets_a_segment_and_a_straight_piece_between() {
     assert_eq!(map.segments(), 2);
     assert_satisfies(&map, &not_after, &not_before);
     assert_never_backwards(&map, not_after.iter().map(|c| c.x));
-    // The point at 5 ms still fits the first line; the reply to it does not.
+    // The point at 5 ms still fits the line before the stop, but the reply to this point does not.
     let gap = map.at(5_005_000);
     assert!(gap.bound.unwrap() >= 256 * 400_000_000, "{gap:?}");
     assert!(map.at(6_000_000).bound.unwrap() < 256 * 10_000);
@@ -94,7 +95,7 @@ fn constraints_of_two_clocks_conflict() {
 
 #[test]
 fn a_wrong_nominal_rate_is_detected() {
-    // Declared as 1 GHz, but 1% faster: far outside of any crystal's error.
+    // The clock is declared as 1 GHz, but is 1 % faster. No crystal has such a large error.
     let true_host = |g: i64| g * 256 * 100 / 101;
     let mut not_after = Vec::new();
     let mut not_before = Vec::new();
@@ -153,7 +154,8 @@ struct Known {
 }
 
 impl Known {
-    /// Returns the host time on the true line, rounded down; one more is an upper limit.
+    /// Returns the host time on the true line, rounded down. The result plus one is an upper limit of the
+    /// true time.
     fn true_host(&self, x: i64) -> i64 {
         (i128::from(self.start) + (i128::from(x) * self.num).div_euclid(self.den)) as i64
     }
@@ -208,7 +210,7 @@ proptest! {
         assert_never_backwards(&map, known.not_after.iter().map(|c| c.x));
         let end = known.not_before.last().unwrap().x;
         for i in 0..=40 {
-            // also before the first and after the last point
+            // The readings include some before the first and after the last point.
             let x = end / 32 * i;
             let Mapped { host, bound } = map.at(x as u64);
             let truth = known.true_host(x);
@@ -326,9 +328,9 @@ fn points(
 
 #[test]
 fn a_small_jump_at_the_begin_of_a_pause_is_inside_the_bound() {
-    // The guest makes a point each 1 ms, and pauses for 100 ms; the clock jumps just after the last point
-    // before the pause. One sweep is narrow there and the other one is wide, so nothing is narrower than
-    // usual.
+    // The guest makes a point each millisecond, and pauses for 100 ms. The clock jumps just after the last
+    // point before the pause. At the jump, one sweep has narrow limits and the other sweep has wide limits,
+    // so the envelope is not narrower than usual.
     const MS: i64 = 1_000_000;
     for jump in [15_000, 18_000, -18_000] {
         let at = 100 * MS + 50_000;
@@ -348,7 +350,8 @@ fn a_small_jump_at_the_begin_of_a_pause_is_inside_the_bound() {
 
 #[test]
 fn a_clock_that_is_stopped_now_and_then_may_have_its_declared_rate() {
-    // The guest stops for 30 us each 15 ms: the mean rate is 2,000 ppm lower, and explains all points.
+    // The guest stops for 30 us each 15 ms. So the mean rate is 2,000 ppm lower than the declared rate, and
+    // all points fit the mean rate.
     const PERIOD: i64 = 15_000_000;
     for (out, back) in [(500, 19_500), (6_000, 14_000)] {
         let guest = |t: i64| 5_000_000 + t - (t + 2_500_000) / PERIOD * 30_000;
@@ -378,7 +381,7 @@ fn a_clock_that_is_stopped_now_and_then_may_have_its_declared_rate() {
 
 #[test]
 fn the_limits_of_the_rate_are_those_of_the_clocks_frequency() {
-    // 0.999 GHz, declared as 1 GHz, and long after the last point.
+    // The clock has 0.999 GHz, is declared as 1 GHz, and is read long after the last point.
     for hz in [999_000_000, 1_001_000_000] {
         let guest = |t: i64| (i128::from(t) * hz / 1_000_000_000) as i64;
         let (not_after, not_before) = points((1..1000).map(|i| i * 200_000), guest);

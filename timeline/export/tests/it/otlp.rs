@@ -96,7 +96,7 @@ fn spans(requests: &[String]) -> Vec<Value> {
     spans
 }
 
-/// Returns attributes by their keys.
+/// Returns the attributes of a span or resource, by key.
 fn attributes(of: &Value) -> BTreeMap<&str, &Value> {
     let all = of["attributes"].as_array().unwrap().iter();
     all.map(|one| {
@@ -278,7 +278,7 @@ fn a_span_of_tracing_is_in_no_span_of_another_process() {
         .event_str(2_200, begin, &[2, 1], b"app")
         .event(2_300, end, &[2, 1])
         .event(2_400, end, &[1, 1]);
-    // In between, the other process uses the number of a span of the first process.
+    // At times in between, another process uses the same span number as the first process.
     let other = Packet::new(1, 1, 0)
         .with64(80, 8)
         .event_str(1_000, 1, &[8, 51, 52, 0], b"other")

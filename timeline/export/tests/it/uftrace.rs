@@ -25,7 +25,7 @@ fn module(folder: &Path, is_in_file: bool) -> Module {
     Module { name: "program".into(), symbols, is_in_file }
 }
 
-/// Returns the text of an event, which is its name.
+/// Returns the name of an event as its text.
 fn text(entry: &EntryRef<'_>) -> Option<String> {
     match entry {
         EntryRef::Event(event) if event.kind == EventKind::Lease => None,
@@ -34,7 +34,7 @@ fn text(entry: &EntryRef<'_>) -> Option<String> {
     }
 }
 
-/// Ids of the events of a program with functions.
+/// Ids of the events that a program with compiled-in functions declares.
 const ENTRY: u32 = 16;
 const EXIT: u32 = 17;
 const OTHER: u32 = 18;
@@ -46,7 +46,7 @@ const EVENTS: &str = r#"[
     {"id":19,"schema":"function_module(offset:x64,begin:x64,end:x64,path:str)","reference_point":false}
 ]"#;
 
-/// Makes a session of a program whose clients have these packets, by the host's clock.
+/// Makes a session of a program. Each client has these packets, with times of the host's clock.
 fn program(clients: &[&[Packet]]) -> Made {
     let clock = clock(0, "host", 0, GHZ, 1_000_000, START_NS);
     let json = json(&format!("[{clock}]"), EVENTS, "[]");
@@ -82,7 +82,7 @@ fn function_trace(folder: &Path) -> PathBuf {
     path
 }
 
-/// Exports a function trace with host events at these ticks.
+/// Exports a function trace together with a session that has a host event at each of these ticks.
 fn export_beside(folder: &Path, path: &Path, ticks: &[u64]) -> PathBuf {
     let mut packet = Packet::host(0);
     for &tick in ticks {
@@ -178,7 +178,7 @@ fn compiled_in_functions_have_a_track_for_each_thread() {
 #[test]
 fn events_are_inside_their_functions_if_the_counter_has_not_moved() {
     let folder = tempfile::tempdir().unwrap();
-    // The last three events have one tick, beside another thread's events at the next tick.
+    // Three events of the first thread have the tick 300. Another thread has events at the next tick.
     let first = client(0)
         .lease(100, 7, "first")
         .event(200, ENTRY, &[MAIN])
@@ -218,7 +218,7 @@ fn events_are_inside_their_functions_if_the_counter_has_not_moved() {
 fn a_client_with_another_holder_is_another_track() {
     let folder = tempfile::tempdir().unwrap();
     let first = client(0).lease(100, 7, "first").event(200, ENTRY, &[MAIN]).event(300, OTHER, &[1]);
-    // The client's thread was killed, so there is no exit.
+    // The first thread was killed, so its function has no exit.
     let second = client(0).after(&first).lease(400, 8, "second").event(500, ENTRY, &[WORK]);
     let made = program(&[&[first, second.event(800, EXIT, &[WORK])]]);
 
@@ -290,7 +290,7 @@ fn the_place_of_a_program_is_that_of_its_own_event() {
         .lease(100, 7, "main")
         .event_str(150, MODULE, &[moved, moved, moved + 0x50_0000], b"/usr/bin/program")
         .event_str(160, MODULE, &[1, 1, 2], b"/lib/libc.so")
-        // The event is another process's, and the first process counts.
+        // Another process has a different place for the same file. The first event decides.
         .event_str(170, MODULE, &[2 * moved, 1, 2], b"/usr/bin/program")
         .event(200, ENTRY, &[MAIN + moved])
         .event(300, EXIT, &[MAIN + moved]);
