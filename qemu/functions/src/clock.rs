@@ -60,7 +60,8 @@ impl Clock {
     }
 }
 
-/// Place of a directory's times on the clocks of the host that recorded it.
+/// Says which values of the host's clocks the times of a directory stand for. The host recorded the
+/// directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anchor {
     /// `/proc/sys/kernel/random/boot_id` of the host, if known. Recordings with the same `boot_id` have times

@@ -20,7 +20,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     }
 }
 
-/// Opens a regular file of a directory, and no link, which would lead out of the directory.
+/// Opens a regular file of a directory. A link is refused, because a link could lead out of the directory.
 fn open(path: &Path) -> Result<File> {
     let opened = open_regular(CWD, path, OFlags::RDONLY).map_err(failed("read", path));
     opened.map(|(file, _)| file.into())

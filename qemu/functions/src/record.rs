@@ -2,9 +2,9 @@
 
 //! uftrace's record: 16 bytes for an entry or an exit of a function.
 //!
-//! A record is two 64-bit words, little endian. The first word is the time in nanoseconds. The second has the
-//! type (2 bits), a bit that says that more data follows, the number 5 (3 bits), the depth (10 bits) and the
-//! address (48 bits).
+//! A record is two 64-bit words, little endian. The first word is the time in nanoseconds. The second word
+//! has five parts: the type (2 bits), a flag that more data follows (1 bit), the number 5 (3 bits), the depth
+//! (10 bits) and the address (48 bits).
 
 /// Size of a record in bytes.
 pub const SIZE: usize = 16;

@@ -8,9 +8,10 @@ mod x86_64;
 
 pub use stack_pointer::{StackPointerChange, stack_pointer_change};
 
-/// Maximum distance in bytes of a direct call of a later place that is no function call.
+/// Maximum distance in bytes from a call's end to a target that need not be a function.
 ///
-/// Linux fills the return buffer with such calls, and position-independent code reads the program counter with them.
+/// Linux fills the return buffer with calls to nearby code, and position-independent code reads the program
+/// counter by such a call.
 pub const AHEAD: u64 = 32;
 
 /// Instruction set of a guest.
@@ -27,8 +28,8 @@ pub enum Architecture {
 pub enum InstructionKind {
     /// Call whose target is in the instruction.
     Call,
-    /// Call of a place 0 to [`AHEAD`] bytes after the instruction, which is no function call unless symbols say that a
-    /// function begins there.
+    /// Call whose target is 0 to [`AHEAD`] bytes after the instruction. The call is a function call only if
+    /// symbols say that a function begins at the target.
     CallAhead,
     /// Call whose target is in a register or in memory.
     CallIndirect,
@@ -92,7 +93,7 @@ impl Instruction {
         Instruction { kind, length, target: None }
     }
 
-    /// Returns a direct call or jump of `distance` bytes from the instruction's end.
+    /// Returns a direct call or jump whose target is `distance` bytes after the instruction's end.
     fn direct(kind: InstructionKind, length: u8, address: u64, distance: i64) -> Self {
         let next = address.wrapping_add(length.into());
         let is_ahead = kind == InstructionKind::Call && (0..=AHEAD as i64).contains(&distance);

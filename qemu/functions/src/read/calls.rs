@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Calls of one task: each is an entry, with its exit.
+//! Calls of one task. A call is an entry with its exit.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -38,9 +38,9 @@ pub struct Call {
     pub self_time: u64,
     /// Whether the same function is around the call.
     pub is_recursive: bool,
-    /// Whether the call was made earlier, and this entry says that its stack is in use again. Recorders of
-    /// this crate give such an entry the time of the next record, and no other two records have the same
-    /// time; other recorders make no such entries.
+    /// Whether the call was made earlier, and this entry says only that the guest has returned to the call's
+    /// stack. A recorder that uses this crate gives such an entry the time of the next record; no other two
+    /// records have the same time. Other recorders make no such entries.
     pub is_continued: bool,
     /// Whether the call has its own exit. A call without an exit ends with the function around the call, or
     /// with the records.
@@ -48,7 +48,7 @@ pub struct Call {
 }
 
 /// Iterator over the calls of a task, in the order of their ends. If records are damaged, then the last item
-/// is an error, after the calls from before and behind the damage.
+/// is an error. The calls before and after the damage come first.
 #[derive(Debug)]
 pub struct Calls<'t> {
     trace: &'t Trace,
@@ -128,7 +128,7 @@ impl<'t> Calls<'t> {
     }
 
     /// Returns the number of exits without an entry so far. The functions of these exits were called before
-    /// the beginning.
+    /// the recording began.
     #[must_use]
     pub fn orphans(&self) -> u64 {
         self.orphans
@@ -151,8 +151,8 @@ impl<'t> Calls<'t> {
         &self.paths
     }
 
-    /// Returns the address of the function that contains a record's address, or the address itself, both as
-    /// [`Trace::function`] takes them.
+    /// Returns the address of the function that contains a record's address, or the address itself, in the
+    /// form that [`Trace::function`] takes.
     fn function(&mut self, record: &Record) -> u64 {
         if self.functions.len() >= MAX_REMEMBERED {
             self.functions.clear();
@@ -196,7 +196,7 @@ impl<'t> Calls<'t> {
             RecordType::Exit => {
                 let function = self.function(&record);
                 let is_its = |open: &Open| {
-                    // Some writers give an exit the depth of the function's caller.
+                    // Some recorders give an exit the depth of the function's caller.
                     open.function == function
                         && (open.depth == record.depth || open.depth == record.depth + 1)
                 };

@@ -23,8 +23,8 @@ fn contents(path: &Path) -> Result<Vec<u8>> {
     file::contents(path, MAX_DESCRIPTION, "give a directory that uftrace reads")
 }
 
-/// Returns the whole lines of a text. All writers end each line, so a line without an end was cut: such a
-/// line is left out with a warning.
+/// Returns the whole lines of a text. A last line without a line feed is left out with a warning: the file
+/// was cut there, because all recorders end each line.
 pub(super) fn whole_lines<'b>(
     bytes: &'b [u8],
     path: &Path,
@@ -99,14 +99,16 @@ pub(super) struct Sessions {
     pub names: BTreeMap<u32, String>,
     /// Numbers of the tasks' processes, by task
     pub processes: BTreeMap<u32, u32>,
-    /// Names of the sessions, by which their maps are named, in the order of the file
+    /// Names of the sessions, in the order of the file. A session's map file has the session's name
     pub maps: Vec<String>,
-    /// Sessions by process, each with the time in nanoseconds from which on it is in use
+    /// Sessions by process. Each session comes with the time in nanoseconds at which the process begins to
+    /// use the session
     pub executed: BTreeMap<u32, Vec<(u64, String)>>,
 }
 
 impl Sessions {
-    /// Returns the session of a process at a time. Before its first session, returns the first session.
+    /// Returns the session of a process at a time. If the time is before the process's first session, returns
+    /// the first session.
     fn at(&self, process: u32, time: u64) -> Option<&str> {
         let executed = self.executed.get(&process)?;
         let after = executed.partition_point(|(from, _)| *from <= time);

@@ -18,10 +18,10 @@ const TRACK: u64 = 1 << 63;
 #[derive(Debug, Default)]
 pub struct Flame {
     paths: Paths,
-    /// Nanoseconds in the last function of a path, by path
+    /// Time in nanoseconds that each path's innermost function has used itself, by the path's number
     times: Vec<u64>,
-    /// Number of times that there was no room for another stack ([`MAX_PATHS`](super::MAX_PATHS)). The time
-    /// of a stack without room counts for the calling function.
+    /// Number of calls whose stack found no room, because there were [`MAX_PATHS`](super::MAX_PATHS) stacks
+    /// already. The time of such a call counts for the calling function.
     pub beyond: u64,
     /// Damage by task. Everything that could be read is added.
     pub damage: Vec<Error>,
@@ -30,7 +30,7 @@ pub struct Flame {
 /// A function of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Frame {
-    /// The track around all of its functions, by number.
+    /// The track itself, by number. The track is the outermost frame of all its stacks.
     Track(u32),
     /// A function, by address.
     Function(u64),
@@ -68,8 +68,8 @@ impl Flame {
             };
             let path = call.path as usize;
             if path >= times.len() {
-                // If there is no room for the outermost function's path, then the call has no path, and its
-                // time is the track's.
+                // If even the outermost function's path found no room, then the call has no path, and the
+                // call's time counts for the track.
                 if path >= super::MAX_PATHS {
                     outside = outside.saturating_add(call.self_time);
                     continue;

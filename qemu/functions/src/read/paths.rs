@@ -13,7 +13,7 @@ const NONE: u32 = u32::MAX;
 /// Paths of one task's calls, as a tree.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// Number of the path around, and the function, of each path
+    /// For each path, the number of the path around this path, and the innermost function
     nodes: Vec<(u32, u64)>,
     numbers: HashMap<(u32, u64), u32>,
     /// Number of times that there was no room for another path
@@ -21,7 +21,8 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Returns the path of a function within another path, or of a function that has no function around it.
+    /// Returns the path of a function that path `outer` calls. Without `outer`, returns the path of an
+    /// outermost function.
     pub fn within(&mut self, outer: Option<u32>, function: u64) -> u32 {
         let node = (outer.unwrap_or(NONE), function);
         if let Some(path) = self.numbers.get(&node) {

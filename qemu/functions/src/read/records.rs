@@ -21,20 +21,21 @@ const ALIGNMENT: usize = 8;
 /// Maximum size of a record's arguments in bytes, which is the size of uftrace's buffer for arguments.
 const MAX_ARGUMENTS: u64 = 1024;
 
-/// Maximum size in bytes of a gap of zeros that is searched for records word by word. A killed recorder
-/// leaves more zeros at the end of a file.
+/// Maximum size in bytes of a run of zeros in which the reader looks for records word by word. A killed
+/// recorder can leave more zeros than this at the end of a file.
 const MAX_GAP: u64 = 1 << 20;
 
-/// Maximum time in nanoseconds between two records with unknown bytes between them: a day. A record with a
-/// later time is taken for a part of the unknown bytes.
+/// Maximum time in nanoseconds, a day, between the last record before unknown bytes and the first record
+/// after these bytes. If bytes look like a record with a later time, the reader counts these bytes as
+/// unknown, too.
 const MAX_PAUSE: u64 = 86_400_000_000_000;
 
 /// Iterator over the records of a file.
 ///
 /// Arguments of functions are skipped. Bytes that are no record are skipped up to the next two records in a
-/// row; after the last record, a single error names the first skipped byte and counts all of them, including
-/// the bytes of an incomplete record. The iterator ends at unwritten zeros that reach to the end of the file,
-/// or when the file cannot be read.
+/// row. After the last record, a single error names the first skipped byte and the number of all skipped
+/// bytes, including the bytes of an incomplete record. The iterator ends at unwritten zeros that reach to the
+/// end of the file, or when the file cannot be read.
 #[derive(Debug)]
 pub struct Records {
     path: PathBuf,
@@ -201,8 +202,8 @@ impl Records {
         self.advance(self.window.len() - self.at);
     }
 
-    /// Returns whether the bytes this far ahead are a record whose time can follow the last record's, and are
-    /// followed by another record or the end of the records.
+    /// Returns whether a record begins `ahead` bytes after the first unread byte. The record's time must fit
+    /// the last record's time, and another record or the end of the records must follow.
     fn is_record(&mut self, ahead: usize) -> Result<bool> {
         let Some(bytes) = self.peek(ahead)? else { return Ok(false) };
         let Ok((record, has_arguments)) = Record::with_arguments(bytes) else { return Ok(false) };
@@ -226,8 +227,8 @@ impl Records {
         damage.bytes += bytes;
     }
 
-    /// Returns 16 bytes of the file, this far behind the first unread byte; `None` if the file ends before
-    /// them.
+    /// Returns the 16 bytes of the file that begin `ahead` bytes after the first unread byte; `None` if the
+    /// file ends before the last of the 16 bytes.
     fn peek(&mut self, ahead: usize) -> Result<Option<[u8; SIZE]>> {
         let end = self.at + ahead + SIZE;
         if end > self.window.len() {

@@ -34,7 +34,7 @@ impl Spans {
     }
 }
 
-/// Place in time, which only moves ahead and so passes each part once.
+/// Position in time. The position only moves forward, so that the cursor passes each part once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'s> {
     spans: &'s [(u64, u64)],

@@ -9,8 +9,8 @@ use super::spans::Spans;
 use super::trace::Trace;
 use crate::Error;
 
-/// Maximum number of functions of a summary, and of pairs of a function and its caller. Further functions and
-/// pairs are added to a single function without a name, at address 0.
+/// Maximum number of functions of a summary, and also of pairs of a function and a caller. The sums of all
+/// further functions and pairs go to a single function without a name, at address 0.
 pub const MAX_FUNCTIONS: usize = 1 << 20;
 
 /// Order of functions.
@@ -58,11 +58,11 @@ pub struct Function {
 pub struct Summary {
     functions: HashMap<u64, Function>,
     callers: HashMap<(u64, Option<u64>), Caller>,
-    /// Number of calls that were added.
+    /// Number of calls in the sums.
     pub calls: u64,
     /// Number of calls without an exit.
     pub unfinished: u64,
-    /// Number of exits without an entry, of functions that were called before the beginning.
+    /// Number of exits without an entry. The functions of these exits were called before the recording began.
     pub orphans: u64,
     /// Number of records that were lost, as the recorder says.
     pub lost: u64,
@@ -150,7 +150,7 @@ impl Summary {
         functions
     }
 
-    /// Returns the sums of a function.
+    /// Returns the numbers of calls and the times of a function.
     #[must_use]
     pub fn function(&self, address: u64) -> Option<&Function> {
         self.functions.get(&address)

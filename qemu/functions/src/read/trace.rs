@@ -34,22 +34,22 @@ pub struct Trace {
     /// its own place in `modules`
     processes: BTreeMap<u32, u32>,
     moved: HashMap<u32, Vec<Executed>>,
-    /// Symbols from elsewhere, which are used before those of the directory
+    /// Symbols that the reader's user has added. These symbols take precedence over the directory's symbols
     added: Symbols,
     warnings: Vec<Warning>,
     watcher: Watcher,
 }
 
-/// Time from which on a process executed a program, and the program's modules that are elsewhere in
-/// [`Trace::modules`].
+/// Time at which a process began to execute a program, and those modules of the program that have another
+/// address in [`Trace::modules`] than in the program.
 type Executed = (u64, Arc<[Moved]>);
 
-/// Range of addresses of a session whose module is elsewhere in [`Trace::modules`].
+/// Range of a module's addresses in a session, if the same module has other addresses in [`Trace::modules`].
 #[derive(Clone, Copy, Debug)]
 struct Moved {
     start: u64,
     end: u64,
-    /// Start of the module in [`Trace::modules`]
+    /// First address of the module in [`Trace::modules`]
     to: u64,
 }
 
@@ -64,8 +64,8 @@ impl fmt::Debug for Watcher {
 }
 
 impl Trace {
-    /// Opens a directory, and reads its tasks and symbols, but no records. A damaged part that the rest does
-    /// not need causes a [warning](Self::warnings).
+    /// Opens a directory, and reads its tasks and symbols, but no records. If a damaged part is not needed to
+    /// read the rest, then the damage causes only a [warning](Self::warnings).
     ///
     /// # Errors
     /// If the path is not a directory of uftrace's format, or a description is damaged.
@@ -197,9 +197,9 @@ impl Trace {
         self.modules.iter().map(|(mapped, symbols)| (mapped.name.as_str(), symbols))
     }
 
-    /// Converts the address of a task's record with this time to the address for
-    /// [`function`](Self::function), where the record's module was first mapped. After `exec`, a program is
-    /// at other addresses, or another program is at the same addresses.
+    /// Converts the address of a task's record at this time to the address that [`function`](Self::function)
+    /// takes, as if the record's module were still at the place where the module was first mapped. After
+    /// `exec`, a program is at other addresses, or another program is at the same addresses.
     #[must_use]
     pub fn placed(&self, tid: u32, time: u64, address: u64) -> u64 {
         if self.moved.is_empty() {
@@ -241,7 +241,8 @@ impl Trace {
         self.watcher = Watcher(Some(Box::new(watcher)));
     }
 
-    /// Reports this number of further records to the function of [`watch`](Self::watch).
+    /// Calls the function that [`watch`](Self::watch) has set, with the number of records that were read
+    /// since the last call.
     pub(super) fn notify(&self, records: u64) {
         if let Some(watcher) = &self.watcher.0 {
             watcher(records);
@@ -261,8 +262,8 @@ impl Trace {
     }
 }
 
-/// Returns a place for a module that no other module overlaps: the module's own place, or a place behind all
-/// other modules.
+/// Returns a range of addresses for a module that overlaps no other module: the module's own range, or a
+/// range behind all other modules.
 fn free_place(modules: &[(Mapped, Symbols)], mapped: &Mapped) -> Mapped {
     let overlaps = |(other, _): &(Mapped, _)| other.start < mapped.end && mapped.start < other.end;
     if !modules.iter().any(overlaps) {
@@ -339,8 +340,8 @@ impl Files {
     }
 }
 
-/// Returns the first of these tasks, and the number of the other tasks, in words; `None` if there are no
-/// tasks.
+/// Returns a text that names the first of these tasks and says how many other tasks there are; `None` if
+/// there are no tasks.
 fn first_of<'t>(mut tasks: impl Iterator<Item = &'t u32>) -> Option<String> {
     let first = tasks.next()?;
     Some(match tasks.count() as u64 {

@@ -22,22 +22,23 @@ pub struct Counts {
     /// Number of functions that ended without a return, by `longjmp`, exceptions, and context switches within
     /// a shared stack.
     pub vanished: u64,
-    /// Number of functions, called indirectly, that ended before an instruction named them, and so have no
-    /// record.
+    /// Number of indirectly called functions that have no record, because each function ended before an
+    /// instruction in the function was observed.
     pub unnamed: u64,
-    /// Number of jumps by a return instruction right after a call, as retpolines make. The function that is
-    /// called is the jump's target.
+    /// Number of calls by a retpoline or a similar thunk: a return instruction right after a call jumps to
+    /// the function that is really called.
     pub thunks: u64,
-    /// Number of returns to another address than the call pushed.
+    /// Number of returns to another address than the return address of the call.
     pub changed: u64,
-    /// Number of returns that the return address alone matched to a call: the slot or the stack differs from
+    /// Number of returns that match a call by the return address alone, because the slot or the stack is not
     /// the call's.
     pub moved: u64,
-    /// Number of returns of functions that were called before the beginning, or on a stack that was
+    /// Number of returns of functions that were called before the recording began, or on a stack that was
     /// forgotten.
     pub before: u64,
     /// Number of misses: returns without a call, within functions whose calls are known.
     pub unmatched: u64,
-    /// Number of times that were before the last time, and were replaced by the last time plus 1 ns.
+    /// Number of events whose time was before the last event's time. Such an event gets the last time plus 1
+    /// ns.
     pub backwards: u64,
 }

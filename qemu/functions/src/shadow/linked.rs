@@ -3,9 +3,10 @@
 //! Calls whose return address is in a register (AArch64), for a recorder that cannot read the stack pointer.
 //!
 //! A call that keeps the return address in a register has no slot. A function that calls other functions
-//! stores its return address on the stack first, and loads it before it returns: the place of the return
-//! address is the function's slot. A function that calls no other function has no slot: the shadow stack
-//! gives the function's frame a provisional place, just below the slot of the calling function.
+//! first stores its return address on the stack, and loads the return address again before the function
+//! returns. The place of the stored return address is the function's slot. A function that calls no other
+//! function has no slot: the shadow stack gives the function's frame a provisional place, just below the slot
+//! of the calling function.
 
 use super::stack::{Frame, Next, UNNAMED, named};
 use super::track::Stacks;
@@ -64,24 +65,25 @@ impl Stacks {
         self.counts.too_deep += u64::from(!self.fresh);
     }
 
-    /// Handles a function's store of its return address. Only the first store after a call of the function,
-    /// or after a jump to it, counts.
+    /// Handles a function's store of its return address. Only the function's first store after a call or a
+    /// tail call counts.
     fn stored(&mut self, slot: u64, out: &mut impl FnMut(Record)) {
         let was_fresh = std::mem::take(&mut self.fresh);
         let was_loaded = std::mem::take(&mut self.next) == Next::Loaded;
         let Some(top) = self.open.top().filter(|_| self.open.stack.beyond == 0) else { return };
         if was_fresh {
-            // The function's entry is not written yet: functions that the slot shows to have ended, ended
-            // before the function's call.
+            // If the slot shows that other functions have ended, then these functions ended before the call
+            // of this function. The exits of these functions come first, because this function's entry is not
+            // written yet.
             self.open.drop_top();
             self.arrive(slot, slot.saturating_add(1), top.time, out);
-            // Only the innermost function may have no name, so the caller is named now. The call's return
-            // address is in the caller.
+            // The caller gets its name now, because only the innermost function may be without a name. The
+            // call's return address is in the caller.
             self.name(top.back);
             self.open.push(Frame { slot, ..top });
         } else if was_loaded {
-            // This is a tail call, because a function that was called by a call instruction has its own
-            // frame.
+            // The store belongs to a function that a tail call has reached, because a function that a call
+            // instruction calls has its own frame already.
             self.open.move_top(slot);
         }
     }
@@ -117,14 +119,15 @@ impl Stacks {
         }
     }
 
-    /// Ends a function that has stored no return address and changes the stack: `longjmp`, or the switch to
-    /// another stack. The calling function ends, too, if it has stored no return address either:
-    /// `swapcontext` ends with the `setcontext` that it calls.
+    /// Ends a function that has stored no return address and changes the stack, such as `longjmp` or a
+    /// function that switches to another stack. If the calling function has stored no return address either,
+    /// then the calling function ends, too: `swapcontext` calls `setcontext`, and both end.
     fn stack_pointer_set(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         if self.open.stack.beyond != 0 {
             return;
         }
-        // Each round ends a frame that a call has made: no more rounds than calls.
+        // The loop has no more rounds than there were calls, because each round ends a frame that a call has
+        // made.
         while self.open.top().is_some_and(|top| is_provisional(top.slot)) {
             self.counts.vanished += 1;
             self.pop(time, out);

@@ -5,17 +5,17 @@
 //!
 //! [`Stacks`] belongs to one track, usually a virtual CPU at one privilege level, and to one thread. The
 //! recorder reports each executed call and return with the stack slot of the return address: no frame pointer
-//! is needed. A slot identifies a function's execution. The slot also shows which functions have ended
-//! without a return: all functions whose slots are below this slot.
+//! is needed. A slot identifies a function's execution. An event's slot also shows which functions have ended
+//! without a return: all functions whose slots are below the event's slot.
 //!
 //! A track has one shadow stack for each stack of the guest. A kernel's stacks are recognized by their
 //! aligned regions, other stacks by their distance. When the guest changes to another stack, all functions of
-//! the old stack get exits, and all functions of the new stack get entries, at that time, so the records of a
-//! track are always balanced.
+//! the old stack get exits with the time of the change, and all functions of the new stack get entries with
+//! this time. Therefore the records of a track are always balanced.
 //!
-//! An entry is written at the next event, with the time of its call. Until then the function may have no name
-//! (after an indirect call), or another name (after a retpoline). With [`Settings::min`], an entry is written
-//! when the function proves to be long enough.
+//! An entry has the time of the call, and is written only at the next event. Before the next event, the
+//! called function may have no name (after an indirect call), or a wrong name (after a call of a retpoline).
+//! With [`Settings::min`], an entry is written when the function proves to be long enough.
 //!
 //! Calls of AArch64 leave the return address in a register. A recorder that can read the stack pointer
 //! reports the place below the stack pointer as the call's slot. A recorder that cannot read the stack
@@ -39,12 +39,13 @@ pub use track::Stacks;
 /// Settings of a track. The default records everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Maximum number of stacks that are known at a time, at least 1. Each stack has 32 KiB of memory, which
-    /// is used as needed.
+    /// Maximum number of stacks that a track remembers at the same time, at least 1. Each stack may use up to
+    /// 32 KiB of memory.
     pub stacks: usize,
     /// Binary logarithm of the size and alignment of a kernel's stacks. Addresses with the topmost bit are a kernel's.
     pub kernel_stack_bits: u32,
-    /// Maximum distance in bytes of a call or return on the same stack, for stacks that are not a kernel's.
+    /// Maximum distance in bytes from the known range of a stack to the slot of a call or return on the same
+    /// stack, for stacks that are not a kernel's.
     pub reach: u64,
     /// Minimum duration of recorded functions in nanoseconds.
     pub min: u64,
@@ -55,8 +56,9 @@ pub struct Settings {
     pub nested: bool,
     /// Whether nothing is recorded before [`Stacks::replay`].
     pub paused: bool,
-    /// Whether [`Stacks::begins`] alone names the functions of indirect calls: for a recorder that observes
-    /// only some functions. Without this setting, any event in a function names the function.
+    /// Whether only [`Stacks::begins`] names functions that were called indirectly. A recorder that observes
+    /// only some functions needs this setting. Without this setting, any event in a function names the
+    /// function.
     pub named_at_start: bool,
 }
 
@@ -80,8 +82,8 @@ impl Default for Settings {
 /// An executed call instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// Address of the instruction, or another address in the calling function, which this address names if
-    /// the function was called indirectly.
+    /// Address of the instruction, or any other address in the calling function. If the calling function was
+    /// itself called indirectly, then this address names the calling function.
     pub at: u64,
     /// Stack slot of the return address. If the return address is in a register (AArch64), then this is the
     /// place below the stack pointer to which a push would store the return address.
@@ -95,10 +97,10 @@ pub struct Call {
 /// An executed return instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Return {
-    /// Address of the instruction, or another one in its function.
+    /// Address of the instruction, or any other address in the same function.
     pub at: u64,
-    /// Stack slot of the return address, as in [`Call`]. Without a slot, the innermost function ends, and the
-    /// next call's slot corrects an error.
+    /// Stack slot of the return address, as in [`Call`]. If the slot is unknown, the innermost function ends;
+    /// if another function has returned, the next call's slot corrects the error.
     pub slot: Option<u64>,
     /// Address to which the instruction returns, if known.
     pub value: Option<u64>,
@@ -107,7 +109,7 @@ pub struct Return {
 /// An executed jump to a function's first byte, which is a tail call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jump {
-    /// Address of the instruction, or another one in its function.
+    /// Address of the instruction, or any other address in the same function.
     pub at: u64,
     /// Address of the function; `None` if the function is not recorded. Thunks are no functions, so jumps to
     /// thunks must not be reported.

@@ -11,8 +11,8 @@ use crate::record::{Record, RecordType};
 /// Stacks of a track with their frames: the current stack, all other stacks, and with [`Settings::nested`]
 /// the program's stack around the current stack.
 pub(super) struct Open {
-    /// Frames of all stacks. The system does not provide zeroed memory before it is used, so a high bound
-    /// costs nothing
+    /// Frames of all stacks. A high bound costs nothing, because the system provides the zeroed memory only
+    /// when the memory is used
     frames: Vec<[u64; 4]>,
     /// All stacks; the current stack's entry is an old copy
     stacks: Vec<Stack>,
@@ -22,7 +22,7 @@ pub(super) struct Open {
     current: usize,
     /// The current stack
     pub stack: Stack,
-    /// Index of the program's stack whose functions are open around those of the current stack
+    /// Index of the program's stack whose functions stay open while the kernel uses the current stack
     outer: Option<usize>,
     min: u64,
     /// Number of depths that are recorded
@@ -108,8 +108,8 @@ impl Open {
         true
     }
 
-    /// Ends the innermost function: writes its exit, after all entries that are due. Returns whether the
-    /// function had a name.
+    /// Ends the innermost function: writes all entries that are due, and then the function's exit. Returns
+    /// whether the function had a name.
     #[inline]
     pub fn pop(&mut self, time: u64, out: &mut impl FnMut(Record)) -> bool {
         let Some(index) = self.stack.len.checked_sub(1) else { return true };
@@ -228,7 +228,8 @@ impl Open {
         let Stack { len, written, .. } = self.stack;
         let is_long =
             |index: &usize| time - self.frame(self.current, *index).time.min(time) >= self.min;
-        // An outer function is not shorter than an inner one.
+        // The outer functions come first, because an outer function lasts at least as long as an inner
+        // function.
         let long = (written..len).take_while(is_long).count();
         if long > 0 {
             self.flush_current(written + long, out);
@@ -249,7 +250,7 @@ impl Open {
     pub fn set_space(&mut self, space: u64) {
         self.space = space;
         if self.stack.region.is_near() {
-            // The next slot is on another stack, unless it belongs to the old space again.
+            // The next slot is on another stack, unless the next slot is in the old space again.
             self.stack.size = 0;
         }
     }
@@ -270,8 +271,8 @@ impl Open {
         slot.wrapping_sub(self.stack.low) < self.stack.size
     }
 
-    /// Extends the current stack to a slot that is not on it, if the slot is near enough. Returns whether the
-    /// slot is near enough.
+    /// Extends the current stack to a slot beyond the stack's range, if the slot is near enough. Returns
+    /// whether the slot is near enough.
     pub fn reaches(&mut self, slot: u64, settings: &Settings) -> bool {
         let region = self.region(slot, settings);
         let is_near = region.is_near()
@@ -381,7 +382,7 @@ impl Open {
         self.outer = Some(self.current);
     }
 
-    /// Makes `time` the time of entry of all functions on the current stack.
+    /// Sets the entry time of all functions on the current stack to `time`.
     pub fn resume(&mut self, time: u64) {
         self.restart(self.current, self.stack.len, time);
     }

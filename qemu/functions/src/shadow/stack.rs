@@ -7,7 +7,8 @@ use super::Settings;
 /// Maximum number of recorded frames of a stack: less than the number of depths that a record can have.
 pub const MAX_FRAMES: usize = 1023;
 
-/// Address of a function that no instruction has named yet. No instruction fits at this address.
+/// Address that stands for a function without a name: no instruction in the function was observed yet. No
+/// instruction can have this address.
 pub(super) const UNNAMED: u64 = u64::MAX;
 
 /// Returns the address of a function that has a name.
@@ -87,11 +88,11 @@ pub(super) enum Next {
     /// The innermost function.
     #[default]
     Innermost,
-    /// The innermost function, which has loaded its return address and so returns, or jumps to another
-    /// function.
+    /// The innermost function. The function has loaded its return address, so the function is about to
+    /// return, or to jump to another function.
     Loaded,
     /// A function without a frame.
     Unknown,
-    /// A function that has changed the stack, and whose end is recorded already.
+    /// A function that has changed the stack. The function's end is recorded already.
     Ended,
 }

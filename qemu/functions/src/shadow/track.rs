@@ -11,8 +11,8 @@ use crate::record::Record;
 
 /// Shadow stacks of a track.
 ///
-/// Each function passes the records of an event to `out`, in the order of time. The last time plus 1 ns
-/// replaces a time that is not later.
+/// Each function passes the records of an event to `out`, in the order of time. If an event's time is not
+/// later than the last event's time, then the event gets the last time plus 1 ns.
 pub struct Stacks {
     settings: Settings,
     pub(super) counts: Counts,
@@ -21,12 +21,12 @@ pub struct Stacks {
     time: u64,
     /// Number of changes of stack
     turn: u64,
-    /// Slot of the last call of a place just ahead, or 0 if there is none
+    /// Slot of the last call if its target was just ahead; otherwise 0
     ahead: u64,
-    /// Whether the last event was the innermost function's call, or a thunk's jump to this function, so that
-    /// the entry is not written yet
+    /// Whether the last event was the call of the innermost function, or a thunk's jump to the innermost
+    /// function. If so, the function's entry is not written yet
     pub(super) fresh: bool,
-    /// Function whose return is the next event, for calls without slots
+    /// Which function the next return instruction ends, for calls without slots
     pub(super) next: Next,
 }
 
@@ -93,7 +93,7 @@ impl Stacks {
             Some(top) if call.slot < top.slot && self.open.holds(call.slot) => {
                 self.open.stack.last = call.slot;
             }
-            // The function of a frame with this slot has ended, too.
+            // If a frame has the call's own slot, then the frame's function has ended, too.
             _ => self.arrive(call.slot, call.slot.saturating_add(1), time, out),
         }
         self.name(call.at);
@@ -118,7 +118,8 @@ impl Stacks {
     #[inline]
     pub fn executed(&mut self, at: u64) {
         self.name(at);
-        // If a thunk follows, then this function jumps to the thunk, and no call does.
+        // If a thunk's return follows, then this function has jumped to the thunk, and has not called the
+        // thunk.
         self.fresh = false;
     }
 
@@ -127,7 +128,7 @@ impl Stacks {
     /// call.
     #[inline]
     pub fn begins(&mut self, at: u64) {
-        // Any other event after the call shows that the called function is not recorded.
+        // If the first event after the call is another event, then the called function is not recorded.
         let called = self.open.unnamed().filter(|called| self.fresh && called.back != at);
         match called {
             Some(_) => self.open.rename(at),
@@ -269,8 +270,8 @@ impl Stacks {
     #[inline]
     pub(super) fn advance(&mut self, time: u64) -> u64 {
         self.counts.backwards += u64::from(time < self.time);
-        // No two events have the same time, so that a reader can distinguish entries by calls from entries of
-        // a stack that is in use again.
+        // No two events have the same time. Therefore a reader can distinguish a call's entry from an entry
+        // that only says that a stack is in use again.
         self.time = time.max(self.time.saturating_add(1));
         self.time
     }
@@ -301,11 +302,11 @@ impl Stacks {
     /// stack.
     #[cold]
     fn switch(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
-        // The entries are written, and a written entry keeps its name.
+        // All entries are written from now on, and a written entry keeps its name.
         self.fresh = false;
         let region = self.open.region(slot, &self.settings);
         if self.open.stack.region == Region::Unknown {
-            // The functions on a stack of an unknown region have no slots.
+            // If the region of the current stack is unknown, then the functions on the stack have no slots.
             self.counts.vanished += self.open.stack.len as u64;
             self.open.suspend(time, out);
             self.open.stack = Stack::empty(region, slot, 0);
@@ -343,8 +344,8 @@ impl Stacks {
     }
 
     /// Returns whether the functions of the current stack stay open when the guest changes to a stack in
-    /// `region`: they do when a program enters the kernel. The program's innermost function needs a name,
-    /// because its entry cannot be written later.
+    /// `region`: the functions stay open when a program enters the kernel. The program's innermost function
+    /// needs a name, because the function's entry cannot be written later.
     fn stays_open(&self, region: Region) -> bool {
         self.settings.nested
             && self.settings.stacks > 1
@@ -396,7 +397,8 @@ impl Stacks {
             self.ahead = 0;
             self.counts.thunks += 1;
             if was_fresh {
-                // The thunk was called, so the called function is the one to which the thunk jumps.
+                // The last event was a call of the thunk, so the called function is the target of the thunk's
+                // jump.
                 self.open.rename(value);
                 self.fresh = true;
             } else {
@@ -424,8 +426,9 @@ impl Stacks {
         if top.is_none() || self.open.stack.beyond != 0 {
             return false;
         }
-        // All switches of tasks come from the same call in the kernel. If the other stack has a frame at the
-        // slot, then this return is a switch of tasks.
+        // The return address alone proves nothing, because all switches of tasks happen in the same call of
+        // the kernel. If the other stack has a frame at the slot, then this return belongs to a switch of
+        // tasks.
         let other = self.open.find(slot, &self.settings);
         if other.is_some_and(|stack| self.open.has_frame(stack, slot)) {
             return false;

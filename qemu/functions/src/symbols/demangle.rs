@@ -14,12 +14,12 @@ use super::{MAX_NAME, Symbol, character_boundary};
 /// need more than this maximum.
 const MAX_RECURSION: u32 = 48;
 
-/// Operators `new`, `new[]`, `delete` and `delete[]`, each of which the parser reads twice, together with all
-/// that it contains.
+/// Codes of the operators `new`, `new[]`, `delete` and `delete[]` in C++ names. The parser reads such an
+/// operator twice, together with the operator's operands.
 const READ_TWICE: [&str; 4] = ["nw", "na", "dl", "da"];
 
-/// Maximum number of times that a C++ name has the letters of these operators. Of 150,000 names of LLVM and
-/// libstdc++, two have them 11 times.
+/// Maximum number of these operators' codes in a C++ name. Of 150,000 names of LLVM and libstdc++, two names
+/// have 11 of these codes.
 const MAX_READ_TWICE: usize = 12;
 
 impl<'s> Symbol<'s> {
@@ -39,7 +39,7 @@ fn demangled(symbol: &str) -> Option<String> {
     // A symbol may have a version: `_ZN1A3getEv@VERSION`.
     let (mangled, version) = symbol.split_at(symbol.find('@').unwrap_or(symbol.len()));
     let mut name = Beginning::default();
-    // The error of a name that is too long is ignored, because the name's beginning is used.
+    // If a name is too long, then the error is ignored, and the name's beginning is used.
     let result = match rustc_demangle::try_demangle(mangled) {
         Ok(found) => write!(name, "{found:#}"),
         Err(_) => {
@@ -59,8 +59,8 @@ fn demangled(symbol: &str) -> Option<String> {
     Some(name.text)
 }
 
-/// The first [`MAX_NAME`] bytes of a text. A short symbol can stand for a text of any length, so an error at
-/// the end of these bytes stops the writer.
+/// The first [`MAX_NAME`] bytes of a text. A short symbol can stand for a text of any length. Therefore the
+/// writer gets an error at the end of these bytes, and stops.
 #[derive(Default)]
 struct Beginning {
     text: String,
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_short_symbol_for_a_very_long_name_is_cut() {
-        // Each type contains the type before it twice: 2^30 names, which would take minutes.
+        // Each type contains the previous type twice. The text would have 2^30 names, and would take minutes.
         let mut symbol = "_Z1fSt4pairIiiE".to_owned();
         for type_ in 0..30 {
             let digit = char::from_digit(type_, 36).unwrap().to_ascii_uppercase();
@@ -143,7 +143,7 @@ mod tests {
                 assert_eq!(name(&symbol), symbol);
             }
         }
-        // Without the limits, the first symbol alone would take minutes.
+        // If the parser had no limits, then the first symbol alone would take minutes.
         assert!(begin.elapsed().as_secs() < 60);
     }
 

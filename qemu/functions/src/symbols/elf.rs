@@ -12,8 +12,8 @@ use super::{MAX_FILE, MAX_NAME, STUBS, Source, Symbols};
 use crate::{Error, Result, file};
 
 impl Source {
-    /// Returns the source with the symbols of an ELF program whose code begins at this address. A
-    /// position-independent program may have been loaded anywhere.
+    /// Returns a source of symbols for an ELF program whose code begins at this address in the guest. The
+    /// address is needed, because a position-independent program may have been loaded anywhere.
     ///
     /// # Errors
     /// If the file cannot be read, or is not one.
@@ -55,7 +55,8 @@ fn parse<'b>(bytes: &'b [u8], path: &Path) -> Result<object::File<'b>> {
 struct Names {
     /// Number of bytes that further names may have.
     left: usize,
-    /// Number of bytes that a name without an end counts, because the search for the end may be long.
+    /// Number of bytes by which a name without an end reduces `left`, because the search for the end may be
+    /// long.
     without_end: usize,
 }
 
@@ -75,8 +76,8 @@ pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result
     let file = parse(bytes, path)?;
     let mut names = Names { left: 4 * bytes.len(), without_end: bytes.len() / 16 };
     let too_many = || Error::unsuitable(path, "more symbols than a file of this size can have");
-    // The addresses of an object file are relative to its sections, and the offset is the guest's address of
-    // `.text` only.
+    // In an object file, only the symbols of `.text` are used: each address is relative to a section, and the
+    // guest's address is known for `.text` alone.
     let only = if file.kind() == ObjectKind::Relocatable {
         let mut only = None;
         for section in file.sections() {
@@ -90,7 +91,8 @@ pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result
     } else {
         None
     };
-    // Functions of unknown size must not extend into the next section, which may contain stubs.
+    // The ends of sections are added as symbols, so that a function of unknown size does not extend into the
+    // next section. The next section may contain stubs.
     if only.is_none() {
         for section in file.sections().filter(|section| section.kind() == SectionKind::Text) {
             let start = section.address().wrapping_add(source.offset);
@@ -123,7 +125,7 @@ pub(super) fn read(bytes: &[u8], source: &Source, found: &mut Symbols) -> Result
             return Ok(());
         }
         let address = symbol.address().wrapping_add(source.offset);
-        // `push` cuts the name to MAX_NAME bytes, so the rest need not be converted.
+        // Bytes beyond MAX_NAME need not be converted, because `push` cuts the name to MAX_NAME bytes.
         let name = String::from_utf8_lossy(name.get(..MAX_NAME + 1).unwrap_or(name));
         if found.push(address, symbol.size(), &name) { Ok(()) } else { Err(too_many()) }
     };

@@ -12,18 +12,19 @@ pub use source::Source;
 use crate::record::ADDRESS_MASK;
 use crate::{Error, Result, file};
 
-/// Maximum size of a file of symbols in bytes. A kernel with debug information has less than half.
+/// Maximum size of a file of symbols in bytes. The file of a kernel with debug information is less than half
+/// as large.
 pub const MAX_FILE: u64 = 1 << 30;
 
-/// Maximum number of symbols of one file. A kernel with all modules has about 200,000.
+/// Maximum number of symbols of one file. A kernel with all modules has about 200,000 symbols.
 pub const MAX_SYMBOLS: usize = 16 << 20;
 
 /// Maximum length of a name in bytes, to which longer names are cut. Names of C++ and Rust rarely have more
 /// than 1,000 bytes.
 pub const MAX_NAME: usize = 4096;
 
-/// Maximum size in bytes of a function whose size is unknown. An address farther than this behind such a
-/// function's start has no name.
+/// Maximum size in bytes of a function whose size is unknown. If an address is farther than this behind the
+/// start of such a function, then the address belongs to no function.
 pub const MAX_UNSIZED: u64 = 1 << 20;
 
 /// A function's name and range.
@@ -187,13 +188,14 @@ fn character_boundary(text: &str, most: usize) -> usize {
 /// Name of the stubs by which a program or library calls functions of other files. A stub jumps by a pointer.
 pub const STUBS: &str = ".plt";
 
-/// Returns whether a name is the name of a moved part of a function. The function jumps to this part, and the
-/// part jumps back.
+/// Returns whether a name belongs to a part of a function that the compiler has moved away. The function
+/// jumps to this part, and the part jumps back.
 fn is_part(name: &str) -> bool {
     name.ends_with(".cold") || name.contains(".cold.")
 }
 
-/// Returns whether a name is one of the kernel's or a compiler's thunks, which jump or return for other functions.
+/// Returns whether a name belongs to a thunk of the kernel or of a compiler. Other functions use thunks for
+/// jumps and returns.
 #[must_use]
 pub fn is_thunk(name: &str) -> bool {
     let prefixes = [

@@ -19,7 +19,8 @@ pub struct Source {
 impl FromStr for Source {
     type Err = String;
 
-    /// Parses `FILE` or `FILE:0xOFFSET`. A name that contains `:0x` is written with `:0x0` after it.
+    /// Parses `FILE` or `FILE:0xOFFSET`. If the file's name itself contains `:0x`, the text has to end with
+    /// `:0x0` or another offset.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (path, offset) = match text.rsplit_once(":0x") {
             Some((path, digits)) => (path, u64::from_str_radix(digits, 16).ok()),

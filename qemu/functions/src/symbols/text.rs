@@ -11,7 +11,7 @@ use crate::record::ADDRESS_MASK;
 use crate::{Error, Result};
 
 /// Adds the functions of a text. Symbols of other types end the function before them. Lines that are no
-/// symbols are left out, and a single error has the place of the first such line, and their number.
+/// symbols are left out; a single error says where the first such line is, and how many such lines there are.
 pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) -> Result<()> {
     let (mut at, mut hidden) = (0, 0);
     let (mut first_wrong, mut wrong) = (None, 0);
@@ -43,7 +43,8 @@ pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) 
         );
         return Err(Error::damaged(path, first, why));
     }
-    // A program's own table may have one function at address 0.
+    // One function at address 0 is no reason to refuse the file, because a program's own table may have such
+    // a function.
     if hidden > 1 && found.entries.iter().all(|(address, ..)| *address == offset & ADDRESS_MASK) {
         let why = "all addresses are 0: copy /proc/kallsyms as root, with kernel.kptr_restrict=0";
         return Err(Error::unsuitable(path, why));
@@ -57,15 +58,15 @@ pub(crate) const COUNT: &str = "# symbols: ";
 /// Marks of uftrace, which are no symbols.
 const MARKS: [&[u8]; 3] = [b"__sym_end", b"__dynsym_end", b"__func_end"];
 
-/// Checks that a `.sym` has symbols, because writers make no file without symbols. If the file states its
-/// number of symbols, then it must have that many.
+/// Checks that a `.sym` file has symbols, because recorders make no file without symbols. If the file states
+/// its number of symbols, then the file must have this number of symbols.
 pub(crate) fn check_count(bytes: &[u8], path: &Path) -> Result<()> {
     let stated =
         bytes.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(COUNT.as_bytes()));
     let stated = stated.and_then(|number| str::from_utf8(number).ok()?.trim().parse::<u64>().ok());
     let mut lines = bytes.split(|byte| *byte == b'\n').filter_map(parse);
-    // Some writers count the marks, too. The marks are the last lines, so a cut file has too few lines in
-    // either case.
+    // The stated number may include the marks, because some recorders count the marks, too. In either case a
+    // cut file has too few lines, because the marks are the last lines.
     let there = lines.clone().count() as u64;
     match stated {
         _ if lines.all(|(.., name)| MARKS.contains(&name)) => {

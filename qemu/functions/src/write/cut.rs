@@ -103,7 +103,7 @@ fn end_of_records(file: &File, path: &Path, length: u64) -> Result<u64> {
     let mut buffer = vec![0; CHUNK as usize];
     let mut end = length / size * size;
     let lowest = end.saturating_sub(MAX_ZEROS);
-    // There are at most MAX_ZEROS / CHUNK rounds.
+    // The loop has at most MAX_ZEROS / CHUNK rounds, because each round reads CHUNK bytes.
     while end > lowest {
         let from = end.saturating_sub(CHUNK).max(lowest);
         let chunk = &mut buffer[..(end - from) as usize];

@@ -63,7 +63,8 @@ impl Directory {
         &self.path
     }
 
-    /// Opens the directory that was made. Returns an error if another directory has this path by now.
+    /// Opens the directory that was made. Returns an error if another directory has taken the path since
+    /// then.
     pub(super) fn folder(&self) -> Result<Folder> {
         let failed = |why| Error::io("write", &self.path)(why);
         let folder = Folder::open(&self.path, Share::Owner).map_err(failed)?;
@@ -93,8 +94,8 @@ impl Directory {
         self.path.join(format!("{tid}.dat"))
     }
 
-    /// Adds tasks, and creates an empty file of records for each. Until there is a task, uftrace says that
-    /// there is no data.
+    /// Adds tasks, and creates an empty file of records for each. As long as the directory has no task,
+    /// uftrace says that there is no data.
     ///
     /// # Errors
     /// If a number is 0, too large or in use, or a file cannot be written.
@@ -105,8 +106,9 @@ impl Directory {
         self.describe()
     }
 
-    /// Adds a task and creates its empty file of records, without describing the task: the caller calls
-    /// [`describe`](Self::describe) later. For programs that find many tasks one by one.
+    /// Adds a task and creates its empty file of records, but does not write the task's description: the
+    /// caller calls [`describe`](Self::describe) later. Programs that find many tasks one by one use this
+    /// function.
     ///
     /// # Errors
     /// As for [`add_tasks`](Self::add_tasks).
@@ -143,7 +145,8 @@ impl Directory {
         let (folder, aside) = (self.folder()?, format!(".{tid}.dat.new"));
         let failed = |why| Error::io("write", &to)(why);
         let metadata = file.metadata().map_err(Error::io("read", from))?;
-        // A file of another user is copied, because that user could change the file afterwards.
+        // If the file belongs to another user, then the records are copied, because the other user could
+        // change the file later.
         let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
         if end < metadata.len() || !is_own || folder.link(&file, &aside).is_err() {
             let mut copy = File::from(folder.new_file(&aside).map_err(failed)?);
@@ -184,8 +187,8 @@ impl Directory {
         self.write_map()
     }
 
-    /// Returns the number of functions whose names are not in the directory, because the symbols of all
-    /// modules may have at most [`MAX_SYMBOLS`] bytes, which is the limit of readers.
+    /// Returns the number of functions whose names are not in the directory. Names are left out if the
+    /// symbols of all modules would have more than [`MAX_SYMBOLS`] bytes, because readers accept no more.
     #[must_use]
     pub fn names_left_out(&self) -> usize {
         self.modules.iter().map(|(_, module)| module.left_out).sum()
@@ -234,8 +237,8 @@ impl Directory {
         self.replace("info", &text::info(&self.program, &self.command, &self.tasks))
     }
 
-    /// Removes the descriptions of a trace without tasks, which will have no records, so that the directory
-    /// is empty, and can be used for the next trace.
+    /// Removes the descriptions of a trace that has no tasks and will get no records. Then the directory is
+    /// empty, and can be used for the next trace.
     ///
     /// # Errors
     /// If a file cannot be removed.

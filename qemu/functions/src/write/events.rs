@@ -31,8 +31,9 @@ impl Events {
         Ok(Events { folder, path, file: BufWriter::with_capacity(1 << 16, file), time: 0 })
     }
 
-    /// Writes an event: its time in nanoseconds, as in records, and its text. An event with an earlier time
-    /// than the event before it gets that event's time, because readers expect the events in order.
+    /// Writes an event: its time in nanoseconds, as in records, and its text. If the time is earlier than the
+    /// last event's time, then the event gets the last event's time, because readers expect the events in the
+    /// order of time.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Writes a directory that uftrace can read from its first moment on, even after a kill.
+//! Writes a directory that uftrace can read at any time, even if the recorder was killed.
 //!
 //! | file | contents |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | `extern.dat` | events: `SECONDS.NANOSECONDS TEXT` |
 //! | `hypertrace.json` | where time 0 is on the host's clocks ([`crate::clock::Anchor`]); uftrace ignores it |
 //!
-//! All files but the records are replaced as a whole, by a rename, so that a reader never sees a part of a
-//! file.
+//! Except for the files of records, the writer replaces each file as a whole, by a rename. Therefore a reader
+//! never sees a part of such a file.
 //!
 //! A recorder appends records in *windows*: it extends `TID.dat` by up to [`WINDOW`] bytes, which are zero,
 //! maps these bytes, and fills them from the beginning. At the end, the recorder cuts the file after its last

@@ -69,7 +69,7 @@ pub(super) struct Module {
     pub line: String,
     /// Size of the module's `.sym` in bytes.
     pub bytes: usize,
-    /// Number of functions that have no name in the `.sym`, because there are too many functions.
+    /// Number of functions whose names did not fit into the `.sym` file.
     pub left_out: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Any bytes can be decoded.
+//! The decoder accepts any bytes.
 
 use hypertrace_functions::decode::{Architecture, decode};
 use proptest::prelude::*;

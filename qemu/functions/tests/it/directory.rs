@@ -54,7 +54,8 @@ fn calls_and_times_are_added_up_by_function_and_caller() {
     let main =
         Function { address: PROGRAM, calls: 1, total: 9000, self_time: 5500, min: 9000, max: 9000 };
     assert_eq!(summary.function(PROGRAM), Some(&main));
-    // The inner call counts for its own time only.
+    // The inner call adds only its own time to the function's total, because the outer call already contains
+    // the inner call.
     let fib = PROGRAM + 0x300;
     let sums =
         Function { address: fib, calls: 2, total: 2000, self_time: 2000, min: 1000, max: 2000 };
@@ -86,7 +87,7 @@ fn a_call_has_the_path_of_all_functions_around_it() {
 fn each_address_within_a_function_counts_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = data::write(folder.path());
-    // The address is an instruction's, as after an indirect call.
+    // The record has the address of an instruction within the function, as after an indirect call.
     data::append(
         &path.join("200.dat"),
         &[(10, '+', 0, KERNEL + 0x108), (20, '-', 0, KERNEL + 0x108)],

@@ -1,5 +1,5 @@
-//! Directories of other recorders, above all of uftrace: each entry in the files is shown as a call, or
-//! counted.
+//! Directories of other recorders, above all of uftrace. The reader shows each entry in the files as a call,
+//! or counts the entry.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -204,8 +204,8 @@ fn what_is_behind_a_damaged_record_is_read_and_the_damage_counted() {
         records.extend(record(5_000, '-', 0, MAIN));
         records
     };
-    // The damage is a wrong mark of a record, zeros in place of a record, and an odd number of words that are
-    // no record.
+    // There are three kinds of damage: a record with a wrong mark, zeros in place of a record, and an odd
+    // number of words that are no record.
     for (at, damage, bytes) in
         [(5, vec![0x11; SIZE], SIZE), (5, vec![0; SIZE], SIZE), (5, vec![0x11; SIZE + 8], SIZE + 8)]
     {

@@ -127,7 +127,7 @@ fn damage_is_named_with_file_byte_and_reason() {
         records.display()
     );
     assert_eq!(summary.damage[0].to_string(), expected);
-    // The other task is whole; in this task, the exit of one call is damaged.
+    // In the damaged task, one call has lost its exit. The other task is whole.
     assert_eq!((summary.calls, summary.unfinished), (7, 1));
 }
 

@@ -1,4 +1,5 @@
-//! Shadow stacks of a recorder that observes only some functions: here, the functions at 0xa0 to 0xbf.
+//! Shadow stacks of a recorder that observes only some functions. The tests observe the functions at 0xa0 to
+//! 0xbf.
 
 use crate::common;
 use common::{KERNEL, Track};
@@ -33,7 +34,8 @@ fn an_observed_function_is_named_where_it_begins() {
 #[test]
 fn other_functions_by_a_pointer_are_not_recorded() {
     let mut track = track();
-    // The function, which is not observed, calls an observed function, and returns unseen.
+    // The function that is called by a pointer is not observed. This function calls an observed function, and
+    // its own return is not seen.
     call_by_pointer(&mut track, KERNEL - 8, 0x30);
     track.does("call 24 b0, ret 24");
     call_by_pointer(&mut track, KERNEL - 8, 0x35);
@@ -49,9 +51,10 @@ fn an_observed_function_does_not_name_the_other_one_that_it_has_called() {
     let mut track = track();
     track.call(KERNEL - 8, 0xa0);
     call_by_pointer(&mut track, KERNEL - 24, 0xa5);
-    // Another function has run, and returned to the observed one, which begins a block there.
+    // A function that is not observed has run, and has returned to the observed function at 0xa5, where a
+    // block of code begins.
     track.stacks.begins(0xa5);
-    // The next slot is deeper, as after a push.
+    // The next call's slot is deeper, as if the function had pushed a register.
     track.does("call 40 b0, ret 40, ret 8");
 
     assert_eq!(track.close(), ["+a0@10", " +b0@30", " -b0@40", "-a0@50"]);

@@ -115,7 +115,8 @@ fn a_function_of_unknown_size_ends_with_its_section() {
     capability::used("gcc");
 }
 
-/// Returns an ELF file with many symbols, whose names begin in the same long text.
+/// Returns an ELF file with many symbols. The names of all symbols begin in the same long text, so that the
+/// names overlap.
 fn file_of_long_names(symbols: usize, kind: u8, has_end: bool) -> Vec<u8> {
     const TEXT: usize = 4_000_000;
     let words = |words: &[u64]| Vec::from_iter(words.iter().flat_map(|word| word.to_le_bytes()));
@@ -161,7 +162,7 @@ fn long_names_that_overlap_take_little_time() {
         let result = Symbols::read(&Source { path: path.clone(), offset: 0 });
         assert!(result.unwrap_err().is_bad_input());
     }
-    // 200,000 searches of 4 MB each would take a minute.
+    // Without a limit, 200,000 searches of 4 MB each would take a minute.
     assert!(begin.elapsed().as_secs() < 10);
 }
 

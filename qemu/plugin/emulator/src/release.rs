@@ -7,8 +7,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release([u32; 3]);
 
-/// Plugins, each with the first release that is too new for it. A micro number from 50 on means the
-/// development of the next release: plugin API 7 began in the development of 11.1.
+/// Plugins. Each plugin comes with the first release that is too new for the plugin. A micro number of 50 or
+/// more means a version under development: 11.0.50 is the development of 11.1, in which plugin API 7 began.
 const PLUGINS: [(&str, Release); 2] = [
     ("libhypertrace_qemu_plugin.so", Release([11, 0, 50])),
     ("libhypertrace_qemu_plugin_7.so", Release([11, 1, 50])),

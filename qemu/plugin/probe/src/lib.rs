@@ -1,7 +1,7 @@
-//! A plugin that prints what QEMU's plugin API returns, for tests.
+//! A plugin for tests. The plugin prints what QEMU's plugin API returns.
 //!
 //! The plugin asks for the version of the API that `HYPERTRACE_PROBE_API` names, so that one library is
-//! enough for all releases of QEMU. The plugin prints facts of the first instructions only, and counts of all
+//! enough for all releases of QEMU. The plugin prints details of the first instructions only, but counts all
 //! instructions. Each line begins with `probe: `. With the option `symbols=FILE`, the plugin counts the
 //! executions of functions instead (`starts`). Unsafe, because QEMU calls the plugin from C.
 #![allow(unsafe_code)]

@@ -1,8 +1,9 @@
-//! Counts of executions of the first instruction of each function of a guest: by a call, or otherwise.
+//! Counts how often each function of a guest begins: how often a call has reached the function's first
+//! instruction, and how often other code has.
 //!
-//! This count is slow and simple: tests compare the fast count of a function trace with it. If an interrupt
-//! comes between a call and the function's first instruction, then the function counts as reached otherwise,
-//! because the guest has executed other code meanwhile.
+//! This count is slow and simple: tests compare the fast count of a function trace with this count. If an
+//! interrupt comes between a call and the function's first instruction, then the call is not counted as a
+//! call, because the guest has executed other code meanwhile.
 
 use hypertrace_functions::decode::{Architecture, InstructionKind, decode};
 use hypertrace_functions::symbols::{Source, Symbols};
@@ -84,7 +85,8 @@ fn is_call(instruction: &Instruction<'_>) -> bool {
     let Some(&architecture) = ARCHITECTURE.get() else { return false };
     let address = instruction.address();
     let found = instruction.with_bytes(|bytes| decode(architecture, bytes, address));
-    // On AArch64, a call of a place ahead calls a function; on x86-64, such a call has another purpose.
+    // On AArch64, a call whose target is just ahead calls a function; on x86-64, such a call has another
+    // purpose.
     let is_ahead = architecture == Architecture::Aarch64;
     found.is_some_and(|found| {
         found.kind.is_call() || is_ahead && found.kind == InstructionKind::CallAhead
@@ -100,7 +102,8 @@ extern "C" fn continues(_: c_uint, _: *mut c_void) {
 }
 
 extern "C" fn starts(_: c_uint, function: *mut c_void) {
-    // SAFETY: `translated` has given this pointer, and functions live as long as the process.
+    // SAFETY: `translated` has registered this pointer with the callback, and the functions live as long as
+    // the process.
     let function = unsafe { &*function.cast::<Function>() };
     let counter = if CALLS.replace(false) { &function.by_call } else { &function.otherwise };
     counter.fetch_add(1, Relaxed);

@@ -1,13 +1,13 @@
 //! Accesses of instructions to memory.
 //!
-//! Unsafe, because these are C functions.
+//! Unsafe code is allowed here, because the functions of the API are C functions.
 #![allow(unsafe_code)]
 
 use super::symbol::Symbol;
 use std::ffi::{c_uint, c_void};
 
-/// Function called after an access, with the vCPU, the access, the access's guest address and the
-/// registration's word.
+/// Function that QEMU calls after an access. The arguments are the vCPU, the access, the access's guest
+/// address, and the word of the registration.
 pub type AccessCallback = extern "C" fn(c_uint, Access, u64, *mut c_void);
 
 /// Kind of accesses for which QEMU calls a callback (`qemu_plugin_mem_rw`).
@@ -25,7 +25,7 @@ pub enum Accesses {
 #[repr(transparent)]
 pub struct Access(u32);
 
-/// `qemu_plugin_mem_value`. The value's bytes are the first of `data`, in the host's order.
+/// `qemu_plugin_mem_value`. The value's bytes are the first bytes of `data`, in the host's byte order.
 #[repr(C)]
 struct Value {
     /// The base 2 logarithm of the size in bytes.
@@ -51,8 +51,8 @@ impl Access {
     /// serves only API 1 to 3. May be called in this access's callback only.
     pub fn value(self) -> Option<u64> {
         let function = GET_VALUE.find()?;
-        // SAFETY: the function has this type in all versions that have the function. The function reads what
-        // QEMU keeps for the thread.
+        // SAFETY: the function has this type in all versions that have the function. The function only reads
+        // state that QEMU keeps for the calling thread.
         let value = unsafe {
             let function: extern "C" fn(Access) -> Value = std::mem::transmute(function);
             function(self)

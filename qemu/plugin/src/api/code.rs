@@ -45,7 +45,7 @@ unsafe extern "C" {
     );
     fn qemu_plugin_tb_n_insns(tb: *const Tb) -> usize;
     fn qemu_plugin_tb_get_insn(tb: *const Tb, index: usize) -> *mut Insn;
-    // This function has one of two types. Which one is known once QEMU has passed its version.
+    // This function has one of two types. The version that QEMU passes at installation decides which type.
     fn qemu_plugin_insn_data();
     fn qemu_plugin_insn_size(insn: *const Insn) -> usize;
     fn qemu_plugin_insn_vaddr(insn: *const Insn) -> u64;
@@ -82,7 +82,7 @@ pub struct Instruction<'a> {
     block: PhantomData<&'a Block>,
 }
 
-/// Maximum size of an instruction in bytes, one more than x86-64 allows.
+/// Maximum size of an instruction in bytes. x86-64 allows one byte less.
 const LONGEST: usize = 16;
 
 impl Instruction<'_> {
@@ -97,8 +97,9 @@ impl Instruction<'_> {
         let mut copy = [0u8; LONGEST];
         let len = self.size().min(LONGEST);
         let data = qemu_plugin_insn_data as *const ();
-        // SAFETY: the function has the first type in the API before 3, and the second from then on. The
-        // function gives, or copies, as many bytes as `qemu_plugin_insn_size` says.
+        // SAFETY: the function has the first type in the API before 3, and the second from then on. A
+        // function of the first type returns a pointer to the bytes, and a function of the second type copies
+        // the bytes. The number of bytes is the result of `qemu_plugin_insn_size`.
         unsafe {
             if served() < COPIES {
                 let data: extern "C" fn(*const Insn) -> *const u8 = std::mem::transmute(data);

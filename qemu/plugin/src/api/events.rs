@@ -1,9 +1,9 @@
 //! Events for which QEMU calls a plugin, and their registration.
 //!
-//! Each callback has two forms. Before API 7, a callback gets the plugin's number as its first argument. From
-//! API 7 on, a callback gets a word as its last argument, which the plugin gives when it registers the
-//! callback; no callback here needs that word. Callbacks of single instructions
-//! ([`Instruction`](super::Instruction)) have the same form in all versions.
+//! Each callback has two forms. Before API 7, a callback's first argument is the plugin's number. From API 7
+//! on, a callback's last argument is a word that the plugin passes when the plugin registers the callback; no
+//! callback here needs this word. Callbacks of single instructions ([`Instruction`](super::Instruction)) have
+//! the same form in all versions.
 //!
 //! Unsafe, because these are C functions.
 #![allow(unsafe_code)]
@@ -14,12 +14,12 @@ use std::ffi::{c_uint, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 
-/// Callbacks of a plugin. QEMU calls only the registered ones.
+/// Callbacks of a plugin. QEMU calls only registered callbacks.
 pub trait Events: 'static {
     /// QEMU translates a block, whose instructions can be instrumented.
     fn translated(_: &Block) {}
-    /// This vCPU begins. QEMU calls this on the vCPU's thread; before API 2, on the thread that makes the
-    /// vCPU.
+    /// This vCPU begins. QEMU calls this function on the vCPU's thread or, before API 2, on the thread that
+    /// makes the vCPU.
     fn vcpu_started(_vcpu: c_uint) {}
     /// This vCPU has nothing to do and waits for an interrupt. In whole machines only.
     fn vcpu_idle(_vcpu: c_uint) {}

@@ -1,4 +1,4 @@
-//! A track whose records are checked, and the calls and returns of a guest.
+//! A track that checks its records, and helpers that make the calls and returns of a guest.
 #![allow(dead_code)] // each test uses a part of it
 
 use hypertrace_functions::record::{Record, RecordType};
@@ -46,8 +46,8 @@ impl Track {
         self.ret_by(Return { at: 0x98, slot: Some(slot), value: None });
     }
 
-    /// Calls and returns: `call 24 b` calls 0xb, whose return address goes 24 bytes below the top of the kernel's
-    /// stack, `ret 24` returns by it.
+    /// Makes calls and returns. `call 24 b` calls the function at 0xb, and stores the return address 24 bytes
+    /// below the top of the kernel's stack. `ret 24` returns by the return address at this place.
     pub fn does(&mut self, events: &str) {
         for event in events.split(", ") {
             let words: Vec<&str> = event.split(' ').collect();
