@@ -228,7 +228,7 @@ fn judge(differences: &mut [Difference], judged: impl Fn(&mut Difference) -> &mu
     }
 }
 
-/// Returns the names of which any of these runs has a counted region.
+/// Returns the names of all regions that at least one of these runs counted.
 fn names<'a>(runs: &[&'a Run]) -> BTreeSet<&'a str> {
     let counted = runs.iter().flat_map(|run| &run.regions).filter(|(_, region)| region.count > 0);
     counted.map(|(name, _)| &**name).collect()

@@ -2,17 +2,18 @@
 
 //! How the time of a host's thread divides into parts, as the thread's events prove.
 //!
-//! A thread's events are *marks*. Time counts for a part only between two marks that prove it together: the
-//! first says what began, the second says that nothing else came between. For example, a guest's own event
-//! and the emulated store after it prove that the guest ran; a guest's event and the return to the VMM do
-//! not, because the exit is missing, and the time is *unknown*. So a missing event makes unknown time, and
-//! never more of another part. (Two events that are missing together, a switch away from the thread and the
-//! next one back, leave no trace. The kernel reports such losses.)
+//! A thread's events are *marks*. Time counts for a part only between two marks that prove the part together:
+//! the first mark says what began, and the second mark says that nothing else happened in between. For
+//! example, a guest's own event and the next emulated store prove that the guest ran in between. A guest's
+//! event and the next return to the VMM prove nothing, because the exit is missing: the time between both is
+//! *unknown*. So a missing event makes more time unknown, and never adds time to another part. There is one
+//! exception: if a switch away from the thread and the next switch back are both missing, the remaining
+//! events show no gap. The kernel reports such losses.
 //!
 //! While a thread is on a CPU, the thread is in a *mode*. Every mark that ends a mode proves the mode, even
 //! across a time in which the thread was switched out: the switches and the wake-up prove what the thread did
-//! in that time. Until then, the intervals of the mode wait. Callers take proven intervals in order of time,
-//! and these do not change any more: see [`Account::take_proven`].
+//! in that time. Until the mark that ends the mode, the intervals of the mode wait. Callers take proven
+//! intervals in order of time, and proven intervals do not change any more: see [`Account::take_proven`].
 //!
 //! | mark | ends | begins |
 //! |---|---|---|
@@ -35,9 +36,11 @@
 //!
 //! A map of the guest's clock places a guest's own event, with a bound on the error. Such an event proves
 //! nothing if the kernel's events say when the guest began and ended. If the kernel's events do not say when,
-//! the guest's event is no mark on the way out of the guest, in the VMM and on the way back, which other
-//! events end, and no mark if it contradicts the others by no more than its bound. A region begins and ends
-//! at the mapped times, whatever the part is there.
+//! the guest's event still proves nothing in two cases. In the first case, the thread is on the way out of
+//! the guest, in the VMM, or on the way back into the guest: other events end these modes. In the second
+//! case, the thread is in another mode than the guest's, and the time from the beginning of the mode to the
+//! event is at most the bound on the event's error. A region begins and ends at the mapped times, whatever
+//! part the account has at these times.
 use super::causes::{CauseNumber, Unknown};
 use super::parts::{Evidence, Interval, Part, Reason, between};
 
@@ -47,7 +50,7 @@ enum Mode {
     Guest,
     Interrupt,
     Exit,
-    /// In an exit whose access to memory or a port is known.
+    /// In an exit whose access to memory or to a port was traced.
     Access,
     Leave,
     /// Same as [`Leave`](Mode::Leave) if the access was the reason of the exit. Otherwise, the guest may have
@@ -78,7 +81,7 @@ pub enum Mark {
     UserspaceExit,
     /// `kvm_userspace_exit` for an access to memory or a port.
     AccessExit,
-    /// An event of the VMM, or a reference point's time in the VMM.
+    /// An event of the VMM, or a reference point that the VMM handles.
     Vmm,
     /// The VMM's event that it is about to enter the guest.
     Run,
@@ -95,7 +98,7 @@ pub enum Mark {
     /// An interrupt in the thread's time on a CPU. Interrupts are off from a switch until the next thread
     /// begins to run.
     Interrupt,
-    /// Another event of the thread that is not KVM's.
+    /// Another event of the thread, which is not an event of KVM.
     Other,
 }
 
@@ -110,8 +113,8 @@ pub enum Why {
     Unknown,
 }
 
-/// Kinds of events that the kernel's trace of a thread has at all. If the trace has a kind, the absence of
-/// one such event proves nothing.
+/// Kinds of events that the kernel's trace of a thread has at all. If the trace has a kind, a missing event
+/// of this kind makes time unknown. If the trace lacks the kind, other events prove the part instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exactness {
     /// Whether the trace has the beginnings of exits.
@@ -131,7 +134,8 @@ struct Waiting {
     to: i64,
     /// Part of the interval; `None`: on a CPU, and not proven yet.
     part: Option<Part>,
-    /// Whether the interval is the guest's if the mode turns out to be the host's interrupt.
+    /// Whether the interval comes before a possible interrupt of the host. If the interrupt is proven, the
+    /// interval is the guest's.
     is_before_interrupt: bool,
     /// Reason of the exit; `None`: not proven yet.
     reason: Option<Reason>,
@@ -142,7 +146,7 @@ struct Waiting {
     /// Whether the interval is the sum of several intervals, so that its times are not those of a single
     /// interval.
     is_merged: bool,
-    /// Whether the interval is of the same wait as the one before it, with another cause.
+    /// Whether the interval belongs to the same wait as the previous interval, but has another cause.
     goes_on: bool,
 }
 
@@ -152,8 +156,8 @@ enum Cpu {
     On,
     Out(Why),
     Woken,
-    /// The thread was switched out and had an event of its own since then, or it was on a CPU and had an
-    /// event on another CPU: a switch is missing.
+    /// A switch is missing: after a switch away, the thread had an event of its own, or after being on a CPU,
+    /// the thread had an event on another CPU.
     Unclear,
 }
 
@@ -176,22 +180,23 @@ pub struct Account {
     pub causes: Vec<(i64, CauseNumber)>,
     /// Time of the mark that began the mode.
     begun: i64,
-    /// Reason of the last exit, and whether the exit is still to be counted.
+    /// Reason of the last exit. `is_new` says whether the exit was not counted yet.
     reason: Reason,
     is_new: bool,
     /// Exit that was counted since the last call of [`Account::take_exit`].
     exit: Option<Reason>,
-    /// Intervals in order since the last one that was taken, and whether the part of some of them is not
-    /// proven.
+    /// Intervals that were not taken yet, in order. `is_unproven` says whether some of these intervals lack a
+    /// proof.
     waiting: Vec<Waiting>,
     is_unproven: bool,
-    /// Whether a region began or ended since the last mark, and the time of the last border of a region.
+    /// Whether a region began or ended since the last mark. `last_border` is the last time at which a region
+    /// began or ended.
     has_border: bool,
     last_border: i64,
     /// Maximum number of intervals in `waiting`.
     most: usize,
     /// Whether the thread had an event of its own while another thread had the CPU. If so, a switch is
-    /// missing, or the event is another thread's.
+    /// missing, or the event belongs to another thread.
     pub is_contradicted: bool,
     pub switches: Switches,
 }
@@ -201,8 +206,8 @@ pub struct Account {
 pub struct Switches {
     /// Number of switches away from the thread.
     pub away: u64,
-    /// Number of switches away after which the thread had an event that needs a CPU, with no switch back
-    /// before that event.
+    /// Number of missing switches back to the thread: the thread was switched out, and the thread's next
+    /// event shows that the thread had a CPU again, but no switch back was recorded.
     pub unreturned: u64,
     /// Number of times that too many intervals waited for their proof.
     pub given_up: u64,
@@ -268,7 +273,7 @@ impl Account {
         }
         if mark == Mark::Other || (self.cpu, mark) == (Cpu::On, Mark::Wakeup) {
             // The wake-up came before the thread was switched out, or after a switch that is missing. The
-            // next mark shows which.
+            // next mark shows which case it was.
             return;
         }
         let last = self.last.replace(time).unwrap_or(time);
@@ -276,7 +281,7 @@ impl Account {
         self.switches.add(mark, self.cpu);
         self.mark_since(since, mark);
         if (mark, self.own, self.mode) == (Mark::In, Part::OnCpu, None) {
-            // A program's thread has one mode.
+            // The mode is known, because a program's thread has only one mode.
             (self.mode, self.begun) = (Some(Mode::Guest), time);
         }
     }
@@ -284,7 +289,8 @@ impl Account {
     /// Notes the CPU of a mark. A thread that is on a CPU and has an event on another CPU was switched away
     /// and back in between, and the kernel's trace has neither switch.
     fn see(&mut self, mark: Mark) {
-        // The event of a wake-up is on the CPU of the waker.
+        // A wake-up tells nothing about the thread's CPU, because the event of a wake-up is on the CPU of the
+        // waker.
         let Some(cpu) = self.by.and_then(Evidence::cpu).filter(|_| mark != Mark::Wakeup) else {
             return;
         };
@@ -302,7 +308,7 @@ impl Account {
             // The thread is ready already, so the event before the wake-up is missing.
             (Mark::Wakeup, _) => self.off(Part::Unknown, since, Cpu::Woken),
             (Mark::Out(why), Cpu::On) => {
-                // A program's thread has one mode, which nothing else ends.
+                // A program's thread has only one mode, so the part of the time is proven at once.
                 let is_own = (self.own, self.mode) == (Part::OnCpu, Some(Mode::Guest));
                 self.push(since, is_own.then_some(Part::OnCpu));
                 self.is_unproven |= self.mode.is_some() && !is_own;
@@ -326,7 +332,7 @@ impl Account {
         }
     }
 
-    /// Takes an event of the thread on its CPU that is not KVM's.
+    /// Takes an event that is not KVM's, from a thread that is on its CPU.
     fn other(&mut self, time: i64) {
         let is_own = self.own == Part::OnCpu;
         let ends_guest = self.exactness.exits && self.exactness.entries;
@@ -360,8 +366,8 @@ impl Account {
             }
             let far = || bound.is_some_and(|bound| between((self.begun, time)) > bound);
             let (ends, _) = self.modes(Mark::Guest);
-            // Another event ends these modes before the guest runs again, so the guest's event happened
-            // before the mode began, or after an end that is not known yet.
+            // Other events end these modes before the guest runs again. So the guest's event happened before
+            // the mode began, or the mode has ended and the event that shows the end is still to come.
             let is_out = |mode| {
                 let modes = [Mode::Leave, Mode::AccessLeave, Mode::Return, Mode::Vmm, Mode::Entry];
                 modes.contains(&mode) && !ends.contains(&mode)
@@ -379,7 +385,7 @@ impl Account {
         self.mark(time, mark);
     }
 
-    /// Takes the VMM's event after an exit. The VMM's reason counts if the kernel's events tell none.
+    /// Takes the VMM's event after an exit. The VMM's reason counts if the kernel's events tell no reason.
     pub fn vmm_exit(&mut self, time: i64, reason: impl FnOnce() -> Reason) {
         self.mark(time, Mark::Vmm);
         if self.reason == 0 {
@@ -396,7 +402,7 @@ impl Account {
         }
     }
 
-    /// Takes all time up to now as unknown, because nothing is known of the thread until then.
+    /// Counts all time up to `time` as unknown, because nothing is known about the thread until then.
     pub fn skip(&mut self, time: i64) {
         let last = self.last.replace(time).unwrap_or(time);
         self.by = None;
@@ -406,7 +412,7 @@ impl Account {
         self.seen_on = None;
     }
 
-    /// Ends the account. What is not known by now becomes unknown time.
+    /// Ends the account. All time that is not proven by then becomes unknown.
     pub fn end(&mut self) {
         if let Some(last) = self.last {
             self.skip(last.max(self.last_border));
@@ -425,8 +431,9 @@ impl Account {
         !self.is_unproven && (!self.waiting.is_empty() || self.exit.is_some())
     }
 
-    /// Hands over the intervals that wait, if they are proven, in order and from the end of the last ones. An
-    /// interval that is the sum of several has their length, but not their times.
+    /// Hands over all intervals that wait, in order. Callers check [`Account::has_proven`] first. `take` also
+    /// gets whether the interval is the sum of several intervals: then only the length of the interval is
+    /// right, and its times are not.
     pub fn take_proven(&mut self, mut take: impl FnMut(&Interval, bool)) {
         for waiting in &self.waiting {
             let Waiting { from, to, part, reason, cause, ended_by, is_merged, .. } = *waiting;
@@ -448,7 +455,7 @@ impl Account {
         self.exit.take()
     }
 
-    /// Ends a time off the CPU.
+    /// Ends a time in which the thread had no CPU.
     fn off(&mut self, part: Part, (from, to): (i64, i64), cpu: Cpu) {
         self.push((from, to), Some(part));
         self.cpu = cpu;
@@ -466,7 +473,7 @@ impl Account {
         self.causes.clear();
     }
 
-    /// Takes a mark that begins a mode, and confirms the one before.
+    /// Takes a mark that begins a mode, and that proves the mode before if the mark can end that mode.
     fn change(&mut self, since: (i64, i64), mark: Mark) {
         if (mark, self.mode) == (Mark::Unload, Some(Mode::Access)) && !self.exactness.entries {
             // The reason on the way to the VMM will say whether the access caused the exit.
@@ -476,13 +483,14 @@ impl Account {
         }
         let (ends, begins) = self.modes(mark);
         let part = match self.mode.filter(|mode| ends.contains(mode)) {
-            // The guest has run on, after an unknown part of this time.
+            // The guest runs again, and nothing shows since when. So all of this time counts as the guest's.
             Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => self.own,
-            // The kernel completed the exit by itself. The way to the VMM has other marks.
+            // The kernel completed the exit by itself, because an exit that goes to the VMM has other marks.
+            // So the guest has run again.
             Some(Mode::Access) if matches!(mark, Mark::Exit | Mark::Access | Mark::Port) => {
                 self.own
             }
-            // The VMM ran, and the kernel on the way there and back.
+            // The VMM ran, and so did the kernel on the way to the VMM and back.
             Some(Mode::Return) if mark == Mark::Load => Part::Vmm,
             Some(Mode::Guest) => self.own,
             Some(Mode::Interrupt) => Part::HostInterrupt,
@@ -501,7 +509,8 @@ impl Account {
         if begins == Mode::Exit || begins == Mode::Access && part == self.own {
             self.is_new = true;
         }
-        // The exit has ended, or another exit has begun whose events are missing.
+        // The reason is forgotten if the exit has ended, or if another exit has begun whose events are
+        // missing.
         let is_other = match mark {
             Mark::Unload => self.reason() == 0,
             Mark::Vmm | Mark::Run => !matches!(self.mode, Some(Mode::Return | Mode::Vmm)),
@@ -513,7 +522,8 @@ impl Account {
         self.mode = Some(begins);
     }
 
-    /// Proves the part of all waiting time on a CPU, and whether the waits in it belong to an exit.
+    /// Proves the part of all waiting intervals on a CPU, and whether the waits between these intervals
+    /// belong to an exit.
     fn prove(&mut self, part: Part) {
         if std::mem::take(&mut self.is_unproven) {
             let reason = self.reason_of(part);
@@ -526,8 +536,8 @@ impl Account {
         }
     }
 
-    /// Adds an interval. An interval without a part or a reason waits for the mark that proves it, and so do
-    /// the intervals after it.
+    /// Adds an interval. An interval without a part or without a reason waits for the mark that proves both,
+    /// and all later intervals wait too.
     fn push(&mut self, (from, to): (i64, i64), part: Option<Part>) {
         if to <= from {
             return;
@@ -558,17 +568,18 @@ impl Account {
         if matches!(part, Part::Kernel | Part::Vmm) { self.reason } else { 0 }
     }
 
-    /// Makes one interval of all waiting intervals of one part that have no border of a region between them,
-    /// because their order counts for no region. If too many intervals remain, they become unknown.
+    /// Merges waiting intervals that have the same part and no border of a region between them. The order of
+    /// such intervals does not matter, because each region has all of them or none. If too many intervals
+    /// remain, the remaining intervals become unknown.
     fn merge(&mut self) {
         let (before, first) = (self.waiting.len(), self.waiting[0].from);
         let many = Unknown::TooMany.number();
         let mut merged: Vec<Waiting> = Vec::new();
-        // `place` is the place of the last interval, `joinable` the place of the first interval that others
-        // can join.
+        // `place` is the index of the merged interval that took the last interval. `joinable` is the index of
+        // the first merged interval that later intervals can still join.
         let (mut place, mut joinable) = (0, 0);
         for waiting in self.waiting.drain(..) {
-            // Parts matter more than causes, so one wait becomes one interval again.
+            // The intervals of one wait become one interval again, because parts matter more than causes.
             if !waiting.goes_on {
                 let key = |of: &Waiting| (of.part, of.reason, of.is_before_interrupt);
                 let mut same = joinable..merged.len();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The events that begin regions: found in a second pass, as regions do not keep them.
+//! The events that begin regions. A second pass finds these events, because regions do not keep their events.
 
 use super::groups::cut;
 use super::roles::{ANY_CLIENT, SPAN, is_poll, span};
@@ -13,7 +13,7 @@ use std::iter::Peekable;
 /// Maximum number of regions with the same begin time that get their events.
 const MAX_TOGETHER: usize = 1 << 16;
 
-/// What the event that begins a region says of it: its group, its client, its id.
+/// What an event says about the region that the event begins: the region's group, client and id.
 type Key = (u16, Option<u32>, u64);
 
 /// A region, with the event that begins it.
@@ -22,30 +22,34 @@ type Key = (u16, Option<u32>, u64);
 pub struct Region<'a> {
     /// The region.
     pub sample: &'a Sample,
-    /// The event that begins the region; `None` if the reader did not find it, and for a region between two given events.
+    /// The event that begins the region; `None` if the reader did not find the event, or if the region lies
+    /// between two given events.
     pub begin: Option<&'a EventRef<'a>>,
-    /// Number of `begin` among the events that begin a region of this name, client and id at this time, from 1 on; 0 without
-    /// `begin`.
+    /// Number of `begin`, counted from 1, among all events that begin a region with the same name, client and
+    /// id at the same time; 0 if `begin` is `None`.
     pub number: u64,
 }
 
 impl Region<'_> {
-    /// Returns the number of the span around the region, 0 without one, if the region is a span of the crate `tracing`.
+    /// If the region is a span of the crate `tracing`, returns the number of the span around the region, or 0
+    /// if there is no such span.
     pub fn span_parent(&self) -> Option<u64> {
         self.begin.and_then(span).map(|(parent, _)| parent)
     }
 }
 
-/// Takes a region. Returns whether more is wanted.
+/// Takes a region. Returns whether the function wants more regions.
 type Each<'f, E> = &'f mut dyn FnMut(&Region<'_>) -> Result<bool, E>;
 
-/// The regions of sessions in the order of their beginnings, while the events of these sessions come in order of time.
+/// Finds the event that begins each region, while the caller passes the events of the sessions in order of
+/// time.
 pub(crate) struct Begins<'a> {
     /// Numbers of the groups, by session, name of the events, and target.
     groups: HashMap<(usize, &'a str, Option<&'a str>), u16>,
     /// The regions that begin later.
     later: Peekable<Box<dyn Iterator<Item = &'a Sample> + 'a>>,
-    /// The regions that begin now, the last one first, and how many of a key were handed over.
+    /// The regions that begin at `time`: for each key, the regions in reverse order, and the number of
+    /// regions that were handed over.
     now: HashMap<Key, (Vec<&'a Sample>, u64)>,
     time: i64,
 }
@@ -67,18 +71,18 @@ impl<'a> Begins<'a> {
         }
     }
 
-    /// Takes the next event. Hands over the regions before it whose events were not found, and the one that it begins. Returns
-    /// whether more is wanted.
+    /// Takes the next event. Hands over the region that the event begins. Before that, hands over all earlier
+    /// regions whose events were not found. Returns whether `each` wants more regions.
     ///
     /// # Errors
-    /// If `each` fails, with the error of `each`.
+    /// Returns the error of `each` if `each` fails.
     pub fn event<E>(&mut self, event: &EventRef<'_>, each: Each<'_, E>) -> Result<bool, E> {
         if event.ts_ns != self.time && !self.advance(event.ts_ns, each)? {
             return Ok(false);
         }
         let Some(name) = event.name.strip_suffix("_begin") else { return Ok(true) };
         let field = |wanted: &str| event.fields.iter().find(|(name, _)| ***name == *wanted);
-        // Spans of one name can have several targets.
+        // The target tells groups apart too, because spans with one name can have several targets.
         let is_poll = is_poll(event.name, event.fields.names());
         let target = match span(event) {
             Some((_, target)) => Some(cut(String::from_utf8_lossy(target).into_owned())),
@@ -97,7 +101,7 @@ impl<'a> Begins<'a> {
         };
         let client = event.source.client.filter(|_| field(ANY_CLIENT).is_none());
         let has = |key: &Key| self.now.get(key).is_some_and(|(samples, _)| !samples.is_empty());
-        // Whether a span is of one client, its end says.
+        // Both keys are tried, because only the end of a span says whether the span belongs to one client.
         let any = (group, None, id);
         let key = if has(&any) { any } else { (group, client, id) };
         let Some((samples, number)) = self.now.get_mut(&key) else { return Ok(true) };
@@ -106,17 +110,18 @@ impl<'a> Begins<'a> {
         each(&Region { sample, begin: Some(event), number: *number })
     }
 
-    /// Hands over the regions that are left, after the last event.
+    /// After the last event, hands over the regions that are left.
     ///
     /// # Errors
-    /// If `each` fails, with the error of `each`.
+    /// Returns the error of `each` if `each` fails.
     pub fn finish<E>(mut self, each: Each<'_, E>) -> Result<(), E> {
-        // Twice, for regions that begin at the last possible time.
+        // The second call hands over regions that begin at the last possible time.
         let _ = self.advance(i64::MAX, each)? && self.advance(i64::MAX, each)?;
         Ok(())
     }
 
-    /// Takes the regions that begin at a time. Those before it whose events were not found come first.
+    /// Hands over the regions before a time whose events were not found, and then collects the regions that
+    /// begin at the time.
     fn advance<E>(&mut self, time: i64, each: Each<'_, E>) -> Result<bool, E> {
         let mut alone = |sample| each(&Region { sample, begin: None, number: 0 });
         self.time = time;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Critical paths of a guest's threads beyond the guest: while a vCPU was halted, the path follows the
-//! threads of the host that woke the vCPU's thread. If such a thread runs a guest's CPU, the path names the
-//! guest's thread that had the CPU.
+//! Follows critical paths of a guest's threads beyond the guest. While a vCPU was halted, the path follows
+//! the host's threads up to the wake-up of the vCPU's thread. If such a thread runs a guest's CPU, the path
+//! names the guest's thread that had the CPU.
 //!
 //! The host's kernel says what a thread of the host did, and a guest says only the names of its threads. So a
 //! lie of a guest changes only a name.
@@ -14,17 +14,18 @@ use super::path::{Doing, Stay, Stretch};
 use super::steps::{PathStep, Timed};
 use super::vcpus::{GuestCpu, Vcpus};
 
-/// The last halt beyond which a path went, and the path there.
+/// The last halt that was walked, and the path of the host's threads during the halt.
 #[derive(Debug, Default)]
 pub(super) struct LastHalt {
     halt: Option<(Stretch, u16)>,
     stays: Vec<Stay>,
 }
 
-/// What the recordings of all threads tell that show a session's threads.
+/// The recordings of all threads that show a session's threads, and all that is needed to read these
+/// recordings.
 pub(super) struct Beyond<'a> {
     pub session: usize,
-    /// Sessions and recordings that traces show, as in the pass.
+    /// For each trace, the sessions that the trace shows, as in the pass.
     pub traced: &'a [Vec<(usize, usize)>],
     pub cpus: &'a [Option<Cpus>],
     /// Returns the clock of the guest that a trace shows.
@@ -34,8 +35,8 @@ pub(super) struct Beyond<'a> {
 }
 
 impl Beyond<'_> {
-    /// Hands over the steps of a divided time of a thread of the guest with this clock. The thread had the
-    /// CPU `of.cpu` then or next.
+    /// Hands over the steps of `of`, which is a divided time of a guest's thread. `clock` is the guest's
+    /// clock. The thread had the CPU `of.cpu` in this time, or next.
     pub fn steps(
         &mut self,
         clock: Option<u32>,
@@ -66,7 +67,7 @@ impl Beyond<'_> {
         add(own);
     }
 
-    /// Walks the path of a halt, unless it was the last one.
+    /// Walks the path of a halt, unless `last` already has the path.
     fn walk(&mut self, halt: Stretch, trace: u16) {
         if self.last.halt != Some((halt, trace)) {
             let cpus = self.cpus.get(usize::from(trace)).and_then(Option::as_ref);
@@ -75,7 +76,7 @@ impl Beyond<'_> {
         }
     }
 
-    /// Hands over the steps of a thread of the host in a time.
+    /// Hands over the steps of a host's thread during a time.
     fn stay(
         &mut self,
         stay: &Stay,
@@ -87,7 +88,8 @@ impl Beyond<'_> {
         let mut add = |thread, (from, to)| {
             add(PathStep::new(thread, &Interval { from, to, ..timed.interval }));
         };
-        // A vCPU that waits has no thread of the guest to name.
+        // While a vCPU's thread is blocked, the step names no thread of the guest, because no such thread
+        // runs.
         let is_vcpu = !matches!(stay.doing, Doing::Blocked(..));
         let mut guests = vcpus.run_by(stay.tid, to).filter(|_| is_vcpu);
         let had = guests.find_map(|cpu| self.had(cpu, (from, to)));
@@ -99,7 +101,7 @@ impl Beyond<'_> {
         add(stay.thread, (from, to));
     }
 
-    /// Returns the threads that had a guest's CPU from a time to another, if one is known.
+    /// Returns the threads that had a guest's CPU during a time; `None` if no thread is known.
     fn had(
         &mut self,
         (clock, cpu): GuestCpu,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The division of the time of regions, with the names of all that outputs show.
+//! How the time of regions divides, with names for everything that outputs show.
 
 use super::causes::{Cause, CauseNumber, GroupWaits, Unknown};
 use super::members;
@@ -21,29 +21,29 @@ pub struct Breakdown {
     pub bound_ns: Option<u64>,
     /// Number of regions.
     pub regions: u64,
-    /// Mean time of the regions in each part; in a total, the sum.
+    /// Time in each part: the mean of the regions, or the sum in a total.
     #[serde(rename = "parts")]
     pub times: Times,
-    /// Exits by reason: numbers per region, and times in nanoseconds. If the exits are of all regions, their
-    /// times in the kernel and in the VMM add up to these parts.
+    /// Exits by reason. If the exits come from all regions, their times in the kernel add up to the part
+    /// *kernel*, and their times in the VMM add up to the part *VMM*.
     pub exits: Vec<Exit>,
-    /// Waits by part and cause, the longest of a part first. If the waits are of all regions, they add up to
-    /// these parts.
+    /// Waits by part and cause. The longest wait of each part comes first. If the waits come from all
+    /// regions, the waits add up to their parts.
     pub waits: Vec<Wait>,
     /// Critical path, the longest step first. In a total, the steps add up to the duration. Empty if the path
     /// is not wanted.
     pub path: Vec<PathStep>,
-    /// Number of regions from which exits, waits and path are, because details of some regions are dropped if
-    /// there are too many.
+    /// Number of regions that `exits`, `waits` and `path` cover. If there are too many regions, the details
+    /// of some are dropped.
     pub exits_of: u64,
-    /// Number of regions during which, as far as is known, a hypervisor took time from the machine's CPUs.
-    /// `None` if no recording says so.
+    /// Number of regions during which a hypervisor may have taken time from the machine's CPUs; `None` if no
+    /// recording says so.
     pub steal_regions: Option<u64>,
-    /// Maximum time that was taken from the regions while their threads had a CPU, in nanoseconds: of each
-    /// region on average, or of the total. `None` if it is not known.
+    /// Maximum time in nanoseconds that a hypervisor can have taken from the regions while their threads had
+    /// a CPU: the mean of the regions, or the sum in a total. `None` if the time is not known.
     pub steal_at_most_ns: Option<u64>,
-    /// Maximum time in which threads of a guest can have run in the regions, in nanoseconds: of each region
-    /// on average, or of the total. `None` if no region has [such a bound](Sample::guest_at_most_ns).
+    /// Maximum time in nanoseconds that threads of a guest can have run in the regions: the mean of the
+    /// regions, or the sum in a total. `None` if no region has [such a bound](Sample::guest_at_most_ns).
     pub guest_at_most_ns: Option<u64>,
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     pub guest_includes_kvm: bool,
@@ -62,7 +62,7 @@ pub struct Exit {
     pub number: Reason,
     /// Name of the reason.
     pub reason: Arc<str>,
-    /// Number of exits that began, on average if they are of several regions.
+    /// Number of exits that began: the mean if the exits come from several regions.
     pub count: f64,
     /// Time in the kernel for these exits in nanoseconds.
     pub kernel_ns: u64,
@@ -90,19 +90,20 @@ pub struct Wait {
 #[serde(into = "members::PathStep")]
 #[non_exhaustive]
 pub struct PathStep {
-    /// Thread of the step, or another cause if the thread is not known or is one of too many.
+    /// Thread of the step; another cause if the thread is not known, or if there are too many threads.
     pub thread: CauseEntry,
     /// Part that says what the thread did.
     pub part: Part,
-    /// What a blocked thread waited for, if no thread ended the wait; the thread that had the CPU in time
-    /// that was stolen, or behind guest threads; or why time is unknown.
+    /// Cause of the step. If the thread was blocked and no thread ended the wait, the cause is what the
+    /// thread waited for. If the time was stolen, or behind guest threads, the cause is the thread that had
+    /// the CPU. If the time is unknown, the cause says why.
     pub cause: Option<CauseEntry>,
     /// Time of the step in nanoseconds.
     pub ns: u64,
 }
 
-/// An entry of [`Regions::causes`](super::Regions::causes). Its number tells the entry from others, and
-/// orders it.
+/// An entry of [`Regions::causes`](super::Regions::causes). Entries are compared and ordered by their
+/// numbers.
 #[derive(Clone, Debug)]
 pub struct CauseEntry {
     number: CauseNumber,
@@ -162,7 +163,7 @@ impl CauseEntry {
 /// Sums of the details of regions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Details {
-    /// Exits by reason. `None` until a region has an exit, because programs have none.
+    /// Exits by reason. `None` until a region has an exit, because programs have no exits.
     exits: Option<Box<[Exits; REASONS]>>,
     waits: GroupWaits,
     path: Steps,
@@ -200,7 +201,7 @@ impl Details {
 }
 
 impl Breakdown {
-    /// Returns the parts of regions, each divided by a number.
+    /// Returns the sums of the regions' parts, each divided by `by`.
     pub(super) fn of(store: &Store, regions: &[u32], by: u64) -> Breakdown {
         let samples = regions.iter().map(|index| store.get(*index));
         let times = mean(samples.clone().map(|sample| &sample.times), by);
@@ -216,8 +217,8 @@ impl Breakdown {
         }
     }
 
-    /// Divides the parts by the sums of the regions' details, each divided by a number. If the details are of
-    /// all regions, they add up to the parts.
+    /// Divides the parts further: adds the sums of the regions' details, each divided by `by`. `are_all`:
+    /// whether the details come from all regions. If so, the details add up to the parts.
     pub(super) fn add(&mut self, (sums, named): (&Details, Named<'_>), by: u64, are_all: bool) {
         let cause = |number: CauseNumber| named.causes[usize::from(number)].clone();
         let step = |steps::PathStep { thread, part, cause: why, ns, .. }: steps::PathStep| {
@@ -233,8 +234,8 @@ impl Breakdown {
         self.exits_of = sums.count;
     }
 
-    /// Makes the path as long as the regions, because rounded means are shorter, and nothing is known of time
-    /// that is on no path.
+    /// Makes the path as long as the regions. If the path is shorter only because means are rounded, the
+    /// longest step gets the rest. If not, the rest becomes a step of which nothing is known.
     pub(super) fn complete_path(&mut self, named: Named<'_>) {
         let left = self.duration_ns.saturating_sub(self.path.iter().map(|step| step.ns).sum());
         let are_rounded = left <= self.path.len() as u64;
@@ -254,7 +255,8 @@ pub(super) fn rank(len: usize, part: f64) -> usize {
     ((len as f64 * part).ceil() as usize).clamp(1, len.max(1)) - 1
 }
 
-/// Returns the rank nearest to this one whose region has details, within a thousandth of all regions.
+/// Returns the rank nearest to `rank` whose region has details. Returns `rank` if no region has details
+/// within a thousandth of all regions around `rank`.
 pub(super) fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
     let most = order.len() / 1000;
     let has = |at: &usize| order.get(*at).is_some_and(|index| store.detail(*index).is_some());
@@ -263,8 +265,8 @@ pub(super) fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
 }
 
 /// Returns the mean waits of a group: `sums` divided by the number of regions. If `are_all`, i.e. `sums` has
-/// the waits of all regions, the means add up to the parts of `mean`: what is left of a part is a wait whose
-/// cause was not recorded.
+/// the waits of all regions, the means add up to the parts of `mean`: the rest of each part becomes a wait
+/// whose cause was not recorded.
 fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> GroupWaits {
     let mut left = *mean;
     let mut means = GroupWaits::default();
@@ -279,7 +281,8 @@ fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> G
     for part in Part::ALL.into_iter().filter(|part| are_all && part.has_causes()) {
         let mut of_part = sorted.iter().filter(|((of, _), _)| *of == part);
         let (number, longest) = (of_part.clone().count() as u64, of_part.next());
-        // Rounding took less than a nanosecond from each mean.
+        // The longest wait gets the rest if rounding is the reason, because rounding takes less than a
+        // nanosecond from each mean.
         let rounded = longest.filter(|_| left.get(part) <= number);
         let wait = rounded.map_or((part, Unknown::NotRecorded.number()), |(wait, _)| *wait);
         means.add(&[(wait, left.get(part))]);
@@ -287,8 +290,8 @@ fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> G
     means
 }
 
-/// Returns sums of exits, divided by the number of regions. If the exits are of all regions of these mean
-/// times, their times in the kernel and in the VMM add up to these parts.
+/// Returns sums of exits, divided by the number of regions. `of`: the mean times of all regions, if the exits
+/// come from all regions. Then the exits' times in the kernel and in the VMM add up to these two parts.
 fn mean_exits(
     sums: &[Exits; REASONS],
     reasons: &[Arc<str>],
@@ -321,7 +324,8 @@ fn mean_exits(
     all.map(mean).collect()
 }
 
-/// Returns the sums divided by a number, rounded so that they add up to the rounded mean.
+/// Returns the sums of the parts, each divided by `by`, and rounded so that the results add up to the rounded
+/// total.
 fn mean<'a>(all: impl Iterator<Item = &'a Times>, by: u64) -> Times {
     let mut sums = [0u128; PARTS];
     for times in all {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What threads waited for: the thread that had the CPU while another was ready, and what woke a thread that
-//! slept.
+//! What threads waited for. A ready thread waited for the thread that had the CPU. A thread that slept waited
+//! for what woke the thread.
 
 use super::lives::Life;
 use super::members;
@@ -13,11 +13,11 @@ use std::rc::Rc;
 
 /// Maximum size of the name of a thread with its NUL, in bytes: Linux's `TASK_COMM_LEN`.
 const COMM: usize = 16;
-/// Maximum number of names of threads that are told apart, besides the first name of each, of some 32 bytes
-/// each.
+/// Maximum number of names of threads that are kept, not counting the first name of each thread. Each name
+/// takes some 32 bytes.
 const MAX_NAMES: usize = 1 << 16;
-/// Maximum number of causes of a thread's waits between two times without open regions. Waits of further
-/// causes count for [`Cause::Others`].
+/// Maximum number of causes that are kept of a thread's waits, until the thread has no open region. Waits
+/// with further causes count for [`Cause::Others`].
 const MAX_OF_THREAD: usize = 1 << 11;
 /// Maximum number of causes of waits in the regions of a group.
 const MAX_OF_GROUP: usize = 1 << 12;
@@ -42,15 +42,16 @@ pub enum Cause {
         tid: u32,
         /// Last name of the thread, if it is known. The program chooses the name: escape it.
         name: Option<String>,
-        /// Number of names that the thread had while others waited for it; 0 if none is known. At most 65,536
-        /// names of all threads together are counted, besides the first name of each.
+        /// Number of names that the thread had while other threads waited for the thread; 0 if no name is
+        /// known. The first name of each thread is always counted, and at most 65,536 further names of all
+        /// threads together.
         names: u32,
         /// Session whose vCPU or program the thread runs: an index of
         /// [`Regions::sessions`](super::Regions::sessions).
         session: Option<usize>,
     },
-    /// No thread had the CPU, because a wake-up, or a move from another CPU, was under way. For a wake-up:
-    /// the kernel's idle loop.
+    /// No thread had the CPU for which the thread waited, because a wake-up, or a move from another CPU, was
+    /// under way. As the cause of a wake-up, this is the kernel's idle loop.
     Idle,
     /// A high resolution timer.
     Timer,
@@ -58,7 +59,7 @@ pub enum Cause {
     Interrupt(Option<String>),
     /// A softirq, with its name if its beginning was recorded.
     Softirq(Option<&'static str>),
-    /// A cause that has no number of its own, because there are too many.
+    /// A cause that has no number of its own, because there are too many causes.
     Others,
 }
 
@@ -70,18 +71,18 @@ pub enum Unknown {
     NotRecorded,
     /// An event of the CPU, or the wake-up, is missing.
     Missing,
-    /// The CPU had too many other threads meanwhile.
+    /// Too many other threads had the CPU in the meantime.
     TooMany,
     /// It is not known which thread a region was on. Only for paths.
     NoThread,
-    /// The region's thread had no CPU when the region ended, by a clock whose error can be the reason. Only
-    /// for paths.
+    /// The region's thread had no CPU at the time of the region's end. The error of the clock that gave this
+    /// time can be the reason. Only for paths.
     Clock,
     /// The host's recording does not prove what the guest's CPU did, or which thread of the host runs that
     /// CPU. Only for a guest's threads.
     Vcpu,
-    /// The time is within the error of the guest's clock from a border between two parts of the host's. Only
-    /// for a guest's threads.
+    /// The time is near a border between two parts of the vCPU's thread. The distance to the border is at
+    /// most the error of the guest's clock, so either part may be right. Only for a guest's threads.
     Border,
     /// No thread was in the span, and it is not known what the span waited for. Only for paths of spans.
     Idle,
@@ -129,7 +130,7 @@ pub(super) struct Thread {
     pub tid: u32,
     /// Index of the kernel's trace, because another machine may have a thread with the same number.
     pub trace: u16,
-    /// Which of the threads that had this number one after another is meant.
+    /// Life of the number, which tells apart the threads that had this number one after another.
     pub life: Life,
 }
 
@@ -143,7 +144,7 @@ pub(super) struct Task {
 impl Task {
     pub fn new(thread: Thread, name: &[u8]) -> Task {
         let mut comm = [0; COMM];
-        // Each CPU has an idle thread with a name of its own.
+        // The name of an idle thread is left out, because the idle thread of each CPU has another name.
         let len = if thread.tid == 0 { 0 } else { name.len().min(COMM) };
         comm[..len].copy_from_slice(&name[..len]);
         Task { thread, comm }
@@ -203,8 +204,8 @@ impl Causes {
     pub fn new() -> Causes {
         let (all, numbers) = (Vec::new(), HashMap::new());
         let mut causes = Causes { all, numbers, names: HashMap::new(), others: HashSet::new() };
-        // These causes have numbers however many threads a guest names, because parts depend on whether no
-        // thread had a CPU.
+        // These causes get their numbers first, so that the number of threads that a guest names does not
+        // matter: parts depend on whether a CPU was idle.
         let all = [
             Found::Others,
             Found::Idle,
@@ -218,13 +219,13 @@ impl Causes {
         causes
     }
 
-    /// Returns why the cause of a wait with this number is not known, if it is not.
+    /// If the number stands for an unknown cause of a wait, returns why the cause is not known.
     pub fn unknown(number: CauseNumber) -> Option<Unknown> {
         let all = [Unknown::NotRecorded, Unknown::Missing, Unknown::TooMany];
         all.get(usize::from(number)).copied()
     }
 
-    /// Returns whether a cause is a thread, or one of the causes that are too many.
+    /// Returns whether a cause is a thread, or [`Cause::Others`].
     pub fn is_thread(&self, number: CauseNumber) -> bool {
         let found = self.all.get(usize::from(number));
         matches!(found, Some(Found::Thread(_) | Found::Others))
@@ -235,7 +236,7 @@ impl Causes {
         matches!(self.all.get(usize::from(number)), Some(Found::Idle))
     }
 
-    /// Returns whether a cause is an interrupt, or a softirq that it began, and no timer.
+    /// Returns whether a cause is a hard interrupt, or a softirq that is not a timer's.
     pub fn is_interrupt(&self, number: CauseNumber) -> bool {
         match self.all.get(usize::from(number)) {
             Some(Found::Interrupt(_)) => true,
@@ -247,7 +248,7 @@ impl Causes {
         }
     }
 
-    /// Returns the number of a cause, or [`Causes::OTHERS`] if there are too many.
+    /// Returns the number of a cause, or [`Causes::OTHERS`] if there are too many causes.
     pub fn number(&mut self, cause: Found) -> CauseNumber {
         if let Some(number) = self.numbers.get(&cause) {
             return *number;
@@ -278,16 +279,16 @@ impl Causes {
         {
             names.count += 1;
         }
-        // The turns of a CPU in a wait are told from the last to the first, so the latest name is the one to
-        // keep.
+        // The name with the latest time is kept, because the turns of a CPU in a wait are read from the last
+        // to the first.
         if names.at <= at {
             (names.last, names.at) = (comm, at);
         }
         number
     }
 
-    /// Returns the cause with a number. `thread` returns the name and the session of a thread of a trace, for
-    /// threads that events did not name or that belong to a session.
+    /// Returns the cause with a number. `thread` returns the name and the session of a thread, if known. Its
+    /// arguments are the index of the trace and the number of the thread.
     pub fn get(
         &self,
         number: CauseNumber,
@@ -298,7 +299,8 @@ impl Causes {
             Found::Unknown(why) => Cause::Unknown(*why),
             Found::Idle => Cause::Idle,
             Found::Thread(Thread { tid, trace, life }) => {
-                // It is not known which of the threads with this number belongs to a session.
+                // If several threads had this number, nothing says which of these threads belongs to a
+                // session.
                 let (name, session) = if *life > 0 { (None, None) } else { thread(*trace, *tid) };
                 let names = self.names.get(&number);
                 let count = names.map_or(u32::from(name.is_some()), |names| names.count);
@@ -319,7 +321,7 @@ impl Causes {
         &self,
         thread: impl Fn(u16, u32) -> (Option<String>, Option<usize>),
     ) -> Vec<Cause> {
-        // The last number may be the largest one.
+        // The range is inclusive, because the last number may be the largest `CauseNumber`.
         let numbers = (0..=CauseNumber::MAX).take(self.all.len());
         numbers.map(|number| self.get(number, &thread)).collect()
     }
@@ -375,7 +377,8 @@ impl Waits {
     }
 }
 
-/// Adds time of a wait. If there are `most` causes already, adds the time of a new one to [`Causes::OTHERS`].
+/// Adds time of a wait. If there are `most` causes already, adds the time of a new cause to
+/// [`Causes::OTHERS`].
 fn add(all: &mut Vec<(Wait, u64)>, wait: Wait, time: u64, most: usize) {
     match all.iter().position(|(known, _)| *known == wait) {
         Some(at) => all[at].1 += time,

@@ -8,19 +8,20 @@ use crate::filter::{Answers, Filter, RegionRef};
 
 /// Which of the selected regions are shown.
 ///
-/// A region that is left out is in no group. If it is inside of one that is shown, it is a child of that one as
-/// all others are.
+/// A region that is left out is in no group. If the region is inside a region that is shown, the inner region
+/// is still a child of the outer region.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Only regions of these names. If there are no names, regions of all names.
+    /// Names of the regions that are shown. If the list is empty, regions of all names are shown.
     pub names: Vec<String>,
-    /// Only regions that fit; see [`Filter::of_regions`].
+    /// Filter that a region must fit: see [`Filter::of_regions`].
     pub filter: Option<Filter>,
-    /// Only regions that begin at this Unix time in nanoseconds, or later.
+    /// Unix time in nanoseconds. A region must begin at this time or later.
     pub from_ns: Option<i64>,
-    /// Only regions that begin before this Unix time in nanoseconds.
+    /// Unix time in nanoseconds. A region must begin before this time.
     pub to_ns: Option<i64>,
-    /// Whether the regions named `empty` are taken also if `names` or `filter` leave them out: they measure what a region takes.
+    /// Whether regions named `empty` are always shown, even if the other fields leave these regions out. They
+    /// measure the cost of a region.
     pub keeps_empty: bool,
 }
 
@@ -54,12 +55,13 @@ impl<'a> Chooser<'a> {
         Chooser { choice, left_out: [0; LeftOut::ALL.len()] }
     }
 
-    /// Returns what the filter finds in the event that begins a region, for the time when the region ends.
+    /// Returns what the filter finds in the event that begins a region. The filter needs these answers when
+    /// the region ends.
     pub fn answers(&self, event: &EventRef<'_>) -> Option<Answers> {
         self.choice.filter.as_ref().map(|filter| filter.answers(event))
     }
 
-    /// Returns why a region that begins at a time is left out, if it is.
+    /// If a region that begins at `begin_ns` is left out, returns why.
     pub fn refuses(&self, begin_ns: i64, region: &RegionRef<'_>) -> Option<LeftOut> {
         let Choice { names, filter, from_ns, to_ns, .. } = self.choice;
         if self.is_kept(region.name) {

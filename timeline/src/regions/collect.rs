@@ -46,10 +46,11 @@ use warnings::{
     unreturned, unshown, without_ends,
 };
 
-/// Number of events of each CPU that are read before the merge, to see which kinds there are.
+/// Number of events of each CPU that are read before the merge. These events show which kinds of events the
+/// trace has.
 const FIRST_EVENTS: usize = 1 << 12;
-/// Maximum number of intervals of all threads that are kept, of 32 bytes each. If there are more, the first
-/// half of the time is forgotten.
+/// Maximum number of intervals of all threads that are kept, of 32 bytes each. If there are more intervals,
+/// the intervals in the first half of the time are forgotten.
 const MAX_LOGGED: usize = 1 << 23;
 
 /// Maximum number of intervals of a thread that are kept before they are handed over.
@@ -60,18 +61,18 @@ struct Pass<'a> {
     options: &'a Options,
     chooser: Chooser<'a>,
     hosts: Vec<Host>,
-    /// Sessions whose threads each kernel's trace may show, with the number of the trace's recording in each
-    /// session.
+    /// For each kernel's trace, the sessions whose threads the trace may show. Each session comes with the
+    /// index of the trace in [`Host::recordings`].
     traced: Vec<Vec<(usize, usize)>>,
     /// Machine of each kernel's trace, and the sessions with threads of that machine.
     owners: Vec<(Side, Vec<usize>)>,
     /// CPUs of each kernel's trace, if the trace has the events of all threads.
     cpus: Vec<Option<Cpus>>,
     causes: Causes,
-    /// Critical paths of regions whose path, or own time, is not known yet, by the regions' indices in the
-    /// store.
+    /// Critical paths of regions, by the region's index in the store, while the path, or the time of the
+    /// region's own thread, is not known yet.
     paths: HashMap<u32, Path>,
-    /// Number of switches and wake-ups on the paths of single regions.
+    /// Number of switches and wake-ups on the paths that were walked for single regions.
     walked: u64,
     /// Number of switches and wake-ups on all paths.
     #[cfg(test)]
@@ -84,18 +85,19 @@ struct Pass<'a> {
     spans: Spans,
     /// Span whose poll ends now, and whether the poll's time counts for the span.
     polling: Option<(Key, bool)>,
-    /// Number of the polls of the span that ends now.
+    /// Number that stands for the polls of the span that ends now.
     parting: Option<u64>,
     /// Memory for intervals of a guest's thread that are divided.
     placed: Vec<(Interval, Option<Reason>)>,
     last_halt: LastHalt,
     /// Number of all threads' intervals that are kept.
     logged: usize,
-    /// Sink that takes the intervals instead.
+    /// Sink that takes the intervals. If there is a sink, intervals are not kept.
     sink: Option<Sink<'a>>,
     /// Losses of each session.
     losses: Vec<Losses>,
-    /// Whether a client, or a thread of the VMM, had events that begin and events that end regions.
+    /// Whether a client, or a thread of the VMM, had an event that begins a region and an event that ends a
+    /// region.
     has_both: bool,
     is_cut: bool,
 }
@@ -131,7 +133,8 @@ pub(super) fn collect<'a>(
             {
                 of_guests_ms = Some(of_guests_ms.unwrap_or(0u64).saturating_add(ms));
             }
-            // A guest's count says nothing of the host's threads.
+            // If the host's kernel may show the guest's vCPUs, the guest's count is left out, because the
+            // guest's count says nothing about the host's threads.
             if !trace.is_of_guest() || !host.has_hosts {
                 recordings[*session].push(trace);
             }
@@ -184,7 +187,7 @@ fn read<'a>(
     {
         let of_guest = trace.is_of_guest();
         if of_guest && trace.session().is_none_or(|number| !hosts[number].is_program) {
-            // The trace's threads are a guest's, and no client of the session is one of them.
+            // The trace shows threads of a guest, and no client of the session is such a thread.
             continue;
         }
         let Some(shown) = shown_by(trace, &all, traces) else {
@@ -294,12 +297,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns the classes of each session whose events say nothing if a guest made them on a clock of its
-    /// own, because no region begins or ends with them and the kernel's events say when the guest ran.
+    /// Returns which classes of each session are not needed if a guest made their events on a clock of its
+    /// own. No region begins or ends with an event of such a class, and the kernel's events say when the
+    /// guest ran.
     fn unneeded(&self) -> Vec<Box<[bool]>> {
         let of_session = |(session, host): (usize, &Host)| {
             let has_exits = |recording: &host::Recording| recording.kinds.exactness(false).exits;
-            // A log needs the times of all events if nothing is known of a thread.
+            // A log needs all events, because their times end unknown intervals of a thread.
             match !host.is_program && !host.has_log && host.recordings.iter().all(has_exits) {
                 true => self.roles.no_borders(session),
                 false => Box::default(),
@@ -322,13 +326,13 @@ impl<'a> Pass<'a> {
             EventKind::TimeFault => {}
             _ => host.events += 1,
         }
-        // The event is of a thread of the VMM: its own event, or a point that it serves.
+        // The thread of the VMM that made the event, or that served the reference point.
         let of_vmm = event.thread.filter(|_| host.has_vmm);
         let served = of_vmm.and_then(|thread| host.known(Side::Host, thread.tid));
-        // A server's thread runs none of the clients that it serves.
+        // A server's thread serves clients, but does not run clients.
         let is_own = event.source.client.is_none() || !host.is_served && !host.is_program;
         let mut thread = served.filter(|_| is_own);
-        // A guest may have events of this name too.
+        // Only the VMM's event counts, because a guest may have events with this name too.
         let is_run = role.is_run && event.source.client.is_none();
         let for_lanes = |host: &Host, thread: usize| host.threads[thread].for_lanes;
         let is_divided = served.is_some_and(|thread| !for_lanes(host, thread));
@@ -353,8 +357,8 @@ impl<'a> Pass<'a> {
             thread = host.client(client).and_then(|client| client.thread(time));
             if let Some(thread) = thread {
                 is_unknown = host.is_unknown(thread, time);
-                // A program's point has the time at which the host handled it, and the thread waits
-                // meanwhile.
+                // A program's point is no mark of the program's thread: the point has the time at which the
+                // host handled the point, and the thread waited at that time.
                 let is_of_host = host.is_program && event.kind == EventKind::ReferencePoint;
                 if !is_unknown && !is_of_host {
                     let clock = event.reading.map(|reading| reading.clock);
@@ -367,7 +371,7 @@ impl<'a> Pass<'a> {
         for thread in [served, thread.filter(|_| thread != served)].into_iter().flatten() {
             self.release(session, thread);
         }
-        // A region of any clients may end on another thread, so none of its time is of one thread.
+        // A region with `any_client` gets no thread, because such a region may end on another thread.
         let host = &self.hosts[session];
         let on = thread.map(|thread| (host.threads[thread].side, host.threads[thread].tid));
         let thread = thread.filter(|thread| !role.is_of_any && !for_lanes(host, *thread));
@@ -398,8 +402,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Takes the intervals of a thread that are proven now, and divides the regions that these intervals have
-    /// passed.
+    /// Takes the intervals of a thread that are proven now, and divides the regions that ended before the end
+    /// of these intervals.
     fn release(&mut self, session: usize, at: usize) {
         let Host { vcpus, threads, modes, .. } = &mut self.hosts[session];
         let thread = &mut threads[at];
@@ -449,7 +453,8 @@ impl<'a> Pass<'a> {
                         vcpus.take_halt(halt, trace);
                     }
                 }
-                // No thread has the CPU while a wake-up is on its way, so nobody stole it.
+                // If the cause is *idle*, a wake-up was under way and no thread had the CPU. So no thread
+                // stole this time.
                 Part::Runnable if !self.causes.is_idle(interval.cause) => {
                     interval.part = Part::Stolen;
                 }
@@ -484,7 +489,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Divides the intervals of a guest's thread by what the host's kernel proves of its CPU.
+    /// Divides the intervals of a guest's thread by what the host's kernel proves about the thread's CPU.
     fn place(&mut self, session: usize, at: usize) {
         let host = &mut self.hosts[session];
         let (Some(vcpus), Some(thread)) = (&mut host.vcpus, host.threads.get_mut(at)) else {
@@ -504,7 +509,7 @@ impl<'a> Pass<'a> {
         self.note_log(session, at, logged);
     }
 
-    /// Divides the regions that the proven intervals of a thread have passed.
+    /// Divides the regions that ended before the end of a thread's proven intervals.
     fn divide_passed(&mut self, session: usize, at: usize) {
         while let Some((index, divided)) = {
             let tally = &mut self.hosts[session].threads[at].tally;
@@ -548,7 +553,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Divides the time of a region by its own thread, or by its polls.
+    /// Takes the division of a region's time by the region's own thread, or by the region's polls.
     fn divide_own(&mut self, index: u32, divided: Divided) {
         match self.paths.get_mut(&index) {
             Some(path) => {
@@ -559,7 +564,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Divides the time of a region with a path, if all of it is known.
+    /// Divides the time of a region that has a path, if the path and the time of the region's own thread are
+    /// known.
     fn divide_known(&mut self, index: u32) {
         if let Entry::Occupied(path) = self.paths.entry(index)
             && path.get().is_known()
@@ -599,8 +605,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Counts the intervals that were added to a thread's log, and hands over or forgets intervals if there
-    /// are too many.
+    /// Counts the intervals that were added to a thread's log. If there are too many intervals, hands over or
+    /// forgets some of them.
     fn note_log(&mut self, session: usize, at: usize, logged: usize) {
         let thread = &self.hosts[session].threads[at];
         self.logged += thread.tally.log().len() - logged;
@@ -612,7 +618,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Hands over the intervals of a thread that are kept.
+    /// Hands the kept intervals of a thread to the sink.
     fn send(&mut self, session: usize, at: usize, has_ended: bool) {
         let Some(sink) = &mut self.sink else { return };
         let taken = Vec::from_iter(self.hosts[session].threads[at].tally.drain_log(has_ended));
@@ -645,7 +651,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Ends the accounts. What is not known by now stays unknown.
+    /// Ends the accounts. All time that is not known by then stays unknown.
     fn end_accounts(&mut self) {
         for session in 0..self.hosts.len() {
             let threads = 0..self.hosts[session].threads.len();
@@ -665,8 +671,8 @@ impl<'a> Pass<'a> {
         left.into_iter().for_each(|index| self.place_path(index));
     }
 
-    /// Sets [`Sample::guest_at_most_ns`] of the regions of guests' threads of which only the host's kernel
-    /// says something.
+    /// Sets [`Sample::guest_at_most_ns`] of regions of guests' threads, if only the host's kernel was
+    /// recorded.
     fn limit_guests(&mut self) {
         let Pass { hosts, store, .. } = self;
         let all_out = |(number, host): (usize, &Host)| {
@@ -714,7 +720,8 @@ impl<'a> Pass<'a> {
         let reasons = Vec::from_iter(self.reasons.names().iter().map(|name| (&**name).into()));
         let causes = CauseEntry::number_all(self.causes.finish(|trace, tid| {
             let (name, session) = owner(&self.hosts, &self.owners, trace, tid);
-            // The kernel's name of a thread is the thread's own. The name of a client also tells its process.
+            // The kernel's name comes first, because the kernel has the thread's own name. The name of a
+            // client also contains the name of the process.
             let own = traces.get(usize::from(trace)).and_then(|trace| trace.thread_name(tid));
             (own.map(str::to_owned).or(name), session)
         }));
@@ -784,7 +791,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Returns the name of a trace's thread that belongs to a session, and the session.
+/// If a thread of a trace belongs to a session, returns the thread's name and the session.
 fn owner(
     hosts: &[Host],
     owners: &[(Side, Vec<usize>)],
@@ -806,8 +813,8 @@ mod tests {
     use crate::recording::Given;
     use hypertrace_test_support::cpus::{ASLEEP, Cpus, READY};
 
-    /// Returns the number of switches and wake-ups on the paths that are walked for so many regions, each
-    /// inside the one before.
+    /// Makes `regions` regions, each inside the previous region. Returns the number of switches and wake-ups
+    /// on all paths that are walked for these regions.
     fn walked(regions: u32) -> u64 {
         let (own, other) = ((200, "own"), (201, "other"));
         let mut machine = Cpus::new(1, &[own, other]);

@@ -35,7 +35,8 @@ fn intervals(exactness: Exactness, marks: &[(u64, Mark)]) -> Vec<Interval> {
     proven
 }
 
-/// Returns for each mark the reason of its exit, or of the last exit. Each exit has the next of some reasons.
+/// Returns a reason for each mark: the reason of the mark's exit, or of the last exit before the mark.
+/// Successive exits have different reasons.
 fn reasons(marks: &[(u64, Mark)]) -> Vec<Reason> {
     let exits = marks.iter().scan(0, |exits, (_, mark)| {
         *exits += u32::from(*mark == Exit);
@@ -44,8 +45,8 @@ fn reasons(marks: &[(u64, Mark)]) -> Vec<Reason> {
     exits.map(|exit| 1 + (exit % 4) as Reason).collect()
 }
 
-/// Returns the intervals that marks prove, whose exits have these reasons. The kernel's events tell the
-/// reasons as on hardware, where each event of an exit does, or as in a nested hypervisor.
+/// Returns the intervals that marks prove if the exits have these reasons. On hardware, the event that begins
+/// an exit tells the reason. In a nested hypervisor, only later events of the exit tell the reason.
 fn intervals_of_exits(
     exactness: Exactness,
     marks: &[(u64, Mark)],
@@ -67,7 +68,7 @@ fn intervals_of_exits(
     proven
 }
 
-/// Divides a region of a life.
+/// Returns the times of a region that begins and ends between the marks of a thread.
 fn region(exactness: Exactness, marks: &[(u64, Mark)], (begin, end): (i64, i64)) -> Times {
     let (mut account, mut tally) = (Account::new(Part::Guest, exactness), Tally::default());
     let (mut number, mut has_ended, mut times) = (None, false, None);
@@ -139,11 +140,11 @@ fn a_thread_that_is_switched_out_keeps_its_mode() {
 #[test]
 fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
     let without_exits = Exactness { exits: false, ..NESTED };
-    // The VMM takes 1,000. The guest's event before that is too late, and its events after that are too
-    // early.
+    // The VMM's work takes 1,000. The guest's event at 118 is placed too late, and the guest's events at
+    // 1,118 and 1,127 are placed too early.
     let cases = [NESTED, without_exits].map(|known| [118, 1_118, 1_127].map(|at| (known, at)));
     for (exactness, guest) in cases.into_iter().flatten() {
-        // The exit itself takes 1.
+        // Without events of exits, the time from the exit to the access, which is 1, counts as the guest's.
         let (in_guest, kernel) = if exactness.exits { (110, 26) } else { (111, 25) };
         let expected =
             times(&[(Part::Guest, in_guest), (Part::Kernel, kernel), (Part::Vmm, 1_004)]);
@@ -224,7 +225,8 @@ fn an_interrupt_in_a_threads_time_proves_that_it_has_a_cpu_again() {
 #[test]
 fn what_is_not_proven_is_unknown() {
     for (marks, expected) in [
-        // The wake-up, the switch back or the switch away is missing, or the first mark is none of the mode.
+        // In the first three cases, the wake-up, the switch back and the switch away are missing. In the last
+        // case, the second mark cannot end the guest's mode.
         (
             &[(0, Guest), (1, Out(Blocked)), (9, In), (10, Guest)][..],
             [(Part::Guest, 2), (Part::Unknown, 8)],
@@ -241,7 +243,7 @@ fn what_is_not_proven_is_unknown() {
 fn the_kernel_of_hardware_separates_the_guest_from_kvm() {
     let marks = [(0, Guest), (50, Exit), (58, Entry), (60, Guest)];
     assert_eq!(account(HARDWARE, &marks), times(&[(Part::Guest, 52), (Part::Kernel, 8)]));
-    // Without the entry nothing says when the guest went on.
+    // Without the entry, nothing says when the guest ran again.
     let marks = [(0, Guest), (50, Exit), (60, Guest)];
     assert_eq!(account(HARDWARE, &marks), times(&[(Part::Guest, 50), (Part::Unknown, 10)]));
 }
@@ -302,7 +304,8 @@ proptest! {
         if exactness != SCHEDULER {
             prop_assert_eq!(complete.get(Part::Unknown), 0);
         }
-        // The guest's time seems longer without an interrupt of the host, and nothing contradicts that.
+        // Without an interrupt of the host, the guest's time only looks longer, and no other event
+        // contradicts the guest's time. So these events are not removed.
         let is_other = |mark| exactness == HARDWARE && matches!(mark, Interrupt | Mark::Other);
         let is_missed = |mark| of_kernel(mark) && !is_other(mark);
         for missing in (0..marks.len()).filter(|n| is_missed(marks[*n].1)) {
@@ -310,8 +313,8 @@ proptest! {
             let (_, mark) = rest.remove(missing);
             let times = account(exactness, &rest);
             prop_assert_eq!(times.total(), to - from);
-            // The missing event never makes more of another part, so no region has more of it, whenever the
-            // region begins and ends.
+            // Without the missing event, no time gets a wrong part. So no region has more time in any known
+            // part, whenever the region begins and ends.
             for interval in intervals(exactness, &rest) {
                 let within = whole.iter().map(|known| known.within(interval.from, interval.to));
                 let other = within.filter(|known| known.length() > 0 && known.part != interval.part);
@@ -376,7 +379,7 @@ fn a_wait_is_in_the_exit_around_it() {
         account.mark(time, mark);
     }
     account.exit(11, Access, 3);
-    // The thread is asleep at once, in the VMM, or on the way back.
+    // The thread waits right after the access, in the VMM, and on the way back into the guest.
     let rest = [
         (11, Out(Blocked)),
         (20, Wakeup),
@@ -399,7 +402,7 @@ fn a_wait_is_in_the_exit_around_it() {
     account.take_proven(|interval, _| sums.add(interval));
     assert_eq!(sums.exits[3], Exits { count: 0, kernel: 6, vmm: 2, waits: 23 });
     assert_eq!(sums.times.get(Part::Runnable), 3 + 2 + 1 + 1);
-    // The wait in the guest is in no exit.
+    // The wait while the thread was in the guest belongs to no exit.
     assert_eq!(sums.exits[0], Exits::default());
 }
 
@@ -423,13 +426,14 @@ fn the_vmm_tells_a_reason_that_the_kernel_does_not() {
 
 #[test]
 fn a_region_that_ends_before_a_missing_switch_shows_is_not_proven() {
-    // Between 0 and 100, a switch away is missing: nobody knows whether it was before 50 or after.
+    // A switch away is missing between 0 and 100. Nobody knows whether this switch came before or after 50.
     let marks = [(0, Guest), (100, In), (200, Guest)];
     assert_eq!(region(NESTED, &marks, (10, 50)), times(&[(Part::Unknown, 40)]));
 }
 
-/// A thread that is switched out again and again, with no event that proves what the thread does on a CPU
-/// until the end. Each of its waits for a CPU has so many causes.
+/// Divides a region of a thread that is switched out again and again. Only the last event proves what the
+/// thread did on a CPU. Each wait for a CPU has `causes` causes. Returns the region's times, and the number
+/// of times that too many intervals waited.
 fn waits(switches: i64, causes: i64, border: impl Fn(i64) -> bool) -> (Times, u64) {
     let (mut account, mut tally) = (Account::new(Part::Guest, NESTED), Tally::default());
     account.mark(0, Guest);
@@ -458,7 +462,8 @@ fn intervals_that_wait_are_merged_between_the_borders_of_regions() {
     let expected = [(Part::Runnable, 20 * 100_000), (Part::Guest, 80 * 100_000 - 50)];
     for causes in 0..5 {
         assert_eq!(waits(100_000, causes, |_| false), (times(&expected), 0));
-        // A border now and then does not prevent the merge; a border in each interval does.
+        // A border in every 1,000th turn does not prevent the merge. A border in each turn prevents the
+        // merge.
         assert_eq!(waits(100_000, causes, |n| n % 1_000 == 0), (times(&expected), 0));
     }
     let (times, given_up) = waits(100_000, 0, |_| true);

@@ -21,8 +21,9 @@ use crate::clock::{FRACTION, GuestReading};
 use crate::event::{EventKind, EventRef};
 use crate::filter::{Answers, RegionRef};
 
-/// Maximum number of switches and wake-ups on all paths that are walked for one region each: of regions that end on another
-/// thread than they begin on, or by another clock than the kernel's. Later paths are not known.
+/// Maximum number of switches and wake-ups on all paths that are walked for a single region. A region needs
+/// such a walk if the region may end on another thread, or if its times come from another clock than the
+/// kernel's. After this number, further paths are not known.
 const MAX_WALKED: u64 = 1 << 26;
 
 impl Pass<'_> {
@@ -89,7 +90,7 @@ impl Pass<'_> {
             Some(Begun::Open) => {}
             Some(Begun::Instead(old)) => {
                 let key = self.hosts[session].span(session, old.client, old.id);
-                // A span is not only among the regions of its client, which are too many.
+                // The client has too many open regions, but its span is not lost: `spans` keeps the span.
                 if key.id != role.id(event) && self.spans.is_of(key, &old) {
                     self.spans.part(key, old);
                 } else {
@@ -122,7 +123,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Counts a region that ends and did not begin.
+    /// Counts a region that ends although no event began the region.
     pub fn end_without_begin(
         &mut self,
         event: &EventRef<'_>,
@@ -150,7 +151,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Ends a region that was inside so many others.
+    /// Ends a region that was inside `depth` other regions.
     pub fn close(
         &mut self,
         event: &EventRef<'_>,
@@ -161,11 +162,11 @@ impl Pass<'_> {
         is_unknown: bool,
     ) {
         let (session, end) = (event.source.session, event.ts_ns);
-        // What is known last.
+        // The value that is known last counts.
         if role.by.is_some() {
             open.value = self.value(event, role, thread);
         }
-        // Between two readings of one clock, its rate alone limits the time.
+        // The time between two readings of one clock has no other error than the error of the clock's rate.
         let reading =
             event.reading.filter(|_| event.source.client.unwrap_or(NO_CLIENT) == open.client);
         let passed = open.guest_time.zip(reading).and_then(|(a, b)| a.until(b.time()));
@@ -173,7 +174,7 @@ impl Pass<'_> {
             let ns = end.abs_diff(open.begin);
             let [least, most] =
                 [least, most].map(|units| units.unsigned_abs() / FRACTION.unsigned_abs());
-            // Times are in whole nanoseconds.
+            // The 2 ns are for rounding, because times are in whole nanoseconds.
             ns.abs_diff(least).max(ns.abs_diff(most)) + 2
         });
         let sum = open.bound.zip(event.bound_ns()).map(|(a, b)| a.saturating_add(b));
@@ -182,7 +183,7 @@ impl Pass<'_> {
         let host = &self.hosts[session];
         let has_moved =
             host.clients.get(client as usize).is_some_and(|client| client.moved(open.begin, end));
-        // A guest's kernel moves its threads as it likes.
+        // A client that shares vCPUs may move, because a guest's kernel can move its threads to any vCPU.
         let is_moved = open.thread.map(|(thread, _)| thread) != thread || has_moved;
         if is_moved && !host.shares_vcpus(client) {
             open.wrong.get_or_insert(NotCounted::Migration);
@@ -190,7 +191,7 @@ impl Pass<'_> {
         let clock_of = |client: u32| host.clients.get(client as usize).and_then(|of| of.clock);
         let begun = (open.client, open.guest_time.map(|time| time.clock));
         let ended = (event.source.client.unwrap_or(NO_CLIENT), event.reading.map(|of| of.clock));
-        // A point has the host's time alone.
+        // A reference point has only a time of the host, so the client tells the clock.
         let has_jumped = |(client, clock): (u32, Option<u32>)| {
             let clock = clock.or_else(|| clock_of(client));
             client != NO_CLIENT && host.jumps.has(clock, client, open.begin, end)
@@ -221,13 +222,13 @@ impl Pass<'_> {
         self.add(open, session, client, (end, depth, path), refused);
     }
 
-    /// Returns whether the path of a thread was walked from the begin of the region with this number on.
+    /// Returns whether the path of a thread was walked since the region with this number began.
     fn has_walked(&self, session: usize, at: usize, number: u32) -> bool {
         let walked = self.hosts[session].threads[at].walked.as_ref();
         walked.is_some_and(|walked| walked.has(number))
     }
 
-    /// Walks the path of a thread on until a time.
+    /// Continues the path of a thread until a time.
     fn walk(&mut self, session: usize, at: usize, time: i64) {
         let Thread { side, tid, walked, .. } = &mut self.hosts[session].threads[at];
         let (Some(walked), on) = (walked, (*side, *tid)) else { return };
@@ -246,8 +247,8 @@ impl Pass<'_> {
             .for_each(|walked| walked.take(std::mem::take(&mut found), vcpus));
     }
 
-    /// Returns the critical path of a region that ended on a thread, with its waits if these are wanted. `is_exact`: the end has
-    /// the time of the kernel's clock.
+    /// Returns the critical path of a region that ended on a thread. `is_exact`: whether the region's end has
+    /// a time of the kernel's clock. `has_waits`: whether the path gets the causes of waits.
     fn path(
         &mut self,
         session: usize,
@@ -272,13 +273,13 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns whether no further path of a single region is walked.
+    /// Returns whether the walks for single regions have reached their limit.
     pub fn has_walked_enough(&self) -> bool {
         self.walked > MAX_WALKED
     }
 
-    /// Hands over the critical path of a time that ended on a thread. Returns the number of switches and wake-ups on the way, or
-    /// why it is not known.
+    /// Hands over the critical path of a time that ended on a thread. Returns the number of switches and
+    /// wake-ups on the path, or why the path is not known.
     pub fn follow(
         &mut self,
         session: usize,
@@ -287,7 +288,8 @@ impl Pass<'_> {
         kind: (bool, bool),
         take: impl FnMut(Timed),
     ) -> Result<u64, Unknown> {
-        // A machine's kernel may have been recorded several times: the first recording that had not ended.
+        // A machine's kernel may have been recorded several times. The first recording that had not ended by
+        // then is taken.
         let host = &self.hosts[session];
         let all = all_threads(&self.traced, &self.cpus, session);
         let all = all.filter(|cpus| match (self.owners[usize::from(cpus.trace)].0, on) {
@@ -305,7 +307,7 @@ impl Pass<'_> {
         records.ok_or(Unknown::Missing)
     }
 
-    /// Returns what is known of a region for the filter.
+    /// Returns what a filter can know about a region.
     fn region<'r>(
         &'r self,
         name: u32,
@@ -316,7 +318,7 @@ impl Pass<'_> {
         RegionRef { name, duration_ns: None, begin, end }
     }
 
-    /// Takes a region whose end is no longer waited for.
+    /// Counts a region whose end the reader no longer waits for.
     pub fn never_ended(&mut self, session: usize, open: &Open) {
         self.spans.give_up(self.hosts[session].span(session, open.client, open.id), open);
         self.forget(session, open.thread);
@@ -328,7 +330,8 @@ impl Pass<'_> {
         let host = self.hosts.get_mut(session);
         let of = host.and_then(|host| host.clients.get_mut(client as usize));
         let Some(of) = of else { return };
-        // The host's time of a point, and the mapped one of the lease.
+        // Regions that begin within the bound before the lease may belong to the new holder: a point has the
+        // host's time, but the lease has a mapped time.
         let bound = lease.bound_ns().and_then(|ns| i64::try_from(ns).ok()).unwrap_or(i64::MAX);
         for open in of.pairs.take_before(lease.ts_ns.saturating_sub(bound)) {
             self.never_ended(session, &open);
@@ -346,7 +349,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Counts a region as one that cannot be measured, if what is known of it fits.
+    /// Counts a region that cannot be measured, unless the choice leaves the region out.
     pub fn count(
         &mut self,
         session: usize,
@@ -366,7 +369,8 @@ impl Pass<'_> {
         self.groups.all[group as usize].not_counted[why as usize] += 1;
     }
 
-    /// Adds a region that has ended, inside so many others. The part of some of its time may become known later.
+    /// Adds a region that has ended, and that was inside `depth` other regions. The parts of the region's
+    /// time may become known later.
     fn add(
         &mut self,
         mut open: Open,
@@ -385,7 +389,7 @@ impl Pass<'_> {
         if let Some(why) = refused.filter(|_| !self.roles.is_hidden(open.name)) {
             self.chooser.left_out[why as usize] += 1;
         }
-        // It is nobody's child.
+        // A region that is left out is needed only as a child or as a poll.
         let is_unneeded = refused.is_some() && depth == 0 && self.polling.is_none();
         let most = self.options.most_regions.unwrap_or(MAX_REGIONS).min(MAX_REGIONS);
         if is_unneeded || self.store.len() >= most {
@@ -407,14 +411,14 @@ impl Pass<'_> {
         let sample = Sample {
             id: open.id,
             begin_ns: open.begin,
-            // Until it is divided.
+            // The whole time is unknown until the region is divided.
             times: unknown(end.saturating_sub(open.begin).max(0) as u64),
             bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
             group: group as u16,
             thread: open.thread.map_or(NO_THREAD, |(thread, _)| thread as u16),
             cpu: None,
             holder: host.holder(client),
-            // Until all is known of the vCPUs.
+            // `Pass::limit_guests` sets the bound, when all is known about the vCPUs.
             guest_at_most: if host.shares_vcpus(client) { 0 } else { NO_BOUND },
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
@@ -496,7 +500,7 @@ impl Pass<'_> {
         value.map(cut)
     }
 
-    /// Returns the group of a region; `None` if there are too many.
+    /// Returns the group of a region; `None` if there are too many groups.
     fn group(
         &mut self,
         session: usize,
@@ -509,7 +513,7 @@ impl Pass<'_> {
         self.groups.find(session, (name, target, &self.roles.names()[name as usize]), value)
     }
 
-    /// Returns a group with the name of a region that is left out.
+    /// Returns a group for a region that is left out: a group with the region's name, but without its value.
     fn group_of_children(&mut self, session: usize, name: u32, target: u32) -> Option<u32> {
         let has_values = self.options.by != By::Nothing;
         let names = self.roles.names();

@@ -95,8 +95,8 @@ impl Pass<'_> {
             host.set_all_exactness();
         }
         host.recordings[recording].followed.add(kernel, fields, running.tid);
-        // A vCPU whose thread has no ring, and answered no point, may run the guest's threads too, so it gets
-        // an account.
+        // Each vCPU's thread gets an account, even if the thread has no ring and answered no point, because
+        // each vCPU may run the guest's threads.
         if host.modes.is_some() && kernel.is_of_kvm() {
             host.thread_for_lanes(running.tid);
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Places where events were lost or not recorded, and the regions that are not counted for them.
+//! Places where events were lost or not recorded, and the regions that are not counted because of such
+//! places.
 
 use super::super::NotCounted;
 use super::super::host::{Client, Host, Side};
@@ -30,7 +31,7 @@ impl Losses {
     fn add(&mut self, lost: &Lost) {
         let events = match lost.source.client {
             Some(client) => {
-                // As many as there are streams.
+                // The set is small, because there are at most as many clients as streams.
                 self.clients.insert(client);
                 &mut self.of_clients
             }
@@ -39,7 +40,7 @@ impl Losses {
         *events = events.saturating_add(lost.events);
     }
 
-    /// Returns a line about those of clients, and one about the others.
+    /// Returns a line about lost events of clients, a line about other lost events, and a line about spans.
     pub fn said(&self, dir: &Path) -> impl Iterator<Item = String> {
         let clients = counted(self.clients.len() as u64, "client");
         let others = "threads of the VMM or without a client".into();
@@ -86,7 +87,7 @@ impl Pass<'_> {
             (Some(client), _) => self.spans.lose(Place::Client(session, client), process(client)),
             (None, Some(thread)) => self.spans.lose(Place::Thread(session, thread.tid), None),
             (None, None) if !host.is_program => self.spans.lose_of_any(session),
-            // The events were lost by threads of the programs' host.
+            // Threads of the programs' host lost the events, and such threads have no spans of a program.
             (None, None) => {}
         }
         match lost.source.client {
@@ -95,13 +96,15 @@ impl Pass<'_> {
                     client.pairs.spoil(NotCounted::LostEvents);
                     host.of_any.spoil(NotCounted::LostEvents);
                     let from = client.last;
-                    // The place where older events were overwritten is known from the event after it.
+                    // A loss by overwriting is seen only at the next event. So the loss may be as early as
+                    // the client's last event before.
                     if lost.causes.overwritten > 0 {
                         self.drop_parted(session, from);
                     }
                 }
             }
-            // Another thread's ring has its own space.
+            // If the thread is known, only its own regions and clients may miss events, because each thread's
+            // ring has its own space.
             None => match lost.thread.and_then(|thread| host.dividing(Side::Host, thread.tid)) {
                 Some(thread) => host.spoil_of(thread),
                 None => host.spoil(),
@@ -109,7 +112,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Drops the spans with polls that ended at a time or later.
+    /// Drops all spans that have polls and that ended at `from` or later.
     pub fn drop_parted(&mut self, session: usize, from: i64) {
         if self.spans.has_none_parted() {
             return;
@@ -133,7 +136,8 @@ impl Pass<'_> {
         time: Option<i64>,
     ) {
         let host = &mut self.hosts[session];
-        // The host's kernel says what the threads of guests had, too; a guest's kernel nothing of another machine's.
+        // The host's kernel also says what happened to guests' threads, so its losses concern all clients. A
+        // guest's kernel says nothing about the threads of another machine.
         let side = host.recordings[recording].side;
         let is_its = |client: &&mut Client| side == Side::Host || client.side == Some(side);
         let clients = host.clients.iter_mut().filter(is_its);
@@ -166,12 +170,12 @@ impl Pass<'_> {
         }
     }
 
-    /// Takes a region that was counted out again, and says why.
+    /// Removes a counted region from its group, and counts the region under `why`.
     fn drop_sample(&mut self, index: u32, why: NotCounted) {
         self.count_out(index).not_counted[why as usize] += 1;
     }
 
-    /// Takes a region that was counted out again. Returns its group.
+    /// Removes a counted region from its group. Returns the group.
     pub fn count_out(&mut self, index: u32) -> &mut Group {
         let sample = self.store.get_mut(index);
         let state = std::mem::replace(&mut sample.state, State::Dropped);
@@ -182,7 +186,7 @@ impl Pass<'_> {
         group
     }
 
-    /// Drops the regions of threads that were not recorded when they began or ended.
+    /// Drops each region whose thread was not recorded when the region began or ended.
     pub fn drop_unrecorded(&mut self) {
         let is_recorded = |host: &Host| host.all_dividing().any(|t| t.recording.is_some());
         let are_recorded: Vec<bool> = self.hosts.iter().map(is_recorded).collect();
