@@ -1,7 +1,7 @@
 //! Draining rings: producers' records become packets of the trace.
 //!
 //! Each ring has a [`source`](source::Source), and a [`turn`](turn::Turn) takes one packet out of the ring.
-//! Nothing that a producer writes is trusted: [`record`] checks ids, lengths and timestamps on the way.
+//! The drain trusts no word that a producer writes: [`record`] checks ids, lengths and timestamps.
 
 pub(crate) mod budget;
 pub(crate) mod classes;

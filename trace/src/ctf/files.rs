@@ -144,7 +144,8 @@ impl Files {
         Files(Kind::Journal { journal, lengths: [0; 3] })
     }
 
-    /// Renames the folder of a trace that has its descriptions, so that it appears.
+    /// Renames the folder of a trace from its hidden name to its final name. The folder must have the
+    /// descriptions already.
     ///
     /// # Errors
     /// If the folder cannot be renamed.
@@ -177,10 +178,10 @@ impl Files {
         Ok(())
     }
 
-    /// Appends a whole piece to a description, or nothing.
+    /// Appends a whole piece to a description. After an error, no part of the piece is in the description.
     ///
     /// # Errors
-    /// If the piece cannot be written. The description is then as before.
+    /// If the piece cannot be written. In this case, the description keeps its previous contents.
     pub(crate) fn append(&mut self, what: Description, piece: &[u8]) -> Result<(), WriteFailed> {
         let (appended, path) = match &mut self.0 {
             Kind::Directory { dir, files, descriptions } => {
@@ -211,7 +212,7 @@ impl Files {
         }
     }
 
-    /// Returns the path of a file, for messages.
+    /// Returns the path of a file. Messages show this path.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         match &self.0 {
             Kind::Directory { files, .. } => files.folder().path().join(name),
@@ -219,8 +220,8 @@ impl Files {
         }
     }
 
-    /// Creates a sparse file of this length that begins with `head`. The file gets its name when it is
-    /// complete; if anything fails, nothing is left of it.
+    /// Creates a sparse file of this length. The file begins with `head`. The file gets its name only when it
+    /// is complete, and an error leaves no part of the file behind.
     pub(crate) fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<FileId> {
         let inode = match &mut self.0 {
             Kind::Directory { files, .. } => Some(files.create(name, len, head)?),
@@ -247,7 +248,7 @@ impl Files {
         }
     }
 
-    /// Cuts the file to the length `end`, if that is given, and closes it.
+    /// Closes the file. If `end` is given, first cuts the file to this length.
     pub(crate) fn close(&mut self, id: &FileId, end: Option<u64>) -> io::Result<()> {
         match (&mut self.0, id.inode) {
             (Kind::Directory { files, .. }, Some(inode)) => files.close(&id.name, inode, end),
@@ -273,7 +274,7 @@ impl Files {
         matches!(&self.0, Kind::Journal { journal, .. } if journal.has_waiting())
     }
 
-    /// Returns the journal, if the session is written to one.
+    /// Returns the journal if the session is written to a journal.
     pub(crate) fn as_journal(&mut self) -> Option<&mut Journal> {
         match &mut self.0 {
             Kind::Directory { .. } => None,

@@ -1,9 +1,9 @@
-//! A journal: the operations on a session's files as a sequence of frames, for a process that can open no
-//! file. Another process reads the frames and does the operations.
+//! A journal: the operations on a session's files as a sequence of frames. A process that can open no file
+//! writes a journal. Another process reads the frames and does the operations.
 //!
-//! Nothing here waits for the reader until the session ends. Each frame is accepted whole or refused. Bytes
-//! that the socket does not take at once wait in a bounded buffer, and while that buffer is full, further
-//! frames are refused as failed writes.
+//! The writer never waits for the reader before the session ends. The writer either accepts a whole frame or
+//! refuses the frame. Bytes that the socket does not take at once wait in a bounded buffer. While the buffer
+//! is full, the writer refuses further frames, as failed writes.
 //!
 //! [`frame`] has the layout.
 
@@ -29,8 +29,8 @@ const KERNELS_BYTES: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum time that the session's end waits for a reader that makes progress now and then.
 const MAX_PATIENCE: Duration = Duration::from_secs(10);
-/// Time between two attempts to write. A socket that can take more bytes is not always reported as writable:
-/// only once much of its buffer is free.
+/// Time between two attempts to write. The attempts must not depend on poll(2), because poll(2) reports a
+/// socket as writable only if much of the socket's buffer is free.
 const ATTEMPTS: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// The writer of a journal.
@@ -39,15 +39,16 @@ pub(crate) struct Journal {
     socket: OwnedFd,
     /// Path of the session's directory, for messages.
     path: PathBuf,
-    /// Accepted frames. Their first `sent` bytes are written already.
+    /// Bytes of the accepted frames. The first `sent` bytes are written already.
     bytes: Vec<u8>,
     sent: usize,
     /// Sequence number of the next frame.
     sequence: u64,
-    /// At the session's end, the instant since which frames may wait for the reader. `None` again once the
-    /// reader has taken nothing for [`PATIENCE`].
+    /// At the session's end, the instant from which on frames may wait for the reader. The value returns to
+    /// `None` if the reader has taken no byte for [`PATIENCE`].
     patient: Option<Instant>,
-    /// True if the reader is gone. A later reader would begin in the middle of a frame.
+    /// True if the reader is gone. The journal then takes no more frames, because a new reader would begin in
+    /// the middle of a frame.
     is_broken: bool,
     is_ended: bool,
 }
@@ -62,7 +63,7 @@ impl Journal {
     /// Returns a journal that writes to this stream socket.
     ///
     /// # Errors
-    /// If the descriptor is something else.
+    /// If the descriptor is no stream socket.
     pub fn new(socket: OwnedFd, path: &Path) -> io::Result<Journal> {
         if socket_type(&socket) != Ok(SocketType::STREAM) {
             let why = "it is not a stream socket";
@@ -101,7 +102,8 @@ impl Journal {
         self.send(Kind::Create, name, len, head)
     }
 
-    /// Writes a packet and the header of the filler after it, or the filler's header alone.
+    /// Writes a packet together with the header of the filler that follows the packet, or only the header of
+    /// the filler.
     pub fn write(&mut self, name: &str, bytes: &[u8], at: u64) -> io::Result<()> {
         self.send(Kind::Write, name, at, bytes)
     }
@@ -111,7 +113,7 @@ impl Journal {
         self.send(Kind::Close, name, end.unwrap_or(frame::KEEP), &[])
     }
 
-    /// From now on, waits for the reader before refusing a frame.
+    /// From this call on, the journal first waits for the reader before it refuses a frame.
     pub fn block_until_drained(&mut self) {
         self.patient = Some(Instant::now());
     }
@@ -124,7 +126,7 @@ impl Journal {
     /// Ends the journal, and waits until its reader has taken all of it. May be called again after a failure.
     ///
     /// # Errors
-    /// If the reader takes nothing for a second, or does not take all within ten seconds.
+    /// If the reader takes no byte for a second, or does not take all bytes within ten seconds.
     pub fn end(&mut self) -> io::Result<()> {
         self.block_until_drained();
         if !self.is_ended {
@@ -134,7 +136,7 @@ impl Journal {
         self.wait_for_less(0)
     }
 
-    /// Sends as many of the waiting bytes as the socket takes at once.
+    /// Sends the waiting bytes until the socket takes no more.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.is_broken {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -159,7 +161,7 @@ impl Journal {
         self.sent = 0;
         self.bytes.clear();
         if self.bytes.capacity() > 4 * WAITING {
-            // The buffer may have grown, because a description can be much larger than packets.
+            // The buffer may have grown a lot, because a description can be much larger than a packet.
             self.bytes.shrink_to(WAITING);
         }
         Ok(())
@@ -169,7 +171,7 @@ impl Journal {
         self.bytes.len() - self.sent
     }
 
-    /// Waits until at most `most` bytes wait for the reader.
+    /// Waits until the buffer holds at most `most` bytes.
     fn wait_for_less(&mut self, most: usize) -> io::Result<()> {
         let mut before = self.waiting();
         let mut progress = Instant::now();
@@ -189,7 +191,8 @@ impl Journal {
                 let mut socket = [PollFd::new(&self.socket, PollFlags::OUT)];
                 retry(|| poll(&mut socket, Some(&ATTEMPTS)))?;
             } else {
-                // Wait once only, because otherwise each of many rings would wait as long.
+                // The journal waits in this way only once: otherwise each of many rings would wait for the
+                // same time.
                 self.patient = None;
                 let why = "the journal's reader does not take it";
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
@@ -197,13 +200,13 @@ impl Journal {
         }
     }
 
-    /// Accepts a frame, and writes as much of it as the socket takes at once.
+    /// Accepts a frame, and writes the bytes that the socket takes at once.
     ///
     /// # Errors
     /// If the frame is refused. No part of a refused frame is written.
     fn send(&mut self, kind: Kind, name: &str, at: u64, payload: &[u8]) -> io::Result<()> {
         if self.is_ended {
-            // The reader already has everything up to the session's end.
+            // The reader already has all frames up to the session's end.
             return Ok(());
         }
         let header = u32::try_from(payload.len())
@@ -231,7 +234,8 @@ impl Journal {
                 self.bytes.truncate(before);
                 Err(why)
             }
-            // The journal completes a partly written frame before anything else.
+            // The frame is accepted even if only a part was written: the journal writes the rest before any
+            // other frame.
             _ => {
                 self.sequence += 1;
                 Ok(())
@@ -248,7 +252,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use zerocopy::FromBytes;
 
-    /// Writes packets until one is refused. Returns the journal and the number of accepted packets.
+    /// Writes packets until the journal refuses a packet. Returns the journal and the number of accepted
+    /// packets.
     fn fill(socket: UnixStream, packet: &[u8]) -> (Journal, u64) {
         let mut journal = Journal::new(socket.into(), Path::new("J")).unwrap();
         let mut accepted = 0;
@@ -263,7 +268,8 @@ mod tests {
         }
     }
 
-    /// Asserts that these bytes are whole frames with this payload. Returns the number of frames.
+    /// Asserts that the bytes consist of whole frames, and that each frame has `packet` as its payload.
+    /// Returns the number of frames.
     #[track_caller]
     fn frames(mut bytes: &[u8], packet: &[u8]) -> u64 {
         let mut number = 0;
@@ -313,7 +319,8 @@ mod tests {
                 let (mut all, mut part) = (Vec::new(), vec![0; 32 << 10]);
                 while let Ok(n @ 1..) = from.read(&mut part) {
                     all.extend_from_slice(&part[..n]);
-                    // A reader takes so little in a second that the socket is never reported as writable.
+                    // The reader takes so few bytes in a second that poll(2) never reports the socket as
+                    // writable.
                     std::thread::sleep(Duration::from_millis(60));
                 }
                 all

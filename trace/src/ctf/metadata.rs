@@ -1,11 +1,12 @@
 //! The trace's TSDL text (CTF 1.8), which tells any CTF reader the layout of the other files.
 //!
-//! The text has one clock and one stream class for each [`ClockEntry`], and repeats an event class in each
-//! stream class that has such events. Clocks with their stream classes, and event classes, are blocks, which
-//! are appended to the file as they are needed. A block never crosses a page of the file, because a kill
-//! could leave a part of such a block, which would make the whole trace unreadable. Names come from guests:
-//! [`Schema::parse`] leaves only ASCII identifiers, and each name gets an underscore in front, as in LTTng,
-//! so that a field may be called `struct` or `event`. Readers take that underscore off again.
+//! The text has one clock and one stream class for each [`ClockEntry`]. An event class is repeated in each
+//! stream class that has events of this class. The text consists of blocks: a block is either a clock with
+//! its stream class, or an event class. The writer appends each block to the file before the first packet
+//! that needs the block. A block never crosses a page of the file: otherwise, a kill could leave a part of
+//! the block, and the whole trace would be unreadable. Names come from guests: [`Schema::parse`] leaves only
+//! ASCII identifiers. As in LTTng, each name in the text begins with an additional underscore, so that a
+//! field may be called `struct` or `event`. Readers remove this underscore.
 
 use hypertrace_abi::schema::{FieldType, Schema};
 use hypertrace_abi::trace_parent::TraceParent;
@@ -41,7 +42,7 @@ pub struct ClassEntry<'a> {
     pub body: &'a str,
 }
 
-/// Names of the words that come before a reference point's own fields.
+/// Names of the words that precede the own fields of a reference point.
 pub const REFERENCE_FIELDS: [&str; 4] = ["client", "cpu", "seq", "guest_time"];
 
 /// Size of a page of the file in bytes. The kernel writes a page whole or not at all.
@@ -62,7 +63,8 @@ pub fn tsdl<'a>(
     out + &blocks(at, clocks, classes)
 }
 
-/// Returns the blocks of clocks and event classes, to be appended at offset `at` of the file.
+/// Returns the blocks of clocks and event classes. The caller appends these blocks at offset `at` of the
+/// file.
 pub fn blocks<'a>(
     at: u64,
     clocks: &[ClockEntry],
@@ -177,8 +179,8 @@ stream {{
     )
 }
 
-/// Returns the name and the fields of an event class, made once for all clocks. If `reference_point` is true,
-/// client, cpu, seq and guest time come before the schema's own fields.
+/// Returns the name and the fields of an event class. All clocks share the returned text. If
+/// `reference_point` is true, client, cpu, seq and guest time precede the schema's own fields.
 pub fn class_body(schema: &Schema<'_>, reference_point: bool) -> String {
     let mut out = String::new();
     // Writing to a String does not fail.
@@ -188,7 +190,8 @@ pub fn class_body(schema: &Schema<'_>, reference_point: bool) -> String {
 
 fn write_body(out: &mut String, schema: &Schema<'_>, reference_point: bool) -> fmt::Result {
     write!(out, "\tname = \"{}\";\n\tfields := struct {{\n", schema.name())?;
-    // The guest's own names come first: the names of the reference fields must give way.
+    // The guest's own fields get their names first, so the names of the reference fields change if two names
+    // are equal.
     let mut taken = BTreeSet::new();
     let fields =
         schema.fields().map(|f| (free_name::<()>(format!("_{}", f.name), &mut taken, &[]), f.ty));
@@ -252,7 +255,8 @@ mod tests {
     #[test]
     fn no_block_crosses_a_page_and_the_largest_fits_one() {
         use hypertrace_abi::schema::{MAX_FIELDS, MAX_NAME};
-        // Strings have the longest text of all types.
+        // The test uses strings, because the text of a string's type is longer than the text of any other
+        // type.
         let field = |n: usize| format!("{}{n:x}:str", "a".repeat(MAX_NAME - 1));
         let fields: Vec<String> = (0..MAX_FIELDS).map(field).collect();
         let largest = class(&format!("{}({})", "n".repeat(MAX_NAME), fields.join(",")), true);

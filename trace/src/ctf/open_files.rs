@@ -1,8 +1,8 @@
 //! The stream files of a folder. Only a bounded number of these files are open at a time.
 //!
-//! A session has a file for each client and each thread that traces, and a VMM has other uses for its
-//! descriptors. If another file is needed, the file that was used least recently is closed, and opened again
-//! at its next packet.
+//! A session has a file for each client and each thread that traces, while a VMM needs its descriptors for
+//! other purposes, too. If there is no room for a further file, the file that was used least recently is
+//! closed. This file is opened again for its next packet.
 
 use hypertrace_format::folder::{Folder, check_size, inode as inode_of, set_len, write_at};
 use rustix::fs::OFlags;
@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// Device and inode of a file, which another file of the same name does not have.
+/// Device and inode of a file. A later file of the same name has other numbers.
 pub(super) type Inode = (u64, u64);
 
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl OpenFiles {
         &self.open[index].file
     }
 
-    /// Closes the files that were used least recently, until there is room for one more.
+    /// Closes the files that were used least recently, until there is room for a further file.
     fn make_room(&mut self) {
         while self.open.len() >= self.most {
             let oldest = self.open.iter().zip(0..).min_by_key(|(open, _)| open.used);

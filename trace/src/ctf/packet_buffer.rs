@@ -6,13 +6,13 @@ use zerocopy::IntoBytes;
 /// Size of a packet's header and context in words.
 const HEADER_WORDS: usize = HEADER_BYTES / 8;
 
-/// The one buffer in which a drain loop builds packets, bounded and allocated once.
+/// The buffer in which a drain loop builds all packets. The buffer has a fixed size, and is allocated once.
 ///
-/// Only the buffer knows where the events end: [`next`](Self::next) and [`add`](Self::add) move the end and
-/// set the padding together, so that no order of calls gives a packet that ends in the middle of an event.
+/// Only the buffer knows the end of the events. [`next`](Self::next) and [`add`](Self::add) move the end and
+/// set the padding together. So no order of calls makes a packet that ends in the middle of an event.
 ///
-/// Words 0 to 15 are room for the header. After the largest packet there is room for the next filler's
-/// header, so that one write takes the body and the filler.
+/// Words 0 to 15 are room for the packet's header. After the room for the largest packet, the buffer has room
+/// for the header of the next filler, so that one write takes both the packet's body and the filler's header.
 #[derive(Debug)]
 pub struct PacketBuffer {
     words: Box<[u64]>,
@@ -22,8 +22,8 @@ pub struct PacketBuffer {
 
 /// Default maximum size of a packet in bytes.
 pub const DEFAULT_PACKET_BYTES: usize = 64 * 1024;
-/// Minimum size of the largest packet in bytes. A packet must hold the largest record, wrapped as `untyped`,
-/// and a `time_fault` before it.
+/// Minimum size of the largest packet in bytes. A packet must have room for the largest record in the form of
+/// an event `untyped`, and for a `time_fault` before this event.
 pub const MIN_PACKET_BYTES: usize = 40 * 1024;
 
 impl PacketBuffer {
@@ -55,8 +55,8 @@ impl PacketBuffer {
         self.used == HEADER_WORDS
     }
 
-    /// Appends an event of `words` words that ends without padding, and returns these words, to be filled in.
-    /// Returns `None` if there is no room for the event.
+    /// Appends an event of `words` words that ends without padding. Returns the words of the event, and the
+    /// caller fills them. Returns `None` if there is no room for the event.
     #[inline(always)]
     pub fn next(&mut self, words: usize) -> Option<&mut [u64]> {
         let limit = self.words.len() - HEADER_WORDS;
@@ -76,7 +76,7 @@ impl PacketBuffer {
     /// Adds the first `words` [free](Self::free) words to the packet. The last `pad` bytes of these words are
     /// a string's padding.
     ///
-    /// If `words` exceeds the free words, only these are added.
+    /// If `words` exceeds the number of free words, only the free words are added.
     #[inline(always)]
     pub fn add(&mut self, words: usize, pad: usize) {
         debug_assert!(self.used + words <= self.words.len() - HEADER_WORDS && pad < 8);
@@ -89,7 +89,7 @@ impl PacketBuffer {
         &self.words[HEADER_WORDS..self.used]
     }
 
-    /// Returns the number of bytes up to the last event's last byte.
+    /// Returns the size of the packet in bytes up to the end of the last event, without the padding.
     pub fn content_bytes(&self) -> usize {
         self.used * 8 - self.pad
     }
@@ -99,7 +99,8 @@ impl PacketBuffer {
         (self.used * 8).next_multiple_of(HEADER_BYTES)
     }
 
-    /// Zeroes the padding and fills in both headers. Returns the packet, followed by the filler's header.
+    /// Fills the padding with zeros, and sets both headers. Returns the packet, followed by the filler's
+    /// header.
     pub(crate) fn seal(&mut self, header: &PacketHeader, filler: &PacketHeader) -> &[u8] {
         let bytes = self.padded_bytes();
         self.words[self.used..bytes / 8].fill(0);

@@ -1,12 +1,13 @@
 //! The files of a stream, which any reader can read at every instant.
 //!
 //! A stream file has its full size from the start and ends in a *filler*: an empty packet that reaches to the
-//! file's end. A packet is written inside the filler, after the place for the packet's header, together with
-//! the header of the next filler; no reader sees any of these bytes yet. Then the packet's header replaces
-//! the old filler's header by one write of 128 bytes that crosses no page: that write is the commit. So a
-//! process may be killed anywhere and leaves a file that can be read to its end. Only `pwrite` is used, so a
-//! full disk is an error and never a signal. A limit of the file size (RLIMIT_FSIZE) is an error, too: it is
-//! compared with the full size before the file is made, and is a signal only if the process lowers it later.
+//! file's end. First, one write puts the body of a new packet and the header of the next filler inside the
+//! old filler, after the place for the packet's header. No reader sees any of these bytes yet. Then a second
+//! write puts the packet's header over the old filler's header. This second write is the commit: it has 128
+//! bytes and crosses no page. So if the process is killed at any instant, readers can read the file to its
+//! end. Only `pwrite` is used, so a full disk is an error and never a signal. A limit of the file size
+//! (RLIMIT_FSIZE) is an error, too, because the full size is compared with the limit before the file is made.
+//! The limit causes a signal only if the process lowers the limit later.
 
 use super::files::{FileId, Files};
 use super::packet_buffer::PacketBuffer;
@@ -24,20 +25,20 @@ struct StreamFile {
     file: FileId,
     /// Offset of the filler in bytes.
     at: u64,
-    /// The filler as the file has it.
+    /// The filler that the file has.
     filler: PacketHeader,
-    /// True if the filler has newer counters than the last packet, so it must stay.
+    /// True if the filler has newer counters than the last packet. Such a filler must stay in the file.
     amended: bool,
-    /// True if the write of a header failed and the write of the filler over it failed, too: the file then has
-    /// neither.
+    /// True if the write of a header failed, and then also the write that should restore the filler failed.
+    /// In this case, the file has neither a valid header nor the filler.
     torn: bool,
 }
 
 /// One stream: a sequence of files.
 ///
-/// To a CTF reader, each file is a stream of its own, whose count of lost events begins at 0. If a file began
-/// with another count, the reader would say that events "may have been discarded" there. So each file's
-/// counts are the callers' totals minus the totals of earlier files.
+/// A CTF reader takes each file as a separate stream, and assumes that its count of lost events begins at 0.
+/// If a file began with any other count, the reader would warn that events "may have been discarded" at the
+/// file's beginning. So each file's counts are the callers' totals minus the totals of earlier files.
 #[derive(Debug)]
 pub struct Stream {
     prefix: String,
@@ -49,10 +50,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Creates the first file. An empty packet in it carries the baseline.
+    /// Creates the first file. An empty packet in this file carries the baseline.
     ///
     /// # Errors
-    /// If the file cannot be made. No part of the file is left then.
+    /// If the file cannot be made. In this case, no part of the file is left.
     pub fn create(
         files: &mut Files,
         prefix: &str,
@@ -63,11 +64,11 @@ impl Stream {
         Ok(Stream { prefix: prefix.to_owned(), file_bytes, next_number: 1, lost_before: 0, file })
     }
 
-    /// Commits the buffer as one packet. Fills in both sizes in `header`, and turns the total of lost events
-    /// into this file's.
+    /// Commits the contents of the buffer as one packet. Sets both sizes in `header`, and replaces the
+    /// stream's total of lost events by the file's total.
     ///
     /// # Errors
-    /// If a write fails or is short. The stream is then as before.
+    /// If a write fails or is short. In this case, the stream does not change.
     pub fn append(
         &mut self,
         files: &mut Files,
@@ -90,11 +91,12 @@ impl Stream {
         PacketHeader { events_discarded, ..*header }
     }
 
-    /// Commits counters only, as an empty packet. If the disk is full, the counters go into the filler, which
-    /// already has its room; the file then keeps its full, sparse size.
+    /// Commits only counters, as an empty packet. If the disk is full, the counters go into the filler,
+    /// because the filler already has its room on the disk. In this case, the file keeps its full, sparse
+    /// size.
     ///
     /// # Errors
-    /// If not even the filler can be written.
+    /// If neither the packet nor the filler can be written.
     pub fn append_counters(
         &mut self,
         files: &mut Files,
@@ -109,21 +111,23 @@ impl Stream {
         })
     }
 
-    /// Ends this file and opens another one with the given baseline, which may be of another stream class.
+    /// Ends this file, and creates the next file with the given baseline. The baseline may belong to another
+    /// stream class.
     ///
     /// # Errors
-    /// If the new file cannot be made. The stream is then as before.
+    /// If the new file cannot be made. In this case, the stream does not change.
     pub fn next_file(
         &mut self,
         files: &mut Files,
         baseline: &PacketHeader,
     ) -> Result<(), WriteFailed> {
-        // Mended first, because a partly written header could show a packet that the next file has again.
+        // The old file is mended first: a partly written header could show a packet that the next file will
+        // have, too.
         self.file.mend(files)?;
         let next =
             StreamFile::create(files, &self.prefix, self.next_number, self.file_bytes, baseline)?;
         self.next_number = self.next_number.saturating_add(1);
-        // The old file is valid with its filler, so cutting it is only tidy.
+        // The old file is valid even with its filler, so an error of the cut does not matter.
         let _ = self.file.close(files);
         self.lost_before = self.lost();
         self.file = next;
@@ -143,7 +147,7 @@ impl Stream {
     /// Cuts the file to the end of its last packet, unless the filler has newer counters.
     ///
     /// # Errors
-    /// If the file cannot be cut. The file is valid all the same.
+    /// If the file cannot be cut. The file is valid even then.
     pub fn close(mut self, files: &mut Files) -> Result<(), WriteFailed> {
         self.file.close(files)
     }
@@ -228,14 +232,14 @@ impl StreamFile {
     /// Replaces the filler's header.
     fn write_header(&mut self, files: &mut Files, header: &[u8]) -> Result<(), WriteFailed> {
         self.write(files, header, self.at).inspect_err(|_| {
-            // The kernel copies 128 bytes of one page whole or not at all. On a file system that does
-            // otherwise, the filler is written back.
+            // The kernel copies either all of the 128 bytes within one page or none of them. For a file
+            // system without this guarantee, the filler is written again.
             self.torn = !files.takes_whole_packets();
             let _ = self.mend(files);
         })
     }
 
-    /// Writes the filler over the rest of another header that a failed write left.
+    /// Restores the filler after a failed write has left a part of a header.
     fn mend(&mut self, files: &mut Files) -> Result<(), WriteFailed> {
         if self.torn {
             self.write(files, self.filler.as_bytes(), self.at)?;
@@ -250,7 +254,7 @@ impl StreamFile {
     }
 
     fn close(&mut self, files: &mut Files) -> Result<(), WriteFailed> {
-        // A header that cannot be mended is cut off, and its counters with it.
+        // If a torn header cannot be mended, the header and its counters are cut off.
         let keep = self.amended && self.mend(files).is_ok();
         let end = (!keep).then_some(self.at);
         files.close(&self.file, end).map_err(|source| self.failed("shorten", files, source))
@@ -272,7 +276,7 @@ mod tests {
         PacketHeader::new([1; 16], 0, Domain::Host, 0, 0)
     }
 
-    /// Returns the headers of a file's packets, and checks that the packets fill the file exactly.
+    /// Returns the headers of a file's packets. Checks that the packets fill the file exactly.
     fn packets(path: &Path) -> Vec<PacketHeader> {
         let bytes = std::fs::read(path).unwrap();
         let mut at = 0;
@@ -345,7 +349,8 @@ mod tests {
             stream.append(&mut files, &mut buffer, &h, n).unwrap();
         }
         assert_eq!(stream.next_number, 3);
-        // 1 + 4 x 2 units leave one unit for the filler, which is then cut off.
+        // The packets take 1 + 4 x 2 units, so one unit is left for the filler. The filler was cut off at the
+        // file's end.
         let first = packets(&dir.path().join("s-0000"));
         assert_eq!(first.len(), 5);
         let second = packets(&dir.path().join("s-0001"));

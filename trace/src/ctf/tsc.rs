@@ -3,8 +3,8 @@
 use hypertrace_format::limits::MAX_GUEST_TSCS;
 use hypertrace_format::session_json::{GuestTsc, GuestTscJson};
 
-/// Sets or removes the TSC of a client, or of all other clients, in an epoch. Returns false if the TSC is
-/// impossible, or if there are [`MAX_GUEST_TSCS`] already.
+/// Sets or removes a TSC in an epoch: the TSC of a client, or of all clients without an own TSC if `client`
+/// is `None`. Returns false if the TSC is impossible, or if the session has [`MAX_GUEST_TSCS`] TSCs already.
 pub(crate) fn set(
     all: &mut Vec<GuestTscJson>,
     (epoch, client): (u32, Option<u32>),

@@ -1,9 +1,9 @@
-//! The budget of descriptions: how many bytes of `classes.jsonl` and of the metadata guests and the host can
-//! cause, and how often files are replaced.
+//! The budget of descriptions. The budget limits the bytes of `classes.jsonl` and of the metadata that guests
+//! and the host can cause, and the pace at which files are replaced.
 //!
-//! Each new text of a guest is appended to these files. Without a bound, one client could fill the disk with
-//! its texts, and leave no room for the events of others. So the guests share a pool, every client has a
-//! reserve that no other client can use up, and the host has a pool of its own.
+//! Each new text of a guest is appended to `classes.jsonl` and to the metadata. Without a bound, one client
+//! could fill the disk with its texts, and leave no room for the events of other clients. So the guests share
+//! a pool, every client has a reserve that no other client can use up, and the host has a separate pool.
 
 use hypertrace_format::limits::{ACCOUNT_BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES};
 
@@ -15,7 +15,7 @@ pub(crate) enum Account {
     /// A source that a guest or a program fills, by the number of its
     /// [`Stats`](super::stats::Stats).
     Source(usize),
-    /// A session that a killed process left, which has already paid for its descriptions.
+    /// A session that a killed process left. This session has already paid for its descriptions.
     Recovered,
 }
 
@@ -35,8 +35,8 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Draws these bytes from the payer's budget, from its reserve last. Returns `false` and draws nothing if
-    /// too few bytes are left.
+    /// Draws these bytes from the payer's budget. A client's reserve is used only if the pool has too few
+    /// bytes. If the budget has too few bytes left, the call draws no bytes and returns `false`.
     pub fn charge(&mut self, payer: Account, bytes: usize) -> bool {
         let draw = |from: &mut usize| from.checked_sub(bytes).map(|left| *from = left).is_some();
         match payer {
@@ -57,16 +57,17 @@ impl Budget {
     }
 }
 
-/// The times at which files are replaced: `session.json` for its accounts, once a second or less often, and
-/// together with `session.json` the metadata for the maps of its clocks, each time after twice as long.
+/// The times at which files are replaced. `session.json` is replaced once a second or less often, so that its
+/// accounts are new. If the maps of clocks change, the metadata is replaced together with `session.json`.
+/// Each wait until the next replacement of the metadata is twice the previous wait.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// The host's raw counter when the accounts were last written.
+    /// Ticks of the host's raw counter when the accounts were last written.
     accounts_at: u64,
     /// Number of bytes that the last accounts took.
     pub bytes: u64,
-    /// The host's raw counter when the maps were last written, and the seconds until they may be written
-    /// again.
+    /// Ticks of the host's raw counter when the maps were last written, and the seconds from then until the
+    /// maps may be written again.
     maps_at: u64,
     maps_seconds: u64,
 }
@@ -76,8 +77,9 @@ impl Pace {
         Pace { accounts_at: now, bytes: 0, maps_at: now, maps_seconds: 1 }
     }
 
-    /// Returns true if the accounts are due, and then notes that they are written now. Accounts are due once
-    /// a second, or as often as [`ACCOUNT_BYTES_PER_SECOND`] allows. `frequency` is in ticks per second.
+    /// Returns true if the accounts are due. In this case, notes that the accounts are written now. Accounts
+    /// are due once a second, or less often if [`ACCOUNT_BYTES_PER_SECOND`] requires so. `frequency` is in
+    /// ticks per second.
     pub fn begins_accounts(&mut self, now: u64, frequency: u64) -> bool {
         let is_due = self.ticks_to_accounts(now, frequency) == 0;
         if is_due {
@@ -93,7 +95,7 @@ impl Pace {
         due.saturating_add(1).saturating_sub(now)
     }
 
-    /// Returns true if changed maps are due, and then notes that they are written now.
+    /// Returns true if changed maps are due. In this case, notes that the maps are written now.
     pub fn begins_maps(&mut self, now: u64, frequency: u64) -> bool {
         let wait = frequency.saturating_mul(self.maps_seconds);
         let is_due = now.saturating_sub(self.maps_at) >= wait;
@@ -103,7 +105,7 @@ impl Pace {
         is_due
     }
 
-    /// Notes a new clock, whose first map is rough: a better map may soon be written.
+    /// Notes a new clock. The first map of a clock is rough, so a better map may be written after a second.
     pub fn clock_added(&mut self, now: u64) {
         (self.maps_at, self.maps_seconds) = (now, 1);
     }

@@ -1,10 +1,11 @@
 //! Event classes: maps the ids of each source to the session's dense ids.
 //!
-//! A guest's id is a hash that may be false, but a reader of the trace relies on declared ids and correct
-//! lengths. So ids are looked up per client, among texts whose hash was computed here, and each pair (text,
-//! reference point or not) gets one dense id for the whole session. All tables are bounded, because guests
-//! fill them: a [`Budget`] pays for each class and each declaration with the bytes that describe it on disk.
-//! New classes and declarations are appended to the files before the next packet.
+//! A guest's id is a hash, and the guest may send a false hash. But a reader of the trace relies on declared
+//! ids and correct lengths. So the drain looks up each id among the texts of the id's client, and has
+//! computed the hashes of these texts itself. Each text gets one dense id for the whole session, and a second
+//! dense id for the reference points with this text. All tables are bounded, because guests fill the tables:
+//! a class or a declaration draws the bytes of its description on disk from a [`Budget`]. New classes and
+//! declarations are appended to the files before the next packet.
 
 use super::budget::{Account, Budget};
 use super::wanted::Wanted;
@@ -43,7 +44,7 @@ pub(crate) struct Classes {
     list: Vec<Class>,
     by_text: [HashMap<Arc<str>, u32>; 2],
     reserved: [Option<(Shape, Box<str>)>; id::FIRST as usize],
-    /// Number of classes that an earlier session had.
+    /// Number of classes that the session of a killed process had.
     earlier: usize,
     /// Number of classes that `classes.jsonl` has.
     listed: usize,
@@ -57,7 +58,7 @@ pub(crate) struct Classes {
     pub wanted: Wanted,
 }
 
-/// A set of dense ids, with a bit for each.
+/// A set of dense ids, with one bit for each id.
 #[derive(Clone, Debug, Default)]
 struct BitSet(Vec<u64>);
 
@@ -97,7 +98,8 @@ impl Classes {
             if let Ok(schema) = Schema::parse(text) {
                 let body = class_body(&schema, false).into();
                 classes.reserved[id as usize] = Some((schema.shape(), body));
-                // A reference point can also be of these classes, whatever fills the tables later.
+                // These two classes are also declared for reference points now, because the tables may be
+                // full later.
                 if matches!(id, id::HYPERTRACE | id::UNTYPED)
                     && let Some(class) = classes.intern(Account::Host, &schema, true)
                 {
@@ -127,8 +129,8 @@ impl Classes {
         Some(ClassRef { dense, shape })
     }
 
-    /// Returns the class of a text, a new one if there was none. Returns `None` if the payer's budget has no
-    /// room for it.
+    /// Returns the class of a text. If the text has no class yet, makes a new class. Returns `None` if the
+    /// payer's budget has no room for a new class.
     fn intern(
         &mut self,
         payer: Account,
@@ -153,8 +155,8 @@ impl Classes {
         Some(ClassRef { dense, shape })
     }
 
-    /// Returns the classes of a session that a killed process left, by the same numbers, or `None` if the
-    /// numbers differ.
+    /// Returns the classes of a session that a killed process left. The classes keep their numbers. Returns
+    /// `None` if a class would get another number.
     pub fn recovered(events: &[EventJson]) -> Option<Classes> {
         let mut classes = Classes::new();
         for event in events {
@@ -171,7 +173,7 @@ impl Classes {
         Some(classes)
     }
 
-    /// Returns the meanings of all ids, for the clients of a killed process. An id is the hash of a text.
+    /// Returns the classes of all ids, for the clients of a killed process. An id is the hash of a text.
     pub fn by_id(&self) -> RecoveredClasses {
         let mut all = RecoveredClasses::new();
         for (class, dense) in self.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point)
@@ -203,7 +205,7 @@ impl Classes {
         }
     }
 
-    /// Returns whether a guest's events of this class are wanted.
+    /// Returns true if a guest's events of this class are wanted.
     pub fn is_wanted(&self, dense: u32) -> bool {
         self.name(dense).is_none_or(|name| self.wanted.is_wanted(name))
     }
@@ -247,7 +249,7 @@ impl Classes {
         })
     }
 
-    /// Notes that `classes.jsonl` has all classes, or, if `all` is false, none.
+    /// Notes that `classes.jsonl` has all classes if `all` is true, and no class if `all` is false.
     pub fn listed(&mut self, all: bool) {
         self.listed = if all { self.list.len() } else { 0 };
     }
@@ -257,19 +259,19 @@ impl Classes {
         self.undescribed.clear();
     }
 
-    /// Returns all event classes of the metadata: reserved ones in every stream class, and others where they
-    /// were declared.
+    /// Returns all event classes of the metadata: the reserved classes in every stream class, and each other
+    /// class in the stream classes for which the class was declared.
     pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
-        // Walks the declared sets, and does not test every class for every clock, because there can be many
-        // of both.
+        // The function walks the declared sets. A test of every class for every clock would take too long,
+        // because a session can have many classes and many clocks.
         let declared = (0..clocks).zip(&self.declared);
         let declared =
             declared.flat_map(|(clock, set)| set.iter().map(move |dense| (clock, dense)));
         self.reserved_entries(0..clocks).chain(self.entries_of(declared))
     }
 
-    /// Returns the event classes that the metadata does not have: the reserved ones of these clocks' stream
-    /// classes, and new declarations.
+    /// Returns the event classes that the metadata lacks: the reserved classes of the stream classes of
+    /// `clocks`, and the new declarations.
     pub fn new_entries(&self, clocks: Range<u32>) -> impl Iterator<Item = ClassEntry<'_>> {
         self.reserved_entries(clocks).chain(self.entries_of(self.undescribed.iter().copied()))
     }
@@ -300,12 +302,11 @@ enum Known {
         plain: ClassRef,
         reference: Option<ClassRef>,
     },
-    /// Two texts have the same hash, so a record may be of either.
+    /// Two texts have the same hash, so nobody knows which of the two classes a record has.
     Ambiguous,
 }
 
-/// Meanings of the ids of all clients of a killed process. An id's meaning is `None` if two texts have this
-/// id.
+/// Classes of the ids of all clients of a killed process. If two texts have the same id, the class is `None`.
 pub(crate) type RecoveredClasses = HashMap<u32, Option<ClassRef>>;
 
 /// Meanings of the ids of one client.
@@ -317,8 +318,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Returns a table of a client whose texts a killed process may have read; these texts are among
-    /// `earlier`.
+    /// Returns a table of a client of a killed process. The killed process may have read texts of this
+    /// client, and these texts are among `earlier`.
     pub fn recovered(earlier: Arc<RecoveredClasses>) -> Table {
         Table { known: HashMap::new(), earlier }
     }
@@ -407,7 +408,7 @@ impl Table {
             Some(Known::Schema { reference: Some(reference), .. }) => Ok(*reference),
             Some(Known::Schema { plain, reference }) => {
                 let text = classes.arc(plain.dense).ok_or(Fault::UnknownId)?;
-                // The text was parsed when it came.
+                // The parser accepts this text, because the text was parsed when it came.
                 let schema = Schema::parse(&text).map_err(|_| Fault::SchemaText)?;
                 let class = classes.intern(payer, &schema, true).ok_or(Fault::SchemaTable)?;
                 *reference = Some(class);
@@ -424,20 +425,20 @@ pub(crate) const CACHE: usize = 128;
 /// Class of an id, for the hot path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cached {
-    /// The second header word of every plain record of this id, if all of them have the same length;
-    /// otherwise 0, which is a pad's.
+    /// If all plain records of this id have the same length, their second header word. Otherwise 0, which is
+    /// the second header word of a pad.
     pub meta: u64,
-    /// The second header word with the dense id in place of the guest's.
+    /// The second header word with the dense id in place of the guest's id.
     pub out: u64,
     pub id: u32,
     pub class: Option<ClassRef>,
-    /// True if the id is known and its events are not wanted.
+    /// True if the id is known, but events of this id are not wanted.
     pub filtered: bool,
 }
 
 impl Cached {
     pub fn new(id: u32, class: ClassRef, wanted: bool) -> Cached {
-        // The hot path cannot drop unwanted events.
+        // Unwanted events must not take the hot path, because the hot path cannot drop an event.
         let words = class.shape.fixed_words().filter(|_| wanted);
         Cached {
             meta: words.map_or(0, |words| Header::meta(id, words, 0)),
@@ -473,7 +474,7 @@ impl Texts {
     ) -> Result<(), Fault> {
         let learned = self.table.learn(self.payer, classes, logged);
         if matches!(learned, Err(Fault::SchemaHash)) {
-            // The cache may still hold the id's old meaning.
+            // The id is now ambiguous, but the cache may still hold the id's old class.
             self.cache[logged.id as usize % CACHE] = Cached::default();
         }
         if let Some(class) = learned?
@@ -484,7 +485,7 @@ impl Texts {
         Ok(())
     }
 
-    /// Adds a text that the client had sent to another session. The metadata gets the text's class at the
+    /// Adds a text that the client has sent to an earlier session. The metadata gets the text's class at the
     /// first record of that class.
     pub fn adopt(&mut self, classes: &mut Classes, text: &str) -> Result<(), Fault> {
         if let Some(class) = self.table.learn_text(self.payer, classes, text)? {

@@ -20,11 +20,11 @@ const SHOWN: usize = 16;
 pub(crate) struct HostConsumer {
     pub ring: Arc<HostRing>,
     state: ConsumerState,
-    /// The ring's head when the pass began. The consumer reads no further.
+    /// The ring's head at the beginning of the pass. The consumer reads no records after this position.
     noted: u64,
-    /// True if the head had moved since the pass before.
+    /// True if the head has moved since the previous pass.
     has_moved: bool,
-    /// The host's raw counter when the head was noted.
+    /// Ticks of the host's raw counter when the head was noted.
     noted_at: u64,
 }
 
@@ -47,20 +47,21 @@ impl HostConsumer {
         self.noted_at = ticks();
     }
 
-    /// Returns true if nothing was recorded since the pass before the one that noted the head, and nothing is
-    /// being recorded.
+    /// Returns true if the ring has got no record since the pass before the last pass, and no thread is
+    /// writing a record now.
     pub fn is_quiet(&self) -> bool {
-        // The order matters: an emit that ends between two of these checks has moved the head.
+        // The order of the checks matters: if an emit ends after the check of `is_busy`, the emit has moved
+        // the head.
         !self.has_moved && !self.ring.is_busy() && self.ring.head() == self.noted
     }
 
     /// Calls `gap` with the places and numbers of lost declared events, up to position `end` of the ring.
     pub fn gaps(&self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
-        // Losses at the noted head came after all records that were taken.
+        // The events that were lost at the noted head came after all records that the drain has taken.
         self.ring.gaps.take(end, |time, lost| gap(time.min(self.noted_at), lost));
     }
 
-    /// Calls `gap` in the same way with all losses that are left, at the session's end.
+    /// At the session's end, calls `gap` in the same way with all remaining losses.
     pub fn last_gaps(&self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
         self.gaps(end, gap);
         gap(self.noted_at, self.ring.gaps.take_all());
@@ -73,7 +74,7 @@ impl HostConsumer {
         Some(consumer)
     }
 
-    /// Formats how full the ring is, and the newest records that wait in it. Takes no record out.
+    /// Formats the fill of the ring, and the newest records that wait in the ring. Takes no record out.
     pub fn describe(
         &self,
         text: &mut String,

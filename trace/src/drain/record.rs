@@ -1,8 +1,8 @@
 //! Packs one record of a ring: copies it once into the packet, with every check.
 //!
 //! A reader of the trace stops or aborts at an undeclared id, a length that does not fit, or a timestamp that
-//! goes backwards. The packer writes no such id, length or timestamp, whatever the producer writes and
-//! whenever.
+//! goes backwards. The packer writes no such id, length or timestamp. A producer cannot change this, even if
+//! it writes to the ring while the packer reads.
 
 use super::budget::Account;
 use super::classes::{CACHE, Cached, ClassRef, Classes, Table};
@@ -14,17 +14,17 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, id};
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, Payload, Record};
 
-/// Maximum number of words that a record takes in a packet besides its payload: a `time_fault` of three words
-/// before it, its header, and two words of `untyped`.
+/// Maximum number of words that a record takes in a packet in addition to its payload: three words of a
+/// `time_fault` before the record, the record's header, and two words of `untyped`.
 const MAX_EXTRA: usize = 3 + HEADER_WORDS + 2;
 
-/// Parts that a [`Packer`] needs beyond the hot path.
+/// Parts that a [`Packer`] needs only outside of the hot path.
 pub(crate) struct Context<'a> {
     pub domain: Domain,
     pub clock: u32,
     pub lease: OpenLease,
-    /// True if the guests' schema logs were not read before. A reference point whose text is not known then
-    /// waits for the next pass.
+    /// True if the drain has not read the guests' schema logs before this ring. In this case, a reference
+    /// point with an unknown text waits for the next pass.
     pub points_wait: bool,
     /// The account that pays for this ring's new names.
     pub payer: Account,
@@ -39,7 +39,7 @@ pub(crate) struct Context<'a> {
 /// Packs records into one packet.
 pub(crate) struct Packer<'a> {
     packet: &'a mut PacketBuffer,
-    /// Raw ticks at tick 0 of the clock. All other times here are in ticks of the clock.
+    /// Raw ticks at tick 0 of the clock. All other times in this struct are in ticks of the clock.
     base: u64,
     limit: u64,
     cache: &'a mut [Cached; CACHE],
@@ -52,9 +52,9 @@ pub(crate) struct Packer<'a> {
 pub(crate) struct Packed {
     /// The last written timestamp, in ticks of the clock.
     pub last: u64,
-    /// True if that timestamp replaces an impossible one.
+    /// True if the last written timestamp replaces an impossible timestamp.
     pub clamped: bool,
-    /// Counts of everything but plain events.
+    /// Counts of all records that are not plain events.
     pub others: Recorded,
     /// Number of unwanted events, which the packet does not have.
     pub filtered: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Packed {
 }
 
 impl<'a> Packer<'a> {
-    /// Returns a packer into `packet`, which is empty. Timestamps begin at `last`.
+    /// Returns a packer that packs records into the empty `packet`. Timestamps begin at `last`.
     pub fn new(
         packet: &'a mut PacketBuffer,
         cache: &'a mut [Cached; CACHE],
@@ -81,7 +81,7 @@ impl<'a> Packer<'a> {
     #[inline(always)]
     pub fn visit(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
         let Header { timestamp, id, words, flags } = record.header;
-        // A time before tick 0 wraps, and is then beyond the limit.
+        // The subtraction of a time before tick 0 wraps around, and the result is beyond the limit.
         let timestamp = timestamp.wrapping_sub(self.base);
         let known = &self.cache[id as usize % CACHE];
         if known.meta != Header::meta(id, words, flags)
@@ -106,7 +106,8 @@ impl<'a> Packer<'a> {
         Flow::Taken
     }
 
-    /// Takes a record that is not a plain event with a known, fixed length and a good time.
+    /// Takes a record that cannot take the hot path: the record is no plain event, has no known fixed length,
+    /// or has a bad time.
     #[inline(never)]
     fn visit_other(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
         let header = record.header;
@@ -125,7 +126,8 @@ impl<'a> Packer<'a> {
             return Flow::Stop;
         }
         let timestamp = self.time(header.timestamp, faults);
-        // The event is built in the packet's free words, and becomes part of the packet when it is complete.
+        // The code builds the event in the packet's free words, and adds the words to the packet only when
+        // the event is complete.
         let out = self.packet.free();
         let body = HEADER_WORDS;
         record.payload.copy_to(&mut out[body..body + len]);
@@ -153,7 +155,7 @@ impl<'a> Packer<'a> {
                 (class.dense, len, pad)
             }
             Err(dense) => {
-                // An untyped record keeps its words, after its id and its length.
+                // An untyped record keeps its words. The record's id and length precede the words.
                 let from = if dense == id::UNTYPED { body } else { own };
                 out.copy_within(from..body + len, from + 2);
                 out[from] = header.id.into();
@@ -180,13 +182,14 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Returns the timestamp to write, which is never before the last one and never beyond now. If that is
-    /// not the original, a `time_fault` event keeps the original.
+    /// Returns the timestamp that the packet gets. This timestamp is never earlier than the last timestamp
+    /// and never later than now. If this timestamp differs from the record's own timestamp, a `time_fault`
+    /// event keeps the record's own timestamp.
     fn time(&mut self, raw: u64, faults: &mut [u64; FAULT_KINDS]) -> u64 {
         let last = self.packed.last;
         let own = raw.checked_sub(self.base).filter(|own| *own >= last);
         if own > Some(self.limit) {
-            // The record may be younger than the last reading of the clock.
+            // The clock is read again, because the record may be newer than the last reading.
             let Context { clocks, clock, lease, .. } = &self.context;
             let limit = clocks.limit(*clock, lease.first, ticks()).saturating_sub(self.base);
             self.limit = self.limit.max(limit);
@@ -210,7 +213,7 @@ impl<'a> Packer<'a> {
     }
 }
 
-/// The class of a record, which fits it.
+/// The class of a record. The record fits this class.
 struct Checked {
     class: ClassRef,
     /// Number of padding bytes after a last string.
@@ -257,8 +260,8 @@ impl Context<'_> {
             || source.is_some_and(|source| source.texts.table.plain(header.id).is_some())
     }
 
-    /// Checks a guest's reference point in a host ring, and returns its class, or the class of untyped points
-    /// if the point has none. The counts go to the client, once the packet is committed.
+    /// Checks a guest's reference point in a host ring. Returns the class of the point. If the point has no
+    /// class, returns the class of untyped points. The client gets the counts when the packet is committed.
     fn point_class(
         &mut self,
         header: &Header,
@@ -307,12 +310,14 @@ impl Context<'_> {
     }
 
     fn untyped_point(&self) -> u32 {
-        // This class was declared for the clock of host rings before any guest came.
+        // The class of untyped points is always declared, because it was declared for the clock of host rings
+        // before any guest came.
         self.classes.reserved_reference(id::UNTYPED).map_or(id::UNTYPED, |class| class.dense)
     }
 }
 
-/// Bounds the guest's clock by a reference point: the guest took its time before the host took its own.
+/// Bounds the guest's clock by a reference point: the guest read its clock before the host read the host's
+/// clock.
 fn learn_time(clocks: &mut Clocks, source: &mut Source, guest_time: u64, host_time: u64) {
     let kind = (hypertrace_abi::record::ClockKind::Tsc, source.counter);
     let found = || clocks.for_guest(source.stats, None, kind, guest_time, host_time);

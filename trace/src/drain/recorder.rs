@@ -1,5 +1,5 @@
-//! A flight recorder: rings overwrite their oldest records, and on request their contents are written as a
-//! session of their own, a snapshot.
+//! A flight recorder: the rings overwrite their oldest records. On request, the recorder writes the contents
+//! of the rings as a snapshot, which is a separate session.
 
 use crate::ctf::{Folder, WriteFailed};
 use std::collections::VecDeque;

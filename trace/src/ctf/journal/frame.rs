@@ -14,8 +14,8 @@
 //! 64  u64     header_sum   sum of the 64 bytes before
 //! ```
 //!
-//! A sum is FNV-1a of 64 bits over words of 8 bytes, the last one filled with zeros. The sum shows damage; it
-//! protects against nobody.
+//! A sum is FNV-1a of 64 bits over words of 8 bytes. Zeros fill the last word. The sum shows damage, but does
+//! not protect against an attacker.
 //!
 //! | kind | name | at | payload | operation |
 //! |---|---|---|---|---|
@@ -28,11 +28,13 @@
 //!
 //! A frame is damage if
 //!
-//! - a sum, magic, version, sequence or kind is wrong, or the journal ends in it;
+//! - a sum, magic, version, sequence or kind is wrong, or the journal ends within the frame;
 //! - a description becomes larger than its limit, or a packet is larger than 16 MiB;
-//! - a name is not that of a description, or of a stream (client below 1,024, host ring below 2,049), or was created
-//!   before; or the session would have more than 65,536 files, or one of more than 1 TiB;
-//! - a packet does not begin where the file's filler does, or it and the filler after it do not fill the file exactly.
+//! - the name is neither the name of a description nor the name of a stream (client below 1,024, host ring
+//!   below 2,049), or an earlier frame created a file of this name;
+//! - the session would have more than 65,536 files, or a file of more than 1 TiB;
+//! - a packet does not begin at the beginning of the file's filler, or the packet and the filler after the
+//!   packet do not fill the file exactly.
 
 use hypertrace_format::limits::MAX_METADATA;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -43,7 +45,7 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"htjl");
 pub const VERSION: u16 = 2;
 /// Size of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 72;
-/// Maximum size of a payload in bytes: that of the largest description.
+/// Maximum size of a payload in bytes: the size of the largest description.
 pub const LARGEST: usize = MAX_METADATA as usize;
 /// Maximum size of a packet in bytes.
 pub const MAX_PACKET_BYTES: usize = 16 << 20;
@@ -102,7 +104,7 @@ pub struct FrameHeader {
     pub name: [u8; NAME_BYTES],
     /// [`sum`] of the payload.
     pub payload_sum: u64,
-    /// [`sum`] of the header before this field.
+    /// [`sum`] of the header's bytes before this field.
     pub header_sum: u64,
 }
 
@@ -154,8 +156,8 @@ pub fn name_bytes(name: &str) -> Option<[u8; NAME_BYTES]> {
     Some(bytes)
 }
 
-/// Returns the sum of bytes, which guards against damage and not against intent: FNV-1a of 64 bits over words
-/// of 8 bytes, of which the last one is filled with zeros. A change of one word always changes the sum.
+/// Returns the sum of bytes: FNV-1a of 64 bits over words of 8 bytes. Zeros fill the last word. A change of
+/// one word always changes the sum. The sum guards against damage, and not against intent.
 pub fn sum(bytes: &[u8]) -> u64 {
     let add = |sum: u64, word| (sum ^ u64::from_le_bytes(word)).wrapping_mul(0x0100_0000_01b3);
     let (words, rest) = bytes.as_chunks::<8>();
