@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Filters of events, and of regions: expressions over fields, source, process.
+//! Filters for events and for regions: expressions that compare fields and other properties, such as the
+//! source or the process.
 //!
 //! ```text
 //! EXPR     NAME OP VALUE | not EXPR | EXPR and EXPR | EXPR or EXPR | ( EXPR )
@@ -10,11 +11,14 @@
 //! VALUE    a number (17, -3, 0x1f, 2.5), a time (5ms, 1.5us), a text ("disk.img"), true, false
 //! ```
 //!
-//! `not` binds the most, then `and`, then `or`. A comparison with what an event does not have, or of a number with a text, is
-//! false, whatever its operator. A time is the number of its nanoseconds. Of an event of the kernel, `pid` is the thread's
-//! number. A region has what the events that begin and end it have; where both have something, that of the end.
+//! `not` binds strongest, then `and`, then `or`. If an event lacks the compared field or property, or a
+//! number is compared with a text, the comparison is false with any operator. A time counts as a number of
+//! nanoseconds. For an event of the kernel, `pid` is the number of the thread. A region has the fields and
+//! properties of its first event and of its last event. If both events have a field, the value in the last
+//! event counts.
 //!
-//! An expression becomes a list of steps with jumps, without a tree: no text, however long or deep, needs more stack.
+//! An expression becomes a list of steps with jumps, not a tree. So an expression of any length and depth can
+//! be parsed and evaluated without recursion.
 
 use crate::event::{EventKind, EventRef};
 use crate::value::ValueRef;
@@ -31,27 +35,28 @@ use std::sync::Arc;
 pub struct Filter {
     subject: &'static Subject,
     steps: Vec<Step>,
-    /// The names of fields in the text, and their places.
+    /// Name of each field in the text, with the field's place in the text.
     fields: Vec<(Arc<str>, Range<usize>)>,
     text: Arc<str>,
 }
 
-/// An error in the text of a [`Filter`]: its place is below the message.
+/// An error in the text of a [`Filter`]. The error prints the message, and below the message the faulty line
+/// with a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError {
     why: String,
-    /// The line with the place, without control characters.
+    /// The line that contains the error, without control characters.
     line: String,
-    /// The place in the line, in characters.
+    /// The range of the error within the line, in characters.
     place: Range<usize>,
 }
 
-/// A step: the result so far is the only state.
+/// A step of the evaluation. The only state between two steps is the last result.
 #[derive(Clone, Debug)]
 enum Step {
     Compare(Comparison),
     Not,
-    /// Continues at this step if the result so far is this one.
+    /// If the last result equals the bool, the evaluation continues at the step with this index.
     JumpIf(bool, usize),
 }
 
@@ -62,7 +67,7 @@ struct Comparison {
     right: Literal,
 }
 
-/// What an event or a region is asked for.
+/// Property of an event or region that a comparison uses.
 #[derive(Clone, Debug)]
 enum Operand {
     Name,
@@ -77,11 +82,11 @@ enum Operand {
     Field(Arc<str>),
 }
 
-/// What a filter is of.
+/// The kind of thing that a filter checks.
 #[derive(Debug)]
 struct Subject {
     what: &'static str,
-    /// Names that are no fields.
+    /// Names in expressions that are not names of fields.
     names: &'static [(&'static str, Operand)],
 }
 
@@ -112,22 +117,23 @@ static REGION: Subject = Subject {
     ],
 };
 
-/// A region that a filter is asked about.
+/// A region that a filter checks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionRef<'a> {
     pub name: &'a str,
-    /// If it has ended.
+    /// Length of the region in nanoseconds, if the region has ended.
     pub duration_ns: Option<u64>,
-    /// What the filter found in the event that begins it, if there is one.
+    /// Results of the filter's comparisons for the event that begins the region, if there is such an event.
     pub begin: Option<&'a Answers>,
-    /// The event that ends it, if there is one.
+    /// The event that ends the region, if there is such an event.
     pub end: Option<EventRef<'a>>,
 }
 
-/// What each step of a filter says of an event; `None` if it compares nothing, or what the event does not have.
+/// Result of each step of a filter for an event. `None` if the step is no comparison, or the event lacks the
+/// compared field or property.
 pub(crate) type Answers = Box<[Option<bool>]>;
 
-/// Prefix of a field that has the name of something else.
+/// Prefix for a field whose name would otherwise mean a property.
 const FIELDS: &str = "fields.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +146,7 @@ enum Operator {
     GreaterOrEqual,
 }
 
-/// Operators, the longer ones first.
+/// Operators. Longer operators stand first, so that `<=` is not read as `<`.
 const OPERATORS: [(&str, Operator); 6] = [
     ("==", Operator::Equal),
     ("!=", Operator::NotEqual),
@@ -158,12 +164,12 @@ enum Literal {
     Bool(bool),
 }
 
-/// An operator that waits for what is on its right.
+/// An operator or parenthesis whose right side is not parsed yet.
 #[derive(Clone, Copy, Debug)]
 enum Waiting {
-    /// A parenthesis, at this byte.
+    /// A parenthesis, and its place in the text in bytes.
     Open(usize),
-    /// The jump over the right side.
+    /// Index of the step that jumps over the right side.
     Or(usize),
     And(usize),
     Not,
@@ -183,7 +189,8 @@ impl Filter {
         self.is_true(|_, comparison| comparison.answer(event) == Some(true))
     }
 
-    /// Returns what the filter finds in the event that begins a region, for [`Filter::fits_region`].
+    /// Returns the results of the filter's comparisons for the event that begins a region.
+    /// [`Filter::fits_region`] uses the results.
     pub(crate) fn answers(&self, begin: &EventRef<'_>) -> Answers {
         let of_step = |step: &Step| match step {
             Step::Compare(comparison) => comparison.answer(begin),
@@ -207,7 +214,7 @@ impl Filter {
         })
     }
 
-    /// Returns the result. `is_true` is asked for the result of a comparison at a step.
+    /// Evaluates the filter. `is_true` returns the result of the comparison at a step.
     fn is_true(&self, is_true: impl Fn(usize, &Comparison) -> bool) -> bool {
         let (mut fits, mut at) = (true, 0);
         // Jumps lead forward only.
@@ -226,7 +233,7 @@ impl Filter {
     /// Checks that each field is known.
     ///
     /// # Errors
-    /// If one is not; the message has the known name that is the nearest to it.
+    /// If a field is not known. The message suggests the most similar known name.
     pub fn check(&self, known: &HashSet<&str>) -> Result<(), FilterError> {
         let unknown = self.fields.iter().find(|(field, _)| !known.contains(&**field));
         let Some((field, place)) = unknown else { return Ok(()) };
@@ -248,10 +255,10 @@ impl FromStr for Filter {
     }
 }
 
-/// Returns the name that is the nearest to a wrong one, if any is near.
+/// Returns the known name that is most similar to a wrong name, if any known name is similar.
 pub fn nearest<'k>(wrong: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let known = known.into_iter().map(|name| (strsim::jaro(wrong, name), name));
-    // As clap has it for options.
+    // clap uses the same threshold for options.
     let near = known.filter(|(near, _)| *near > 0.7);
     near.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, name)| name)
 }
@@ -273,7 +280,7 @@ impl<'t> Parser<'t> {
 
     fn filter(mut self) -> Result<Filter, FilterError> {
         loop {
-            // Before an operand.
+            // The parser is before an operand.
             loop {
                 self.skip_blanks();
                 if self.take("(") {
@@ -286,7 +293,7 @@ impl<'t> Parser<'t> {
             }
             let comparison = self.comparison()?;
             self.steps.push(Step::Compare(comparison));
-            // After it.
+            // The parser is after an operand.
             loop {
                 self.skip_blanks();
                 let begin = self.at;
@@ -320,7 +327,8 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Ends the operators that bind at least as much as this one: their right side is complete.
+    /// Ends the waiting operators that bind at least as strongly as `least`, because their right sides are
+    /// complete.
     fn apply(&mut self, least: Waiting) {
         let binds = |waiting: &mut Waiting| match least {
             Waiting::And(_) => matches!(waiting, Waiting::And(_) | Waiting::Not),
@@ -379,7 +387,7 @@ impl<'t> Parser<'t> {
         self.at = place.end;
         let word = &self.text[place.clone()];
         let (sign, digits) = word.strip_prefix('-').map_or((1, word), |digits| (-1, digits));
-        // A float is told by what no integer has.
+        // A number that does not parse as an integer may be a float or a time.
         let is_plain = digits.starts_with(|c: char| c.is_ascii_digit());
         let number = match digits.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -399,7 +407,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Takes a text in quotes. A backslash takes the character after it as it is.
+    /// Takes a text in quotes. The character after a backslash is taken literally.
     fn quoted(&mut self, begin: usize, quote: char) -> Result<Literal, FilterError> {
         let mut text = String::new();
         let mut chars = self.text[begin + 1..].char_indices();
@@ -454,7 +462,7 @@ fn nanoseconds(word: &str) -> Option<Literal> {
     Some(Literal::Number(ns.into()))
 }
 
-/// Returns what an event has of what it is asked for.
+/// Returns the value of a field or property of an event, if the event has the field or property.
 fn event_value<'e>(event: &EventRef<'e>, operand: &Operand) -> Option<ValueRef<'e>> {
     let thread = event.thread;
     let number = |number: Option<u32>| number.map(|number| ValueRef::Unsigned(number.into()));
@@ -462,7 +470,7 @@ fn event_value<'e>(event: &EventRef<'e>, operand: &Operand) -> Option<ValueRef<'
         Operand::Source => Some(ValueRef::Str(event.source.text.as_bytes())),
         Operand::Event => Some(ValueRef::Str(event.name.as_bytes())),
         Operand::Thread => event.source.name.as_ref().map(|name| ValueRef::Str(name.as_bytes())),
-        // The kernel does not record the process.
+        // A kernel's event has no process number, so the thread's number is compared.
         Operand::Pid if event.kind == EventKind::Kernel => number(thread.map(|thread| thread.tid)),
         Operand::Pid => number(thread.and_then(|thread| thread.pid)),
         Operand::Tid => number(thread.map(|thread| thread.tid)),
@@ -476,7 +484,7 @@ fn event_value<'e>(event: &EventRef<'e>, operand: &Operand) -> Option<ValueRef<'
 }
 
 impl Comparison {
-    /// Returns what the comparison says of an event that has what it compares.
+    /// Returns the result of the comparison, or `None` if the event lacks the compared field or property.
     fn answer(&self, event: &EventRef<'_>) -> Option<bool> {
         event_value(event, &self.left).map(|value| self.holds(value))
     }
@@ -494,7 +502,7 @@ impl Comparison {
 }
 
 impl Literal {
-    /// Returns how a value is related to this one; `None`: they cannot be compared.
+    /// Returns the order of a value relative to this literal, or `None` if both cannot be compared.
     fn compared(&self, value: &ValueRef<'_>) -> Option<Ordering> {
         let number = match value {
             ValueRef::Unsigned(v) | ValueRef::Hex(v) => Some(i128::from(*v)),
@@ -517,7 +525,7 @@ impl Literal {
 }
 
 impl FilterError {
-    /// Maximum number of characters that are shown on each side of the place.
+    /// Maximum number of characters of the line that are shown before the error, and after the error.
     const AROUND: usize = 30;
 
     fn new(text: &str, place: Range<usize>, why: String) -> FilterError {
@@ -555,12 +563,12 @@ mod tests {
     use hypertrace_abi::schema::Schema;
     use proptest::prelude::*;
 
-    /// Hands over an event of a thread of a guest's client.
+    /// Calls `give` with an event of a guest's client.
     fn with_event<R>(give: impl FnOnce(&EventRef<'_>) -> R) -> R {
         let text = "disk_read(lba:u64,delta:i64,ratio:f64,name:str,pid:u64,ok:bool)";
         let schema = Schema::parse(text).unwrap();
         let names = Vec::from_iter(schema.fields().map(|field| Arc::from(field.name)));
-        // A text has the number of its bytes before it.
+        // The encoded text begins with the number of its bytes.
         let disk = [*b"\x08\0\0\0disk", *b" \"a\"\0\0\0\0"].map(u64::from_le_bytes);
         let payload = [7, -3i64 as u64, 2.5f64.to_bits(), disk[0], disk[1], 99, 1];
         let source = Source {

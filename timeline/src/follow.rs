@@ -20,18 +20,20 @@ use std::time::Duration;
 
 /// Maximum size of the packets that a round reads from all files together, in bytes.
 const ROUND_BYTES: u64 = 4 << 20;
-/// Minimum of what a round reads of each file, in bytes.
+/// Size in bytes that a round may always read from each file.
 const FILE_BYTES: u64 = 64 << 10;
-/// Number of tries of a round that finds damage, because the writer may have cut a file meanwhile.
+/// Maximum number of times that a round is tried. A round that finds damage is repeated, because the writer
+/// may have shortened a file during the round.
 const TRIES: u32 = 4;
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A reader of a session that is being written, in rounds.
 ///
-/// The reader computes the times of a guest's own clock from the writer's estimate in `session.json`, so they
-/// have no bound. A source has the name that was read last: the host may record the first points of a thread
-/// before the reader gets the thread's name. Memory depends on the number of files, not on the files' sizes.
+/// The reader computes the times of a guest's own clock from the writer's estimate in `session.json`, so
+/// these times have no bound. A source has the last name that the reader has read. Entries can come before
+/// this name is known, because the host may record the first points of a thread before the reader gets the
+/// thread's name. Memory depends on the number of files, not on the files' sizes.
 #[derive(Debug)]
 pub struct Follow {
     dir: PathBuf,
@@ -41,7 +43,7 @@ pub struct Follow {
     json: SessionJson,
 }
 
-/// A file of which a part was read.
+/// A stream file, with the position up to which the file was read.
 #[derive(Debug)]
 struct File {
     cursor: Cursor,
@@ -49,7 +51,7 @@ struct File {
     source: (Domain, u32),
     /// UUID in the file's packets.
     uuid: [u8; 16],
-    /// Unix time of the end of the part that was read, in nanoseconds.
+    /// Unix time in nanoseconds up to which the file was read.
     until: i64,
 }
 
@@ -59,11 +61,11 @@ struct File {
 pub struct Round {
     /// Whether the round found new packets.
     pub has_news: bool,
-    /// Whether the session had ended before the round. If the session had ended and the round has no news,
-    /// nothing follows.
+    /// Whether the session had ended before the round. If the session had ended and the round found no new
+    /// packets, no more packets come.
     pub is_finished: bool,
-    /// If files already hold more: Unix time in nanoseconds up to which the round has read all streams that
-    /// have more.
+    /// `None` if the round has read all packets. If files hold further packets, the Unix time in nanoseconds
+    /// up to which the round has read all these files.
     pub more_after: Option<i64>,
 }
 
@@ -90,10 +92,10 @@ impl Follow {
     }
 
     /// Reads what the writer committed since the last round, up to some MiB. `each` gets the entries in order
-    /// of time. Entries of later rounds may be earlier than these.
+    /// of time. Later rounds may give entries with earlier times.
     ///
     /// # Errors
-    /// If something is damaged. `each` may have been given the entries before the damage.
+    /// If a file is damaged. `each` may have got the entries before the damage.
     pub fn round(&mut self, each: &mut dyn FnMut(EntryRef<'_>)) -> Result<Round> {
         let mut tries = 1;
         let (session, cursors, is_finished) = loop {
@@ -107,7 +109,7 @@ impl Follow {
         let has_news = session.is_some();
         if let Some(session) = session {
             let maps = ClockMaps::estimates();
-            // `self.names` must stay as they are if something is damaged, so the round works on a copy.
+            // The round works on a copy, because `self.names` must not change if the round finds damage.
             let mut names = self.names.clone();
             let inputs = stream_inputs(0, &session, &maps, Needs::ALL, &mut names);
             let mut timeline = Timeline::of(inputs, names, Vec::new())?;
@@ -119,7 +121,8 @@ impl Follow {
                 }
             };
             let names = timeline.into_names();
-            // Even if the round fails, a later source must not get the number of a source that was given.
+            // Even if the round fails, a later source must not get the number of a source that `each` has
+            // already got.
             self.names.number_after(&names);
             read?;
             self.names = names;
@@ -137,7 +140,7 @@ impl Follow {
         locked.unwrap_or(true)
     }
 
-    /// Gives `each` the losses that belong to no stream. Called once the session has ended.
+    /// Gives `each` the losses that belong to no stream. The caller calls this after the session has ended.
     ///
     /// # Errors
     /// If the description is damaged.
@@ -152,17 +155,18 @@ impl Follow {
         Ok(())
     }
 
-    /// Finds new packets. Returns a session of the new packets alone (`None` if there are none), the ends of
-    /// its files, and whether the session had ended before.
+    /// Finds new packets. Returns a session that has only the new packets (`None` if there are no new
+    /// packets), the position in each file after the new packets, and whether the session had ended before
+    /// the scan.
     fn scan(&mut self) -> Result<(Option<Session>, HashMap<PathBuf, Cursor>, bool)> {
         self.json.read_again(&self.dir)?;
         let is_finished = self.json.finished;
         let paths = stream_files(&self.dir, &self.json)?;
         let most = (ROUND_BYTES / paths.len().max(1) as u64).max(FILE_BYTES);
-        // Files that are ahead of a file that has more must wait for that file.
+        // If a file has further packets, files that were read up to a later time wait for this file.
         let more = self.files.values().filter(|file| file.cursor.has_more);
         let limit = more.map(|file| file.until).min().unwrap_or(i64::MAX);
-        // Later files of the streams of such files must wait too.
+        // Later files of the same streams wait too.
         let ahead = self.files.values().filter(|file| file.cursor.has_more && file.until > limit);
         let ahead: HashSet<(Domain, u32)> = ahead.map(|file| file.source).collect();
         let mut cursors = HashMap::new();
@@ -177,8 +181,8 @@ impl Follow {
             if ahead.contains(&(segment.first.domain, segment.first.client)) {
                 continue;
             }
-            // A file without news still needs its cursor, because the last scan may have ended at its last
-            // packet.
+            // A file without new packets still gets a new cursor, because the last scan may have ended at the
+            // file's last packet without knowing that no packet follows.
             if segment.has_news() || file.is_none_or(|file| file.cursor.has_more) {
                 cursors.insert(path, cursor);
                 segments.push(segment);
@@ -187,7 +191,7 @@ impl Follow {
         if segments.is_empty() {
             return Ok((None, cursors, is_finished));
         }
-        // The description is read after the scan, so that it describes all that the scan saw.
+        // The classes are read after the scan, so that they include the classes of all packets of the scan.
         self.json.read_classes(&self.dir)?;
         let mut session = Session::of(&self.dir, self.json.clone(), segments, 0)?;
         // Later files of a stream wait for earlier ones.
@@ -196,7 +200,7 @@ impl Follow {
         Ok((Some(session), cursors, is_finished))
     }
 
-    /// Notes which parts of files were read.
+    /// Notes the position up to which each file was read.
     fn advance(&mut self, session: &Session, cursors: &HashMap<PathBuf, Cursor>) {
         for stream in session.streams() {
             for segment in &stream.segments {
@@ -210,7 +214,7 @@ impl Follow {
     }
 }
 
-/// Returns the Unix time of the end of a part, in nanoseconds.
+/// Returns the Unix time in nanoseconds of the end of a segment.
 fn end(session: &Session, segment: &Segment) -> i64 {
     let clock = session.json().clock(segment.last.stream_id);
     let time = clock.map(|clock| session.time(clock, segment.last.timestamp_end));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest's functions, and the fields of the events that say when a function is entered or left.
+//! Names of a guest's functions, and fields of the events at which a function is entered or left.
 
 use crate::value::{Name, ValueRef};
 use hypertrace_functions::symbols::Symbol;
@@ -28,7 +28,7 @@ impl FunctionName {
     }
 }
 
-/// Names of a function trace's events, and of their fields.
+/// Names of the events in function traces, and names of the events' fields.
 #[derive(Debug)]
 pub(crate) struct EventNames {
     pub entry: Arc<str>,
@@ -71,7 +71,7 @@ impl<'a> FunctionFields<'a> {
 }
 
 fn text(name: &str) -> ValueRef<'_> {
-    // A plain name needs no quotes, so it is not a text.
+    // A plain name needs no quotes, so the value is a `Name`, which is printed without quotes.
     match name.bytes().all(|c| c.is_ascii_graphic() && !b"\"\\".contains(&c)) {
         true => ValueRef::Name(Name::of(name)),
         false => ValueRef::Str(name.as_bytes()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a session holds, and how well its clocks are known: what `hypertrace info` shows.
+//! Describes a session and the accuracy of the session's clocks, for `hypertrace info`.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), hypertrace_timeline::Error> {
@@ -34,7 +34,7 @@ use std::ops::Deref;
 
 pub use crate::inputs::ctf::GuestCpu;
 
-/// What a session holds.
+/// Description of a session.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
@@ -47,7 +47,7 @@ pub struct Session {
     pub started_unix_ns: i64,
     /// Process and machine that recorded the session. Escape the texts.
     pub origin: Option<Origin>,
-    /// The caller's span, as in a `traceparent` header.
+    /// Span of the program that called the session's process, in the form of a `traceparent` header.
     pub trace_parent: Option<String>,
     /// Whether the writer ended the session. If not, the session is being written, or its writer was killed.
     pub finished: bool,
@@ -55,31 +55,32 @@ pub struct Session {
     pub boot_id: Option<String>,
     /// Frequency of the host's counter, Hz.
     pub frequency: u64,
-    /// One value of the host's counter, and the time of that value.
+    /// One value of the host's counter, with the Unix time of the value.
     pub anchor: Point,
     /// Whether the session is on the same counter as the recording's first session.
     pub is_placed: bool,
-    /// How much later the session starts on the common anchor than on its own.
+    /// Difference between the session's start by the common anchor and the start by the session's own anchor.
+    /// Positive if the start is later by the common anchor.
     pub moved_ns: i64,
-    /// Number of events that `session.json` counts and no file holds: see [`SessionStat::missing`].
+    /// Number of events that `session.json` counts but no file holds: see [`SessionStat::missing`].
     pub missing: u64,
     /// Counters of the device, by name.
     pub device: BTreeMap<String, u64>,
     /// Number of reference points with an impossible client or guest time.
     pub unusable_reference_points: u64,
-    /// Counts by stream, those of the host first.
+    /// Counts of each stream, first of the host's streams.
     pub streams: Vec<StreamStat>,
     /// Sums over all streams.
     pub total: StreamStat,
-    /// Clocks of guests, and of clients whose clock differs from their guest's.
+    /// Clocks of guests, and clocks of clients that differ from the clock of their guest.
     pub clocks: Vec<Clock>,
     /// Numbers of clients without reference points, by clock.
     pub without_points: Vec<WithoutPoints>,
-    /// What the VMM says of clients' TSCs.
+    /// TSCs of clients as the VMM describes them.
     pub guest_tscs: Vec<VmmTsc>,
-    /// What KVM says of clients' TSCs.
+    /// TSCs of clients as KVM describes them.
     pub kvm_tscs: Vec<KvmTsc>,
-    /// CPUs of guests, as found by guest mode.
+    /// CPUs of guests, with the threads that ran them according to the times in guest mode.
     pub guest_cpus: Vec<GuestCpu>,
     /// Counts of the events of the host's kernel.
     pub kernel: Option<KernelStat>,
@@ -92,7 +93,8 @@ pub struct Session {
     /// Faults of the kernels' traces that could be read in spite of these faults.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
-    /// Why the events of guests' kernels could not be counted. A guest has made the contents of such a file.
+    /// Why the events of guests' kernels could not be counted. The guest determines the contents of such a
+    /// file, so a fault is no error of the session.
     #[serde(skip)]
     pub not_counted: Vec<Error>,
 }
@@ -107,7 +109,7 @@ pub struct Limits {
     pub left_out: usize,
 }
 
-/// A value of a counter, and the time of that value.
+/// A value of a counter, with the Unix time of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Point {
@@ -117,14 +119,15 @@ pub struct Point {
     pub unix_ns: i64,
 }
 
-/// How well a clock of a guest is known: see [`ClockMaps`].
+/// Accuracy of a guest's clock: see [`ClockMaps`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Clock {
     /// Number of the clock in the session.
     pub id: u32,
-    /// Client whose clock differs; `None`: the clock holds for all clients that agree.
+    /// Client with this clock, if the client's clock differs from the clock of other clients. `None` if the
+    /// clock is the clock of all clients that agree.
     pub client: Option<u32>,
     /// Kind of the clock: `tsc`, `cntvct` and so on, as the guest says. Escape it.
     pub kind: Option<String>,
@@ -133,7 +136,7 @@ pub struct Clock {
     /// Whether the declared rate is assumed.
     pub assumed: bool,
     /// Whether the records of the clock were in the rings before the host served them, or before the machine
-    /// was restored. Nothing relates their times to the host's.
+    /// was restored. Nothing relates the times of such records to the host's time.
     pub found: bool,
     /// Why the guest has this clock.
     pub reason: Option<String>,
@@ -145,9 +148,9 @@ pub struct Clock {
     pub has_another_rate: bool,
     /// Number of readings that reference points limit.
     pub readings: usize,
-    /// Number of points that are records in rings, if the clock has no others; else 0.
+    /// Number of reference points that are records in rings, if the clock has only such points. If not, 0.
     pub points_in_rings: u64,
-    /// Bounds on the error at a client's own readings; `None` if one is unknown.
+    /// Bounds on the error at a client's own readings. `None` if any of the bounds is unknown.
     pub bound_ns: Option<Bounds>,
     /// Usual distance between the lower and the upper limit of a reading.
     pub usual_width_ns: Option<u64>,
@@ -173,7 +176,7 @@ pub struct Bounds {
     pub max: u64,
 }
 
-/// Medians of distances from limits.
+/// Medians of the distances between shown times and limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Distances {
@@ -183,18 +186,18 @@ pub struct Distances {
     pub from_host: Option<u64>,
 }
 
-/// A jump of a clock, between two points that prove it.
+/// A jump of a clock, and the two points that prove the jump.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Jump {
-    /// Whether the clock went ahead. If not, it lost time.
+    /// Whether the clock jumped ahead. If false, the clock lost time.
     pub ahead: bool,
     /// Least length of the jump.
     pub least_ns: u64,
-    /// Time between the two points, if a rate of the clock explains them without a jump.
+    /// Time between the two points, if the clock could satisfy both points at another rate without a jump.
     pub measured_ns: Option<u64>,
-    /// Difference between that rate and the declared one, in parts per million.
+    /// Difference between this other rate and the declared rate, in parts per million.
     pub measured_ppm: Option<f64>,
     /// Last point before the jump.
     pub before: Point,
@@ -208,13 +211,14 @@ pub struct Jump {
 pub struct WithoutPoints {
     /// Number of the clock.
     pub clock: u32,
-    /// How many clients of the clock have no reference points.
+    /// Number of clients of the clock that have no reference points.
     pub clients: usize,
     /// Whether points of the clock's other clients limit the error of these clients.
     pub has_bound: bool,
 }
 
-/// What the VMM says of a client's TSC: the host's TSC times a multiplier, shifted, plus an offset.
+/// A client's TSC as the VMM describes it: the host's TSC is multiplied, shifted to the right, and increased
+/// by an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
@@ -239,7 +243,7 @@ pub struct VmmTsc {
     pub contradicting: usize,
     /// Limit that contradicts this TSC most.
     pub worst: Option<Worst>,
-    /// Largest error of a constant offset, to both sides.
+    /// Largest error that the offset can have in each direction without a contradiction.
     pub room_ns: Room,
     /// Distances between the limits and the times computed from this TSC.
     pub residuals_ns: Distances,
@@ -255,12 +259,12 @@ pub struct Worst {
     pub unix_ns: i64,
     /// Time by which the limit contradicts the TSC.
     pub by_ns: u64,
-    /// Whether the limit is an upper one: the guest read the value at `unix_ns` or before. If not, at
-    /// `unix_ns` or after.
+    /// Whether the limit is an upper limit: the guest read the value at `unix_ns` or earlier. If false, the
+    /// guest read the value at `unix_ns` or later.
     pub is_upper: bool,
 }
 
-/// Room on both sides.
+/// Room in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Room {
@@ -270,7 +274,7 @@ pub struct Room {
     pub later: Option<u64>,
 }
 
-/// What KVM says of a client's TSC.
+/// A client's TSC as KVM describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
@@ -289,7 +293,7 @@ pub struct KvmTsc {
     pub is_outside: bool,
 }
 
-/// What KVM says of a client's TSC for some time.
+/// A client's TSC as KVM describes it for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct UsedTsc {
@@ -370,7 +374,7 @@ impl Session {
     }
 }
 
-/// A session whose clocks are described.
+/// Context for the description of a session's clocks.
 struct Of<'r> {
     session: &'r ctf::Session,
     maps: &'r ClockMaps,
@@ -482,7 +486,8 @@ pub fn in_ns(units: u64) -> u64 {
     units.div_ceil(FRACTION.unsigned_abs())
 }
 
-/// Returns how much later the session starts on the common anchor than on its own, in nanoseconds.
+/// Returns the start of the session by the common anchor minus the start by the session's own anchor, in
+/// nanoseconds.
 pub fn moved_ns(session: &ctf::Session) -> i64 {
     let json = session.json();
     let own = json.clocks.iter().find(|clock| clock.id == 0).map_or(0, |clock| clock.offset_ns);
@@ -490,16 +495,17 @@ pub fn moved_ns(session: &ctf::Session) -> i64 {
     (common - i128::from(own)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-/// Returns the number of points that are records in rings, for a clock without any other points.
+/// Returns the number of a clock's reference points that are records in rings. Meant for a clock that has no
+/// other reference points.
 pub fn points_in_rings(session: &ctf::Session, id: u32) -> u64 {
     let streams = session.json().streams.iter();
     let own = streams.filter(|stream| stream.domain == Domain::Guest && stream.clock == id);
     own.map(|stream| stream.reference_points).fold(0, u64::saturating_add)
 }
 
-/// Returns the rate that explains a jump: by how many ppm the clock must have been off from its declared rate
-/// to satisfy both constraints without a jump, and for how many ns of host time. Returns `None` if no rate
-/// does.
+/// Returns the rate at which the clock could satisfy both constraints of a jump without the jump. The first
+/// number is the difference between this rate and the declared rate in ppm, and the second number is the time
+/// between the constraints in ns of host time. Returns `None` if no rate satisfies both constraints.
 pub fn measured(session: &ctf::Session, id: u32, jump: &clock::Jump) -> Option<(f64, f64)> {
     let frequency = session.json().clock(id)?.frequency as f64;
     let host = (i128::from(jump.after.y) - i128::from(jump.before.y)) as f64 / FRACTION as f64;

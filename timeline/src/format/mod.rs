@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Event formats of Linux: the fields of an event, and the names of their values.
+//! Event formats of Linux, which describe the fields of events and the names of the fields' values.
 //!
-//! The kernel describes each event in a text, `events/SYSTEM/EVENT/format` of tracefs. The text has a line
-//! for each field with its place, and the code of a `printf` (`print fmt`), from which [`print`] takes the
-//! names.
+//! The kernel describes each event in a text, `events/SYSTEM/EVENT/format` of tracefs. For each field, the
+//! text has a line with the field's place in a record. The text also has the code of a `printf` (`print
+//! fmt`), from which [`print`] takes the names of values.
 
 mod print;
 
@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 /// Maximum number of fields of an event. A system call has 8, the largest event of Linux 6.18 has 54.
 const MAX_FIELDS: usize = 256;
-/// Maximum size of the names of an event's values, and of its fields' names, in bytes. Fields of Linux 6.18
-/// have up to 266.
+/// Maximum size in bytes of all names of values that are shown for one event, and of all names of an event's
+/// fields. In Linux 6.18, the names of an event's fields have up to 266 bytes.
 const MAX_NAMES: usize = 4096;
-/// Maximum number of bytes of a name, and of characters of a field's line, that are shown if they cannot be
-/// read.
+/// Maximum length of the part of a faulty text that an error shows: bytes of a name, or characters of a
+/// field's line.
 const MAX_SHOWN: usize = 80;
 /// Maximum offset or size of a field in bytes. Records are smaller than a page.
 const MAX_BYTES: usize = 1 << 16;
@@ -34,13 +34,13 @@ pub(crate) struct Format {
     pub number: u32,
     /// Full name of the event: `SYSTEM:EVENT`.
     pub name: Arc<str>,
-    /// Fields of the event. The fields that all events have come first.
+    /// Fields of the event. The common fields, which all events have, come first.
     fields: Vec<Field>,
     /// Number of fields that all events have.
     common: usize,
     /// Least size of a record that has all fields, in bytes.
     pub least: usize,
-    /// Number of fields' lines that cannot be read, and the first of these lines.
+    /// Number of fields whose lines cannot be read, and the first of these lines.
     pub unread: Option<(usize, String)>,
     /// Fields of an event of `trace_printk`.
     pub printk: Option<Printk>,
@@ -51,7 +51,7 @@ pub(crate) struct Format {
 pub(crate) struct Printk {
     /// Field with the address of a text.
     pub address: usize,
-    /// Field with the arguments, if the text at `address` is their format.
+    /// Field with the arguments, if the text at `address` is a format string.
     pub arguments: Option<usize>,
 }
 
@@ -74,8 +74,8 @@ struct Field {
     shape: Shape,
     /// Expressions for the names of the field's values.
     names: Vec<Expr>,
-    /// Name of an extra field after this one that shows the names of the values, if the names do not tell the
-    /// whole number.
+    /// Name of an extra field that follows this field and shows the name of the value. Present only if the
+    /// name does not determine the whole number.
     label: Option<Arc<str>>,
 }
 
@@ -85,18 +85,18 @@ enum Shape {
     Signed,
     Hex,
     Bool,
-    /// A text that ends at its first NUL, or with the field.
+    /// A text that ends at its first NUL, or at the end of the field.
     Text,
     Array(Element),
-    /// The place of an array within the record: u16 offset, u16 size in bytes. The offset counts from the
-    /// field's end if `relative`.
+    /// The place of an array within the record: u16 offset, u16 size in bytes. If `relative`, the offset
+    /// counts from the end of this field.
     Located {
         relative: bool,
         element: Element,
     },
-    /// The rest of the record.
+    /// An array that extends to the end of the record.
     Rest(Element),
-    /// Words of 8 bytes. The field of this index holds their number.
+    /// An array of 8-byte words. The field with this index holds the number of words.
     Counted(usize),
 }
 
@@ -119,12 +119,12 @@ impl Element {
 
 /// Returns the id in a format's text.
 pub(crate) fn id(text: &str) -> Option<u16> {
-    // The id is in the second line; looking at a few more lines costs nothing.
+    // The id is normally in the second line. A search in a few more lines costs little.
     text.lines().take(8).find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()
 }
 
-/// Returns the name of the extra field for the names of a field's values, if the names tell only the bits
-/// `tells` of the value.
+/// Returns the name of the extra field that shows the names of a field's values. Returns `None` if the names
+/// determine the whole value; `tells` holds the bits of the value that the names determine.
 fn label(fields: &[Field], field: usize, tells: u64) -> Option<Arc<str>> {
     let Field { name, size, .. } = &fields[field];
     let all = u64::MAX >> (64 - 8 * size.clamp(&1, &8));
@@ -142,21 +142,21 @@ fn name(text: &str) -> &str {
     text.lines().find_map(|line| line.strip_prefix("name:")).unwrap_or("").trim()
 }
 
-/// Returns the full name of the events of a format's text, if the name can be shown.
+/// Returns the full name of the event that a format's text describes, if the name can be shown.
 pub(crate) fn full_name(system: &str, text: &str) -> Option<String> {
     let name = name(text);
     (is_identifier(system) && is_identifier(name)).then(|| format!("{system}:{name}"))
 }
 
-/// Corrects fields of ftrace's own events, because the formats of these events do not say how long the fields
-/// are.
+/// Corrects the shapes of fields in ftrace's own events, because the formats of these events do not state the
+/// lengths of the fields.
 fn fix_shapes(fields: &mut [Field], event: &str) {
     let size = fields.iter().position(|field| &*field.name == "size");
     let end = fields.iter().map(|field| field.at + field.size).max();
     let Some((last, _)) = fields.split_last_mut() else { return };
     let is_at_end = last.size == 0 && Some(last.at) >= end;
     match (event, &*last.name, size) {
-        // The 8 in `caller[8]` is no real length: `size` has the number of callers.
+        // The 8 in `caller[8]` is not the length: the field `size` has the number of callers.
         ("kernel_stack", "caller", Some(size)) => {
             (last.size, last.shape) = (0, Shape::Counted(size))
         }
@@ -183,7 +183,7 @@ impl Format {
     /// Parses a format's text. `number`: [`Format::number`].
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The fault of the text.
     pub fn parse(number: u32, system: &str, text: &str) -> Result<Format, String> {
         let name = name(text);
         if !is_identifier(name) || !is_identifier(system) {
@@ -206,7 +206,8 @@ impl Format {
             fix_shapes(&mut fields, name);
         }
         let common = fields.iter().take_while(|f: &&Field| f.name.starts_with("common_")).count();
-        // The reader takes the id and the thread from fixed places without the format, so they must be there.
+        // The id and the thread must be at their usual places, because the reader takes both from fixed
+        // places of each record.
         for (field, place) in [("common_type", (0, 2)), ("common_pid", (4, 4))] {
             let is = |f: &&Field| &*f.name == field && (f.at, f.size) == place;
             if !fields.iter().any(|f| is(&f)) {
@@ -214,8 +215,8 @@ impl Format {
                 return Err(format!("{name}: expected {field} at {at} with {size} bytes"));
             }
         }
-        // A newline in the format string may be a newline in the text too, so the code is everything after
-        // `print fmt:`.
+        // The code is everything after `print fmt:` and not only one line, because a format string can
+        // contain newlines.
         if let Some((_, code)) = text.split_once("\nprint fmt:") {
             let index = |name: &str| {
                 let index = fields.iter().position(|f| &*f.name == name)?;
@@ -243,7 +244,8 @@ impl Format {
         own.flat_map(|field| std::iter::once(&field.name).chain(&field.label))
     }
 
-    /// Makes the format of events whose own format is missing: the events are shown with their id and bytes.
+    /// Makes the format for events whose own format is missing. This format shows the id and the bytes of an
+    /// event.
     pub fn unknown() -> Format {
         let bytes = Element::Number { width: 1, signed: false };
         let field = |name: &str, at, size, shape| Field {
@@ -300,7 +302,8 @@ impl Field {
     }
 
     fn set_names(&mut self, names: Vec<Expr>, label: Option<Arc<str>>) {
-        // Names of a part of the number are mostly names of some bits.
+        // If the names determine only a part of the number, they are mostly names of bits, so the number is
+        // shown in hexadecimal.
         if label.is_some() && matches!(self.shape, Shape::Unsigned) {
             self.shape = Shape::Hex;
         }
@@ -323,7 +326,7 @@ impl Field {
         }
     }
 
-    /// Returns the field's value in a record, with the fields of its event.
+    /// Returns the field's value in a record. `fields` are all fields of the event.
     fn value<'a>(&'a self, fields: &[Field], bytes: &'a [u8]) -> Option<ValueRef<'a>> {
         let own = bytes.get(self.at..self.at + self.size)?;
         Some(match self.shape {
@@ -350,7 +353,8 @@ impl Field {
 }
 
 impl Format {
-    /// Returns whether a record holds all fields, and the arrays that the fields locate.
+    /// Returns whether a record is long enough for all fields and for the arrays whose places the fields
+    /// give.
     pub fn fits(&self, bytes: &[u8]) -> bool {
         let is_there = |field: &Field| match field.shape {
             Shape::Located { .. } | Shape::Counted(_) => field.value(&self.fields, bytes).is_some(),
@@ -359,7 +363,7 @@ impl Format {
         bytes.len() >= self.least && self.fields.iter().all(is_there)
     }
 
-    /// Returns the name of the first field that a record does not hold.
+    /// Returns the name of the first field for which a record is too short.
     pub fn missing(&self, bytes: &[u8]) -> &str {
         let missing = self.fields.iter().find(|field| field.value(&self.fields, bytes).is_none());
         missing.map_or("", |field| &field.name)
@@ -404,7 +408,7 @@ fn shape(declaration: &str, size: usize, signed: bool) -> Option<(&str, Shape)> 
     Some((name.trim_start_matches('*'), shape))
 }
 
-/// Returns the kind of an array's elements, of `width` bytes if that is known.
+/// Returns the kind of an array's elements. `width` is the size of an element in bytes, if the size is known.
 fn element(kind: &str, signed: bool, width: Option<usize>) -> Element {
     let kind = kind.trim().trim_start_matches("const ").trim();
     if kind == "char" {
@@ -423,7 +427,7 @@ fn element(kind: &str, signed: bool, width: Option<usize>) -> Element {
     Element::Number { width, signed }
 }
 
-/// Takes a part of the room that is left. Returns whether there was enough room.
+/// Subtracts `part` from the room that is left. Returns whether there was enough room.
 fn take(room: &mut usize, part: usize) -> bool {
     let left = room.checked_sub(part);
     *room = left.unwrap_or(*room);
@@ -471,13 +475,14 @@ impl<'a> Fields<'a> {
         self.format.fields.len() == self.format.common
     }
 
-    /// Iterates over the event's own fields. Leaves out fields that are not in the record. If a name tells
-    /// the whole number, the name takes the number's place; else the name follows in a field of its own.
+    /// Iterates over the event's own fields. Leaves out fields that are not in the record. If a name
+    /// determines the whole number, the name is shown instead of the number. If not, the name follows in an
+    /// extra field.
     pub fn iter(self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
         let Fields { format, bytes, printed } = self;
         let printed_at = format.printk.map(|printk| printk.arguments.unwrap_or(printk.address));
-        // Several fields may locate their arrays in the same part of a record, so the size of all arrays
-        // together is limited.
+        // The total size of all arrays is limited, because a hostile record can place the arrays of several
+        // fields in the same bytes.
         let (mut arrays, mut names) = (bytes.len(), MAX_NAMES);
         let own = format.fields.iter().enumerate().skip(format.common);
         own.flat_map(move |(index, field)| {
@@ -491,7 +496,8 @@ impl<'a> Fields<'a> {
                 (None, _) => (value(), None),
             };
             let value = value.map(|value| {
-                // A text of `trace_printk` is no part of the record.
+                // The text of an event of `trace_printk` does not count, because the text is not a part of
+                // the record.
                 let is_whole = is_printed || take(&mut arrays, value.array_len());
                 (&field.name, if is_whole { value } else { ValueRef::Name(Name::CUT) })
             });
@@ -499,7 +505,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Returns the names of a field's value, if all are known and `room` is left for them.
+    /// Returns the names of a field's value, if all names are known and fit in `room`.
     fn name(self, field: &'a Field, room: &mut usize) -> Option<Name<'a>> {
         let get = |index: usize| self.format.fields.get(index)?.number(self.bytes);
         let (mut first, mut second) = (None, None);

@@ -2,15 +2,15 @@
 
 //! Names of values in the `print fmt` of an event's format.
 //!
-//! A `print fmt` is the arguments of a `printf` in C: a format string and arguments such as `REC->len` or
+//! A `print fmt` has the arguments of a `printf` in C: a format string, and arguments such as `REC->len` or
 //! `(REC->isa == 1) ? __print_symbolic(REC->reason & 0xffff, { 0, "NMI" }, ..) : ..`. An argument with
-//! `__print_symbolic` or `__print_flags` names the values of a field: the first field in that call's first
-//! argument. The reader evaluates such an argument for each event. Arguments with anything unknown
-//! (functions, sizes of types, constants that the kernel did not replace by numbers) name nothing, and the
-//! field is shown as a number.
+//! `__print_symbolic` or `__print_flags` gives names to the values of a field: of the first field in the
+//! first argument of `__print_symbolic` or `__print_flags`. The reader evaluates such an argument for each
+//! event. If an argument has an unknown part (a function, the size of a type, or a constant that the kernel
+//! did not replace by a number), the argument gives no names, and the field is shown as a number.
 //!
-//! Names may tell the whole number of their field, or less: `__print_symbolic(REC->data >> 8 & 7, ..)` tells
-//! three bits. [`Named::tells`] holds the bits that a reader of the names can work out again.
+//! A name may determine the whole number of its field or only some bits: `__print_symbolic(REC->data >> 8 &
+//! 7, ..)` determines three bits. [`Named::tells`] holds the bits that can be computed from the names.
 
 use crate::value::Part;
 use std::collections::HashSet;
@@ -19,19 +19,20 @@ use std::collections::HashSet;
 const MAX_DEPTH: u32 = 64;
 /// Maximum number of nodes of an argument, which bounds the recursion of its evaluation.
 const MAX_NODES: u32 = 256;
-/// Maximum number of nodes and flags of all arguments with names, and so of the steps that an event's names
-/// take.
+/// Maximum number of nodes and flags of all arguments with names. The computation of an event's names takes
+/// at most this number of steps.
 const MAX_STEPS: u32 = 2048;
-/// Maximum number of flags of a list. A number has 64 bits, and the kernel names some combinations. Further
-/// flags are shown as a number.
+/// Maximum number of flags of a list. The maximum exceeds 64, because the kernel also names some combinations
+/// of bits. Further flags are shown as a number.
 const MAX_FLAGS: usize = 256;
-/// Maximum number of arguments with names for the same field: one for a number, one for flags.
+/// Maximum number of arguments with names for one field: usually one argument for a part that is a number,
+/// and one argument for flags.
 const MAX_NAMES: usize = 2;
-/// Maximum number of combinations of conditions for which the bits that names tell are worked out. If there
-/// are more, the names count as telling no bits.
+/// Maximum number of combinations of conditions that are examined to find the bits that names determine. If
+/// there are more combinations, the names count as names that determine no bits.
 const MAX_PATHS: u32 = 64;
 
-/// Facts of a `print fmt`, by the fields' indexes.
+/// The contents of a `print fmt` that the reader uses. Fields are given by index.
 #[derive(Debug, Default)]
 pub(super) struct Print {
     /// Names of the fields' values.
@@ -46,12 +47,12 @@ pub(super) struct Named {
     pub field: usize,
     /// Expressions whose texts together are the name.
     pub exprs: Vec<Expr>,
-    /// Bits of the field that the name always tells, whatever the event's values are. All bits are set if
-    /// there is never a name.
+    /// Bits of the field that the name determines for all values of the event. All bits are set if no value
+    /// has a name.
     pub tells: u64,
 }
 
-/// An expression over the numbers of an event.
+/// An expression that computes a number or a text from the numbers of an event.
 #[derive(Debug, PartialEq)]
 pub(super) enum Expr {
     Number(i64),
@@ -71,7 +72,7 @@ pub(super) enum Expr {
 #[derive(Debug, PartialEq)]
 pub(super) struct Names {
     list: Box<[(u64, Box<str>)]>,
-    /// Whether no two numbers have one name.
+    /// Whether each name belongs to only one number.
     are_distinct: bool,
 }
 
@@ -114,7 +115,7 @@ pub(super) enum Operator {
     Either,
 }
 
-/// Operators with their precedence, longer ones first.
+/// Operators with their precedence. Longer operators stand first, so that `<=` is not read as `<`.
 const OPERATORS: [(&str, Operator, u8); 18] = [
     ("||", Operator::Either, 1),
     ("&&", Operator::Both, 2),
@@ -230,8 +231,8 @@ impl Expr {
         }
     }
 
-    /// Returns whether the expression's number can be below 0 in C. A constant counts as signed, so that it
-    /// leaves the decision to the other operand.
+    /// Returns whether the expression's number can be below 0 in C. A constant counts as signed, so that the
+    /// other operand decides.
     fn is_signed(&self) -> bool {
         match self {
             Expr::Field(_, is_signed) => *is_signed,
@@ -245,8 +246,8 @@ impl Expr {
         }
     }
 
-    /// Returns the bits of a field of which the expression's number consists, and by how many bits they were
-    /// shifted to the right.
+    /// If the expression's number consists of bits of a field, returns these bits and the distance by which
+    /// they are shifted to the right.
     fn bits(&self, field: usize) -> Option<(u64, i32)> {
         let (operator, a, n) = match self {
             Expr::Field(index, _) => return (*index == field).then_some((u64::MAX, 0)),
@@ -273,7 +274,7 @@ impl Expr {
         Some((bits & of_field?, shift + by))
     }
 
-    /// Returns the bits of a field that are known if this condition is true, or if it is false.
+    /// Returns the bits of a field that are known if this condition has the value `is_true`.
     fn known(&self, field: usize, is_true: bool) -> u64 {
         let of = match self {
             Expr::Unary(b'!', a) => return a.known(field, !is_true),
@@ -288,8 +289,8 @@ impl Expr {
         }
     }
 
-    /// Removes the texts that depend on other fields alone. Such a text would hide the number, which it does
-    /// not name.
+    /// Removes the texts that depend only on other fields. Such a text is no name of the number, but would be
+    /// shown instead of the number.
     fn remove_others(&mut self, field: usize, known: u64) {
         match self {
             Expr::If(parts) => {
@@ -302,7 +303,8 @@ impl Expr {
         }
     }
 
-    /// Returns the bits of a field that this name tells, given the bits `known` from its conditions.
+    /// Returns the bits of a field that this name determines. `known` has the bits that the conditions of the
+    /// name determine.
     fn tells(&self, field: usize, known: u64) -> u64 {
         match self {
             Expr::Symbol(of, names) | Expr::Flags(of, _, names) if names.are_distinct => {
@@ -323,7 +325,7 @@ impl Expr {
     }
 }
 
-/// Returns the bits of a field that these names tell together, whatever their conditions are.
+/// Returns the bits of a field that these names determine together, for all values of their conditions.
 fn told(names: &[&Expr], field: usize, known: u64, paths: &mut u32) -> u64 {
     if *paths == 0 {
         return 0;
@@ -349,8 +351,8 @@ fn told(names: &[&Expr], field: usize, known: u64, paths: &mut u32) -> u64 {
     where_it_is(true) & where_it_is(false)
 }
 
-/// Parses the code after `print fmt:`, with a function that returns the index of a field by its name, and whether
-/// its number has a sign.
+/// Parses the code after `print fmt:`. The function `field` gets the name of a field, and returns the field's
+/// index and whether the field's number has a sign.
 pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<(usize, bool)>) -> Print {
     let mut print = Print::default();
     let mut arguments = split(code.as_bytes()).into_iter();
@@ -359,7 +361,7 @@ pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<(usize, bool)>) -
     let Some(format) = arguments.next().and_then(|code| parser(code).text()) else {
         return print;
     };
-    // The shorter of both ends the loop: arguments or conversions.
+    // If there are more arguments than conversions, or fewer, the extra arguments or conversions are ignored.
     for (code, conversion) in arguments.zip(conversions(&format)) {
         let mut parser = parser(code);
         let parsed = parser.expression(0).filter(|_| parser.next() == 0);
@@ -376,7 +378,7 @@ pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<(usize, bool)>) -
         });
         let exprs = &mut print.names[at].exprs;
         let own = parser.nodes + parser.flags;
-        // An expression is kept once, because XFS prints the same type before each of two numbers.
+        // An expression that occurs twice is kept once: XFS prints the same type before each of two numbers.
         let is_new = exprs.len() < MAX_NAMES && !exprs.contains(&expr);
         if is_new && steps + own <= MAX_STEPS {
             steps += own;
@@ -410,7 +412,8 @@ fn split(code: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// Returns the place of the quote that ends the one at `at`, or of the end.
+/// Returns the place of the quote that closes the quote at `at`, or the end of the code if no quote closes
+/// it.
 fn end_of_quote(code: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while let Some(byte) = code.get(end) {
@@ -428,7 +431,7 @@ fn end_of_quote(code: &[u8], at: usize) -> usize {
 fn conversions(format: &str) -> impl Iterator<Item = u8> + '_ {
     let (mut rest, mut inside) = (format.as_bytes(), false);
     std::iter::from_fn(move || {
-        // Each turn takes at least one byte, so the loop ends.
+        // The loop ends, because each turn takes at least one byte.
         loop {
             if !inside {
                 let at = rest.iter().position(|byte| *byte == b'%')?;
@@ -437,7 +440,8 @@ fn conversions(format: &str) -> impl Iterator<Item = u8> + '_ {
             let end = rest.iter().position(|byte| !b"0123456789.-+ #hlLzjt".contains(byte))?;
             let letter = rest[end];
             rest = &rest[end + 1..];
-            // A `*` is a width in an argument of its own, so the conversion continues.
+            // A `*` takes a width from an argument of its own, so the conversion continues with a second
+            // argument.
             inside = letter == b'*';
             if letter != b'%' {
                 return Some(letter);
@@ -449,7 +453,7 @@ fn conversions(format: &str) -> impl Iterator<Item = u8> + '_ {
 /// Type of a number.
 #[derive(Clone, Copy)]
 struct Cast {
-    /// Size in bits; `None` for types of an unknown size.
+    /// Size in bits. `None` if the size of the type is unknown.
     bits: Option<u32>,
     is_unsigned: bool,
 }
@@ -466,7 +470,7 @@ impl Cast {
             "s32" | "int32" => (32, false),
             "u64" | "uint64" | "size" => (64, true),
             "s64" | "int64" | "ssize" | "long" => (64, false),
-            // In `long int` and `short unsigned`, the other word has the size.
+            // In `long int` and `short unsigned`, the words `long` and `short` determine the size.
             "int" => (self.bits.unwrap_or(32), false),
             "unsigned" => (self.bits.unwrap_or(32), true),
             _ => return,
@@ -521,7 +525,7 @@ impl<'a> Parser<'a> {
     fn binary(&mut self, above: u8, depth: u32) -> Option<Expr> {
         let mut a = self.primary(depth)?;
         loop {
-            // Most numbers have no operator after them.
+            // This check is a shortcut, because no operator follows most numbers.
             if !b"|&=!<>^+-*/%".contains(&self.next()) {
                 return Some(a);
             }
@@ -579,7 +583,8 @@ impl<'a> Parser<'a> {
                 "__print_symbolic" | "__print_symbolic64" => {
                     let of = self.accept("(").then(|| self.expression(depth + 1))??;
                     let mut names = self.names(depth + 1)?;
-                    // The first of several names of a number is valid, and the sort is stable.
+                    // If a number has several names, the first name is valid. The sort is stable, so the
+                    // first name stays first.
                     names.sort_by_key(|(number, _)| *number);
                     names.dedup_by_key(|(number, _)| *number);
                     self.node(Expr::Symbol(Box::new(of), Names::new(names)))
@@ -597,7 +602,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses `REC->x`, or `(REC)->x` as the kernel's macros write it. Returns `None` if the code is
+    /// Parses `REC->x`, or the form `(REC)->x` from the kernel's macros. Returns `None` if the code is
     /// something else.
     fn record(&mut self) -> Option<Expr> {
         let begin = self.at;
@@ -618,7 +623,7 @@ impl<'a> Parser<'a> {
     fn cast(&mut self) -> Option<Cast> {
         let begin = self.at;
         let (mut words, mut cast) = (0, Cast { bits: None, is_unsigned: false });
-        // Each turn takes a word or ends the loop.
+        // The loop ends, because each turn takes a word or returns.
         loop {
             match self.word() {
                 "" => break,
@@ -662,9 +667,9 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses `, { number, "name" }, ..)`. Leaves out entries without a name, which end some lists, and
-    /// entries whose number is a constant that the kernel did not replace. Returns `None` if no entry is
-    /// left.
+    /// Parses `, { number, "name" }, ..)`. Leaves out entries without a name, because some lists end with
+    /// such an entry. Leaves out entries whose number is a constant that the kernel did not replace. Returns
+    /// `None` if no entry is left.
     fn names(&mut self, depth: u32) -> Option<Vec<(u64, Box<str>)>> {
         let mut names = Vec::new();
         while self.accept(",") {
