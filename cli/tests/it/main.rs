@@ -53,6 +53,7 @@ mod perfetto_importer;
 mod perfetto_packets;
 mod place;
 mod private;
+mod progress;
 mod python;
 mod receive;
 mod record;
