@@ -7,7 +7,7 @@ mod text;
 
 use crate::interrupt::Interrupts;
 use crate::output::{Busy, Faults, counted, grouped, print, print_json, say};
-use crate::regions::of_any;
+use crate::regions::{listed, of_any};
 use crate::report::Inputs;
 use crate::{Usage, unreadable};
 use anyhow::{Context, Result, bail};
@@ -22,6 +22,7 @@ use hypertrace_timeline::regions::{Options, Regions};
 use hypertrace_trace::session_json;
 use indicatif::HumanBytes;
 use rustix::fs::{CWD, OFlags};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -166,6 +167,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Compares runs and prints the result.
 fn compare(args: &Args, mut sides: [Side; 2]) -> Result<ExitCode> {
+    let names = sides.iter().flatten().flat_map(|(_, run)| run.regions.keys().cloned());
+    let known = names.collect::<BTreeSet<String>>();
+    if let Some(wrong) = args.name.iter().find(|name| !known.contains(*name) && !known.is_empty()) {
+        let why = format!("no region is named {wrong}: there are {}", listed(&known, wrong));
+        return Err(Usage(Escaped(why.as_bytes()).to_string()).into());
+    }
     if !args.name.is_empty() {
         for run in sides.iter_mut().flatten() {
             run.1.regions.retain(|name, _| args.name.contains(name));

@@ -1,7 +1,7 @@
 //! The comparison as text for people.
 
 use super::Side;
-use crate::output::{grouped, wrapped};
+use crate::output::{counted, grouped, wrapped};
 use hypertrace_compare::{
     Change, Comparison, Difference, Judged, Unit, Verdict, sentences, signed,
 };
@@ -31,6 +31,9 @@ pub fn text(sides: &[Side; 2], comparison: &Comparison) -> String {
         }
     }
     out.push('\n');
+    if comparison.differences.iter().any(|d| d.typical.verdict == Verdict::NoDifferenceSeen) {
+        out.push_str("~ these runs prove no difference\n");
+    }
     for sentence in sentences(comparison).iter().take(10) {
         out.push_str(&wrapped(&Escaped(sentence.as_bytes()).to_string(), ""));
     }
@@ -68,7 +71,7 @@ fn block(out: &mut String, difference: &Difference) {
     parts(out, unit, &difference.parts);
     named(out, unit, "in ", &difference.children);
     named(out, unit, "", &exits(difference));
-    named(out, unit, "", &difference.causes);
+    named(out, unit, "", &causes(difference));
     let all = &difference.all;
     row(out, "  mean of all", unit, all, all.difference_ns, "");
     let p99 = &difference.p99;
@@ -76,14 +79,15 @@ fn block(out: &mut String, difference: &Difference) {
     slowest(out, &difference.slowest);
     let [a, b] = difference.regions.map(grouped);
     let [runs_a, runs_b] = difference.runs;
-    let _ = writeln!(out, "  {a} regions of {runs_a} runs, {b} of {runs_b}");
+    let runs_a = counted(runs_a as u64, "run");
+    let _ = writeln!(out, "  {a} regions of {runs_a}, {b} of {runs_b}");
 }
 
 fn verdict(judged: &Judged) -> &'static str {
     match judged.verdict {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",
-        Verdict::NoDifferenceSeen => "same",
+        Verdict::NoDifferenceSeen => "~",
         Verdict::NoVerdict => "",
     }
 }
@@ -114,6 +118,15 @@ fn slowest(out: &mut String, parts: &[(Part, Change)]) {
     out.push_str(&wrapped(&line, "  "));
 }
 
+/// Returns the waits by cause. For people, a wait for a CPU is behind the thread that had the CPU.
+fn causes(difference: &Difference) -> Vec<(String, Change)> {
+    let all = difference.causes.iter().map(|(name, change)| {
+        let behind = name.strip_prefix("runnable by ").map(|thread| format!("behind {thread}"));
+        (behind.unwrap_or_else(|| name.clone()), *change)
+    });
+    all.collect()
+}
+
 /// Returns the time of exits by part and reason.
 pub fn exits(difference: &Difference) -> Vec<(String, Change)> {
     let all = difference.exits_by_part().into_iter();
@@ -136,9 +149,17 @@ fn named(out: &mut String, unit: Unit, prefix: &str, all: &[(String, Change)]) {
 fn row(out: &mut String, name: &str, unit: Unit, change: &Change, shown: f64, verdict: &str) {
     let width = change.half_width_ns.map_or(String::new(), |ns| format!(" +- {}", unit.plain(ns)));
     let percent = change.relative().map_or(String::new(), |part| signed(part * 100.0, 1) + " %");
-    let name: String = match name.chars().count() > NAMES {
-        true => name.chars().take(NAMES - 2).chain("..".chars()).collect(),
-        false => name.to_owned(),
+    // The end of a long name tells threads and exits of one kind apart, so the middle is cut.
+    let name: String = match name.chars().count().checked_sub(NAMES) {
+        Some(more @ 1..) => {
+            let kept = NAMES / 2;
+            name.chars()
+                .take(kept)
+                .chain("..".chars())
+                .chain(name.chars().skip(kept + 2 + more))
+                .collect()
+        }
+        _ => name.to_owned(),
     };
     let line = format!(
         "{name:<NAMES$} {:>9} {:>9} {:>19} {percent:>8} {verdict}",

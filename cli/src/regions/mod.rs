@@ -278,7 +278,7 @@ fn known_list(known: &BTreeSet<String>, wrong: &str) -> String {
 
 /// Returns names in a line, the name that is nearest to a wrong name first, and the number of names without
 /// room.
-fn listed(known: &BTreeSet<String>, wrong: &str) -> String {
+pub fn listed(known: &BTreeSet<String>, wrong: &str) -> String {
     let near = nearest(wrong, known.iter().map(String::as_str));
     let others = known.iter().map(String::as_str).filter(|name| Some(*name) != near);
     let shown = Vec::from_iter(near.into_iter().chain(others).take(MAX_LISTED)).join(", ");

@@ -319,6 +319,46 @@ fn equal_builds_are_the_same_and_few_runs_have_no_verdict() {
 }
 
 #[test]
+fn time_on_a_cpu_that_is_proven_longer_is_said_beside_waits_that_vary() {
+    let runs = Runs::new();
+    for number in 0..24 {
+        let waits = f64::from(number / 2 * 5 % 12) * 9_000.0;
+        let (side, program) = [("a", 0.0), ("b", 4_000.0)][number as usize % 2];
+        runs.add(&format!("{side}-{:02}", number / 2), &made(number, program, waits));
+    }
+
+    let said = runs.compare(&["--name", "request"]).stdout;
+
+    let answer = said.lines().rev().take(3).collect::<Vec<_>>();
+    let answer = answer.into_iter().rev().map(str::trim).collect::<Vec<_>>().join(" ");
+    let start = "request: its time on a CPU is 5.0 % longer (+4.0";
+    let end = "its duration shows no difference, because waits vary more";
+    assert!(answer.contains(start) && answer.ends_with(end), "{said}");
+    let row = said.lines().find(|line| line.starts_with("  trimmed mean")).unwrap();
+    assert!(row.ends_with(" ~"), "{said}");
+    assert!(said.contains("\n~ these runs prove no difference\n"), "{said}");
+}
+
+#[test]
+fn a_tail_that_moves_and_the_runs_that_a_small_difference_needs_are_said() {
+    let runs = Runs::new();
+    for number in 0..12 {
+        let mut run = made(number, f64::from(number * 5 % 12) * 2_000.0, 0.0);
+        let request = run.regions.get_mut("request").unwrap();
+        if number % 2 == 1 {
+            request.all.parts_ns[0] += 90_000.0;
+        }
+        runs.add(&format!("{}-{number:02}", ["a", "b"][number as usize % 2]), &run);
+    }
+
+    let said = runs.compare(&["--name", "request"]).stdout.replace("\n  ", " ");
+
+    assert!(said.contains("request: no difference seen; these runs would show"), "{said}");
+    assert!(said.contains("runs a side one of 5 %; mean of all +9"), "{said}");
+    assert!(said.trim_end().ends_with(", without a verdict"), "{said}");
+}
+
+#[test]
 fn what_moves_from_one_part_to_another_is_not_hidden() {
     let runs = Runs::new();
     for number in 0..12 {
@@ -615,7 +655,7 @@ fn input_that_is_no_run_is_refused() {
         (&["compare", "a-01", "b-01", "--run"], "not directories: compare a-01 --with b-01"),
         (
             &["compare", "a-01", "--with", "b-01", "--name", "nothing"],
-            "no name of regions in common",
+            "no region is named nothing: there are parse, request",
         ),
         (&["compare", "a-01", "--with", "b-01", "--fail-on", "5"], "expected slower:5%"),
         // With so few runs, the exit code would say nothing.

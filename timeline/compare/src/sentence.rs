@@ -2,9 +2,14 @@
 
 //! The answer in words.
 
-use crate::change::{Change, Comparison, Difference, Verdict, runs_needed};
+use crate::change::{Change, Comparison, Difference, Judged, Verdict, runs_needed};
 use hypertrace_timeline::regions::Part;
 use serde::Serialize;
+
+/// Difference, as a part of the first side's time, for which a number of runs is suggested.
+const SMALL: f64 = 0.05;
+/// Maximum number of runs a side that is suggested.
+const MAX_RUNS: f64 = 500.0;
 
 /// A comparison with its answer in words: what `hypertrace compare --json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -99,16 +104,17 @@ pub fn signed(number: f64, digits: usize) -> String {
     if is_zero { text[1..].into() } else { text }
 }
 
-/// Returns a sentence for each name with a difference. The name whose own time explains most comes first. If
-/// no name has a difference, returns sentences that say so.
+/// Returns a sentence for each name with a difference, and one for each name whose time on a CPU alone has a
+/// difference. The name whose own time explains most comes first. If no name has a difference, returns
+/// sentences that say so.
 pub fn sentences(comparison: &Comparison) -> Vec<String> {
     let differences = || comparison.differences.iter();
-    let mut changed: Vec<&Difference> = differences()
-        .filter(|d| matches!(d.typical.verdict, Verdict::Faster | Verdict::Slower))
-        .collect();
+    let mut changed: Vec<&Difference> = differences().filter(|d| is_proven(&d.typical)).collect();
     changed.sort_by(|a, b| own_change(b).total_cmp(&own_change(a)));
+    let is_of_cpu = |d: &&Difference| !is_proven(&d.typical) && is_proven(&d.own);
+    let of_cpu = differences().filter(is_of_cpu).map(of_cpu);
     if !changed.is_empty() {
-        return changed.into_iter().map(changed_sentence).collect();
+        return changed.into_iter().map(changed_sentence).chain(of_cpu).collect();
     }
     if differences().any(|d| d.typical.verdict == Verdict::NoVerdict) {
         let [a, b] = differences()
@@ -121,23 +127,68 @@ pub fn sentences(comparison: &Comparison) -> Vec<String> {
         };
         return vec![format!("no verdict: the sides have {a} and {b} runs{of}, and {needed}")];
     }
-    let one = |d: &Difference| {
-        let seen = d.smallest_ns.map(|ns| {
-            let unit = Unit::of_change(ns, Some(ns));
-            let part = d.typical.change.a_ns;
-            let percent =
-                if part > 0.0 { format!(" ({:.1} %)", ns / part * 100.0) } else { String::new() };
-            format!(
-                "; these runs would show a difference of {} {}{percent}",
-                unit.plain(ns),
-                unit.name
-            )
-        });
-        format!("{}: no difference seen{}", d.name, seen.unwrap_or_default())
-    };
     let mut longest: Vec<&Difference> = differences().collect();
     longest.sort_by(|a, b| b.typical.change.a_ns.total_cmp(&a.typical.change.a_ns));
-    longest.into_iter().map(one).collect()
+    longest.into_iter().map(|d| if is_of_cpu(&d) { self::of_cpu(d) } else { unseen(d) }).collect()
+}
+
+/// Returns whether runs prove a difference.
+fn is_proven(judged: &Judged) -> bool {
+    matches!(judged.verdict, Verdict::Faster | Verdict::Slower)
+}
+
+/// Returns the sentence of a name whose time on a CPU has a difference, and whose duration has none.
+fn of_cpu(d: &Difference) -> String {
+    let change = d.own.change;
+    let longer = if d.own.verdict == Verdict::Slower { "longer" } else { "shorter" };
+    let percent =
+        change.relative().map_or(String::new(), |part| format!("{:.1} % ", part.abs() * 100.0));
+    let why = match d.waits.change.half_width_ns > change.half_width_ns {
+        true => ", because waits vary more",
+        false => "",
+    };
+    format!(
+        "{}: its time on a CPU is {percent}{longer} ({}); its duration shows no difference{why}",
+        d.name,
+        of_interval(&change)
+    )
+}
+
+/// Returns the sentence of a name without a difference, with the difference that the runs would show, the number
+/// of runs that would show a small one, and tails whose interval excludes 0.
+fn unseen(d: &Difference) -> String {
+    let mut text = format!("{}: no difference seen", d.name);
+    if let Some(ns) = d.smallest_ns {
+        let unit = Unit::of_change(ns, Some(ns));
+        text.push_str(&format!(
+            "; these runs would show a difference of {} {}",
+            unit.plain(ns),
+            unit.name
+        ));
+        let a_ns = d.typical.change.a_ns;
+        if a_ns > 0.0 {
+            let part = ns / a_ns;
+            text.push_str(&format!(" ({:.1} %)", part * 100.0));
+            // The smallest difference falls with the square root of the number of runs.
+            let runs = (d.runs[0].min(d.runs[1]) as f64 * (part / SMALL).powi(2)).ceil();
+            if part > SMALL && runs <= MAX_RUNS {
+                text.push_str(&format!(", some {runs} runs a side one of {:.0} %", SMALL * 100.0));
+            }
+        }
+    }
+    for (name, change) in [("mean of all", &d.all), ("p99", &d.p99)] {
+        if change.has_moved() {
+            text.push_str(&format!("; {name} {}, without a verdict", of_interval(change)));
+        }
+    }
+    text
+}
+
+/// Formats a difference with its interval and unit.
+fn of_interval(change: &Change) -> String {
+    let unit = Unit::of_change(change.difference_ns, change.half_width_ns);
+    let width = change.half_width_ns.map_or(String::new(), |ns| format!(" +- {}", unit.plain(ns)));
+    format!("{}{width} {}", unit.signed(change.difference_ns), unit.name)
 }
 
 /// Returns the size of a region's difference outside of all inner regions.
