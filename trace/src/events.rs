@@ -1,5 +1,5 @@
-//! The VMM's own events: their declarations, the backends that get them, and the rings of the threads that
-//! record them.
+//! The VMM's own events: the declarations of the events, the backends that get the events, and the rings of
+//! the threads that record the events.
 
 #[cfg(not(feature = "events"))]
 mod absent;

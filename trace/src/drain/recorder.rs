@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Limits on the snapshots that guests take by triggers on their reference points. A snapshot can be as large
-/// as all rings together. Refused snapshots are counted
+/// Limits on the snapshots that guests take by triggers on their reference points. Limits are needed, because
+/// a snapshot can be as large as all rings together. The session counts the snapshots that it refuses
 /// ([`Summary::snapshots_refused`](crate::Summary::snapshots_refused)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotLimit {
@@ -25,7 +25,7 @@ impl Default for SnapshotLimit {
     }
 }
 
-/// Number of snapshots whose outcome is kept for the callers that asked.
+/// Number of snapshots whose outcome is kept for the callers that asked for the snapshot.
 const KEPT: usize = 64;
 
 /// Error of taking a snapshot.
@@ -47,7 +47,8 @@ pub enum SnapshotError {
     /// The snapshot could not be written. The written part of the snapshot is valid.
     #[error(transparent)]
     Write(Arc<WriteFailed>),
-    /// A guest has taken as many snapshots as it may, for now or at all.
+    /// A guest may take no snapshot now: its last snapshot was too short a time ago, or the guests have taken
+    /// their maximum number of snapshots.
     #[error("a guest's trigger has taken its share of snapshots (SessionConfig::guests_snapshots)")]
     Refused,
 }
@@ -61,28 +62,28 @@ pub(crate) enum Asker {
     Guest,
 }
 
-/// Outcome of a snapshot: its directory, or an error.
+/// Outcome of a snapshot: the snapshot's directory, or an error.
 pub(crate) type Outcome = Result<PathBuf, SnapshotError>;
 
-/// Snapshots that were asked for, and their outcomes.
+/// The requests for snapshots, and the outcomes of the snapshots.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     /// Directory of the snapshots.
     root: Folder,
     /// Number of the last snapshot that was begun.
     begun: u64,
-    /// Number of the last snapshot that was asked for.
+    /// Number of the last requested snapshot.
     asked: u64,
     /// True while a snapshot is being written.
     pub taking: bool,
-    /// The first failed write of that snapshot.
+    /// The first failed write of the present snapshot.
     pub failed: Option<WriteFailed>,
     outcomes: VecDeque<(u64, Outcome)>,
     limit: SnapshotLimit,
-    /// Number of snapshots that guests' triggers asked for, and when they asked for the last one.
+    /// Number of snapshots that guests' triggers have requested, and the instant of the last such request.
     triggered: u32,
     triggered_at: Option<Instant>,
-    /// Number of snapshots that guests' triggers were refused.
+    /// Number of refused requests of guests' triggers.
     pub refused: u64,
 }
 
@@ -102,11 +103,11 @@ impl Recorder {
         }
     }
 
-    /// Asks for a snapshot, and returns its number. All callers that ask before the snapshot begins get the
-    /// same number.
+    /// Requests a snapshot, and returns the snapshot's number. All callers that request a snapshot before it
+    /// begins get the same number.
     ///
     /// # Errors
-    /// If a guest asks beyond its limit.
+    /// If a guest has reached its limit.
     pub fn ask(&mut self, asker: Asker) -> Result<u64, SnapshotError> {
         if asker == Asker::Guest && self.asked <= self.begun {
             let now = Instant::now();
@@ -123,7 +124,7 @@ impl Recorder {
         Ok(self.asked)
     }
 
-    /// Begins the snapshot that was asked for, if any: makes its directory.
+    /// If a snapshot is requested, begins the snapshot: makes its directory.
     pub fn begin(&mut self) -> Option<Result<Folder, WriteFailed>> {
         if self.taking || self.asked <= self.begun {
             return None;
@@ -135,7 +136,7 @@ impl Recorder {
         Some(made.map_err(WriteFailed::on("create", &self.dir(self.begun))))
     }
 
-    /// Ends the snapshot, which is written or has failed.
+    /// Ends the present snapshot after it was written or has failed.
     pub fn end(&mut self) {
         self.taking = false;
         let outcome = match self.failed.take() {
@@ -148,7 +149,7 @@ impl Recorder {
         }
     }
 
-    /// Returns true if a snapshot is being written, or was asked for.
+    /// Returns true if a snapshot is requested or is being written.
     pub fn is_busy(&self) -> bool {
         self.taking || self.asked > self.begun
     }

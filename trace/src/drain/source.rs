@@ -1,4 +1,4 @@
-//! A source: moves one ring's records into the ring's stream, and knows who holds the ring.
+//! A source: moves one ring's records into the ring's stream, and knows the ring's holder.
 
 use super::budget::Account;
 use super::classes::{ClassRef, Classes, RecoveredClasses, Table, Texts};
@@ -22,26 +22,26 @@ pub(crate) struct Source {
     pub stats: usize,
     pub texts: Texts,
     pub clock: Option<u32>,
-    /// Counter with which the guest stamps, as the guest says.
+    /// Counter that stamps the guest's events. The guest gives the kind and the frequency of this counter.
     pub counter: Counter,
     pub lease: Option<OpenLease>,
-    /// The holder, if its lease record is no longer in the ring: of a flight recorder, or of a guest that was
-    /// restored.
+    /// The holder, if the holder's lease record is no longer in the ring. Such rings are the rings of a
+    /// flight recorder, and of a guest that was restored.
     pub holder: Option<Holder>,
     pub next: Next,
     pub file: StreamFile,
-    /// Token of the holder whose lease record a killed process has already taken.
+    /// Token of the holder whose lease record a killed process has already taken out of the ring.
     pub earlier: Option<u64>,
     pub pending: PendingPoints,
     /// Ring position at which the current snapshot ends.
     pub until: Option<u64>,
-    /// True if the last drain left something that the next one may take.
+    /// True if the last drain left records or texts that the next drain may take.
     pub has_rest: bool,
     /// True if the guest was restored.
     pub is_restored: bool,
-    /// True if the next record is the first after a restore. The emit of that record may have been under way
-    /// when the guest was saved: its timestamp is then of the clock before, and says nothing about later
-    /// records.
+    /// True if the next record is the first after a restore. The guest may have been saved in the middle of
+    /// this record's emit. In this case, the record's timestamp is from the clock before the restore, and
+    /// says nothing about later records.
     pub is_first_after_restore: bool,
 }
 
@@ -62,12 +62,12 @@ pub(crate) struct StreamFile {
     pub stream: Option<Stream>,
     /// True if the next packet begins a new file.
     pub is_next_new: bool,
-    /// True if the ring began anew since the last packet: its positions and numbers do not follow the last
-    /// ones.
+    /// True if the ring began anew after the last packet: the ring's positions and sequence numbers do not
+    /// continue the old ones.
     pub begins_anew: bool,
     /// Number of files begun in this epoch, see [`MAX_RESTARTS`](crate::limits::MAX_RESTARTS).
     pub restarts: u32,
-    /// The host's raw counter when a packet was last committed.
+    /// Ticks of the host's raw counter at the last commit of a packet.
     pub committed_at: u64,
 }
 
@@ -93,18 +93,20 @@ impl Source {
         }
     }
 
-    /// Begins with another trace, from the ring's beginning. The source keeps its schemas.
+    /// Prepares the source for a new trace, which begins with the oldest record of the ring. The source keeps
+    /// its schemas.
     pub fn restart(&mut self) {
         (self.lease, self.until) = (None, None);
         (self.next, self.file) = (Next::default(), StreamFile::default());
         self.pending = PendingPoints::default();
         self.has_rest = false;
         self.is_first_after_restore = self.is_restored;
-        // The other trace does not describe the classes in the cache yet.
+        // The new trace does not describe the classes in the cache yet.
         self.texts.forget();
     }
 
-    /// Begins the generation `number` after the first one, whose ring begins anew.
+    /// Begins a new generation of the guest, in which the ring begins anew. The first generation has number
+    /// 0, and the new generation has number `number`.
     pub fn begin_generation(&mut self, number: u32) {
         (self.lease, self.clock, self.holder) = (None, None, None);
         (self.is_restored, self.is_first_after_restore) = (false, false);
@@ -117,15 +119,16 @@ impl Source {
         }
     }
 
-    /// Continues with a holder whose lease record is in another session.
+    /// Continues with a holder whose lease record is in an earlier session.
     pub fn restore(&mut self, holder: Holder) {
         self.holder = Some(holder);
         (self.is_restored, self.is_first_after_restore) = (true, true);
     }
 
-    /// Returns where the last packet ended: position, next sequence number, and faults. The last record may
-    /// have ended elsewhere: unwanted records are in no packet, and a ring can go back meanwhile. Before the
-    /// first packet, returns where a recovery begins.
+    /// Returns the end of the last packet: the position in the ring, the next sequence number, and the number
+    /// of faults. The last taken record may end at another position, because unwanted records are in no
+    /// packet, and a ring can go back. Before the first packet, returns the values with which a recovery
+    /// begins.
     pub fn end(&self) -> (u64, u64, u64) {
         match self.file.stream.as_ref().map(Stream::last) {
             Some(last) if self.file.begins_anew => (0, 0, last.faults),
@@ -140,7 +143,7 @@ impl Source {
     }
 }
 
-/// The lease whose records are drained now.
+/// The lease whose records the drain takes now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenLease {
     pub token: u64,
@@ -173,7 +176,7 @@ impl Holder {
     }
 }
 
-/// Returns the clock that a lease record's word names.
+/// Returns the kind of clock for the number in a lease record.
 pub(crate) fn clock_kind(word: u64) -> ClockKind {
     match word == ClockKind::MonotonicRaw as u64 {
         true => ClockKind::MonotonicRaw,
@@ -186,7 +189,8 @@ pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
     let Value::Str(bytes) = class.shape.values(payload).last()? else {
         return None;
     };
-    // Three bytes more are read, so that a letter cut in two here is cut off below.
+    // The code reads three bytes more than the maximum: if this cut divides a letter, the letter is beyond
+    // the maximum, and is cut off below.
     let most = bytes.len().min(MAX_NAME_BYTES + 3);
     let mut name = String::from_utf8_lossy(&bytes[..most]).into_owned();
     let mut end = name.len().min(MAX_NAME_BYTES);
@@ -202,13 +206,13 @@ pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
 pub(crate) struct Guests {
     sources: Vec<Option<Box<Source>>>,
     number: u64,
-    /// Texts of any client that a killed process may have read.
+    /// Texts that a killed process may have read, of all clients together.
     pub earlier: Arc<RecoveredClasses>,
 }
 
 impl Guests {
-    /// Returns the source of a client, a new one if there was none. Returns `None` if no client has this
-    /// number.
+    /// Returns the source of a client. If the client has no source yet, makes a new source. Returns `None` if
+    /// no client can have this number.
     pub fn source(&mut self, client: u32, stats: &mut Vec<Stats>) -> Option<&mut Source> {
         if client >= MAX_CLIENTS {
             return None;

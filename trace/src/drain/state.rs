@@ -33,14 +33,15 @@ pub(crate) struct TraceFiles {
     pub uuid: [u8; 16],
     /// UUID of the killed session that this session completes.
     pub completes: Option<String>,
-    /// The process and the machine that record.
+    /// The process and the machine that record the session.
     pub origin: Option<Origin>,
-    /// The span of the caller.
+    /// The span during which the session is recorded.
     pub trace_parent: Option<TraceParent>,
     /// Value of [`SessionConfig::served`](crate::SessionConfig::served).
     pub served: bool,
-    /// The trace's files, in [`HIDDEN`] while the session is created. If this is `None`, packets are built
-    /// and checked but not written. A flight recorder has files only while it takes a snapshot.
+    /// The files of the trace. The files are in [`HIDDEN`] while the session is created. If the value is
+    /// `None`, the drain builds and checks packets, but does not write them. A flight recorder has files only
+    /// while it takes a snapshot.
     pub files: Option<Files>,
     /// Value of [`SessionConfig::open_files`](crate::SessionConfig::open_files).
     pub open_files: usize,
@@ -62,7 +63,7 @@ impl TraceFiles {
         self.files.as_ref().is_some_and(Files::has_waiting)
     }
 
-    /// From now on, waits for a journal's reader, because the session ends.
+    /// From this call on, the journal of the session waits for its reader, because the session ends.
     pub fn block_until_drained(&mut self) {
         if let Some(journal) = self.journal() {
             journal.block_until_drained();
@@ -88,10 +89,10 @@ impl TraceFiles {
     }
 }
 
-/// Number of words of the guests' schema logs (256 KiB) that a pass reads for whichever client has them. A
-/// pass may read another 256 KiB, shared equally by all clients, whatever the other clients have. A guest
-/// makes a log full with one store, so reading logs must not take longer than reading the clients' records.
-/// If up to 16 logs are full, a pass reads all of them.
+/// Number of words of the guests' schema logs (256 KiB) that any clients may use up in a pass. A pass may
+/// read another 256 KiB, of which each client has an equal part that no other client can use up. A guest can
+/// make its log full with one store, so the pass must not take longer for logs than for the clients' records.
+/// If up to 16 logs are full, a pass reads all these logs.
 pub(crate) const LOG_WORDS: u64 = 1 << 15;
 
 /// State that all sources of a session share.
@@ -102,19 +103,20 @@ pub(crate) struct TraceState {
     pub stage: Vec<u64>,
     pub classes: Classes,
     pub clocks: Clocks,
-    /// True if the guests' schema logs were not read since the host rings were noted. A point of an unknown
-    /// schema then waits for the next pass.
+    /// True if the drain has not read the guests' schema logs since it noted the heads of the host rings. In
+    /// this case, a point with an unknown schema waits for the next pass.
     pub is_partial: bool,
-    /// Number of words of the guests' schema logs that this pass may still read, besides each client's part.
+    /// Number of words of the guests' schema logs that this pass may still read in addition to each client's
+    /// part.
     pub log_words: u64,
-    /// Each client's part in words, and the number of sources when the pass began: sources that come during
-    /// the pass have no part.
+    /// Each client's part in words, and the number of sources at the beginning of the pass. Sources that
+    /// begin during the pass have no part.
     pub log_part: (u64, usize),
     pub stats: Vec<Stats>,
     /// Counters of the device, by name.
     pub device: BTreeMap<String, u64>,
     pub unattached: Arc<Unattached>,
-    /// True if something was recorded that the last accounts do not have.
+    /// True if the session has recorded events that the last accounts do not count.
     pub is_ahead: bool,
     pub failures: Failures,
     /// Number of guest generations after the first.
@@ -155,7 +157,7 @@ impl TraceState {
         }
     }
 
-    /// Begins a trace in a directory that holds [`HIDDEN`] and nothing else.
+    /// Begins a trace in a directory that holds only [`HIDDEN`].
     pub fn begin_trace(&mut self, dir: Folder, uuid: [u8; 16]) -> Result<(), WriteFailed> {
         let begun = Files::open(&dir, HIDDEN, self.trace.open_files).and_then(|files| {
             self.trace.destination = Root::Directory(dir.clone());
@@ -225,7 +227,7 @@ impl TraceState {
         WriteFailed { action: "encode", path, source: why.into() }
     }
 
-    /// Makes the stage as large as this consumer's pull needs.
+    /// If the consumer's pull needs a larger stage, enlarges the stage.
     pub fn fit_stage(&mut self, consumer: &Consumer<'_>) {
         let words = consumer.stage_words();
         if self.stage.len() < words {
@@ -233,17 +235,17 @@ impl TraceState {
         }
     }
 
-    /// Writes the bytes that wait for a journal's reader.
+    /// Writes bytes that still wait for a journal's reader.
     pub fn flush(&mut self) {
         let written = self.trace.on_journal("write", Journal::flush);
         self.failures.note(JOURNAL, written);
     }
 
-    /// Replaces `session.json` for its accounts, and the metadata if the map of a clock has changed, as far
-    /// as they are due.
+    /// If the accounts are due, replaces `session.json`. If also the maps of the clocks are due and a map has
+    /// changed, replaces the metadata.
     pub fn write_accounts(&mut self, now: u64) {
         let frequency = self.clocks.host.frequency;
-        // After a failed write, the next try is when the accounts are due again.
+        // If this write fails, the next try comes when the accounts are due again.
         if !self.pace.begins_accounts(now, frequency) {
             return;
         }
@@ -262,8 +264,8 @@ impl TraceState {
         }
     }
 
-    /// Returns the time until the accounts are due, at least 1 ms, if something was recorded that the last
-    /// accounts do not have.
+    /// If the session has recorded events that the last accounts do not count, returns the time until the
+    /// accounts are due, but at least 1 ms.
     pub fn accounts_due_in(&self, now: u64) -> Duration {
         if !self.is_ahead || !self.trace.is_open() {
             return Duration::MAX;
@@ -273,7 +275,8 @@ impl TraceState {
         Duration::from_secs_f64(seconds).max(Duration::from_millis(1))
     }
 
-    /// Replaces `session.json`, and the metadata if the map of a clock has changed, at the session's end.
+    /// Writes the last descriptions at the session's end: replaces `session.json`, and also the metadata if
+    /// the map of a clock has changed.
     pub fn write_end(&mut self) -> Result<(), WriteFailed> {
         self.write_json(true)?;
         if self.clocks.changed {
@@ -285,7 +288,7 @@ impl TraceState {
     /// Replaces `classes.jsonl`.
     fn write_classes(&mut self) -> Result<(), WriteFailed> {
         self.classes.listed(false);
-        // `session.json` has the clocks of the beginning.
+        // `session.json` already has the clocks that exist at the beginning.
         self.clocks.listed = self.clocks.len();
         let lines = self.lines()?;
         if let Some(files) = &mut self.trace.files {
@@ -295,7 +298,7 @@ impl TraceState {
         Ok(())
     }
 
-    /// Replaces the metadata. Returns its size in bytes.
+    /// Replaces the metadata. Returns the size of the metadata in bytes.
     fn write_metadata(&mut self) -> Result<u64, WriteFailed> {
         let (uuid, clocks) = (&self.trace.uuid, self.clocks.len());
         let entries = self.clocks.entries(uuid, 0..clocks);

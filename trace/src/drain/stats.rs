@@ -8,7 +8,7 @@ use hypertrace_format::session_json::StreamJson;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Numbers of recorded events by kind. Every CTF event is of one of these kinds.
+/// Numbers of recorded events by kind. Every CTF event has one of these kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded {
     pub events: u64,
@@ -30,11 +30,11 @@ impl Recorded {
     }
 }
 
-/// A stream's ledger: numbers of events that the stream's producer emitted and no packet has.
+/// A stream's ledger: numbers of events that the stream's producer has emitted, but that are in no packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ledger {
-    /// Numbers of lost events by cause: in this generation of the ring, and in earlier generations, which the
-    /// ring's own totals do not have.
+    /// Numbers of lost events by cause: first in this generation of the ring, then in earlier generations.
+    /// The ring's own totals do not include earlier generations.
     lost: [Losses; 2],
     /// Number of events that no rule wanted.
     pub filtered: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Stats {
     pub reference_points: u64,
     pub ledger: Ledger,
     pub faults: [u64; FAULT_KINDS],
-    /// Numbers of faults in earlier generations, which the ring's own counts do not have.
+    /// Numbers of faults that the ring's own counts lack, such as the faults in earlier generations.
     before: [u64; FAULT_KINDS],
     /// Numbers of faults in this client's reference points.
     pub point_faults: [u64; FAULT_KINDS],
@@ -79,13 +79,13 @@ impl Stats {
         Stats { domain, number, ..Stats::default() }
     }
 
-    /// Begins again for another trace, in which nothing is recorded yet.
+    /// Resets the counts for a new trace, which has no events yet.
     pub fn restart(&mut self) {
         let new = Stats::new(self.domain, self.number);
         *self = Stats { clock: self.clock, name: std::mem::take(&mut self.name), ..new };
     }
 
-    /// Begins another generation, whose ring counts anew.
+    /// Begins a new generation, in which the ring counts from 0 again.
     pub fn begin_generation(&mut self) {
         let [now, before] = &mut self.ledger.lost;
         (*before, *now) = (before.plus(now), Losses::default());
@@ -108,7 +108,7 @@ impl Stats {
         }
     }
 
-    /// Returns true if the stream exists. A ring that no thread claimed has no stream.
+    /// Returns true if the stream exists. A ring that no thread has claimed has no stream.
     pub fn is_used(&self) -> bool {
         self.domain == Domain::Guest || self.counts.records() > 0 || self.ledger.lost() > 0
     }
@@ -136,7 +136,7 @@ impl Stats {
             clock: self.clock,
             name: self.name.clone(),
             events: self.counts.events,
-            // The points in a host ring count for their clients.
+            // The reference points in a host ring are counted for the points' clients.
             reference_points: match self.domain {
                 Domain::Host => 0,
                 Domain::Guest => self.counts.reference_points + self.reference_points,
@@ -175,8 +175,9 @@ pub(crate) struct PendingPoints {
     pub faults: [u64; FAULT_KINDS],
 }
 
-/// Callback for failed writes: called when writing begins to fail, and again only after every failed writer
-/// has worked in between. The callback runs in the middle of a drain, so it must not call the session.
+/// Callback for failed writes. The session calls it at the first failed write. The session calls it again
+/// only for a failure after all failing writers have worked again. The callback runs in the middle of a
+/// drain, so it must not call the session.
 pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
 
 /// Writer number of `session.json` and the metadata, for [`Failures::failed`].
@@ -191,8 +192,8 @@ pub(crate) const JOURNAL: usize = usize::MAX - 2;
 pub(crate) struct Failures {
     pub count: u64,
     pub on_failed: Option<OnWriteFailed>,
-    /// Writers whose last write failed: sources by the index of their [`Stats`], and [`SESSION_FILES`],
-    /// [`SIMPLE`] and [`JOURNAL`].
+    /// Numbers of the writers whose last write failed. The number of a source is the index of the source's
+    /// [`Stats`], and the other writers have the numbers [`SESSION_FILES`], [`SIMPLE`] and [`JOURNAL`].
     failing: BTreeSet<usize>,
 }
 
@@ -206,7 +207,7 @@ impl Failures {
         written.ok()
     }
 
-    /// Counts a failed write, and reports it if nothing else is failing already.
+    /// Counts a failed write. If no other writer is failing already, reports the failed write.
     pub fn failed(&mut self, whose: usize, failed: &WriteFailed) {
         self.count += 1;
         if self.failing.is_empty()
@@ -217,7 +218,7 @@ impl Failures {
         self.failing.insert(whose);
     }
 
-    /// Returns true if a failed write is still to be tried again.
+    /// Returns true if the last write of some writer failed, so that the writer must try again.
     pub fn is_failing(&self) -> bool {
         !self.failing.is_empty()
     }

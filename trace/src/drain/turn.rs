@@ -1,9 +1,9 @@
-//! One ring's turn in a pass: reads the ring's schema log and its records, writes the packet to disk, and
-//! gives the ring's room back. In this order, everything on disk is declared, and a producer gets room back
-//! only for what is on disk.
+//! One ring's turn in a pass: reads the ring's schema log and the ring's records, writes the packet to disk,
+//! and gives the ring's room back. Because of this order, all events on disk are declared, and a producer
+//! gets room back only for records that are on disk.
 //!
-//! A record passes through [`Turn::drain`], `pull`, `pull_packet`, [`record`](super::record) for each record,
-//! `commit`, `write`, and [`Stream::append`].
+//! The functions on the way of a record are [`Turn::drain`], `pull`, `pull_packet`, the functions of
+//! [`record`](super::record), `commit`, `write`, and [`Stream::append`].
 
 use super::budget::Account;
 use super::record::{Context, Packed, Packer};
@@ -16,7 +16,7 @@ use hypertrace_abi::ring::{Consumer, Fault, Flow, Logged, Pulled, is_back};
 use hypertrace_abi::sink::Drained;
 use hypertrace_format::limits::MAX_RESTARTS;
 
-/// Maximum number of tries to find a ring's holder unchanged between two looks.
+/// Maximum number of tries. A try fails if the ring's holder changes between two looks.
 const MAX_TRIES: usize = 3;
 
 /// One ring's turn in a pass.
@@ -32,17 +32,19 @@ pub(crate) struct Turn<'t, 'c> {
 struct First {
     token: u64,
     timestamp: u64,
-    /// The clock that the lease record names, if the record is one.
+    /// If the record is a lease record, the kind of clock in the record.
     kind: Option<ClockKind>,
 }
 
 impl Turn<'_, '_> {
-    /// Takes at most one packet out of a ring, commits it, and gives its room in the ring back.
+    /// Takes records for at most one packet out of a ring, commits the packet, and gives the room of the
+    /// records back.
     pub fn drain(&mut self) -> Result<Drained, WriteFailed> {
         let end = self.source.next.position;
         let drained = match self.learn() {
             Ok(true) if !self.consumer.is_paused() => self.pull(),
-            // The records need texts that were not read, or the client has used up its time.
+            // The records stay in the ring, because they need texts that were not read yet, or because the
+            // client has used up its time.
             Ok(is_read) => {
                 self.note();
                 Ok(Drained { words: 0, more: !is_read || self.source.until.is_some() })
@@ -52,28 +54,29 @@ impl Turn<'_, '_> {
         self.consumer.set_write_failed(drained.is_err());
         if drained.is_err() {
             self.consumer.rollback();
-            // The records stay in the ring, but the events that the producer dropped meanwhile are counted
-            // all the same.
+            // The records stay in the ring, but the events that the producer dropped meanwhile must still be
+            // counted.
             self.note();
         }
         self.source.has_rest = false;
         let mut drained = drained?;
         if self.source.until.is_some() {
-            // During a snapshot, a ring that goes back would never be empty.
+            // If a ring goes back during a snapshot, its turn must end, because the ring might never be
+            // empty.
             drained.more &= !is_back(end, self.source.next.position);
         }
         self.source.has_rest = drained.more;
         Ok(drained)
     }
 
-    /// Reads the schema log to its end, or as far as this pass may read it. The client gets the log's room
-    /// back once the texts are on disk. Returns `false` if the log still has texts that the records may need.
+    /// Reads the schema log to its end, or to the limit of this pass. When the texts are on disk, the client
+    /// gets the log's room back. Returns `false` if the log still has texts that the records may need.
     pub fn learn(&mut self) -> Result<bool, WriteFailed> {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let consumer = &mut *self.consumer;
-        // The client's own part, whatever the others have; the shared rest comes on top.
+        // The client may read its own part, and in addition the rest that all clients share.
         let (part, known) = state.log_part;
-        // Each call reads at least one text, because some callers go on until nothing is left.
+        // Each call reads at least one text, because some callers repeat the call until no text is left.
         let own = if source.stats < known { part.max(1) } else { 1 };
         let most = match source.texts.payer {
             // Guests cannot delay the host's own texts.
@@ -96,8 +99,8 @@ impl Turn<'_, '_> {
             }
         }
         let taken = consumer.taken_schema_words();
-        // Also committed if the log had no readable text, because the next holder needs the room of the
-        // skipped text.
+        // The log is committed even if the log had no readable text, because the next holder needs the room
+        // of the skipped text.
         if taken > 0 {
             state.log_words = state.log_words.saturating_sub((taken - before).saturating_sub(own));
             state.sync()?;
@@ -106,14 +109,14 @@ impl Turn<'_, '_> {
         Ok(is_read)
     }
 
-    /// Notes the holder of a flight recorder's ring, and takes no record.
+    /// Notes the holder of a flight recorder's ring. The call takes no record out of the ring.
     pub fn note_holders(&mut self) {
         self.state.fit_stage(self.consumer);
         self.state.buffer.clear();
         let TraceState { buffer, stage, classes, .. } = &mut *self.state;
         let scratch = buffer.free();
         let source = &mut *self.source;
-        // The loop runs at most as often as leases fit into the ring.
+        // The number of leases that fit into the ring bounds this loop.
         for _ in 0..self.consumer.most_leases() {
             let pulled = self.consumer.pull(stage, |_, record| {
                 let len = record.payload.len();
@@ -146,7 +149,8 @@ impl Turn<'_, '_> {
                         _ => self.commit(&pulled, packed, now),
                     }?;
                     if self.source.is_first_after_restore && pulled.records > 0 {
-                        // The next record decides anew on the clock, but does not name the clock's kind.
+                        // The next record determines the clock anew, but does not tell the clock's kind, so
+                        // the holder keeps the kind.
                         let (state, source) = (&*self.state, &mut *self.source);
                         let clock = state.clocks.kind(clock);
                         let name = state.stats[source.stats].name.clone();
@@ -155,7 +159,7 @@ impl Turn<'_, '_> {
                     }
                     return Ok(drained);
                 }
-                // The ring has another holder, so the records were taken by the wrong rules.
+                // The ring has a new holder by now, so the code applied the wrong rules to the records.
                 self.forget_pending();
                 self.consumer.rollback();
             }
@@ -165,12 +169,12 @@ impl Turn<'_, '_> {
             self.consumer.rollback();
             self.open_lease(&next, now);
         }
-        // The producer changes its holder between any two looks.
+        // The holder of the ring has changed during each try, so the records stay in the ring.
         self.consumer.rollback();
         Ok(Drained::default())
     }
 
-    // Separate from its caller, so that the loop over the records has all registers.
+    // This function is not inlined, so that the loop over the records has all registers.
     #[inline(never)]
     fn pull_packet(&mut self, lease: OpenLease, clock: u32, now: u64) -> (Pulled, Packed) {
         let (state, source) = (&mut *self.state, &mut *self.source);
@@ -207,8 +211,9 @@ impl Turn<'_, '_> {
         (pulled, packer.packed)
     }
 
-    /// Looks at the first record; the caller rolls back. When that record is taken, it is checked again: if a
-    /// guest changes it in between, its time does not fit the clock and is clamped.
+    /// Looks at the first record. The caller must roll back. The packer checks the record again when it takes
+    /// the record: if a guest changes the record in between, the record's time may not fit the clock, and is
+    /// then clamped.
     fn peek(&mut self) -> Option<First> {
         self.state.buffer.clear();
         let scratch = self.state.buffer.free();
@@ -227,14 +232,15 @@ impl Turn<'_, '_> {
         found.map(|(timestamp, kind)| First { token: pulled.token, timestamp, kind })
     }
 
-    /// Opens a lease: finds its clock. The lease's first packet begins a new file if the open file is of
-    /// another stream class, or already further in time.
+    /// Opens a lease: finds its clock. The lease's first packet begins a new file if the open file has
+    /// another stream class, or already has a later time.
     fn open_lease(&mut self, next: &First, now: u64) {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let last = source.file.stream.as_ref().map(Stream::last);
         let file = last.map(|last| (last.stream_id, last.timestamp_end));
         if source.lease.is_some_and(|lease| lease.epoch != state.clocks.epoch()) {
-            // The VMM began this epoch. Files that the guest has spent count for the last epoch.
+            // The VMM, and not the guest, began this epoch. So the files that the guest has begun count only
+            // for the last epoch.
             source.file.restarts = 0;
         }
         let spent = source.file.restarts >= MAX_RESTARTS;
@@ -271,12 +277,13 @@ impl Turn<'_, '_> {
         source.lease = Some(OpenLease { token: next.token, epoch: state.clocks.epoch(), first });
     }
 
-    /// Ends a look that found no records. Changed counters are written once a second, because a packet for
-    /// each change would be too expensive.
+    /// Ends a turn in which the ring had no records. Changed counters are written once a second, because a
+    /// packet for each change would be too expensive.
     fn commit_nothing(&mut self, pulled: &Pulled, now: u64) -> Result<Drained, WriteFailed> {
         self.note();
         self.consumer.commit();
-        // Before the first packet of a generation, the counters would count as those of the last generation.
+        // Before the first packet of a generation, no counters are written, because readers would take the
+        // counters as the last generation's.
         let file = &self.source.file;
         let is_due = now.saturating_sub(file.committed_at) > self.state.clocks.host.frequency;
         if is_due && !file.begins_anew {
@@ -285,7 +292,7 @@ impl Turn<'_, '_> {
         Ok(Drained { words: 0, more: pulled.more })
     }
 
-    /// Writes the packet in the buffer, gives the room of its records back, and counts them.
+    /// Writes the packet in the buffer, gives the room of the packet's records back, and counts the records.
     fn commit(
         &mut self,
         pulled: &Pulled,
@@ -334,7 +341,8 @@ impl Turn<'_, '_> {
         if !packed.clamped {
             let host = state.clocks.host;
             if let Some(clock) = source.clock.and_then(|clock| state.clocks.guest_mut(clock)) {
-                // The packet was drained before now, so its records were written before now.
+                // The guest wrote all records of the packet before this instant, so the pair of the last
+                // timestamp and the present host time bounds the clock.
                 let last = clock.base + packed.last;
                 clock.bound(&host, source.stats, (last, ticks()), false);
             }
@@ -354,8 +362,8 @@ impl Turn<'_, '_> {
             || next < pulled.sequence;
         let is_of_this = !self.source.file.begins_anew;
         if back && is_of_this && faults == self.state.stats[self.source.stats].faults() {
-            // A guest can make its counters wrap, and after unreadable data a block may say any number.
-            // Readers take a step back for damage unless a fault explains it.
+            // A guest can make its counters wrap, and the block after unreadable data may hold any sequence
+            // number. Readers take a lower number as damage of the file, unless a fault explains the number.
             self.consumer.fault(Fault::Sequence);
             self.note();
         }
@@ -400,7 +408,7 @@ impl Turn<'_, '_> {
     }
 }
 
-/// Returns the source's stream, in a file that can take this packet.
+/// Returns the source's stream. The stream's open file can take this packet.
 fn stream<'l>(
     files: &mut Files,
     file_bytes: u64,
@@ -424,7 +432,8 @@ fn stream<'l>(
         Some(stream) => {
             if file.is_next_new {
                 stream.next_file(files, &baseline)?;
-                // If the ring began anew, the VMM caused the new file, not the guest.
+                // If the ring began anew, the new file does not count as the guest's, because the VMM caused
+                // it.
                 file.restarts += u32::from(!file.begins_anew);
                 file.is_next_new = false;
             }
@@ -448,7 +457,7 @@ pub(crate) fn write_counters(
     let (Some(stream), Some(files)) = (&mut source.file.stream, &mut state.trace.files) else {
         return Ok(());
     };
-    // The position in the ring stays, because unwanted records are in no packet.
+    // The header keeps the last packet's position in the ring, because unwanted records are in no packet.
     let last = *stream.last();
     let header = PacketHeader {
         events_discarded: stats.ledger.lost(),

@@ -1,18 +1,20 @@
-//! Decides which guest events are wanted: by rules with patterns, from which the enable mask follows.
+//! Decides which events of guests are wanted. Rules with patterns decide, and the enable mask follows from
+//! the rules.
 //!
-//! A guest's names arrive with their schemas. A slot of the mask is off only if a seen name, or a name that a
-//! rule gives exactly, hashes to the slot, and all such names are off. So unknown names stay on, unless they
-//! share a slot with a name that is off. The slot of a name that is not remembered stays on. An event that
-//! passes the mask and is not wanted is filtered at the drain.
+//! A guest's names arrive with their schemas. The known names are the seen names, and the names that rules
+//! give without `*` and `?`. A slot of the mask is off only if at least one known name hashes to the slot,
+//! and all such names are off. So an unknown name stays on, unless the name shares a slot with a name that is
+//! off. If a seen name could not be remembered, the name's slot stays on. If an unwanted event passes the
+//! mask, the drain filters the event.
 
 use crate::events::Pattern;
 use hypertrace_abi::layout::MASK_BYTES;
 use hypertrace_abi::schema::mask_slot;
 use std::collections::BTreeMap;
 
-/// Maximum number of remembered names; a guest can bring any number.
+/// Maximum number of remembered names. Without this limit, a guest could add any number of names.
 pub const MAX_NAMES: usize = 4096;
-/// Maximum number of remembered rules; a repeated rule replaces itself.
+/// Maximum number of remembered rules. A repeated rule counts once.
 pub const MAX_RULES: usize = 1024;
 
 /// The enable mask: a byte for each slot. A byte of 0 means on.
@@ -26,11 +28,11 @@ pub struct TooManyRules;
 /// Rules and names of guest events.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// Rules in order: the last rule that matches a name decides.
+    /// Rules in the order in which they were added. The last rule that matches a name decides.
     rules: Vec<(Pattern, bool)>,
     /// Seen names, and whether they are wanted.
     seen: BTreeMap<String, bool>,
-    /// Slots of seen names that are not remembered. Other names must not switch these slots off.
+    /// True for each slot of a seen name that is not remembered. No other name may switch such a slot off.
     forgotten: [bool; MASK_BYTES as usize],
     /// True if the rules or names have changed since the mask was made.
     changed: bool,
@@ -48,12 +50,12 @@ impl Default for Wanted {
 }
 
 impl Wanted {
-    /// Returns whether events of this name are wanted.
+    /// Returns true if events of this name are wanted.
     pub fn is_wanted(&self, name: &str) -> bool {
         self.rules.iter().rev().find(|(rule, _)| rule.matches(name)).is_none_or(|(_, on)| *on)
     }
 
-    /// Notes a name, and returns whether its events are wanted.
+    /// Notes a name. Returns true if events of this name are wanted.
     pub fn see(&mut self, name: &str) -> bool {
         if let Some(wanted) = self.seen.get(name) {
             return *wanted;
@@ -64,7 +66,7 @@ impl Wanted {
         } else if std::mem::replace(&mut self.forgotten[mask_slot(name)], true) {
             return wanted;
         }
-        // A further name that is on does not change a mask that is all on.
+        // Without rules, all slots of the mask are on, and a further name does not change the mask.
         self.changed |= !self.rules.is_empty();
         wanted
     }
@@ -74,7 +76,7 @@ impl Wanted {
     /// # Errors
     /// If there are too many rules.
     pub fn set(&mut self, rule: &Pattern, on: bool) -> Result<usize, TooManyRules> {
-        // Rules that this one hides need not be kept.
+        // The new rule makes some older rules ineffective, and these rules are dropped.
         let hidden = |old: &Pattern| *old == *rule || rule.as_str() == "*";
         self.rules.retain(|(old, _)| !hidden(old));
         // `* on` is the initial state, so it needs no rule.
@@ -93,13 +95,13 @@ impl Wanted {
         Ok(about)
     }
 
-    /// Iterates over the seen names, each with whether it is wanted.
+    /// Iterates over the seen names. Each name comes with true if its events are wanted.
     pub fn names(&self) -> impl Iterator<Item = (&str, bool)> {
         self.seen.iter().map(|(name, on)| (&**name, *on))
     }
 
-    /// Makes the next call of [`Wanted::changed_mask`] return the mask even if it has not changed, because
-    /// another device may have another mask.
+    /// Makes the next call of [`Wanted::changed_mask`] return the mask even if the mask has not changed,
+    /// because a new device may have another mask.
     pub fn publish(&mut self) {
         self.changed = true;
     }
@@ -112,7 +114,8 @@ impl Wanted {
         let exact = self.rules.iter().filter(|(rule, _)| rule.is_exact());
         let exact: Vec<_> = exact.map(|(rule, _)| rule.as_str()).collect();
         let named = exact.into_iter().map(|name| (name, self.is_wanted(name)));
-        // For each slot: whether a name is known in it, and whether such a name is wanted.
+        // Each slot has two flags: the first is true if a known name hashes to the slot, the second is true
+        // if such a name is wanted.
         let mut slots = [(false, false); MASK_BYTES as usize];
         for (name, on) in self.names().chain(named) {
             let slot = &mut slots[mask_slot(name)];
@@ -175,7 +178,7 @@ mod tests {
         assert!(off(&wanted.changed_mask().unwrap()).is_empty());
         assert!(!wanted.is_wanted("disk_read"));
         wanted.set(&pattern("*"), false).unwrap();
-        // The exact rule is hidden now, but the seen name remains.
+        // The rule `*` has replaced the rule for the exact name, but the seen name remains.
         assert_eq!(off(&wanted.changed_mask().unwrap()), [mask_slot(&other)]);
     }
 

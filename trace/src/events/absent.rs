@@ -1,4 +1,5 @@
-//! The macros of the feature `events` if that feature is off: each is an error that names the feature.
+//! The macros of the feature `events`, for builds without this feature. Each macro is an error that names the
+//! feature.
 
 /// Does not compile, because the feature `events` is off.
 #[macro_export]

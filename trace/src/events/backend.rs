@@ -1,8 +1,8 @@
 //! Backends: the destinations of declared events. Any set of backends can be active, chosen at run time.
 //!
-//! `session` and `simple` share the threads' rings, which a writer empties, so an event costs a few stores.
-//! `log`, `syslog`, `ftrace` and `sdt` are synchronous by nature: the thread of each event makes a system
-//! call (or takes a trap, if a probe is attached).
+//! `session` and `simple` share the threads' rings. An event for these backends costs only a few stores, and
+//! a writer empties the rings. `log`, `syslog`, `ftrace` and `sdt` are synchronous by nature: the thread of
+//! each event makes a system call, or takes a trap if a tool is attached to a probe.
 
 pub mod ftrace;
 pub mod log;
@@ -13,8 +13,8 @@ use super::line::Line;
 use super::registry::activate;
 pub use super::registry::{Backends, active, remove};
 
-/// Adds backends. Before adding [`Backends::FTRACE`] or [`Backends::FTRACE_RAW`], [open](ftrace::open) an
-/// instance.
+/// Adds backends. [Open](ftrace::open) an instance before you add [`Backends::FTRACE`] or
+/// [`Backends::FTRACE_RAW`].
 pub fn add(backends: Backends) {
     if backends.contains(Backends::SDT) {
         sdt::begin();

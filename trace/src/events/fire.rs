@@ -1,4 +1,4 @@
-//! Fires a declared event, on behalf of its generated function.
+//! Fires a declared event. The event's generated function calls this code.
 
 use super::backend::{self, Backends};
 use super::line::Line;
@@ -6,7 +6,7 @@ use super::registry::TraceEvent;
 use super::rings;
 use hypertrace_abi::event::{Fields, Site};
 
-/// Passes an event that is on to its backends.
+/// Passes an event to the backends for which the event is on.
 #[doc(hidden)]
 #[inline(always)]
 pub fn fire<S: Site, F: Fields>(
@@ -50,7 +50,7 @@ fn others<S: Site, F: Fields>(
     }
 }
 
-/// An event that its declaration disables.
+/// An event whose declaration has the word `disable`.
 #[doc(hidden)]
 pub struct DisabledEvent;
 
@@ -62,8 +62,8 @@ impl DisabledEvent {
     }
 }
 
-/// Evaluates to true if a declared event is on, for arguments that cost something: `if
-/// enabled!(trace::disk_read) { trace::disk_read(lba, &expensive()) }`.
+/// Evaluates to true if a declared event is on. A program can test this before it computes expensive
+/// arguments: `if enabled!(trace::disk_read) { trace::disk_read(lba, &expensive()) }`.
 #[macro_export]
 macro_rules! enabled {
     ($($event:tt)*) => {
@@ -71,7 +71,7 @@ macro_rules! enabled {
     };
 }
 
-/// Includes the functions of the crate's `trace-events` file, which its build script makes with
+/// Includes the functions that the crate's build script has made from the crate's `trace-events` file with
 /// `hypertrace-trace-build`: `mod trace { include_events!(); }`.
 #[macro_export]
 macro_rules! include_events {

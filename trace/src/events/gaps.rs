@@ -1,8 +1,9 @@
 //! Gaps: places at which a host ring had no room for declared events, and the numbers of lost events.
 //!
-//! A ring has running totals of all lost events, which is enough for a packet's header. The simple backend's
-//! file also says where declared events were lost. So a thread that loses a declared event notes the time
-//! here, and the drain takes the note. An emit that finds room in the ring runs none of this.
+//! A ring has running totals of all lost events, and the header of a packet needs only these totals. The
+//! simple backend's file also shows the places at which declared events were lost. So a thread that loses a
+//! declared event notes the time in the ring's gaps, and the drain takes this note. An emit that finds room
+//! in the ring runs no code of this module.
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
@@ -13,11 +14,12 @@ const SLOTS: usize = 64;
 /// A gap: all events that were lost at one place of the ring.
 #[derive(Debug, Default)]
 struct Gap {
-    /// Head of the ring at the gap. Nothing was written between the gap's losses.
+    /// Head of the ring at the gap. The head is the same for all losses of the gap, because the thread wrote
+    /// no record between these losses.
     at: AtomicU64,
     /// Time of the last loss.
     time: AtomicU64,
-    /// Number of events that were lost there and not taken yet.
+    /// Number of events that were lost at the gap, and that the drain has not taken yet.
     lost: AtomicU64,
 }
 
@@ -43,7 +45,8 @@ impl Gaps {
     /// Notes that the ring's thread lost an event at time `now`, when the ring's head was `at`.
     pub fn lost(&self, at: u64, now: u64) {
         let begun = self.begun.load(Relaxed);
-        // ORDERING: pairs with the Release in `take`, after which the drain is done with the slot.
+        // ORDERING: pairs with the Release in `take`: before this store, the drain has finished its accesses
+        // to the slot.
         let all_used = begun - self.taken.load(Ordering::Acquire) >= SLOTS as u64;
         let last = self.slot(begun.wrapping_sub(1));
         if all_used || (begun > 0 && last.at.load(Relaxed) == at) {
@@ -54,8 +57,8 @@ impl Gaps {
         let next = self.slot(begun);
         next.at.store(at, Relaxed);
         next.time.store(now, Relaxed);
-        // The loss is added, not stored, because a signal handler may lose events at any point here, and the
-        // slot may have got a loss after it was taken.
+        // The number is added and not stored, because a signal handler may lose events between any two of
+        // these lines, and the slot may have got a loss after the drain took it.
         next.lost.fetch_add(1, Relaxed);
         // ORDERING: pairs with the Acquire in `take`.
         self.begun.store(begun + 1, Ordering::Release);
@@ -65,8 +68,8 @@ impl Gaps {
         &self.slots[(index % SLOTS as u64) as usize]
     }
 
-    /// Takes the gaps up to the ring's position `end`, at which the drain stopped. Calls `gap` with the time
-    /// and the number of events of each gap.
+    /// Takes the gaps up to the ring's position `end`. The drain has stopped at this position. Calls `gap`
+    /// with the time and the number of events of each gap.
     pub fn take(&self, end: u64, mut gap: impl FnMut(u64, u64)) {
         // ORDERING: pairs with the Release in `lost`.
         let begun = self.begun.load(Ordering::Acquire);
@@ -77,14 +80,15 @@ impl Gaps {
             if at > end {
                 break;
             }
-            // The number is taken before the time is loaded, so that the time is that of this loss or of a
-            // later one.
+            // The number is taken before the time is loaded, so that the time is not earlier than the last
+            // loss in the number.
             let lost = slot.lost.swap(0, Relaxed);
             if lost > 0 {
                 gap(slot.time.load(Relaxed), lost);
             }
             if at == end {
-                // This gap may still grow, but gaps before it cannot, because the thread has written since.
+                // This gap may still get losses. Earlier gaps get no more losses, because the thread has
+                // written a record after these gaps.
                 break;
             }
             taken += 1;
@@ -93,7 +97,7 @@ impl Gaps {
         self.taken.store(taken, Ordering::Release);
     }
 
-    /// Takes all gaps that are left. Returns their number of events.
+    /// Takes all remaining gaps. Returns the number of events that were lost at these gaps.
     pub fn take_all(&self) -> u64 {
         self.slots.iter().map(|slot| slot.lost.swap(0, Relaxed)).sum()
     }

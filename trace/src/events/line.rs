@@ -1,4 +1,4 @@
-//! Text of an event for text backends, bounded and on the stack.
+//! Text of an event for text backends. The text is on the stack, and has a maximum size.
 
 use super::text::MAX_SHOWN;
 use arrayvec::ArrayVec;
@@ -11,10 +11,12 @@ const MORE: &[u8] = b"...";
 /// Maximum size of the text before [`MORE`], in bytes.
 const MAX_WHOLE: usize = MAX_LINE - MORE.len();
 
-/// A line of text in its own buffer. Writing to a line never fails: text that finds no room is cut off.
+/// A line of text in its own buffer. A write to a line never fails: text for which the buffer has no room is
+/// cut off.
 #[derive(Default)]
 pub struct Line {
-    // An array would have to be zeroed, which takes as long as writing a line.
+    // The buffer is no plain array: an array would have to be filled with zeros, which takes as long as
+    // writing a line.
     bytes: ArrayVec<u8, MAX_LINE>,
     cut: bool,
 }
@@ -37,7 +39,7 @@ impl Line {
         if self.cut || self.bytes.len() + bytes.len() > MAX_WHOLE {
             self.push_cut(bytes);
         } else {
-            // There is room, so this cannot fail.
+            // The buffer has room for the bytes, so this call cannot fail.
             let _ = self.bytes.try_extend_from_slice(bytes);
         }
     }
@@ -55,7 +57,7 @@ impl Line {
             end -= 1;
         }
         for part in [&bytes[..end], MORE] {
-            // There is room for both parts, so this cannot fail.
+            // The buffer has room for both parts, so this call cannot fail.
             let _ = self.bytes.try_extend_from_slice(part);
         }
     }
@@ -99,7 +101,7 @@ impl CText {
     }
 }
 
-/// Copies a string for probes, whose readers expect C strings.
+/// Copies a string to a C string, because the tools that read probes expect C strings.
 pub fn c_string(bytes: &[u8]) -> CText {
     let mut text = CText([0; MAX_SHOWN + 1]);
     for (to, from) in text.0[..MAX_SHOWN].iter_mut().zip(bytes.iter().take_while(|b| **b != 0)) {

@@ -26,7 +26,8 @@ mod declared {
         guest_hypertrace::EVENT.is_wanted()
     }
 
-    /// Passes a point to the backends that know no guest's schemas; the rings hold the point itself.
+    /// Passes a point to the backends that do not know the schemas of guests. The rings already have the
+    /// point itself.
     #[inline(always)]
     pub(crate) fn reference_point(point: &ReferencePoint<'_>) {
         let others = guest_hypertrace::EVENT.on() & !Backends::RING.bits();
@@ -42,7 +43,7 @@ mod declared {
     }
 }
 
-/// Stands in for the event if no event is declared.
+/// Replacement of the event for builds without declared events.
 #[cfg(not(feature = "events"))]
 mod declared {
     use hypertrace_abi::sink::ReferencePoint;
@@ -52,6 +53,6 @@ mod declared {
         false
     }
 
-    /// Does nothing, because there are no other backends.
+    /// Does nothing, because a build without declared events has no other backends.
     pub(crate) const fn reference_point(_point: &ReferencePoint<'_>) {}
 }

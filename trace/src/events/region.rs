@@ -17,18 +17,19 @@ pub fn next_region() -> u64 {
     })
 }
 
-/// Marks a region of interest of the calling thread, which ends where the returned value is dropped. Records
-/// the events `NAME_begin(id, ..)` and `NAME_end(id)`.
+/// Marks a region of interest of the calling thread. The region ends when the returned value is dropped.
+/// Records the events `NAME_begin(id, ..)` and `NAME_end(id)`.
 ///
-/// The name is followed by the fields of the begin: numbers (`u64`), as `name = value` or as a variable of
-/// that name, and texts, as `name: str = value` or `name: str`. The id, a `u64`, tells one pass through the
-/// region from another; the thread counts its ids. If the first field is `id`, the program gives the id.
+/// The fields of the begin event follow the name. A field is a number (`u64`), as `name = value` or as the
+/// name of a variable, or a text, as `name: str = value` or `name: str`. The id, a `u64`, distinguishes the
+/// passes through the region. Each thread numbers its passes. If the first field is `id`, the program gives
+/// the id.
 ///
-/// The macro has the shape of the guest library's `region!`, and `hypertrace regions` shows the regions of
-/// both. The two events are declared in place, so they need no line in a `trace-events` file: patterns switch
-/// them, and all backends get them. Both events are off until a session or another backend is active and they
-/// are switched on. A probe of the backend `sdt` is `hypertrace:region_begin` or `region_end`, with name and
-/// id.
+/// The macro has the same form as the guest library's `region!`, and `hypertrace regions` shows the regions
+/// of both macros. The macro declares the two events, so the events need no line in a `trace-events` file.
+/// Patterns switch the two events, and all backends get them. Both events are off until a pattern switches
+/// them on and a session or another backend is active. A probe of the backend `sdt` is
+/// `hypertrace:region_begin` or `region_end`, with name and id.
 ///
 /// ```
 /// fn handle(queue: u64, disk: &str) {
@@ -49,7 +50,8 @@ macro_rules! region {
     };
 }
 
-/// Declares the two events of a region, and makes the region. An id is drawn only if the begin is recorded.
+/// Declares the two events of a region, and makes the region. The thread draws an id only if the begin event
+/// is recorded.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! declared_region {

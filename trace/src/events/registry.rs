@@ -1,9 +1,9 @@
 //! The registry: every declared event of the program, and the backends that get the event.
 //!
 //! For each declaration in a `trace-events` file, `hypertrace-trace-build` makes a function, a [`TraceEvent`]
-//! and a text. The linker gathers the events of all crates in [`EVENTS`], which is empty without the feature
-//! `events`. An event's state is one word, the backends that get the event now, so an event that is off costs
-//! one relaxed load and a branch.
+//! and a text. The linker gathers the events of all crates in [`EVENTS`]. Without the feature `events`, this
+//! list is empty. An event's state is one word, which tells the backends that get the event now. So an event
+//! that is off costs one relaxed load and a branch.
 
 use bitflags::bitflags;
 use hypertrace_abi::event::{Event, Fields, SchemaText, Site, Text};

@@ -1,9 +1,9 @@
 //! `ftrace`: events in the kernel's own trace, between the kernel's events.
 //!
-//! An instance's `trace_marker` takes events as text: formatted on the stack, and written by one write of
-//! exactly the bytes needed. An instance's `trace_marker_raw` takes raw events: the event's id as a u32,
-//! which the kernel shows, then the words of the payload. Both files are synchronous: half a microsecond of
-//! system call per event.
+//! An instance's `trace_marker` takes events as text. The text is formatted on the stack, and written by one
+//! write of its exact size. An instance's `trace_marker_raw` takes raw events: a raw event is the event's id
+//! as a u32, which the kernel shows, and then the words of the payload. Both files are synchronous: each
+//! event costs a system call of half a microsecond.
 
 use crate::events::line::Line;
 use hypertrace_abi::atomic::AtomicU64;
@@ -45,16 +45,17 @@ pub enum FtraceError {
         #[source]
         source: io::Error,
     },
-    /// Markers go to one instance for as long as the process lives, because threads may be writing.
+    /// Markers already go to an instance. A process cannot change the instance, because threads may be
+    /// writing markers.
     #[error("markers go to {} already", .0.display())]
     Busy(PathBuf),
 }
 
-/// Opens a tracefs instance (or tracefs itself) for markers. Then add
+/// Opens a tracefs instance (or tracefs itself) for markers. After this call, add
 /// [`Backends::FTRACE`](super::Backends::FTRACE) or `FTRACE_RAW`.
 ///
 /// # Errors
-/// If one of the instance's two files cannot be opened, or another instance is open.
+/// If one of the instance's two files cannot be opened, or if another instance is open already.
 pub fn open(instance: &Path) -> Result<(), FtraceError> {
     let file = |name: &str| {
         let path = instance.join(name);
@@ -82,13 +83,15 @@ fn write(file: impl Fn(&Instance) -> &File, bytes: &[u8]) {
         return;
     };
     let mut file = file(instance);
-    // One write is done whole or not at all. The rest of a partial write would be an event of its own.
+    // A partial write is not continued, because its rest would be a second event. The kernel writes either
+    // the whole event or no part of it.
     let why = match file.write(bytes) {
         Ok(_) => return,
         Err(why) => why,
     };
     LOST.fetch_add(1, Relaxed);
-    // If the trace is off (EBADF) or full, the loss is counted and reported once, and the VM runs on.
+    // If the trace is off (EBADF) or full, the loss is counted and reported once, and the VM continues to
+    // run.
     if !REPORTED.swap(true, Relaxed) {
         // `eprintln!` would panic if stderr is closed.
         let _ = writeln!(

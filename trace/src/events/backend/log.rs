@@ -1,4 +1,4 @@
-//! `log`: one line per event on stderr, written by one write each.
+//! `log`: one line on stderr for each event. One write writes the whole line.
 //!
 //! The format is that of QEMU's log backend: `PID@SECONDS.MICROSECONDS:NAME TEXT`, in Unix time. The backend
 //! is synchronous: the thread waits until the line is written.
@@ -27,7 +27,7 @@ pub(super) fn write(line: &Line) {
         whole[len..len + part.len()].copy_from_slice(part);
         len += part.len();
     }
-    // `eprintln!` would panic if stderr is gone, and would make one write for each piece.
+    // `eprintln!` would panic if stderr is closed, and would make one write for each piece of the line.
     if std::io::stderr().write_all(&whole[..len]).is_err() {
         LOST.fetch_add(1, Relaxed);
     }

@@ -9,7 +9,7 @@ pub(super) fn write(line: &Line) {
     let mut text = [0u8; MAX_LINE + 1];
     let len = line.as_bytes().len();
     text[..len].copy_from_slice(line.as_bytes());
-    // SAFETY: the format takes one C string, and `text` is one: the line has no NUL, and at least one NUL
-    // follows the line.
+    // SAFETY: the format takes one C string, and `text` is a C string: the line has no NUL, and at least one
+    // NUL follows the line.
     unsafe { libc::syslog(libc::LOG_INFO | libc::LOG_USER, c"%s".as_ptr(), text.as_ptr()) };
 }
