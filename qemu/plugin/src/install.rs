@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 
 /// Installs hypertrace's plugin ([`library!`](crate::library)): a function trace, the device of a program, or both.
 ///
-/// QEMU loads a library once, however many options `-plugin` name it, and keeps one callback for each event.
+/// QEMU loads a library only once, even if several options `-plugin` name the library, and keeps only one
+/// callback for each event.
 ///
 /// # Errors
 /// If the guest's architecture is not known, an option is wrong, or the device cannot serve this guest.
@@ -26,8 +27,8 @@ pub fn install(qemu: &Qemu, options: &[&[u8]]) -> Result<(), Box<dyn Error>> {
     };
     // A whole machine has its own device.
     let has_device = !of_device.is_empty() || !qemu.is_machine && device::is_in_environment();
-    // The device comes first, because `functions::install` makes a directory, which an error of the device
-    // would leave.
+    // The device is installed first: `functions::install` makes a directory, and the directory would be left
+    // over if the device failed afterwards.
     if has_device {
         device::install(qemu, target, &of_device)?;
     }

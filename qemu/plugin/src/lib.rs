@@ -1,11 +1,12 @@
 //! The emulator side of hypertrace: the library of its TCG plugins for QEMU.
 //!
-//! An emulated program finds its segment as a native program does. Where the program makes an acknowledged
-//! reference point, it stores to a register of the segment by an instruction of a form that no other code has
-//! ([`hypertrace_abi::layout::mark`]). When QEMU translates a block, the plugin recognizes that form and has
-//! QEMU call back after that one instruction. In the callback, the plugin acts as the device: on the vCPU's
-//! thread, with the guest stopped after its store, with no signal and no system call. The plugin instruments
-//! no other instruction. Function traces are another mode, in which QEMU calls back at calls and returns.
+//! An emulated program finds its segment as a native program does. When the program makes an acknowledged
+//! reference point, the program stores to a register of the segment. The store instruction has a form that no
+//! other code has ([`hypertrace_abi::layout::mark`]). When QEMU translates a block, the plugin recognizes
+//! this form, and asks QEMU for a callback after the instruction. The callback runs on the vCPU's thread,
+//! while the guest is stopped after its store. In the callback, the plugin acts as the device, without a
+//! signal and without a system call. The plugin instruments no other instruction. Function traces are another
+//! mode, in which QEMU calls back at calls and returns.
 //!
 //! ```text
 //! api        QEMU's plugin API, versions 1 to 7
@@ -17,8 +18,8 @@
 //! ```
 //!
 //! QEMU 11.1 takes only plugins for API 7, and earlier releases only plugins for API 1 to 6. Therefore there
-//! are two shared objects, `api-6/` and `api-7/`: each is this library with the version that it asks for
-//! ([`library!`]).
+//! are two shared objects, `api-6/` and `api-7/`: both are this library, but each shared object asks QEMU for
+//! another version of the API ([`library!`]).
 
 pub mod api;
 pub mod device;

@@ -20,7 +20,7 @@ pub fn parse(maps: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
     maps.split(|&byte| byte == b'\n').filter_map(line)
 }
 
-/// Parses `start-end perms offset dev inode path`. A path may be anything but a new line.
+/// Parses `start-end perms offset dev inode path`. A path may contain any bytes except for a line feed.
 fn line(line: &[u8]) -> Option<Mapping<'_>> {
     let mut rest = line;
     let mut word = || {

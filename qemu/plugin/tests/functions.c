@@ -25,7 +25,8 @@ __attribute__((noinline)) void deep(int n)
 	calls_of_deep++;
 	if (n == 0)
 		longjmp(back, 1);
-	/* A compiler does not know that it ends, nor is it a tail call. */
+	/* The condition hides from the compiler that the recursion ends, and the addition below keeps this call from being a
+	   tail call. */
 	if (calls_of_deep)
 		deep(n - 1);
 	calls_of_deep += n > 1000;
@@ -38,7 +39,7 @@ __attribute__((noinline)) void leaf(void)
 	calls_of_leaf++;
 }
 
-/* Its last instruction jumps to the other function. */
+/* Calls `leaf` by a tail call: the last instruction of `tail` jumps to `leaf`. */
 __attribute__((noinline, optimize("O2"))) void tail(void)
 {
 	calls_of_tail++;
@@ -75,7 +76,7 @@ __attribute__((noinline)) void inner(void)
 	calls_of_inner++;
 }
 
-/* Calls the inner function ten times, but for three of these calls outside of the region. */
+/* Calls the inner function ten times: seven calls are in the region, and three calls are outside of the region. */
 __attribute__((noinline)) void outer(void)
 {
 	inner();
@@ -111,7 +112,8 @@ int main(int argc, char **argv)
 	} while (argc > 1 && argv[1][0] == 'f');
 	printf("fib %ld\ncompare %ld\ndeep %ld\n", calls_of_fib, calls_of_compare, calls_of_deep);
 	printf("leaf %ld\ntail %ld\ninner %ld\n", calls_of_leaf, calls_of_tail, calls_of_inner);
-	/* The end of a machine's first process is a panic, whose lines would be among these. */
+	/* The lines have to be out now: when a machine's first process ends, the kernel panics, and the panic's lines would
+	   come between these lines. */
 	fflush(stdout);
 	tcdrain(STDOUT_FILENO);
 	return 0;

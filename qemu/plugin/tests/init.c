@@ -1,4 +1,4 @@
-/* The first program of a Linux guest: it has work for the kernel, and ends the machine. */
+/* The first program of a Linux guest. The program makes the kernel work, and then ends the machine. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,8 @@ static int open_out(void)
 	return iopl(3);
 }
 #else
-/* Semihosting: SYS_WRITE0. QEMU reads the text by the page tables: it has to be in memory. */
+/* Semihosting: SYS_WRITE0. QEMU reads the text through the guest's page tables, so the text has to be in
+   mapped memory. */
 static void write_out(const char *text)
 {
 	char here[1024];

@@ -1,4 +1,4 @@
-/* A program with processes, threads, stacks of its own and code that changes, for a function trace. */
+/* A program for tests of function traces. The program has processes, threads, its own stacks, and code that changes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -35,7 +35,7 @@ static void run_threads(void)
 {
 	pthread_t threads[8];
 
-	/* One after the other, too: a later one may have the number of an earlier one. */
+	/* There are several rounds, so that a later thread may get the number of a thread that has ended. */
 	for (int round = 0; round < 3; round++) {
 		for (int i = 0; i < 8; i++)
 			pthread_create(&threads[i], NULL, thread, NULL);
@@ -50,7 +50,7 @@ static void run_children(void)
 		pid_t child = fork();
 
 		if (!child) {
-			/* Its own child. */
+			/* The child has a child, too. */
 			if (!fork())
 				_exit(0);
 			wait(NULL);
@@ -62,14 +62,15 @@ static void run_children(void)
 	}
 }
 
-/* Calls code that it writes again each time: a return after another number of instructions. */
+/* Calls code that this function rewrites before each call. The code's call and return come after a different number of
+   instructions each time. */
 static void run_changing_code(void)
 {
 	unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC,
 				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	for (int i = 0; i < 500; i++) {
-		/* nop, and: call *%rdi; ret */
+		/* nop (length times); push %rax; call *%rdi; pop %rax; ret */
 		int length = i % 16;
 
 		memset(code, 0x90, length);
@@ -92,7 +93,7 @@ static void on_its_stack(void)
 	setcontext(&back);
 }
 
-/* More stacks than are known at a time, each with a function that never returns. */
+/* Uses more stacks than the plugin remembers at the same time. On each stack, a function never returns. */
 static void run_stacks(void)
 {
 	for (int i = 0; i < 1000; i++) {
@@ -116,8 +117,8 @@ __attribute__((noinline)) void count(void)
 	__atomic_add_fetch(&counter, 1, __ATOMIC_SEQ_CST);
 }
 
-/* With a second thread, QEMU does atomic instructions by functions of its own. 7.2 then calls back for their stores, as
-   if they were of a call long before. */
+/* With a second thread, QEMU executes atomic instructions by its own functions. QEMU 7.2 then calls back for the stores
+   of these instructions, as if a call that was executed long before had made the stores. */
 __attribute__((noinline)) void run_atomics(void)
 {
 	pthread_t other;
@@ -129,7 +130,7 @@ __attribute__((noinline)) void run_atomics(void)
 	printf("%ld\n", counter);
 }
 
-/* Closes all descriptors, as daemons do, and uses the numbers for its own files. */
+/* Closes all descriptors, as daemons do, and opens its own files, which get the numbers of the closed descriptors. */
 static void run_close(const char *folder)
 {
 	char path[4096];
@@ -150,7 +151,7 @@ static void run_close(const char *folder)
 			abort();
 }
 
-/* Leaves its directory before a thread has its first record. */
+/* Changes the current directory before a new thread has its first record. */
 static void run_elsewhere(void)
 {
 	pthread_t other;
@@ -161,7 +162,7 @@ static void run_elsewhere(void)
 	pthread_join(other, NULL);
 }
 
-/* May make no larger files than this. */
+/* Runs with a limit on the size of files that the process may make. */
 static void run_limited(void)
 {
 	const struct rlimit most = { 4096, 4096 };
@@ -171,7 +172,7 @@ static void run_limited(void)
 	repeat(100000);
 }
 
-/* Has a signal for whichever of its threads does not block it: there is none. */
+/* Sends a signal to its own process while the program's only thread blocks the signal. */
 static void run_blocked(void)
 {
 	sigset_t set;

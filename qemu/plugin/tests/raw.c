@@ -1,5 +1,5 @@
-/* A guest of the plugin, with nothing of ours: it maps the segment by itself and stores to registers as the library
- * does. raw ACT [ARGUMENT..]; what it has seen goes to stdout, one line a fact. */
+/* A guest of the plugin that does not use the library: the program itself maps the segment, and stores to registers as
+ * the library does. Usage: raw ACT [ARGUMENT..]. The program prints each result as a line on stdout. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -22,7 +22,7 @@ static uint64_t relays, clients, stride, client_at, segment_size;
 
 static uint64_t config(int offset) { return *(uint64_t *)(segment + offset); }
 
-/* The size of a region of which so many bytes are used. */
+/* Returns the size of a region of which `used` bytes are used. */
 static uint64_t region(uint64_t used)
 {
 	uint64_t size = 0x10000;
@@ -71,7 +71,7 @@ static void *reg(uint64_t client, int which) { return control + client * 4096 + 
 static volatile uint64_t *guest(uint64_t client) { return (void *)(rings + client_at + client * stride); }
 static volatile uint64_t *host(uint64_t client) { return guest(client) + 512; }
 
-/* The slot of a point with two words. */
+/* Fills the client's slot with a point of two words. */
 static void slot(uint64_t client, uint32_t seq, uint64_t a, uint64_t b)
 {
 	volatile uint64_t *slot = guest(client) + 0x80;
@@ -108,7 +108,7 @@ static void *points(void *index)
 	CHECK(host(client)[8] == 0x1234 + client);
 	for (uint32_t n = 1; n <= points_each; n++)
 		point(client, n, client, n, n % 2 ? marked_store : store_with_sib);
-	/* Not by gettid(), which asks the emulator for what it has made up. */
+	/* The number comes from a bare system call, because gettid() may return a number that the emulator has made up. */
 	printf("client %d tid %ld\n", (int)client, (long)syscall(SYS_gettid));
 	return NULL;
 }
@@ -123,7 +123,7 @@ static void threads(int count)
 		pthread_join(thread[i], NULL);
 }
 
-/* Runs threads one after another: each continues with the client of the one before. */
+/* Runs threads one after the other, so that a thread begins when the previous thread has ended. */
 static void in_turns(int count)
 {
 	for (intptr_t i = 0; i < count; i++) {
@@ -150,7 +150,7 @@ static void forks(void)
 	point(relays, points_each + 2, relays, points_each + 2, marked_store);
 }
 
-/* Another mapping of the file, and another place that is none any more. */
+/* Makes points by a second mapping of the file, and again after the first mapping was removed. */
 static void elsewhere(void)
 {
 	points((void *)0);
@@ -171,16 +171,16 @@ static void outside(void)
 		marked_store(&on_stack, n);
 		CHECK(own[0] == (uint64_t)n && on_stack == (uint64_t)n);
 	}
-	/* After addresses that were nowhere, the plugin looks less often. */
+	/* The pause is needed, because the plugin looks up addresses less often after look-ups that found nothing. */
 	usleep(100000);
-	/* In the segment, but no register of a holder's. */
+	/* These addresses are in the segment, but are no registers of a holder. */
 	marked_store(reg(relays, END), 1);
 	marked_store((char *)reg(relays, EMIT) + 4, 1);
 	marked_store(reg(relays, 4088), 1);
 	marked_store(reg(0, EMIT), 1);
 	marked_store(reg(clients, EMIT), 1);
 	marked_store(segment + 0x800, 1);
-	/* The value is not the slot's number. */
+	/* The stored value is not the number in the slot. */
 	slot(relays, 9, 1, 2);
 	marked_store(reg(relays, EMIT), 8);
 	CHECK(host(relays)[16] == (8 | (uint64_t)3 << 32));
@@ -189,7 +189,7 @@ static void outside(void)
 
 #if defined(__x86_64__)
 static const unsigned char MARKED[] = { 0x48, 0x89, 0xb7, 0x70, 0x72, 0x54, 0x68, 0xc3 };
-/* The same length, another displacement, so another address. */
+/* The same instruction with another displacement. `aim` changes the base, so that the store still reaches its place. */
 static const unsigned char PLAIN[] = { 0x48, 0x89, 0xb7, 0x70, 0x72, 0x54, 0x67, 0xc3 };
 enum { LEAST_SPLIT = 1, MAX_SPLIT = 6, SPLIT_STEP = 1 };
 static void *aim(void *to, int marked) { return (char *)to - (marked ? 0x68547270 : 0x67547270); }
@@ -216,7 +216,7 @@ static code *put(char *at, const void *bytes, size_t len)
 	return (code *)at;
 }
 
-/* The marked store over the end of a page. */
+/* Executes a marked store whose bytes are on two pages. */
 static void split(void)
 {
 	uint32_t n = 0;
@@ -228,7 +228,8 @@ static void split(void)
 		CHECK(is_answered(relays, n));
 	}
 #if defined(__aarch64__)
-	/* Right to the store, as after a signal that came between: in the page, and at its begin. */
+	/* Jumps directly to the store after the marker, as if a signal had come between the two instructions. The store is
+	   once the last instruction of a page, and once the first instruction of a page. */
 	for (int at = 4092; at <= 4096; at += 4) {
 		code *marker = put(code_pages() + at - 4 + 0, MARKED, sizeof MARKED);
 		n++;
@@ -240,7 +241,7 @@ static void split(void)
 	printf("points %d\n", n);
 }
 
-/* Code that is rewritten while it runs: only what is marked now is seen. */
+/* Rewrites a store between its executions. The plugin has to see only those executions whose store is marked. */
 static void rewritten(void)
 {
 	char *pages = code_pages();
@@ -255,7 +256,7 @@ static void rewritten(void)
 	}
 }
 
-/* As many as asked, answered or not. */
+/* Makes `count` points, and prints how many points were answered. */
 static void flood(uint32_t count)
 {
 	uint32_t answered = 0;
@@ -275,14 +276,14 @@ static void *flood_once(void *arg)
 	return (void *)(uintptr_t)is_answered(client, 1);
 }
 
-/* Threads that live at once, more than there are relays. */
+/* Makes a point on each of `count` threads, and prints how many points were answered. */
 static void crowd(int count)
 {
 	pthread_t thread[64];
 	void *answered;
 	int total = 0;
 	for (intptr_t i = 0; i < count; i++) {
-		/* Not joined before the last has begun: they keep what they have. */
+		/* Each thread ends before the next thread begins. */
 		CHECK(pthread_create(&thread[i], NULL, flood_once, (void *)i) == 0);
 		CHECK(pthread_join(thread[i], &answered) == 0);
 		total += answered != NULL;

@@ -41,7 +41,7 @@ unsafe extern "C" {
     fn qemu_plugin_register_vcpu_resume_cb();
     fn qemu_plugin_register_vcpu_exit_cb();
     fn qemu_plugin_register_flush_cb();
-    // This function takes a word in all versions: only its callback has two types.
+    // In all versions, this function takes a word. Only the type of the callback differs between versions.
     fn qemu_plugin_register_atexit_cb(id: Id, callback: *const c_void, word: *mut c_void);
 }
 

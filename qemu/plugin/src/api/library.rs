@@ -1,4 +1,4 @@
-//! The libraries that QEMU loads, and what each does when it is loaded, installed and unloaded.
+//! The libraries that QEMU loads, and what a library does when QEMU loads, installs and unloads the library.
 //!
 //! Unsafe, because QEMU and the dynamic loader call the libraries from C, with pointers.
 #![allow(unsafe_code)]
@@ -15,12 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Function that installs a plugin in a QEMU, with the options of its command line.
 pub type Install = fn(&Qemu, &[&[u8]]) -> Result<(), Box<dyn Error>>;
 
-/// The newest version of the API that a QEMU serves is one that the library does not know.
+/// The library does not know the newest version of the API that this QEMU serves.
 #[derive(Debug, thiserror::Error)]
 #[error("this QEMU has plugin API {0}; {1}")]
 struct UnknownVersion(c_int, Library);
 
-/// A shared object with the plugin, for each QEMU that serves some of these versions of the API.
+/// A shared object with the plugin. Any QEMU can load the shared object if that QEMU serves one of these
+/// versions of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Library {
     /// File name.
@@ -103,8 +104,9 @@ impl Library {
         if self.knows(version) { Ok(()) } else { Err(UnknownVersion(version, *self)) }
     }
 
-    /// Reports a refusal, if QEMU unloads the library without having called it: QEMU does not serve the
-    /// version that the library asks for. QEMU's own message names versions of an API, and no remedy.
+    /// Reports a refusal, if QEMU unloads the library without having called `qemu_plugin_install`: this QEMU
+    /// does not serve the version that the library asks for. The report is needed, because QEMU's own message
+    /// only names versions of an API, and does not say what to do.
     pub fn unloaded(&self) {
         if !ASKED.load(Relaxed) {
             say(format_args!("hypertrace plugin: {}", Refused(self)));
@@ -152,8 +154,8 @@ impl fmt::Display for Refused<'_> {
 /// Defines what QEMU and the dynamic loader need in a shared object: the version that the shared object asks
 /// for, the function that QEMU calls to install the plugin, and the functions that the loader calls.
 ///
-/// The first argument is the shared object's [`Library`], the second an [`Install`]. The crate that uses the
-/// macro has to allow unsafe code.
+/// The macro's first argument is the shared object's [`Library`], and the second argument is an [`Install`].
+/// The crate that uses the macro has to allow unsafe code.
 #[macro_export]
 macro_rules! library {
     ($library:expr, $install:path) => {
@@ -186,8 +188,7 @@ macro_rules! library {
 
         /// Installs the plugin. QEMU calls this function first.
         ///
-        /// # Safety
-        /// For QEMU to call: the arguments are as QEMU's API says.
+        /// # Safety Only QEMU may call this function, with the arguments that QEMU's API describes.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn qemu_plugin_install(
             id: $crate::api::Id,

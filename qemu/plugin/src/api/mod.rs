@@ -14,10 +14,11 @@
 //! | 6 | 11.0 | |
 //! | 7 | 11.1 | callbacks get a word of the plugin's, and no number of the plugin |
 //!
-//! Each QEMU serves a range of versions and refuses a plugin that asks for another version. Versions 2 to 6
-//! are served together; version 7 is served alone. Version 7 has no symbol that version 6 lacks, so a plugin
-//! cannot detect version 7 when it is loaded. Therefore there are two libraries ([`Library`]), each with one
-//! form of all callbacks.
+//! Each QEMU serves a range of versions and refuses a plugin that asks for another version. A QEMU that
+//! serves any of the versions 3 to 6 also serves version 2; a QEMU that serves version 7 serves no other
+//! version. Version 7 has no symbol that version 6 lacks, so a plugin cannot detect version 7 when QEMU loads
+//! the plugin. Therefore there are two libraries ([`Library`]): one library has the old form of all
+//! callbacks, and one library has the new form.
 //!
 //! ```text
 //! library   the two libraries, and what each does when it is loaded
@@ -76,7 +77,7 @@ unsafe extern "C" {
     fn qemu_plugin_outs(text: *const c_char);
 }
 
-/// Newest version of the API that the QEMU serves which has loaded this library.
+/// Newest version of the API that is served by the QEMU that has loaded this library.
 static SERVED: AtomicI32 = AtomicI32::new(1);
 
 fn served() -> c_int {
@@ -96,8 +97,8 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// Takes what QEMU passed to `qemu_plugin_install`. From then on, this library uses the newest version of
-    /// the API that QEMU serves.
+    /// Makes a value from the arguments that QEMU has passed to `qemu_plugin_install`. After this call, the
+    /// library uses the newest version of the API that QEMU serves.
     ///
     /// # Safety
     /// Both arguments are those of the running call of `qemu_plugin_install`.

@@ -1,4 +1,5 @@
-//! The program that QEMU's user mode emulates. API 1 has these functions, but QEMU before 7.1 does not.
+//! The program that QEMU's user mode emulates. QEMU has these functions from 7.1 on. Earlier releases lack
+//! them, although these releases also serve API 1.
 //!
 //! Unsafe, because these are C functions.
 #![allow(unsafe_code)]
@@ -15,8 +16,8 @@ static START_CODE: Symbol = Symbol::new(c"qemu_plugin_start_code");
 /// only in a callback of a vCPU.
 pub fn program() -> Option<(PathBuf, u64)> {
     let (path, start) = (PATH.find()?, START_CODE.find()?);
-    // SAFETY: both functions have these types in all versions. The text is a copy that lives as long as the
-    // process.
+    // SAFETY: both functions have these types in all versions. The text that `path` returns is a copy that
+    // lives as long as the process.
     unsafe {
         let path: extern "C" fn() -> *const c_char = std::mem::transmute(path);
         let start: extern "C" fn() -> u64 = std::mem::transmute(start);

@@ -1,7 +1,7 @@
 //! Registers of a vCPU.
 //!
-//! QEMU passes the registers in arrays of glib. This library looks up glib's functions as it does QEMU's,
-//! because QEMU is linked to glib, and this library is not.
+//! QEMU passes the registers in arrays of glib. This library is not linked to glib. The library looks glib's
+//! functions up at run time, as it looks QEMU's functions up, because QEMU itself is linked to glib.
 //!
 //! Unsafe, because these are C functions.
 #![allow(unsafe_code)]
@@ -17,8 +17,8 @@ struct Array {
     len: c_uint,
 }
 
-/// `qemu_plugin_reg_descriptor`: the part that all versions have. API 4 has a third word, API 7 a fourth one,
-/// so glib has to be asked for the elements' size.
+/// `qemu_plugin_reg_descriptor`: the part that all versions have. A descriptor has a third word from API 4
+/// on, and a fourth word from API 7 on. Therefore this library asks glib for the size of the elements.
 #[repr(C)]
 struct Descriptor {
     handle: *mut c_void,
@@ -41,7 +41,7 @@ pub struct Registers {
     buffer: *mut c_void,
 }
 
-/// A register, which all vCPUs of the same kind have.
+/// A register that all vCPUs of the same kind have.
 #[derive(Clone, Copy, Debug)]
 pub struct Register(*mut c_void);
 
@@ -71,8 +71,8 @@ impl Registers {
             return None;
         }
         let step = element_size(array) as usize;
-        // SAFETY: the array has `len` elements of that size, which begin with a descriptor's words; the names
-        // are constants of QEMU.
+        // SAFETY: the array has `len` elements of `step` bytes. Each element begins with the words of
+        // `Descriptor`. The names live as long as the process, because the names are constants of QEMU.
         let all = unsafe {
             let Array { data, len } = array.read();
             let elements = (0..len as usize).map(|index| data.add(index * step));
@@ -94,12 +94,13 @@ impl Registers {
     }
 
     /// Reads the lowest 64 bits of a register. May be called in callbacks of this vCPU that are registered
-    /// with [`Reads::Registers`](super::Reads::Registers). While this vCPU translates a block, only registers
-    /// that control code alone changes, such as x86's segments, have their right values.
+    /// with [`Reads::Registers`](super::Reads::Registers). While QEMU translates a block for this vCPU,
+    /// ordinary registers may have old values; only registers such as x86's segment registers, which ordinary
+    /// instructions do not change, have their right values.
     pub fn read(&mut self, register: Register) -> Option<u64> {
         let (read, set_size) = (READ_REGISTER.find()?, BYTES_SET_SIZE.find()?);
         // SAFETY: as in `list`. The type of `read`'s result differs between versions, and the result is not
-        // used: `read` appends to the buffer, which is empty before.
+        // used. `read` appends the value to the buffer, and `set_size` has emptied the buffer before.
         unsafe {
             let set_size: extern "C" fn(*mut c_void, c_uint) -> *mut c_void = transmute(set_size);
             let read: extern "C" fn(*mut c_void, *mut c_void) = transmute(read);

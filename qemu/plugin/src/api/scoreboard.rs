@@ -33,12 +33,12 @@ pub struct Scoreboard {
 
 // SAFETY: QEMU's functions take a scoreboard on any thread.
 unsafe impl Send for Scoreboard {}
-// SAFETY: QEMU's functions take a scoreboard on any thread, and each caller of `with` runs the vCPU whose
-// number it uses.
+// SAFETY: QEMU's functions take a scoreboard on any thread, and each caller of `with` is the thread that runs
+// the vCPU whose number the caller passes.
 unsafe impl Sync for Scoreboard {}
 
 impl Scoreboard {
-    /// Makes a scoreboard with this count of numbers for each vCPU. `None` before API 2.
+    /// Makes a scoreboard with `numbers` numbers for each vCPU. `None` before API 2.
     pub fn new(numbers: usize) -> Option<Scoreboard> {
         FIND.find().and(INLINE.find())?;
         // SAFETY: QEMU's function has this type in all versions that have the function.
@@ -72,7 +72,8 @@ impl Scoreboard {
 }
 
 impl Instruction<'_> {
-    /// Adds `value` to a number of the vCPU before each execution. The sum wraps around.
+    /// Makes the vCPU add `value` to its number `index` of the scoreboard before each execution of this
+    /// instruction. The sum wraps around.
     pub fn adds(&self, scoreboard: &Scoreboard, index: usize, value: u64) {
         let Some(inline) = INLINE.find().filter(|_| index < scoreboard.numbers) else { return };
         let number = Number { scoreboard: scoreboard.pointer, offset: index * size_of::<u64>() };

@@ -1,7 +1,7 @@
 //! Functions that not all versions of the API have. A library that links to a missing function
 //! cannot be loaded.
 //!
-//! Unsafe, because looking a symbol up is.
+//! Unsafe code is allowed here, because looking a symbol up is unsafe.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;

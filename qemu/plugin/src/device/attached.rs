@@ -1,4 +1,4 @@
-//! The segment, as the plugin uses it: attached once, for the life of the
+//! The segment that the plugin serves. The plugin attaches the segment once, and keeps it for the life of the
 //! process.
 
 use hypertrace_abi::atomic::AtomicU64;
@@ -7,8 +7,9 @@ use hypertrace_abi::ring::ClientMemory;
 use hypertrace_segment::{Bell, LocalPages, LockFile, Mapping, Segment, SegmentError};
 use std::path::Path;
 
-/// Number of the plugin's descriptor: large, because an emulated program shares QEMU's descriptors, and many
-/// programs expect their own descriptors to begin at 3; and below the usual limit of 1,024.
+/// Number of the plugin's file descriptor. The number is large, because an emulated program shares QEMU's
+/// descriptors, and many programs expect their own descriptors to begin at 3. The number is below 1,024,
+/// because this is the usual limit.
 const DESCRIPTOR: i32 = 960;
 
 /// A segment, mapped as long as the process lives.

@@ -8,13 +8,12 @@ kinds! {
     pub enum Counter {
         /// Marked stores that were found in translated code. A store counts again each time it is translated.
         Found => "found",
-        /// Marked stores to an address outside of the segment. QEMU 7.2 also calls
-        /// back for atomic instructions that follow a marked store which was the
-        /// last of its block.
+        /// Marked stores to an address outside of the segment. QEMU 7.2 also calls back for atomic
+        /// instructions after a marked store, if the marked store was the last instruction of its block.
         Outside => "outside",
-        /// Marked stores into the segment where no register of a holder is.
+        /// Marked stores to a place in the segment that is not a register of a client's holder.
         Unassigned => "unassigned",
-        /// Malformed slots, which the plugin answered as invalid.
+        /// Malformed slots. The plugin has answered that the slot is invalid.
         BadSlot => "bad_slot",
         /// Points left to the host, because the host has triggers on their names.
         Triggers => "left_for_triggers",

@@ -37,8 +37,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Reason why the device is not installed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeviceError {
-    // The plugin finds a register by QEMU's own mappings of a program's files. A machine's memory has no such
-    // mappings, and there a device model has what the segment would have.
+    // The plugin finds a register by QEMU's own mappings of a program's files. In a whole machine, the
+    // guest's memory has no such mappings; there, a device model takes the place of the segment.
     #[error(
         "this is qemu-system-{0}: the plugin is for programs under qemu-{0}; a whole machine has \
          the device, and functions=DIR traces its functions"
@@ -68,8 +68,8 @@ static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 /// Whether the plugin has panicked. After a panic the plugin does nothing any more.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Runs a callback's body. A panic must not unwind into QEMU, and a trace is not worth a program's life:
-/// after a panic, the program continues untraced.
+/// Runs a callback's body. A panic must not unwind into QEMU, and must not end the program either, because a
+/// trace is worth less than the program's work. After a panic, the program continues without a trace.
 #[inline(always)]
 fn guarded(body: impl FnOnce(&'static Plugin)) {
     if BROKEN.load(Relaxed) {
@@ -133,8 +133,8 @@ impl Events for Device {
         });
     }
 
-    /// Handles the end of the process. QEMU lets the other vCPUs run again before it calls this function, so
-    /// their state must not be touched.
+    /// Handles the end of the process. This function must not touch the state of other vCPUs, because QEMU
+    /// lets the other vCPUs run again before QEMU calls this function.
     fn ended() {
         guarded(|_| api::log(&(summary(relay::recorded()) + "\n")));
     }
@@ -150,7 +150,8 @@ pub fn marked_stores(target: Target, block: &Block, found: impl FnMut(&Instructi
 
 fn find_x86_64(block: &Block, mut found: impl FnMut(&Instruction<'_>)) {
     for instruction in block.instructions() {
-        // The length is asked first, because this is cheap and most instructions have another length.
+        // The code checks the length first, because the length is cheap to get, and most instructions have
+        // another length.
         if matches!(instruction.size(), 7 | 8) && instruction.with_bytes(marker::is_x86_64_store) {
             found(&instruction);
         }
@@ -179,8 +180,8 @@ fn is_mark_before(first: &Instruction<'_>) -> bool {
         code = unsafe { (at.wrapping_sub(BEFORE) as *const [u8; marker::WORD]).read() };
         return marker::is_aarch64_mark(&code);
     }
-    // The page before may not be there, so the kernel has to read it. Where the kernel must not, the store is
-    // not found, and the guest asks the host itself.
+    // The page before may not be there, so the kernel has to read it. If the kernel cannot or must not read
+    // the page, then the store is not found, and the guest asks the host itself.
     let local = libc::iovec { iov_base: code.as_mut_ptr().cast(), iov_len: code.len() };
     let remote = libc::iovec { iov_base: at.wrapping_sub(BEFORE) as *mut _, iov_len: code.len() };
     // SAFETY: the call writes into `code` only; a bad address is an error.
@@ -206,7 +207,8 @@ fn at_register(plugin: &'static Plugin, index: c_uint, address: u64) {
     let Some(entry) = Entry::get(&plugin.segment, index) else {
         return count(Counter::NoRelay);
     };
-    // SAFETY: this is a callback of this vCPU, on the vCPU's thread, which has no other reference.
+    // SAFETY: this code runs in a callback of this vCPU, on the vCPU's thread. The thread has no other
+    // reference to the vCPU's state.
     let vcpu = unsafe { entry.vcpu() };
     store::store(&plugin.segment, vcpu, entry, address);
 }

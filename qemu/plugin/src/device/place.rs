@@ -7,7 +7,7 @@ use crate::mappings::{self, Mapping};
 pub struct Range {
     /// First address of the mapping.
     pub start: u64,
-    /// Length of the mapping in bytes; 0: there is no mapping.
+    /// Length of the mapping in bytes; 0 if there is no mapping.
     pub len: u64,
     /// Offset of the mapping in the file, in bytes.
     pub offset: u64,
@@ -30,8 +30,8 @@ impl Range {
 }
 
 /// Looks an address up in the text of `/proc/self/maps`. Returns the mapping that contains the address, if
-/// this mapping is of the same file as the mapping at `ours`. Compares the device and inode that the kernel's
-/// list has for the files, because on some filesystems stat(2) returns others.
+/// this mapping is of the same file as the mapping at `ours`. Compares the devices and inodes in this text,
+/// because on some file systems stat(2) returns another device or inode for the same file.
 pub fn look_up(maps: &[u8], ours: u64, address: u64) -> Option<Range> {
     let file_at = |address| {
         mappings::parse(maps).find_map(|Mapping { start, len, offset, file, .. }| {

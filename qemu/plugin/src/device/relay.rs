@@ -1,7 +1,8 @@
 //! A vCPU's own state: its relay, and the addresses to which it stored last.
 //!
-//! A relay is a client of the segment that no program leases. The plugin writes the points of one vCPU into
-//! the relay's ring, whichever client made the points, as a VMM's vCPU thread writes points into a host ring.
+//! A relay is a client of the segment that no program leases. The plugin writes all points of one vCPU into
+//! the relay's ring, no matter which client has made the points. In the same way, a vCPU's thread in a VMM
+//! writes points into a host ring.
 //!
 //! Unsafe, because a number finds a vCPU's state, and because the guest has mapped some of the memory.
 #![allow(unsafe_code)]
@@ -30,7 +31,8 @@ const RANGES: usize = 4;
 const PAUSE: u64 = 1 << 26;
 
 static TABLE: [AtomicPtr<Entry>; VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
-/// Whether a vCPU of this process has the relay: the file's locks exclude only other processes.
+/// Whether a vCPU of this process has the relay. The table is needed, because the locks of the segment's file
+/// exclude only other processes.
 static CLAIMED: [AtomicBool; CLIENTS] = [const { AtomicBool::new(false) }; CLIENTS];
 
 /// A vCPU of the table: the state of its own, and the state that other threads read. An entry is never freed;
@@ -41,8 +43,8 @@ pub struct Entry {
     pub recorded: AtomicU64,
 }
 
-// SAFETY: `vcpu` is accessed by the vCPU's own thread only, which is what `Entry::vcpu`
-// asks of its callers.
+// SAFETY: `vcpu` is accessed by the vCPU's own thread only, because the safety rule of `Entry::vcpu` demands
+// this from each caller.
 unsafe impl Sync for Entry {}
 
 /// State that only the vCPU's own thread uses.
@@ -52,7 +54,7 @@ pub struct Vcpu {
     ranges: [Range; RANGES],
     /// Register by which the last point was emitted: most further points come from the same register.
     pub last: Option<Emitter>,
-    /// Time in ticks at which an address was last looked for in vain.
+    /// Time in ticks of the last search for an address that found nothing.
     missed: u64,
     relay: Option<Relay>,
     /// Time in ticks at which no relay was free.
@@ -70,8 +72,9 @@ pub struct Emitter {
     pub address: u64,
     /// Client whose register this is.
     pub client: u32,
-    /// Page G of the client, at the guest's address of that page. A load by another address, right after the
-    /// guest's store, would wait until the store is in the cache.
+    /// Page G of the client, at the guest's address of that page. The plugin loads by the guest's address,
+    /// because right after the guest's store, a load by another address would wait until the store is in the
+    /// cache.
     pub guest: NonNull<Page>,
     /// Page H of the client.
     pub host: &'static Page,
@@ -131,8 +134,8 @@ impl Vcpu {
         self.ranges[0].offset_of(address).or_else(|| self.look_further(address))
     }
 
-    /// Returns the guest's address of this page of the plugin's mapping, if the last address's mapping
-    /// contains the page; otherwise returns the plugin's address of the page.
+    /// Returns the address at which the guest has mapped this page, if the guest's mapping that contained the
+    /// last address also contains the page. Otherwise returns the page's address in the plugin's mapping.
     pub fn as_guest(&self, segment: &Attached, page: &'static Page) -> NonNull<Page> {
         let at = self.ranges[0].address_of(segment.offset_of(page), PAGE);
         at.and_then(|at| NonNull::new(at as *mut Page)).unwrap_or(page.into())
@@ -209,7 +212,7 @@ impl Vcpu {
         self.relay = Some(Relay { client, producer });
     }
 
-    /// Wakes the host, because the relay's ring is full.
+    /// Wakes the host. Callers call this function if the relay's ring is full.
     #[cold]
     pub fn wake_host(&self) {
         if let Some(relay) = &self.relay {
@@ -249,8 +252,8 @@ fn make(
     load(entry)
 }
 
-/// Returns the number of points that all vCPUs have recorded. Does not release the vCPUs' relays, because
-/// other vCPUs may be in a callback now: the end of the process unlocks the relays.
+/// Returns the number of points that all vCPUs have recorded. The function does not release the vCPUs'
+/// relays, because other vCPUs may be in a callback now; the end of the process unlocks the relays.
 pub fn recorded() -> u64 {
     TABLE.iter().filter_map(load).map(|entry| entry.recorded.load(Relaxed)).sum()
 }

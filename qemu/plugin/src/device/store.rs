@@ -1,7 +1,8 @@
 //! The device's side of stores to registers, on the vCPU's own thread.
 //!
-//! A reference point that is answered here is in the vCPU's relay. A reference point that cannot be recorded
-//! there is not answered: the guest then rings the host, and waits for the host as a native program does.
+//! If the plugin answers a reference point, then the point is in the vCPU's relay. If the plugin cannot
+//! record the point in the relay, then the plugin does not answer: the guest rings the host, and waits for
+//! the host, as a native program does.
 //!
 //! Unsafe, because of the page that the guest has mapped.
 #![allow(unsafe_code)]
@@ -22,7 +23,8 @@ use hypertrace_abi::slot::{self, Emitted, ReplyBody};
 /// Handles a vCPU's store to this host address, after the store was done.
 #[inline(always)]
 pub fn store(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, address: u64) {
-    // The time is taken first: everything that the guest did before its store is before this time.
+    // The code takes the time first, so that everything that the guest did before the store has an earlier
+    // time.
     let now = ticks();
     match vcpu.last {
         Some(emitter) if emitter.address == address => emit(segment, vcpu, entry, now, emitter),
@@ -65,9 +67,9 @@ fn emit(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, em
     let Emitter { address, client, guest, host } = emitter;
     let emitted = Emitted { client, seq: stored_at(address) as u32, host_time: now };
     // SAFETY: the guest has just written a slot to this page: the kernel has confirmed that the page is of
-    // the same file. The page is only loaded from, atomically, and only while this callback runs. A guest
-    // that unmaps the page during its own store faults here, as it would by any other access to memory that
-    // it does not have.
+    // the same file. The plugin only loads from the page, atomically, and only while this callback runs. If
+    // the guest unmaps the page during its own store, then the load faults here, as any access of the guest
+    // to unmapped memory would.
     let guest = unsafe { guest.as_ref() };
     let status = match slot::read(guest, &emitted) {
         Ok((point, words)) => record(segment, vcpu, entry, point, words),
@@ -81,8 +83,8 @@ fn emit(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, em
     }
 }
 
-/// Payload of a point's record, which goes from the slot directly into the ring: no code looks at the words
-/// on the way.
+/// Payload of a point's record. The words are copied from the slot directly into the ring, and no code checks
+/// them on the way.
 #[derive(Clone, Copy)]
 struct Point<'a> {
     prefix: [u64; REFERENCE_PREFIX_WORDS],

@@ -1,11 +1,12 @@
 //! Calls and returns of AArch64.
 //!
 //! A call leaves its return address in a register. Where registers can be read (API 2), the stack pointer at
-//! the call identifies the function's execution. A return ends the innermost function, and needs no stack
-//! pointer if that function was called after the last change of the stack. The stack changes by `mov sp, xN`,
-//! or with the privilege level.
+//! the call identifies the function's execution. A return ends the innermost function. The plugin does not
+//! read the stack pointer at a return if the innermost function was called after the last change of the
+//! stack. The stack changes when the guest executes `mov sp, xN`, or changes the privilege level.
 //!
-//! Before API 2 the stores and loads of return addresses give their slots ([`Linked`]).
+//! Before API 2, the plugin gets the slots of return addresses from the instructions that store and load
+//! return addresses ([`Linked`]).
 //!
 //! Unsafe, because QEMU's callbacks come from C.
 #![allow(unsafe_code)]
@@ -56,7 +57,7 @@ pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorde
     }
 }
 
-/// Returns the place to which a push would store the return address.
+/// Returns the address on the stack to which a push would store the return address.
 ///
 /// # Safety
 /// The calling thread runs this vCPU.
@@ -75,8 +76,8 @@ thread_local! {
     static PROGRAM_COUNTER: Kept<1> = const { RefCell::new(None) };
 }
 
-/// Returns the distance of the running code from the addresses for which QEMU translated it. QEMU's program
-/// counter is the address of an earlier instruction in the same page.
+/// Returns the difference between the address at which the code runs and the address for which QEMU has
+/// translated the code. QEMU's program counter is the address of an earlier instruction in the same page.
 #[inline]
 fn distance(site: &Site) -> u64 {
     if !recorder().is_some_and(|recorder| recorder.is_full && recorder.may_run_elsewhere(site)) {

@@ -8,16 +8,16 @@ use super::site::Site;
 use super::tracer::Tracer;
 use std::ffi::{c_uint, c_void};
 
-/// Passes an observed instruction to a function, with the vCPU's tracer at the instruction's level, and the
-/// time.
+/// Calls `event` with an observed instruction, the vCPU's tracer of the instruction's privilege level, and
+/// the time.
 ///
 /// # Safety
 /// The word is the word of a [`Site`], and the calling thread runs this vCPU.
 #[inline]
 pub unsafe fn at(vcpu: c_uint, word: *mut c_void, event: impl FnOnce(&Site, &mut Tracer, u64)) {
     let Some(recorder) = recorder() else { return };
-    // SAFETY: the caller's promise. Places live until QEMU drops all translated code, and no callback runs at
-    // that time.
+    // SAFETY: the caller's promise. A `Site` lives until QEMU drops all translated code, and no callback runs
+    // while QEMU drops the code.
     let site = unsafe { &*word.cast::<Site>() };
     // SAFETY: the caller's promise.
     unsafe { recorder.tracer(vcpu, site.level, |tracer, now| event(site, tracer, now)) };

@@ -40,7 +40,7 @@ pub enum JumpTarget {
     Thunk,
     /// A stub by which a program calls a function of a library.
     Stub,
-    /// Another place, or a place without a symbol.
+    /// Any other place, such as an address without a symbol.
     Other,
 }
 
@@ -65,8 +65,9 @@ impl Code {
     }
 
     /// Returns the symbols, with those of the program's libraries. `files` has the libraries and their
-    /// addresses. A library is named only if it has symbols, one of its instructions is among the sorted
-    /// addresses in `observed`, and the limits allow it.
+    /// addresses. A library's symbols are included on three conditions: the file has symbols, the sorted
+    /// addresses in `observed` contain an instruction of the library, and the limits leave room for the
+    /// library.
     pub fn with_libraries(&self, files: Vec<(PathBuf, Range<u64>)>, observed: &[u64]) -> Symbols {
         let mut symbols = self.symbols.clone();
         // A program may map the same large file many times.
@@ -139,7 +140,7 @@ impl Code {
         after.checked_sub(1).and_then(|at| ranges.get(at)).is_some_and(|(_, end)| address < *end)
     }
 
-    /// Returns what is at an address.
+    /// Returns the class of the place at an address.
     pub fn place(&self, address: u64) -> JumpTarget {
         if self.symbols.is_function(address) {
             return JumpTarget::Function;
@@ -175,8 +176,8 @@ impl Code {
     }
 }
 
-/// Returns whether a name equals the pattern or, if the pattern ends with `*`, begins with what precedes the
-/// `*`.
+/// Returns whether a name matches a pattern. A pattern that ends with `*` matches each name that begins with
+/// the text before the `*`. Any other pattern matches only the equal name.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),

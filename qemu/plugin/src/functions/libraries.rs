@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Returns the files of `/proc/self/maps` whose first byte is mapped. Each file has the range of the
-/// program's addresses from its first byte to the end of its last mapping before another file. QEMU's address
-/// is the program's address plus `base`.
+/// Returns the files of `/proc/self/maps` whose first byte is mapped. Each file comes with a range of the
+/// program's addresses: from the file's first byte to the end of the file's last mapping before another file
+/// is mapped. `base` is QEMU's address minus the program's address.
 pub fn files(maps: &[u8], base: u64) -> Vec<(PathBuf, Range<u64>)> {
     let mut found: Vec<(&[u8], Range<u64>)> = Vec::new();
     for Mapping { start, len, offset, path, .. } in mappings::parse(maps) {

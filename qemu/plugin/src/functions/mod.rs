@@ -57,7 +57,7 @@ use std::sync::atomic::{
 
 /// Recorder of this process, set before the first callback, and null in a child process.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
-/// Recorder of this process or, in a child process, of its parent.
+/// Recorder of this process. In a child process, this is the parent's recorder.
 static OF_PARENTS: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
 thread_local! {
@@ -74,7 +74,7 @@ fn recorder() -> Option<&'static Recorder> {
     unsafe { RECORDER.load(Acquire).as_ref() }
 }
 
-/// Reason why a function trace cannot begin.
+/// Reason why the plugin cannot begin a function trace.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// The directory cannot be used.
@@ -157,7 +157,8 @@ impl Events for Functions {
 
     fn vcpu_ended(vcpu: c_uint) {
         if let Some(recorder) = recorder() {
-            // SAFETY: QEMU calls this on the thread of the vCPU, or when it has ended.
+            // SAFETY: QEMU calls this function on the thread of the vCPU, or when no thread runs the vCPU any
+            // more.
             unsafe { recorder.end_vcpu(vcpu) };
         }
     }
@@ -176,7 +177,8 @@ impl Events for Functions {
             );
             return;
         }
-        // SAFETY: QEMU has stopped all vCPUs, or in its user mode dropped all code with callbacks.
+        // SAFETY: no callback runs now. QEMU has stopped all vCPUs or, in its user mode, has dropped all code
+        // with callbacks.
         let totals = unsafe { recorder.end() };
         say(format_args!(
             "hypertrace: {} calls, {} misses, {} records lost",

@@ -1,4 +1,4 @@
-//! Options of a function trace, as QEMU's command line has them.
+//! Options of a function trace on QEMU's command line.
 
 use super::level::{LEVELS, Level};
 use hypertrace_functions::symbols::Source;
@@ -34,8 +34,8 @@ pub struct Options {
 /// Some of the functions that are recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The functions of this name or, if the name's last character is `*`, the functions whose names begin
-    /// with what precedes it.
+    /// The functions of this name or, if the name's last character is `*`, all functions whose names begin
+    /// with the text before the `*`.
     Name(String),
     /// The functions from the first address up to the second, which is excluded.
     Range(u64, u64),

@@ -105,7 +105,7 @@ struct Tracers {
     all: [Option<Box<Tracer>>; LEVELS],
     /// Level of the last event.
     last: Level,
-    /// Whether no tracer can be made any more.
+    /// Whether the recorder makes no further tracers for this vCPU.
     is_closed: bool,
 }
 
@@ -227,8 +227,9 @@ impl Recorder {
             say(format_args!("hypertrace plugin: {}", with_causes(&why)));
             // If a file cannot be removed, then the next use of the directory reports that file.
             let _ = lock(&self.directory).discard();
-            // SAFETY: `_exit` ends the process, as an error at installation does: no code of the program has
-            // run, and QEMU's own exit would call this plugin.
+            // SAFETY: `_exit` ends the process at once. An error at installation ends the process, too, and
+            // no code of the program has run yet. QEMU's own exit is not used, because QEMU would call this
+            // plugin again.
             unsafe { libc::_exit(1) }
         })
     }
@@ -240,8 +241,8 @@ impl Recorder {
         let observed = lock(&self.sites).addresses();
         let symbols = code.with_libraries(libraries::files(&maps, base), &observed);
         if symbols.len() > code.symbols().len() {
-            // An error is ignored, because the libraries' names are an addition: without them, the trace
-            // still has the names of the program.
+            // An error is ignored, because a trace without the libraries' names still has the names of the
+            // program.
             let _ = lock(&self.directory).set_module(PROGRAM, &symbols);
         }
     }
@@ -294,10 +295,10 @@ impl Recorder {
         self.is_machine && self.level.is_none() && self.parts.is_empty()
     }
 
-    /// Returns whether an instruction may run at other addresses than QEMU translated it for. QEMU runs
-    /// translated code at each virtual address of the code's page: programs map the same code at different
-    /// addresses, and a kernel runs its first code at physical addresses. Later, a kernel's code has one
-    /// address only.
+    /// Returns whether an instruction may run at another address than the address for which QEMU has
+    /// translated the instruction. QEMU runs translated code at each virtual address of the code's page:
+    /// programs map the same code at different addresses, and a kernel runs its first code at physical
+    /// addresses. After its start, a kernel runs each instruction at one address only.
     #[inline]
     pub fn may_run_elsewhere(&self, site: &Site) -> bool {
         self.is_machine && (site.level == self.levels.programs || site.at < KERNELS)
@@ -358,8 +359,8 @@ impl Recorder {
         self.left_out.fetch_add(1, Relaxed);
     }
 
-    /// Returns the time of an event. First resumes recording if a region is open, and pauses recording
-    /// otherwise.
+    /// Returns the time of an event. Before that, resumes recording if a region is open, or pauses recording
+    /// if no region is open.
     #[inline]
     fn time(&self, tracer: &mut Tracer) -> u64 {
         if let Some(region) = &self.region {
@@ -454,7 +455,8 @@ impl Recorder {
         totals.left_out = self.left_out.load(Relaxed);
         totals.not_observed = lock(&self.sites).left_out();
         let failure = lock(&self.keeper).take().and_then(Keeper::end);
-        // If no record was lost, then no track needed the window that failed.
+        // If no record was lost, then the failure is not reported, because no track needed the window that
+        // could not be made.
         let failure = failure.filter(|_| totals.lost > 0);
         totals.failure = failure.map(|failure| match failure.source {
             Some(source) => format!("{}: {source}", failure.path.display()),
@@ -478,7 +480,8 @@ impl Recorder {
             totals.failure.get_or_insert_with(|| with_causes(&why));
         }
         drop(directory);
-        // The libraries' names come last, because on a full disk they would take the room of records.
+        // The libraries' names are written last, because on a full disk, the names would take the room that
+        // the records need.
         self.name_libraries();
         let directory = lock(&self.directory);
         totals.without_name = directory.names_left_out() as u64;
@@ -486,7 +489,7 @@ impl Recorder {
         totals
     }
 
-    /// Returns the options, except for the region, that leave functions out, as text.
+    /// Returns as text all options that leave functions out, except for the region.
     pub fn filters(&self) -> Vec<String> {
         let parts = self.parts.iter().map(|part| match part {
             Part::Name(_) => format!("symbol={part}"),
@@ -497,7 +500,8 @@ impl Recorder {
         parts.chain(level).chain(min).collect()
     }
 
-    /// Returns the records that a vCPU's files lack at their ends, each file's after the number of its task.
+    /// Returns the records that are still missing at the ends of a vCPU's files: for each such file, the
+    /// number of the task and the records.
     ///
     /// # Safety
     /// As for [`Recorder::tracer`].

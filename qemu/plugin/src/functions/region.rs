@@ -1,4 +1,5 @@
-//! A region of the guest's own events: functions are recorded only while a region is open.
+//! Regions that the guest's own events begin and end. If the trace has a region, then functions are recorded
+//! only while such a region is open.
 //!
 //! Both ends of a region are reference points. The store that makes a reference point carries the hash of the
 //! event's name, and has a form that no other code has ([`mark`](hypertrace_abi::layout::mark)).
@@ -40,7 +41,8 @@ impl Region {
             self.begun.fetch_add(1, Relaxed);
         } else if hash == self.end {
             self.time.store(now, Relaxed);
-            // An end without a beginning ends nothing.
+            // The number of open regions does not fall below 0, because a region may end that has never
+            // begun.
             let _ = self.open.fetch_update(Relaxed, Relaxed, |open| open.checked_sub(1));
         }
     }

@@ -6,8 +6,9 @@
 use super::level::Level;
 use std::collections::HashMap;
 
-/// Maximum number of places at a time. A place takes some 150 bytes. Code beyond this limit is counted, and
-/// not observed until QEMU's memory for code is full and QEMU drops all code.
+/// Maximum number of places at the same time. A place takes some 150 bytes. If there are no places left, then
+/// further instructions are only counted. The plugin observes such instructions again after QEMU has dropped
+/// all translated code because QEMU's memory for code was full.
 const MAX: usize = 1 << 22;
 
 /// Event of an instruction that is observed.

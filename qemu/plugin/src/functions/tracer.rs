@@ -15,8 +15,8 @@ pub struct Tracer {
     is_paused: bool,
     /// Time of the last recorded event.
     last: u64,
-    /// Number of outer functions that may have ended unseen: they are older than the last change of the
-    /// stack, and another vCPU may have used this stack since.
+    /// Number of outer functions that may have ended without an event on this vCPU. These functions were
+    /// called before the last change of the stack, and another vCPU may have used this stack since then.
     unproved: usize,
     /// The copy of the stack pointer.
     copy: Copy,
@@ -39,7 +39,7 @@ impl Tracer {
         }
     }
 
-    /// Returns whether nothing is recorded now.
+    /// Returns whether recording is paused, because no region is open.
     #[inline]
     pub fn is_paused(&self) -> bool {
         self.is_paused
@@ -48,7 +48,7 @@ impl Tracer {
     /// Begins or ends recording, because a region began or ended at this time.
     #[cold]
     pub fn turn(&mut self, is_paused: bool, time: u64) {
-        // If the region is another vCPU's, then events of this vCPU may have come later.
+        // If another vCPU has begun or ended the region, then this vCPU may have later events already.
         let time = time.max(self.last);
         self.settle(time);
         let Tracer { stacks, track, .. } = self;
@@ -60,7 +60,8 @@ impl Tracer {
         (self.is_paused, self.last) = (is_paused, time);
     }
 
-    /// Prepares for an event: drops or resumes records if the next window of the file is late.
+    /// Prepares for an event. If the next window of the file is late, then records are dropped; if the late
+    /// window is there now, then recording resumes.
     #[inline]
     fn settle(&mut self, time: u64) {
         if self.track.is_late() {
@@ -88,7 +89,8 @@ impl Tracer {
             stacks.pause(time, &mut |record| track.push(record));
             track.drop_further();
             if !*is_paused {
-                // From here on, the stacks show which records would have been written.
+                // The stacks return the records that would have been written, so that these records are
+                // counted from now on.
                 stacks.replay(time, &mut |_| {});
             }
         }
@@ -129,8 +131,8 @@ impl Tracer {
         stacks.ret(ret, time, &mut |record| track.push(record));
     }
 
-    /// Reports an event of a guest with return addresses in a register, where the stack pointer cannot be
-    /// read.
+    /// Reports an event of a guest whose calls leave the return address in a register. The plugin uses these
+    /// events if QEMU does not show the stack pointer.
     pub fn linked(&mut self, event: &Linked, time: u64) {
         self.last = time;
         self.settle(time);
@@ -157,7 +159,7 @@ impl Tracer {
         self.stacks.depth() <= self.unproved
     }
 
-    /// Reports a call. From then on the called function is known to be the innermost function.
+    /// Reports a call. After this event, the called function is certainly the innermost function.
     #[inline]
     pub fn call_and_prove(&mut self, call: &Call, time: u64) {
         let switches = self.stacks.counts().switches;
@@ -176,13 +178,14 @@ impl Tracer {
 
     /// Reports a jump from a function to another function, or to a function that is not recorded.
     pub fn jump(&mut self, site: &Site, code: &Code, target: Option<u64>, time: u64) {
-        // Entry code that no call has reached jumps, too, and such a jump ends no other function.
+        // The jump counts only if it leaves the innermost function. The entry code of a kernel jumps, too,
+        // although no call has reached this code, and such a jump ends no function.
         let is_from =
             |innermost| Some(innermost) == site.function || code.is_same(innermost, site.at);
         self.last = time;
         if !self.is_named() {
-            // The innermost function comes from an indirect call, and nothing else in this function was
-            // observed before.
+            // An indirect call has called the innermost function, and this jump is the first event in the
+            // function.
             self.stacks.executed(site.at);
         }
         if !self.stacks.innermost().is_some_and(is_from) {
@@ -193,12 +196,12 @@ impl Tracer {
         stacks.jump(&Jump { at: site.at, target }, time, &mut |record| track.push(record));
     }
 
-    /// Reports that an instruction runs which is no call, return or jump to a function.
+    /// Reports an instruction that is neither a call, nor a return, nor a jump to a function.
     pub fn executed(&mut self, at: u64) {
         self.stacks.executed(at);
     }
 
-    /// Reports that a block of code begins to run, at whose address a function may begin.
+    /// Reports that a block of code begins to run. A function may begin at the block's address.
     #[inline]
     pub fn begins(&mut self, at: u64) {
         self.stacks.begins(at);
@@ -278,8 +281,8 @@ mod tests {
         time
     }
 
-    /// Asserts that each exit belongs to the last open entry, and that no function is open where records are
-    /// missing. Returns the numbers of entries and of missing records.
+    /// Asserts that each exit belongs to the last open entry, and that no function is open at a record of
+    /// missing records. Returns the numbers of entries and of missing records.
     fn check(records: impl IntoIterator<Item = Record>) -> (u64, u64) {
         let (mut open, mut time) = (Vec::new(), 0);
         let (mut entries, mut missing) = (0, 0);

@@ -101,7 +101,7 @@ fn known_target(recorder: &Recorder, architecture: Architecture, found: &Decoded
         // A thunk leads to a function at another address, too. The thunk's return shows that function, if the
         // return is observed.
         JumpTarget::Thunk => !code.is_partial(),
-        // A library's stubs have no symbols yet, so their code tells.
+        // A library's stubs are recognized by their code, because the library's symbols are not read yet.
         JumpTarget::Other if found.kind == InstructionKind::Call && !code.is_partial() => {
             !recorder.code_at(target).is_some_and(|bytes| is_stub(architecture, &bytes))
         }
@@ -136,8 +136,8 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
         }
         InstructionKind::Jump if is_inside() => match code.place(found.target?) {
             JumpTarget::Function if !code.is_same(address, found.target?) => Some(Event::Jump),
-            // The function ends here, because the thunk's or stub's own instructions, which return or call,
-            // are not observed.
+            // The jump ends the function, because the plugin does not observe the thunk's or stub's own
+            // instructions.
             JumpTarget::Thunk | JumpTarget::Stub if code.is_partial() => Some(Event::Jump),
             JumpTarget::Thunk | JumpTarget::Stub => Some(Event::ThunkJump),
             _ => None,

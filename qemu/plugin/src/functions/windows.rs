@@ -21,7 +21,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Sizes of a file's first window and of its largest windows in bytes. Each window is twice as large as the
-/// window before, up to the largest size, so a track that is hardly used takes little of the disk.
+/// previous window, up to the largest size. Therefore a track with few records takes little room on the disk.
 pub const FIRST: usize = 256 << 10;
 pub const LARGEST: usize = 32 << 20;
 
@@ -45,7 +45,7 @@ pub struct Track {
     patience: Duration,
     /// Records for the next window, which is late.
     held: Vec<Record>,
-    /// Number of records that were dropped after the held records; `None` while no record is to be dropped.
+    /// Number of records that were dropped after the held records; `None` if records are not being dropped.
     dropped: Option<u64>,
 }
 
@@ -83,17 +83,17 @@ impl Track {
         self.push_to_next(record);
     }
 
-    /// Stores a record of a function that a gap ends or begins. While records are dropped, the function has
-    /// this record already.
+    /// Stores an entry or exit that a gap in the records makes necessary. While records are dropped, nothing
+    /// is stored, because the function has this record already.
     pub fn push_unless_dropping(&mut self, record: Record) {
         if self.dropped.is_none() {
             self.push(record);
         }
     }
 
-    /// Returns whether records are held because the next window is late, or will never come. After the
-    /// records of one event are held, further records are to be [dropped](Self::drop_further), so that memory
-    /// is bounded.
+    /// Returns whether records are held because the next window is late, or will never come. The caller holds
+    /// the records of one event, and then [drops](Self::drop_further) further records, so that the held
+    /// records need little memory.
     #[inline]
     pub fn is_late(&self) -> bool {
         !self.held.is_empty()
@@ -203,8 +203,7 @@ fn id(file: &File) -> io::Result<(u64, u64)> {
 
 /// Returns the size of the window that begins at this offset of a file.
 fn window_bytes(mapped: u64) -> usize {
-    // After windows of 1, 2, 4, ... units, the next window has one unit more than all windows before it
-    // together.
+    // The windows have 1, 2, 4, ... units: each window has one unit more than all previous windows together.
     let all = usize::try_from(mapped).unwrap_or(usize::MAX);
     all.saturating_add(FIRST).min(LARGEST)
 }
@@ -298,8 +297,8 @@ impl Keeper {
 
 #[cfg(test)]
 impl Keeper {
-    /// Makes a keeper without a thread, and a track that does not wait: the track gets a window only after a
-    /// [`pass`](Self::pass).
+    /// Makes a keeper without a thread, and a track that does not wait for its windows. The track gets a
+    /// window only when a test calls [`pass`](Self::pass).
     pub fn at_rest(path: &Path) -> (Keeper, Track) {
         let keeper = Keeper::start(1 << 30).unwrap();
         keeper.inner.ends.store(true, Relaxed);
@@ -336,7 +335,8 @@ impl Inner {
         drop(full);
         let Some(mapped) = wanted else { return };
         let bytes = window_bytes(mapped) as u64;
-        // The bytes are taken before the window is made, because threads that make tracks run this code, too.
+        // The code subtracts the bytes from the limit before the window is made, because other threads may
+        // make tracks at the same time.
         let made = match self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes)) {
             Ok(_) => track.window(mapped).map_err(|why| {
                 self.left.fetch_add(bytes, Relaxed);

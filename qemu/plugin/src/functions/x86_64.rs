@@ -1,7 +1,7 @@
 //! Calls and returns of x86-64.
 //!
-//! A call pushes its return address, and a return pops that address. The address of either access is the
-//! slot.
+//! A call pushes its return address, and a return pops that address. Both instructions access the slot of the
+//! return address, so the plugin gets the slot from the access.
 //!
 //! Unsafe, because QEMU's callbacks come from C.
 #![allow(unsafe_code)]
@@ -56,7 +56,8 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     }
 }
 
-/// Handles a call in code that runs at its own address: QEMU need not be asked for the return address.
+/// Handles a call in code that runs at the address for which QEMU has translated the code. The return address
+/// is known from the translation, so the plugin does not ask QEMU.
 extern "C" fn called_here(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void) {
     // SAFETY: as above.
     unsafe {
@@ -75,8 +76,8 @@ fn is_pushed(next: u64, slot: u64) -> bool {
         Some(_) if !slot.is_multiple_of(8) => return false,
         Some(base) => slot.wrapping_add(base) as *const u64,
     };
-    // SAFETY: the program has just stored at this address, on this thread, so the address's page is there.
-    // QEMU's own address has the same alignment, because the base is a multiple of a page's size.
+    // SAFETY: the program has just stored at this address, on this thread, so the page is mapped. QEMU's own
+    // address has the same alignment, because the base is a multiple of a page's size.
     next == unsafe { at.read() }
 }
 

@@ -105,7 +105,8 @@ fn what_was_recorded_before_a_kill_is_read(guest: &Guest, folder: &TempDir) {
         let dir = folder.path().join(format!("trace{kill}"));
         let mut command = guest.command(&format!("functions={}", dir.display()));
         let mut qemu = command.arg("forever").stderr(Stdio::null()).spawn().unwrap();
-        // The first windows have 256 KiB, 512 KiB, 1 MiB and 2 MiB, so a file of 4 MiB has further windows.
+        // The first windows have 256 KiB, 512 KiB, 1 MiB and 2 MiB, so a file of 4 MiB has more than these
+        // four windows.
         let bytes = || fs::metadata(guest.records(&dir)).map_or(0, |data| data.len());
         wait_until("a third window", || bytes() >= 4 << 20);
         assert!(kill::kill(&mut qemu));
@@ -147,7 +148,7 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
     let summary = Summary::of(&guest.trace(&dir));
     let lost = format!(" {} records lost", summary.lost);
     assert!(ran.stderr.contains(&lost), "{lost}: {}", ran.stderr);
-    // Functions that are open at the limit end at the limit.
+    // Functions that are open when the limit is reached get exits at that time.
     assert_eq!((summary.orphans, summary.unfinished), (0, 0));
     let calls = summary.function(guest.address("fib")).unwrap().calls;
     uftrace::check(&dir, "fib", calls);
@@ -155,7 +156,7 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
     let (found, records) = (2 * summary.calls + summary.lost, 2 * Summary::of(&all).calls);
     assert!(found.abs_diff(records) < 100, "{found} of {records}");
 
-    // The next window would be beyond the limit, and is not needed.
+    // The limit leaves no room for the next window, but this short trace does not need the next window.
     let (_, ran) = guest.run(&folder.path().join("short"), "limit=512K,symbol=main");
 
     assert!(ran.stderr.contains(" 0 records lost"), "{}", ran.stderr);
@@ -164,7 +165,8 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
 
 fn only_the_functions_of_a_filter_are_recorded(guest: &Guest, folder: &TempDir) {
     let fib = guest.address("fib");
-    // Calls are direct, by a pointer from code that is not recorded, or a jump from a recorded function.
+    // The functions are reached in three ways: by a direct call, by a pointer from code that is not recorded,
+    // and by a jump from a recorded function.
     for (options, names) in [
         ("symbol=fib".to_owned(), &["fib"][..]),
         ("symbol=compare".to_owned(), &["compare"]),
@@ -193,7 +195,8 @@ fn a_jump_to_a_functions_first_byte_is_a_call_of_it(guest: &Guest, folder: &Temp
     assert_eq!((count("tail"), count("leaf")), (printed(&ran, "tail"), printed(&ran, "leaf")));
     let callers = summary.callers(guest.address("leaf"));
     let main = summary.callers(guest.address("tail"));
-    // `tail` is in the place of the function that jumped to it.
+    // `leaf` has the caller of `tail`, because `tail` reaches `leaf` by a jump, and so `leaf` takes the place
+    // of `tail`.
     assert_eq!((callers.len(), callers[0].function), (1, main[0].function));
 }
 
@@ -207,7 +210,7 @@ fn in_a_region_functions_are_recorded_with_all_that_are_open(guest: &Guest, fold
         .into();
 
     let count = |name| found.iter().find(|(found, _)| found == name).map(|(_, calls)| *calls);
-    // The other functions were called before the region.
+    // `main` has no calls in the region, because `main` was called before the region began.
     assert_eq!((count("inner"), count("main")), (Some(7), Some(0)));
     assert_eq!((count("fib"), count("leaf")), (None, None));
     assert!(never.stderr.contains("no region began"), "{}", never.stderr);

@@ -1,4 +1,5 @@
-//! Function traces of whole machines: boots of stock kernels, whose first process is the program that counts its own calls.
+//! Function traces of whole machines. Each machine boots a stock kernel, and its first process is the program
+//! that counts its own calls.
 
 use crate::common;
 use common::machine::{AARCH64, AARCH64_7, Booted, Machine, Ready, X86_64, X86_64_7};
@@ -82,8 +83,8 @@ fn check(machine: &'static Machine, cpus: u32) {
     }
     assert!(names.iter().any(|name| name.ends_with(tracks[1])), "{names:?}");
     let entries: u64 = trace.tasks().iter().map(|task| entries(&trace, task.tid)).sum();
-    // There may be more entries than calls, because entries are repeated at switches of stacks, and tail
-    // calls are no calls.
+    // There may be more entries than counted calls, because entries are repeated when the guest switches
+    // stacks, and because a tail call has an entry, too.
     assert!(entries > calls - calls / 100, "{entries} entries of {calls} calls");
     let program = Source { path: machine.program.clone(), offset: 0 };
     let symbols = Symbols::read(&program).unwrap();

@@ -91,12 +91,13 @@ fn a_machine_that_one_of_its_cpus_ends_is_complete_if_they_share_a_thread() {
 
 #[test]
 fn a_limit_of_files_is_no_signal_at_the_end_of_a_machine() {
-    // QEMU's main thread ends the trace here, and this thread alone does not block all signals.
+    // In this test, QEMU's main thread ends the trace. The main thread is the only thread of QEMU that does
+    // not block all signals.
     let Some(bare) = AARCH64_7.bare("semihosting.S", &["-DSYSTEM_OFF"]) else { return };
     let dir = bare.folder.path().join("trace");
 
-    // The file has room for two windows of records, and not for a record after them that says how many are
-    // lost.
+    // The limit leaves room for two windows of records, and no room for the last record, which says how many
+    // records were lost.
     let ran = bare.run_within("1536", "multi", &format!("functions={}", dir.display()));
 
     assert!(ran.stderr.contains("File too large"), "{ran:?}");
@@ -104,7 +105,7 @@ fn a_limit_of_files_is_no_signal_at_the_end_of_a_machine() {
     assert!(Summary::of(&Trace::open(&dir).unwrap()).damage.is_empty());
 }
 
-/// Has a virtual CPU end QEMU while another virtual CPU calls functions, with each QEMU.
+/// For each QEMU, lets one virtual CPU end QEMU while another virtual CPU calls functions.
 #[track_caller]
 fn each_ended_by_its_first_cpu(options: &[&str]) {
     for machine in [&AARCH64, &AARCH64_7] {

@@ -39,13 +39,13 @@ fn functions_that_only_calls_reach_have_as_many_calls_as_executions() {
 #[test]
 #[ignore = "takes long: cargo xtask full"]
 fn functions_of_aarch64_that_only_calls_reach_have_as_many_calls_as_executions() {
-    // If an interrupt comes between an indirect call and the first call or return in its function, then the
-    // interrupt's entry code names the function.
+    // Some counts may be wrong: if an interrupt comes between an indirect call and the first call or return
+    // in the called function, then the function gets the name of the interrupt's entry code.
     compare(&AARCH64_7, 200);
 }
 
-/// Boots a machine with a function trace and with the probe, and compares the counts of functions. Of
-/// `one_of` functions, one may have a wrong count.
+/// Boots a machine with a function trace and with the probe, and compares the counts of functions. At most
+/// one function in `one_of` may have a wrong count.
 #[track_caller]
 fn compare(machine: &'static Machine, one_of: usize) {
     let Some(machine) = machine.with("init.c", &["-static"]) else { return };

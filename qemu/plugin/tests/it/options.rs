@@ -11,7 +11,8 @@ fn guest(folder: &Path) -> Option<Guest> {
     guests(folder).into_iter().next()
 }
 
-/// Starts the guest with these options of the plugin, and asserts a refusal. Returns the plugin's message.
+/// Starts the guest with these options of the plugin, and asserts that the plugin refuses them. Returns the
+/// plugin's message.
 #[track_caller]
 fn refused(guest: &Guest, options: &str, environment: Option<&str>) -> String {
     let mut command = Command::new(&guest.qemu);
@@ -104,7 +105,8 @@ fn no_signal_is_delivered() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert_eq!(segment.take().points.len(), 2000);
         let log = std::fs::read_to_string(log).unwrap();
-        // A shell starts a fetched emulator, and gets SIGCHLD when its children end.
+        // SIGCHLD is no signal of the plugin: a fetched emulator is started by a shell, and the shell gets
+        // SIGCHLD when a child of the shell ends.
         let is_signal = |line: &&str| line.contains("---") && !line.contains("SIGCHLD");
         let signals: Vec<&str> = log.lines().filter(is_signal).collect();
         assert!(signals.is_empty(), "{}: {signals:?}", guest.name);

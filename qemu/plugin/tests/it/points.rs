@@ -37,7 +37,7 @@ fn check(taken: &Taken, client: u32, seqs: impl Iterator<Item = u64>) {
 #[test]
 fn points_of_all_threads_arrive_once_and_in_order() {
     each(|guest| {
-        // These are more points than all rings of a segment hold.
+        // The guest makes more points than all rings of the segment can hold.
         let segment = Segment::new(8);
         let (stdout, stderr) = guest.act(&segment, &[], &["threads", "4", "1000"]);
         let taken = segment.take();
@@ -125,7 +125,8 @@ fn stores_elsewhere_are_counted_and_do_nothing_else() {
         for count in ["recorded 3,", "unassigned 6,", "bad_slot 1"] {
             assert!(stderr.contains(count), "{}: {stderr}", guest.name);
         }
-        // QEMU 7.2 adds some, depending on where a page happens to end.
+        // QEMU 7.2 counts a few more stores; their number depends on the instruction at which a page happens
+        // to end.
         let outside = stderr.split("outside ").nth(1).and_then(|rest| rest.split(',').next());
         let outside: u32 = outside.unwrap().parse().unwrap();
         assert!((2000..2020).contains(&outside), "{}: {stderr}", guest.name);

@@ -17,7 +17,8 @@ fn guest() -> Option<(TempDir, Guest)> {
     Some((folder, guest))
 }
 
-/// Runs a part of the program. Returns the calls of its function `work`, and what the plugin printed.
+/// Runs a part of the program. Returns the number of calls of the program's function `work`, and the plugin's
+/// output.
 #[track_caller]
 fn work(guest: &Guest, folder: &Path, part: &str, options: &str) -> (u64, String) {
     let dir = folder.join(part);
@@ -32,7 +33,8 @@ fn work(guest: &Guest, folder: &Path, part: &str, options: &str) -> (u64, String
     (work.map_or(0, |function| function.calls), ran.stderr)
 }
 
-/// Defines a test for each part of the program, with the number of calls of `work`, and what the plugin says.
+/// Defines a test for each part of the program. A test names the part, the expected number of calls of
+/// `work`, and the expected output of the plugin.
 macro_rules! parts {
     ($($test:ident: $part:literal, $calls:pat, $said:expr;)*) => {$(
         #[test]
@@ -71,7 +73,8 @@ fn threads_have_tracks_of_their_own() {
     assert_eq!(calls, 3 * 8 * 1000);
     assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
     let trace = Trace::open(&folder.path().join("threads")).unwrap();
-    // A thread may have the number of a thread that has ended.
+    // The trace may have fewer tasks than the program has threads, because a thread may get the number of a
+    // thread that has ended.
     assert!((2..=9).contains(&trace.tasks().len()), "{:?}", trace.tasks());
 }
 
@@ -131,8 +134,8 @@ fn a_limit_of_files_ends_the_records_and_not_the_program() {
 #[test]
 fn a_limit_of_files_at_the_start_is_no_signal() {
     let Some((folder, guest)) = guest() else { return };
-    // The limits, in units of 512 bytes, have no room for any file, for the file of names, and for a file of
-    // records.
+    // The limits are in units of 512 bytes. The first limit leaves no room for any file, the second limit
+    // leaves no room for the file of names, and the third limit leaves no room for a file of records.
     for (limit, code) in [(0, 1), (16, 1), (400, 0)] {
         let dir = folder.path().join(limit.to_string());
         let traced = guest.command(&format!("functions={}", dir.display()));

@@ -12,10 +12,10 @@ const MACHINES: [(&str, Library, i32); 2] =
 /// Emulator of programs, with API 1.
 const PROGRAMS: &str = "qemu-x86_64";
 const PROBE: &str = "libhypertrace_qemu_probe.so";
-/// Versions of the API that no fetched emulator has.
+/// Versions of the API that no emulator serves that `cargo xtask fetch` can fetch.
 const NOT_FETCHED: [(i32, &str); 2] = [(5, "qemu-api-5"), (6, "qemu-api-6")];
 
-/// Start of the last 64 KiB below 4 GiB. A CPU first executes the last 16 bytes of these.
+/// Start of the last 64 KiB below 4 GiB. After a reset, a CPU begins to execute 16 bytes before 4 GiB.
 const BASE: u64 = 0xffff_0000;
 /// 16-bit code of a machine, and its offset from [`BASE`].
 const CODE: (usize, [u8; 27]) = (
@@ -23,7 +23,8 @@ const CODE: (usize, [u8; 27]) = (
     [
         0xb0, 0x31, // ff00: mov $0x31, %al
         0xe8, 0x15, 0x00, // ff02: call ff1a
-        // The handler of the timer's interrupt, whose number is 0 after a reset: f000:ff15.
+        // Sets the handler of interrupt 0 to f000:ff15. After a reset, the timer's interrupt has the number
+        // 0.
         0xc7, 0x06, 0x00, 0x00, 0x15, 0xff, // ff05: movw $0xff15, 0
         0xc7, 0x06, 0x02, 0x00, 0x00, 0xf0, // ff0b: movw $0xf000, 2
         0xfb, // ff11: sti
@@ -37,7 +38,7 @@ const CODE: (usize, [u8; 27]) = (
 );
 /// jmp ff00
 const RESET: (usize, [u8; 3]) = (0xfff0, [0xe9, 0x0d, 0xff]);
-/// The exit status of isa-debug-exit for the value of the code.
+/// The exit status that QEMU's device isa-debug-exit gives QEMU for the value that the code stores.
 const STATUS: i32 = 0x31 << 1 | 1;
 
 /// Writes the machine's code as its firmware.
@@ -211,7 +212,7 @@ fn a_library_for_other_qemu_is_reported_by_name() {
         let ran: Ran = command.output().unwrap().into();
 
         assert_eq!(ran.code, Some(1), "{name}: {ran:?}");
-        // Some emulators unload the plugin when they exit, after their own message.
+        // Some emulators first print their own message, and unload the plugin only when they exit.
         let (ours, qemus): (Vec<&str>, Vec<&str>) =
             ran.stderr.lines().partition(|line| line.starts_with("hypertrace plugin: "));
         let ([ours], [qemus]) = (&ours[..], &qemus[..]) else { panic!("{name}: {ran:?}") };

@@ -1,4 +1,4 @@
-/* Rows of C: prints `ready`, then answers each line with the nanoseconds per turn. */
+/* Rows of C. The program prints `ready`, and then answers each line of its stdin with the nanoseconds per turn. */
 #include <hypertrace.h>
 
 #include <stdio.h>
@@ -6,17 +6,17 @@
 #include <time.h>
 
 enum {
-    /* The same numbers as in the rows of the ring: the ring holds two bursts, each record has four words. */
+    /* These numbers are the same as in the rows of the ring. The ring holds two bursts, and a record has four words. */
     BURST = 50000,
     BURSTS = 10,
     WORDS = 2,
     TURNS = 20000000
 };
 
-/* All functions but one are not instrumented. */
+/* Marks a function that the compiler must not instrument: all functions except for one. */
 #define PLAIN __attribute__((no_instrument_function)) static
 
-/* Makes the compiler assume that the value changes. */
+/* Makes the compiler assume that `value` changes here. */
 #define HIDE(value) __asm__ volatile("" : "+r"(value))
 
 PLAIN double now(void) {
@@ -35,7 +35,7 @@ static __attribute__((noinline)) void called(uint64_t a, uint64_t b) {
     __asm__ volatile("" : : "r"(a), "r"(b));
 }
 
-/* Defines a function that times bursts of a statement; it returns 0 if there was no room. */
+/* Defines a function that times bursts of a statement. The function returns 0 if the ring had no room. */
 #define BURSTS_OF(name, events, statement)                                                         \
     PLAIN double name(void) {                                                                      \
         double total = 0;                                                                          \
@@ -77,7 +77,7 @@ PLAIN bool switched_off(void) {
     return true;
 }
 
-/* Returns 0 if the event is not switched off; the next function, too. */
+/* `disabled` and the next function return 0 if the event is not switched off. */
 PLAIN double disabled(void) {
     if (!switched_off()) {
         return 0;

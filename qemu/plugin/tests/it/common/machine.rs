@@ -1,4 +1,5 @@
-//! Whole machines that QEMU emulates: a stock Linux kernel, and a program of this folder's sources as the first process.
+//! Whole machines that QEMU emulates. A machine boots a stock Linux kernel, and a program from the sources in
+//! `tests` is the first process.
 
 use hypertrace_test_support::initramfs;
 

@@ -1,5 +1,5 @@
-//! A tiny host with a segment in a memfd, whose relays it reads; and the guest, compiled for each
-//! architecture for which this machine can compile.
+//! A tiny host for the tests, and the guest. The host makes a segment in a memfd, and reads the segment's
+//! relays. The guest is compiled for each architecture for which this machine has a compiler.
 //!
 //! Unsafe, because the host maps the segment.
 #![allow(unsafe_code, dead_code)]
@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     pub relay: u32,
-    /// Index in [`Taken::holders`] of the relay's holder at this point.
+    /// Index in [`Taken::holders`] of the holder that the relay had when the point was recorded.
     pub holder: usize,
     pub client: u64,
     pub vcpu: u64,
@@ -120,7 +120,7 @@ impl Segment {
         self.file.write_all_at(&(state as u32).to_le_bytes(), PAGE_L + STATE).unwrap();
     }
 
-    /// Sets a trigger, so that the host wants points of this name itself.
+    /// Sets a trigger on a name, so that the plugin leaves points of this name to the host.
     pub fn set_trigger(&self, name_hash: u32) {
         let bit = u64::from(name_hash) % 4096;
         let at = PAGE_L + TRIGGERS + bit / 8;
@@ -272,7 +272,8 @@ impl Guest {
         command
     }
 
-    /// Runs an act to its good end. Returns what the act printed, and what the plugin counted.
+    /// Runs an act of the guest, and asserts that the act succeeds. Returns the act's output, and the
+    /// plugin's counts.
     #[track_caller]
     pub fn act(&self, segment: &Segment, options: &[&str], act: &[&str]) -> (String, String) {
         let ran: Ran = self

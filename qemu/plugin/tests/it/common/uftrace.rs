@@ -4,7 +4,7 @@ use super::capability;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names of releases 0.13 and 0.19.
+/// Names of the programs of uftrace's releases 0.13 and 0.19.
 pub const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-forky"];
 
 /// A release of uftrace.
