@@ -8,11 +8,12 @@ use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::kernel;
 use crate::output::{Faults, print, print_json, progress, say};
+use crate::report::Inputs;
 use crate::units;
 use anyhow::{Context, Result, bail};
 use hypertrace_format::folder::{Folder, Missing, Share};
 use hypertrace_timeline::boot::{Boots, Mark, Options, STAGES};
-use hypertrace_timeline::{Form, Given, Recording, Warning, nearest};
+use hypertrace_timeline::{Form, Given, KernelTrace, Recording, Warning, nearest};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsString;
 use std::fs::File;
@@ -116,7 +117,7 @@ Examples:
 
 Exit code: 0 done, 1 failed, 2 wrong usage or no boot in a recording.";
 
-fn mark(text: &str) -> Result<Mark, String> {
+pub fn mark(text: &str) -> Result<Mark, String> {
     text.parse::<Mark>().map_err(|why| why.to_string())
 }
 
@@ -130,31 +131,75 @@ pub fn run(args: &Args) -> Result<()> {
         true => record_all(args)?,
         false => args.of.clone(),
     };
-    let (mut faults, mut warnings) = (Faults::default(), Vec::new());
+    let mut warnings = Vec::new();
     let sides = [&of, &args.other].map(|paths| {
         let read = paths.iter().map(|path| read(args, path, &mut warnings));
         read.collect::<Result<Vec<_>>>()
     });
     if sides.iter().any(Result::is_err) {
-        faults.say(std::mem::take(&mut warnings));
+        Faults::default().say(std::mem::take(&mut warnings));
     }
     let [of, other] = sides;
-    let (of, other) = (of?, other?);
-    if let Some(path) = &args.html {
-        html::PAGE.save(path, &html::page(&of, &warnings)?)?;
+    show([&of?, &other?], warnings, args.html.as_deref(), args.json)
+}
+
+/// Shows the stages of recordings from each mark to the next one, for `regions --mark`.
+pub fn run_marked(
+    inputs: &[Inputs],
+    marks: &[Mark],
+    html: Option<&Path>,
+    json: bool,
+) -> Result<()> {
+    if let Some(path) = html {
+        html::PAGE.check(path)?;
+    }
+    let mut options = Options::default();
+    options.marks = marks.to_vec();
+    let (mut all, mut warnings) = (Vec::new(), Vec::new());
+    for inputs in inputs {
+        let recording = inputs.open_timed(&[])?;
+        let path = inputs.paths().first().map_or(PathBuf::new(), |path| path.to_path_buf());
+        let none = |why: &str| bail!(Usage(format!("{}: {why}", path.display())));
+        if recording.sessions.is_empty() {
+            return none("--mark divides sessions: give the session's directory");
+        }
+        if recording.traces.iter().all(KernelTrace::is_of_guest) {
+            return none("--mark needs the host kernel's events: see `hypertrace record --kernel`");
+        }
+        let Boots { boots, warnings: said, .. } = Boots::of_marks(&recording, &options)?;
+        warnings.extend(recording.warnings().chain(said));
+        if boots.iter().all(|boot| boot.stages.is_empty()) {
+            Faults::default().say(warnings);
+            return none("no event fits a mark; `hypertrace report` shows all events");
+        }
+        all.push((path, boots));
+    }
+    show([&all, &[]], warnings, html, json)
+}
+
+/// Prints the boots of two sides, or writes a page about those of the first side.
+fn show(
+    [of, other]: [&[text::Recorded]; 2],
+    warnings: Vec<Warning>,
+    html: Option<&Path>,
+    json: bool,
+) -> Result<()> {
+    let mut faults = Faults::default();
+    if let Some(path) = html {
+        html::PAGE.save(path, &html::page(of, &warnings)?)?;
     }
     faults.say(warnings);
-    if let Some(path) = &args.html {
+    if let Some(path) = html {
         say(format_args!("wrote {}: open it in a browser", path.display()));
-    } else if args.json {
+    } else if json {
         let one =
             |(path, boots): &text::Recorded| serde_json::json!({ "path": path, "boots": boots });
         let all = |side: &[text::Recorded]| side.iter().map(one).collect::<Vec<_>>();
-        print_json(serde_json::json!({ "of": all(&of), "with": all(&other) }))?;
+        print_json(serde_json::json!({ "of": all(of), "with": all(other) }))?;
     } else if other.is_empty() {
-        print(text::boots(&of))?;
+        print(text::boots(of))?;
     } else {
-        print(text::compared(&of, &other))?;
+        print(text::compared(of, other))?;
     }
     faults.end()
 }

@@ -511,8 +511,8 @@ impl Literal {
         };
         match (self, value, number) {
             (Literal::Number(own), _, Some(number)) => Some(number.cmp(own)),
-            (Literal::Float(own), _, Some(number)) => (number as f64).partial_cmp(own),
-            (Literal::Number(own), ValueRef::Float(v), _) => v.partial_cmp(&(*own as f64)),
+            (Literal::Float(own), _, Some(number)) => exact(number, *own),
+            (Literal::Number(own), ValueRef::Float(v), _) => exact(*own, *v).map(Ordering::reverse),
             (Literal::Float(own), ValueRef::Float(v), _) => v.partial_cmp(own),
             (Literal::Bool(own), ValueRef::Bool(v), _) => Some(v.cmp(own)),
             (Literal::Text(own), ValueRef::Str(v), _) => Some((*v).cmp(&**own)),
@@ -522,6 +522,14 @@ impl Literal {
             _ => None,
         }
     }
+}
+
+/// Compares an integer of up to 64 bits with a float, without rounding the integer.
+fn exact(integer: i128, float: f64) -> Option<Ordering> {
+    // A float beyond the integers becomes the last one, which has more than 64 bits.
+    let whole = float.floor();
+    let of_whole = (!float.is_nan()).then(|| integer.cmp(&(whole as i128)))?;
+    Some(if of_whole.is_eq() && float > whole { Ordering::Less } else { of_whole })
 }
 
 impl FilterError {

@@ -1,6 +1,6 @@
 //! Boots as one page, made like that of `regions`.
 
-use super::text::{MAX_ROWS, Recorded, columns, fastest, percent, summary};
+use super::text::{MAX_ROWS, Recorded, columns, fastest, percent, several_of, summary};
 use crate::output::grouped;
 use crate::page::PageFile;
 use crate::regions::html::{Segment, colour, document, scrolled, short, stack};
@@ -28,18 +28,18 @@ const MAX_TABLE: usize = 4 * MAX_ROWS;
 /// # Errors
 /// If the system has no random bytes.
 pub fn page(recorded: &[Recorded], warnings: &[Warning]) -> Result<String> {
-    let title = "Where boots took their time";
+    let boots = Vec::from_iter(recorded.iter().flat_map(|(_, boots)| boots));
+    let title = format!("Where {} took their time", several_of(&boots));
     // The page has no chart that needs a script.
-    document(PAGE.mark, title, "{\"groups\":[]}", |out| {
+    document(PAGE.mark, &title, "{\"groups\":[]}", |out| {
         writeln!(out, "<header><h1>{title}</h1>")?;
         out.push_str(
-            "<p class=\"note\">A stage lasts from its mark to the next one, so the stages add up to the boot.</p>\n\
+            "<p class=\"note\">A stage lasts from its mark to the next one, so the stages add up to the whole time.</p>\n\
              </header>\n<main>\n",
         );
         for warning in warnings {
             writeln!(out, "<p class=\"warning\">{}</p>", Html(warning))?;
         }
-        let boots = Vec::from_iter(recorded.iter().flat_map(|(_, boots)| boots));
         if boots.len() > 1 {
             several(out, &boots)?;
         }
@@ -88,7 +88,7 @@ fn left_out(out: &mut String, rows: usize) -> fmt::Result {
 /// Writes the stages of several boots.
 fn several(out: &mut String, boots: &[&Boot]) -> fmt::Result {
     let heads = ["stage", "fastest", "slowest", "fewest exits", "most exits"];
-    table(out, &format!("{} boots", boots.len()), &heads, |out| {
+    table(out, &format!("{} {}", boots.len(), several_of(boots)), &heads, |out| {
         for (name, column) in columns(boots) {
             let (least, most) = column.counts();
             writeln!(
@@ -205,7 +205,7 @@ fn threads(out: &mut String, stage: &Stage) -> fmt::Result {
     out.push_str("</ul>\n<div class=\"bars\">\n");
     for thread in all() {
         let vcpu = thread.vcpu.map_or(String::new(), |n| format!(" (vCPU {n})"));
-        let name = short(&format!("{}-{}", thread.name, thread.tid));
+        let name = short(&thread.to_string());
         write!(out, "<span>{}{vcpu}</span>", Html(&name))?;
         let segments = thread.times.iter().filter(|(_, ns)| *ns > 0);
         let segments = segments.map(|(part, ns)| Segment { part, name: part.label().into(), ns });
@@ -221,13 +221,11 @@ fn threads(out: &mut String, stage: &Stage) -> fmt::Result {
     table(out, "Waits", &["thread", "wait", "time"], |out| {
         for thread in all() {
             for wait in thread.waits.iter().take(MAX_ROWS) {
-                let what = if wait.part == Part::Blocked { "woken by" } else { "behind" };
-                let name = short(&format!("{}-{}", thread.name, thread.tid));
                 writeln!(
                     out,
-                    "<tr><th scope=\"row\">{}</th><td class=\"name\">{what} {}</td><td>{}</td></tr>",
-                    Html(&name),
-                    Html(&short(&wait.cause)),
+                    "<tr><th scope=\"row\">{}</th><td class=\"name\">{}</td><td>{}</td></tr>",
+                    Html(&short(&thread.to_string())),
+                    Html(&short(&wait.to_string())),
                     time(wait.ns)
                 )?;
             }

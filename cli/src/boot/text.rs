@@ -52,14 +52,14 @@ pub fn fastest(recorded: &[Recorded]) -> Option<(&Path, &Boot)> {
 /// lacks.
 pub fn summary(path: &Path, boot: &Boot) -> String {
     let vcpus = if boot.vcpus == 1 { "vCPU" } else { "vCPUs" };
-    let mut out = format!(
-        "{} ({}), {} {vcpus}, in {}: {}\n",
-        Escaped(boot.name.as_bytes()),
-        boot.pid,
-        boot.vcpus,
-        Escaped(path.as_os_str().as_encoded_bytes()),
-        time(boot.duration_ns())
-    );
+    let duration = time(boot.duration_ns());
+    let path = Escaped(path.as_os_str().as_encoded_bytes());
+    let Some(pid) = boot.pid else {
+        let vcpus = if boot.vcpus == 0 { "" } else { &format!(", {} {vcpus}", boot.vcpus) };
+        return format!("{path}{vcpus}, from the first mark to the end: {duration}\n");
+    };
+    let name = Escaped(boot.name.as_bytes());
+    let mut out = format!("{name} ({pid}), {} {vcpus}, in {path}: {duration}\n", boot.vcpus);
     if !boot.has_start {
         out.push_str("  the VMM began before the recording, so the begin of the boot is missing\n");
     }
@@ -113,7 +113,7 @@ fn details(out: &mut String, stage: &Stage) {
             let times = parts.iter().filter(|part| thread.times.get(**part) > 0);
             let times =
                 times.map(|part| format!("{} {}", part.label(), time(thread.times.get(*part))));
-            let name = format!("{}-{}", thread.name, thread.tid);
+            let name = thread.to_string();
             let vcpu = thread.vcpu.map_or(String::new(), |n| format!(" (vCPU {n})"));
             let times = Vec::from_iter(times).join(", ");
             out.push_str(&wrapped(&format!("{}{vcpu}: {times}", Escaped(name.as_bytes())), "    "));
@@ -152,10 +152,11 @@ fn details(out: &mut String, stage: &Stage) {
 }
 
 fn waits(out: &mut String, thread: &Thread) {
-    let all = thread.waits.iter().take(2).map(|wait| {
-        let what = if wait.part == Part::Blocked { "woken by" } else { "behind" };
-        format!("{} {what} {}", time(wait.ns), Escaped(wait.cause.as_bytes()))
-    });
+    let all = thread
+        .waits
+        .iter()
+        .take(2)
+        .map(|wait| format!("{} {}", time(wait.ns), Escaped(wait.to_string().as_bytes())));
     let all = Vec::from_iter(all).join(", ");
     if !all.is_empty() {
         out.push_str(&wrapped(&all, "      "));
@@ -304,11 +305,17 @@ fn clearly_more(
     more
 }
 
+/// Returns the word for several boots or recordings.
+pub fn several_of(boots: &[&Boot]) -> &'static str {
+    if boots.iter().all(|boot| boot.pid.is_none()) { "recordings" } else { "boots" }
+}
+
 /// Formats the stages of several boots.
 fn several(out: &mut String, boots: &[&Boot]) {
     let totals = || boots.iter().map(|boot| boot.duration_ns());
     let (min, max) = (totals().min().unwrap_or(0), totals().max().unwrap_or(0));
-    let _ = writeln!(out, "{} boots: {} to {}", boots.len(), time(min), time(max));
+    let what = several_of(boots);
+    let _ = writeln!(out, "{} {what}: {} to {}", boots.len(), time(min), time(max));
     let _ = writeln!(out, "  {:<22} {:>8} {:>8}   {:>19}", "stage", "fastest", "slowest", "exits");
     for (name, column) in columns(boots) {
         let (least, most) = column.counts();

@@ -7,6 +7,7 @@ mod summary;
 mod text;
 
 use crate::Usage;
+use crate::boot;
 use crate::output::{Busy, Faults, print, say};
 use crate::report::{self, Inputs, wrong};
 use crate::units::{At, at};
@@ -14,6 +15,7 @@ use crate::writer::unfinished;
 use anyhow::{Context, Result};
 use clap::{Args as _, Command, FromArgMatches as _};
 use hypertrace_export::{csv, json};
+use hypertrace_timeline::boot::Mark;
 use hypertrace_timeline::regions::{
     By, Choice, EMPTY, Group, MAX_GROUPS, Options, Regions, Select, Summary, fields, names,
 };
@@ -116,6 +118,14 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["csv", "samples", "html"])]
     path: bool,
 
+    /// Show stages in place of regions: from each mark to the next one, or to the recording's end. MARK is
+    /// '[NAME=]EVENT [where EXPR]', the first event that fits: of the host's kernel, of the VMM or of a
+    /// program. May be given several times. Several sessions are compared, and not put together. Stages
+    /// are shown as those of `boot`: threads, exits of vCPUs, and the critical path
+    #[arg(long, value_name = "MARK", value_parser = boot::mark, conflicts_with_all = ["name", "between",
+        "by", "filter", "from", "until", "sort", "path", "csv", "samples", "intervals"])]
+    mark: Vec<Mark>,
+
     /// Print one JSON object: regions (name, session, by, count, min_ns .. max_ns,
     /// histogram, not_counted, breakdown, total, self, children, empty_ns), left_out,
     /// steal_ms (null: unknown), warnings
@@ -165,6 +175,8 @@ Examples:
   hypertrace regions S --samples > samples.csv
                                                for statistics of your own
   hypertrace regions S --html regions.html     a page for a browser
+  hypertrace regions S --mark load_begin --mark 'ready=sched:sched_process_exit'
+                                               from one event to another
   hypertrace record --kernel -o T ./program && hypertrace regions T
                                                a program without a VM
 
@@ -183,6 +195,10 @@ pub fn show(dir: &Path) -> Result<()> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
+    if !args.mark.is_empty() {
+        let (inputs, html) = (args.inputs.by_session()?, args.html.as_deref());
+        return boot::run_marked(&inputs, &args.mark, html, args.json);
+    }
     let recording = args.inputs.open_timed(&[])?;
     let Recording { sessions, traces, functions, .. } = &recording;
     let of_inputs = Vec::from_iter(recording.warnings());

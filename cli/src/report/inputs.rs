@@ -162,6 +162,24 @@ impl Inputs {
         self.0.iter().map(|given| &*given.path).collect()
     }
 
+    /// Returns the inputs of each session: other inputs belong to a single one.
+    ///
+    /// # Errors
+    /// If there are other inputs beside several sessions.
+    pub fn by_session(&self) -> anyhow::Result<Vec<Inputs>> {
+        let is_session = |given: &&Given| given.form == Form::Session;
+        if self.0.iter().filter(is_session).count() < 2 {
+            return Ok(vec![Inputs(self.0.clone())]);
+        }
+        match self.0.iter().find(|given| !is_session(given)) {
+            None => Ok(self.0.iter().map(|given| Inputs(vec![given.clone()])).collect()),
+            Some(other) => {
+                let why = "is no session: such a file can be given with a single session";
+                Err(Usage(format!("{} {why}", other.path.display())).into())
+            }
+        }
+    }
+
     /// Returns whether an input has an option of its own.
     pub fn have_options(&self) -> bool {
         self.0.iter().any(|given| given.offset.is_some() || given.guest_of.is_some())

@@ -7,6 +7,7 @@ use hypertrace_test_support::boots::booted;
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::golden::golden;
+use hypertrace_tests::linux::static_program;
 use hypertrace_trace::{Session, SessionConfig};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -21,6 +22,64 @@ fn the_stages_of_a_boot_are_shown() {
         ["boot --of S", "boot --of S --with S --json", "boot --of S S", "boot --of S --with S"];
 
     golden("boot", HYPERTRACE.transcript(&[booted()], &commands));
+}
+
+#[test]
+fn marks_divide_a_recording_and_are_no_regions() {
+    let commands = [
+        "regions S --mark first=kvm:kvm_pio --mark kvm:kvm_exit",
+        "regions S S --mark kvm:kvm_pio",
+        "regions S --mark a --mark kvm:kvm_pio",
+        "regions S --mark none",
+        "regions S --mark kvm:kvm_pio --name batch",
+    ];
+
+    golden("marks", HYPERTRACE.transcript(&[booted()], &commands));
+}
+
+#[test]
+fn events_of_a_program_and_of_the_kernel_divide_its_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let (session, page) = (folder.path().join("S"), folder.path().join("page.html"));
+    let mark = static_program("hypertrace-mark");
+    let script =
+        format!("'{0}' ready; sleep 0.2; '{0}' --begin job; sleep 0.1; '{0}' done", mark.display());
+    let mut record = HYPERTRACE.command(["record", "--kernel", "--quiet", "-o"]);
+    run(record.arg(&session).args(["--", "sh", "-c", &script])).ok();
+    let regions = |options: &[&str]| {
+        let mut command = HYPERTRACE.command(["regions", "--mark", "done", "--mark", "ready"]);
+        command.args(["--mark", "job_begin"]).args(options).arg(&session);
+        run(&mut command)
+    };
+
+    let ran = regions(&["--json"]);
+
+    if ran.stderr.contains("--mark needs the host kernel's events") {
+        return capability::missing("tracefs", ran.stderr);
+    }
+    let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let boot = &json["of"][0]["boots"][0];
+    let stages = boot["stages"].as_array().unwrap();
+    let names = Vec::from_iter(stages.iter().map(|stage| stage["name"].as_str().unwrap()));
+    assert_eq!(names, ["ready", "job_begin", "done"], "{ran:?}");
+    let time = |stage: &serde_json::Value, end: &str| -> i64 {
+        stage[end].as_str().unwrap().parse().unwrap()
+    };
+    for pair in stages.windows(2) {
+        assert_eq!(time(&pair[0], "end_ns"), time(&pair[1], "begin_ns"), "{json}");
+    }
+    assert!(time(&stages[0], "end_ns") - time(&stages[0], "begin_ns") >= 200_000_000, "{json}");
+    // The program's event ended the stage, so its thread begins the path.
+    let slept = stages[0]["path"].as_array().unwrap();
+    let of_timer = |step: &serde_json::Value| {
+        step["part"] == "blocked" && step["ns"].as_i64().unwrap() >= 150_000_000
+    };
+    assert!(slept.iter().any(of_timer), "{json}");
+    assert_eq!(regions(&["--html", page.to_str().unwrap()]).code, Some(0));
+    let text = std::fs::read_to_string(&page).unwrap();
+    assert!(text.contains("Where recordings took their time"), "{text}");
+    check_closed(&text, &parse(&text, "<!doctype html>\n<!-- hypertrace boot -->\n"));
+    capability::used("tracefs");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The JSON of the commands has the members and types that docs/json.md says.
 
+use hypertrace_test_support::boots::booted;
 use hypertrace_test_support::json_md::{Schemas, fits, schemas};
 use hypertrace_tests::command::{Hypertrace, run};
 use serde_json::Value;
@@ -111,6 +112,8 @@ fn each_member_is_documented_with_its_type() {
     let all = schemas.iter().flat_map(|(command, members)| {
         members.keys().map(|member| (command.clone(), member.clone()))
     });
+    let mut marked = HYPERTRACE.command(["regions", "--json", "--mark", "kvm:kvm_exit"]);
+    check(&schemas, &mut seen, "boot", &run(marked.arg(booted().path())).stdout);
     // Members that appear only for guests with a kernel of their own, function traces of regions, critical
     // paths, and failures.
     let rare = ["guest_kernels", "by.", "without_points", "why_not", "remedy", "detail", "path"];

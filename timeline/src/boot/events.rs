@@ -57,6 +57,8 @@ pub(super) struct Found {
     pub makers: HashMap<u32, (i64, u32)>,
     /// Index of the boot and number of the vCPU, for each thread that runs a vCPU.
     pub vcpus: HashMap<u32, (usize, u32)>,
+    /// Threads whose events were recorded, if the stages are those between marks of a whole recording.
+    pub members: Option<HashSet<u32>>,
     /// Thread whose event ended the stage, for each stage of each boot.
     pub enders: Vec<Vec<Option<u32>>>,
     pub warnings: Vec<Warning>,
@@ -112,7 +114,8 @@ struct Open {
     seen: HashSet<String>,
     exits: BTreeMap<String, (u64, u64)>,
     threads: HashSet<u32>,
-    numbers: HashSet<u32>,
+    /// Processes and numbers of vCPUs.
+    numbers: HashSet<(u32, u32)>,
     /// Threads of vCPUs that have run the guest's kernel.
     in_kernel: HashSet<u32>,
     /// Thread of a vCPU that entered guest mode last.
@@ -142,43 +145,43 @@ struct Pass<'a> {
     has_kvm: bool,
     /// Whether the stage that ends boots has begun.
     has_until: bool,
+    /// Threads whose events were recorded, if the stages are those between marks of a whole recording.
+    members: Option<HashSet<u32>>,
+    /// Whether events were lost before the first mark of a whole recording.
+    has_lost_before: bool,
+    /// Whether programs lost events that could be marks.
+    has_lost_marks: bool,
 }
 
 /// Reads all events of a recording.
 pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
-    let (pass, warnings) = read(recording, options, |_| false)?;
+    let (pass, warnings) = read(recording, Pass::new(options), |_| false)?;
+    Ok(pass.finish(warnings))
+}
+
+/// Reads all events of a recording, as one boot whose stages are those between the marks.
+pub(super) fn find_marked(recording: &Recording, options: &Options) -> Result<Found> {
+    let mut pass = Pass::new(options);
+    let of_host = recording.traces.iter().filter(|trace| !trace.is_of_guest());
+    let first = of_host.flat_map(|trace| trace.threads().unwrap_or_default());
+    pass.members = Some(first.copied().collect());
+    let boot = Boot { has_start: true, ..Boot::default() };
+    pass.open.push(Open::new(boot, HashSet::new(), i64::MIN));
+    let (pass, warnings) = read(recording, pass, |_| false)?;
     Ok(pass.finish(warnings))
 }
 
 /// Reads the events of a recording until the stage that ends boots has begun. Returns whether it has.
 pub(super) fn has_begun(recording: &Recording, options: &Options) -> Result<bool> {
-    Ok(read(recording, options, |pass| pass.has_until)?.0.has_until)
+    Ok(read(recording, Pass::new(options), |pass| pass.has_until)?.0.has_until)
 }
 
 /// Reads the events of a recording, as long as `is_enough` returns false.
 fn read<'a>(
     recording: &Recording,
-    options: &'a Options,
+    mut pass: Pass<'a>,
     is_enough: impl Fn(&Pass<'_>) -> bool,
 ) -> Result<(Pass<'a>, Vec<Warning>)> {
-    let mut pass = Pass {
-        options,
-        processes: HashMap::new(),
-        parents: HashMap::new(),
-        makers: HashMap::new(),
-        started: HashMap::new(),
-        vcpus: HashMap::new(),
-        numbers: HashMap::new(),
-        boots: HashMap::new(),
-        open: Vec::new(),
-        lost: HashSet::new(),
-        ended: HashSet::new(),
-        last: HashMap::new(),
-        has_lost: false,
-        has_entries: false,
-        has_kvm: false,
-        has_until: false,
-    };
     let mut needs = Needs::default().without_functions().without_bounds();
     needs.has_all_threads = true;
     let mut timeline = recording.timeline(&needs)?;
@@ -191,11 +194,17 @@ fn read<'a>(
                 let trace = event.kernel_trace();
                 // Buffers with the events of all threads are numbered after all traces, in the order of the
                 // traces.
-                let of = trace.map(|trace| &traces[trace % traces.len()]);
+                let of = trace.map(|trace| (&traces[trace % traces.len()], trace < traces.len()));
                 match of {
-                    Some(of) if of.is_of_guest() => {}
-                    Some(_) => pass.kernel(&event),
-                    None => pass.mark(&event, None),
+                    Some((of, _)) if of.is_of_guest() => {}
+                    Some((of, is_asked)) => {
+                        pass.member(&event, is_asked && of.threads().is_none());
+                        pass.kernel(&event);
+                    }
+                    None => {
+                        pass.member(&event, false);
+                        pass.mark(&event, event.thread.map(|thread| thread.tid));
+                    }
                 }
             }
             EntryRef::Lost(lost) => {
@@ -205,12 +214,19 @@ fn read<'a>(
                     && of_host(trace)
                 {
                     pass.lose(ts, (trace, cpu));
+                } else if lost.kernel_trace().is_none() && lost.events > 0 {
+                    pass.has_lost_marks |= has_marks_of_programs(pass.options);
                 }
             }
         }
     }
     let warnings = timeline.warnings();
     Ok((pass, warnings))
+}
+
+/// Returns whether a mark may be an event of a program, whose name has no system.
+fn has_marks_of_programs(options: &Options) -> bool {
+    options.marks.iter().any(|mark| !mark.event().contains(':'))
 }
 
 /// Returns the number in a field.
@@ -230,6 +246,32 @@ fn text(event: &EventRef<'_>, name: &str) -> Option<String> {
         ValueRef::Str(text) => Some(String::from_utf8_lossy(text).into_owned()),
         _ => None,
     })
+}
+
+impl<'a> Pass<'a> {
+    fn new(options: &'a Options) -> Pass<'a> {
+        Pass {
+            options,
+            processes: HashMap::new(),
+            parents: HashMap::new(),
+            makers: HashMap::new(),
+            started: HashMap::new(),
+            vcpus: HashMap::new(),
+            numbers: HashMap::new(),
+            boots: HashMap::new(),
+            open: Vec::new(),
+            lost: HashSet::new(),
+            ended: HashSet::new(),
+            last: HashMap::new(),
+            has_lost: false,
+            has_entries: false,
+            has_kvm: false,
+            has_until: false,
+            members: None,
+            has_lost_before: false,
+            has_lost_marks: false,
+        }
+    }
 }
 
 impl Pass<'_> {
@@ -317,6 +359,14 @@ impl Pass<'_> {
         self.mark(event, Some(tid));
     }
 
+    /// Notes the time of an event of a whole recording, and also the event's thread if `is_member` is true.
+    fn member(&mut self, event: &EventRef<'_>, is_member: bool) {
+        let Some(members) = &mut self.members else { return };
+        self.open[0].last = self.open[0].last.max(event.ts_ns);
+        let thread = event.thread.filter(|thread| is_member && thread.tid != 0);
+        members.extend(thread.map(|thread| thread.tid));
+    }
+
     /// Begins the stages of those marks of the user that the event fits.
     fn mark(&mut self, event: &EventRef<'_>, tid: Option<u32>) {
         for mark in &self.options.marks {
@@ -324,7 +374,8 @@ impl Pass<'_> {
                 continue;
             }
             let own = tid.and_then(|tid| self.boots.get(&self.process(tid)).copied());
-            // An event of a program or of the guest belongs to no boot in particular, so it counts for all.
+            // An event of the guest or of a program that is no VMM belongs to no boot in particular, so it
+            // counts for all.
             let all = if own.is_none() { 0..self.open.len() } else { 0..0 };
             for boot in all.chain(own) {
                 self.stage(boot, mark.name(), event.ts_ns, tid);
@@ -347,6 +398,10 @@ impl Pass<'_> {
         self.makers.insert(child, (event.ts_ns, by));
         self.vcpus.remove(&child);
         self.ended.remove(&child);
+        // The kernel's filter adds the threads that its own threads start.
+        if let Some(members) = self.members.as_mut().filter(|members| members.contains(&by)) {
+            members.insert(child);
+        }
         match number(event, "clone_flags") {
             Some(flags) if flags & CLONE_THREAD != 0 => {
                 self.processes.insert(child, parent);
@@ -374,10 +429,11 @@ impl Pass<'_> {
     fn enter(&mut self, tid: u32, number: Option<u32>, ts: i64) {
         if !self.vcpus.contains_key(&tid) {
             let Some(boot) = self.boot_of(tid, ts) else { return };
+            let process = self.process(tid);
             let open = &mut self.open[boot];
             let number = number.unwrap_or(open.numbers.len() as u32);
             open.threads.insert(tid);
-            open.numbers.insert(number);
+            open.numbers.insert((process, number));
             open.boot.vcpus = open.numbers.len();
             self.numbers.insert(tid, (boot, number));
             self.vcpus.insert(tid, Vcpu { boot, code: Code::Nothing, exit: None });
@@ -392,6 +448,9 @@ impl Pass<'_> {
 
     /// Returns the boot of a vCPU's thread. The first vCPU of a process begins the boot.
     fn boot_of(&mut self, tid: u32, ts: i64) -> Option<usize> {
+        if self.members.is_some() {
+            return Some(0);
+        }
         let process = self.process(tid);
         if let Some(boot) = self.boots.get(&process) {
             return Some(*boot);
@@ -402,31 +461,13 @@ impl Pass<'_> {
         let started = self.started.get(&process);
         let begin = started.and_then(|process| process.exec.or(process.made));
         let name = started.and_then(|process| process.name.clone());
-        let boot = Boot {
-            pid: process,
-            name: name.unwrap_or_default(),
-            has_start: begin.is_some(),
-            has_end: false,
-            vcpus: 0,
-            stages: Vec::new(),
-            points: Vec::new(),
-        };
+        let (name, has_start) = (name.unwrap_or_default(), begin.is_some());
+        let boot = Boot { pid: Some(process), name, has_start, ..Boot::default() };
         let at = self.open.len();
         let is_its = |(tid, of): &(&u32, &u32)| **of == process && !self.ended.contains(*tid);
         let threads = self.processes.iter().filter(is_its).map(|(tid, _)| *tid);
-        self.open.push(Open {
-            boot,
-            enders: Vec::new(),
-            seen: HashSet::new(),
-            exits: BTreeMap::new(),
-            threads: threads
-                .chain([process].into_iter().filter(|p| !self.ended.contains(p)))
-                .collect(),
-            numbers: HashSet::new(),
-            in_kernel: HashSet::new(),
-            last_vcpu: None,
-            last: ts,
-        });
+        let threads = threads.chain([process].into_iter().filter(|p| !self.ended.contains(p)));
+        self.open.push(Open::new(boot, threads.collect(), ts));
         self.boots.insert(process, at);
         if let Some(begin) = begin {
             self.stage(at, VMM, begin, None);
@@ -436,6 +477,10 @@ impl Pass<'_> {
 
     /// Takes an address at which a vCPU runs the guest's code.
     fn runs(&mut self, tid: u32, address: u64, ts: i64) {
+        // A whole recording has no standard marks.
+        if self.members.is_some() {
+            return;
+        }
         let Some(vcpu) = self.vcpus.get_mut(&tid) else { return };
         let (boot, code) = (vcpu.boot, vcpu.code);
         let is_first = self.open[boot].boot.stages.iter().all(|stage| stage.name == VMM);
@@ -477,7 +522,7 @@ impl Pass<'_> {
     }
 
     fn point(&mut self, tid: u32, name: &str, ts_ns: i64) {
-        let Some(vcpu) = self.vcpus.get(&tid) else { return };
+        let Some(vcpu) = self.vcpus.get(&tid).filter(|_| self.members.is_none()) else { return };
         let open = &mut self.open[vcpu.boot];
         if !open.boot.has_end && open.boot.points.iter().all(|point| point.name != name) {
             open.boot.points.push(Point { name: name.into(), ts_ns });
@@ -532,6 +577,8 @@ impl Pass<'_> {
         let ts = self.last.get(&cpu).map_or(ts, |last| ts.min(*last));
         self.lost.insert(cpu);
         self.has_lost = true;
+        let is_before = |open: &Open| open.boot.stages.is_empty();
+        self.has_lost_before |= self.members.is_some() && self.open.iter().any(is_before);
         for open in &mut self.open {
             let known = open.boot.stages.last().filter(|stage| !stage.is_unknown());
             if let Some(begin) = known.map(|stage| stage.begin_ns)
@@ -559,20 +606,25 @@ impl Pass<'_> {
     }
 
     fn finish(self, mut warnings: Vec<Warning>) -> Found {
-        let Pass {
-            options,
-            open,
-            processes,
-            parents,
-            makers,
-            numbers,
-            has_entries,
-            has_kvm,
-            has_lost,
-            ..
-        } = self;
+        self.warn(&mut warnings);
+        let mut enders = Vec::new();
+        let boots = self.open.into_iter().map(|mut open| {
+            let last = open.last;
+            open.close(last, None);
+            open.boot.has_end |= self.members.is_some();
+            enders.push(open.enders);
+            open.boot
+        });
+        let boots = Vec::from_iter(boots);
+        let Pass { processes, parents, makers, numbers: vcpus, members, .. } = self;
+        Found { boots, processes, parents, makers, vcpus, members, enders, warnings }
+    }
+
+    /// Adds what is missing, and what could not be known.
+    fn warn(&self, warnings: &mut Vec<Warning>) {
+        let Pass { options, open, .. } = self;
         if open.is_empty() {
-            let why = match (has_entries, has_kvm) {
+            let why = match (self.has_entries, self.has_kvm) {
                 (_, true) => {
                     "no vCPU entered guest mode: kvm:kvm_entry was not recorded, or this machine's KVM does not trace it"
                 }
@@ -582,34 +634,53 @@ impl Pass<'_> {
             };
             warnings.push(why.into());
         }
-        if has_lost {
-            let why = "the kernel lost events in the stages \"unknown\"; a larger `record --buffer` helps";
+        if self.has_lost {
+            let why = match self.has_lost_before {
+                true => {
+                    "the kernel lost events before the first mark, so an earlier event may have been the mark, \
+                     or in the stages \"unknown\"; a larger `record --buffer` helps"
+                }
+                false => {
+                    "the kernel lost events in the stages \"unknown\"; a larger `record --buffer` helps"
+                }
+            };
             warnings.push(why.into());
+        }
+        if self.has_lost_marks && self.members.is_some() {
+            warnings.push("programs lost events, so a mark may be missing or late".into());
         }
         let seen = |name: &str| open.iter().any(|open| open.seen.contains(name));
         for mark in options.marks.iter().filter(|mark| !open.is_empty() && !seen(mark.name())) {
-            let why = "no event after a vCPU's first entry fits the mark";
+            let why = match self.members {
+                Some(_) => "no event fits the mark",
+                None => "no event after a vCPU's first entry fits the mark",
+            };
             warnings.push(format!("{}: {why}", mark.name()).into());
         }
-        if let Some(until) =
-            options.until.as_deref().filter(|until| !open.is_empty() && !seen(until))
-        {
+        let until = options.until.as_deref().filter(|until| !open.is_empty() && !seen(until));
+        if let Some(until) = until {
             warnings
                 .push(format!("no stage {until:?} begins: boots are shown to their ends").into());
         }
-        let mut enders = Vec::new();
-        let boots = open.into_iter().map(|mut open| {
-            let last = open.last;
-            open.close(last, None);
-            enders.push(open.enders);
-            open.boot
-        });
-        let boots = Vec::from_iter(boots);
-        Found { boots, processes, parents, makers, vcpus: numbers, enders, warnings }
     }
 }
 
 impl Open {
+    /// Makes a boot without stages, of a process with these threads.
+    fn new(boot: Boot, threads: HashSet<u32>, last: i64) -> Open {
+        Open {
+            boot,
+            enders: Vec::new(),
+            seen: HashSet::new(),
+            exits: BTreeMap::new(),
+            threads,
+            numbers: HashSet::new(),
+            in_kernel: HashSet::new(),
+            last_vcpu: None,
+            last,
+        }
+    }
+
     /// Adds the time of an exit until `ts`.
     fn count(&mut self, exit: &Lasting, ts: i64) {
         let is_full = self.exits.len() >= MAX_TOUCHED && !self.exits.contains_key(&exit.what);

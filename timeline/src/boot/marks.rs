@@ -40,6 +40,11 @@ impl Mark {
         &self.name
     }
 
+    /// Returns the name of the mark's event.
+    pub(super) fn event(&self) -> &str {
+        &self.event
+    }
+
     /// Returns whether an event fits the mark.
     pub fn fits(&self, event: &EventRef<'_>) -> bool {
         **event.name == *self.event && self.filter.as_ref().is_none_or(|filter| filter.fits(event))

@@ -34,6 +34,7 @@ use crate::recording::Recording;
 use crate::regions::{Part, Times};
 use hypertrace_format::error::Warning;
 use serde::Serialize;
+use std::fmt;
 
 /// Name of a stage in which the kernel lost events, so that other stages may have begun meanwhile.
 pub const UNKNOWN: &str = "unknown";
@@ -65,12 +66,12 @@ pub struct Boots {
     pub warnings: Vec<Warning>,
 }
 
-/// The boot of a virtual machine, from the start of its VMM on.
-#[derive(Debug, Serialize)]
+/// The boot of a virtual machine, from the start of its VMM on; or a whole recording, from the first mark on.
+#[derive(Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Boot {
-    /// Number of the VMM's process.
-    pub pid: u32,
+    /// Number of the VMM's process; `None` for a whole recording.
+    pub pid: Option<u32>,
     /// File name of the VMM's program, or else the name of the process's first thread. The program chooses
     /// the name: escape it.
     pub name: String,
@@ -172,6 +173,19 @@ pub struct Step {
     pub ns: u64,
 }
 
+impl fmt::Display for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.name, self.tid)
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.part == Part::Blocked { "woken by" } else { "behind" };
+        write!(f, "{what} {}", self.cause)
+    }
+}
+
 impl Boots {
     /// Finds the boots in a recording that has the host kernel's events.
     ///
@@ -179,6 +193,18 @@ impl Boots {
     /// If a stream or a trace is damaged.
     pub fn of(recording: &Recording, options: &Options) -> Result<Boots> {
         let mut found = events::find(recording, options)?;
+        let mut warnings = std::mem::take(&mut found.warnings);
+        let boots = threads::divide(recording, found, &mut warnings)?;
+        Ok(Boots { boots, warnings })
+    }
+
+    /// Divides a recording that has the host kernel's events by [`Options::marks`] alone, without standard
+    /// marks: from the first mark to the recording's end. The only boot has no stage if no event fits.
+    ///
+    /// # Errors
+    /// If a stream or a trace is damaged.
+    pub fn of_marks(recording: &Recording, options: &Options) -> Result<Boots> {
+        let mut found = events::find_marked(recording, options)?;
         let mut warnings = std::mem::take(&mut found.warnings);
         let boots = threads::divide(recording, found, &mut warnings)?;
         Ok(Boots { boots, warnings })

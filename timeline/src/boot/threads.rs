@@ -18,6 +18,9 @@ const MAX_SPANS: usize = 1 << 22;
 /// Maximum number of causes that a thread's waits in a stage have; the others are counted together.
 const MAX_CAUSES: usize = 64;
 
+/// Maximum number of threads in stages, all stages together. Further ones are left out.
+const MAX_SUMS: usize = 1 << 20;
+
 /// A thread in a stage, while intervals are read.
 #[derive(Default)]
 struct Sums {
@@ -29,6 +32,7 @@ struct Intervals<'a> {
     found: &'a Found,
     /// Sums by boot, stage and thread.
     sums: HashMap<(usize, usize, u32), Sums>,
+    has_more: bool,
     names: HashMap<u32, String>,
     /// Intervals by thread.
     spans: HashMap<u32, Vec<Span>>,
@@ -56,7 +60,12 @@ impl Consumer for Intervals<'_> {
                 break;
             }
             let ns = (to - from).unsigned_abs();
-            let sums = self.sums.entry((boot, at, of.tid)).or_default();
+            let key = (boot, at, of.tid);
+            if self.sums.len() >= MAX_SUMS && !self.sums.contains_key(&key) {
+                self.has_more = true;
+                break;
+            }
+            let sums = self.sums.entry(key).or_default();
             sums.times.0[part as usize] += ns;
             if let Some(cause) = &cause {
                 let key = (part as usize, cause.clone());
@@ -80,11 +89,14 @@ impl Consumer for Intervals<'_> {
 impl Found {
     /// Returns the boot of a thread: a thread of the VMM, or of a process that the VMM made.
     fn boot_of(&self, tid: u32) -> Option<usize> {
+        if let Some(members) = &self.members {
+            return members.contains(&tid).then_some(0);
+        }
         let mut process = self.processes.get(&tid).copied().unwrap_or(tid);
         // The kernel may use numbers of processes again, so parents may form a circle. No real chain is
         // longer than 64.
         for _ in 0..64 {
-            let boot = self.boots.iter().position(|boot| boot.pid == process);
+            let boot = self.boots.iter().position(|boot| boot.pid == Some(process));
             if boot.is_some() {
                 return boot;
             }
@@ -103,12 +115,14 @@ pub(super) fn divide(
     let mut all = Intervals {
         found: &found,
         sums: HashMap::new(),
+        has_more: false,
         names: HashMap::new(),
         spans: HashMap::new(),
         kept: 0,
     };
     let known = found.processes.keys().chain(found.vcpus.keys()).copied();
-    let known = known.chain(found.boots.iter().map(|boot| boot.pid)).collect::<BTreeSet<_>>();
+    let known = known.chain(found.boots.iter().filter_map(|boot| boot.pid));
+    let known = known.chain(found.members.iter().flatten().copied()).collect::<BTreeSet<_>>();
     let of_boots = known.into_iter().filter(|tid| found.boot_of(*tid).is_some());
     let vcpu = |tid: u32| found.vcpus.get(&tid).map(|(_, number)| *number);
     let threads = of_boots.map(|tid| (tid, vcpu(tid))).collect();
@@ -117,7 +131,10 @@ pub(super) fn divide(
     let options = Options { select, threads, ..Options::default() };
     let regions = recording.regions(&options, &mut all)?;
     warnings.extend(regions.warnings);
-    let Intervals { sums, names, mut spans, kept, .. } = all;
+    let Intervals { sums, has_more, names, mut spans, kept, .. } = all;
+    if has_more {
+        warnings.push("threads are left out of stages, because there are too many".into());
+    }
     if kept > MAX_SPANS {
         spans.clear();
         warnings.push("critical paths are left out, because the boots are too long".into());
@@ -147,8 +164,8 @@ pub(super) fn divide(
         });
     }
     for (boot, enders) in boots.iter_mut().zip(&found.enders) {
-        if boot.name.is_empty() {
-            boot.name = thread_name(boot.pid);
+        if let Some(pid) = boot.pid.filter(|_| boot.name.is_empty()) {
+            boot.name = thread_name(pid);
         }
         for (stage, ender) in boot.stages.iter_mut().zip(enders) {
             let on_cpu = |thread: &Thread| {

@@ -36,7 +36,7 @@ fn stages_follow_one_another_from_the_vmms_start_to_its_end() {
     assert_eq!(stages(&boots), expected);
     let boot = &boots.boots[0];
     assert!(boot.has_start && boot.has_end, "{boot:?}");
-    assert_eq!((boot.pid, boot.vcpus, boot.duration_ns()), (300, 2, 48_500));
+    assert_eq!((boot.pid, boot.vcpus, boot.duration_ns()), (Some(300), 2, 48_500));
     let points = Vec::from_iter(boot.points.iter().map(|point| &*point.name));
     assert_eq!(points, ["first POST code"]);
 }
@@ -162,7 +162,7 @@ fn a_vmm_that_goes_to_the_background_begins_where_it_was_made() {
     let boots = boots(&vm.made(trace), |_| {});
 
     assert_eq!(stages(&boots), [("VMM", 0, 6_000), ("kernel", 6_000, 8_000)]);
-    assert_eq!(boots.boots[0].pid, CHILD.0);
+    assert_eq!(boots.boots[0].pid, Some(CHILD.0));
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn two_vms_at_once_are_two_boots() {
     let boots = boots(&vm.end(22_000), |_| {});
 
     let found = boots.boots.iter().map(|boot| (boot.pid, boot.stages.len(), boot.vcpus));
-    assert_eq!(Vec::from_iter(found), [(300, 2, 1), (400, 2, 1)]);
+    assert_eq!(Vec::from_iter(found), [(Some(300), 2, 1), (Some(400), 2, 1)]);
     let writes = |boot: usize| {
         let mut all = boots.boots[boot].stages.iter().flat_map(|stage| &stage.exits);
         all.any(|exit| exit.what == "pio write 0x70")
@@ -284,5 +284,105 @@ fn a_process_with_the_number_of_an_older_one_is_a_boot_of_its_own() {
     let boots = boots(&vm.made(trace), |_| {});
 
     let found = boots.boots.iter().map(|boot| (boot.pid, boot.has_end, boot.duration_ns()));
-    assert_eq!(Vec::from_iter(found), [(300, true, 9_500), (300, true, 12_000)]);
+    assert_eq!(Vec::from_iter(found), [(Some(300), true, 9_500), (Some(300), true, 12_000)]);
+}
+
+/// Divides a machine by marks.
+fn marked(made: &Made, marks: &[&str]) -> Boots {
+    let mut options = Options::default();
+    options.marks = marks.iter().map(|mark| mark.parse().unwrap()).collect();
+    Boots::of_marks(&Recording::open(&[Given::new(made.path())]).unwrap(), &options).unwrap()
+}
+
+#[test]
+fn marks_divide_a_recording_that_has_no_vcpu() {
+    let mut cpus = Cpus::new(2, &[VMM, VCPU[0]]);
+    cpus.at(2_000).switch(0, ASLEEP, OTHER).start(0, false, VMM).switch(0, ASLEEP, VMM);
+    cpus.at(3_000).execute(0).at(4_000).start(0, true, VCPU[0]);
+    cpus.at(5_000).switch(0, ASLEEP, VCPU[0]).at(9_000).exit(0, false).switch(0, ENDED, VMM);
+    cpus.at(12_000).exit(0, false).switch(0, ENDED, OTHER);
+
+    let boots = marked(
+        &cpus.made(),
+        &[
+            "end=first sched:sched_process_exit where tid == 301",
+            "exec=sched:sched_process_exec",
+            "never=sched:sched_process_exit where tid == 1",
+        ],
+    );
+
+    assert_eq!(stages(&boots), [("exec", 0, 6_000), ("end", 6_000, 9_000)]);
+    let boot = &boots.boots[0];
+    assert_eq!((boot.pid, boot.vcpus), (None, 0));
+    for stage in &boot.stages {
+        assert!(stage.exits.is_empty(), "{stage:?}");
+        let path = stage.path.iter().map(|step| step.ns).sum::<u64>();
+        assert_eq!(path, stage.duration_ns(), "{stage:?}");
+    }
+    let parts = |stage: usize, tid: u32, part: Part| {
+        let mut all = boot.stages[stage].threads.iter();
+        all.find(|thread| thread.tid == tid).map(|thread| thread.times.get(part))
+    };
+    assert_eq!(parts(0, 300, Part::OnCpu), Some(2_000));
+    assert_eq!(parts(0, 301, Part::OnCpu), Some(4_000));
+    assert_eq!(parts(1, 300, Part::OnCpu), Some(3_000));
+    assert_eq!(parts(1, 7, Part::OnCpu), None, "a thread of another program");
+    let said = Vec::from_iter(boots.warnings.iter().map(ToString::to_string));
+    assert!(said.contains(&"never: no event fits the mark".to_owned()), "{said:?}");
+}
+
+#[test]
+fn marks_divide_a_vm_without_standard_stages() {
+    let boots = marked(&booted(), &["clock=kvm:kvm_pio where port == 0x70", "kvm:kvm_exit"]);
+
+    // The first exit comes before the first access to the clock.
+    assert_eq!(stages(&boots), [("kvm:kvm_exit", 0, 1_010), ("clock", 1_010, 40_500)]);
+    let boot = &boots.boots[0];
+    assert_eq!((boot.vcpus, boot.points.len()), (2, 0));
+    let clock = boot.stages[1].exits.iter().find(|exit| exit.what == "pio write 0x70").unwrap();
+    assert_eq!((clock.count, clock.ns), (50, 2_000 + 190));
+    assert_eq!(boot.stages[1].threads[0].vcpu, Some(0));
+}
+
+#[test]
+fn addresses_and_times_are_compared_exactly() {
+    let mut vm = Vm::new();
+    // These addresses are one float.
+    for (time, address) in [(10_000, KERNEL), (11_000, KERNEL + 1), (12_000, KERNEL + 2)] {
+        vm.enter(time, 0, 0, address).exit(time + 10, 0, 0x60, address);
+    }
+    let made = vm.end(20_000);
+
+    for (mark, at) in [
+        (format!("kvm:kvm_entry where rip == {:#x}", KERNEL + 1), 11_000),
+        (format!("kvm:kvm_entry where rip > {}", KERNEL + 1), 12_000),
+        (format!("kvm:kvm_entry where rip != {}.0", KERNEL), 11_000),
+        (format!("kvm:kvm_entry where rip > {}.0", KERNEL + 1), 11_000),
+    ] {
+        let boots = marked(&made, &["first=sched:sched_process_exec", &mark]);
+        assert_eq!(stages(&boots)[1].1, at - 3_000, "{mark}");
+    }
+}
+
+#[test]
+fn events_that_are_lost_before_or_between_marks_are_said() {
+    let mut vm = Vm::new();
+    vm.enter(10_000, 0, 0, KERNEL);
+    for n in 0..40 {
+        vm.write(20_000 + 100 * n, 0, (0, 0x70), 40, KERNEL);
+    }
+    vm.exit(40_000, 0, 0x60, KERNEL);
+    let trace = |vm: &Vm| {
+        vm.0.trace_without(|all, cpu, number| {
+            (!all && cpu == 0 && (30..60).contains(&number)).then_some(Counted(true))
+        })
+    };
+    let made = vm.made(trace(&vm));
+
+    let between = marked(&made, &["start=kvm:kvm_entry"]);
+    let names = Vec::from_iter(stages(&between).into_iter().map(|(name, ..)| name));
+    assert_eq!(names, ["start", "unknown", "start or later"]);
+    let before = marked(&made, &["end=kvm:kvm_exit where exit_reason == 0x60"]);
+    let said = Vec::from_iter(before.warnings.iter().map(ToString::to_string));
+    assert!(said.iter().any(|line| line.contains("lost events before the first mark")), "{said:?}");
 }
