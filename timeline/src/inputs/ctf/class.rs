@@ -8,10 +8,11 @@ use hypertrace_abi::record::{Flags, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::{self, Schema, Shape};
 use std::sync::Arc;
 
-/// Limit of ids: larger than any device's number of classes, and small enough for a table by id.
+/// Limit of ids. The limit is larger than the number of classes of any device, and small enough for a table
+/// that is indexed by id.
 const MAX_ID: u32 = 1 << 20;
 
-/// Id and schema of an event in sessions of older writers.
+/// Id and schema of an event that only sessions of older writers have.
 const STAMP: (u32, &str) = (3, "stamp()");
 
 /// An event class.
@@ -48,12 +49,14 @@ impl Class {
         &self.text
     }
 
-    /// Returns the class's own payload, after the words of a reference point.
+    /// Returns the part of a payload that has the class's own fields. In a reference point, this part follows
+    /// the numbers that each reference point has.
     fn own<'a>(&self, payload: &'a [u64]) -> Option<&'a [u64]> {
         if self.reference_point { payload.get(REFERENCE_PREFIX_WORDS..) } else { Some(payload) }
     }
 
-    /// Checks a payload's length to the word. Returns the padding of a last string.
+    /// Checks that a payload has exactly the right number of words. If the last field is a string, returns
+    /// the string's padding.
     pub(crate) fn check(&self, payload: &[u64]) -> Option<usize> {
         self.shape.check(self.own(payload)?)
     }
@@ -72,7 +75,7 @@ impl Class {
         }
     }
 
-    /// Returns the words before the own fields, if the class is a reference point.
+    /// Returns the numbers before the class's own fields, if the class is a reference point.
     pub(crate) fn reference(&self, payload: &[u64]) -> Option<Reference> {
         match payload {
             [client, cpu, seq, guest_time, ..] if self.reference_point => Some(Reference {
@@ -85,18 +88,18 @@ impl Class {
         }
     }
 
-    /// Returns the own fields of a payload that was checked.
+    /// Returns the class's own fields of a payload that was checked.
     pub(crate) fn fields<'a>(&'a self, payload: &'a [u64]) -> Fields<'a> {
         self.own_fields(self.own(payload).unwrap_or_default())
     }
 
-    /// Returns the fields of the class's own payload, which was checked.
+    /// Returns the fields of a payload that begins with the class's own fields and was checked.
     pub(crate) fn own_fields<'a>(&'a self, payload: &'a [u64]) -> Fields<'a> {
         let (class, names, shape) = (self.id, &*self.fields, &self.shape);
         Fields(Encoded::Record(Record { class, names, shape, payload }))
     }
 
-    /// Iterates over the own fields' values of a payload that was checked.
+    /// Iterates over the values of the class's own fields in a payload that was checked.
     pub(crate) fn values<'a>(
         &'a self,
         payload: &'a [u64],
@@ -110,7 +113,7 @@ impl Class {
 pub struct Classes(Vec<Option<Class>>);
 
 impl Classes {
-    /// Makes the reserved classes and those of `session.json`.
+    /// Makes the reserved classes and the classes of `session.json`.
     pub(crate) fn new(events: &[EventJson]) -> Result<Classes, String> {
         let mut classes = Classes::default();
         for (id, text) in RESERVED.into_iter().chain([STAMP]) {

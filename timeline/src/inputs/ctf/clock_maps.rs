@@ -3,14 +3,16 @@
 //! Maps of a session's guest clocks.
 //!
 //! All clients of a clock share one map if their constraints allow it. Events of such clients are then in the
-//! order of their raw times. Each client's bound is from its own constraints, so it holds even if the
-//! clients' clocks differ by less than the constraints can show. A client that gives false readings cannot
-//! make another client's bound wrong. Only a client without constraints on both sides relies on the others.
+//! order of their raw times. The bound of a client's times follows from the client's own constraints. So the
+//! bound holds even if the clocks of the clients differ by less than the constraints can show, and a client
+//! that gives false readings cannot make another client's bound wrong. Only a client that lacks upper limits
+//! or lower limits relies on the constraints of other clients.
 //!
-//! If what KVM says of the TSCs of VMs, or else what the VMM says, contradicts none of a client's
-//! constraints, the client's times are computed from that TSC. Times from KVM's TSC are exact. The bound of
-//! times from the VMM's TSC is the distance to the farther end of what the constraints allow, as for every
-//! other time, so a VMM that says something false puts no event outside of its bound.
+//! KVM and the VMM can describe the TSC that a client reads. If KVM's description contradicts none of the
+//! client's constraints, the client's times are computed from this description, and are exact. If KVM gives
+//! no such description, the VMM's description is used under the same condition. Times from the VMM's
+//! description get their bounds from the constraints, like all other times, so a false description by the VMM
+//! puts no event outside of its bound.
 
 use super::guest_tscs::{ComparedTsc, GuestCpu, GuestTscs, KvmWord};
 use super::packet::Domain;
@@ -26,11 +28,12 @@ use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-/// Number of a client's readings with a constraint below which the readings do not show whether the declared
-/// rate is wrong. The client's bound then holds for the others' rate too.
+/// Number of readings with a constraint that a client needs to show whether the declared rate is wrong. If a
+/// client has fewer such readings, the client's bound also holds for the rate of the other clients.
 const FEW: usize = 8;
 
-/// Maximum number of clients that are compared with all others, to find clients that agree.
+/// Maximum number of clients that are each compared with all other clients, to find a group of clients that
+/// agree.
 const REFERENCES: usize = 4;
 
 /// Maps of a session's guest clocks. By default there are none.
@@ -38,7 +41,8 @@ const REFERENCES: usize = 4;
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
     unusable: u64,
-    /// Numbers of constraints from the kernel's trace that are used and left out, if there is a trace.
+    /// Number of constraints from the kernel's trace that are used, and number of those that are left out.
+    /// `None` if there is no trace.
     of_kernel: Option<(usize, usize)>,
     seats: BTreeMap<u32, Vec<Seat>>,
     /// Whether times are from the writer's estimates in `session.json` instead of maps.
@@ -49,18 +53,22 @@ pub struct ClockMaps {
 struct Maps {
     /// Map of the clients that agree.
     shared: Arc<ClockMap>,
-    /// Map for each client with constraints. If there is only one such client, its map is the shared one.
+    /// Map for each client with constraints. If only one client has constraints, the client's map is
+    /// `shared`.
     clients: BTreeMap<u32, Arc<ClockMap>>,
-    /// Clients whose own map is used, because their constraints contradict those of others.
+    /// Clients whose own maps are used, because their constraints contradict the constraints of other
+    /// clients.
     alone: BTreeSet<u32>,
     /// Map of a clock without constraints.
     unknown: Arc<ClockMap>,
-    /// Numbers of constraints from the kernel's trace that are used and left out.
+    /// Number of constraints from the kernel's trace that are used, and number of those that are left out.
     of_kernel: (usize, usize),
     tscs: GuestTscs,
-    /// Residuals by client whose own map is used; `None`: of the clients that agree.
+    /// Residuals of each client whose own map is used. The key `None` has the residuals of the clients that
+    /// agree.
     residuals: BTreeMap<Option<u32>, Residuals>,
-    /// What the constraints of any client with enough of them allow. Computed when first needed.
+    /// Times that the constraints of any client allow, if the client has enough constraints. The hull is
+    /// computed when it is first needed.
     together: OnceLock<Option<Arc<Hull>>>,
 }
 
@@ -69,13 +77,13 @@ struct Maps {
 pub(crate) struct ClientMap {
     clock: u32,
     map: Arc<ClockMap>,
-    /// Map of the client's own constraints, if it is not `map`.
+    /// Map of the client's own constraints, unless `map` is this map.
     own: Option<Arc<ClockMap>>,
-    /// The clock as KVM or the VMM describes it, if no constraint contradicts that.
+    /// The clock as KVM or the VMM describes it, if no constraint contradicts the description.
     lines: Lines,
     /// Whether the client's constraints are too few to show its rate.
     has_few: bool,
-    /// Place at which the last lookup in the map found its time.
+    /// Place of the last lookup in the map.
     hint: usize,
 }
 
@@ -90,8 +98,9 @@ impl ClientMap {
         ClientMap { lines, ..self }
     }
 
-    /// Maps a guest reading to host time, with the bound on its error while KVM's word holds. Otherwise, the
-    /// bound is the [distance](GuestReading::distance) of the [reading](ClientMap::reading).
+    /// Maps a guest reading to host time. If KVM describes the TSC at this time, returns the bound on the
+    /// error too. If not, the bound is the [distance](GuestReading::distance) of the
+    /// [reading](ClientMap::reading).
     pub fn at(&mut self, guest: u64) -> (i64, Option<u64>) {
         match self.lines.at(guest) {
             None => (self.map.host_from(&mut self.hint, guest), None),
@@ -99,7 +108,7 @@ impl ClientMap {
         }
     }
 
-    /// Returns whether bounds of 0 are possible where KVM's word does not hold.
+    /// Returns whether bounds of 0 are possible at times for which KVM does not describe the TSC.
     pub fn can_be_exact(&self) -> bool {
         self.own.as_ref().unwrap_or(&self.map).width() == Some(0)
     }
@@ -115,7 +124,7 @@ impl ClientMap {
         Mapped { host, bound: exact.or_else(|| self.reading(guest).distance(host)) }
     }
 
-    /// Returns a guest reading. `ticks` must be the reading that was mapped last.
+    /// Returns a guest reading. `ticks` must be the last reading that the caller has mapped.
     pub fn reading(&self, ticks: u64) -> GuestReading<'_> {
         let maps = match &self.own {
             Some(own) if self.has_few => (&**own, Some(&*self.map)),
@@ -126,26 +135,29 @@ impl ClientMap {
     }
 }
 
-/// The clock that the client of a recording reads, or that the clients of a session read if they agree.
+/// The clock for a recording of a guest's kernel: the clock of the client that made the recording, or the
+/// clock of all clients of a session if the clients agree.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestClock {
     map: Arc<ClockMap>,
-    /// The clock as KVM or the VMM describes it, if that holds for all clients.
+    /// The clock as KVM or the VMM describes it, if the description is the same for all clients.
     lines: Lines,
-    /// What the constraints of the recording's client allow. Without such a client, what the constraints of
-    /// any client allow, because any of them may read another clock. `None` if there are too many.
+    /// Times that the constraints of the recording's client allow. If no client is given, times that the
+    /// constraints of any client allow, because any client may read another clock. `None` if there are too
+    /// many constraints.
     limits: Option<Arc<Hull>>,
     /// Raw ticks at tick 0 of the map.
     base: u64,
     frequency: u64,
-    /// Unix time from which the map counts, in units of 1/[`FRACTION`] ns.
+    /// Unix time of the map's host time 0, in units of 1/[`FRACTION`] ns.
     origin: i128,
 }
 
 impl GuestClock {
-    /// Maps a raw reading to Unix time, in units of 1/[`FRACTION`] ns. While KVM's word holds, it gives the
-    /// bound. Otherwise, the recording's client does, or the client whose constraints say least about this
-    /// time. `hints` are where the last lookups found their times.
+    /// Maps a raw reading to Unix time, in units of 1/[`FRACTION`] ns. At times for which KVM describes the
+    /// TSC, the bound follows from KVM's description. At other times, the bound follows from the constraints
+    /// of the recording's client. Without such a client, the bound is the largest bound of any client at this
+    /// time. `hints` are the places of the last lookups.
     pub fn at(&self, hints: &mut (usize, usize), raw: u64) -> (i128, Option<u64>) {
         let Some(guest) = raw.checked_sub(self.base) else {
             // The reading is long before the first event of a client.
@@ -161,7 +173,7 @@ impl GuestClock {
         (self.origin + i128::from(host), exact.or_else(of_limits))
     }
 
-    /// Iterates in order over the raw readings between which the map is a straight line.
+    /// Iterates in order over the raw readings at which the map may change its slope.
     pub fn readings(&self) -> impl Iterator<Item = u64> {
         let readings = self.map.readings().map(|reading| self.base.saturating_add(reading));
         [self.base].into_iter().chain(readings)
@@ -169,13 +181,13 @@ impl GuestClock {
 }
 
 impl ClockMaps {
-    /// Returns the guest's clock with this id, or its only clock. If a client is given and its own
-    /// constraints limit the clock on both sides, times and bounds follow from these constraints. `is_raw`:
-    /// the caller wants CLOCK_MONOTONIC_RAW and not the counter.
+    /// Returns the guest's clock with this id, or the guest's only clock if no id is given. If a client is
+    /// given, and the client's own constraints give upper and lower limits, the times and bounds follow from
+    /// these constraints. `is_raw` says that the caller wants CLOCK_MONOTONIC_RAW and not the counter.
     ///
     /// # Errors
-    /// The reason why the guest has no such clock that clients agree on and that reference points relate to
-    /// the host.
+    /// The reason why there is no such clock: the guest has several clocks or another kind of clock, the
+    /// clients do not agree, or no reference points relate the clock to the host.
     pub(crate) fn guest(
         &self,
         session: &Session,
@@ -204,7 +216,8 @@ impl ClockMaps {
             let is_alone = maps.alone.contains(&client);
             let map = if is_alone { own } else { &maps.shared }.clone();
             let lines = maps.tscs.used(client);
-            // As in `ClientMap`: few constraints do not show the client's rate.
+            // A few constraints do not show the client's rate, so the limits of the shared map are added, as
+            // in `ClientMap`.
             let shared = (own.constraints() < FEW && !is_alone).then_some(&*maps.shared);
             let limits = Hull::of([&**own].into_iter().chain(shared)).map(Arc::new);
             return Ok(GuestClock { map, lines, limits, base, frequency, origin });
@@ -214,7 +227,7 @@ impl ClockMaps {
         }
         let own = maps.clients.iter().filter(|(_, own)| own.constraints() >= FEW);
         let mut lines = own.clone().map(|(client, _)| maps.tscs.used(*client));
-        // The lines count only if all clients have the same.
+        // The lines count only if all clients have the same lines.
         let used = lines.next().filter(|used| lines.all(|other| other == *used));
         let lines = used.unwrap_or_default();
         // The limits are computed once for all traces.
@@ -245,8 +258,8 @@ impl ClockMaps {
         ClockMaps::of_at_most(session, MAX_POINTS)
     }
 
-    /// Makes a map of each guest clock of a session, from at most so many of its reference points. An even
-    /// part of each client's points is used.
+    /// Makes a map of each guest clock of a session, from at most `points` reference points. If a client's
+    /// points are too many, evenly spread points are used.
     ///
     /// # Errors
     /// If the session is damaged.
@@ -255,7 +268,7 @@ impl ClockMaps {
         Ok(ClockMaps { of_kernel: None, ..maps })
     }
 
-    /// Makes the maps from what was found in a session, and in its kernel's trace.
+    /// Makes the maps from the samples of a session and the times from the session's kernel trace.
     pub(crate) fn from(session: &Session, mut found: Found) -> ClockMaps {
         let guests = session.json().clocks.iter().filter(|c| c.domain == Domain::Guest);
         let (mut used, mut left_out) = (0, 0);
@@ -295,16 +308,16 @@ impl ClockMaps {
             return Some(ClientMap::new(clock, own, None).with_lines(lines));
         }
         let own = match own.filter(|own| own.width().is_some()) {
-            // The client has no limit of its own on one side. If other clients disagree, it may read any of
-            // their clocks.
+            // The client has no upper limit or no lower limit of its own. If the other clients disagree, this
+            // client may read the clock of any of them, so it gets no bound.
             None => Some(&maps.unknown).filter(|_| !maps.alone.is_empty()),
             own => own,
         };
         Some(ClientMap::new(clock, &maps.shared, own.cloned()).with_lines(lines))
     }
 
-    /// Iterates over the maps by clock: first the maps of clients whose constraints contradict the others',
-    /// then the map of all others.
+    /// Iterates over the maps by clock. The first maps of a clock belong to single clients whose constraints
+    /// contradict the constraints of other clients, and the last map belongs to all other clients.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Option<u32>, &ClockMap)> {
         self.clocks.iter().flat_map(|(&clock, maps)| {
             let alone = maps.clients.iter().filter(|(client, _)| maps.alone.contains(client));
@@ -316,7 +329,8 @@ impl ClockMaps {
     }
 
     /// Returns the bounds of a map that [`ClockMaps::iter`] gives: at the client's own readings, or at the
-    /// readings of the clients that share the map. `None` if a bound is unknown, or there are none.
+    /// readings of the clients that share the map. Returns `None` if a bound is unknown, or there are no
+    /// bounds.
     pub fn bounds(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<Bounds> {
         match of {
             (clock, Some(client), map) => match self.clocks.get(&clock)?.tscs.used(client) {
@@ -327,24 +341,24 @@ impl ClockMaps {
         }
     }
 
-    /// Returns the distances between constraints and the times of the clients of a map that
-    /// [`ClockMaps::iter`] gives. Times are from the lines of KVM or the VMM where those are used, and from
-    /// the map elsewhere.
+    /// Returns the distances between constraints and times for a map that [`ClockMaps::iter`] gives, over all
+    /// clients of the map. If a client has lines of KVM or the VMM, the client's times are computed from the
+    /// lines, and otherwise from the map.
     pub fn residuals(&self, (clock, client, _): (u32, Option<u32>, &ClockMap)) -> Residuals {
         let maps = self.clocks.get(&clock);
         maps.and_then(|maps| maps.residuals.get(&client)).copied().unwrap_or_default()
     }
 
-    /// Returns the size of a jump, in 1/[`FRACTION`] ns, up to which the bounds of a map that
-    /// [`ClockMaps::iter`] gives hold even if the jump is not found: the least usual width of the map's
-    /// clients. `None` if there is no bound.
+    /// Returns the largest size of a jump for which the bounds of a map that [`ClockMaps::iter`] gives hold
+    /// even if the jump is not found, in units of 1/[`FRACTION`] ns. This is the least usual width over the
+    /// map's clients. Returns `None` if there is no bound.
     pub fn room_for_jumps(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<u64> {
         let (clock, client, map) = of;
         let shared = map.width()?;
         let maps = self.clocks.get(&clock).filter(|_| client.is_none());
         let own = maps.into_iter().flat_map(|maps| {
             let own = maps.clients.iter().filter(|(client, _)| !maps.alone.contains(client));
-            // Clients with few constraints are left out: their bounds are the larger ones of both maps.
+            // Clients with few constraints are left out, because they get the larger bound of two maps.
             own.filter(|(_, own)| own.constraints() >= FEW).filter_map(|(_, own)| own.width())
         });
         own.chain([shared]).min()
@@ -362,8 +376,8 @@ impl ClockMaps {
         Bounds::of(bounds.collect::<Option<Vec<u64>>>()?)
     }
 
-    /// Returns the largest bounds of all clients of a clock that share a map, each at its own readings.
-    /// `None` if a bound is unknown, or there are none.
+    /// Returns the largest bounds over all clients of a clock that share a map. The bounds of a client are
+    /// taken at the client's own readings. Returns `None` if a bound is unknown, or there are no bounds.
     fn shared_bounds(&self, clock: u32) -> Option<Bounds> {
         let maps = self.clocks.get(&clock)?;
         let mut worst: Option<Bounds> = None;
@@ -376,9 +390,9 @@ impl ClockMaps {
         worst
     }
 
-    /// Returns for each clock the number of clients that have events with it, and no reference points that
-    /// limit it on both sides. If the second value is true, these clients have the others' map and bound; if
-    /// not, no bound.
+    /// Returns for each clock the number of clients that stamp events with the clock but lack an upper or a
+    /// lower limit from reference points. If the bool is true, these clients use the map and the bound of the
+    /// other clients. If the bool is false, these clients have no bound.
     pub fn without_points(&self, session: &Session) -> BTreeMap<u32, (usize, bool)> {
         let mut found = BTreeMap::new();
         for stream in session.streams().iter().filter(|s| s.domain == Domain::Guest) {
@@ -393,21 +407,21 @@ impl ClockMaps {
         found
     }
 
-    /// Iterates over the clients whose TSC the VMM gave and that have reference points, by clock.
+    /// Iterates over the clients that have reference points and a TSC that the VMM describes, by clock.
     pub fn compared_tscs(&self) -> impl Iterator<Item = ComparedTsc> {
         self.clocks.iter().flat_map(|(clock, maps)| maps.tscs.compared(*clock))
     }
 
-    /// Iterates over what the recording of the host's kernel says of the TSCs of clients with points: number
-    /// of the clock, of the client, and KVM's word.
+    /// Iterates over the clients with reference points for which the recording of the host's kernel describes
+    /// TSCs. Gives the number of the clock, the number of the client, and KVM's description.
     pub fn kvm_words(&self) -> impl Iterator<Item = (u32, u32, &KvmWord)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
             maps.tscs.of_kvm().map(move |(client, word)| (*clock, client, word))
         })
     }
 
-    /// Iterates over the CPUs of guests whose kernels' events show whether what KVM says of a client's TSC is
-    /// true.
+    /// Iterates over the CPUs of guests whose kernel events were used to check KVM's description of a
+    /// client's TSC.
     pub fn guest_cpus(&self) -> impl Iterator<Item = &GuestCpu> {
         self.clocks.values().flat_map(|maps| maps.tscs.cpus())
     }
@@ -418,8 +432,9 @@ impl ClockMaps {
         self.unusable
     }
 
-    /// Returns the numbers of constraints from the kernel's trace that are used, and that are left out
-    /// because they contradict the reference points or each other. `None` without a trace.
+    /// Returns the number of constraints from the kernel's trace that are used, and the number of constraints
+    /// that are left out because they contradict the reference points or each other. Returns `None` if there
+    /// is no trace.
     pub fn of_kernel(&self) -> Option<(usize, usize)> {
         self.of_kernel
     }
@@ -439,7 +454,7 @@ impl Maps {
             let (mut certain, mut more) = (times.of_points(), times.of_kernel());
             drop(times);
             let map = ClockMap::fit(declared, &certain.not_after, &certain.not_before);
-            // One client's readings are in order, so its constraints never conflict.
+            // A fit never fails for one client, because the client's readings are in order.
             let Ok(Some(mut map)) = map else { continue };
             let all = more.len();
             if let Some(narrower) = map.narrowed(declared, &certain, &mut more) {
@@ -493,11 +508,11 @@ impl Maps {
     }
 }
 
-/// Returns the map of several clients, if no constraint contradicts that the clients read one clock: the map
-/// of all clients needs no more jumps than the clients' own maps together, and stays within what each
-/// client's own constraints allow.
+/// Returns the common map of several clients, if all constraints are consistent with one clock. For that, the
+/// common map must not need more jumps than the clients' own maps have in total, and must satisfy the limits
+/// from each client's own constraints.
 ///
-/// `is_narrowed`: whether the constraints include constraints from the kernel's trace.
+/// `is_narrowed` says whether the constraints include constraints from the kernel's trace.
 fn joint(
     declared: Declared,
     limits: &BTreeMap<u32, Limits>,
@@ -527,9 +542,10 @@ fn joint(
     is_one.then(|| Arc::new(joint))
 }
 
-/// Returns a largest group of clients that agree with one of the clients with most constraints. Clients with
-/// false readings can prevent that others share a map, but cannot make a shared map wrong, because [`joint`]
-/// checks it afterwards.
+/// Returns the largest group of clients that agree with one reference client. The [`REFERENCES`] clients with
+/// the most constraints are tried as the reference. Clients with false readings can prevent other clients
+/// from sharing a map, but cannot make a shared map wrong, because [`joint`] checks the shared map
+/// afterwards.
 fn largest_group(own: &BTreeMap<u32, Arc<ClockMap>>) -> Vec<u32> {
     let mut by_constraints = Vec::from_iter(own);
     by_constraints.sort_by_key(|(_, map)| std::cmp::Reverse(map.constraints()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What KVM and the VMM say of the TSCs of a clock's clients, compared with the clients' reference points.
+//! Descriptions of clients' TSCs by KVM and by the VMM, and their comparison with the clients' reference
+//! points.
 
 use super::packet::Domain;
 use super::samples::{Found, Times};
@@ -12,7 +13,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A client's TSC as the VMM describes it, and how the client's reference points agree with that.
+/// A client's TSC as the VMM describes it, compared with the client's reference points.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ComparedTsc {
@@ -27,24 +28,26 @@ pub struct ComparedTsc {
     pub agreement: Agreement,
 }
 
-/// What KVM says of the TSC of a client's VM, as the recording of the host's kernel shows it.
+/// KVM's description of the TSC that a client may read, from the recording of the host's kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KvmWord {
     /// Lines with which the client's points agree.
     agreed: Arc<[Line]>,
-    /// Number of TSCs of VMs of this host that the client's points or events of the guest's kernel
-    /// contradict: TSCs of other VMs, or wrong ones.
+    /// Number of TSCs of this host's VMs that the client's points or events of the guest's kernel contradict.
+    /// Such a TSC belongs to another VM, or is wrong.
     pub contradicted: usize,
-    /// Whether several TSCs at a time, as of two VMs or vCPUs, fit the client's points. If so, none is used.
+    /// Whether the client's points fit several TSCs of the same time, such as the TSCs of two VMs or vCPUs.
+    /// If true, no TSC is used.
     pub is_ambiguous: bool,
-    /// Whether a TSC with which the points agree puts events of the guest's kernel outside of guest mode. If
-    /// so, none is used.
+    /// Whether a TSC that fits the points puts events of the guest's kernel outside of guest mode. If true,
+    /// no TSC is used.
     pub is_outside: bool,
 }
 
 impl KvmWord {
-    /// Returns the TSCs by which the client's times are mapped, each with the host times from and until which it held, in
+    /// Returns the TSCs by which the client's times are mapped. Each TSC comes with the first host time at
+    /// which the TSC held and the first host time at which the TSC no longer held, in
     /// [units](crate::clock::FRACTION) since the session's origin.
     pub fn used(&self) -> impl Iterator<Item = (GuestTsc, i64, i64)> {
         self.lines().into_iter().flat_map(|lines| lines.iter()).filter_map(|line| {
@@ -58,8 +61,8 @@ impl KvmWord {
     }
 }
 
-/// A CPU of a guest whose kernel's events were searched for in guest mode of the host's threads, with times
-/// from KVM's TSC.
+/// A CPU of a guest, and the host's threads that can have run this CPU. A thread can have run the CPU if all
+/// events of the guest's kernel on this CPU lie in the thread's guest mode, by times from KVM's TSC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
@@ -72,40 +75,40 @@ pub struct GuestCpu {
     #[serde(skip)]
     #[cfg_attr(test, serde(default = "no_tsc"))]
     pub tsc: GuestTsc,
-    /// Number of events that were searched for.
+    /// Number of events of the CPU that were searched for in guest mode.
     pub events: usize,
-    /// Threads of the host in whose guest mode all of these events may be, in order. If there are none, what
-    /// KVM says is not true.
+    /// Numbers of the host's threads that can have run the CPU, in order. If the list is empty, KVM's
+    /// description of the TSC is wrong.
     pub threads: Vec<u32>,
 }
 
-/// Returns what stands for a TSC that JSON does not have.
+/// Returns a placeholder for the TSC, because the JSON has no TSC.
 #[cfg(test)]
 fn no_tsc() -> GuestTsc {
     GuestTsc { offset: 0, multiplier: 1, shift: 0 }
 }
 
-/// What KVM and the VMM say of a clock.
+/// Descriptions of the TSC for a guest's clock, by KVM and by the VMM.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuestTscs {
-    /// Lines of the VMM by client; `None`: for all other clients.
+    /// Line of the VMM for each client. The key `None` has the line for all other clients.
     said: BTreeMap<Option<u32>, Line>,
     compared: BTreeMap<u32, Agreement>,
     /// TSCs of all VMs of the host.
     of_kvm: Vec<Line>,
     compared_of_kvm: BTreeMap<u32, KvmWord>,
-    /// CPUs of the guest, each with a TSC of the host.
+    /// CPUs of the guest, each together with one of the TSCs in `of_kvm`.
     cpus: Vec<GuestCpu>,
 }
 
-/// Returns whether a guest's clock can be a counter like the host's.
+/// Returns whether a guest's clock can be the same kind of counter as the host's clock.
 fn is_like_hosts(session: &Session, clock: &Clock) -> bool {
     let host = session.json().clocks.iter().find(|clock| clock.domain == Domain::Host);
     host.is_some_and(|host| clock.kind == host.kind || clock.kind == "counter")
 }
 
-/// Returns the line of a TSC that KVM computed, if a guest's clock can be that TSC. KVM computes no other
-/// counter.
+/// Returns the line of a TSC that KVM computed, if a guest's clock can be this TSC. KVM's description is only
+/// about TSCs, so the clock must be a TSC.
 pub(crate) fn kvm_line(session: &Session, clock: &Clock, tsc: GuestTsc) -> Option<Line> {
     let is_possible = clock.kind == "tsc" && is_like_hosts(session, clock);
     let line = Line::new(tsc, clock.base, session.counter(), session.origin());
@@ -113,8 +116,9 @@ pub(crate) fn kvm_line(session: &Session, clock: &Clock, tsc: GuestTsc) -> Optio
 }
 
 impl GuestTscs {
-    /// Returns what KVM and the VMM say of a clock, for its clients with times and its clients with packets.
-    /// Returns nothing if the clock cannot be a counter like the host's.
+    /// Returns the descriptions by KVM and by the VMM for a clock, for the clients in `times` and for the
+    /// clients with packets of this clock. The result is empty if the clock is another kind of counter than
+    /// the host's clock.
     pub fn of(
         session: &Session,
         clock: &Clock,
@@ -142,19 +146,19 @@ impl GuestTscs {
         GuestTscs { said, of_kvm, cpus, ..GuestTscs::default() }
     }
 
-    /// Returns whether a TSC puts events of the guest's kernel outside of guest mode: events of a CPU are in
-    /// guest mode of no thread, or events of two CPUs are only in guest mode of the same thread.
+    /// Returns whether a TSC puts events of the guest's kernel outside of guest mode. That is so if no thread
+    /// can have run a CPU of the guest, or if the same thread is the only one that can have run two CPUs.
     fn is_outside(&self, tsc: GuestTsc) -> bool {
         let mut taken = BTreeMap::new();
         self.cpus.iter().filter(|cpu| cpu.tsc == tsc).any(|cpu| match cpu.threads[..] {
             [] => true,
-            // Several recordings of the host may have the same CPU.
+            // The CPU's number is compared, because several recordings of the host may have the same CPU.
             [only] => taken.insert(only, cpu.cpu).is_some_and(|other| other != cpu.cpu),
             _ => false,
         })
     }
 
-    /// Iterates over the CPUs of the guest, for the TSCs with which the points of clients agree.
+    /// Iterates over the CPUs of the guest that were searched with a TSC that fits the points of a client.
     pub fn cpus(&self) -> impl Iterator<Item = &GuestCpu> {
         let is_agreed = |tsc: GuestTsc| {
             let mut words = self.compared_of_kvm.values();
@@ -167,12 +171,12 @@ impl GuestTscs {
         self.said.get(&Some(client)).or_else(|| self.said.get(&None))
     }
 
-    /// Compares what KVM and the VMM say of a client with the constraints from which its map was made.
+    /// Compares the descriptions by KVM and by the VMM with the constraints of the client's map.
     pub fn compare(&mut self, client: u32, limits: &Limits, map: &ClockMap) {
         if !self.of_kvm.is_empty() {
             let mut compared = KvmWord::of(&self.of_kvm, limits, map);
-            // The events of the guest's kernel are looked at last, because an event can take exactness away,
-            // but can give none.
+            // The events of the guest's kernel are checked last, because an event can only show that a TSC is
+            // wrong.
             compared.is_outside = compared.agreed.iter().any(|line| self.is_outside(line.tsc()));
             compared.contradicted += usize::from(compared.is_outside);
             self.compared_of_kvm.insert(client, compared);
@@ -183,8 +187,8 @@ impl GuestTscs {
         }
     }
 
-    /// Returns the lines by which a client's times are mapped. A client without constraints on both sides
-    /// gets the lines of other clients, if those agree with one TSC and nothing contradicts it.
+    /// Returns the lines by which a client's times are mapped. A client that lacks upper or lower limits gets
+    /// the lines of the other clients, if all of them use the same TSC and nothing contradicts this TSC.
     pub fn used(&self, client: u32) -> Lines {
         let own = self.compared_of_kvm.get(&client);
         if let Some(lines) = own.and_then(KvmWord::lines) {
@@ -192,7 +196,8 @@ impl GuestTscs {
         }
         let of_kvm = match own {
             Some(own) if own.contradicted > 0 || own.is_ambiguous => None,
-            // Nothing shows which TSC the client reads, so the other clients must agree on one.
+            // The client's constraints do not show which TSC the client reads, so all other clients must
+            // agree on one TSC.
             _ => {
                 let mut others = self.compared_of_kvm.values().filter_map(KvmWord::lines);
                 let first = others.next();
@@ -227,7 +232,7 @@ impl GuestTscs {
         self.compared_of_kvm.iter().map(|(client, word)| (*client, word))
     }
 
-    /// Iterates over the clients that have constraints.
+    /// Iterates over the clients whose constraints were compared with the VMM's TSC.
     pub fn compared(&self, clock: u32) -> impl Iterator<Item = ComparedTsc> {
         self.compared.iter().filter_map(move |(client, agreement)| {
             let tsc = self.said(*client)?.tsc();
@@ -237,7 +242,7 @@ impl GuestTscs {
 }
 
 impl KvmWord {
-    /// Finds those TSCs of all VMs that a client with these constraints may read.
+    /// Finds among the TSCs of all VMs the TSCs that a client with these constraints may read.
     fn of(all: &[Line], limits: &Limits, map: &ClockMap) -> KvmWord {
         let mut agreed = Vec::new();
         let mut contradicted = 0;
@@ -250,7 +255,7 @@ impl KvmWord {
             }
         }
         agreed.sort_by_key(Line::held);
-        // The same TSC of several vCPUs, VMs or recordings counts once.
+        // If several vCPUs, VMs or recordings have the same TSC, the TSC counts once.
         let mut used: Vec<Line> = Vec::new();
         let mut is_ambiguous = false;
         for line in agreed {
@@ -260,8 +265,8 @@ impl KvmWord {
                 _ => used.push(line),
             }
         }
-        // Where no TSC held, the nearest TSC gives the times, so that TSC must not contradict the points
-        // either.
+        // At times at which no TSC held, the times come from the nearest TSC, so this TSC must not contradict
+        // points at such times either.
         let used: Arc<[Line]> = used.into();
         let lines = Lines::new(used.clone());
         let at = |p: &Point| lines.at(p.x.unsigned_abs()).map(|(host, _)| host);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Lease records. A lease record says who produces into a ring from there on.
+//! Lease records. A lease record says which thread writes the records that follow in the ring.
 
 use super::stream::Record;
 use hypertrace_abi::ring::MAX_NAME_BYTES;
@@ -36,7 +36,8 @@ impl Lease {
     }
 }
 
-/// Returns a holder's name, cut to [`MAX_NAME_BYTES`] because each of the holder's events is shown with it.
+/// Returns a holder's name, cut to [`MAX_NAME_BYTES`]. The size is limited because the name is shown with
+/// each event of the holder.
 fn shown(name: &[u8]) -> String {
     let name = &name[..name.len().min(MAX_NAME_BYTES)];
     String::from_utf8_lossy(name).into_owned()
@@ -50,7 +51,7 @@ mod tests {
     fn a_long_name_is_cut() {
         assert_eq!(shown(b"vcpu 0"), "vcpu 0");
         assert_eq!(shown(&[b'x'; 4000]).len(), MAX_NAME_BYTES);
-        // A cut character is shown as an unknown one.
+        // A character that was cut in two is shown as the replacement character.
         assert!(shown(&[0xe2; 4000]).chars().count() <= MAX_NAME_BYTES);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The packets of a stream file. Their headers are read and checked in order.
+//! Reads the packets of a stream file, and checks the packets' headers in order.
 //!
 //! The writer defines the layout, which `docs/session.md` describes.
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Size of a packet's header and context in bytes. Packet sizes are multiples of this size.
 pub const HEADER_BYTES: u64 = size_of::<PacketHeader>() as u64;
-/// Maximum number of clients, more than any session has.
+/// Maximum number of clients. No session has this number of clients.
 pub(crate) const MAX_CLIENTS: u32 = 1 << 12;
 pub use hypertrace_format::packet::{Domain, MAGIC, PacketHeader};
 
@@ -38,17 +38,18 @@ impl Deref for Packet {
 }
 
 impl Packet {
-    /// Returns the size up to the end of the last event, in bytes.
+    /// Returns the size in bytes from the packet's beginning to the end of the packet's last event.
     pub fn content(&self) -> u64 {
         self.content_size / 8
     }
 
-    /// Returns the size up to the next packet, in bytes.
+    /// Returns the size in bytes from the packet's beginning to the next packet.
     pub fn size(&self) -> u64 {
         self.packet_size / 8
     }
 
-    /// Returns whether the packet has no event: a baseline, counters, or the filler.
+    /// Returns whether the packet has no event. Such a packet is a baseline, holds counters, or is the
+    /// filler.
     pub fn is_empty(&self) -> bool {
         self.content() == HEADER_BYTES
     }
@@ -70,7 +71,7 @@ impl Packet {
         Error::damaged(path, self.at + field as u64, expected, found)
     }
 
-    /// Unpacks a header and checks every field by itself.
+    /// Unpacks a header, and checks each field without regard to other packets.
     fn parse(path: &Path, at: u64, bytes: [u8; HEADER_BYTES as usize]) -> Result<Packet> {
         let header: PacketHeader = zerocopy::transmute!(bytes);
         let PacketHeader { magic, content_size: content, packet_size: size, .. } = header;
@@ -125,7 +126,7 @@ impl Packet {
         Ok(Packet { at, domain, header })
     }
 
-    /// Checks the packet against the one before it in the same file.
+    /// Checks the packet against the packet before it in the same file.
     fn follows(&self, last: &Packet, path: &Path) -> Result<()> {
         if self.uuid != last.uuid {
             let (field, expected) =
@@ -177,8 +178,9 @@ impl Packet {
                 return damaged(field, name, this, before);
             }
         }
-        // A guest can make its ring jump anywhere, which counts as a fault. After a reset, the guest's ring
-        // begins anew, with another epoch.
+        // The positions are compared only if the faults and the epoch are the same. A guest can make its
+        // ring's position jump anywhere, and each jump counts as a fault. After a reset, the guest's ring
+        // begins anew with another epoch.
         if (self.epoch, self.faults) == (last.epoch, last.faults) {
             for (field, name, this, before) in [
                 (
@@ -216,7 +218,8 @@ pub(crate) struct Packets {
 }
 
 impl Packets {
-    /// Opens a file up to `end`, the end of a packet, or else up to its current end.
+    /// Opens a file for reading up to the offset `end`, which must be the end of a packet. If `end` is
+    /// `None`, the reader stops at the file's current end.
     pub fn open(path: &Path, end: Option<u64>) -> Result<Packets> {
         let file = open_stream(path)?;
         let end = end.unwrap_or(file.len);
@@ -232,7 +235,7 @@ impl Packets {
         &self.path
     }
 
-    /// Returns whether the reader has reached its end, which may be the file's start.
+    /// Returns whether the reader has reached the offset at which it stops.
     pub fn is_done(&self) -> bool {
         self.at >= self.end
     }
@@ -242,7 +245,7 @@ impl Packets {
         self.end
     }
 
-    /// Fills `bytes` from the file. A file that became shorter is damaged.
+    /// Fills `bytes` from the file. The file counts as damaged if it has become shorter.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<()> {
         let read = read_at(&self.file.file, bytes, at).map_err(Error::io(&self.path))?;
         if read < bytes.len() {
@@ -252,8 +255,8 @@ impl Packets {
         Ok(())
     }
 
-    /// Returns the next packet. An empty packet that extends beyond the file's end is the filler of a file
-    /// that was cut, so nothing is missing.
+    /// Returns the next packet. If an empty packet extends beyond the file's end, the packet is the filler of
+    /// a file that was cut, so no event is missing.
     pub fn next(&mut self) -> Result<Option<Packet>> {
         let at = self.at;
         let rest = self.end.saturating_sub(at);
@@ -269,7 +272,8 @@ impl Packets {
         self.read_at(&mut bytes, at)?;
         let packet = self.check(bytes, rest).or_else(|damage| {
             // If the session is being written, the kernel may have copied the header while the writer
-            // replaced it. Real damage is the same in the next read.
+            // replaced the header. So the header is read again. If the header is damaged, the second read has
+            // the same bytes.
             let before = bytes;
             self.read_at(&mut bytes, at)?;
             if bytes == before { Err(damage) } else { self.check(bytes, rest) }

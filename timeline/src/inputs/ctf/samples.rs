@@ -20,8 +20,9 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// A reference point. The guest's reading was before the host's time, and the client's next reading was after
-/// it. The host's kernel may have seen the exit.
+/// A reference point. The guest read its clock before the host time of the point, and the client's next
+/// reading was after this host time. If the host's kernel recorded the exit, the sample also has the kernel's
+/// times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     /// Reading of the guest's clock in ticks.
@@ -48,20 +49,21 @@ impl Sample {
     }
 }
 
-/// Maximum number of reference points of a session that are kept. Of more points, an evenly spread part is
-/// kept, so memory does not grow with the number of points.
+/// Maximum number of reference points of a session that are kept. If a session has more points, an evenly
+/// spread part of the points is kept, so that the memory is bounded.
 pub(crate) const MAX_POINTS: usize = 1 << 17;
 
-/// Maximum number of CPUs of a guest, as in Linux.
+/// Maximum number of CPUs of a guest: the maximum of Linux.
 const MAX_CPUS: u32 = 8192;
 
 /// Samples by clock and client.
 type Samples = BTreeMap<(u32, u32), Thinned<Sample>>;
 
-/// The time in which one thread of the VMM served all reference points of a client.
+/// A time in which one thread of the VMM, or several threads in turns, served all reference points of a
+/// client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
-    /// Thread that served the points; `None` if several threads did in turns.
+    /// Thread that served the points. `None` if several threads served the points in turns.
     pub tid: Option<u32>,
     /// Time of the first point in host units from the session's origin.
     pub first: i64,
@@ -69,15 +71,15 @@ pub(crate) struct Seat {
     pub last: i64,
 }
 
-/// The seats of a client, in order of time. If there are too many, several seats become one seat of several
-/// threads, much as [`Thinned`] thins points.
+/// The seats of a client, in order of time. If there are too many seats, neighbouring seats become one seat
+/// of several threads.
 #[derive(Debug)]
 struct Seats {
     kept: Vec<Seat>,
     /// Maximum number of changes of the thread within one seat.
     every: usize,
-    /// Number of changes within the last seat, and to it. In a seat of several threads, each point counts as
-    /// a change.
+    /// Number of changes of the thread at the beginning of the last seat and within this seat. In a seat of
+    /// several threads, each point counts as a change.
     in_last: usize,
 }
 
@@ -122,18 +124,18 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Returns the constraints of the reference points.
+    /// Returns the constraints that follow from the reference points alone.
     pub(super) fn of_points(&self) -> Limits {
         let mut found = Limits::default();
         for Sample { guest, host, next, .. } in &self.samples {
             found.not_after.push(Point { x: *guest, y: *host });
-            // The point itself has the time `host`, so later readings have a later time.
+            // The host handled the point at the time `host`, so the next reading is later than `host`.
             found.not_before.extend(next.map(|next| Point { x: next, y: host + 1 }));
         }
         found
     }
 
-    /// Returns the constraints from what the kernel saw.
+    /// Returns the constraints that follow from the kernel's times.
     pub(super) fn of_kernel(&self) -> Limits {
         let mut found = Limits::default();
         for Sample { guest, next, reached, resumed, .. } in &self.samples {
@@ -149,17 +151,18 @@ impl Times {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub by_clock: BTreeMap<u32, BTreeMap<u32, Times>>,
-    /// Number of reference points that no client or no clock of the session can have made.
+    /// Number of unusable reference points: the session has no such client, or no clock of the session fits
+    /// the point.
     pub unusable: u64,
     /// Threads that served each client's reference points, in order of time.
     pub served: BTreeMap<u32, Vec<Seat>>,
     /// TSCs that KVM gave to the VMs of this host, in host units from the session's origin.
     pub tscs: Vec<KvmTsc<i64>>,
-    /// CPUs of guests whose kernels' events were searched for in guest mode of the host's threads.
+    /// CPUs of guests, each with the host's threads that can have run the CPU.
     pub cpus: Vec<GuestCpu>,
 }
 
-/// A TSC that KVM computed for a VM from one host time to another.
+/// A TSC that KVM computed for a VM, with the range of host time for which the TSC held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KvmTsc<T> {
     /// Thread that made the VM.
@@ -169,7 +172,7 @@ pub(crate) struct KvmTsc<T> {
     pub until: T,
 }
 
-/// Collects the times of at most so many points of a session.
+/// Collects the times of at most `most_points` reference points of a session.
 ///
 /// # Errors
 /// If the session is damaged.
@@ -180,7 +183,7 @@ pub(crate) fn find(session: &Session, most_points: usize) -> Result<Found> {
         let is_thinned = samples.every > 1;
         let mut samples = in_order(samples.kept, &mut found.unusable);
         if !is_thinned {
-            // No point was left out, so the client's next point is the next sample.
+            // No point was left out, so `of_client` finds the next reading in the next sample.
             samples.iter_mut().for_each(|sample| sample.next = None);
         }
         let times = of_client(session, (clock, client), samples)?;
@@ -189,7 +192,7 @@ pub(crate) fn find(session: &Session, most_points: usize) -> Result<Found> {
     Ok(found)
 }
 
-/// A reference point, with what the host's stream says about it.
+/// A reference point, with the values that the host's stream has for the point.
 struct Served {
     point: Reference,
     epoch: u32,
@@ -254,8 +257,8 @@ fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
 /// Returns the host's thread of each CPU of the guests, by the guest's clock and the CPU's number. A thread
 /// runs a CPU if all events of the guest's kernel on that CPU are at times at which this thread was in guest
 /// mode, or if this thread handled all the CPU's reference points and no reference point of another CPU. If a
-/// process other than the VMM handled the reference points, the points show no thread. Another guest has
-/// another clock, and so has the same guest after a reset or in another VM.
+/// process other than the VMM handled the reference points, the points show no thread. Each guest has a clock
+/// of its own, and a guest gets a new clock after a reset or in another VM.
 ///
 /// # Errors
 /// If the session is damaged.
@@ -266,7 +269,7 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<(u32
         points(session, |served| {
             let cpu = served.point.cpu;
             let Some((clock, _)) = clocks.read(session, served) else { return };
-            // A guest can claim any number.
+            // The number is checked, because a guest can claim any CPU number.
             if cpu < MAX_CPUS {
                 let known = threads.entry((clock, cpu)).or_insert(served.tid);
                 *known = known.filter(|tid| Some(*tid) == served.tid);
@@ -283,16 +286,17 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<(u32
     Ok(each_of_one(threads))
 }
 
-/// Returns the host's threads that are proven to run a CPU of a guest, with the keys of [`vcpu_threads`]: all
-/// events of the guest's kernel on the CPU are in guest mode of this thread, and events on no other CPU are.
+/// Returns the host's threads that provably run a CPU of a guest, with the keys of [`vcpu_threads`]. The
+/// proof: only this thread was in guest mode at all events of the guest's kernel on this CPU, and this is
+/// true of no other CPU.
 pub(crate) fn proven_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), u32> {
     let only = |threads: Vec<u32>| if let [only] = threads[..] { Some(only) } else { None };
     let possible = possible_threads(maps).into_iter();
     each_of_one(possible.map(|(cpu, threads)| (cpu, only(threads))).collect())
 }
 
-/// Returns the threads in whose guest mode all events of the guest's kernel on a CPU may be, by the guest's
-/// clock and the CPU's number.
+/// Returns the host's threads that can have run each CPU of the guests, by the guest's clock and the CPU's
+/// number. All events of the guest's kernel on the CPU may lie in the guest mode of such a thread.
 fn possible_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), Vec<u32>> {
     let mut possible: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for of in maps.guest_cpus() {
@@ -302,7 +306,7 @@ fn possible_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), Vec<u32>> {
     possible
 }
 
-/// Leaves out the threads that would run several CPUs of a guest.
+/// Leaves out threads that stand at several CPUs of a guest.
 fn each_of_one(threads: BTreeMap<(u32, u32), Option<u32>>) -> BTreeMap<(u32, u32), u32> {
     let mut cpus: BTreeMap<(u32, u32), u32> = BTreeMap::new();
     for ((clock, _), tid) in &threads {
@@ -314,9 +318,10 @@ fn each_of_one(threads: BTreeMap<(u32, u32), Option<u32>>) -> BTreeMap<(u32, u32
     threads.into_iter().filter_map(only).collect()
 }
 
-/// Collects reference points, by the clock that their client reads. If there are more than `most`, every
-/// second point of the client with the most is left out, so that no client costs another client its points.
-/// The same holds for the threads that served the points.
+/// Collects reference points, by the clock that the point's client reads. If there are more than `most`
+/// points, every second point of the client with the most points is left out, so that a client with many
+/// points does not crowd out the points of other clients. The threads that served the points are thinned in
+/// the same way.
 fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples> {
     let mut samples = Samples::default();
     let mut kept = 0;
@@ -343,16 +348,18 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
         }
         let client = point.client;
         match clocks.read(session, of_point) {
-            // Readings of the host's own clock add nothing about that clock.
+            // A point is ignored if the client reads the host's own clock, because such a point gives no
+            // constraint.
             Some((read, _)) if read == clock => {}
-            // Points about records from before the host served them add nothing either.
+            // A point is ignored if its clock is the clock of records that were in the ring before the host
+            // served the ring.
             Some((clock, _)) if session.json().clock(clock).is_some_and(|c| c.found) => {}
             Some((clock, guest)) => {
                 let (reached, resumed) = (None, None);
                 let sample =
                     Sample { guest, host, next: None, tid, seq: point.seq, reached, resumed };
                 let of = samples.entry((clock, client)).or_default();
-                // The last kept point gets the next reading even if the point of that reading is left out.
+                // The last kept point gets this reading as its next reading, even if this point is left out.
                 if let Some(last) = of.kept.last_mut()
                     && last.next.is_none()
                 {
@@ -372,7 +379,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
     Ok(samples)
 }
 
-/// Halves the largest of some sequences. Returns by how many elements it became shorter.
+/// Halves the longest of several sequences. Returns the number of elements that were removed.
 fn halve_largest<K: Copy + Ord, T>(
     all: &mut BTreeMap<K, T>,
     len: impl Fn(&T) -> usize,
@@ -400,14 +407,14 @@ impl<'a> PointClocks<'a> {
             let far = session.host_time(clock, guest).abs_diff(*host);
             Some((far, clock.id, i64::try_from(guest).ok()?))
         });
-        // If holders of a client read different clocks, the client has several. The right one is the clock
-        // whose rough map is nearest, because the clocks are far apart.
+        // A client has several clocks if its holders read different clocks. The right clock is the one whose
+        // estimated time is nearest to the host time, because the clocks are far apart.
         read.min().map(|(_, clock, guest)| (clock, guest))
     }
 }
 
-/// Returns the clocks in a client's packets in an epoch. The host's clock is among them if the client is a
-/// program of the host. Without packets, returns the guests' clocks of that epoch.
+/// Returns the clocks in a client's packets in an epoch, including the host's clock if the client is a
+/// program of the host. If the client has no packets, returns all guest clocks of this epoch.
 fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
     let json = session.json();
     let is_guest = |clock: &Clock| clock.domain == Domain::Guest;
@@ -422,12 +429,13 @@ fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
     if own.is_empty() { others } else { own }
 }
 
-/// Sorts one client's points by host time. Both times of a client only grow, because the client waits for
-/// each reply. As few points as possible that break this rule are dropped, so that one wrong guest time does
-/// not cost the points after it.
+/// Sorts one client's points by host time. The guest time and the host time both increase from point to
+/// point, because the client waits for each reply. Points that break this rule are dropped. The number of
+/// dropped points is minimal, so one wrong guest time does not cost the points after it.
 fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     samples.sort_by_key(|s| (s.host, s.guest));
-    // Finds the longest increasing subsequence. `ends` has, for each length, the sequence that ends earliest.
+    // The loop finds the longest increasing subsequence. For each length, `ends` has the last point of the
+    // subsequence that ends at the earliest guest time.
     let mut ends: Vec<usize> = Vec::new();
     let mut before = vec![None; samples.len()];
     for (at, sample) in samples.iter().enumerate() {
@@ -452,14 +460,15 @@ fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     longest
 }
 
-/// Adds the readings that follow the points, from the client's own records: the first record after a point
-/// came after the reply to the point.
+/// Fills in the next reading of each point, from the client's own records. The client wrote the first record
+/// after a point after the reply to the point.
 fn of_client(
     session: &Session,
     (clock, client): (u32, u32),
     mut samples: Vec<Sample>,
 ) -> Result<Times> {
-    // The next reading is that of the next point, unless a record or a point that was left out comes before.
+    // The next reading is the reading of the next kept point, unless a record or a point that was left out
+    // has an earlier reading.
     let mut later = None;
     for sample in samples.iter_mut().rev() {
         sample.next = sample.next.into_iter().chain(later).min();
@@ -483,11 +492,11 @@ fn of_client(
     Ok(Times { samples })
 }
 
-/// A part of a sequence of any length, at even distances.
+/// Evenly spaced elements of a sequence of any length.
 #[derive(Debug)]
 struct Thinned<T> {
     kept: Vec<T>,
-    /// Number of elements of which one is kept: a power of two.
+    /// Distance between two kept elements: a power of two.
     every: usize,
     /// Number of all elements so far.
     count: usize,
@@ -507,7 +516,7 @@ impl<T> Thinned<T> {
         self.count += 1;
     }
 
-    /// Leaves out every second element that is kept, and every second element that comes.
+    /// Removes every second element that is kept, and doubles the distance for further elements.
     fn halve(&mut self) {
         let mut at = 0;
         self.kept.retain(|_| {
@@ -538,7 +547,7 @@ mod tests {
                 let expected = (0..length).step_by(every);
                 assert!(thinned.kept.iter().copied().eq(expected), "{most} of {length}");
                 assert!(thinned.kept.len() <= most);
-                // As many elements are kept as fit.
+                // No smaller distance would fit.
                 assert!(every == 1 || length > most * every / 2, "{most} of {length}");
             }
         }

@@ -15,7 +15,7 @@ use hypertrace_format::classes;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
-/// A session, up to the part that was committed when the session was opened.
+/// A session, with the data that the writer had committed when the session was opened.
 ///
 /// If the session is still being written, later data is left out.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Session {
     counted: u64,
     /// Counter of the host, which may have the anchor of another recording.
     counter: HostCounter,
-    /// Unix time of tick 0 of the host's clock, in host units. Clock maps count from there.
+    /// Unix time of tick 0 of the host's clock, in host units. Host times of clock maps count from this time.
     origin: i128,
     offset: Option<Offset>,
 }
@@ -40,7 +40,7 @@ pub struct Session {
 pub struct Offset {
     /// Time that is added, in nanoseconds.
     pub ns: i64,
-    /// Bound on the error of `ns` in nanoseconds; `None` if it is unknown.
+    /// Bound on the error of `ns` in nanoseconds. `None` if the bound is unknown.
     pub bound_ns: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ impl Offset {
         Offset { ns, bound_ns }
     }
 
-    /// Returns the offset of both together.
+    /// Returns the sum of both offsets, with the sum of both bounds.
     pub fn and(self, other: Offset) -> Offset {
         let bounds = self.bound_ns.zip(other.bound_ns);
         Offset {
@@ -64,19 +64,19 @@ impl Session {
     /// Reads `session.json` and the headers of all packets.
     ///
     /// # Errors
-    /// If `dir` is not a session's directory, or something in it is damaged.
+    /// If `dir` is not a session's directory, or a file in the directory is damaged.
     pub fn open(dir: &Path) -> Result<Session> {
         let mut json = SessionJson::read(dir)?;
         let counted = json.events();
         let segments = stream_files(dir, &json)?.into_iter().map(Segment::scan);
         let segments = segments.collect::<Result<Vec<Segment>>>()?;
-        // The description is read after the scan, so that it describes all that the scan saw even while a VMM
-        // is writing.
+        // The classes are read after the scan, so that they include the classes of all packets of the scan
+        // even while a VMM writes the session.
         json.read_classes(dir)?;
         Session::of(dir, json, segments, counted)
     }
 
-    /// Makes a session from a part of its packets.
+    /// Makes a session from some of the session's packets.
     ///
     /// # Errors
     /// As [`Session::open`].
@@ -106,11 +106,11 @@ impl Session {
         })
     }
 
-    /// Opens several sessions. Sessions of one boot of a machine are put on one anchor, so that their events
+    /// Opens several sessions. Sessions of one boot of a machine get one common anchor, so that their events
     /// are merged by the host's raw counter.
     ///
     /// # Errors
-    /// As [`Session::open`], for the first session that cannot be opened.
+    /// The error of [`Session::open`] for the first session that cannot be opened.
     pub fn open_all<P: AsRef<Path>>(dirs: &[P]) -> Result<Vec<Session>> {
         let opened = dirs.iter().map(|dir| Session::open(dir.as_ref()));
         let mut sessions = opened.collect::<Result<Vec<Session>>>()?;
@@ -137,7 +137,8 @@ impl Session {
         &self.classes
     }
 
-    /// Returns the streams: first those of the host, then those of the guest, each by client.
+    /// Returns the streams: first the host's streams, then the guest's streams. The streams of each side are
+    /// in the order of their clients.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
     }
@@ -153,7 +154,7 @@ impl Session {
         stream.is_some_and(|s| s.segments.iter().any(|segment| segment.first.uuid == *uuid))
     }
 
-    /// Returns whether the session lost events that no stream with files counts.
+    /// Returns whether the session lost events outside of the streams that have files.
     pub(crate) fn has_lost_elsewhere(&self) -> bool {
         let has_files = |uuid: &_, domain, client| self.has_files(uuid, domain, client);
         let json = self.json();
@@ -161,7 +162,7 @@ impl Session {
         json.lost_unattached > 0 || without_files.iter().any(|stream| stream.lost() > 0)
     }
 
-    /// Leaves out the files of each stream after the first for which `is_last` is true.
+    /// In each stream, leaves out all files after the first file for which `is_last` is true.
     pub(crate) fn end_streams(&mut self, is_last: impl Fn(&Path) -> bool) {
         for stream in &mut self.streams {
             let last = stream.segments.iter().position(|segment| is_last(&segment.path));
@@ -180,13 +181,12 @@ impl Session {
         name.map_or_else(|| self.dir.display().to_string(), |n| n.to_string_lossy().into_owned())
     }
 
-    /// Returns the number of events of all streams, as `session.json` counted them before the streams were
-    /// scanned.
+    /// Returns the number of events of all streams that `session.json` had before the streams were scanned.
     pub(crate) fn counted(&self) -> u64 {
         self.counted
     }
 
-    /// Returns the host's counter, with its anchor in `session.json` unless another was set.
+    /// Returns the host's counter, with the anchor from `session.json` unless another anchor was set.
     pub fn counter(&self) -> HostCounter {
         self.counter
     }
@@ -210,24 +210,24 @@ impl Session {
         self.offset
     }
 
-    /// Returns whether both sessions are of one boot and on one anchor, so that the order of their events is
-    /// that of the host's counter.
+    /// Returns whether both sessions are of one boot and have the same anchor, so that their events are in
+    /// the order of the host's counter.
     pub fn is_placed_with(&self, other: &Session) -> bool {
         self.counter == other.counter && self.counter.is_same(&other.counter)
     }
 
-    /// Returns the Unix time of a host time of this session's clock maps, in nanoseconds.
+    /// Returns the Unix time in nanoseconds of a host time that a clock map of this session gives.
     pub fn unix_ns(&self, host: i64) -> i128 {
         (self.origin + i128::from(host)).div_euclid(FRACTION.into())
     }
 
-    /// Returns the Unix time, in host units, from which clock maps of this session count.
+    /// Returns the Unix time of the host time 0 in clock maps of this session, in host units.
     pub(crate) fn origin(&self) -> i128 {
         self.origin
     }
 
-    /// Returns the time of a stream's tick: by the host's counter for the host's clock, and by the estimate
-    /// in `session.json` for a guest's clock.
+    /// Returns the time of a stream's tick. A tick of the host's clock is converted by the host's counter,
+    /// and a tick of a guest's clock by the estimate in `session.json`.
     pub(crate) fn time(&self, clock: &Clock, ticks: u64) -> Time {
         match host(&self.json) {
             Some(host) if host.id == clock.id => {
@@ -278,8 +278,8 @@ fn add_stream_files(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     let entries = match std::fs::read_dir(&ctf) {
         Ok(entries) => entries,
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            // The writer names the folder `ctf` when it is complete. A session that ended before that is
-            // empty.
+            // The writer creates the folder as `.ctf`, and names it `ctf` when the folder is complete. If the
+            // session ended before that, the session is empty.
             if dir.join(".ctf").is_dir() {
                 return Ok(());
             }
@@ -296,7 +296,8 @@ fn add_stream_files(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
             continue;
         }
         if name == "metadata" {
-            // Other readers read this file, and would wait for the writer of a pipe.
+            // This reader needs no `metadata`, but checks that it is a regular file. Other readers open the
+            // file, and would wait forever if it were a pipe.
             open_stream(&entry.path())?;
             continue;
         }
@@ -305,7 +306,7 @@ fn add_stream_files(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the fields that a file's packets have in common against the description.
+/// Checks the fields that are the same in all packets of a file against the description.
 fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
     let domain = segment.first.domain;
     let PacketHeader { uuid, stream_id, epoch, .. } = *segment.first;
@@ -319,7 +320,8 @@ fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
     match json.clock(stream_id) {
         // Programs on the host may stamp with the host's own clock.
         Some(clock) if clock.domain == domain || clock.domain == Domain::Host => {
-            // If the session has no more clocks, an old clock serves a new epoch.
+            // The epoch may be later than the clock's epoch, because a session that has no more clocks uses
+            // an old clock for a new epoch.
             if epoch < clock.epoch {
                 let expected = format!("an epoch of at least {}, its clock's", clock.epoch);
                 return damaged(offset_of!(PacketHeader, epoch), &expected, epoch.to_string());

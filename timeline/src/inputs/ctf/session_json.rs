@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! `session.json` and `classes.jsonl`, which are read, bounded and checked. The writer defines their types.
+//! Reads and checks `session.json` and `classes.jsonl`, with bounds on their sizes. The writer defines the
+//! types.
 
 use super::packet::Domain;
 use crate::error::{Error, Result};
@@ -30,14 +31,14 @@ use std::path::{Path, PathBuf};
 
 /// Maximum number of counters of a device, or of faults of a stream.
 const MAX_COUNTERS: usize = 4096;
-/// Members that must be right before the rest is looked at.
+/// Members that are checked before all other members.
 #[derive(Deserialize)]
 struct Kind {
     format: String,
     version: u64,
 }
 
-/// Lengths of lists, which are checked before the file is taken in.
+/// Lists whose lengths are checked before the whole file is parsed.
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "only read, to be counted")]
 struct Lengths {
@@ -119,15 +120,16 @@ pub struct SessionJson {
     read: u64,
     /// Identity of the `session.json` that was read.
     identity: Identity,
-    /// What `recovered/` adds. Its clocks, classes and counts are among those above.
+    /// Contents of `recovered/`. The clocks, classes and counts of `recovered/` are included in the fields
+    /// above.
     recovered: Option<Recovered>,
 }
 
-/// What was recovered after the session's process was killed.
+/// Data that was recovered after the session's process was killed.
 #[derive(Clone, Debug)]
 struct Recovered {
     uuid: [u8; 16],
-    /// Streams of the killed process, as that process counted them, and streams of the recovery.
+    /// Streams with the counts of the killed process. `own` has the streams with the counts of the recovery.
     killed: Vec<StreamJson>,
     own: Vec<StreamJson>,
 }
@@ -139,7 +141,8 @@ fn identity(found: &Metadata) -> Identity {
     (found.ino(), found.mtime(), found.mtime_nsec())
 }
 
-/// Gives the members of `session.json` by the writer's declaration. Its clocks are all that are known.
+/// Gives access to the members of `session.json` in the writer's type. `clocks` includes the clocks from
+/// `classes.jsonl`.
 impl Deref for SessionJson {
     type Target = Whole;
 
@@ -152,12 +155,12 @@ impl SessionJson {
     /// Reads and checks the files in a session's directory, and in its `recovered/` if there is one.
     ///
     /// # Errors
-    /// If there is no `session.json`, it is not hypertrace's, or a file breaks a rule.
+    /// If there is no `session.json`, the file is not from hypertrace, or a file breaks a rule.
     pub fn read(dir: &Path) -> Result<SessionJson> {
         let mut json = SessionJson::read_own(dir)?;
         let path = dir.join(RECOVERED);
         match std::fs::symlink_metadata(&path) {
-            // A session that has ended lacks nothing.
+            // A session that has ended needs no recovery, so `recovered/` is ignored.
             _ if json.finished => {}
             Err(why) if why.kind() == io::ErrorKind::NotFound => {}
             found => json.add_recovered(dir, &path, &found.map_err(Error::io(&path))?)?,
@@ -171,8 +174,8 @@ impl SessionJson {
         Ok(json)
     }
 
-    /// Adds what was recovered. The recovered part must have the clocks and classes of the session by the
-    /// same numbers, and may have more.
+    /// Adds what was recovered. The recovered part must have all clocks and classes of the session with the
+    /// same numbers, and may have further clocks and classes.
     fn add_recovered(&mut self, dir: &Path, path: &Path, found: &Metadata) -> Result<()> {
         let wrong = |why: &str| {
             let why = format!("{why}; to read {} without it, move it away", dir.display());
@@ -226,8 +229,8 @@ impl SessionJson {
         [dir.to_owned()].into_iter().chain(recovered).collect()
     }
 
-    /// Returns the streams without files, whose losses only descriptions hold. `has_files` takes the UUID in
-    /// the packets.
+    /// Returns the streams without files. Only the descriptions have the losses of such streams. `has_files`
+    /// gets the UUID of the packets, the domain and the client.
     pub(crate) fn without_files<'a>(
         &'a self,
         has_files: &dyn Fn(&[u8; 16], Domain, u32) -> bool,
@@ -240,7 +243,7 @@ impl SessionJson {
         all.filter(|(uuid, s)| !has_files(uuid, s.domain, s.client)).map(|(_, s)| s).collect()
     }
 
-    /// Reads `session.json` again if it was replaced. Keeps what was read of `classes.jsonl`.
+    /// Reads `session.json` again if the file was replaced. Keeps the data from `classes.jsonl`.
     ///
     /// # Errors
     /// As [`SessionJson::read`].
@@ -317,7 +320,7 @@ impl SessionJson {
         let mut text = vec![0; len as usize];
         let read = read_at(&file, &mut text, 0).map_err(Error::io(&path))?;
         text.truncate(read);
-        // The format and version are checked first, because a newer version may have another shape.
+        // The format and version are checked first, because the rest of a newer version may differ.
         let kind: Kind = serde_json::from_slice(&text).map_err(|error| match error.is_eof() {
             true => wrong(format!(
                 "cut after {read} bytes; without it, babeltrace2 can still read {}",
@@ -415,7 +418,7 @@ fn check_clocks(clocks: &[Clock]) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Returns the error for a `session.json` that cannot be opened. The error says what the path is instead.
+/// Returns the error for a `session.json` that cannot be opened. The error says what the path refers to.
 fn missing(dir: &Path, path: &Path, source: io::Error) -> Error {
     let not_a_session = |why: &str| Error::NotASession { path: dir.to_owned(), why: why.into() };
     if !dir.exists() && source.kind() == io::ErrorKind::NotFound {
