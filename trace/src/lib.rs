@@ -17,18 +17,19 @@
 //! # }
 //! ```
 //!
-//! [`Session`] implements [`EventSink`](abi::sink::EventSink), the only interface that a device uses, and
-//! writes [`session_json`] and a CTF trace, whose files survive a kill at any instant. [`event`] and
-//! [`backend`] are for the VMM's own events, and [`region!`] marks the VMM's regions of interest. [`control`]
-//! and [`monitor`] switch events and backends while the VMM runs; with a [`trigger`], a guest's reference
-//! points switch them. Declared events need the feature `events`, which is on by default. Without `events`,
-//! the program needs no registry made by the linker, and this crate has neither `backend` nor `region!`.
+//! [`Session`] implements [`EventSink`](abi::sink::EventSink), the only interface that a device uses. A
+//! session writes [`session_json`] and a CTF trace, and all its files survive a kill at any instant.
+//! [`event`] and [`backend`] are for the VMM's own events, and [`region!`] marks the VMM's regions of
+//! interest. [`control`] and [`monitor`] switch events and backends while the VMM runs. With a [`trigger`],
+//! the reference points of a guest switch events. Declared events need the feature `events`, which is on by
+//! default. Without `events`, the program needs no registry made by the linker, and this crate has neither
+//! `backend` nor `region!`.
 //!
-//! Data from guests is never trusted: a session checks lengths, ids and timestamps before it writes them.
-//! Records that fail a check are written as `untyped` or `time_fault` events and counted by kind. Write
-//! errors are counted and reported once; the unwritten records stay in the rings, where producers count the
-//! events that find no room. All buffers and tables are bounded: by the sizes of the packet buffer and of the
-//! host rings, and by [`limits`].
+//! A session never trusts data from guests: it checks lengths, ids and timestamps before it writes them. If a
+//! record fails a check, the session writes the record as an `untyped` or `time_fault` event, and counts the
+//! fault by its kind. The session counts all write errors, and reports the first one. The unwritten records
+//! stay in the rings, and the producers count further events for which a ring has no room. All buffers and
+//! tables are bounded by the sizes of the packet buffer and of the host rings, and by [`limits`].
 //!
 //! A process that can open no files writes its session to a descriptor as a [journal](Destination::Journal),
 //! and [`receive`] makes the session's files in another process.

@@ -1,16 +1,18 @@
 //! Makes a session of a journal.
 //!
 //! A VMM that can open no file writes its session as a journal to a descriptor
-//! ([`Destination::Journal`](crate::Destination)). [`receive`] carries out the journal's operations in a
-//! directory, frame by frame, so that the directory is a session for all readers even while it is written.
+//! ([`Destination::Journal`](crate::Destination)). [`receive`] carries out the operations of the journal's
+//! frames in a directory, one frame after the other. So readers can read the directory as a session even
+//! before the journal ends.
 //!
-//! The writer may be a VMM that its guest has taken over. So a journal can only do what a session does: files
-//! have names of streams in one directory, each packet follows the last packet of its file, and sizes and
-//! numbers are bounded. A frame's operation is done only after the whole frame was checked. A journal that is
-//! cut or damaged leaves the session that the frames before made.
+//! A hostile guest may have taken over the VMM that writes the journal. So a journal can only cause
+//! operations of a session: files have names of streams in one directory, each packet follows the last packet
+//! of its file, and sizes and numbers are bounded. The receiver checks a whole frame before it carries out
+//! the frame's operation. A journal that is cut or damaged leaves the session that the frames before the
+//! damage made.
 //!
-//! The contents of packets and descriptions are not checked here, because readers of a session do not trust
-//! them.
+//! The receiver does not check the contents of packets and descriptions, because readers of a session do not
+//! trust these contents.
 
 use crate::ctf::files::{Description, FileId, Files, HIDDEN, clear};
 use crate::ctf::journal::frame::{
@@ -38,7 +40,7 @@ const UNIT: u64 = HEADER_BYTES as u64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
-    /// Number of frames, the last one included.
+    /// Number of frames, including the last frame.
     pub frames: u64,
     /// Number of bytes.
     pub bytes: u64,
@@ -46,7 +48,7 @@ pub struct Received {
     pub files: usize,
 }
 
-/// Error of reading a journal. The frames before the error have made a session.
+/// Error of reading a journal. The directory has the session that the frames before the error made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
@@ -65,13 +67,13 @@ pub enum ReceiveError {
         #[source]
         source: io::Error,
     },
-    /// The journal ends between two frames, without the end of its session, because its writer was ended.
+    /// The journal ends after a whole frame, but without the end of its session. The writer was killed.
     #[error("the journal ends at byte {at} without the end of its session")]
     Unfinished {
         /// Size of the journal in bytes.
         at: u64,
     },
-    /// The input is no journal, is a damaged journal, or does what no session does.
+    /// The input is no journal, or is a damaged journal, or has an operation that no session has.
     #[error("the journal is damaged at byte {at}: {what}")]
     Damaged {
         /// Offset of the frame in the journal.
@@ -92,12 +94,12 @@ impl BadInput for ReceiveError {
     }
 }
 
-/// Reads a journal to its end, and carries out its operations in the directory `dir`, which must be empty or
-/// not exist. `share` gives the users that may read the files.
+/// Reads a journal to its end, and carries out the journal's operations in the directory `dir`. The directory
+/// must be empty or not exist. `share` gives the users that may read the files.
 ///
 /// # Errors
-/// If the directory cannot be used or written, or the journal cannot be read to its end. Nothing is left in
-/// the directory if the journal does not even begin with a session's description.
+/// If the directory cannot be used or written, or the journal cannot be read to its end. If the journal does
+/// not begin with the description of a session, the call leaves no file in the directory.
 pub fn receive(
     journal: &mut impl Read,
     dir: &Path,
@@ -125,7 +127,7 @@ struct StreamFile {
     at: u64,
 }
 
-/// The fault of a frame, or a failed write.
+/// The reason why a frame was not carried out: the frame is wrong, or a write failed.
 enum Fault {
     Frame(String),
     Write(WriteFailed),
@@ -145,7 +147,7 @@ struct Receiver {
     files: Files,
     /// True if all descriptions exist, so that the trace's folder has its name.
     is_begun: bool,
-    /// Stream files by name. `None` if a file was closed.
+    /// Stream files by name. `None` stands for a file that was closed.
     streams: BTreeMap<String, Option<StreamFile>>,
     payload: Vec<u8>,
 }
@@ -237,8 +239,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Replaces a file that describes the session, or appends to it at offset `at`. When all descriptions
-    /// exist for the first time, makes the trace appear.
+    /// Replaces a file that describes the session, or appends to it at offset `at`. As soon as all
+    /// descriptions exist, gives the trace's folder its final name.
     fn describe(&mut self, kind: Kind, name: &str, at: u64) -> Result<(), Fault> {
         let Some(what) = Description::ALL.into_iter().find(|what| what.name() == name) else {
             return wrong("its name is not one of a description");
@@ -304,7 +306,7 @@ fn is_stream_name(name: &str) -> bool {
         let (client, number) =
             name.strip_prefix(domain.name())?.strip_prefix('-')?.split_once('-')?;
         let (client, number) = (client.parse::<u32>().ok()?, number.parse::<u32>().ok()?);
-        // Another spelling of the same numbers is refused.
+        // Any other spelling of the same numbers is refused, so that each stream file has only one name.
         let is_exact = name == format!("{}-{client:03}-{number:04}", domain.name());
         (is_exact && number < u32::MAX / 2).then_some(is_stream(domain as u32, client))
     };
@@ -324,14 +326,14 @@ fn create(files: &mut Files, name: &str, len: u64, head: &[u8]) -> Result<Stream
     Ok(StreamFile { id, len, at: UNIT })
 }
 
-/// Writes a packet and the filler after it, or the filler alone. A header is written last: that write is the
-/// commit.
+/// Writes a packet and the following filler, or only a filler. The last write has the header of the packet or
+/// of the only filler. This write is the commit.
 fn write(files: &mut Files, stream: &mut StreamFile, at: u64, bytes: &[u8]) -> Result<(), Fault> {
     let name = &stream.id.name;
     let length = bytes.len() as u64;
     let left = stream.len - stream.at;
     let is_packet = length > UNIT;
-    // The bytes end with a filler's header, so there is always room for a filler.
+    // The bytes end with the header of a filler, so the file always has room for a filler.
     if at != stream.at || length < UNIT || !length.is_multiple_of(UNIT) || length > left {
         return wrong(format!("{length} bytes cannot be written to {name} at byte {at}"));
     }
@@ -352,8 +354,9 @@ fn write(files: &mut Files, stream: &mut StreamFile, at: u64, bytes: &[u8]) -> R
     Ok(())
 }
 
-/// Returns true if the bytes begin with the header of a packet of the first size and end with the header of a
-/// filler of the last size. If there is only one size, both headers are the same header.
+/// Returns true if the bytes begin with the header of a packet whose size is the first of `sizes`, and end
+/// with the header of a filler whose size is the last of `sizes`. If `sizes` has only one size, both headers
+/// are the same header.
 fn are_packets<const N: usize>(bytes: &[u8], sizes: [u64; N]) -> bool {
     let first = PacketHeader::read_from_prefix(bytes).map(|(header, _)| header);
     let last = PacketHeader::read_from_suffix(bytes).map(|(_, header)| header);

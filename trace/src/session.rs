@@ -1,6 +1,6 @@
 //! Sessions. A session is a directory that receives the events of guests and of the VMM.
 //!
-//! [`Session`] is the handle, [`Engine`](engine::Engine) is the drain loop's side of a session, and
+//! [`Session`] is the handle of a session, and [`Engine`](engine::Engine) is the drain loop's side.
 //! [`recover`] makes a session of the records that a killed process left in its rings.
 
 pub(crate) mod config;

@@ -25,8 +25,8 @@ bitflags! {
     /// A set of backends.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Backends: u32 {
-        /// The threads' rings, from which `session` and `simple` are written. Active while a
-        /// [`Session`](crate::Session) has not ended.
+        /// The threads' rings. The files of `session` and `simple` are written from these rings. Active as
+        /// long as a [`Session`](crate::Session) has not ended.
         const RING = 1;
         /// Lines on stderr.
         const LOG = 2;
@@ -69,7 +69,7 @@ fn settle() {
     }
 }
 
-/// Number of sessions that have not ended, and so need the rings.
+/// Number of sessions that have not ended. These sessions need the rings.
 static SESSIONS: AtomicU32 = AtomicU32::new(0);
 
 /// Counts a session that begins.
@@ -83,14 +83,14 @@ pub(crate) fn session_began() {
 pub(crate) fn session_ended() {
     if SESSIONS.fetch_sub(1, SeqCst) == 1 {
         remove(Backends::RING);
-        // Another session may have begun in between.
+        // Another session may have begun before the removal.
         if SESSIONS.load(SeqCst) > 0 {
             activate(Backends::RING);
         }
     }
 }
 
-/// Forgets the sessions of the process that forked this one.
+/// Forgets the sessions of the parent process after a fork.
 pub(crate) fn forget_sessions() {
     SESSIONS.store(0, SeqCst);
     remove(Backends::RING);
@@ -101,7 +101,7 @@ const WANTED: u32 = 1 << 31;
 
 /// A declared event and its state.
 pub struct TraceEvent {
-    /// The backends that get the event, and [`WANTED`].
+    /// The bits of the backends that get the event, and the bit [`WANTED`].
     state: AtomicU32,
     name: &'static str,
     text: SchemaText,
@@ -113,7 +113,8 @@ pub struct TraceEvent {
 }
 
 impl TraceEvent {
-    /// Returns an event that is off. `declaration` is in `file` at `line`, and was compiled into `module`.
+    /// Returns an event that is off. The source of `declaration` is in `file` at `line`, and the event was
+    /// compiled into `module`.
     pub const fn new<S: Site, F: Fields>(
         declaration: &'static str,
         module: &'static str,
@@ -155,7 +156,7 @@ impl TraceEvent {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Returns the types of the event's arguments, as they are recorded.
+    /// Returns the types of the event's recorded arguments.
     pub fn types(&self) -> &'static [FieldType] {
         self.types
     }
@@ -175,8 +176,8 @@ impl TraceEvent {
         self.state.load(Relaxed) & WANTED != 0
     }
 
-    /// Switches the event. Any thread may call this, even a vCPU's: it costs a few loads and one swap, or
-    /// only the loads if nothing changes.
+    /// Switches the event. Any thread may call this method, even the thread of a vCPU. A call costs a few
+    /// loads and one swap, or only the loads if the state does not change.
     pub fn set(&self, wanted: bool) {
         self.settle_as(|_| wanted);
     }
@@ -186,9 +187,9 @@ impl TraceEvent {
         self.settle_as(|state| state & WANTED != 0);
     }
 
-    /// Sets the state to `wanted`, with the active backends. The backends may change meanwhile. A thread that
-    /// changes the backends settles all events afterwards: either that thread sees the state stored here, or
-    /// this thread sees the change.
+    /// Sets the state to `wanted`, with the active backends. Another thread may change the backends
+    /// meanwhile. After the change, that thread settles all events: either it sees the state that this thread
+    /// has stored, or this thread sees the change.
     #[inline]
     fn settle_as(&self, wanted: impl Fn(u32) -> bool) {
         loop {
@@ -219,9 +220,9 @@ fn sorted() -> Vec<&'static TraceEvent> {
     events
 }
 
-/// Returns all declarations, sorted by name, in the form of QEMU's `trace-events-all`, for readers of the
-/// simple backend's file. A declaration that two crates share appears once, and a [`Clash`] appears as a
-/// comment.
+/// Returns all declarations in the form of QEMU's `trace-events-all`, sorted by name. Readers of the simple
+/// backend's file need this text. If two crates have the same declaration, the text has the declaration once.
+/// A [`Clash`] appears as a comment.
 pub fn trace_events_all() -> String {
     let mut all: String = clashes().iter().map(|clash| format!("# {clash}\n")).collect();
     let mut events = sorted();
@@ -233,8 +234,9 @@ pub fn trace_events_all() -> String {
     all
 }
 
-/// A name that two crates declare with different arguments. Each event is recorded correctly, but a reader
-/// that identifies events by name alone confuses the two, as readers of the simple backend's file do.
+/// A name that two crates declare with different arguments. Each of the two events is recorded correctly. But
+/// a reader that identifies events only by their names confuses the two events, as readers of the simple
+/// backend's file do.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Clash {
@@ -267,7 +269,8 @@ pub fn clashes() -> Vec<Clash> {
 }
 
 /// Switches declared events of this program. Returns the number of events that match the pattern. Any thread
-/// may call this, but a vCPU's thread should switch a single event with [`TraceEvent::set`] instead.
+/// may call this function, but the thread of a vCPU should rather switch a single event with
+/// [`TraceEvent::set`].
 pub fn set_declared(pattern: &Pattern, on: bool) -> usize {
     let events = EVENTS.iter().filter(|event| pattern.matches(event.name()));
     events.map(|event| event.set(on)).count()

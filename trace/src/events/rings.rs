@@ -1,8 +1,8 @@
 //! Rings of the VMM's own threads: a fixed pool from which each thread claims one.
 //!
-//! A vCPU's thread records reference points and its own events here without a lock, an allocation or a wait:
-//! a ring has one producer, the thread that claimed it, and one consumer, the drain loop. The layout is that
-//! of a client's ring.
+//! The thread of a vCPU records reference points and its own events in its ring without a lock, an allocation
+//! or a wait. This is possible because a ring has one producer, the thread that has claimed the ring, and one
+//! consumer, the drain loop. A host ring has the layout of a client's ring.
 #![allow(unsafe_code)] // one lifetime, see `Claim`; one pointer, see `HELD`
 
 use super::gaps::Gaps;
@@ -33,9 +33,9 @@ pub(crate) struct HostRing {
     mode: RingMode,
     state: ProducerState,
     claimed: AtomicBool,
-    /// Length of a pause in ticks after which an event wakes the drain loop.
+    /// Minimum length of a pause in ticks: the first event after such a pause wakes the drain loop.
     pause: u64,
-    /// Losses of declared events for which the ring had no room.
+    /// The declared events that were lost because the ring had no room.
     pub gaps: Gaps,
     waker: Arc<Waker>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct HostRing {
 #[derive(Default)]
 pub(crate) struct Waker {
     call: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// True if the drain loop was woken and has not come yet.
+    /// True if a thread has woken the drain loop, and the drain loop has not begun a pass yet.
     called: AtomicBool,
 }
 
@@ -65,8 +65,8 @@ impl Wake for Waker {
     }
 }
 
-// SAFETY: only the thread that has claimed the ring uses `state`, all of which is atomic; all other fields
-// are `Sync`.
+// SAFETY: only the thread that has claimed the ring uses `state`, and all fields of `state` are atomic. All
+// other fields of the ring are `Sync`.
 unsafe impl Sync for HostRing {}
 
 impl HostRing {
@@ -105,7 +105,7 @@ impl HostRing {
     /// Returns the position up to which the ring is written now.
     pub fn head(&self) -> u64 {
         // ORDERING: pairs with the Release of head in `Producer::publish`: later operations of this thread
-        // happen after the stores of those records.
+        // happen after the stores of the records before head.
         self.area[guest_page::HEAD].load(Ordering::Acquire)
     }
 
@@ -120,7 +120,8 @@ impl HostRing {
     }
 }
 
-/// Returns `words` zeros, in pages of the kernel that take no memory before they are written.
+/// Returns `words` zeros. The zeros lie in fresh pages of the kernel: a page takes no memory before the first
+/// write to the page.
 fn zeros(words: usize) -> Box<[AtomicU64]> {
     <[AtomicU64]>::new_box_zeroed_with_elems(words).unwrap_or_else(|AllocError| {
         handle_alloc_error(Layout::array::<AtomicU64>(words).unwrap_or(Layout::new::<u64>()))
@@ -131,29 +132,31 @@ fn zeros(words: usize) -> Box<[AtomicU64]> {
 struct Claim {
     session: u64,
     producer: Producer<'static>,
-    /// Keeps alive what `producer` points to.
+    /// Keeps the ring alive, because `producer` points to the ring.
     ring: Arc<HostRing>,
 }
 
 impl Claim {
     fn new(session: u64, ring: &Arc<HostRing>, name: &str, now: u64) -> Option<Claim> {
-        // ORDERING: pairs with the Release in `drop`, so that this thread sees whatever the thread before
-        // wrote to the ring's private state.
+        // ORDERING: pairs with the Release in `drop`, so that this thread sees all stores of the previous
+        // thread to the ring's private state.
         if ring.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             return None;
         }
         let ring = Arc::clone(ring);
         // SAFETY: the ring lives on the heap, at one address, until the last Arc to it is dropped. The Claim
-        // owns one Arc, and the producer, which holds these references, is never given out for longer than
-        // the Claim is borrowed. Everything that the producer refers to is atomic or not written to.
+        // owns one Arc. The producer holds these references, and a caller never gets the producer for longer
+        // than it borrows the Claim. All data to which the producer refers are either atomic or never
+        // written.
         let long: &'static HostRing = unsafe { &*Arc::as_ptr(&ring) };
         let (pid, tid) = (std::process::id(), gettid().as_raw_pid() as u32);
         let info = LeaseInfo { pid, tid, name };
         let lease = Lease::new(token(), ClockKind::Tsc, now, &info);
         let producer = Producer::lease(long.memory()?, &long.state, lease, false)
             .waking(&*long.waker, long.pause);
-        // The lease itself counts as an event, so the first event after it would not wake the drain loop.
+        // The claim itself must wake the drain loop: the lease record counts as an event, so the first event
+        // after the lease record would not follow a pause.
         ring.waker.wake();
         Some(Claim { session, producer, ring })
     }
@@ -171,7 +174,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.producer.release();
-        // ORDERING: pairs with the Acquire in `new`.
+        // ORDERING: pairs with the Acquire in `Claim::new`.
         self.ring.claimed.store(false, Ordering::Release);
     }
 }
@@ -181,9 +184,9 @@ fn token() -> u64 {
     RandomState::new().hash_one(ticks()) | 1
 }
 
-/// Makes a forked child start anew: without a claim, without a default session, and with no event on for the
-/// rings. Otherwise the child would keep the claim of the thread that forked, in a copy of the ring that no
-/// drain loop empties.
+/// Makes a forked child begin without a claim, without a default session, and without events that are on for
+/// the rings. Otherwise the child would keep the claim of the forking thread: a claim to a copy of the ring,
+/// which no drain loop empties.
 fn forget_at_fork() {
     extern "C" fn child() {
         HELD.set(ptr::null());
@@ -194,37 +197,38 @@ fn forget_at_fork() {
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: `child` only stores to atomics and to a thread-local without a destructor. If memory runs
-        // out, `child` is not registered, and a child's events go to a copy.
+        // SAFETY: `child` only stores to atomics and to a thread-local without a destructor. If the machine
+        // has no memory left, `child` is not registered, and the events of a forked child go to the child's
+        // copy of a ring.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(child)) };
     });
 }
 
 thread_local! {
-    /// The thread's claim, for the hot path: a plain word without a destructor, which can be read without a
-    /// check. Null, or a pointer to the claim in `OWNED`.
+    /// The thread's claim, for the hot path: null, or a pointer to the claim in `OWNED`. This value is a
+    /// plain word without a destructor, so a thread can read it without a check.
     static HELD: Cell<*const Claim> = const { Cell::new(ptr::null()) };
     static OWNED: Owned = const { Owned(RefCell::new(None)) };
     /// Ledger that counts the thread's events if the thread found no ring.
     static DENIED: RefCell<Option<Arc<Unattached>>> = const { RefCell::new(None) };
 }
 
-/// A session's ledger of lost events that belong to no stream.
+/// A session's counts of lost events that belong to no stream.
 #[derive(Debug, Default)]
 pub(crate) struct Unattached {
     /// Number of events of the VMM's threads that found no ring, and of processes that hold no client.
     events: StdAtomicU64,
-    /// Number of the threads' declared events that the simple backend's file does not count yet.
+    /// Number of lost declared events of the VMM's threads that the simple backend's file does not count yet.
     declared: StdAtomicU64,
 }
 
 impl Unattached {
-    /// Returns the number of all these events.
+    /// Returns the number of all lost events that belong to no stream.
     pub fn events(&self) -> u64 {
         self.events.load(Ordering::Relaxed).min(MAX_LOST)
     }
 
-    /// Returns the number of declared events since the last call.
+    /// Returns the number of declared events that were lost since the last call.
     pub fn take_declared(&self) -> u64 {
         self.declared.swap(0, Ordering::Relaxed)
     }
@@ -242,14 +246,14 @@ impl Unattached {
     }
 }
 
-/// Holds the thread's claim, and gives it back when the thread ends.
+/// Holds the thread's claim, and gives the claim back when the thread ends.
 struct Owned(RefCell<Option<Box<Claim>>>);
 
 impl Owned {
-    /// Replaces the claim. Returns `None` if the thread then has no claim, or if an emit is under way, in
-    /// which case the old claim stays.
+    /// Replaces the claim. Returns `None` if the thread gets no new claim. If the thread is in the middle of
+    /// an emit, the old claim stays, and the call also returns `None`.
     fn replace(&self, claim: impl FnOnce() -> Option<Claim>) -> Option<()> {
-        // A signal handler in the middle of a replacement finds the cell borrowed.
+        // If this code runs in a signal handler that interrupted a replacement, the cell is borrowed already.
         let mut slot = self.0.try_borrow_mut().ok()?;
         // An emit calls foreign code (a field's `put`, the waker), which may call this function. The emit
         // holds a reference to the claim until it ends.
@@ -278,25 +282,28 @@ fn held<R>(f: impl FnOnce(&Claim) -> R) -> Option<R> {
     // SAFETY: if the pointer is not null, it points to the claim in this thread's `OWNED`: `replace` and the
     // destructor set the pointer to null before they drop that claim. `f` keeps no reference, and the claim
     // lives until `f` returns: the destructor runs only when this thread ends, and `replace` runs only on
-    // this thread. All foreign code that `f` may call (a field's `put` and `words`, the waker) is called by
-    // the producer in the middle of an emit, where the producer's `busy` word is set and `replace` refuses.
+    // this thread. `f` may call foreign code (a field's `put` and `words`, the waker) only through the
+    // producer in the middle of an emit. During an emit, the producer's `busy` word is set, and `replace`
+    // refuses.
     (!claim.is_null()).then(|| f(unsafe { &*claim }))
 }
 
 /// The rings for threads without a claim: see [`Session::install`](crate::Session::install).
 static DEFAULT: AtomicPtr<HostRings> = AtomicPtr::new(ptr::null_mut());
-/// Number of events that neither a thread's session nor a default session took.
+/// Number of events that were lost because the thread belonged to no session and there was no default
+/// session.
 static UNATTACHED: StdAtomicU64 = StdAtomicU64::new(0);
 /// Number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Number of bits in a process number.
 #[cfg(feature = "events")]
 const PROCESS_BITS: u32 = 22;
-/// Random number of this process, or 0 if it was not drawn yet.
+/// Random number of this process, or 0 if the process has not drawn the number yet.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns a random number of this process, which has 22 bits and is not 0. Only the first call makes a
-/// system call. A pid would not do, because another process can have it, in another PID namespace or later.
+/// system call. A pid is not enough, because another process can have the same pid, in another PID namespace
+/// or at a later time.
 #[cfg(feature = "events")]
 #[inline(always)]
 pub fn process_number() -> u32 {
@@ -322,13 +329,13 @@ fn note_process() -> u32 {
     }
 }
 
-/// Returns the number of declared events of threads that were attached to no session while there was no
-/// default session.
+/// Returns the number of declared events that were lost because the thread was attached to no session and
+/// there was no default session.
 pub(crate) fn unattached() -> u64 {
     UNATTACHED.load(Ordering::Relaxed)
 }
 
-/// Records a declared event on the calling thread's ring, to whichever session the ring belongs.
+/// Records a declared event on the calling thread's ring. The ring may belong to any session.
 #[cfg(feature = "events")]
 #[inline(always)]
 pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
@@ -353,7 +360,7 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let rings = DEFAULT.load(Ordering::Acquire);
     if rings.is_null() {
         let denied = |ledger: &RefCell<Option<Arc<Unattached>>>| {
-            // If the cell is borrowed, this is a signal handler in the middle of an attach.
+            // The cell is borrowed if this code runs in a signal handler that interrupted an attach.
             ledger.try_borrow().ok()?.as_ref()?.count(true);
             Some(())
         };
@@ -368,7 +375,7 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 }
 
 /// Claims a ring of the default session for the calling thread. Returns `false` if no ring is free, or if
-/// there is no such session.
+/// there is no default session.
 pub fn attach(name: &str) -> bool {
     let rings = DEFAULT.load(Ordering::Acquire);
     // SAFETY: `install` stored a pointer to rings that are never freed.
@@ -381,8 +388,8 @@ pub(crate) struct HostRings {
     session: u64,
     pub rings: Box<[Arc<HostRing>]>,
     waker: Arc<Waker>,
-    /// [`FORKS`] of the process whose drain loop empties the rings. Any other process has a copy that no
-    /// drain loop empties.
+    /// [`FORKS`] of the process whose drain loop empties the rings. Any other process has only a copy of the
+    /// rings, which no drain loop empties.
     forks: AtomicU32,
     pub unattached: Arc<Unattached>,
 }
@@ -410,19 +417,21 @@ impl HostRings {
         FORKS.load(Ordering::Relaxed) == self.forks.load(Ordering::Relaxed)
     }
 
-    /// Makes the rings this process's own, after a fork. Returns `false` if they are already.
+    /// Makes this process the owner of the rings, after a fork. Returns `false` if this process owns the
+    /// rings already.
     pub fn adopt(&self) -> bool {
         let forks = FORKS.load(Ordering::Relaxed);
         self.forks.swap(forks, Ordering::Relaxed) != forks
     }
 
-    /// Leaves the rings to another process. Returns `false` if they are another's already.
+    /// Leaves the rings to another process. Returns `false` if another process owns the rings already.
     pub fn leave(&self) -> bool {
-        // No process has this number of forks.
+        // No process can have the number `u32::MAX` of forks, so no process owns the rings until a process
+        // adopts them.
         self.forks.swap(u32::MAX, Ordering::Relaxed) == FORKS.load(Ordering::Relaxed)
     }
 
-    /// Claims a ring for the calling thread under a name. Returns `false` if none is free.
+    /// Claims a ring for the calling thread under a name. Returns `false` if no ring is free.
     pub fn attach(&self, name: &str) -> bool {
         self.attach_at(name, ticks())
     }
@@ -438,9 +447,9 @@ impl HostRings {
         attached
     }
 
-    /// Makes these the rings of all threads that have none, from now on.
+    /// From this call on, each thread without a ring claims one of these rings.
     pub fn install(self: &Arc<Self>) {
-        // Never freed, because a thread may be about to use the pointer.
+        // The rings are never freed, because some thread may be about to use the pointer.
         DEFAULT.store(Arc::into_raw(Arc::clone(self)).cast_mut(), Ordering::Release);
     }
 
@@ -450,8 +459,8 @@ impl HostRings {
         self.record(ticks, |producer| producer.emit((site, fields), ticks), false)
     }
 
-    /// Calls `emit` with the calling thread's ring. At first use, claims a ring as of `now`. Returns `None`
-    /// if no ring is free, or if the thread is ending.
+    /// Calls `emit` with the calling thread's ring. At the first call, claims a ring with `now` as the time
+    /// of the claim. Returns `None` if no ring is free, or if the thread is ending.
     #[inline]
     pub fn with<R>(
         &self,
@@ -465,7 +474,7 @@ impl HostRings {
         held(|claim| emit(&claim.producer))
     }
 
-    /// Records one event in the same way. If a declared event is lost, notes where.
+    /// Records one event in the same way. If a declared event is lost, notes the place of the loss.
     #[inline]
     pub fn record(
         &self,
@@ -509,7 +518,7 @@ impl HostRings {
         held(room).unwrap_or(true)
     }
 
-    /// Makes `call` wake the drain loop when a ring fills. Returns `false` if another function does so
+    /// Makes `call` wake the drain loop when a ring fills. Returns `false` if another function is registered
     /// already.
     pub fn wake_by(&self, call: Box<dyn Fn() + Send + Sync>) -> bool {
         self.waker.call.set(call).is_ok()
@@ -520,12 +529,12 @@ impl HostRings {
         self.waker.wake();
     }
 
-    /// Returns true if a thread that records something after a pause wakes the drain loop.
+    /// Returns true if the first record of a thread after a pause wakes the drain loop.
     pub fn wakes(&self) -> bool {
         self.waker.call.get().is_some()
     }
 
-    /// Notes that the drain loop has come.
+    /// Notes that the drain loop begins a pass.
     pub fn woken(&self) {
         self.waker.called.store(false, Ordering::Relaxed);
     }

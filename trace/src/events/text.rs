@@ -6,9 +6,9 @@ use std::fmt::{self, Write};
 /// Maximum number of a string's bytes that are shown. The rest is `...`.
 pub const MAX_SHOWN: usize = 256;
 
-/// A string of any origin, made safe for a line: control characters, bytes that are not UTF-8 and the
-/// backslash become escapes, and the string is cut after 256 bytes. Takes a width and an alignment as strings
-/// do.
+/// A string of any origin that is made safe for a line. Control characters, bytes that are not UTF-8, and the
+/// backslash become escapes, and the string is cut after 256 bytes. A format can give a width and an
+/// alignment, as for any string.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a [u8]);
 
@@ -47,7 +47,7 @@ fn is_unsafe(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns true if `part` is a character that was cut in two at the end of `whole`.
+/// Returns true if `part` is the end of `whole`: then `part` is a character whose rest was cut off.
 fn ends_with(whole: &[u8], part: &[u8]) -> bool {
     !part.is_empty() && part.as_ptr_range().end == whole.as_ptr_range().end
 }

@@ -12,8 +12,8 @@ use hypertrace_format::packet::HEADER_BYTES;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Configuration of a session. [`SessionConfig::new`] has defaults for all but the
-/// destination. A caller changes fields in place, or in an expression:
+/// Configuration of a session. [`SessionConfig::new`] has defaults for all fields but the destination. A
+/// caller changes fields by assignments, or in an expression:
 ///
 /// ```
 /// # use hypertrace_trace::SessionConfig;
@@ -23,57 +23,62 @@ use std::path::{Path, PathBuf};
 pub struct SessionConfig {
     /// Destination of the session's files.
     pub destination: Destination,
-    /// The host's boot, from `/proc/sys/kernel/random/boot_id`, if the VMM knows it. Otherwise that file is
-    /// read, unless the session is written to a journal.
+    /// Identity of the host's boot, if the VMM has read `/proc/sys/kernel/random/boot_id`. Otherwise the
+    /// session reads this file, unless the session is written to a journal.
     pub boot_id: Option<String>,
-    /// The span in whose course the session is recorded, by W3C's Trace Context. Guests can ask for this
-    /// span, and exported spans become its children.
+    /// The span during which the session is recorded, in the form of W3C's Trace Context. Guests can ask for
+    /// this span, and exported spans become children of this span.
     pub trace_parent: Option<TraceParent>,
-    /// Size of a stream's sparse file in bytes: at least a packet and two headers.
+    /// Size of a stream's sparse file in bytes. The minimum size is the size of a packet and two headers.
     pub file_bytes: u64,
-    /// Maximum size of a packet in bytes, and so of the drain's only buffer for records.
+    /// Maximum size of a packet in bytes. The drain has a single buffer for records, which has the size of
+    /// the largest packet.
     pub packet_bytes: usize,
     /// Maximum number of stream files that are open at the same time, at least one. Each client and each
-    /// thread that traces has a stream file, and a VMM has other uses for its descriptors. When the session
-    /// needs another file, it closes the one that was written least recently.
+    /// thread that traces has a stream file, while a VMM needs its descriptors for other purposes, too. If
+    /// there is no room for a further open file, the session closes the file that was written least recently.
     pub open_files: usize,
     /// Users that may read the session's files.
     pub share: Share,
-    /// Number of host rings, at most [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS): as many threads of
-    /// the VMM, vCPU threads included, can trace at the same time. [`for_vcpus`](SessionConfig::for_vcpus)
-    /// sets the number.
+    /// Number of host rings, at most [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS). This is also the
+    /// number of the VMM's threads that can trace at the same time, including the vCPU threads.
+    /// [`for_vcpus`](SessionConfig::for_vcpus) sets the number.
     pub host_rings: usize,
     /// Size of a host ring in bytes: a power of two, at least 64 KiB.
     pub host_ring_bytes: u64,
-    /// Frequency of the host's raw counter in ticks per second, if the VMM knows it: 1,000 times what
-    /// KVM_GET_TSC_KHZ gives for a vCPU whose TSC is not scaled. If the frequency is `None` and the CPU does
-    /// not tell it, the first session of a process measures for half a millisecond, and again while it runs.
+    /// Frequency of the host's raw counter in ticks per second, if the VMM knows the frequency. This is 1,000
+    /// times the value of KVM_GET_TSC_KHZ for a vCPU whose TSC is not scaled. If the value is `None` and the
+    /// CPU does not tell the frequency, the first session of a process measures the frequency for half a
+    /// millisecond, and again while the session runs.
     pub host_frequency: Option<u64>,
     /// Frequency of the guests' TSC in ticks per second, if it differs from the host's.
     pub guest_frequency: Option<u64>,
     /// Number of the session's first clock epoch.
     pub epoch: u32,
-    /// The host's raw counter when that first epoch began, if the epoch began before the session: no lease
-    /// can span more time than has passed since then.
+    /// Ticks of the host's raw counter at the beginning of the first epoch, if this epoch began before the
+    /// session. No lease can span more time than has passed since the beginning of the epoch.
     pub epoch_began: Option<u64>,
-    /// Number of clients that relay reference points of others: clients 0 to `relays - 1`, whose rings are
-    /// treated as host rings. For user mode.
+    /// Number of clients that relay the reference points of other clients: clients 0 to `relays - 1`. The
+    /// session treats the rings of these clients as host rings. For user mode.
     #[doc(hidden)]
     pub relays: u32,
-    /// True if the guests are programs on this host and stamp with the host's own counter. For user mode.
+    /// True if the guests are programs on this host that stamp their events with the host's own counter. For
+    /// user mode.
     #[doc(hidden)]
     pub same_counter: bool,
-    /// True if the process is not the VMM, and so knows no vCPU's thread. For `hypertrace serve`.
+    /// True if the process is not the VMM, and therefore does not know the threads of the vCPUs. For
+    /// `hypertrace serve`.
     #[doc(hidden)]
     pub served: bool,
-    /// Patterns of the guests' and the declared events that the session switches on at its start, as
-    /// [`Session::set_events`](crate::Session::set_events) does. Without patterns, all events of guests are
-    /// on and all declared events are off. Ignored when a session is [recovered](crate::Session::recover).
+    /// Patterns of the events that the session switches on at its start, in the same way as
+    /// [`Session::set_events`](crate::Session::set_events). The patterns apply to events of guests and to
+    /// declared events. Without patterns, all events of guests are on, and all declared events are off. A
+    /// [recovery](crate::Session::recover) ignores the patterns.
     pub events: Vec<Pattern>,
-    /// Callback for failed writes. The drain loop's thread calls the callback when writing begins to fail,
-    /// and again only after writing has worked in between.
+    /// Callback for failed writes. The drain loop's thread calls the callback at the first failed write. The
+    /// thread calls the callback again only for a failure after all failing writers have worked again.
     pub on_write_failed: Option<OnWriteFailed>,
-    /// Contents of the directory, beside the control socket.
+    /// Contents of the directory, in addition to the control socket.
     pub output: Output,
     /// Limit on the snapshots that guests may take by triggers.
     pub guests_snapshots: SnapshotLimit,
@@ -87,14 +92,15 @@ pub enum Destination {
     /// Path of an empty directory, or of a new one in a directory that exists.
     Path(PathBuf),
     /// Descriptor of an empty directory of this user, for a process that can no longer find the directory by
-    /// its path: the process opened the directory before it entered its jail, or was handed the descriptor.
-    /// The path is for messages, and for the path of a [snapshot](crate::Session::snapshot). With a
-    /// descriptor, [`Session::serve`](crate::Session::serve) needs `/proc`.
+    /// its path. Such a process opened the directory before it entered its jail, or got the descriptor from
+    /// another process. The path appears in messages, and in the path of a
+    /// [snapshot](crate::Session::snapshot). With a descriptor, [`Session::serve`](crate::Session::serve)
+    /// needs `/proc`.
     Fd(OwnedFd, PathBuf),
     /// Stream socket to which the journal is written. `hypertrace receive` makes a session of the journal.
-    /// The session must be the socket's only writer, opens no file, and never waits for the reader while it
-    /// runs. The path is for messages. A journal excludes [`Session::serve`](crate::Session::serve) and a
-    /// file for simpletrace.
+    /// The session must be the socket's only writer. The session opens no file, and never waits for the
+    /// reader before the session ends. The path appears in messages. A session with a journal has neither
+    /// [`Session::serve`](crate::Session::serve) nor a file for simpletrace.
     Journal(OwnedFd, PathBuf),
 }
 
@@ -115,22 +121,21 @@ pub enum Output {
     /// The trace of the whole session.
     #[default]
     Trace,
-    /// [Snapshots](crate::Session::snapshot), each a session in a directory of its own: the session is a
-    /// flight recorder. Rings overwrite their oldest records, and a device's rings must have the same
-    /// [mode](crate::Session::ring_mode).
+    /// [Snapshots](crate::Session::snapshot): the session is a flight recorder, and each snapshot is a
+    /// session in its own directory. Rings overwrite their oldest records, and a device's rings must have the
+    /// same [mode](crate::Session::ring_mode).
     Snapshots,
-    /// Nothing: the events go to the other backends only.
+    /// No trace: the events go only to the other backends.
     Nothing,
 }
 
-/// Number of host rings for threads of a VMM that run no vCPU, in a configuration [for
-/// vCPUs](SessionConfig::for_vcpus).
+/// Number of host rings that [`SessionConfig::for_vcpus`] adds for a VMM's threads that run no vCPU.
 const OTHER_THREADS: usize = 8;
 
 impl SessionConfig {
-    /// Returns the defaults: files of 64 MiB, packets of 64 KiB, host rings of 256 KiB for 8 vCPUs, at most
-    /// 64 open files and no more than a quarter of RLIMIT_NOFILE, files that only the owner can read, and
-    /// guests whose TSC has the host's frequency.
+    /// Returns the defaults: files of 64 MiB, packets of 64 KiB, and host rings of 256 KiB for 8 vCPUs. The
+    /// maximum number of open files is 64, or a quarter of RLIMIT_NOFILE if this is less. Only the owner can
+    /// read the files, and the guests' TSC has the host's frequency.
     pub fn new(dir: impl Into<PathBuf>) -> SessionConfig {
         SessionConfig {
             destination: Destination::Path(dir.into()),
@@ -156,15 +161,15 @@ impl SessionConfig {
         }
     }
 
-    /// Returns the configuration with as many host rings as a VMM of `vcpus` vCPUs needs: one for each vCPU,
-    /// and 8 for other threads that trace. If more than 8 other threads trace, set
+    /// Returns the configuration with the host rings that a VMM with `vcpus` vCPUs needs: one ring for each
+    /// vCPU, and 8 rings for other threads that trace. If more than 8 other threads trace, set
     /// [`host_rings`](SessionConfig::host_rings) afterwards.
     #[must_use]
     pub fn for_vcpus(self, vcpus: u32) -> SessionConfig {
         SessionConfig { host_rings: vcpus as usize + OTHER_THREADS, ..self }
     }
 
-    /// Checks that a session of this configuration can be written to a journal.
+    /// Checks that a session with this configuration can be written to a journal.
     pub(super) fn check_journal(&self) -> Result<(), SessionError> {
         let refused = |why| Err(SessionError::not_in_a_journal(why));
         match self.output {

@@ -24,8 +24,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex};
 
 impl Session {
-    /// Creates a session: the files in its directory, or the beginning of its journal. Overwrites nothing
-    /// that exists.
+    /// Creates a session: the files in the session's directory, or the beginning of the session's journal.
+    /// Overwrites no existing file.
     ///
     /// # Errors
     /// If the directory is not empty or cannot be written, or if the session cannot be written to a journal.
@@ -66,7 +66,7 @@ impl Session {
         let uuid = random_uuid();
         let mut clocks =
             Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
-        // A process that is given a journal opens no file.
+        // A process that writes a journal opens no file, so the boot stays unknown unless the VMM gives it.
         clocks.boot_id = match (config.boot_id.take(), &journal) {
             (None, None) => boot_id(),
             (given, _) => given,
@@ -85,8 +85,9 @@ impl Session {
         match (destination, journal, config.output) {
             (_, Some(journal), _) => state.begin_files(Files::journal(journal), uuid)?,
             (Root::Directory(dir), _, Output::Trace) => state.begin_trace(dir, uuid)?,
-            // A flight recorder writes traces later, and `Output::Nothing` never does. Until the session's
-            // end, the hidden folder for a trace keeps other sessions away.
+            // A flight recorder writes traces only later, and a session with `Output::Nothing` writes no
+            // trace. Until the session's end, the hidden folder for a trace keeps other sessions out of the
+            // directory.
             (Root::Directory(dir), ..) => {
                 claim = Some(dir.clone());
                 recorder = is_recorder.then(|| Recorder::new(dir, config.guests_snapshots));
@@ -122,8 +123,8 @@ impl Session {
         if ring_mode == RingMode::Overwrite {
             let weak = Arc::downgrade(&parts);
             let snapshot = move |_: &Fired| {
-                // A snapshot that cannot be written is reported like every failed write. After a timeout, the
-                // next pass writes the snapshot.
+                // The outcome may be ignored here: if the snapshot cannot be written, the error is reported
+                // like every failed write. If the wait times out, the next pass writes the snapshot.
                 let _ = weak.upgrade().map(|parts| Session { parts }.snapshot_for(Asker::Guest));
             };
             parts.triggers.register(trigger::SNAPSHOT, Arc::new(snapshot));

@@ -1,4 +1,4 @@
-//! The drain loop's side of a session, protected by its one lock.
+//! The drain loop's side of a session. One lock protects all of this side.
 
 use super::recover::{Committed, KilledSession};
 use super::simple_file::SimpleFile;
@@ -28,20 +28,21 @@ pub(crate) struct Engine {
     pub guests: Guests,
     pub simple: SimpleFile,
     hosts: Vec<(HostConsumer, Source)>,
-    /// Clients that relay the points of others.
+    /// Clients that relay the points of other clients.
     relays: Vec<Source>,
     /// `Some` if the session is a flight recorder.
     pub recorder: Option<Recorder>,
     /// The killed session, if this session is its recovery.
     found: Option<KilledSession>,
-    /// The first failed write of a session that is no flight recorder. A recovery ends with this error.
+    /// The first failed write of a session that is no flight recorder. The recovery of a session ends with
+    /// this error.
     pub failed: Option<WriteFailed>,
     pub finished: bool,
 }
 
 impl Engine {
-    /// Returns the engine of a session. Clients below `relays` relay the points of others: the engine treats
-    /// their rings as host rings, except that they lie in the device.
+    /// Returns the engine of a session. Clients below `relays` relay the points of other clients. The engine
+    /// treats the rings of these clients as host rings, although these rings lie in the device.
     pub fn new(
         mut state: TraceState,
         rings: &HostRings,
@@ -64,7 +65,7 @@ impl Engine {
                 (HostConsumer::new(Arc::clone(ring)), source(number, Some(Account::Host)))
             })
             .collect();
-        // The number after the host rings stands for threads that found no ring.
+        // The number after the numbers of the host rings stands for the threads without a ring.
         let first = hosts.len() as u32 + 1;
         let relays = first..first + relays.min(MAX_CLIENTS);
         let relays = relays.map(|number| source(number, None)).collect();
@@ -83,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// Continues where a killed process stopped.
+    /// Continues the session at the place at which a killed process stopped.
     pub fn recover(&mut self, found: KilledSession) {
         self.guests.earlier = Arc::new(self.state.classes.by_id());
         for number in found.guests() {
@@ -97,7 +98,7 @@ impl Engine {
         self.found = Some(found);
     }
 
-    /// Returns how far the killed process had committed a client's ring.
+    /// Returns the state up to which the killed process had committed a client's ring.
     pub fn committed(&self, client: u32) -> Option<Committed> {
         let found = self.found.as_ref()?;
         Some(match self.relays.get(client as usize) {
@@ -130,13 +131,14 @@ impl Engine {
         let whose = source.stats;
         let result = run(recorder.as_ref(), simple, Turn { state, source, guests, consumer });
         if result.is_ok() && !consumer.is_paused() && !consumer.has_more() {
-            // The ring is empty, so its failure is over, even if its unwritten records were discarded.
+            // The ring is empty, so its writer no longer counts as failing, even if the unwritten records
+            // were discarded.
             self.state.failures.worked(whose);
         }
         self.account(whose, result)
     }
 
-    /// Notes the heads of the host rings, and begins the snapshot that was asked for.
+    /// Notes the heads of the host rings. If a snapshot is requested, begins the snapshot.
     pub fn begin_pass(&mut self) {
         self.state.is_partial = false;
         let part = LOG_WORDS / self.guests.number().max(1);
@@ -166,11 +168,11 @@ impl Engine {
         }
     }
 
-    /// Makes a pass over the host rings alone. If the drain loop is in the middle of its own pass, the rest
-    /// of that pass is partial, too.
+    /// Makes a pass only over the host rings. If the drain loop is in the middle of its own pass, the rest of
+    /// the drain loop's pass is partial, too.
     pub fn pass(&mut self) {
         if self.recorder.is_some() {
-            // A partial pass would end a snapshot that still misses the guests' rings.
+            // A partial pass would end a snapshot before the snapshot has the guests' rings.
             return;
         }
         self.state.is_partial = true;
@@ -201,8 +203,8 @@ impl Engine {
         self.state.flush();
     }
 
-    /// Returns for how long the next passes have nothing to do unless a ring gets a record: until the
-    /// accounts are due. Returns zero if the last pass had something to do.
+    /// Returns the time until a pass has work again, if no ring gets a record: this is the time until the
+    /// accounts are due. Returns zero if the last pass found records.
     pub fn quiet_for(&self) -> Duration {
         let Engine { state, hosts, recorder, relays, .. } = self;
         let sources =
@@ -219,8 +221,9 @@ impl Engine {
         }
     }
 
-    /// Begins another generation of guests, and returns its epoch. `known` describes the clients. If the
-    /// rings already held records, `found` is the raw time since which the machine may have run.
+    /// Begins a new generation of guests, and returns the epoch of this generation. `known` describes the
+    /// clients. If the rings already hold records, `found` is the earliest raw time at which the machine may
+    /// have started to run.
     pub fn begin_generation(
         &mut self,
         least: u32,
@@ -230,8 +233,8 @@ impl Engine {
         let Engine { state, guests, .. } = self;
         let now = ticks();
         for source in guests.iter_mut() {
-            // The counters are written in the last epoch, so that a recovery knows which losses belong to
-            // this generation. If the disk is full, a later packet has these counters.
+            // The counters are written before the new epoch begins, so that a recovery knows the losses of
+            // the old generation. If the disk is full, a later packet has these counters.
             let _ = write_counters(state, source, now);
         }
         let epoch = least.max(state.clocks.epoch().saturating_add(1));
@@ -245,7 +248,7 @@ impl Engine {
             let Some(source) = guests.source(known.client, &mut state.stats) else { continue };
             let stats = &mut state.stats[source.stats];
             for (number, text) in known.texts.iter().enumerate() {
-                // A client has no more texts than this, so further texts are not even read.
+                // A client has at most this number of texts, so further texts are not even parsed.
                 let adopted = match number < MAX_CLIENT_SCHEMAS {
                     true => source.texts.adopt(&mut state.classes, text),
                     false => Err(Fault::SchemaTable),
@@ -264,7 +267,8 @@ impl Engine {
         epoch
     }
 
-    /// Calls `each` with every descriptor of the session's files, except for its directory's.
+    /// Calls `each` with every descriptor of the session's files, but not with the descriptor of the
+    /// session's directory.
     pub fn each_descriptor(&self, each: &mut dyn FnMut(BorrowedFd<'_>)) {
         if let Some(files) = &self.state.trace.files {
             files.each_descriptor(each);
@@ -291,7 +295,8 @@ impl Engine {
         }
     }
 
-    /// Switches guest events by pattern, and returns the number of seen names that match it.
+    /// Switches the events of guests that match a pattern. Returns the number of seen names that match the
+    /// pattern.
     pub fn set_guest_events(&mut self, pattern: &Pattern, on: bool) -> Result<usize, TooManyRules> {
         let about = self.state.classes.wanted.set(pattern, on)?;
         self.guests.iter_mut().for_each(|source| source.texts.forget());
@@ -352,7 +357,7 @@ impl Engine {
         first.get_or_insert(failed);
     }
 
-    /// Completes the snapshot, unless a ring has more to take.
+    /// Completes the snapshot, unless a ring still has records for the snapshot.
     fn end_snapshot(&mut self) {
         let mut unfinished = false;
         self.for_each_source(|_, source| unfinished |= source.has_rest);
@@ -378,7 +383,7 @@ impl Engine {
         hosts.chain(guests.iter_mut()).for_each(|source| f(state, source));
     }
 
-    /// Writes the last counters, until a write fails.
+    /// Writes the last counters of all sources. Stops at the first failed write.
     fn write_all_counters(&mut self) -> Result<(), WriteFailed> {
         let now = ticks();
         let mut written = Ok(());
@@ -394,7 +399,8 @@ impl Engine {
         self.for_each_source(|state, source| {
             if let (Some(stream), Some(files)) = (source.file.stream.take(), &mut state.trace.files)
             {
-                // A file that cannot be cut is still valid, because its filler covers the rest.
+                // The error is ignored: a file that cannot be cut is still valid, because its filler covers
+                // the rest of the file.
                 let _ = stream.close(files);
             }
         });
@@ -404,7 +410,7 @@ impl Engine {
     /// called again after a failure.
     pub fn finish(&mut self) -> Result<(), WriteFailed> {
         if self.recorder.is_some() {
-            // The contents of a flight recorder's rings are dropped.
+            // A flight recorder writes no records at its end, so the contents of its rings are lost.
             self.finished = true;
             return Ok(());
         }
@@ -423,8 +429,8 @@ impl Engine {
         self.state.trace.end()
     }
 
-    /// Ends a session that cannot be finished: the rest of the host rings counts as lost, and these losses
-    /// are written as far as possible.
+    /// Ends a session that cannot be finished. The remaining records of the host rings count as lost, and the
+    /// engine writes these losses as far as possible.
     pub fn give_up(&mut self) {
         let Engine { state, hosts, .. } = self;
         for (host, source) in hosts {
@@ -434,7 +440,8 @@ impl Engine {
                 Turn { state, source, guests: None, consumer: &mut consumer }.note();
             }
         }
-        // A failure of one source does not stop the others, because their files may have room.
+        // A failed write of one source does not stop the other sources, because the files of the other
+        // sources may have room.
         let now = ticks();
         self.for_each_source(|state, source| {
             let _ = write_counters(state, source, now);
@@ -446,7 +453,7 @@ impl Engine {
         }
     }
 
-    /// Prepares for the last passes, during which no producer runs any more.
+    /// Prepares for the last passes. No producer runs during the last passes.
     pub fn begin_last_pass(&mut self) {
         self.state.trace.block_until_drained();
     }
@@ -479,8 +486,8 @@ impl Engine {
     }
 }
 
-/// Runs one ring's turn in a pass, which takes a packet out of the ring. In a flight recorder, a turn only
-/// learns the ring's schemas, unless a snapshot is being taken.
+/// Runs one ring's turn in a pass. The turn takes a packet out of the ring. In a flight recorder without a
+/// snapshot in progress, the turn only reads the ring's schemas.
 fn run(
     recorder: Option<&Recorder>,
     simple: &mut SimpleFile,
@@ -502,7 +509,8 @@ fn run(
         Some(until) => until,
         None => {
             turn.consumer.rewind();
-            // The end is noted once, so that a producer cannot keep the snapshot busy.
+            // The end is noted only at the beginning of the snapshot, so that a producer cannot make the
+            // snapshot endless.
             turn.consumer.head()
         }
     };

@@ -14,7 +14,7 @@ pub enum SessionError {
     /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The session cannot be written to a journal, or this descriptor cannot take a journal.
+    /// The session cannot be written to a journal, or the descriptor is not suitable for a journal.
     #[error("cannot write the session to a journal")]
     Journal(#[source] io::Error),
     /// A file of the session cannot be written.
@@ -23,15 +23,15 @@ pub enum SessionError {
     /// The session cannot be recovered.
     #[error("cannot recover {}: {why}", path.display())]
     NotRecoverable {
-        /// Path of the session, or of its file at fault.
+        /// Path of the session, or of the faulty file of the session.
         path: PathBuf,
         /// The reason.
         why: String,
     },
-    /// There are more patterns of events than a session keeps.
+    /// The configuration has more patterns of events than a session keeps.
     #[error("cannot switch events on")]
     Events(#[from] TooManyRules),
-    /// No host ring can have the configured sizes.
+    /// The configured sizes are impossible for a host ring.
     #[error("cannot make host rings")]
     HostRings(#[from] GeometryError),
 }

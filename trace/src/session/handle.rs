@@ -36,8 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct SessionParts {
     pub uuid: [u8; 16],
     pub destination: Root,
-    /// Directory of a session without a trace of its own. At the session's end, the empty trace folder in
-    /// that directory is removed.
+    /// Directory of a session that does not write a trace all the time. At the session's end, the session
+    /// removes the empty trace folder in this directory.
     pub claim: Option<Folder>,
     pub host_frequency: u64,
     pub guest_frequency: u64,
@@ -47,14 +47,15 @@ pub(super) struct SessionParts {
     pub ended: AtomicBool,
     pub engine: Mutex<Engine>,
     pub ring_mode: RingMode,
-    /// Notified when a snapshot is written, or when the session has ended.
+    /// Condition variable for callers that wait for a snapshot. Notified when a snapshot is written, or when
+    /// the session has ended.
     pub snapshot: Condvar,
 }
 
 impl SessionParts {
     fn end(&self) {
-        // `are_here` is false in a forked process's copy and in a session that was left to a child, because
-        // neither may end the session of the other process.
+        // `are_here` is false in the copy of a forked process, and in a session that this process has left to
+        // a child. In both cases, this process must not end the session of the other process.
         if !self.ended.swap(true, Ordering::Relaxed) && self.rings.are_here() {
             registry::session_ended();
             if let Some(dir) = &self.claim {
@@ -88,7 +89,7 @@ pub struct Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The engine is left out, because the drain loop may hold its lock.
+        // The text leaves out the engine, because the drain loop may hold the engine's lock.
         f.debug_struct("Session")
             .field("dir", &self.dir())
             .field("ring_mode", &self.ring_mode())
@@ -98,14 +99,15 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Returns how far the killed process had committed a client's ring, if this session is being
-    /// [recovered](Session::recover); otherwise `None`.
+    /// Returns the state up to which the killed process had committed a client's ring. Returns `None` if this
+    /// session is no [recovery](Session::recover).
     pub fn committed(&self, client: u32) -> Option<Committed> {
         self.engine().committed(client)
     }
 
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        // A poisoned lock is taken anyway, because a panic under it loses at worst one packet's counts.
+        // A poisoned lock is taken, too, because a panic under the lock loses at worst the counts of one
+        // packet.
         self.parts.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -126,17 +128,18 @@ impl Session {
         self.parts.guest_frequency
     }
 
-    /// Returns the mode of the device's rings: what they do when they are full.
+    /// Returns the mode of the device's rings. The mode tells how a full ring treats further events.
     pub fn ring_mode(&self) -> RingMode {
         self.parts.ring_mode
     }
 
     /// Writes the contents of a flight recorder as a session, and waits until that session is complete.
     /// Returns its directory, `snapshot-NNNN`. Overwritten events count as lost in the snapshot. The drain
-    /// loop's thread writes the snapshot, so that thread must not call this.
+    /// loop's thread must not call this method, because the same thread writes the snapshot.
     ///
     /// # Errors
-    /// If this session is no flight recorder, its rings are not drained, or the snapshot cannot be written.
+    /// If this session is no flight recorder, if no thread drains the session's rings, or if the snapshot
+    /// cannot be written.
     pub fn snapshot(&self) -> Result<PathBuf, SnapshotError> {
         self.snapshot_for(Asker::Owner)
     }
@@ -169,8 +172,7 @@ impl Session {
         }
     }
 
-    /// Returns the session's directory. For a journal, returns the path that the configuration has for
-    /// messages.
+    /// Returns the path of the session's directory. For a journal, returns the configured path for messages.
     pub fn dir(&self) -> &Path {
         self.parts.destination.path()
     }
@@ -180,7 +182,7 @@ impl Session {
         self.parts.rings.wake();
     }
 
-    /// Returns the session's directory as it was opened, wherever its path leads by now.
+    /// Returns the open directory of the session. The directory's path may lead to another directory by now.
     ///
     /// # Errors
     /// If the session is written to a journal.
@@ -188,26 +190,27 @@ impl Session {
         self.parts.destination.folder()
     }
 
-    /// Makes the session belong to the calling process, which was forked after [`Session::create`] and drains
-    /// and ends the session from now on. No thread may have attached yet, and the process that forked must
-    /// [leave](Session::leave) the session.
+    /// Makes the calling process the owner of the session. The process must have been forked after
+    /// [`Session::create`], and from this call on drains and ends the session. No thread may have attached
+    /// yet, and the parent process must [leave](Session::leave) the session.
     pub fn adopt(&self) {
         if self.parts.rings.adopt() {
             registry::session_began();
         }
     }
 
-    /// Leaves the session to a forked process: in this process, threads no longer attach, and nothing is
-    /// recorded or ended. The caller drops its copies.
+    /// Leaves the session to a forked process. In this process, threads no longer attach to the session, and
+    /// the session records no events and is not ended. The caller should drop its copies of the handle.
     pub fn leave(&self) {
         if self.parts.rings.leave() {
             registry::session_ended();
         }
     }
 
-    /// Returns the descriptors that the session holds, for a process that closes all others: its directories
-    /// and files, or its journal's socket. Files that the session opens later are in these directories.
-    /// Descriptors of triggers and of other backends are missing, so add triggers after the fork.
+    /// Returns the descriptors that the session holds, for a process that closes all its other descriptors.
+    /// These are the descriptors of the session's directories and files, or of the journal's socket. Files
+    /// that the session opens later are in these directories. The list lacks the descriptors of triggers and
+    /// of other backends, so add triggers after the fork.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let mut all = Vec::new();
         let mut add = |fd: BorrowedFd<'_>| all.push(fd.as_raw_fd());
@@ -219,7 +222,7 @@ impl Session {
         all
     }
 
-    /// Claims a host ring for the calling thread under a name: from now on, the declared events of this
+    /// Claims a host ring for the calling thread under a name. From this call on, the declared events of the
     /// thread belong to this session. A thread gives its ring back when it ends.
     ///
     /// Returns `false` if all rings are taken, or if this thread is in the middle of an emit (in a field's
@@ -228,22 +231,22 @@ impl Session {
         self.parts.rings.attach(name)
     }
 
-    /// Makes this the session of every thread that is attached to none, from the thread's first event on. The
-    /// session's memory stays until the process ends.
+    /// Makes this session the default session: a thread without a session attaches to this session at the
+    /// thread's next event. The session's memory stays until the process ends.
     pub fn install(&self) {
         self.parts.rings.install();
     }
 
-    /// Registers `wake`, which is called when a thread's ring fills, so that the drain loop makes a pass
+    /// Registers `wake`. A thread calls `wake` when its ring fills, so that the drain loop makes a pass
     /// before the next tick of its timer: `session.wake_by(move || kick.trigger())`. `wake` must not block.
     /// Returns `false` if a function is registered already.
     pub fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) -> bool {
         self.parts.rings.wake_by(Box::new(wake))
     }
 
-    /// Starts a thread that drains the VMM's own rings: every `period` while there are events, at the first
-    /// event after a pause, and when a ring fills. Only a VMM without a device needs this, because a device's
-    /// drain loop drains these rings too.
+    /// Starts a thread that drains the VMM's own rings: in each `period` with events, at the first event
+    /// after a pause, and when a ring fills. Only a VMM without a device needs this thread, because the drain
+    /// loop of a device also drains these rings.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -258,8 +261,8 @@ impl Session {
     }
 
     /// Records an event on the calling thread's ring without a declaration in a `trace-events` file:
-    /// `session.emit(event_type!("tick", n))`, see [`event_type!`](crate::abi::event_type). Never waits: an
-    /// event that finds no room is counted.
+    /// `session.emit(event_type!("tick", n))`, see [`event_type!`](crate::abi::event_type). The call never
+    /// waits: if the ring has no room, the session counts the event as lost.
     #[inline]
     pub fn emit<S: Site, F: Fields>(&self, (site, fields): (S, F)) -> Emit {
         self.parts.rings.emit(site, fields)
