@@ -3,12 +3,14 @@
 //! The thread that each CPU of a machine had, and what woke the machine's threads, from the events of all
 //! threads.
 //!
-//! A thread is ready from a wake-up or a switch away to the switch back, which names the CPU. The threads
-//! that had that CPU meanwhile are known as far back as the switches form a chain: each switch is away from
-//! the thread to which the last one was.
+//! A thread is ready from a wake-up, or a switch away from the thread, until the next switch to the thread.
+//! The event of this next switch names the CPU. The threads that had the CPU until then are known as far back
+//! as the switches of the CPU form a chain: each switch goes away from the thread to which the previous
+//! switch went.
 //!
-//! The events of all threads may be in another buffer than the events of a session's threads. A switch is
-//! then in both buffers, with times a moment apart, and is matched by its threads.
+//! The events of all threads may be in another buffer than the events of a session's threads. If so, each
+//! switch is in both buffers with slightly different times, and the threads of the switch show which two
+//! events belong together.
 
 use super::causes::{CauseNumber, Causes, Found, Task, Thread, Unknown};
 use super::followed::ENDED;
@@ -30,11 +32,12 @@ const MAX_TURNS: usize = 1 << 12;
 const MAX_OF_PATHS: usize = 1 << 19;
 /// Maximum number of threads that had the CPU in one wait on a path.
 const MAX_IN_WAIT: usize = 1 << 10;
-/// Number of turns of a CPU in which the name of a thread is searched for whose switch is missing.
+/// Number of last turns of each CPU that are searched for the name of a thread, if the switch to the thread
+/// is missing.
 const LAST_TURNS: usize = 64;
 /// Maximum number of threads whose last wake-up is kept.
 const MAX_WOKEN: usize = 1 << 16;
-/// Bits of an event's flags: the event was in a hard interrupt, or in a softirq.
+/// Bits of an event's flags. `HARD`: the event was in a hard interrupt. `SOFT`: the event was in a softirq.
 const HARD: u8 = 1 << 3;
 const SOFT: u8 = 1 << 4;
 /// Flag of clone(2): the new thread belongs to the same process.
@@ -71,7 +74,7 @@ impl CpuEvent {
         CpuEvent::named(event.name, |name| fields.format.field(name)).unwrap_or(CpuEvent::Other)
     }
 
-    /// Returns whether the event is the begin of an interrupt, in the time of the thread that has the CPU.
+    /// Returns whether the event is the begin of an interrupt, which interrupts the thread that has the CPU.
     pub fn is_interrupt(self) -> bool {
         matches!(self, Self::TimerBegin | Self::HandlerBegin { .. } | Self::SoftirqBegin { .. })
     }
@@ -130,14 +133,15 @@ pub(super) struct Cpus {
     pub until: i64,
     /// History for paths, if they are wanted.
     history: Option<History>,
-    /// Whether more turns are kept.
+    /// Whether more turns than [`MAX_TURNS`] are kept of each CPU.
     keeps_turns: bool,
 }
 
 /// What is known of a CPU.
 #[derive(Debug, Default)]
 struct Cpu {
-    /// Turns of the threads that had the CPU, each until the next one, and the maximum number of turns.
+    /// Turns of the threads that had the CPU. Each turn lasts until the next turn. `most` is the maximum
+    /// number of turns.
     turns: VecDeque<Turn>,
     most: usize,
     /// Flags of the interrupt in which a timer's function runs.
@@ -167,12 +171,12 @@ enum By {
     Cause(CauseNumber),
 }
 
-/// The thread that ran next on a CPU, after a wait: see [`Cpus::before`].
+/// A thread that got a CPU after a wait: see [`Cpus::before`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Next {
     pub cpu: u32,
     pub tid: u32,
-    /// Thread that had the CPU until then, if the event names it.
+    /// Thread that had the CPU until the end of the wait, if the event names that thread.
     pub prev: Option<u32>,
 }
 
@@ -190,9 +194,9 @@ impl Cpus {
     }
 
     /// Hands over the path of a region that ended on a thread, from its end back to its begin. `is_exact`:
-    /// whether the region's times are those of the kernel's clock. `has_turns`: whether the threads that had
-    /// a CPU in waits for that CPU are wanted. Returns the number of switches and wake-ups on the way; `None`
-    /// if no path is known.
+    /// whether the region's times are those of the kernel's clock. `has_turns`: whether the path names the
+    /// threads that had the CPU during each wait for a CPU. Returns the number of switches and wake-ups on
+    /// the path; `None` if no path is known.
     pub fn path(
         &self,
         tid: u32,
@@ -213,7 +217,7 @@ impl Cpus {
             if found.is_empty() {
                 found.push((stay.to, Unknown::NotRecorded.number()));
             }
-            // The path goes back from the end, and so do these.
+            // Later causes of a wait come first, because the path goes back from its end.
             while let Some((to, cause)) = found.pop() {
                 let from = found.last().map_or(stay.from, |(to, _)| *to);
                 take(Timed::new(&stay, (from, to), cause));
@@ -222,8 +226,8 @@ impl Cpus {
         Some(records)
     }
 
-    /// Returns the stretch of a thread from a time to another, for which [`stays`](Self::stays) gives the
-    /// path later; `None` if no path is known.
+    /// Returns the stretch of a thread between two times, so that [`stays`](Self::stays) can return the path
+    /// of the stretch later; `None` if no path is known.
     pub fn stretch(&self, tid: u32, (from, to): (i64, i64)) -> Option<Stretch> {
         let history = self.history.as_ref().filter(|_| to <= self.until)?;
         Some(Stretch { tid, at: history.last(tid, to), from, to })
@@ -238,17 +242,17 @@ impl Cpus {
         stays
     }
 
-    /// Returns the threads that had a CPU from a time to another: the end of each one's time, and its number,
-    /// in order.
+    /// Returns the threads that had a CPU between two times, in order. Each entry has the end of the thread's
+    /// time, and the thread's number among causes.
     pub fn had(&self, cpu: u32, times: (i64, i64), causes: &mut Causes) -> Vec<(i64, CauseNumber)> {
         let mut found = Vec::new();
-        // No thread got the CPU at the end.
+        // No thread has this number, because the search is not about a thread that got the CPU.
         let next = Next { cpu, tid: u32::MAX, prev: None };
         self.before(next, times, MAX_IN_WAIT, causes, &mut found);
         found
     }
 
-    /// Returns the index of a CPU, which is made if need be; `None` if its number is too large.
+    /// Returns the index of a CPU, and adds the CPU if needed; `None` if the CPU's number is too large.
     fn make(&mut self, number: u32) -> Option<usize> {
         let number = number as usize;
         if number >= self.all.len() && number < MAX_CPUS {
@@ -257,7 +261,7 @@ impl Cpus {
         (number < self.all.len()).then_some(number)
     }
 
-    /// Takes an event of a CPU, which the thread `running` had.
+    /// Takes an event of a CPU. The thread `running` had the CPU.
     pub fn take(
         &mut self,
         (time, number, running): (i64, u32, u32),
@@ -329,7 +333,8 @@ impl Cpus {
                 }
             }
             CpuEvent::SentKill { signal, tid: to, result } => {
-                // A process that already ends takes no signal.
+                // Only a signal with the result 0 counts, because a process that already ends takes no
+                // signal.
                 let is_taken =
                     fields.number(signal) == Some(SIGKILL) && fields.number(result) == Some(0);
                 if let (Some(history), Some(to), true) = (&mut self.history, tid(to), is_taken) {
@@ -348,7 +353,7 @@ impl Cpus {
                 (cpu.timer, cpu.handler) = (None, Some(causes.number(Found::Interrupt(name))));
             }
             CpuEvent::HandlerEnd => cpu.handler = None,
-            // A CPU runs one softirq after the other, so a timer of the softirq before has ended too.
+            // A CPU runs softirqs one after another, so a timer of the previous softirq has ended too.
             CpuEvent::SoftirqBegin { vec } => {
                 let vec = tid(vec).and_then(|n| n.try_into().ok());
                 (cpu.timer, cpu.softirq) = (None, vec);
@@ -384,7 +389,7 @@ impl Cpus {
         tasks.find(|task| task.thread == thread).unwrap_or(Task::new(thread, b""))
     }
 
-    /// Takes a place where events of a CPU were lost. A wake-up may be missing there too.
+    /// Notes that events of a CPU were lost. A wake-up of any thread may be among the lost events.
     pub fn lost(&mut self, number: u32) {
         if let Some(cpu) = self.all.get_mut(number as usize) {
             (cpu.timer, cpu.handler, cpu.softirq) = (None, None, None);
@@ -393,7 +398,7 @@ impl Cpus {
         self.history.iter_mut().for_each(History::forget);
     }
 
-    /// Finds what a thread waited for that was blocked or ready from a time to another: see [`Cpus::before`].
+    /// Finds what a thread waited for while the thread was blocked or ready: see [`Cpus::before`].
     pub fn explain(
         &self,
         part: Part,
@@ -409,7 +414,7 @@ impl Cpus {
         }
     }
 
-    /// Returns what woke a thread that slept from a time to another.
+    /// Returns what woke a thread that slept between two times.
     fn woke(&self, tid: u32, (from, to): (i64, i64), causes: &mut Causes) -> CauseNumber {
         match self.woken.get(&tid).filter(|woken| from < woken.time && woken.time <= to) {
             Some(Woken { by: By::Task(task), time }) => causes.thread(task, *time),
@@ -418,9 +423,9 @@ impl Cpus {
         }
     }
 
-    /// Finds who had a CPU before the thread got it that was ready from a time to another: the end of each
-    /// one's time, and its cause, in order. Finds at most `most` of them; the time before them gets
-    /// [`Unknown::TooMany`].
+    /// Finds the threads that had a CPU while the thread `next` was ready and waited for the CPU. The entries
+    /// of `found` are in order. Each entry has the end of a thread's time, and the thread's number among
+    /// causes. There are at most `most` threads: earlier time gets [`Unknown::TooMany`].
     fn before(
         &self,
         next: Next,
@@ -434,8 +439,8 @@ impl Cpus {
         let turns = self.all.get(next.cpu as usize).map(|cpu| cpu.until(to));
         let mut turns = turns.into_iter().flatten().rev().peekable();
         let is_of = |turn: &Turn, tid| turn.task.is_ok_and(|task| task.tid() == tid);
-        // The switch to the thread may be there already. A switch to it from before the wait belongs to its
-        // own turn before, so a switch away is missing.
+        // The turn that ended the wait may already be in the list, and is skipped. If the last turn is the
+        // thread's own turn before the wait, then a switch away from the thread is missing.
         turns.next_if(|turn| is_of(turn, next.tid) && turn.from > from);
         if to > self.until {
             return found.push((to, missing));
@@ -443,12 +448,12 @@ impl Cpus {
         let mut prev = next.prev;
         let mut end = to;
         for turn in turns {
-            // A switch is away from the thread of the last turn. If not, a switch is missing, and the end of
-            // that turn is not known.
+            // The switch that ended the wait must go away from the thread of the last turn. If not, a switch
+            // is missing, and the end of the last turn is not known.
             let is_missing = prev.take().is_some_and(|prev| !is_of(turn, prev));
             if is_of(turn, next.tid) && !is_missing {
-                // The wait began with the end of the thread's own turn before, which may have another time in
-                // another buffer.
+                // The wait began when the thread's own previous turn ended. The end of this turn may have a
+                // slightly different time, because the turn may come from another buffer.
                 if turn.from <= from {
                     end = from;
                 }
@@ -483,7 +488,8 @@ impl Cpus {
     }
 }
 
-/// Iterates over the recordings of all threads that show a session's threads.
+/// Iterates over the CPUs of the recordings that have all threads of a machine, and that show a session's
+/// threads.
 pub(super) fn all_threads<'c>(
     traced: &'c [Vec<(usize, usize)>],
     cpus: &'c [Option<Cpus>],
@@ -495,8 +501,8 @@ pub(super) fn all_threads<'c>(
 }
 
 impl Cpu {
-    /// Forgets the interrupts that an event in this context shows to have ended, because the events of their
-    /// ends may be missing.
+    /// Forgets interrupts in which an event of this context cannot be. These interrupts have ended, but the
+    /// events of their ends may be missing.
     fn leave_interrupts(&mut self, context: u8) {
         if context & HARD == 0 {
             self.handler = None;
@@ -512,7 +518,7 @@ impl Cpu {
         self.turns.back().and_then(|turn| turn.task.ok()).is_some_and(|task| task.tid() == tid)
     }
 
-    /// Iterates over the turns that began until a time.
+    /// Iterates over the turns that began at a time or earlier.
     fn until(&self, time: i64) -> impl DoubleEndedIterator<Item = &Turn> {
         self.turns.range(..self.turns.partition_point(|turn| turn.from <= time))
     }
@@ -520,7 +526,7 @@ impl Cpu {
     /// Takes a switch away from the thread that has the CPU.
     fn switch(&mut self, time: i64, away: Option<Task>, to: Option<Task>) {
         if let (Some(Turn { task: Ok(task), .. }), Some(away)) = (self.turns.back_mut(), away) {
-            // A thread may change its name.
+            // The later name counts, because a thread may change its name.
             *task = away;
         }
         self.push(time, to.ok_or(Unknown::Missing));
@@ -540,8 +546,8 @@ impl Cpu {
         self.turns.push_back(Turn { from, task });
     }
 
-    /// Returns what wakes a thread in an event of this context. In an interrupt, the thread that has the CPU
-    /// does not wake it.
+    /// Returns what wakes a thread if the wake-up is in this context. In an interrupt, the waker is not the
+    /// thread that has the CPU.
     fn waker(&self, context: u8, running: Task, causes: &mut Causes) -> By {
         let cause = match context {
             0 => {

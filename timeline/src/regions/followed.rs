@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The threads that a kernel's filter has. A switch or a wake-up of such a thread is recorded even if it also
-//! names another thread. Nothing else is recorded of that other thread.
+//! The threads in the filter of a kernel's recording. A switch or a wake-up is recorded if the event names a
+//! thread in the filter, even if the event also names another thread. No further events of that other thread
+//! are recorded.
 
 use super::marks::Kernel;
 use crate::format;
@@ -23,7 +24,7 @@ pub(super) struct Followed {
 }
 
 impl Tids {
-    /// Adds a thread. Leaves out numbers that Linux does not have.
+    /// Adds a thread. Numbers that Linux does not use are left out.
     pub fn insert(&mut self, tid: u32) {
         if self.0.is_empty() {
             self.0 = vec![0; TIDS / 64].into();
@@ -68,23 +69,23 @@ impl Followed {
         let tid = |field| fields.number(field).and_then(|tid| u32::try_from(tid).ok());
         match kernel {
             Kernel::Switch { prev, next, .. } => match (tid(prev), tid(next)) {
-                // The filter never has the idle thread, and one of both must be in it.
+                // One of both threads must be in the filter, and the idle thread never is.
                 (Some(0), Some(other)) | (Some(other), Some(0)) => threads.insert(other),
                 _ => {}
             },
-            // The filter adds the threads that its own threads start.
+            // The kernel adds each thread that a thread in the filter starts.
             Kernel::Start { tid: field } => {
                 if let Some(child) = tid(field).filter(|_| threads.contains(running)) {
                     threads.insert(child);
                 }
             }
             Kernel::Wakeup { .. } | Kernel::SwitchIn { .. } | Kernel::SwitchOut { .. } => {}
-            // The event names no other thread, so its own thread is in the filter.
+            // The event names no other thread, so the thread that had the event is in the filter.
             _ => threads.insert(running),
         }
     }
 
-    /// Removes the thread that ended with an event, because another thread may get its number.
+    /// Removes the thread that ended with an event, because another thread may get the same number.
     pub fn remove(&mut self, kernel: Kernel, fields: format::Fields<'_>) {
         let Some(threads) = &mut self.threads else { return };
         if let Kernel::Switch { prev, state, .. } = kernel

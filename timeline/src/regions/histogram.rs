@@ -4,7 +4,8 @@
 
 use serde::Serialize;
 
-/// A histogram of durations in nanoseconds: the numbers of durations between 1, 2, 5, 10, 20, 50 and so on.
+/// A histogram of durations in nanoseconds. The steps go from 1 to 2, from 2 to 5, from 5 to 10, from 10 to
+/// 20 and so on.
 ///
 /// ```
 /// use hypertrace_timeline::regions::{Histogram, Step};
@@ -54,13 +55,13 @@ impl Histogram {
         Histogram { steps }
     }
 
-    /// Returns the steps from the step of the shortest duration to the step of the longest. Each step begins
-    /// where the one before ends.
+    /// Returns the steps from the step of the shortest duration to the step of the longest duration. Each
+    /// step begins where the previous step ends.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// Returns the largest number of a step, 0 if there are no durations.
+    /// Returns the largest number of durations in one step; 0 if there are no durations.
     pub fn most(&self) -> u64 {
         self.steps.iter().map(|step| step.count).max().unwrap_or(0)
     }

@@ -30,10 +30,10 @@ use std::sync::Arc;
 
 /// Maximum number of threads of a session that have an account, of some 600 bytes each.
 const MAX_THREADS: usize = 1 << 14;
-/// Number of threads that are looked at to find one whose account is free.
+/// Number of threads that a search for a free account looks at.
 const MAX_TRIED: usize = 64;
-/// Maximum number of intervals of all threads together that wait, of some 60 bytes each, and the number that
-/// each thread may keep in any case.
+/// Maximum number of waiting intervals of all threads together, and the number of waiting intervals that each
+/// thread may keep in any case. Each interval takes some 60 bytes.
 const WAITING: (usize, usize) = (1 << 19, 32);
 /// Number of slots for the numbers of threads.
 const TID_SLOTS: usize = 4096;
@@ -44,8 +44,8 @@ const MAX_LEASES: usize = 1 << 17;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Side {
     Host,
-    /// The guest whose threads read this clock. Each guest has a clock of its own, and gets another clock at
-    /// a reset.
+    /// The guest whose threads read this clock. Each guest has its own clock, and gets a new clock at a
+    /// reset.
     Guest(u32),
 }
 
@@ -73,14 +73,15 @@ pub(super) struct Host {
     /// Whether the session's clients are threads that the kernel's events show: threads of programs of the
     /// host, or of a guest whose own kernel was recorded.
     pub is_program: bool,
-    /// Whether these threads are of guests, so that the host's kernel shows none of them.
+    /// Whether the clients are threads of guests. If so, the host's kernel shows no client.
     pub has_guests: bool,
-    /// Guests whose threads are the clients that read a clock, by clock.
+    /// For each clock, the guest whose threads are the clients that read the clock.
     guests: HashMap<u32, Side>,
     /// Times in which vCPUs were out of guest mode, if the clients are threads of a guest whose kernel was
     /// not recorded.
     pub modes: Option<GuestModes>,
-    /// What the host's kernel proves of the guests' CPUs, if it shows which threads of the host run them.
+    /// What the host's kernel proves about the guests' CPUs, if it is known which threads of the host run
+    /// these CPUs.
     pub vcpus: Option<Vcpus>,
     /// Whether the recording of the host's kernel may show the threads that run guests' CPUs.
     pub has_hosts: bool,
@@ -93,7 +94,7 @@ pub(super) struct Host {
     pub without_thread: u64,
     /// Number of events and reference points so far.
     pub events: u64,
-    /// Whether a thread of the VMM had an event before the thread entered the guest.
+    /// Whether a thread of the VMM had the event that comes right before the thread enters the guest.
     pub runs: bool,
     /// Whether all intervals of the threads are kept, including threads that have only a lane.
     pub has_log: bool,
@@ -101,14 +102,14 @@ pub(super) struct Host {
     pub recordings: Vec<Recording>,
     pub threads: Vec<Thread>,
     pub by_tid: HashMap<(Side, u32), usize>,
-    /// Indices of threads, counted from 1, by bits of their numbers. The slots find most threads, and rule
-    /// out most others.
+    /// Indices of threads, counted from 1. The bits of a thread's number choose the slot. With the slots,
+    /// most lookups need no search in `by_tid`: an empty slot means that the thread is not known.
     pub slots: Box<[u32; TID_SLOTS]>,
     /// Clients by number.
     pub clients: Vec<Client>,
     /// Open regions between two events of the VMM, by thread.
     pub vmm: HashMap<u32, Pairs>,
-    /// Open regions that begin and end on any clients.
+    /// Open regions that may begin on one client and end on another client.
     pub of_any: Pairs,
     /// Maximum number of open regions of a client.
     pub most_open: usize,
@@ -123,7 +124,7 @@ pub(super) struct Host {
     pub without_account: Counted,
     /// Number of leases of clients that may belong to any of several guests.
     pub without_guest: Counted,
-    /// Numbers of switches of threads whose accounts other threads have now.
+    /// Sums over threads that lost their accounts to other threads.
     switches: Switches,
     /// Index of the thread at which the next search for a free account begins.
     next_free: usize,
@@ -151,19 +152,19 @@ pub(super) struct Thread {
     pub name: Option<Arc<str>>,
     pub account: Account,
     pub tally: Tally,
-    /// Proven intervals that wait for the host's kernel to divide them, if the thread is of a guest that the
-    /// host's kernel divides.
+    /// Proven intervals that wait until the host's kernel divides them. `None` unless the host's kernel
+    /// divides the time of the thread's guest.
     pub unplaced: Option<Unplaced>,
     /// Critical path of the thread, while it has regions whose paths are wanted.
     pub walked: Option<Box<Walked>>,
     /// Whether the thread has an account for its lane only, so that it divides no region's time.
     pub for_lanes: bool,
-    /// Number of the program's client that this thread is.
+    /// Number of the client, if the thread is a client of a program.
     owner: Option<u32>,
     /// Whether another lease named the thread while its client held it.
     is_claimed: bool,
-    /// Time until which the thread belongs to no client, because this client's events contradicted the
-    /// kernel's too.
+    /// Time until which the thread belongs to no client. The thread was taken away from its client, because
+    /// two leases named the thread and the client's events contradicted the kernel's events.
     disputed_until: i64,
     /// Index of the recording that shows the thread, from the thread's first event on. Before that event, the
     /// thread may not have been recorded.
@@ -174,17 +175,19 @@ pub(super) struct Thread {
 #[derive(Debug, Default)]
 pub(super) struct Client {
     pub pairs: Pairs,
-    /// Threads that served the client: the time from which each did, the last time of the one before, and its
-    /// index. The index is `None` if several threads served in turns, or the thread has no account.
+    /// Threads that served the client, in order. Each entry has the first time at which the thread served,
+    /// the last time at which the previous thread served, and the thread's index. The index is `None` if
+    /// several threads served in turns, or if the thread has no account.
     pub seats: Vec<(i64, i64, Option<usize>)>,
     pub seat: usize,
-    /// Thread of a program's client, and whether the client's lease names a thread.
+    /// Thread of a program's client. `names_thread` says whether the client's lease names a thread.
     pub thread: Option<usize>,
     names_thread: bool,
-    /// Guest whose thread the client is by its last lease, and the clock that the client read.
+    /// Machine of the client by the client's last lease. `clock` is the clock that the client read in this
+    /// lease.
     pub side: Option<Side>,
     pub clock: Option<u32>,
-    /// Whether the client is a thread of a guest's kernel, which shares vCPUs with others in turns.
+    /// Whether the client is a thread that shares the guest's vCPUs with the guest's other threads.
     pub shares_vcpus: bool,
     /// Number of the last lease's process; 0 without a lease.
     process: u32,
@@ -199,8 +202,8 @@ pub(super) struct Client {
 }
 
 impl Recording {
-    /// Makes the recording of a trace with these kinds of events, this time of the last event and this
-    /// filter.
+    /// Makes the recording of a trace. `kinds`: the kinds of events in the trace. `end`: the time of the
+    /// trace's last event. `followed`: the trace's filter.
     pub fn new(side: Side, kinds: Kinds, end: i64, followed: Followed) -> Recording {
         let (cpus, seen) = (Vec::new(), Tids::default());
         Recording { side, kinds, end, cpus, seen, followed }
@@ -224,8 +227,9 @@ impl Recording {
 }
 
 impl Host {
-    /// Makes the host of a session. `kernels`: guests whose clients are divided by recordings of their
-    /// kernels. `has_hosts`: whether the recording of the host's kernel may show their CPUs.
+    /// Makes the host of a session. `kernels`: clocks of the guests whose own kernels were recorded.
+    /// `has_hosts`: whether the recording of the host's kernel may show the threads that run these guests'
+    /// CPUs.
     pub fn new(
         session: &Session,
         maps: &ClockMaps,
@@ -281,7 +285,8 @@ impl Host {
         let clients = streams.map(|s| s.client).chain(maps.served());
         for number in clients.collect::<BTreeSet<u32>>() {
             let mut client = Client::default();
-            // The threads of a program's host, and of a server, serve a client and do not run it.
+            // A client has no seats if threads of a program's host, or of a server, served the client,
+            // because such threads do not run the client.
             let seats = if !has_vmm || json.served { &[] } else { maps.seats(number) };
             let mut before = i64::MIN;
             for seat in seats {
@@ -306,8 +311,7 @@ impl Host {
         self.clients.get_mut(number)
     }
 
-    /// Returns the open regions between events of a thread of the VMM; `None` if there are too many
-    /// threads.
+    /// Returns the open regions of a thread of the VMM; `None` if there are too many threads.
     pub fn vmm(&mut self, tid: u32) -> Option<&mut Pairs> {
         if self.vmm.len() == MAX_CLIENTS as usize {
             return self.vmm.get_mut(&tid);
@@ -329,8 +333,8 @@ impl Host {
         all.flat_map(Pairs::take).collect()
     }
 
-    /// Returns the span that an event of a client means by a number. An event of the VMM has a client number
-    /// that no client has.
+    /// Returns the key of the span to which an event of a client refers by the number `id`. For an event of
+    /// the VMM, `client` is a number that no client has.
     pub fn span(&self, session: usize, client: u32, id: u64) -> Key {
         let process = self.clients.get(client as usize).map(|client| client.process);
         Key { session, process, id }
@@ -341,8 +345,8 @@ impl Host {
         self.clients.iter().filter(|client| Some(client.process) == process).count()
     }
 
-    /// Returns the machine whose threads the clients are that read a clock, if the clients are threads;
-    /// `None` if it may be any of several guests.
+    /// Returns the machine whose threads are the clients that read a clock, provided that the clients are
+    /// threads; `None` if several guests are possible.
     pub fn side(&self, clock: Option<u32>) -> Option<Side> {
         match self.has_guests {
             true => self.guests.get(&clock.unwrap_or_default()).copied(),
@@ -350,20 +354,20 @@ impl Host {
         }
     }
 
-    /// Returns whether a client is a thread of a guest of which only the host's kernel says something.
+    /// Returns whether a client is a thread of a guest whose own kernel was not recorded.
     pub fn shares_vcpus(&self, client: u32) -> bool {
         let client = self.clients.get(client as usize);
         self.modes.is_some() && client.is_some_and(|client| client.shares_vcpus)
     }
 
-    /// Returns whether a machine's kernel says something of a region's time.
+    /// Returns whether a machine's kernel can say something about a region's time.
     pub fn may_divide(&self, side: Side, sample: &Sample) -> bool {
         if side == Side::Host {
             return true;
         }
         let thread = self.threads.get(usize::from(sample.thread)).map(|thread| Some(thread.side));
         let client = || self.clients.get(sample.client()? as usize).map(|client| client.side);
-        // A region of any clients may be on each machine.
+        // A region that has no thread and no client may be on any machine.
         thread.or_else(client).is_none_or(|of| of == Some(side))
     }
 
@@ -372,7 +376,7 @@ impl Host {
         self.vcpus.as_ref().zip(side.guest()).is_some_and(|(vcpus, clock)| vcpus.has_guest(clock))
     }
 
-    /// Returns a thread. A thread without an account gets one.
+    /// Returns the index of a thread. A thread without an account gets an account.
     pub fn thread(&mut self, side: Side, tid: u32) -> Option<usize> {
         if let Some(thread) = self.by_tid.get(&(side, tid)) {
             self.threads[*thread].for_lanes = false;
@@ -384,7 +388,8 @@ impl Host {
         let is_vmm = side == Side::Host && self.has_vmm;
         let own = if is_vmm { Part::Guest } else { Part::OnCpu };
         let account = Account::new(own, Kinds::default().exactness(self.runs));
-        // The kernel's events may be from before the thread's lease.
+        // A recording may already have shown the thread, because the kernel's events may come before the
+        // thread's lease.
         let has_seen = |of: &Recording| of.side == side && of.seen.contains(tid);
         let recording = self.recordings.iter().position(has_seen);
         let thread = Thread {
@@ -423,7 +428,7 @@ impl Host {
         Some(new)
     }
 
-    /// Returns a thread of the host. A thread without an account gets one for its lane.
+    /// Returns the index of a host's thread. A thread without an account gets an account for its lane.
     pub fn thread_for_lanes(&mut self, tid: u32) -> Option<usize> {
         self.known(Side::Host, tid).or_else(|| {
             let thread = self.thread(Side::Host, tid)?;
@@ -452,7 +457,7 @@ impl Host {
         self.threads.iter().filter(|thread| !thread.for_lanes)
     }
 
-    /// Returns a thread of a program that ended, if nothing needs the thread's account any more.
+    /// Finds a program's thread that is no client any more, and whose account no region needs.
     fn free_thread(&mut self) -> Option<usize> {
         if !self.is_program {
             return None;
@@ -469,17 +474,18 @@ impl Host {
         })
     }
 
-    /// Divides the memory for intervals that wait among the threads.
+    /// Divides the number of intervals that may wait among the threads.
     fn share_waiting(&mut self) {
         let count = self.threads.len();
         let most = (WAITING.0 / count.next_power_of_two()).clamp(WAITING.1, MAX_WAITING);
-        // The shares of all threads change when their number doubles.
+        // The shares of all threads change only when the number of threads reaches a power of two.
         let first = if count.is_power_of_two() { 0 } else { count - 1 };
         self.threads[first..].iter_mut().for_each(|thread| thread.account.set_most(most));
     }
 
-    /// Returns a thread that has an account, if the recording has all of the thread's events. Any thread may
-    /// get an account later, with its lease, so the recording is noted to show the thread.
+    /// If the recording has all events of a thread, returns the thread's index, or `None` if the thread has
+    /// no account. A thread without an account is noted as seen, because the thread may get an account later
+    /// with its lease.
     pub fn traced(&mut self, tid: i64, recording: usize) -> Option<usize> {
         let tid = u32::try_from(tid).ok()?;
         let thread = self.known(self.recordings[recording].side, tid);
@@ -493,7 +499,7 @@ impl Host {
         thread
     }
 
-    /// Returns a thread that this recording shows now.
+    /// Returns the index of a thread if the thread's events come from this recording now.
     pub fn shown(&self, tid: u32, recording: usize) -> Option<usize> {
         let thread = self.known(self.recordings.get(recording)?.side, tid);
         thread.filter(|thread| self.threads[*thread].recording == Some(recording))
@@ -530,11 +536,11 @@ impl Host {
         if self.threads.get(slot.wrapping_sub(1)).is_some_and(is_it) {
             return Some(slot - 1);
         }
-        // Another thread has the slot of this number.
+        // Another thread has the slot. If the slot is empty, the thread is not known.
         self.by_tid.get(&(side, tid)).copied().filter(|_| slot > 0)
     }
 
-    /// Sets the kinds of events that the trace of a thread has in its account.
+    /// Tells the account of a thread which kinds of events the thread's trace has.
     fn set_exactness(&mut self, thread: usize) {
         let runs = self.runs;
         let thread = &mut self.threads[thread];
@@ -542,12 +548,13 @@ impl Host {
         thread.account.set_exactness(kinds.exactness(runs));
     }
 
-    /// Sets the kinds of events in the accounts of all threads.
+    /// Tells the account of each thread which kinds of events the thread's trace has.
     pub fn set_all_exactness(&mut self) {
         (0..self.threads.len()).for_each(|thread| self.set_exactness(thread));
     }
 
-    /// Returns whether nothing is known of a thread now. If so, the thread's time so far becomes unknown.
+    /// Returns whether no recording says anything about a thread at `time`. If so, the thread's time up to
+    /// `time` becomes unknown.
     pub fn is_unknown(&mut self, thread: usize, time: i64) -> bool {
         let thread = &mut self.threads[thread];
         let recording = thread.recording.and_then(|at| self.recordings.get(at));
@@ -564,15 +571,15 @@ impl Host {
         recording.map_or(Kinds::default(), |at| self.recordings[at].kinds)
     }
 
-    /// Counts no region that is open now, because events of all clients may be lost.
+    /// Notes that no open region will be counted, because events of all clients may be lost.
     pub fn spoil(&mut self) {
         self.clients.iter_mut().for_each(|client| client.pairs.spoil(NotCounted::LostEvents));
         self.vmm.values_mut().for_each(|pairs| pairs.spoil(NotCounted::LostEvents));
         self.of_any.spoil(NotCounted::LostEvents);
     }
 
-    /// Counts no region that is open now on a thread of the VMM, because events of the thread and of the
-    /// clients that it serves are lost.
+    /// Notes that no open region of a VMM's thread, or of a client that the thread serves, will be counted,
+    /// because events of the thread are lost.
     pub fn spoil_of(&mut self, thread: usize) {
         let pairs = self.clients.iter_mut().map(|client| &mut client.pairs);
         let own = self.vmm.get_mut(&self.threads[thread].tid);
@@ -580,8 +587,8 @@ impl Host {
         self.of_any.spoil(NotCounted::LostEvents);
     }
 
-    /// Returns whether an event's time is exact: without an error, or of the same clock as a recording of a
-    /// guest's threads.
+    /// Returns whether an event's time is exact: the time has no error, or the time is of the same clock as a
+    /// recording of a guest's kernel.
     pub fn is_exact(&self, event: &EventRef<'_>) -> bool {
         let clock = event.reading.map(|reading| reading.clock);
         let mut clocks = self.recordings.iter().filter_map(|recording| recording.side.guest());
@@ -591,8 +598,8 @@ impl Host {
     /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps it.
     pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>, clock: Option<u32>) {
         let thread = &mut self.threads[at];
-        // If the event and the kernel's events have one clock, their order is right, whatever the clock's
-        // error against the host's is.
+        // If the event and the kernel's events have the same clock, their order is right, even if this clock
+        // has an error against the host's clock.
         let is_one = thread.recording.is_some() && clock.is_some() && clock == thread.side.guest();
         thread.account.guest(time, if is_one { Some(0) } else { bound });
         self.check(at);
@@ -620,8 +627,9 @@ impl Host {
     }
 }
 
-/// Returns the guests whose threads are the clients that read a clock, by clock. A program can read another
-/// clock than the recording of its kernel has. Such a program belongs to the only guest in that epoch.
+/// Returns, for each clock, the guest whose threads are the clients that read the clock. A program can read
+/// another clock than the recording of its kernel has. Such a program belongs to the guest whose clock has
+/// the same epoch, if there is exactly one such guest.
 fn guests(json: &SessionJson, kernels: &BTreeSet<u32>) -> HashMap<u32, Side> {
     let epoch = |id: u32| json.clock(id).map(|clock| clock.epoch);
     let clocks = json.clocks.iter().map(|clock| clock.id).chain(kernels.iter().copied());
@@ -635,14 +643,15 @@ fn guests(json: &SessionJson, kernels: &BTreeSet<u32>) -> HashMap<u32, Side> {
     clocks.filter_map(|clock| Some((clock, Side::Guest(guest(clock)?)))).collect()
 }
 
-/// Returns the slot of a thread. Most numbers of threads are small, on the host as in guests.
+/// Returns the slot of a thread. Guests' threads begin at another slot than the host's threads, because most
+/// numbers of threads are small on each machine.
 fn slot(side: Side, tid: u32) -> usize {
     let of_guest = side.guest().map_or(0, |clock| TID_SLOTS / 2 + clock as usize * 61);
     (tid as usize + of_guest) % TID_SLOTS
 }
 
 impl Thread {
-    /// Notes that a region begins or ends now. Returns whether all intervals before it are in the tally.
+    /// Notes that a region begins or ends at `time`. Returns whether all earlier intervals are in the tally.
     pub fn border(&mut self, time: i64) -> bool {
         self.account.border(time) && self.unplaced.as_ref().is_none_or(Unplaced::is_empty)
     }
@@ -660,9 +669,9 @@ impl Client {
         self.seats[self.seat].2
     }
 
-    /// Returns whether the client's thread changed in a time, as far as reference points show.
+    /// Returns whether the client's thread changed between two times, as far as reference points show.
     pub fn moved(&self, from: i64, to: i64) -> bool {
-        // There are few changes, and a search skips those before the time.
+        // The list is short, and a binary search skips all changes before `from`.
         let seats = if self.names_thread { &[] } else { &*self.seats };
         let changes = seats.get(1..).unwrap_or_default();
         let first = changes.partition_point(|(first, ..)| *first < from);

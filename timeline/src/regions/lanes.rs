@@ -12,7 +12,7 @@ use std::sync::Arc;
 const MAX_LANES: usize = 32;
 /// Maximum number of intervals of a lane.
 const MAX_INTERVALS: usize = 1000;
-/// Maximum number of intervals before a window in which an event of the kernel is searched for.
+/// Maximum number of intervals before a window that are searched for an event of the kernel.
 const MAX_BEFORE: usize = 1000;
 
 /// A region, and a time around it.
@@ -27,12 +27,12 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the beginning of all that is shown.
+    /// Returns the beginning of the window.
     pub fn from(&self) -> i64 {
         self.begin.saturating_sub_unsigned(self.around)
     }
 
-    /// Returns the end of all that is shown.
+    /// Returns the end of the window.
     pub fn to(&self) -> i64 {
         self.end.saturating_add_unsigned(self.around)
     }
@@ -42,7 +42,7 @@ impl Window {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Lanes {
-    /// Lanes of threads. If there is a lane of the client's thread, it comes first.
+    /// Lanes of threads. If the client's thread has a lane, this lane comes first.
     pub lanes: Vec<Lane>,
     /// Whether the first lane is the lane of the client's thread.
     pub has_own: bool,
@@ -60,12 +60,12 @@ pub struct Lane {
     pub tid: u32,
     /// Intervals in order. Times are Unix times in nanoseconds.
     pub intervals: Vec<Interval>,
-    /// Turns of the CPU that the thread was on, or that it waited for while it could run, in order. At other
-    /// times the thread needed no CPU, or it is not known what the thread did. `None` if only the session's
-    /// own threads were recorded.
+    /// Turns, in order, of the CPU that the thread had, or for which the thread waited while the thread could
+    /// run. At other times, the thread needed no CPU, or it is not known what the thread did. `None` if only
+    /// the session's own threads were recorded.
     pub turns: Option<Vec<Turn>>,
-    /// Whether intervals and turns cover all of the time. If there are too many, those within the region and
-    /// the longest are kept.
+    /// Whether intervals and turns cover all of the time. If there are too many intervals or turns, then the
+    /// ones outside of the region are removed first, and short ones before long ones.
     pub is_whole: bool,
 }
 
@@ -85,8 +85,8 @@ pub struct Turn {
 }
 
 impl Lane {
-    /// Removes intervals, and turns, until so many of each are left: first those outside of the region, and the
-    /// shortest first.
+    /// Removes intervals until `most` intervals are left, and turns until `most` turns are left. Those
+    /// outside of the region go first, the shortest first.
     pub fn shorten(&mut self, most: usize, window: &Window) {
         let times = |interval: &Interval| (interval.from, interval.to);
         self.is_whole &= shorten(&mut self.intervals, times, most, window);
@@ -96,7 +96,7 @@ impl Lane {
     }
 }
 
-/// Removes times until so many are left. Returns whether there were not more.
+/// Removes entries until `most` entries are left. Returns whether nothing had to be removed.
 fn shorten<T>(
     all: &mut Vec<T>,
     times: impl Fn(&T) -> (i64, i64),
@@ -120,8 +120,8 @@ fn shorten<T>(
     false
 }
 
-/// Returns who had the CPU that a thread was on, or waited for. An event of the kernel that ends such a time
-/// is on that CPU.
+/// Returns who had the CPU that a thread had, or for which the thread waited. If an event of the kernel ends
+/// such an interval, the event is on that CPU.
 fn turns(intervals: &[Interval]) -> Vec<Turn> {
     let mut turns: Vec<Turn> = Vec::new();
     for interval in intervals {
@@ -162,7 +162,7 @@ impl Logged {
         (self.tid, self.name.as_deref())
     }
 
-    /// Returns the intervals within a time, and whether they cover all of it.
+    /// Returns the intervals within a time, and whether the intervals cover all of the time.
     pub fn within(&self, from: i64, to: i64) -> (Vec<Interval>, bool) {
         let within = &self.intervals[self.range(from, to)];
         let is_whole = self.intervals.first().is_some_and(|first| first.from <= from)
@@ -173,7 +173,8 @@ impl Logged {
     /// Returns who had the thread's CPU within a time.
     fn turns(&self, from: i64, to: i64) -> Vec<Turn> {
         let Range { start, end } = self.range(from, to);
-        // The last event of the kernel before the time tells the first CPU.
+        // The search goes back to the kernel's last event before `from`, because this event tells which CPU
+        // the thread had at `from`.
         let before = self.intervals[..start].iter().rev().take(MAX_BEFORE);
         let before = before.take_while(|interval| interval.cpu().is_none()).count();
         let mut turns = turns(&self.intervals[start.saturating_sub(before + 1)..end]);
@@ -193,8 +194,8 @@ impl Logged {
 }
 
 impl Lanes {
-    /// Returns the lanes of threads in a window, the lane of the region's own thread first; with turns if all
-    /// threads were recorded.
+    /// Returns the lanes of threads in a window. The lane of the region's own thread comes first.
+    /// `has_turns`: whether all threads were recorded, so that lanes can have turns.
     pub(super) fn of(threads: &[Logged], own: usize, window: &Window, has_turns: bool) -> Lanes {
         let mut lanes = Lanes::default();
         let others = (0..threads.len()).filter(|at| *at != own);

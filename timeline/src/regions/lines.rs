@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What outputs show beside groups: a summary of all regions together, and a line for an interval of a
-//! thread.
+//! What outputs show in addition to groups: a summary of all regions together, and a line for each interval
+//! of a thread.
 
 use super::causes::Cause;
 use super::choice::LeftOut;
@@ -11,7 +11,7 @@ use hypertrace_format::error::Warning;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What belongs to no single group: the members of `hypertrace regions --json` beside the groups.
+/// Facts that belong to no single group: all members of `hypertrace regions --json` except the groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
@@ -53,7 +53,7 @@ pub struct IntervalLine {
     pub tid: u32,
     /// Name of the thread, if it is known. The program chooses the name: escape it.
     pub thread: Option<String>,
-    /// Beginning of the interval since the recording's start, in nanoseconds.
+    /// Time from the recording's start to the interval's beginning in nanoseconds.
     pub t_ns: i64,
     /// Unix time of the interval's beginning in nanoseconds.
     pub begin_ns: i64,

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Lives of threads' numbers: a life says which of the threads that had a number, one after another, is
-//! meant.
+//! Lives of threads' numbers. Several threads can have the same number, one after another. The life tells
+//! which of these threads is meant.
 
 use super::followed::{TIDS, Tids};
 
-/// Number of a thread among the threads that had its number, from 0.
+/// Index of a thread, from 0, among all threads that had the same number.
 pub(super) type Life = u16;
-/// Life of a thread of which it is not known which one is meant.
+/// Life of a thread if nothing says which of the threads with the same number is meant.
 pub(super) const UNKNOWN: Life = Life::MAX;
 
-/// The threads of a machine that have a number now. If a thread was not seen before, its first event in the
-/// recording makes it the first thread with its number.
+/// The life that each thread number of a machine has now. The first thread that the recording shows with a
+/// number has the life 0.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// Life by the thread's number. Memory is allocated once a thread has ended.
+    /// Lives by thread number. The memory is allocated when the first thread ends.
     all: Box<[Life]>,
-    /// Numbers of threads that had a CPU since the thread before ended.
+    /// Numbers of threads that had a CPU since the previous thread with the same number ended.
     seen: Tids,
 }
 
@@ -42,8 +42,8 @@ impl Lives {
         }
     }
 
-    /// Notes that a thread begins. If another thread had its number, the event of that thread's end is
-    /// missing.
+    /// Notes that a thread begins. If a thread with this number already had a CPU, then the event of that
+    /// thread's end is missing.
     pub fn begin(&mut self, tid: u32) {
         if self.seen.contains(tid) {
             self.end(tid);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The marks of threads that events are. Each event's name is looked up once.
+//! Finds the mark that an event is for a thread. The name of each kind of event is looked up once.
 
 use super::account::{Exactness, Mark, Why};
 use super::parts::{REASONS, Reason};
@@ -9,7 +9,7 @@ use crate::format;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The first names of reasons.
+/// Names of the first reasons, by number.
 const ACCESSES: [&str; 6] = ["other", "mmio write", "mmio read", "pio write", "pio read", "hlt"];
 const MMIO_WRITE: Reason = 1;
 const MMIO_READ: Reason = 2;
@@ -21,11 +21,13 @@ const HALTS: [&str; 2] = ["hlt", "wfx"];
 /// Maximum size of the VMM's name of a reason in bytes. The kernel's names are shorter.
 const MAX_NAME: usize = 32;
 
-/// Names of the VMM's events right before it enters the guest and right after.
+/// Names of the VMM's events. `RUN` comes right before the VMM enters the guest, and `EXIT` comes right after
+/// an exit.
 const RUN: &str = "vcpu_run";
 const EXIT: &str = "vcpu_exit";
-/// State of a thread that was switched out although it could run: the bit above all states that the kernel
-/// reports, which the kernel sets for a preempted thread. `TASK_RUNNING`, which is 0, also means this.
+/// State of a thread that was switched out although the thread could run. For a preempted thread, the kernel
+/// sets this bit, which is above all states that the kernel reports. The state 0, `TASK_RUNNING`, has the
+/// same meaning.
 const PREEMPTED: i64 = 1 << 8;
 /// The states that the kernel reports: `TASK_REPORT`, and the idle state above.
 const REPORTED: i64 = PREEMPTED - 1;
@@ -42,12 +44,12 @@ const KVM_EXIT_MMIO: i64 = 6;
 pub(super) enum Kernel {
     /// An event that is no mark.
     Other,
-    /// An event that is not KVM's, and says of its thread only that the thread had the CPU.
+    /// An event that is not KVM's. The event says about its thread only that the thread had the CPU.
     Elsewhere,
     Exit {
         reason: usize,
     },
-    /// An exit on AArch64: `ret` says whether it is a trap, whose class is then the reason.
+    /// An exit on AArch64. `ret` says whether the exit is a trap. If so, the trap's class is the reason.
     ArmExit {
         ret: usize,
         class: usize,
@@ -74,7 +76,7 @@ pub(super) enum Kernel {
     Wakeup {
         tid: usize,
     },
-    /// The thread that runs has started another one.
+    /// The thread that runs has started another thread.
     Start {
         tid: usize,
     },
@@ -142,7 +144,7 @@ impl Kernel {
     }
 }
 
-/// Kinds of events whose absence matters that a trace of a kernel has.
+/// Kinds of events that a kernel's trace has. Only kinds whose absence matters are here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kinds {
     exits: bool,
@@ -165,7 +167,7 @@ impl Kinds {
         }
     }
 
-    /// Adds the kind of an event. Returns whether it is new.
+    /// Adds the kind of an event. Returns whether the kind is new.
     pub fn add(&mut self, kernel: Kernel) -> bool {
         let kind = match kernel {
             Kernel::Exit { .. } | Kernel::ArmExit { .. } => &mut self.exits,
@@ -188,7 +190,7 @@ impl Kinds {
         }
     }
 
-    /// Returns whether the guest's time includes KVM's own.
+    /// Returns whether the guest's time includes the time of KVM itself.
     pub fn includes_kvm(self) -> bool {
         !(self.entries && self.exits)
     }
@@ -214,18 +216,18 @@ pub(super) fn is_ready(state: i64) -> bool {
     state & REPORTED == 0 || state & PREEMPTED != 0
 }
 
-/// Returns whether an event of the VMM is the one before the VMM enters the guest.
+/// Returns whether an event of the VMM is the event right before the VMM enters the guest.
 pub(super) fn is_run(name: &str) -> bool {
     name == RUN
 }
 
-/// Returns whether an event of the VMM is the one after an exit.
+/// Returns whether an event of the VMM is the event right after an exit.
 pub(super) fn is_exit(name: &str) -> bool {
     name == EXIT
 }
 
-/// Returns the mark of an event in the thread that recorded it, if it is an event of KVM, with the reason of
-/// the exit if the event tells one. `last` is the reason that is known so far.
+/// If an event is an event of KVM, returns its mark for the thread that recorded the event. The mark comes
+/// with the reason of the exit if the event tells a reason. `last` is the reason that is known so far.
 pub(super) fn of_kvm(
     kernel: Kernel,
     kinds: Kinds,
@@ -256,7 +258,8 @@ pub(super) fn of_kvm(
                 _ => false,
             };
             let mark = if is_of_access { Mark::AccessExit } else { Mark::UserspaceExit };
-            // An exit's own reason says more than KVM's, and so does an access that is the reason.
+            // A known reason stays if the exit's own event told the reason, or if an access is the reason,
+            // because both say more than the reason in `kvm_userspace_exit`.
             let is_known = last > PIO_READ || last != 0 && is_of_access;
             (mark, (!is_known).then(|| reasons.shown(fields, reason)))
         }
@@ -295,7 +298,7 @@ impl Reasons {
         self.named(&String::from_utf8_lossy(&name[..name.len().min(MAX_NAME)]).replace('_', " "))
     }
 
-    /// Returns the number of a name; 0 if there are too many.
+    /// Returns the number of a name; 0 if there are too many names.
     fn named(&mut self, name: &str) -> Reason {
         if HALTS.contains(&name) {
             // A halt has a fixed number, so that names of exits during the boot cannot take all numbers
@@ -320,7 +323,8 @@ impl Reasons {
             return *reason;
         }
         let reason = self.shown(fields, field);
-        // Further numbers must be of a damaged file, and are looked up again each time.
+        // The list has a limit, because further numbers must come from a damaged file. Such numbers are
+        // looked up again each time.
         if self.known.len() < 256 {
             self.known.push((of, reason));
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Members in JSON of what causes name. The members of a cause stand beside the others.
+//! JSON members of causes, and of waits and steps that have causes. The members of a cause stand beside the
+//! other members of the wait or the step.
 
 use super::breakdown;
 use super::causes;
@@ -78,7 +79,7 @@ impl From<breakdown::PathStep> for PathStep {
             causes::Cause::Unknown(why) => why.key().to_owned(),
             known => known.to_string(),
         });
-        // Only a thread has a number.
+        // Only a thread's name is shown, and only a thread has a `tid`.
         PathStep { name: name.filter(|_| tid.is_some()), names, tid, session, doing, cause, ns }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions of interest: the time between two events of a client, and where it went.
+//! Regions of interest: the time between two events of a client, and what the time was spent on.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), hypertrace_timeline::Error> {
@@ -31,14 +31,14 @@
 // spans     spans of the crate tracing, and their polls
 // choice    which of the selected regions are shown
 // groups    the groups of regions, by session, name and value
-// followed  the threads that a kernel's filter has
+// followed  the threads in a kernel's filter
 // host      the threads of a session's host, and the clients that they run
 // pairs     a client's open regions
 // roles     the events that begin and end regions
 // marks     the events that say what a thread does
 // cpus      which thread each CPU had, and what woke threads
 // path      critical paths of regions
-// steps     what paths add up to, and those that wait
+// steps     the steps of critical paths, and their sums
 // processes the thread that ended a process
 // causes    what threads waited for
 // account   how a host thread's time divides into parts
@@ -48,9 +48,9 @@
 // scheduling switches and wake-ups, without regions
 // steals    the times in which a hypervisor took the machine's CPUs
 // store     the regions that were found
-// lives     which of the threads with one number is meant
-// members   members in JSON of what causes name
-// lines     what outputs show of all groups together, and of intervals
+// lives     tells apart threads that had the same number one after another
+// members   JSON members of causes
+// lines     the summary of all groups together, and the lines of intervals
 // lanes     what all threads did around chosen regions
 // summary   quantiles, and breakdowns of single regions
 // sums      exact sums over the regions between two quantiles
@@ -121,7 +121,7 @@ use hypertrace_format::number::grouped;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Maximum number of regions, whose times are kept in 190 bytes each.
+/// Maximum number of regions that are kept, of 190 bytes each.
 pub const MAX_REGIONS: usize = 10_000_000;
 /// Maximum number of groups.
 pub const MAX_GROUPS: usize = 10_000;
@@ -138,12 +138,13 @@ pub struct Options {
     /// Whether the intervals of all threads are kept for [`Regions::steps`] and [`Regions::lanes`]: at least
     /// the last 4,194,304, of 32 bytes each.
     pub keeps_intervals: bool,
-    /// Whether regions have a critical path, and regions with `any_client` are divided along it.
+    /// Whether regions get a critical path. If so, the time of regions with `any_client` is divided along the
+    /// path.
     pub has_paths: bool,
     /// Maximum number of regions; `None`: [`MAX_REGIONS`].
     pub most_regions: Option<usize>,
-    /// Numbers of threads of the host that have intervals although no region is on them, each with the number of the vCPU that the
-    /// thread runs, if it runs one.
+    /// Threads of the host whose intervals are kept even if no region is on the thread. Each entry has the
+    /// thread's number, and the vCPU's number if the thread runs a vCPU.
     pub threads: Vec<(u32, Option<u32>)>,
 }
 
@@ -153,8 +154,8 @@ pub enum Select {
     /// Events `NAME_begin` and `NAME_end` with the same `id`, for these names, or for all names if the list
     /// is empty.
     Names(Vec<String>),
-    /// An event of the first name, and the next event of the second name by the same client or thread of the
-    /// VMM. If there are several events of the first name, the last one begins the region.
+    /// An event of the first name, and the next event of the second name by the same client, or by the same
+    /// thread of the VMM. If there are several events of the first name, the last one begins the region.
     Between(String, String),
 }
 
@@ -174,12 +175,13 @@ pub enum By {
     Client,
     /// The thread of the host that ran the client.
     Vcpu,
-    /// A field of the event that ends the region, or else of the one that begins it.
+    /// A field of the event that ends the region. If that event lacks the field, the field of the event that
+    /// begins the region.
     Field(String),
 }
 
 impl By {
-    /// Returns the key of [`ByValue`]; empty without values.
+    /// Returns the key of [`ByValue`]; empty if regions have no value.
     pub fn key(&self) -> &str {
         match self {
             By::Nothing => "",
@@ -198,17 +200,17 @@ pub enum NotCounted {
     BeginWithoutEnd,
     /// No event began the region.
     EndWithoutBegin,
-    /// A second region of the same client and id began before this one ended.
+    /// A second region with the same client and id began before the first region ended.
     IdTwice,
-    /// Events of its client, its VMM or its kernel were lost during the region.
+    /// Events of the region's client, VMM or kernel were lost during the region.
     LostEvents,
     /// The client's clock jumped during the region.
     ClockJump,
-    /// The region ended on another thread of the host than it began on.
+    /// The region began on one thread of the host and ended on another thread.
     Migration,
     /// The kernel's events of the region's thread were not recorded when the region began or when it ended.
     KernelNotRecorded,
-    /// Regions had already ended before, as many as are kept.
+    /// The maximum number of regions was already reached when the region ended.
     TooMany,
 }
 
@@ -238,16 +240,16 @@ pub struct ThreadInterval<'a> {
     pub is_of_guest: bool,
     /// Name of the thread, if it is known. The program chooses the name: escape it.
     pub name: Option<&'a str>,
-    /// Interval, and what the thread did in it. Times are Unix times in nanoseconds.
+    /// Interval, and what the thread did in this interval. Times are Unix times in nanoseconds.
     pub interval: &'a Interval,
-    /// Reason of the exit, if it is known, for the parts in the kernel and in the VMM and for waits.
+    /// Reason of the exit, if known. Time in the kernel, time in the VMM, and waits have a reason.
     pub reason: Option<&'a str>,
     /// What the thread waited for, if the part [has causes](Part::has_causes).
     pub cause: Option<Cause>,
 }
 
-/// A CPU of a guest, and the thread of the host that runs it. All events of the guest's kernel on the CPU are
-/// in guest mode of this thread alone.
+/// A CPU of a guest, and the thread of the host that runs it. All events of the guest's kernel on the CPU lie
+/// in times at which this thread was in guest mode, and no other thread has this property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct ProvenVcpu {
@@ -259,8 +261,8 @@ pub struct ProvenVcpu {
     pub cpu: u16,
     /// Number of the thread.
     pub tid: u32,
-    /// Unix time from which an event contradicts that the thread runs the CPU, in nanoseconds; `None`: no
-    /// event does.
+    /// Unix time in nanoseconds from which it is refuted that the thread runs the CPU; `None` if no event
+    /// refutes this.
     pub until_ns: Option<i64>,
 }
 
@@ -303,9 +305,9 @@ pub struct Regions {
     pub steal_ms: Option<u64>,
     /// Maximum of `steal_ms` within the error of its counter, in milliseconds.
     pub steal_at_most_ms: u64,
-    /// Time that the host took from guests' CPUs, as the guests' kernels counted it, in milliseconds. A
-    /// session counts only if no part shows this time, because the host's kernel does not divide it. `None`
-    /// if no guest's kernel says so.
+    /// Time that the host took from guests' CPUs, as the guests' kernels counted it, in milliseconds. A guest
+    /// counts only if no part shows this time. A part shows this time if the host's kernel divides the
+    /// guest's time. `None` if no guest's kernel says so.
     pub guest_steal_ms: Option<u64>,
     /// CPUs of guests whose threads of the host are known, if both kernels were recorded.
     pub vcpus: Vec<ProvenVcpu>,
@@ -325,9 +327,9 @@ impl Regions {
         collect::collect(recording, options, None)
     }
 
-    /// Reads the same as [`Regions::of`], and hands over what all threads of the sessions did: the intervals
-    /// of one thread in order of time, those of several threads as they become known. These intervals are
-    /// then not kept.
+    /// Reads the same as [`Regions::of`], and hands over what all threads of the sessions did. The intervals
+    /// of one thread come in order of time. The intervals of several threads come as they become known.
+    /// Intervals that were handed over are not kept.
     ///
     /// # Errors
     /// If a stream or a trace is damaged.
@@ -339,8 +341,8 @@ impl Regions {
         collect::collect(recording, options, Some(sink))
     }
 
-    /// Returns a line about regions that are missing because there are too many. The warnings have the line
-    /// too.
+    /// If regions are missing because there are too many, returns a line about the missing regions. The
+    /// warnings have this line too.
     pub fn cut(&self) -> Option<String> {
         let missing =
             self.groups.iter().map(|group| group.not_counted[NotCounted::TooMany as usize]);
@@ -372,8 +374,8 @@ impl Regions {
         of_session.get(usize::from(sample.thread)).map(lanes::Logged::thread)
     }
 
-    /// Iterates over the regions of a group, the slowest first, with their exits by reason; `None` if there
-    /// are too many regions to keep the exits.
+    /// Iterates over the regions of a group, the slowest first. Each region comes with its exits by reason;
+    /// `None` if the exits were not kept because there are too many regions.
     pub fn slowest<'a>(
         &'a self,
         group: &'a Group,
@@ -397,14 +399,14 @@ impl Regions {
         self.causes.get(usize::from(number)).map_or(&Cause::Others, |entry| entry)
     }
 
-    /// Returns the number of the host's thread that a region was on, if it was on one.
+    /// Returns the number of the thread that a region was on, if that thread is known.
     pub fn tid(&self, sample: &Sample) -> Option<u32> {
         self.thread(sample).map(|(tid, _)| tid)
     }
 
-    /// Returns sums over the regions of each group whose durations are from one quantile to another, in the
-    /// order of the groups: `0.05..=0.75` is the middle without the fastest and the slowest. Regions as long
-    /// as the first or the last of these are included.
+    /// Returns sums for each group, in the order of the groups. The sums cover the regions whose durations
+    /// lie between two quantiles: `0.05..=0.75` leaves out the fastest and the slowest regions. Regions that
+    /// are exactly as long as one of both quantiles are included.
     pub fn sums(&self, parts: RangeInclusive<f64>) -> Vec<Sums> {
         let named = breakdown::Named { reasons: &self.reasons, causes: &self.causes };
         sums::sums(&self.groups, &self.store, named, parts)
@@ -419,7 +421,7 @@ impl Regions {
         thread.map_or_else(Default::default, within)
     }
 
-    /// Returns what the threads of a region's session did around it.
+    /// Returns what the threads of a region's session did around the region.
     pub fn lanes(&self, sample: &Sample, window: &Window) -> Lanes {
         let session = usize::from(sample.session);
         let threads = self.threads.get(session).map_or(&[][..], |threads| threads);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The maximum time that a guest's thread can have run, if only the host's kernel was recorded: the time in
-//! which any vCPU may have been in guest mode.
+//! The maximum time that a guest's thread can have run, if only the host's kernel was recorded. The maximum
+//! is the time in which at least one vCPU may have been in guest mode.
 //!
 //! The guest's kernel may move its thread to another vCPU at any time, and the host does not see that. So the
 //! thread may have run while any vCPU was in guest mode, and did not run while all vCPUs were proven to be
@@ -10,8 +10,8 @@
 use super::parts::{Interval, Part};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of times in which vCPUs were out of guest mode that are kept, of 16 bytes each. After as
-/// many, each vCPU may have been in guest mode.
+/// Maximum number of kept times in which a vCPU was out of guest mode, of 16 bytes each. After this number,
+/// each vCPU may have been in guest mode at any time.
 const MAX_TIMES: usize = 1 << 22;
 
 /// The times in which the threads of a session's host were out of guest mode.
@@ -25,7 +25,8 @@ pub(super) struct GuestModes {
 }
 
 impl GuestModes {
-    /// Takes the next proven interval of a thread. `is_merged`: whether the interval is the sum of several.
+    /// Takes the next proven interval of a thread. `is_merged`: whether the interval is the sum of several
+    /// intervals.
     pub fn take(&mut self, thread: usize, interval: &Interval, is_merged: bool) {
         match interval.part {
             Part::Guest => {
@@ -78,13 +79,12 @@ impl GuestModes {
     }
 }
 
-/// The times in which no vCPU was in guest mode, in order, each with the sum of the times before it.
+/// The times in which no vCPU was in guest mode, in order. Each time comes with the sum of all earlier times.
 #[derive(Debug)]
 pub(super) struct AllOut(Vec<(i64, i64, u64)>);
 
 impl AllOut {
-    /// Returns the maximum time that a thread of the guest can have run from a time to another, in
-    /// nanoseconds.
+    /// Returns the maximum time in nanoseconds that a thread of the guest can have run between two times.
     pub fn at_most(&self, from: i64, to: i64) -> u64 {
         let until = |time: i64| {
             let after = self.0.partition_point(|(from, ..)| *from < time);
@@ -101,7 +101,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Makes a thread that changes between guest mode and the kernel at these times, and once is unknown.
+    /// Makes a thread that changes between guest mode and the kernel at these times. One interval of the
+    /// thread is unknown.
     fn take(modes: &mut GuestModes, thread: usize, times: &BTreeSet<i64>) -> Vec<(i64, i64)> {
         let mut out = Vec::new();
         let ends = Vec::from_iter(times.iter().copied());

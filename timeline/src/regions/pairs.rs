@@ -7,10 +7,11 @@ use crate::clock::GuestTime;
 use crate::filter::Answers;
 use std::collections::VecDeque;
 
-/// Maximum number of open regions of a session's clients together. Each has some 450 bytes, with the sums of
-/// its thread.
+/// Maximum number of open regions of a session's clients together. Each open region takes some 450 bytes,
+/// including sums of the region's thread.
 const MAX_OPEN: usize = 1 << 14;
-/// Maximum number of open regions of a client, and of a client of a session with many clients.
+/// Maximum number of open regions of a client: the first number for a session with few clients, and the
+/// second number for a session with many clients.
 const MAX_OF_CLIENT: (usize, usize) = (1024, 8);
 
 /// A region that is open.
@@ -24,16 +25,16 @@ pub(super) struct Open {
     pub target: u32,
     /// Value at the region's beginning by which the region is grouped.
     pub value: Option<String>,
-    /// What the filter found in the event that began it.
+    /// What the filter found in the event that began the region.
     pub answers: Option<Answers>,
     pub begin: i64,
     pub bound: Option<u64>,
     pub is_point: bool,
-    /// Reading of the guest's clock at the region's beginning, for an event of the ring.
+    /// Reading of the guest's clock at the region's beginning. Only events in a ring have a reading.
     pub guest_time: Option<GuestTime>,
-    /// Thread of the host, and the number of the cut in its account.
+    /// Index of the region's thread, and the number of the region in the thread's tally.
     pub thread: Option<(usize, u32)>,
-    /// Whether nothing was known of the thread when the region began.
+    /// Whether nothing was known about the thread when the region began.
     pub is_unknown: bool,
     /// Why the region will not be counted.
     pub wrong: Option<NotCounted>,
@@ -47,7 +48,7 @@ pub(super) struct Open {
 pub(super) enum SameId {
     /// The same end closes both regions, so neither can be measured.
     Joins,
-    /// The new region is open instead.
+    /// The new region replaces the open region.
     Replaces,
 }
 
@@ -56,9 +57,11 @@ pub(super) enum SameId {
 pub(super) enum Begun {
     /// The new region is open.
     Open,
-    /// The new region is open, and the reader no longer waits for the end of this one.
+    /// The new region is open. The reader no longer waits for the end of the old region, which this value
+    /// holds.
     Instead(Open),
-    /// The id of the new region is open already. `is_first`: whether this happens for the first time.
+    /// A region with the id of the new region is open already. `is_first`: whether this happens to the open
+    /// region for the first time.
     Again { new: Open, is_first: bool },
 }
 
@@ -70,8 +73,8 @@ pub(super) struct Pairs {
     has_ended: bool,
 }
 
-/// Returns the maximum number of open regions of each of so many clients. If there are more, the oldest
-/// counts as never ended.
+/// Returns the maximum number of open regions of a client, in a session with this number of clients. If a
+/// client has more open regions, the oldest region counts as never ended.
 pub(super) fn most_open(clients: usize) -> usize {
     (MAX_OPEN / clients.max(1)).clamp(MAX_OF_CLIENT.1, MAX_OF_CLIENT.0)
 }
@@ -84,7 +87,8 @@ impl Open {
 }
 
 impl Pairs {
-    /// Opens a region. If `most` regions are open already, the new one takes the place of the oldest.
+    /// Opens a region. If `most` regions are open already, the new region takes the place of the oldest
+    /// region.
     pub fn begin(&mut self, new: Open, most: usize, same_id: SameId) -> Begun {
         self.has_begun = true;
         let same = self.open.iter().position(|open| (open.name, open.id) == (new.name, new.id));
@@ -104,7 +108,7 @@ impl Pairs {
         old.map_or(Begun::Open, Begun::Instead)
     }
 
-    /// Closes a region. Returns the region, and the number of open regions that began before it.
+    /// Closes a region. Returns the region, and the number of older regions that are still open.
     pub fn end(&mut self, name: u32, id: u64) -> Option<(Open, usize)> {
         self.has_ended = true;
         let at = self.open.iter().rposition(|open| (open.name, open.id) == (name, id))?;
@@ -121,7 +125,7 @@ impl Pairs {
         self.open.iter().filter(|open| open.begin < time).count()
     }
 
-    /// Returns whether there were an event that begins and an event that ends a region.
+    /// Returns whether there was an event that begins a region, and an event that ends a region.
     pub fn has_both(&self) -> bool {
         self.has_begun && self.has_ended
     }
@@ -143,8 +147,8 @@ impl Pairs {
         self.open.iter_mut().for_each(|open| open.wrong = Some(NotCounted::LostEvents));
     }
 
-    /// Closes the regions that a new holder cannot end: all but regions that reference points began at a time
-    /// or later.
+    /// Closes the regions that a new holder of the client cannot end. Only regions that a reference point
+    /// began at `time` or later stay open.
     pub fn take_before(&mut self, time: i64) -> Vec<Open> {
         let all = std::mem::take(&mut self.open).into_iter();
         let (old, new): (VecDeque<Open>, _) =

@@ -10,15 +10,15 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Part {
-    /// A thread of a program has a CPU, system calls included: a program of the host, or of a guest whose
-    /// kernel was recorded.
+    /// A thread of a program has a CPU. System calls are included. The program runs on the host, or in a
+    /// guest whose kernel was recorded.
     OnCpu,
     /// The vCPU ran the guest. If the kernel does not trace entries and exits, KVM's own time is included. In
-    /// a region of a guest's thread, that thread ran.
+    /// a region of a guest's thread, the vCPU ran that thread.
     Guest,
     /// The host handled an interrupt before KVM traced the exit.
     HostInterrupt,
-    /// The thread was in the host's kernel, for an exit of the guest, and on the way to and from the VMM.
+    /// The thread was in the host's kernel for an exit of the guest, or on the way to the VMM or back.
     Kernel,
     /// The thread was in the VMM: its code and its system calls.
     Vmm,
@@ -27,15 +27,15 @@ pub enum Part {
     /// A guest's thread was ready to run, but another thread of the guest had the CPU.
     Behind,
     /// The thread was ready to run, but another thread had the CPU. For a guest's thread on a known vCPU: no
-    /// thread had the CPU, or it is not known which.
+    /// thread had the CPU, or it is not known which thread had the CPU.
     Runnable,
     /// The guest's thread could have run, but its vCPU had halted and was not running again yet.
     Halted,
     /// The thread was asleep until it was woken.
     Blocked,
-    /// The thread was off the CPU, and it is not known whether it was asleep or ready.
+    /// The thread had no CPU, and it is not known whether the thread was asleep or ready.
     OffCpu,
-    /// No thread was in the span, for spans that are entered several times.
+    /// No thread was in the span. Only a span that is entered several times has this part.
     Idle,
     /// The time is not proven to be of any other part.
     Unknown,
@@ -44,7 +44,8 @@ pub enum Part {
 /// Number of parts.
 pub const PARTS: usize = 13;
 
-/// Names of the parts: the key in JSON, CSV and OTLP, the key of a time, and the label for people.
+/// Names of each part: the part's key in JSON, CSV and OTLP, the key of the part's time, and the label for
+/// people.
 const NAMES: [[&str; 3]; PARTS] = [
     ["on_cpu", "on_cpu_ns", "on-CPU"],
     ["guest", "guest_ns", "guest"],
@@ -117,8 +118,8 @@ impl Serialize for Part {
     }
 }
 
-/// Time in each part, in nanoseconds in [`Sample`](super::Sample), [`Group`](super::Group) and
-/// [`Breakdown`](super::Breakdown).
+/// Time in each part. In [`Sample`](super::Sample), [`Group`](super::Group) and
+/// [`Breakdown`](super::Breakdown), the times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times(pub [u64; PARTS]);
 
@@ -153,7 +154,7 @@ impl Serialize for Times {
 /// Number of reasons of exits that have a name.
 pub const REASONS: usize = 16;
 
-/// Number of a reason. 0 is the number of exits whose reason is not known.
+/// Number of a reason. 0 stands for a reason that is not known.
 pub type Reason = u8;
 
 /// Exits for one reason, each until the guest runs again. Times are in units of the timeline.
@@ -194,11 +195,12 @@ impl Exits {
 pub struct Sums {
     /// Times by part.
     pub times: Times,
-    /// Exits by reason. Their times add up to the times in the kernel and in the VMM.
+    /// Exits by reason. The exits' times in the kernel add up to the part *kernel*, and their times in the
+    /// VMM add up to the part *VMM*.
     pub exits: [Exits; REASONS],
-    /// Times by cause, of waits whose cause was searched for.
+    /// Times of waits by cause. Only waits whose cause was searched for are included.
     pub(super) waits: Waits,
-    /// CPU that the thread had last, if it is known, and the number of changes of `cpu`.
+    /// CPU that the thread had last, if known. `moves` is the number of changes of `cpu`.
     cpu: Option<u16>,
     moves: u32,
 }
@@ -254,7 +256,7 @@ impl Sums {
         }
     }
 
-    /// Forgets which CPU the thread had, because the intervals are of several machines' CPUs.
+    /// Forgets which CPU the thread had, because the intervals name CPUs of several machines.
     pub(super) fn forget_cpu(&mut self) {
         (self.cpu, self.moves) = (None, self.moves.wrapping_add(1));
     }
@@ -274,14 +276,15 @@ pub struct Interval {
     pub to: i64,
     /// Part that says what the thread did.
     pub part: Part,
-    /// Reason of the exit, in the kernel, in the VMM and in waits until the guest runs again: an index of
-    /// [`Regions::reasons`](super::Regions::reasons). 0 if it is not known or there is no exit.
+    /// Reason of the exit: an index of [`Regions::reasons`](super::Regions::reasons). Time in the kernel,
+    /// time in the VMM, and waits until the guest runs again have a reason. 0 if the reason is not known or
+    /// there is no exit.
     pub reason: Reason,
     /// Cause of a wait, if the part [has causes](Part::has_causes), or why the part of a guest's thread is
     /// unknown: an index of [`Regions::causes`](super::Regions::causes).
     pub cause: CauseNumber,
-    /// Event that ended the interval, at its end, or later if a region or a window ends before. `None` if
-    /// nothing proves what the thread did.
+    /// Event that ended the interval. The event is at the interval's end, or later if the end of a region or
+    /// of a window cut the interval. `None` if nothing proves what the thread did.
     pub ended_by: Option<Evidence>,
 }
 
@@ -331,7 +334,7 @@ impl Interval {
         self.ended_by?.cpu()
     }
 
-    /// Returns the part of the interval within a time.
+    /// Returns the interval, cut at both ends of a time.
     pub(super) fn within(&self, from: i64, to: i64) -> Interval {
         Interval { from: self.from.max(from), to: self.to.min(to), ..*self }
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! The critical path of a region, from its end back to its begin. While the region's thread was blocked, the
-//! path shows what the thread did that woke it, and so on.
+//! path shows what the waker did, which is the thread that woke the region's thread. While the waker was
+//! blocked, the path shows what the waker's waker did, and so on.
 //!
 //! ```text
 //! a   running | blocked .................. | runnable | running
@@ -10,9 +11,9 @@
 //! path  a       b         c             b   a
 //! ```
 //!
-//! The switches and wake-ups of all threads are kept for some time. Each record points to the record before
-//! of the same thread, and a wake-up also points to the last record of the thread that did it. So the path is
-//! walked from the last record back.
+//! The switches and wake-ups of all threads are kept for some time. Each record points to the previous record
+//! of the same thread, and a wake-up also points to the last record of the waker. So the walk along a path
+//! begins at the last record and goes back.
 
 use super::causes::{CauseNumber, Causes, Task, Thread, Unknown};
 use super::followed::ENDED;
@@ -25,7 +26,7 @@ use std::collections::{HashMap, VecDeque};
 const MAX_RECORDS: usize = 1 << 20;
 /// Maximum number of threads.
 const MAX_THREADS: usize = 1 << 16;
-/// Maximum number of blocked threads in one path of which each waits for the next.
+/// Maximum length of a chain of blocked threads in one path, in which each thread waits for the next thread.
 const MAX_DEEP: usize = 1 << 12;
 /// Maximum number of threads in one path that were killed.
 const MAX_KILLED: usize = 1 << 12;
@@ -34,7 +35,7 @@ const INTERRUPTIBLE: i64 = 1;
 /// Place that stands for no record.
 const NONE: u64 = u64::MAX;
 
-/// A time of a thread on a critical path, by the kernel that schedules the thread.
+/// A time of a thread on a critical path, as the kernel that schedules the thread shows the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stay {
     /// Number of the thread among causes: an index of [`Regions::causes`](super::Regions::causes).
@@ -54,7 +55,7 @@ pub(super) enum Doing {
     Runnable(Option<u32>),
     /// The thread waited for something that is no thread, and then got this CPU, if it is known.
     Blocked(CauseNumber, Option<u32>),
-    /// It is not known what the thread did, or the thread that woke it.
+    /// It is not known what the thread did, or which thread woke the thread.
     Unknown(Unknown),
 }
 
@@ -62,7 +63,7 @@ pub(super) enum Doing {
 #[derive(Clone, Copy, Debug)]
 struct Record {
     time: i64,
-    /// Place of the thread's record before this one.
+    /// Place of the thread's previous record.
     before: u64,
     kind: Kind,
 }
@@ -71,10 +72,10 @@ struct Record {
 enum Kind {
     /// The thread got the CPU of this number.
     In(u32),
-    /// The thread had an event, and so the CPU of this number, although the last record does not say so: a
-    /// switch is missing.
+    /// The thread had an event, and so had the CPU of this number, although the last record says that the
+    /// thread had no CPU: a switch is missing.
     Seen(u32),
-    /// Another thread got the CPU, and this one could run.
+    /// Another thread got the CPU, although this thread could run.
     Preempted,
     /// The thread fell asleep.
     Asleep,
@@ -86,12 +87,12 @@ enum Kind {
     Started(u32, u64),
     /// The thread had a CPU and took SIGKILL, because the process of this number ends.
     Killed(Number),
-    /// The thread got a CPU and ended on it. The recording does not say whether it was killed.
+    /// The thread got a CPU and ended on it. The recording does not say whether the thread was killed.
     Ended,
 }
 
 impl Kind {
-    /// Returns whether the thread has a CPU since then.
+    /// Returns whether the thread has a CPU after a record of this kind.
     fn is_on(self) -> bool {
         matches!(self, Kind::In(_) | Kind::Seen(_) | Kind::Killed(_) | Kind::Ended)
     }
@@ -104,7 +105,7 @@ impl Kind {
         }
     }
 
-    /// Returns whether a thread's record of this kind may come after one of another kind.
+    /// Returns whether a thread's record of this kind may come right after a record of the kind `before`.
     fn follows(self, before: Kind) -> bool {
         match self {
             Kind::In(_) => !before.is_on() && before != Kind::Asleep,
@@ -140,7 +141,8 @@ struct Last {
     process: Number,
     /// Whether the thread took SIGKILL.
     is_killed: bool,
-    /// Time at which the thread last fell asleep so that a SIGKILL would have woken it, or was started.
+    /// Last time at which the thread was started, or fell asleep in such a way that a SIGKILL would wake the
+    /// thread.
     slept: i64,
 }
 
@@ -214,20 +216,20 @@ impl History {
         }
     }
 
-    /// Takes a new thread, before it is started. The thread belongs to the process of the thread that made
-    /// it, or to a new one.
+    /// Takes a new thread, before it is started. The new thread belongs to the process of the thread that
+    /// made it, or to a new process.
     pub fn made(&mut self, task: Task, is_of_process: bool, by: u32) {
         let of_maker = self.threads.get(&by).and_then(|last| last.process);
         let process = if is_of_process { of_maker } else { self.processes.start() };
         self.make_room(task.tid());
-        // Another thread may have had its number.
+        // The old entry goes, because another thread may have had the same number.
         self.threads.insert(task.tid(), Last { process, ..Last::new(task) });
     }
 
-    /// Takes the start of a thread by another one.
+    /// Takes the start of a thread by another thread.
     pub fn started(&mut self, time: i64, task: Task, by: u32) {
         let at = self.threads.get(&by).map_or(NONE, |last| last.at);
-        // Another thread may have had its number.
+        // The old entry goes, because another thread may have had the same number.
         let made = self.threads.remove(&task.tid()).filter(|last| last.at == NONE);
         self.push(time, task, Kind::Started(by, at));
         if let Some(last) = self.threads.get_mut(&task.tid()) {
@@ -235,15 +237,15 @@ impl History {
         }
     }
 
-    /// Takes a thread whose process executes a new program. The other threads of the process have ended for
-    /// that.
+    /// Takes a thread whose process executes a new program. All other threads of the process have ended
+    /// before.
     pub fn executed(&mut self, tid: u32) {
         if let Some(last) = self.threads.get_mut(&tid) {
             (last.process, last.is_killed) = (self.processes.start(), false);
         }
     }
 
-    /// Takes the SIGKILL of a thread, which has a CPU.
+    /// Notes that a thread, which has a CPU, takes a SIGKILL.
     pub fn killed(&mut self, time: i64, tid: u32) {
         if let Some(last) = self.threads.get_mut(&tid) {
             last.is_killed = true;
@@ -312,7 +314,7 @@ impl History {
         self.records.get(usize::try_from(at).ok()?).copied()
     }
 
-    /// Returns the place of the last record of a thread that is not after a time.
+    /// Returns the place of a thread's last record at a time or earlier.
     pub fn last(&self, tid: u32, to: i64) -> u64 {
         let mut at = self.threads.get(&tid).map_or(NONE, |last| last.at);
         while let Some(record) = self.get(at).filter(|record| record.time > to) {
@@ -323,7 +325,7 @@ impl History {
 
     /// Hands over the path of a region that ended on a thread: what threads did, from the region's end back
     /// to its begin. `is_exact`: whether the region's times are those of the kernel's clock. Returns the
-    /// number of records on the way.
+    /// number of records on the path.
     pub fn path(
         &self,
         tid: u32,
@@ -350,7 +352,7 @@ impl History {
         let mut todo = vec![stretch];
         while let Some(stretch) = todo.pop() {
             let tid = stretch.tid;
-            // Another thread may have got the number since then.
+            // The name is left out if another thread has got the number since then.
             let last = self.threads.get(&tid).filter(|last| last.first <= stretch.at);
             let other = Thread { tid, trace: self.trace, life: lives::UNKNOWN };
             let task = last.map_or(Task::new(other, b""), |last| last.task);
@@ -377,9 +379,9 @@ impl History {
         records
     }
 
-    /// Returns a stretch that ends with its thread on a CPU, because the thread does something then. If the
-    /// thread's last record does not say so, a record is missing, or the stretch's end is from another clock
-    /// than the records, and that clock is wrong.
+    /// Returns the stretch, cut to an end at which its thread has a CPU. The thread did something at the end
+    /// of the stretch, so the thread had a CPU. If the thread's last record says otherwise, then either a
+    /// record is missing, or the stretch's end is a time of another clock, and that clock is wrong.
     fn on_cpu(
         &self,
         stretch: Stretch,
@@ -389,7 +391,7 @@ impl History {
         let to = match self.get(stretch.at) {
             Some(record) if record.kind.is_on() => return stretch,
             Some(record) => record.time.clamp(stretch.from, stretch.to),
-            // By that clock, the thread has not begun yet.
+            // At the stretch's end, the thread has no record yet, because the other clock is wrong.
             None if is_inexact && stretch.at == NONE => stretch.from,
             None => return stretch,
         };
@@ -398,9 +400,9 @@ impl History {
         Stretch { to, ..stretch }
     }
 
-    /// Follows a thread back to the begin of its stretch, or to the last time that another thread woke,
-    /// started or killed it. In the second case, returns what is left of the stretch, and the other thread's
-    /// stretch. If two records do not fit together, a record is missing between them.
+    /// Follows a thread back to the begin of its stretch, or to the last time at which another thread woke,
+    /// started or killed the thread. In the second case, returns the rest of the stretch, and a stretch of
+    /// the other thread. If two records do not fit together, a record is missing between them.
     fn follow(
         &self,
         stretch: Stretch,
@@ -426,7 +428,7 @@ impl History {
                     add(Doing::Unknown(Unknown::NotRecorded), from, to);
                     return None;
                 }
-                // The wake-up after it is missing.
+                // The wake-up after the sleep is missing.
                 Kind::Asleep => add(Doing::Unknown(Unknown::Missing), begin, to),
                 _ => add(Doing::Runnable(cpu), begin, to),
             }
@@ -442,8 +444,8 @@ impl History {
                     return None;
                 };
                 *kills -= 1;
-                // This thread was told to end once the thread that began the end had ended or had sent the
-                // signal.
+                // This thread was told to end as soon as the thread that began the end of the process had
+                // ended, or had sent the signal.
                 let told = time.clamp(from, to);
                 let rest = Stretch { tid, at, from: told, to };
                 return Some((rest, Stretch { tid: by, at: by_at, from, to: told }));
@@ -456,7 +458,7 @@ impl History {
                     to = slept;
                 }
                 Kind::Woken(by, by_at) => {
-                    // Only a thread that has a CPU wakes another one.
+                    // Only a thread that has a CPU can wake another thread.
                     let is_on = self.get(by_at).is_none_or(|record| record.kind.is_on());
                     let by_at = if is_on { by_at } else { NONE };
                     let waker = Stretch { tid: by, at: by_at, from: slept, to };
@@ -490,11 +492,11 @@ mod tests {
     enum Act {
         /// A CPU goes from a thread, which can run or sleeps, to another thread.
         Switch(u32, bool, u32),
-        /// A thread wakes another one.
+        /// A thread wakes another thread.
         Wake(u32, u32),
         /// A timer wakes a thread.
         Expire(u32),
-        /// A thread starts another one.
+        /// A thread starts another thread.
         Start(u32, u32),
     }
     use Act::*;
@@ -540,8 +542,7 @@ mod tests {
         sums.into_iter().map(|((tid, doing), ns)| (tid, doing, ns)).collect()
     }
 
-    /// Returns the path of a region on a thread. Checks that each stay begins where the next one in time
-    /// ends.
+    /// Returns the path of a region on a thread. Checks that there is no gap between the stays.
     fn stays(history: &History, tid: u32, times: (i64, i64), causes: &mut Causes) -> Vec<Stay> {
         let mut stays = Vec::new();
         history.path(tid, times, true, causes, |_, stay| stays.push(stay));
@@ -638,7 +639,7 @@ mod tests {
         };
         // The second thread's switch to its CPU is missing.
         assert_eq!(without(9), [(1, RUNNING, 10), (1, RUNNABLE, 50), (2, MISSING, 50)]);
-        // The second thread's wake-up of the first one is missing.
+        // The event is missing in which the second thread wakes the first thread.
         assert_eq!(without(10), [(1, RUNNING, 10), (1, MISSING, 100)]);
     }
 
@@ -654,8 +655,8 @@ mod tests {
         assert_eq!(Vec::from_iter(doing), [Doing::Unknown(Unknown::TooMany)]);
     }
 
-    /// Makes a life of threads on CPUs from random numbers. A thread that sleeps is woken by a thread that
-    /// runs, or by a timer.
+    /// Makes random acts of threads on CPUs from random numbers. A thread that sleeps is woken by a thread
+    /// that runs, or by a timer.
     fn life(choices: &[(u8, u8)]) -> Vec<(i64, Act)> {
         const THREADS: u32 = 6;
         let mut cpus = [0; 2];

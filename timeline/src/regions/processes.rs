@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The threads that began the end of processes with several threads.
+//! Finds the thread that began the end of a process with several threads.
 //!
-//! A thread that calls `exit_group`, or that a signal ends, ends its process: the kernel sends SIGKILL to all
-//! other threads. Each of those threads takes the signal before it ends; the thread that began the end takes
-//! none. A thread that returns from its start routine takes none either, and does not end the process. So a
-//! thread is named only if no other thread can have begun the end. If some thread slept, or was started,
-//! after another thread ended, then the process was not told to end until then, so the thread that ended did
-//! not begin the process's end.
+//! If a thread calls `exit_group`, or if a signal ends a thread, then the whole process ends: the kernel
+//! sends SIGKILL to all other threads. Each of these other threads takes the SIGKILL before the thread ends.
+//! The thread that began the end takes no SIGKILL. A thread that returns from its start routine takes no
+//! SIGKILL either, but does not end the process. So a thread is named only if no other thread can have begun
+//! the end. If some thread slept, or was started, after another thread ended, then the process had not been
+//! told to end by that time. So the thread that had ended did not begin the process's end.
 
 use std::collections::HashMap;
 
@@ -75,7 +75,7 @@ impl Processes {
         }
     }
 
-    /// Returns the thread that began the end of a process, if no other thread can have begun it.
+    /// Returns the thread that began the end of a process, if no other thread can have begun the end.
     pub fn beginner(&self, process: Number) -> Option<Beginner> {
         let end = self.ends.get(&process?)?;
         let all = end.ended.iter().chain([&end.sent]).flatten();
@@ -89,7 +89,7 @@ impl Processes {
     }
 
     /// Returns the end of a process. If there are too many ends, the ends whose records are older than
-    /// `first` are forgotten; if too many remain, all are.
+    /// `first` are forgotten. If too many ends remain, all ends are forgotten.
     fn end(&mut self, process: Number, first: u64) -> Option<&mut End> {
         let process = process?;
         if self.ends.len() >= MAX && !self.ends.contains_key(&process) {

@@ -21,7 +21,8 @@ pub(super) fn missing(((session, _), host): (&(Session, ClockMaps), &Host)) -> O
     })
 }
 
-/// Returns a line about a kernel's trace of all threads without the events that say how threads ended.
+/// Returns a line about a kernel's trace that has all threads, but lacks the events that say how threads
+/// ended.
 pub(super) fn without_ends(trace: &Path) -> String {
     format!(
         "{}: the recording lacks the events sched:sched_process_exit, signal:signal_deliver and \
@@ -31,7 +32,8 @@ pub(super) fn without_ends(trace: &Path) -> String {
     )
 }
 
-/// Returns lines about threads that several programs name, and about threads that are too many.
+/// Returns lines about threads that several programs name, and about threads beyond the maximum number of
+/// threads.
 pub(super) fn disputes(host: &Host) -> impl Iterator<Item = String> {
     let of = |what: Counted, verb: &str| match what.count {
         0 => None,
@@ -101,7 +103,7 @@ pub(super) fn unplaced(host: &Host) -> Option<String> {
     ))
 }
 
-/// Returns a line for a session of which no kernel's trace shows a thread.
+/// Returns a line about a session if no kernel's trace shows a thread of the session.
 pub(super) fn unshown(host: &Host) -> Option<String> {
     let is_shown = host.all_dividing().any(|thread| thread.recording.is_some());
     let is_said = unplaced(host).is_some() || unfollowed(host).is_some();
@@ -113,7 +115,8 @@ pub(super) fn unshown(host: &Host) -> Option<String> {
             "the session's programs do not name their threads",
             "the guest library names them if it makes the lease",
         ),
-        // The session's regions are of any client, or of threads that are too many.
+        // The session's regions have the field `any_client`, or their threads are beyond the maximum number
+        // of threads.
         None => return None,
         Some(_) => (
             "the kernel's trace has no event of the session's threads",

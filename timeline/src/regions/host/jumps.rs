@@ -5,8 +5,9 @@
 /// The jumps of clocks.
 #[derive(Debug)]
 pub(in super::super) struct Jumps {
-    /// Clock and client of each jump, and the times between which the clock jumped; the client is `None` for
-    /// a jump of all other clients. Sorted.
+    /// Jumps in sorted order. Each entry has the clock, the client, and the two times between which the clock
+    /// jumped. The client is `None` if the jump is of the map that the clients without a map of their own
+    /// share.
     all: Vec<((u32, Option<u32>), i64, i64)>,
     /// Clocks that jumped.
     clocks: Vec<u32>,
@@ -15,7 +16,8 @@ pub(in super::super) struct Jumps {
 impl Jumps {
     pub fn new(mut all: Vec<((u32, Option<u32>), i64, i64)>) -> Jumps {
         all.sort_by_key(|jump| *jump);
-        // The jumps of one clock can overlap, so each also gets the end of the jumps before it.
+        // The jumps of one clock can overlap. So the end of each jump becomes the latest end of this jump and
+        // all jumps before.
         for at in 1..all.len() {
             if all[at].0 == all[at - 1].0 {
                 all[at].2 = all[at].2.max(all[at - 1].2);
@@ -26,8 +28,8 @@ impl Jumps {
         Jumps { all, clocks }
     }
 
-    /// Returns whether the clock of a client jumped, or may have jumped, in a time. `clock`: the clock that
-    /// the client reads, if it is known.
+    /// Returns whether the clock of a client jumped, or may have jumped, between two times. `clock`: the
+    /// clock that the client reads, if it is known.
     pub fn has(&self, clock: Option<u32>, client: u32, from: i64, to: i64) -> bool {
         let is_its = |of: &&u32| clock.is_none_or(|clock| clock == **of);
         let clocks = self.clocks.iter().filter(is_its);

@@ -9,7 +9,7 @@ use crate::inputs::ctf::{ClockMaps, Domain, Session};
 use crate::value::ValueRef;
 use std::collections::HashMap;
 
-/// A number of threads, and the number of the first one.
+/// A count of threads, and the thread number of the first of these threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Counted {
     pub count: u64,
@@ -26,10 +26,11 @@ impl Counted {
 }
 
 impl Host {
-    /// Gives a thread to a client of a program, as the client's lease says. The holder of a thread keeps it
-    /// while its lease lasts, which its later events show. Another lease that names the thread gets no
-    /// thread: if that lease is right, its time is unknown. After the last event of a lease, the program has
-    /// begun another lease, or the kernel has used the thread's number again.
+    /// Gives a thread to a client of a program, as the client's lease says. The first client keeps the thread
+    /// until the last event of the client's lease. If another lease names the thread before, then the other
+    /// lease's client gets no thread, and its time is unknown, even if that lease is right. After the last
+    /// event of the first lease, another client can get the thread: either the program has begun another
+    /// lease, or the kernel has used the thread's number again.
     fn claim(&mut self, number: u32, thread: Option<usize>, time: i64) {
         let Some(client) = self.client(number) else { return };
         if let Some(old) = client.thread.take() {
@@ -53,8 +54,8 @@ impl Host {
         self.clients[number as usize].thread = Some(at);
     }
 
-    /// Takes a thread away from its client if another lease has named the thread, and events contradict each
-    /// other, because the thread may then belong to the other client.
+    /// Takes a thread away from its client if another lease has named the thread and the events of the client
+    /// contradict the kernel's events. If so, the thread may belong to the other client.
     pub(super) fn check(&mut self, at: usize) {
         let thread = &mut self.threads[at];
         if thread.is_claimed
@@ -71,8 +72,9 @@ impl Host {
 
 /// Takes a lease record, which says who holds a ring of the VMM, or a client of a program.
 ///
-/// All threads of the VMM that have a ring get an account. A programs' host gets one for its threads' lanes, if intervals
-/// are kept; where only a guest's kernel was recorded, the host's threads are none of those that it shows.
+/// Each thread of the VMM that has a ring gets an account. If intervals are kept, each thread of a programs'
+/// host gets an account for its lane. If only a guest's kernel was recorded, the host's threads get no
+/// account, because a guest's kernel does not show the host's threads.
 pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     let numbered = |wanted: &str| {
         let mut fields = event.fields.iter();
@@ -130,7 +132,7 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     client.shares_vcpus = of_guest;
     // If the end of the lease is not known, the lease lasts.
     client.until = until.unwrap_or(i64::MAX);
-    // A lease record with the same token is of the same lease.
+    // A lease record with the same token belongs to the same lease, and does not count again.
     if client.leases == 0 || client.token != token {
         client.leases = client.leases.saturating_add(1);
         client.token = token;
