@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Function traces: entries and exits of a guest's functions, at the host's times.
+//! Function traces: entries and exits of a guest's functions, with times of the host's clock.
 
 use crate::clock::host::HostCounter;
 use crate::error::{Error, Result};
@@ -21,26 +21,29 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maximum size in bytes of the fields of functions that all tasks of a trace together keep for their next
-/// record. Each task gets an equal share.
+/// Maximum total size in bytes of the functions whose fields all tasks of a trace keep for further records.
+/// Each task gets an equal share.
 const MAX_KEPT: usize = 32 << 20;
 
 /// Size of a function's fields without its names, in bytes.
 const FIELDS: usize = 256;
 
-/// Bound on the error of a time in nanoseconds, because records have whole nanoseconds.
+/// Bound on the error of a time in nanoseconds. The error comes from rounding, because records have whole
+/// nanoseconds.
 const BOUND_NS: u64 = 1;
 
-/// Name of the event in which a function begins, for compiled-in functions too.
+/// Name of the event at which a function begins. Compiled-in functions use the same name.
 pub const ENTRY: &str = "function_entry";
-/// Name of the event in which a function ends.
+/// Name of the event at which a function ends.
 pub const EXIT: &str = "function_exit";
-/// Name of the field with a function's symbol, which only functions have whose name is another one.
+/// Name of the field with a function's symbol. The field is present only if the symbol differs from the
+/// function's name.
 pub const SYMBOL: &str = "symbol";
 /// Names of all fields of a function trace's events.
 pub const FUNCTION_FIELDS: [&str; 4] = ["name", "address", "depth", SYMBOL];
 
-/// A function trace: a directory that hypertrace's plugin wrote, with the place of its times on the host's counter.
+/// A function trace: a directory from hypertrace's plugin, with the relation of the directory's times to the
+/// host's counter.
 #[derive(Debug)]
 pub struct FunctionTrace {
     trace: Trace,
@@ -52,10 +55,11 @@ pub struct FunctionTrace {
 }
 
 impl FunctionTrace {
-    /// Opens a directory. The trace's counter is on the trace's own anchor.
+    /// Opens a directory. The trace's counter has the trace's own anchor at first.
     ///
     /// # Errors
-    /// If `path` is not such a directory, something in it is damaged, or the place of its times is not known.
+    /// If `path` is not a directory from the plugin, a file in it is damaged, or nothing relates the
+    /// directory's times to the host's counter.
     pub fn open(path: &Path) -> Result<FunctionTrace> {
         let trace = Trace::open(path).map_err(Error::Functions)?;
         let Some(anchor) = trace.anchor() else {
@@ -76,11 +80,11 @@ impl FunctionTrace {
         self.trace.add_symbols(source).map_err(Error::Functions)
     }
 
-    /// Puts the trace on the clock of the first of these sessions that is of the same boot of the same
-    /// machine. If there are no sessions, puts it on the clock of another function trace.
+    /// Puts the trace on the clock of the first session in `sessions` that is from the same boot of the same
+    /// machine. If there are no sessions, puts the trace on the clock of another function trace.
     ///
     /// # Errors
-    /// If no session, or not the other trace, is of that boot.
+    /// If no session is from this boot, or the other function trace is from another boot.
     pub fn place(&mut self, sessions: &[&Session], other: Option<&FunctionTrace>) -> Result<()> {
         let is_same = |session: &&Session| session.counter().is_same(&self.counter);
         let refused = |other: &Path| {
@@ -101,7 +105,7 @@ impl FunctionTrace {
         Ok(())
     }
 
-    /// Returns the faults in spite of which the directory could be opened.
+    /// Returns the faults of the directory that did not prevent its opening.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         self.trace.warnings().iter().cloned()
     }
@@ -128,8 +132,9 @@ impl FunctionTrace {
         nanoseconds(self.counter.unix(self.clock.counter(0).0))
     }
 
-    /// Returns the directory's time of a Unix time, both in nanoseconds, or 0 for all times before its
-    /// beginning. The time of an event is not after the time of an exit that came after the event.
+    /// Converts a Unix time in nanoseconds to a time of the directory in nanoseconds. All times before the
+    /// directory's beginning become 0. If an event is before an exit, the event's converted time is not after
+    /// the exit's time.
     pub fn time_at(&self, unix_ns: i64) -> u64 {
         self.clock.time(self.counter.raw(unix_ns))
     }
@@ -144,17 +149,18 @@ struct TaskInput<'a> {
     names: Arc<EventNames>,
     /// Time of the record that was read last.
     time: Time,
-    /// Damage of the records, which is found at their end.
+    /// Damage of the records, which the reader reports after all records.
     damage: Option<Warning>,
     record: Option<Record>,
-    /// Index in `kept` by address.
+    /// Index of each kept function in `kept`, by address.
     known: HashMap<u64, usize>,
     kept: Vec<Function>,
     /// Room that is left in `kept`, in bytes.
     room: usize,
 }
 
-/// Returns an input for each task of a trace. `is_one`: whether the timeline has no other function trace.
+/// Returns an input for each task of a trace. `is_one` says whether this is the timeline's only function
+/// trace.
 ///
 /// # Errors
 /// If the records of a task cannot be opened.
@@ -166,7 +172,8 @@ pub(crate) fn inputs<'a>(
 ) -> Result<Vec<Box<dyn Input + 'a>>> {
     let mut prefix = names.prefix(session).to_owned();
     prefix.push_str("functions/");
-    // Without a session, the prefix already has the trace's name.
+    // The name is added only if the trace has a session, because the prefix already has the trace's name
+    // otherwise.
     if !is_one && functions.session.is_some() {
         prefix.push_str(&functions.name());
         prefix.push(':');
@@ -206,8 +213,8 @@ impl Input for TaskInput<'_> {
             self.record = self.next()?;
             let Some(record) = &self.record else { return Ok(None) };
             let (first, last) = self.functions.clock.counter(record.time);
-            // An exit gets the last counter value of its nanosecond, so that an event of the same nanosecond
-            // is within the function.
+            // An entry gets the first counter value of its nanosecond, and an exit gets the last counter
+            // value of its nanosecond, so that events of the same nanosecond are within the function.
             let counter = if record.kind == record::RecordType::Exit { last } else { first };
             self.time = self.time.max(self.functions.counter.unix(counter)).min(UNPLACED - 1);
         }

@@ -13,7 +13,7 @@ use std::fmt::Debug;
 /// Unix time, in units of 1/[`FRACTION`](crate::clock::FRACTION) ns.
 pub(crate) type Time = i128;
 
-/// Time of losses at an unknown place: after everything else.
+/// Time of losses at an unknown place. Such losses come after all other entries.
 pub(crate) const UNPLACED: Time = Time::MAX;
 
 /// Returns a time in whole nanoseconds.
@@ -29,20 +29,20 @@ pub(crate) fn nanoseconds_up(distance: Time) -> u64 {
 
 /// A sequence of events in order of time, with the places where events were lost.
 pub(crate) trait Input: Debug + Send {
-    /// Reads the next entry. Returns the time of that entry, which is never before the time of the last one,
-    /// or `None` at the end.
+    /// Reads the next entry. Returns the time of the entry, or `None` at the end. The time is never earlier
+    /// than the time of the entry before.
     ///
     /// # Errors
-    /// If the input is damaged there.
+    /// If the input is damaged at the next entry.
     fn advance(&mut self) -> Result<Option<Time>>;
 
-    /// Returns the entry that was read last. The timeline calls this in its own order, because a lease
-    /// changes a name in `names` for the entries after it.
+    /// Returns the entry that was read last. The timeline calls this method in the order of its entries,
+    /// because a lease changes a name in `names` for the entries after the lease.
     fn take<'s>(&'s mut self, names: &'s mut Names) -> Option<EntryRef<'s>>;
 
-    /// Returns whether the input's entries come after a guest's entries of the same time. The time of a
-    /// guest's event before a reference point may be mapped to the time of the point, but the time of an
-    /// event after the point never is.
+    /// Returns whether the input's entries come after a guest's entries with the same time. A guest's event
+    /// before a reference point may be mapped to the time of the point. A guest's event after the point is
+    /// always mapped to a later time.
     fn is_host(&self) -> bool;
 
     /// Returns whether the input has no entry, but damage that the next [`advance`](Input::advance) returns.
@@ -50,12 +50,13 @@ pub(crate) trait Input: Debug + Send {
         false
     }
 
-    /// Returns the session whose events were left out, and the number of those events so far.
+    /// Returns the index of the session whose events were left out, and the number of events that were left
+    /// out so far.
     fn left_out(&self) -> Option<(usize, u64)> {
         None
     }
 
-    /// Returns the faults so far of entries that could be read in spite of these faults.
+    /// Returns the faults that did not prevent the reading of entries, among the entries so far.
     fn warnings(&self) -> Vec<Warning> {
         Vec::new()
     }

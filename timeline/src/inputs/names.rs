@@ -17,7 +17,8 @@ pub(crate) struct Producer {
     pub client: u32,
 }
 
-/// The current names. A lease record changes a name when the timeline passes the record.
+/// The names that are valid at the timeline's current place. A lease record changes a name when the timeline
+/// takes the record.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     /// For each session, the prefix of its names and the name of its host side.
@@ -35,7 +36,7 @@ pub(crate) struct SourceIndex(usize);
 #[derive(Clone, Debug)]
 struct Holder {
     producer: Producer,
-    /// Token of the lease that gave the name; `None` if the name is from a description.
+    /// Token of the lease that gave the name. `None` if the name is from a description.
     token: Option<u64>,
     name: String,
     shown: Option<Arc<Source>>,
@@ -88,8 +89,8 @@ impl Names {
         self.holders[at].thread
     }
 
-    /// Notes the lease of a record that passes. If that lease differs from the known one, its lease record
-    /// was lost, and the name with it.
+    /// Notes the lease of a record that the timeline takes. If this lease differs from the known lease, the
+    /// lease record was lost, so the name of the new holder is unknown.
     pub fn token(&mut self, place: SourceIndex, token: u64) {
         match self.holders[place.0].token {
             Some(known) if known == token => {}

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a reader needs of a timeline.
+//! The events that a reader needs from a timeline.
 
 use super::ctf::{ClockMaps, Session};
 use crate::event::EventKind;
 
-/// What a reader needs of the events of sessions: by default all. An event that nobody needs costs less to
-/// read, because it is not mapped to the host's clock. The timeline may return such events all the same, so a
-/// reader must drop them. Losses of a session are returned whatever is needed.
+/// The events that a reader needs from a timeline: by default all events. An event that nobody needs costs
+/// less, because its time is not mapped to the host's clock. The timeline may return such events all the
+/// same, so a reader must drop them. The timeline returns all losses of sessions, even if the reader needs no
+/// events.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// First Unix time that is needed, in nanoseconds.
     from_ns: Option<i64>,
-    /// Whether nobody needs the events of a class, by session and id of the class.
+    /// For each session, a list that says for each class's id whether nobody needs the events of the class.
     unneeded: Vec<Box<[bool]>>,
-    /// Whether events of the classes in `unneeded` are needed if their times are exact.
+    /// Whether the reader needs events of the classes in `unneeded` if the events' times are exact.
     pub(crate) has_exact: bool,
     pub(crate) without_kernels: bool,
     pub(crate) without_functions: bool,
     pub(crate) without_bounds: bool,
-    /// Whether the events of all threads, beside the events of a kernel's trace, are needed too.
+    /// Whether the reader also needs the second buffer of a kernel's trace, with the scheduling of all
+    /// threads.
     pub(crate) has_all_threads: bool,
 }
 
@@ -35,12 +37,13 @@ impl Needs {
         has_all_threads: false,
     };
 
-    /// Needs no event before this Unix time in nanoseconds, except events that say who holds a client.
+    /// Needs no event before this Unix time in nanoseconds, except events that say which thread holds a
+    /// client.
     pub fn since(self, from_ns: Option<i64>) -> Needs {
         Needs { from_ns, ..self }
     }
 
-    /// Needs only the events with such names in these sessions.
+    /// Needs only the events in these sessions whose names `is_needed` accepts.
     pub fn named(
         self,
         sessions: &[(Session, ClockMaps)],
@@ -71,13 +74,14 @@ impl Needs {
         Needs { without_bounds: true, ..self }
     }
 
-    /// Needs only the events and losses of sessions, none of kernels' traces or function traces.
+    /// Needs only the events and losses of sessions, and no events or losses of kernels' traces and function
+    /// traces.
     pub fn of_sessions(self) -> Needs {
         Needs { without_kernels: true, ..self.without_functions() }
     }
 
-    /// Needs what regions are made of: the events of kernels, and the events of sessions except those of the
-    /// classes in `unneeded`, which are needed only if their times are exact.
+    /// Needs the events from which regions are computed: the events of kernels and of sessions. Events of the
+    /// classes in `unneeded` are needed only if their times are exact.
     pub(crate) fn of_regions(unneeded: Vec<Box<[bool]>>) -> Needs {
         let needs = Needs { unneeded, has_exact: true, has_all_threads: true, ..Needs::default() };
         needs.without_functions()

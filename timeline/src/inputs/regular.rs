@@ -29,12 +29,12 @@ pub(crate) fn open(path: &Path) -> io::Result<Opened> {
     open_regular(CWD, path, OFlags::RDONLY).map(Opened::new)
 }
 
-/// Opens a regular file that a user gives by name. The name may be a link's.
+/// Opens a regular file that a user gives by name. The name may be the name of a link.
 pub(crate) fn given(path: &Path) -> io::Result<Opened> {
     open_given(path, OFlags::RDONLY).map(Opened::new)
 }
 
-/// Opens a regular file; another kind of file is damage.
+/// Opens a regular file. If the file is no regular file, the input counts as damaged.
 pub(crate) fn open_stream(path: &Path) -> Result<Opened> {
     open(path).map_err(|why| match not_regular(&why) {
         Some(found) => Error::damaged(path, 0, "a regular file", found),
@@ -42,7 +42,7 @@ pub(crate) fn open_stream(path: &Path) -> Result<Opened> {
     })
 }
 
-/// Returns the kind of file that is in the place of a regular one, if that is why the file cannot be opened.
+/// Returns the kind of the file, if the file cannot be opened because it is no regular file.
 pub(crate) fn not_regular(why: &io::Error) -> Option<&'static str> {
     NotRegular::of(why).map(|found| found.0)
 }

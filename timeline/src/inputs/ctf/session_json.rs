@@ -257,8 +257,8 @@ impl SessionJson {
         self.add_later(dir)
     }
 
-    /// Reads what was appended to `classes.jsonl`. The writer appends classes and clocks before it writes
-    /// packets that need them.
+    /// Reads the lines that the writer has appended to `classes.jsonl`. The writer appends classes and clocks
+    /// before it writes packets that need them.
     ///
     /// # Errors
     /// As [`SessionJson::read`].

@@ -15,33 +15,33 @@ use std::mem::offset_of;
 use std::path::PathBuf;
 use zerocopy::IntoBytes;
 
-/// Size of the window in words. A longer record makes it larger.
+/// Size of the window in words. The window grows if a record is longer.
 const WINDOW: usize = 8192;
-/// Size of the windows of all streams that are read at once, and least size of one window, in words.
+/// Total size of the windows of all streams that are read at once, and minimum size of one window, in words.
 const WINDOWS: (usize, usize) = (1 << 21, 1 << 10);
 
-/// A segment file, up to the part that was committed when the session was opened.
+/// A segment file, with the packets that the writer had committed when the session was opened.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Segment {
     /// Path of the file.
     pub path: PathBuf,
-    /// Offset from which the file is read: 0, or where an earlier scan ended.
+    /// Offset from which the file is read: 0, or the end of an earlier scan.
     pub(crate) start: u64,
     /// End of the file's last packet with events.
     pub end: u64,
-    /// First packet, or the last packet of an earlier scan: the baseline of the counters.
+    /// Packet that is the baseline of the counters: the first packet, or the last packet of an earlier scan.
     pub first: Packet,
     /// Last packet, which holds the newest counters.
     pub last: Packet,
     /// Number of packets with events.
     pub packets: u64,
-    /// Tokens of the first [`MAX_LEASES`] leases in order, each with the clock and the end of its last packet
-    /// with events.
+    /// Tokens of the first [`MAX_LEASES`] leases in order. Each token comes with the clock and the end time
+    /// of the lease's last packet with events.
     pub(crate) leases: Vec<(u64, u32, u64)>,
 }
 
-/// Maximum number of leases of a file whose ends are kept.
+/// Maximum number of leases of a file that are kept.
 const MAX_LEASES: usize = 1 << 16;
 
 impl Segment {
@@ -70,8 +70,8 @@ impl Segment {
         segment.ok_or_else(|| Error::damaged(&path, 0, "a packet", "an empty file"))
     }
 
-    /// Reads the headers after an earlier scan, of about `most` bytes of packets. Returns the new
-    /// part, and where the next scan begins.
+    /// Reads further headers after an earlier scan, until the packets have about `most` bytes. Returns the
+    /// new part, and the position at which the next scan begins.
     ///
     /// # Errors
     /// If a header is damaged.
@@ -130,18 +130,18 @@ impl Segment {
         }
     }
 
-    /// Returns whether the segment has events, or counts of lost ones, after an earlier scan.
+    /// Returns whether the packets after the earlier scan have events, or count further lost events.
     pub(crate) fn has_news(&self) -> bool {
         self.packets > 0 || self.last.events_discarded > self.first.events_discarded
     }
 }
 
-/// Where a scan of a file ended.
+/// Position at which a scan of a file ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
     /// Offset of the next packet.
     at: u64,
-    /// Packet before that offset, with the newest count of lost events.
+    /// Packet before the offset `at`, with the newest count of lost events.
     last: Packet,
     /// Whether the file already holds more packets.
     pub has_more: bool,
@@ -149,7 +149,7 @@ pub(crate) struct Cursor {
     pub is_whole: bool,
 }
 
-/// All segments of one client, or of one ring of the host, in order.
+/// All segments of one client or of one ring of the host, in order.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stream {
@@ -162,12 +162,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Groups segments by their producers, in the order of their contents: first the segments of the session
-    /// with this UUID, then what was recovered of it. The files' numbers decide only between segments without
-    /// contents.
+    /// Groups segments by their producers, in the order of their contents. The segments with this UUID come
+    /// first, and the segments that were recovered come after them. The numbers in the files' names decide
+    /// only the order of segments that have no contents.
     ///
     /// # Errors
-    /// If two segments cover the same part of a ring, because one must be a copy.
+    /// If two segments cover the same part of a ring, because one of the segments must be a copy.
     pub(crate) fn group(mut segments: Vec<Segment>, uuid: &[u8; 16]) -> Result<Vec<Stream>> {
         fn part(p: &Packet, uuid: &[u8; 16]) -> impl Ord + use<> {
             (p.uuid != *uuid, p.epoch, p.faults)
@@ -175,7 +175,8 @@ impl Stream {
         fn key<'s>(s: &'s Segment, uuid: &[u8; 16]) -> impl Ord + use<'s> {
             let p = &s.first;
             let name = s.path.file_name().unwrap_or_default();
-            // Ring positions only grow, unless a guest made its ring jump. Such a jump counts as a fault.
+            // The positions in a ring never decrease, unless a guest made the position jump. The number of
+            // faults is in the key, because such a jump counts as a fault.
             let place = (part(p, uuid), p.ring_begin, p.sequence);
             (p.domain, p.client, place, s.last.ring_end, name.len(), name)
         }
@@ -252,8 +253,8 @@ impl Record<'_> {
         self.class.kind(self.flags)
     }
 
-    /// Returns the client for which a vCPU thread made this record of a host ring, if such a client is
-    /// possible.
+    /// Returns the client for which a vCPU's thread made this record in a ring of the host, if there can be
+    /// such a client.
     pub(crate) fn made_for(&self) -> Option<u32> {
         let has_client = self.class.reference_point || self.kind() == EventKind::Hypertrace;
         let client = self.payload.first().filter(|_| has_client).map(|client| *client as u32);
@@ -270,11 +271,11 @@ pub struct Records<'a> {
     /// Header and class of the record before `at`.
     last: Option<(Header, &'a Class)>,
     window: Box<[u64]>,
-    /// Size of the window, unless a record is longer.
+    /// Normal size of the window in words. The window is larger if a record is longer.
     size: usize,
     /// Position of the next record in the window, in words.
     at: usize,
-    /// Number of words of the window that were read.
+    /// Number of words in the window that hold data of the file.
     filled: usize,
     /// Number of files that were opened so far.
     files: u32,
@@ -283,19 +284,20 @@ pub struct Records<'a> {
     /// Number of packets with events so far.
     packets: u64,
     skip: Skip<'a>,
-    /// Number of records that were skipped, and the timestamp of the last of them until
-    /// [`Records::take_skipped`] takes it.
+    /// Number of records that were skipped, and the timestamp of the last skipped record until
+    /// [`Records::take_skipped`] takes this timestamp.
     skipped: (u64, Option<u64>),
 }
 
-/// Records of a packet that nobody needs, not counting the packet's first record. The reader checks such
-/// records all the same.
+/// Records that nobody needs. The first record of a packet is never skipped. The reader also checks the
+/// records that it skips.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Skip<'a> {
     Nothing,
-    /// Records of the classes whose ids have `true` here.
+    /// Records of a class are skipped if the list has `true` at the class's id.
     Classes(&'a [bool]),
-    /// All records but leases, which name the source of later records.
+    /// All records except leases are skipped. Leases are needed because they name the source of later
+    /// records.
     AllButLeases,
 }
 
@@ -314,19 +316,20 @@ impl Skip<'_> {
 struct Open {
     packets: Packets,
     packet: Packet,
-    /// Offset in the file of the word at the window's `at`.
+    /// Offset in the file of the next word in the window.
     offset: u64,
     /// End of the packet's content in the file, rounded up to whole words.
     end: u64,
     /// Timestamp of the last record.
     last: u64,
-    /// Running totals of lost events: up to the current packet of this file, and in the file's last packet.
+    /// Running total of lost events up to the current packet of this file. `discarded_last` is the running
+    /// total in the file's last packet.
     discarded: u64,
     discarded_last: u64,
 }
 
 impl Open {
-    /// Adds the growth of a packet's running total to `lost`.
+    /// Adds the increase of the running total since the packet before to `lost`.
     fn lose(&mut self, lost: &mut u64, discarded: u64) {
         *lost = lost.saturating_add(discarded.saturating_sub(self.discarded));
         self.discarded = discarded.max(self.discarded);
@@ -335,7 +338,7 @@ impl Open {
 
 impl<'a> Records<'a> {
     /// Returns the number of lost events up to and including the packet of the last record. At the end,
-    /// returns the number of the whole stream.
+    /// returns the number of lost events in the whole stream.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -345,7 +348,7 @@ impl<'a> Records<'a> {
         self.packets
     }
 
-    /// Skips such records in the rest of the packet that is being read.
+    /// Sets which records are skipped in the rest of the current packet.
     pub(crate) fn skip(&mut self, skip: Skip<'a>) {
         self.skip = skip;
     }
@@ -355,13 +358,14 @@ impl<'a> Records<'a> {
         self.skipped.0
     }
 
-    /// Returns the timestamp of the last record that was skipped since the last call. That record is in the
-    /// packet of the record that was read before, because the first record of each packet is not skipped.
+    /// Returns the timestamp of the last record that was skipped since the last call. The skipped record is
+    /// in the packet of the record that was read before the call, because the first record of each packet is
+    /// not skipped.
     pub(crate) fn take_skipped(&mut self) -> Option<u64> {
         self.skipped.1.take()
     }
 
-    /// Makes the window smaller, if so many streams are read at once.
+    /// Makes the window smaller if many streams are read at once.
     pub(crate) fn of_many(mut self, streams: usize) -> Records<'a> {
         self.size = (WINDOWS.0 / streams.max(1)).clamp(WINDOWS.1, WINDOW);
         self.window = vec![0; self.size].into_boxed_slice();
@@ -387,7 +391,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Returns the record that was read last; `None` at the end.
+    /// Returns the record that was read last, or `None` at the end.
     pub(crate) fn last(&self) -> Option<Record<'_>> {
         let (header, class) = self.last?;
         let words = usize::from(header.words);
@@ -439,7 +443,7 @@ impl<'a> Records<'a> {
         Ok(Some(header))
     }
 
-    /// Moves past the record with this header.
+    /// Moves behind the record with this header.
     #[inline]
     fn pass(&mut self, header: Header) {
         let words = HEADER_WORDS + usize::from(header.words);
@@ -450,8 +454,8 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Moves past the next record that is not skipped, and returns the header of that record. Skipped records
-    /// are checked too, because a wrong length would hide the records after it.
+    /// Moves behind the next record that is not skipped, and returns the header and class of this record.
+    /// Skipped records are checked too, because a wrong length would hide the records after it.
     fn advance(&mut self) -> Result<Option<(Header, &'a Class)>> {
         loop {
             let Some(header) = self.header()? else { return Ok(None) };
@@ -503,8 +507,8 @@ impl<'a> Records<'a> {
                 if segment.start > 0 {
                     packets.skip_to(segment.start, segment.first);
                 }
-                // Other readers take each file for a stream of its own, which begins without losses, so the
-                // file's first packet is the baseline.
+                // The file's first packet is the baseline of the counters. Each file has a baseline of its
+                // own, because other readers read each file as a separate stream that begins without losses.
                 self.open = Some(Open {
                     packets,
                     packet: segment.first,
@@ -531,7 +535,7 @@ impl<'a> Records<'a> {
                     return Ok(true);
                 }
                 None => {
-                    // The packets after the last one with events have no events, but may count losses.
+                    // The packets behind the last packet with events may still count losses.
                     open.lose(&mut self.lost, open.discarded_last);
                     self.open = None;
                 }

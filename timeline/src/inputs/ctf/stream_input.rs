@@ -26,26 +26,27 @@ struct StreamInput<'a> {
     session: &'a Session,
     producer: Producer,
     place: SourceIndex,
-    /// Client for which the last record of a host ring was made.
+    /// Client for which a thread made the last record of a ring of the host, and place of the client's
+    /// source.
     served: Option<(u32, SourceIndex)>,
     maps: &'a ClockMaps,
     stream: &'a Stream,
     records: Records<'a>,
-    /// Clock of the packets of the current stream class.
+    /// Stream class of the current packets, with the clock of this class.
     clock: Option<(u32, Ticks<'a>)>,
     /// Time of the next entry. Until that entry is read, the time of the last event.
     time: Time,
-    /// Time of the record that was read last, until the record is taken. The source of the record is
-    /// determined when its turn comes.
+    /// Time of the record that was read last, until the record is taken. The record's source is determined
+    /// when the timeline takes the record.
     event: Option<At>,
     /// Number of lost events before `event`, or at the end.
     lost: u64,
     causes: Losses,
     losses: PacketLosses,
     needs: &'a Needs,
-    /// Token of the holder whose name the source has: the token of the last lease or packet.
+    /// Token of the holder whose name the source has. The token comes from the last lease or packet.
     token: Option<u64>,
-    /// Damage at which the stream ends, after events that nobody needs.
+    /// Damage at which the stream ends, if the reader found the damage behind events that nobody needs.
     damage: Option<Error>,
     /// Number of events that were read although nobody needs them.
     left_out: u64,
@@ -55,8 +56,8 @@ struct StreamInput<'a> {
 #[derive(Clone, Copy, Debug)]
 struct At {
     time: Time,
-    /// Time by which `time` is later than the record's clock says. The map of a new clock may begin before
-    /// the last clock's map ended.
+    /// Difference by which `time` is later than the record's time by its clock. A time is moved if the map of
+    /// a new clock begins before the end of the old clock's map.
     late: u64,
     bound: Within,
 }
@@ -65,15 +66,16 @@ struct At {
 #[derive(Clone, Copy, Debug)]
 enum Within {
     Units(Option<u64>),
-    /// The bound of a guest's reading at this host time of the session's clock maps.
+    /// The bound follows from a guest's reading, which the session's clock maps put at this host time.
     OfReading(i64),
 }
 
 /// Counts of lost events, from the packets of a stream.
 #[derive(Debug, Default)]
 struct PacketLosses {
-    /// Whether losses come before a packet's first event, as overwritten events do. Dropped events come after
-    /// the packet's last event, because the ring was full of the packet's events.
+    /// Whether lost events are placed before the first event of the packet that counts them. This is the
+    /// place of overwritten events. Dropped events are placed after the packet's last event, because the ring
+    /// was full of the packet's events.
     are_before: bool,
     /// Number of lost events in all packets up to the current one.
     total: u64,
@@ -87,12 +89,12 @@ struct PacketLosses {
 enum Ticks<'a> {
     Host(&'a Clock),
     Guest(ClientMap),
-    /// A guest's clock, whose times are from the writer's estimate.
+    /// A guest's clock. The times come from the writer's estimate.
     Estimate(&'a Clock),
 }
 
-/// Returns the inputs of a session, and adds the names in its description. Bounds are errors against the
-/// clock of the session's host.
+/// Returns the inputs of a session, and adds the names from the session's description. Bounds are bounds on
+/// the error against the clock of the session's host.
 pub(crate) fn inputs<'a>(
     number: usize,
     session: &'a Session,
@@ -135,7 +137,7 @@ pub(crate) fn elsewhere(
     elsewhere
 }
 
-/// Returns the place of a source. A new source gets the name in the description.
+/// Returns the place of a source. A new source gets the name from the description.
 fn place(names: &mut Names, producer: Producer, name: &str) -> SourceIndex {
     let is_new = !names.has(producer);
     let place = names.place(producer);
@@ -239,7 +241,7 @@ impl Input for StreamInput<'_> {
             Domain::Host => record.made_for(),
         };
         let place = match (self.producer.domain, client) {
-            // The source of an event that a vCPU thread recorded for a client is the client.
+            // If a vCPU's thread recorded the event for a client, the client is the event's source.
             (Domain::Host, Some(client)) => match self.served {
                 Some((last, place)) if last == client => place,
                 _ => {
@@ -299,13 +301,14 @@ impl StreamInput<'_> {
             if let Some(ticks) = self.records.take_skipped()
                 && let Some((_, clock)) = &mut self.clock
             {
-                // A loss after the skipped events gets the time of the last skipped event, and events of the
-                // next clock are not earlier.
+                // The time advances to the last skipped event, because a loss after the skipped events gets
+                // this time, and events of the next clock must not be earlier.
                 self.time = self.time.max(clock.at(self.session, ticks).0);
             }
             let has_next = match next {
                 Ok(has_next) => has_next,
-                // The events of other streams before the damage come first.
+                // The damage is kept until later, because the events of other streams before the damage come
+                // first.
                 Err(damage) if left_out < self.number_left_out() => {
                     self.damage = Some(damage);
                     return Ok(());
@@ -334,8 +337,8 @@ impl StreamInput<'_> {
             let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
             let has_error =
                 |ticks: &Ticks<'_>| late > 0 || ticks.has_error(record.timestamp, bound);
-            // The timeline's names need the first event of each holder, because that event ends the name of
-            // the holder before.
+            // The first event of each holder is never left out, because this event ends the name of the
+            // holder before.
             let (is_lease, holder) = (record.class.id == id::LEASE, packet.lease_token);
             let named = if is_lease { Lease::of(&record).token } else { Some(holder) };
             let is_of_holder = self.token == Some(holder);
@@ -365,7 +368,7 @@ impl StreamInput<'_> {
             self.lost = self.losses.at_event(&self.records);
             if is_left_out && self.lost == 0 {
                 self.left_out += 1;
-                // A loss after the event that is left out gets its time.
+                // The time advances, because a loss after the event that is left out gets the event's time.
                 self.time = time;
                 continue;
             }
@@ -376,7 +379,7 @@ impl StreamInput<'_> {
 }
 
 impl Ticks<'_> {
-    /// Returns the time, and the bound on its error.
+    /// Returns the time of a tick, and the bound on the error of this time.
     fn at(&mut self, session: &Session, ticks: u64) -> (Time, Within) {
         match self {
             Ticks::Host(clock) => (session.time(clock, ticks), Within::Units(Some(0))),
@@ -414,7 +417,8 @@ impl Ticks<'_> {
     fn is_monotonic(&self) -> bool {
         match self {
             Ticks::Host(_) | Ticks::Estimate(_) => true,
-            // If KVM gave the vCPU another offset, a later reading can have an earlier time.
+            // There may be several lines if KVM gave the vCPU another offset. A later reading can then have
+            // an earlier time.
             Ticks::Guest(map) => map.lines() <= 1,
         }
     }
@@ -440,7 +444,7 @@ impl PacketLosses {
     }
 }
 
-/// Makes the entry of losses at an unknown place.
+/// Makes the entry for losses at an unknown place.
 fn lost(source: Arc<Source>, events: u64, causes: Losses) -> Lost {
     Lost { ts_ns: None, source, cpu: None, thread: None, trace: 0, events, causes }
 }

@@ -19,15 +19,16 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
-/// Maximum number of places with lost events. If there are more, too little is known.
+/// Maximum number of gaps with lost events. If there are more gaps, no times of the kernel are used.
 const MAX_GAPS: usize = 1 << 16;
 
-/// Maximum number of changes of TSC offsets. If there are more, only what the recorder saw is known.
+/// Maximum number of changes of TSC offsets. If there are more changes, the only known TSCs are the ones that
+/// the recorder saw.
 const MAX_OFFSETS: usize = 1 << 16;
 
-/// Maximum number of TSCs with the times at which KVM computed them, because each TSC is compared with each
-/// constraint. A guest can change its offset at will, so if there are more, the TSCs of VMs with fewer count
-/// and the others do not.
+/// Maximum number of TSCs that are kept with the times for which they held. The number is limited because
+/// each TSC is compared with each constraint. A guest can change its offset at will. So if there are too many
+/// TSCs, the VMs with the fewest TSCs keep their TSCs, and the TSCs of other VMs are dropped.
 const MAX_WORDS: usize = 256;
 
 /// Name of the event of a vCPU that gets another TSC offset.
@@ -37,13 +38,13 @@ const TSC_OFFSET: &str = "kvm:kvm_write_tsc_offset";
 const WRITE: i64 = 2;
 
 impl KernelTrace {
-    /// Makes the clock maps of the session with this index, as [`ClockMaps::of`] does, but also from the
-    /// kernel's times around reference points, which make bounds smaller. Times that contradict the reference
-    /// points are left out and counted. The times come from all traces that show the threads of the session's
-    /// host: the session's own trace, or traces of the same boot in other directories. Each trace is read
-    /// once. `sessions` and `traces` are those of a timeline.
+    /// Makes the clock maps of the session with this index, as [`ClockMaps::of`] does. In addition, the maps
+    /// use the kernel's times around reference points, which make bounds smaller. Times that contradict the
+    /// reference points are left out and counted. The times come from all traces with the threads of the
+    /// session's host: the session's own trace, or traces of the same boot in other directories. Each trace
+    /// is read once. `sessions` and `traces` are the sessions and traces of a timeline.
     ///
-    /// The recordings of the session's guests, among `guests`, show whether what KVM says of a TSC is true.
+    /// The recordings of the session's guests among `guests` are used to check KVM's description of a TSC.
     ///
     /// # Errors
     /// If the session or a trace is damaged.
@@ -100,13 +101,14 @@ impl KernelTrace {
         Ok(())
     }
 
-    /// Converts a reading of the host's counter to units from a session's origin; 0 without events.
+    /// Converts a reading of the host's counter to host units since a session's origin. Returns 0 if the
+    /// trace has no events.
     pub(super) fn host_time(&self, ticks: u64, origin: Time) -> i64 {
         self.of_counter(ticks).map_or(0, |time| since(time, origin))
     }
 
-    /// Returns the TSCs that the recorder saw, with the times at which VMs had them. `end` is the time of the
-    /// last event, if no change is missing up to there.
+    /// Returns the TSCs that the recorder saw, with the times for which VMs had these TSCs. `end` is the time
+    /// of the last event, if all changes up to this time are known.
     fn tscs(&self, origin: Time, offsets: &[NewOffset], end: Option<i64>) -> Vec<KvmTsc<i64>> {
         let has_changes = self.events().any(|name| name == TSC_OFFSET);
         let mut all: BTreeMap<u32, Vec<KvmTsc<i64>>> = BTreeMap::new();
@@ -121,7 +123,8 @@ impl KernelTrace {
             let end = end.filter(|_| is_recorded).unwrap_or(last).max(last);
             let comes = |change: &NewOffset| change.next == own;
             let goes = |change: &NewOffset| change.previous == own && change.next != own;
-            // A vCPU that had another offset before got this one before the recorder saw it.
+            // The event of the change to this offset shows when the vCPU got the offset, which is before the
+            // recorder saw the offset.
             let begun = offsets.iter().rev().find(|change| comes(change) && change.time <= first);
             let from = begun.map_or(first, |change| change.time);
             let mut held = Some(from);
@@ -141,7 +144,8 @@ impl KernelTrace {
         let mut all = Vec::from_iter(all.into_values());
         all.sort_by_key(Vec::len);
         let mut left = MAX_WORDS;
-        // A VM with many changes must not make another VM's times less exact.
+        // The VMs with the fewest TSCs come first, so that a VM with many changes does not make the times of
+        // another VM less exact.
         let is_kept = |of: &Vec<KvmTsc<i64>>| {
             let kept = left.checked_sub(of.len());
             left = kept.unwrap_or(0);
@@ -151,14 +155,15 @@ impl KernelTrace {
     }
 }
 
-/// Samples of a session while the trace is read.
+/// State of the pass over a trace, with the samples of a session.
 #[derive(Default)]
 struct Around<'a> {
-    /// Points that threads served, by number of the thread.
+    /// Reference points by the number of the thread that served them.
     threads: HashMap<u32, Served<'a>>,
-    /// Pairs of times between which events of a CPU were lost.
+    /// Gaps: pairs of times between which a CPU may have lost events.
     gaps: Vec<(i64, i64)>,
-    /// Changes of vCPUs' TSC offsets, sorted by time. The list ends at one entry more than [`MAX_OFFSETS`].
+    /// Changes of vCPUs' TSC offsets, sorted by time. The list has at most one entry more than
+    /// [`MAX_OFFSETS`].
     offsets: Vec<NewOffset>,
     /// Time of the last event.
     end: Option<i64>,
@@ -180,13 +185,13 @@ struct Served<'a> {
     samples: Vec<&'a mut Sample>,
     /// Number of reference points before the thread's last event.
     passed: usize,
-    /// Time and value of the last store that the kernel handled; `None` after another access.
+    /// Time and value of the thread's last MMIO access, if this access was a store.
     stored: Option<(i64, u64)>,
     /// Whether the exit of the last point was found, and the thread is still out of guest mode.
     is_out: bool,
 }
 
-/// Kind of an event, with the indices of the fields that it needs.
+/// Kind of an event, with the indices of the event's fields that are used.
 #[derive(Clone, Copy)]
 enum KernelEvent {
     Mmio {
@@ -198,7 +203,7 @@ enum KernelEvent {
     },
     Entry,
     Exit,
-    /// An emulation, which also shows that the guest ran.
+    /// An emulation, which also shows that the guest ran before it.
     Emulation,
     /// A switch, at which the thread loses its CPU.
     Switch,
@@ -242,7 +247,7 @@ impl<'a> Around<'a> {
         });
         let mut inputs = Vec::from_iter(inputs);
         let mut heap = BinaryHeap::new();
-        // There are few formats, so their addresses serve as keys.
+        // The kinds are found by the addresses of the formats, which is fast, and there are few formats.
         let mut kinds: HashMap<usize, KernelEvent> = HashMap::new();
         for (number, of) in inputs.iter_mut().enumerate() {
             if self.advance(of, -LIMIT, origin)? {
@@ -272,8 +277,9 @@ impl<'a> Around<'a> {
         Ok(())
     }
 
-    /// Reads a CPU's next event, and notes a gap between the time `last` and that event if events were lost
-    /// before it. `lost` is the number of the CPU's lost events to come, as far as the kernel counted them.
+    /// Reads a CPU's next event. If events were lost before this event, notes a gap from the time `last` to
+    /// this event. `lost` is the number of lost events that the kernel counted on this CPU and whose place is
+    /// not yet known.
     fn advance(
         &mut self,
         (input, lost): &mut (CpuInput<'_>, u64),
@@ -283,7 +289,7 @@ impl<'a> Around<'a> {
         let has_next = input.read()?;
         let missed = input.take_missed();
         *lost = lost.saturating_sub(missed.unwrap_or(0));
-        // Losses after the last event have no place in the pages.
+        // The pages do not show losses after the last event, so the kernel's count decides.
         let has_lost = missed.is_some() || !has_next && (input.is_cut() || *lost > 0);
         if has_lost {
             let until = if has_next { since(input.time(), origin) } else { LIMIT };
@@ -336,12 +342,13 @@ impl<'a> Around<'a> {
         }
     }
 
-    /// Removes times that a lost event could have changed.
+    /// Removes the kernel's times of points that lie in a gap, because a lost event could have given another
+    /// time.
     fn leave_out_gaps(&mut self) {
         if self.gaps.is_empty() {
             return;
         }
-        // Each gap is extended to the earliest begin of all gaps that end later.
+        // Each gap is extended back to the earliest beginning of all gaps that end later.
         self.gaps.sort_by_key(|gap| gap.1);
         let mut earliest = i64::MAX;
         for gap in self.gaps.iter_mut().rev() {
@@ -361,14 +368,14 @@ impl<'a> Around<'a> {
 }
 
 impl Served<'_> {
-    /// Passes the reference points up to the time of an event of the thread.
+    /// Moves behind the thread's reference points up to the time of an event of the thread.
     fn pass(&mut self, time: i64, margin: i64) {
         while let Some(sample) = self.samples.get_mut(self.passed).filter(|s| s.host <= time) {
             let stored = self.stored.take().filter(|(_, value)| *value as u32 == sample.seq);
-            // If no store belongs to the point, the next events may belong to another point.
+            // If the point has no store, the next events may belong to another point.
             self.is_out = stored.is_some();
             if let Some((at, _)) = stored {
-                // Another trace may have set `reached` already, which is then replaced.
+                // If another trace has already set `reached`, the value is replaced.
                 sample.reached = Some(later(at, margin).min(sample.host));
             }
             self.passed += 1;
@@ -378,7 +385,7 @@ impl Served<'_> {
     /// Takes an event after which the guest runs again.
     fn resume(&mut self, time: i64, margin: i64) {
         let sample = self.passed.checked_sub(1).and_then(|last| self.samples.get_mut(last));
-        // A store before this event is not the store of the next point.
+        // A store before this event cannot be the store of the next point.
         self.stored = None;
         if let Some(sample) = sample.filter(|_| self.is_out) {
             sample.resumed = Some(time.saturating_sub(margin).max(sample.host));
@@ -391,7 +398,8 @@ fn since(time: Time, origin: Time) -> i64 {
     (time - origin).clamp((-LIMIT).into(), LIMIT.into()) as i64
 }
 
-/// Returns the latest time of an event, because the kernel's ticks are rounded down.
+/// Returns the latest possible time of an event. The time is one unit later, because the kernel's ticks are
+/// rounded down.
 fn later(time: i64, margin: i64) -> i64 {
     time.saturating_add(margin).saturating_add(1)
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A reader of the parts of a file, whose errors name the place of what is wrong.
+//! A reader of the parts of a file. Its errors name the place of the wrong bytes.
 
 use crate::error::{Error, Result};
 use crate::value::number;
 use std::path::Path;
 
 /// Maximum size of a part of a file that is read at once, in bytes. The formats of all events of Linux 6.18
-/// have 4 MiB, the names of its functions 12 MiB.
+/// have 4 MiB, and the names of all functions of Linux 6.18 have 12 MiB.
 pub(crate) const MAX: u64 = 64 << 20;
 
-/// Bytes of a file, and the position of the next one.
+/// Bytes of a file, and the position of the next byte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a> {
     path: &'a Path,
@@ -18,7 +18,7 @@ pub(crate) struct Bytes<'a> {
     /// Place of `bytes` in the file.
     base: u64,
     at: usize,
-    /// Whether the bytes are those of the file. If not, the bytes were decompressed.
+    /// Whether the bytes are the file's own bytes. If false, the bytes were decompressed.
     plain: bool,
 }
 
@@ -32,12 +32,13 @@ impl<'a> Bytes<'a> {
         self.path
     }
 
-    /// Returns the place in the file of the next byte, or of the compressed part that held it.
+    /// Returns the place in the file of the next byte. If the bytes were decompressed, returns the place of
+    /// the compressed part.
     pub fn offset(&self) -> u64 {
         self.base + if self.plain { self.at as u64 } else { 0 }
     }
 
-    /// Returns these next bytes as a part with a position of its own.
+    /// Returns a part that consists of `bytes`, the next bytes, with a position of its own.
     pub fn part(&self, bytes: &'a [u8]) -> Bytes<'a> {
         Bytes { path: self.path, bytes, base: self.offset(), at: 0, plain: self.plain }
     }
@@ -47,7 +48,7 @@ impl<'a> Bytes<'a> {
         self.bytes.len() - self.at
     }
 
-    /// Returns an error at the next byte.
+    /// Returns an error that names the place of the next byte.
     pub fn damaged(&self, expected: &str, found: impl std::fmt::Display) -> Error {
         let inside = if self.plain { String::new() } else { format!(" at its byte {}", self.at) };
         Error::damaged(self.path, self.offset(), expected, format!("{found}{inside}"))

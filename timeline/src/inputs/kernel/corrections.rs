@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest's clock in the form of corrections of its times, for readers that know no clock maps.
+//! Converts the map of a guest's clock to a list of corrections, for readers that do not know clock maps.
 //!
 //! trace-cmd adds a correction to a guest's ticks. Between two given corrections, trace-cmd computes the
-//! correction on a line, with 64 bits.
+//! correction by linear interpolation with 64 bits.
 
 use super::KernelTrace;
 use super::times::Scale;
@@ -12,16 +12,17 @@ use crate::clock::host::HostCounter;
 use crate::error::Result;
 use crate::inputs::ctf::{GuestClock, Session};
 
-/// Part of the bound (one of so many) by which corrected times may differ from the map's times at the
-/// readings of its points. Between two points the bound can be smaller than at both points. Even there, the
-/// difference stays below a 16th of the bound.
+/// Divisor of the bound. At the readings of the map's points, corrected times may differ from the map's times
+/// by the bound divided by this number. Between two points the bound can be smaller than at both points, but
+/// the difference stays below a 16th of the bound even there.
 const PART: u64 = 20;
 
-/// Maximum product of the differences in time and in correction between two corrections: half of what 64 bits
-/// hold.
+/// Maximum product of the time between two corrections and the difference of both corrections: half of the
+/// largest product that fits in 64 bits.
 const MAX_PRODUCT: u128 = 1 << 62;
 
-/// A guest's time with its correction, and the error that is allowed if it is left out.
+/// A guest's time with its correction, and the error that is allowed at this time if the correction is left
+/// out.
 #[derive(Clone, Copy, Debug)]
 struct Knot {
     guest: u64,
@@ -36,22 +37,24 @@ impl Knot {
         let unix = unix.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         let offset = host.raw(unix).wrapping_sub(guest) as i64;
         let bound_ns = bound.unwrap_or(0) / FRACTION as u64;
-        // Rounding loses the ticks of a nanosecond, and one more.
+        // Rounding can lose the ticks of one nanosecond and one further tick.
         let ticks = |ns: u64| u128::from(ns) * u128::from(host.frequency()) / 1_000_000_000 + 1;
         let tolerance = ticks(bound_ns / PART).max(ticks(1) + 1) as u64;
         Knot { guest, offset, tolerance }
     }
 
-    /// Returns the number of parts into which the line from the knot before is cut, so that readers can
-    /// compute each part.
+    /// Returns the number of parts into which the line from the knot before must be cut, so that readers can
+    /// compute each part with 64 bits.
     fn parts(&self, before: &Knot) -> u64 {
         let product =
             u128::from(self.guest - before.guest) * u128::from(self.offset.abs_diff(before.offset));
-        // The number of parts is the smallest whole number whose square is not below the quotient.
+        // The number of parts is the smallest whole number whose square is at least the quotient, because n
+        // parts divide the product by the square of n.
         (product.div_ceil(MAX_PRODUCT) as f64).sqrt().ceil().max(1.0) as u64
     }
 
-    /// Returns the slope of a line from a knot before to this one, whose end is moved by some ticks.
+    /// Returns the slope of the line from the knot `before` to this knot, after the line's end is moved by
+    /// `moved` ticks.
     fn slope(&self, before: &Knot, moved: i128) -> f64 {
         let rise = i128::from(self.offset) - i128::from(before.offset) + moved;
         rise as f64 / (self.guest - before.guest) as f64
@@ -60,10 +63,10 @@ impl Knot {
 
 impl KernelTrace {
     /// Returns corrections of the times of a guest's trace: guest ticks in order, each with the offset that
-    /// gives the host's ticks. Between two corrections, the offset is on a line. The corrected times differ
-    /// from the trace's times by at most a 16th of their bound and 3 ns. Returns `None` if the trace's clock
-    /// is not its guest's TSC in this session, the trace has no events, or more than `most` corrections are
-    /// needed.
+    /// gives the host's ticks. Between two corrections, readers interpolate the offset linearly. The
+    /// corrected times differ from the trace's times by at most a 16th of the times' bound plus 3 ns. Returns
+    /// `None` if the trace's clock is not its guest's TSC in this session, the trace has no events, or more
+    /// than `most` corrections are needed.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -85,7 +88,7 @@ impl KernelTrace {
         let (host, mut hints) = (session.counter(), (0, 0));
         let mut knot = |guest| Knot::of(clock, &host, &mut hints, guest);
         let mut before = knot(first);
-        // Limits of the slopes that the line from the last kept correction may have.
+        // `least` and `largest` limit the slope of the line from the last kept correction.
         let mut from = before;
         let (mut least, mut largest) = (f64::NEG_INFINITY, f64::INFINITY);
         let mut kept = vec![(from.guest, from.offset)];

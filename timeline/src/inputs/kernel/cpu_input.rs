@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum number of threads whose names are kept: as many as a default Linux has.
+/// Maximum number of threads whose names are kept: the default maximum number of threads of Linux.
 const MAX_NAMES: usize = 1 << 15;
 
 /// A CPU and its next entry.
@@ -33,9 +33,10 @@ pub(crate) struct CpuInput<'a> {
     session: usize,
     /// Index of the trace among the traces of the timeline.
     pub trace: usize,
-    /// Whether a loss gets the place after the event before it, and not the place before the next event.
+    /// Whether a loss is placed right after the event before the loss, and not right before the next event.
     pub tells_losses_early: bool,
-    /// Whether a guest has made the file, whose faults are then no damage of the session that holds it.
+    /// Whether a guest has made the file. Faults of such a file are no damage of the session that holds the
+    /// file.
     pub is_by_guest: bool,
     prefix: String,
     cpu: u32,
@@ -43,7 +44,7 @@ pub(crate) struct CpuInput<'a> {
     page: Page,
     /// Event that was read last, until it is taken.
     event: Option<Event<'a>>,
-    /// Number of lost events before `event`, as far as the kernel counted them.
+    /// Number of lost events before `event` that the kernel counted.
     missed: u64,
     /// Whether further events were lost before `event` that the kernel did not count.
     has_uncounted: bool,
@@ -59,10 +60,10 @@ pub(crate) struct CpuInput<'a> {
     /// Source of events that the CPU lost.
     lost: Option<Arc<Source>>,
     faults: Faults,
-    /// Time of the last event whose own page has no fault that makes the time doubtful.
+    /// Time of the last event in a page that has no fault that makes the time doubtful.
     sound: Option<Time>,
-    /// Whether the current page has a fault that only damage explains: any fault but a cut or a format that
-    /// cannot be read. `is_damaged`: whether the last page had such a fault.
+    /// Whether the current page has a fault that only damage explains. Every fault counts, except a cut file
+    /// or a format that cannot be read. `is_damaged` says whether the last page had such a fault.
     has_damage: bool,
     is_damaged: bool,
 }
@@ -74,14 +75,15 @@ struct Event<'a> {
     tid: u32,
 }
 
-/// Faults of events that could be read: the number of each kind, and the first one.
+/// Faults of events that could be read in spite of these faults: for each kind of fault, the number and the
+/// first fault.
 #[derive(Debug, Default)]
 struct Faults {
     unknown: Option<(u64, String)>,
     partial: Option<(u64, String)>,
     short: Option<(u64, String)>,
     backwards: Option<(u64, String)>,
-    /// Number of pages of which events are missing, and the error of the first.
+    /// Number of pages with missing events, and the error of the first such page.
     damaged: Option<(u64, String)>,
     cut: Option<String>,
 }
@@ -128,7 +130,7 @@ impl<'a> CpuInput<'a> {
     /// # Errors
     /// If the system cannot read the file.
     pub fn read(&mut self) -> Result<bool> {
-        // Each turn takes a record or a page, so the loop ends.
+        // The loop ends, because each turn takes a record or a page.
         loop {
             match self.page.next(self.pages.page()) {
                 Ok(Some(place)) => match self.event(place) {
@@ -143,7 +145,7 @@ impl<'a> CpuInput<'a> {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 Err(error @ Error::Damaged { .. }) => {
-                    // It is not known where the next page begins, so reading ends here.
+                    // Reading ends here, because the place of the next page is not known.
                     self.pages.end();
                     self.damaged(&error);
                     self.end_page();
@@ -164,7 +166,8 @@ impl<'a> CpuInput<'a> {
         }
     }
 
-    /// Counts the pages of a hole after this page as damaged pages. Nobody wrote the pages of a hole.
+    /// If a hole of the file follows this page, counts the pages of the hole as damaged, because nobody wrote
+    /// these pages.
     fn skip_hole(&mut self) {
         let pages = self.pages.skip_hole();
         if let Some((damaged, _)) = &mut self.faults.damaged {
@@ -177,8 +180,8 @@ impl<'a> CpuInput<'a> {
         self.has_uncounted |= missed == Some(0);
     }
 
-    /// Returns the number of lost events before the event that was read last, once. Then returns 0 if further
-    /// events were lost that the kernel did not count.
+    /// The first call returns the number of lost events before the event that was read last. If the kernel
+    /// did not count all lost events, the next call returns 0. If no events were lost, returns `None`.
     pub fn take_missed(&mut self) -> Option<u64> {
         match std::mem::take(&mut self.missed) {
             0 => std::mem::take(&mut self.has_uncounted).then_some(0),
@@ -223,13 +226,14 @@ impl<'a> CpuInput<'a> {
         self.bound
     }
 
-    /// Returns the Unix time of the last event, or of its page, in nanoseconds, once all pages are read.
-    /// Pages with a fault do not count, because their times may be wrong too.
+    /// Returns the Unix time in nanoseconds of the last event, or of the last event's page. The caller must
+    /// have read all pages. Pages with a fault do not count, because their times may be wrong too.
     pub fn last(&self) -> Option<i64> {
         self.sound.map(nanoseconds)
     }
 
-    /// Returns whether the last page has a fault that only damage explains, once all pages are read.
+    /// Returns whether the last page has a fault that only damage explains. The caller must have read all
+    /// pages.
     pub fn is_damaged(&self) -> bool {
         self.is_damaged
     }
@@ -245,7 +249,7 @@ impl<'a> CpuInput<'a> {
         }
     }
 
-    /// Ends the page at a wrong value.
+    /// Ends the page, because it has a wrong value.
     fn wrong(&mut self, wrong: Wrong) {
         self.page = Page::default();
         let Wrong { at, expected, found } = wrong;
@@ -256,7 +260,7 @@ impl<'a> CpuInput<'a> {
         self.faults.cut = Some(format!("the last page of CPU {} is cut: {error}", self.cpu));
     }
 
-    /// Notes that events are missing from here on, up to the next page.
+    /// Notes that events are missing between the current position and the next page.
     fn damaged(&mut self, error: &Error) {
         (self.has_uncounted, self.has_damage) = (true, true);
         count(&mut self.faults.damaged, || error.to_string());
@@ -324,11 +328,11 @@ impl<'a> CpuInput<'a> {
     }
 }
 
-/// Returns the prefix of the sources of a buffer, which ends with the name of the instance.
+/// Returns the prefix for the sources of a buffer. The prefix ends with the name of the instance.
 fn prefix_of(prefix: &str, instance: &str) -> String {
     match instance {
         "" => prefix.to_owned(),
-        // The name of a thread comes after a `/`, so the instance's name must not have one.
+        // A `/` separates the name of a thread, so the instance's name must not contain a `/`.
         name => format!("{prefix}{}:", name.replace('/', "_")),
     }
 }
@@ -351,7 +355,8 @@ impl Input for CpuInput<'_> {
         if has_lost && self.tells_losses_early && last > Time::MIN {
             return Ok(Some(last));
         }
-        // Without any event, losses have no place. After the last event, losses have its time.
+        // If there is no event, the place of losses is unknown. Losses after the last event get the time of
+        // the last event.
         Ok(Some(if self.time == Time::MIN { UNPLACED } else { self.time }))
     }
 
@@ -411,8 +416,8 @@ impl Input for CpuInput<'_> {
 
     fn warnings(&self) -> Vec<Warning> {
         let Faults { unknown, partial, short, backwards, damaged, cut } = &self.faults;
-        // No event is missing because of an unknown event, which is shown whole, or because a clock ran back,
-        // as some clocks of the kernel do.
+        // The bool says whether events are missing. An unknown event is shown whole, and some clocks of the
+        // kernel run back, so these faults do not mean that events are missing.
         let events = [
             (unknown, "events without a readable format", false),
             (partial, "events without the fields whose formats cannot be read", false),

@@ -2,10 +2,11 @@
 
 //! The parts of a trace.dat of trace-cmd: versions 6 and 7.
 //!
-//! Both versions begin with magic bytes, the version, the byte order and the page size. Version 6 has all
-//! parts one after the other. Version 7 has sections, which options name, and may compress them.
-//! `trace-cmd.dat.v6(5)` and `trace-cmd.dat.v7(5)` describe both, but trace-cmd also writes an u64 as a
-//! section's size, the page size in the option BUFFER, and fraction bits in TIME_SHIFT.
+//! Both versions begin with magic bytes, the version, the byte order and the page size. In version 6, all
+//! parts follow each other. Version 7 has sections, whose places stand in options, and sections may be
+//! compressed. `trace-cmd.dat.v6(5)` and `trace-cmd.dat.v7(5)` describe the versions. trace-cmd differs from
+//! these pages: a section's size is an u64, the option BUFFER has the page size, and TIME_SHIFT has fraction
+//! bits.
 
 use super::bytes::{Bytes, MAX};
 use super::foreign::seems;
@@ -25,12 +26,12 @@ use ruzstd::decoding::FrameDecoder;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is expected in the place of the version.
+/// Description of the expected version, for errors.
 const VERSION: &str = "the version 6 or 7";
-/// Size of the part before the first section of version 7, in bytes: 64 are enough.
+/// Size in bytes that is enough for the part before the first section of version 7.
 const BEGIN: u64 = 64;
-/// Sizes in bytes of the part with which version 6 is tried. Most files need no more than the first, and all
-/// need at most [`MAX`].
+/// Sizes in bytes of the part of a file of version 6 that is read. A larger part is read only if the smaller
+/// part is not enough. The first size is enough for most files, and [`MAX`] is enough for all files.
 const TRIES: [u64; 3] = [1 << 20, 8 << 20, MAX];
 /// Maximum number of sections of options. trace-cmd writes one or two.
 const MAX_SECTIONS: u32 = 64;
@@ -56,12 +57,12 @@ pub(crate) struct TraceFile {
     /// Size of the content in bytes.
     pub len: u64,
     pub formats: Formats,
-    /// Texts that events name by address.
+    /// Texts to which events refer by address.
     pub printk: Printk,
     pub options: Options,
     pub buffers: Vec<Buffer>,
-    /// Buffer with the scheduling of all threads, which a recording of hypertrace has beside the buffer of
-    /// its own threads.
+    /// Buffer with the scheduling of all threads. Only a recording of hypertrace has this buffer, in addition
+    /// to the buffer with the events of the recorded threads.
     pub cpus: Option<Buffer>,
     /// Names of threads, in order of their numbers.
     comms: Vec<(u32, Box<str>)>,
@@ -98,14 +99,14 @@ pub(crate) struct Cpu {
     pub is_cut: bool,
 }
 
-/// What the first bytes of both versions say.
+/// Values from the first bytes, which both versions have.
 struct Begin {
     version: u8,
     page_size: u32,
 }
 
 impl TraceFile {
-    /// Reads all parts but the pages of a file that was opened by this path.
+    /// Reads all parts of a file except the pages. The file was opened by this path.
     ///
     /// # Errors
     /// If the file is no trace.dat of a 64-bit little-endian machine, or is damaged.
@@ -208,7 +209,7 @@ impl TraceFile {
         Ok(())
     }
 
-    /// Returns the number of a CPU's events that no reader got, as far as the kernel counted them.
+    /// Returns the number of a CPU's lost events that the kernel counted.
     pub fn lost(&self, buffer: &Buffer, cpu: u32) -> u64 {
         self.options.counters(&buffer.name, cpu).map_or(0, |counters| counters.lost)
     }
@@ -259,7 +260,7 @@ impl TraceFile {
         let mut kind = bytes.take(10, "the kind of the data")?;
         let mut instances = Vec::new();
         if kind == b"options  \0" {
-            // Each option takes at least 2 bytes, so the loop ends.
+            // The loop ends, because each option takes at least 2 bytes.
             loop {
                 let option = bytes.number(2, "an option")? as u16;
                 if option == id::OPTIONS {
@@ -269,7 +270,7 @@ impl TraceFile {
                 if option == id::BUFFER {
                     let at = data.u64("the offset of an instance's buffers")?;
                     instances.push((at, Arc::from(short_name(&data.rest()))));
-                    // Each instance has as many CPUs as the trace.
+                    // Each instance has the same number of CPUs as the trace.
                     self.check_cpus((instances.len() + 1).saturating_mul(cpus.max(1) as usize))?;
                 } else {
                     self.options.take(option, &mut data)?;
@@ -307,7 +308,8 @@ impl TraceFile {
         };
         let cpus = (0..cpus).map(cpu).collect::<Result<_>>()?;
         let mut clock = self.options.clock.clone().unwrap_or_default();
-        // An option without a name, as trace-cmd 2 writes it, says that the text follows the table.
+        // If the option of the clock has no name, as in files of trace-cmd 2, the names of the clocks follow
+        // the table.
         if self.options.clock.is_some() && clock.is_empty() {
             let len = bytes.u64("the length of the clocks' names")?;
             if len > MAX_CLOCKS {
@@ -347,7 +349,7 @@ impl TraceFile {
             let section = self.section(next, id::OPTIONS, MAX_OPTIONS)?;
             next = 0;
             let mut bytes = section.bytes(&path);
-            // Each option takes at least 6 bytes, so the loop ends.
+            // The loop ends, because each option takes at least 6 bytes.
             while bytes.left() > 0 {
                 let option = bytes.number(2, "an option")? as u16;
                 let mut data = option_data(&mut bytes)?;
@@ -427,7 +429,7 @@ impl TraceFile {
         Ok(Buffer { name, clock, page_size: page_size as usize, is_compressed, cpus })
     }
 
-    /// Reads a section, and decompresses it if need be.
+    /// Reads a section, and decompresses the section if it is compressed.
     fn section(&self, at: u64, id: u16, most: u64) -> Result<Section> {
         let path = &self.path;
         let header = self.read(at, 16, "a section's header")?;
@@ -462,8 +464,8 @@ impl TraceFile {
         Ok(Section { at, content: out, plain: false })
     }
 
-    /// Checks the places of all pages, and cuts the pages at the file's end. Pages of two CPUs have no byte
-    /// in common, so the windows of all CPUs need no more memory than the file has bytes.
+    /// Checks the places of all pages, and cuts the pages at the file's end. The pages of two CPUs must not
+    /// overlap, so that the windows of all CPUs need no more memory than the file has bytes.
     fn check_buffers(&mut self) -> Result<()> {
         let cpus = self.buffers.iter().flat_map(|buffer| &buffer.cpus);
         let mut places: Vec<(u64, u64)> = cpus.map(|c| (c.at, c.len)).filter(|p| p.1 > 0).collect();
@@ -548,7 +550,7 @@ fn begin_of(bytes: &mut Bytes<'_>) -> Result<Begin> {
     Ok(Begin { version, page_size: check_page_size(bytes, page_size)? })
 }
 
-/// Checks that the data of version 6 are pages and not the text of a latency tracer.
+/// Checks that the data in a file of version 6 are pages and not the text of a latency tracer.
 fn check_kind(bytes: &Bytes<'_>, kind: &[u8]) -> Result<()> {
     if kind == b"flyrecord\0" {
         return Ok(());
@@ -613,7 +615,8 @@ fn comms(bytes: &mut Bytes<'_>) -> Result<Vec<(u32, Box<str>)>> {
     let text = String::from_utf8_lossy(bytes.take(len, "the threads' names")?);
     let line = |line: &str| {
         let (tid, name) = line.trim_start().split_once(' ')?;
-        // The name is cut, because each event is shown with it. Names of the kernel are shorter.
+        // The name is cut, because each event of the thread is shown with the name. The kernel's own names
+        // are shorter than the limit.
         Some((tid.parse().ok()?, cut(name, MAX_NAME_BYTES).into()))
     };
     let mut comms: Vec<(u32, Box<str>)> =
