@@ -74,8 +74,8 @@ impl Program {
         Ok(Program { path: scratch.path().join("rows"), _scratch: scratch })
     }
 
-    /// Runs parts of the program in one session, in which these events are off. Returns the last part's time per
-    /// event and the number of recorded events.
+    /// Runs parts of the program in one session in which the events `off` are switched off. Returns the last
+    /// part's time per event, and the number of events that the session has recorded.
     fn ask(&self, parts: &[&str], off: &[&str]) -> Result<(f64, u64)> {
         let scratch = Scratch::new()?;
         let mut config = Config::new(scratch.path().join("session"));
@@ -114,8 +114,8 @@ pub fn emit(context: &mut Context) -> Result<f64> {
     Ok(ns)
 }
 
-/// Measures `ring_floor` twice and returns the second time, because the first run after a wait for a child is
-/// slower.
+/// Measures `ring_floor` twice and returns the second time, because the first run is slower after this thread
+/// has waited for a child.
 pub fn floor(context: &mut Context) -> Result<f64> {
     ring::floor(context)?;
     ring::floor(context)
@@ -139,7 +139,7 @@ fn ask_instrumented(context: &mut Context, parts: &[&str], off: &[&str]) -> Resu
 /// Measures a call of an instrumented function, which is two events.
 pub fn function_call(context: &mut Context) -> Result<f64> {
     let (ns, recorded) = ask_instrumented(context, &["call", "call"], &[])?;
-    // Some more events are for the files of code.
+    // The session also records some events that describe the files of code.
     let least = 2 * 2 * BURST * BURSTS + 1;
     ensure!(recorded >= least, "{recorded} of {least} were recorded");
     Ok(ns)
@@ -150,7 +150,7 @@ pub fn function_call_off(context: &mut Context) -> Result<f64> {
     // The program waits until the last event is off.
     let off = ["function_entry", "function_exit", "c_off"];
     let (ns, recorded) = ask_instrumented(context, &["calls off"], &off)?;
-    // The recorded events are those for the files of code.
+    // The only recorded events are the events that describe the files of code.
     ensure!(recorded < BURST, "{recorded} events were recorded");
     Ok(ns)
 }

@@ -22,8 +22,8 @@ pub struct Child {
 impl Child {
     /// Starts a child and waits until it is ready.
     ///
-    /// # Errors
-    /// If the child cannot be started, or ends before it is ready; the error is the child's output on stderr.
+    /// # Errors If the child cannot be started, or ends before the child is ready. The error is the child's
+    /// output on stderr.
     pub fn start(command: &mut Command) -> Result<Child> {
         Child::spawn(command, false)
     }
@@ -64,7 +64,8 @@ impl Child {
     /// Sends a line and returns the answer.
     pub fn ask(&mut self, what: &str) -> Result<String> {
         if let Some(stdin) = &mut self.stdin {
-            // If the child has ended, reading its answer fails.
+            // If the child has ended, then the error is ignored here, because reading the child's answer
+            // fails.
             let _ = stdin.write_all(format!("{what}\n").as_bytes());
         }
         let answer = self.line()?;
@@ -98,7 +99,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         drop(self.stdin.take());
         if self.is_vm {
-            // A process that has ended already does no harm.
+            // If the process has ended already, then the error of the kill is ignored.
             let _ = self.process.kill();
         }
         // The process ends, because its stdin is closed.

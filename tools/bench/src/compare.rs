@@ -48,7 +48,7 @@ fn simulation(context: &mut Context) -> Result<&mut Simulation> {
     context.resource(|| Ok(Simulation::new(34)))
 }
 
-/// Returns the distance of the share of false alarms of the region `request` from the level, in percentage
+/// Returns how far the share of false alarms about the region `request` is from the level, in percentage
 /// points.
 fn false_alarms(context: &mut Context, level: f64) -> Result<f64> {
     let simulation = simulation(context)?;

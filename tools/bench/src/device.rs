@@ -58,8 +58,8 @@ impl Slot<'_> {
         slot
     }
 
-    /// Fills the slot with the point of this number. The point's id has no schema, so that decoding in the
-    /// drain loop is not timed.
+    /// Fills the slot with the point of this number. The point's id has no schema, so that the drain loop
+    /// does not decode the point, and the row does not time the decoding.
     pub fn fill(&self, seq: u64) {
         self.0[0].store(seq | 0x1234_5678 << 32, Relaxed);
     }
@@ -94,8 +94,8 @@ pub fn reference_point(_: &mut Context) -> Result<f64> {
                 chip.write(Region::Control, emit, &seq.to_le_bytes());
             }
             total += ticks() - start;
-            // Two passes later, the host ring is empty. A host ring never makes
-            // a vCPU wait, so the benchmark waits for it here.
+            // The benchmark waits for two passes of the drain loop, after which the host ring is empty. The
+            // vCPU's thread never waits for the host ring itself.
             let then = passes.load(Relaxed) + 2;
             while passes.load(Relaxed) < then {
                 thread::sleep(Duration::from_micros(100));

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 
-/// Time that the kernel needs for the bytes of a record in a file.
+/// Time in which the kernel writes the bytes of a record to a file.
 pub const WRITE_FLOOR: Floor = ("write_floor", write_floor);
 
 pub const ROWS: &[Row] = &[
@@ -56,15 +56,15 @@ pub const ROWS: &[Row] = &[
 ];
 
 const RECORDS: u64 = 100_000;
-/// Number of bytes of a write of `write_floor`.
+/// Size in bytes of each write of `write_floor`.
 const CHUNK: usize = 64 << 10;
-/// Number of writes of a run. Together these have as many bytes as the drain loop writes.
+/// Number of writes of a run. All writes together have as many bytes as the drain loop writes.
 const CHUNKS: u64 = 50;
-/// Number of chunks of the file of `write_floor`, which is as large as a session's stream file.
+/// Number of chunks of the file that `write_floor` writes. The file is as large as a session's stream file.
 const FILE_CHUNKS: u64 = 1024;
 
-/// File whose pages are allocated already. The pages are written in order, round and round, as those of a
-/// session's stream file, so that no page is in a near cache.
+/// File whose pages are allocated already. The row writes the pages in order, again and again, as the drain
+/// loop writes the pages of a session's stream file. Therefore no page is in a near cache.
 struct FloorFile {
     file: File,
     next: u64,

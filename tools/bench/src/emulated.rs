@@ -18,13 +18,14 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Number of points of a burst. A burst fills less of the ring than wakes the host.
+/// Number of points of a burst. A burst fills so little of the ring that the plugin does not wake the host.
 const POINTS: u64 = 3500;
 /// Number of bursts of a run. The host drains between two bursts.
 const BURSTS: u64 = 8;
 /// Size in bytes of the ring of the relay that receives the points, which is the default size.
 pub const RING_BYTES: u64 = 1 << 20;
-/// Maximum time in which the host drains a burst; beyond it the host hangs.
+/// Maximum time to wait until the host has drained a burst. After this time, the benchmark assumes that the
+/// host hangs.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Number of rounds of the code that does not trace.
 const ROUNDS: u64 = 20;
@@ -111,7 +112,7 @@ impl Raw {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn marked(register: &AtomicU64, value: u64) {
-    // SAFETY: the instruction stores 8 bytes to the register, which the reference makes writable.
+    // SAFETY: the instruction stores 8 bytes to the register, and the reference to an atomic permits stores.
     unsafe {
         std::arch::asm!(
             "mov [{} + {mark}], {}",
@@ -129,7 +130,7 @@ fn marked(_: &AtomicU64, _: u64) {}
 /// Runs a part of the benchmark. Returns ticks and turns.
 pub fn answer(part: &str) -> Result<(u64, u64)> {
     match part {
-        // The plugin of the floor does not answer.
+        // The smallest possible plugin does not answer points, so the code does not check for answers.
         "floor" => Ok((Raw::get()?.points(POINTS, marked)?.0, POINTS * BURSTS)),
         "store" => answered(Raw::get()?.points(POINTS, marked)?),
         "library" => library(),

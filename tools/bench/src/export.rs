@@ -130,7 +130,8 @@ impl Session {
         let mut child = command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).spawn()?;
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(Pid::from_child(&child)), ended)?;
-        // The command has one thread. The first number is the time for which the thread had a CPU.
+        // The file's first number is the time for which the main thread had a CPU. The command has no other
+        // thread.
         let stat = fs::read_to_string(format!("/proc/{}/schedstat", child.id()))?;
         ensure!(child.wait()?.success(), "{args:?} failed");
         let ns = stat.split(' ').next().context("a line of another form in /proc")?;
@@ -183,7 +184,8 @@ pub fn perfetto_bytes(context: &mut Context) -> Result<f64> {
     Session::of(context)?.write("perfetto")
 }
 
-/// Returns the size of an event in bytes, from a trace with all events `queue` and a trace without them.
+/// Returns the size of an event in bytes. The size comes from the difference between an export with all
+/// events `queue` and an export without these events.
 pub fn event_bytes(context: &mut Context) -> Result<f64> {
     let session = Session::of(context)?;
     let bytes = |event: &str| {

@@ -61,7 +61,8 @@ const NUMBERS: &str = if cfg!(debug_assertions) { "1000" } else { "200000" };
 /// Emulator of user mode.
 const USER: &str = "qemu-x86_64";
 
-/// Kernels and emulators of machines of AArch64; those of x86-64 are the ones of the rows in a Linux guest.
+/// Kernel and emulator for machines of AArch64. The rows of x86-64 use the kernel and the emulator of the
+/// rows in a Linux guest.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Aarch64 {
     /// Measure functions_boot_aarch64 with this kernel
@@ -142,7 +143,7 @@ fn arm(context: &mut Context) -> Result<&Boots> {
     Ok(boots)
 }
 
-/// Boots with these options of the plugin, or without the plugin.
+/// Measures a boot. `trace` has the plugin's options; without `trace`, the machine boots without the plugin.
 fn boot(
     context: &mut Context,
     machine: fn(&mut Context) -> Result<&Boots>,
@@ -228,7 +229,8 @@ struct Ran {
 }
 
 impl Ran {
-    /// Runs an emulator to its end, with a function trace to tmpfs if there are options for one.
+    /// Runs an emulator to its end, and writes a function trace to tmpfs if `trace` has options for the
+    /// plugin.
     ///
     /// # Errors
     /// If the emulator fails, or records were lost.

@@ -1,5 +1,5 @@
-//! Row of the hostile clients: the share of the drain loop's time that an honest client gets beside 15
-//! hostile clients.
+//! Row of the hostile clients: the share of the drain loop's time that an honest client gets while there are
+//! 15 hostile clients.
 
 use super::ring::lease;
 use super::row::{Context, Row, row};
@@ -44,10 +44,10 @@ const GEOMETRY: Geometry = Geometry {
     block_bytes: 1 << 10,
     schema_bytes: 1 << 14,
 };
-/// Drain time of a run, in shares of a pass.
+/// Drain time of a run, in units of a client's share of a pass.
 const SHARES: u64 = 2_000;
 
-/// Measures the time per record of the honest client beside the hostile clients.
+/// Measures the time per record of the honest client while there are hostile clients.
 pub fn beside(_: &mut Context) -> Result<f64> {
     run(true)
 }
@@ -66,7 +66,8 @@ fn run(beside: bool) -> Result<f64> {
     let channel = Channel::local(&chip.config_page(), rings)?;
     let state = ProducerState::new();
     let client = lease(channel, HONEST, &state)?;
-    // If the client is alone, the other CPU has the same load, because the two CPUs may share a core.
+    // If the honest client is alone, then the other thread makes the same load in other memory, because the
+    // CPUs of the two threads may share a core.
     let elsewhere: Vec<AtomicU64> = match beside {
         true => Vec::new(),
         false => (0..GEOMETRY.rings_size() / 8).map(|_| AtomicU64::new(0)).collect(),
@@ -95,7 +96,8 @@ fn run(beside: bool) -> Result<f64> {
         });
         let end = policy.budget.as_nanos() as u64 * SHARES;
         while total < end {
-            // No ring is ever empty. Filling the rings is not timed.
+            // All rings are filled before each pass, so that no ring is empty. The time does not include the
+            // filling.
             fill();
             while emit(&client) == Emit::Recorded {}
             let begin = cpu_ns();
@@ -188,7 +190,7 @@ impl<'m> Hostile<'m> {
         }
     }
 
-    /// Marks everything as taken, as the host would.
+    /// Marks all records and texts as taken, as the host would.
     fn empty(&mut self) {
         self.memory.host[host_page::TAIL].store(self.head, Ordering::Release);
         self.memory.host[host_page::SCHEMA_SEEN].store(self.logged, Ordering::Release);
@@ -216,8 +218,9 @@ impl<'m> Hostile<'m> {
         true
     }
 
-    /// Writes blocks while there is room. `of` returns the holder's token, the number of records in the
-    /// block, and a record's timestamp. The records have no payload, and a pad follows them.
+    /// Writes blocks while there is room. For a record's number, `of` returns the holder's token, the number
+    /// of records in the block, and the record's timestamp. The records have no payload. A pad fills the rest
+    /// of the block.
     fn blocks(&mut self, of: impl Fn(u64) -> (u64, u64, u64)) {
         let block = self.memory.block_words();
         let tail = self.memory.host[host_page::TAIL].load(Ordering::Acquire);

@@ -103,7 +103,8 @@ mod tests {
         let [written, path] = ["written", "init"].map(|name| folder.path().join(name));
         fs::write(&written, program).unwrap();
         fs::set_permissions(&written, Permissions::from_mode(0o755)).unwrap();
-        // A child of another test may have the written file open, and then the file cannot be run.
+        // The test runs a copy, because a child of another test may have the written file open, and the
+        // system refuses to execute a file that is open for writing.
         assert!(Command::new("cp").args([&written, &path]).status().unwrap().success());
 
         let ran = Command::new(path).output().unwrap();

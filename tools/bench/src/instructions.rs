@@ -19,7 +19,7 @@ pub fn counted(mut turn: impl FnMut(u64)) -> Result<f64> {
     let counts = [TURNS, 2 * TURNS].map(|turns| stepped(turns, &mut turn));
     handle(before)?;
     ensure!(counts[0] >= TURNS, "the CPU does not step: needs x86-64, and no debugger");
-    // The difference leaves out the instructions before and after the loop.
+    // The difference of the two counts does not contain the instructions before and after the loop.
     Ok((counts[1] - counts[0]) as f64 / TURNS as f64)
 }
 

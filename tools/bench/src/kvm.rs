@@ -105,7 +105,7 @@ pub fn recorded(_: &mut Context) -> Result<f64> {
     Ok(ns(measured, REFERENCE_POINTS))
 }
 
-/// Measures a move of BAR 2 with 64 clients: the VMM's work for the move on the vCPU's thread.
+/// Measures a move of BAR 2 with 64 clients: the time is the VMM's work for the move on the vCPU's thread.
 pub fn bar_move(_: &mut Context) -> Result<f64> {
     let vm = Vm::new()?;
     let scratch = Scratch::new()?;

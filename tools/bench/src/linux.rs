@@ -111,8 +111,8 @@ impl Linux {
         Ok((&self.qemu, kernel))
     }
 
-    /// Starts a guest with this device (options of QEMU), whose first process answers lines. The library finds
-    /// the device in this way.
+    /// Starts a guest whose first process answers lines. `device` has QEMU's options for the device, and
+    /// `way` says how the library finds the device in the guest.
     fn start(&self, scratch: &Scratch, device: &[String], way: &str) -> Result<Child> {
         let (qemu, kernel) = self.qemu_and_kernel()?;
         let program = env::current_exe()?;
@@ -159,7 +159,7 @@ struct Socket {
     device: Hypertrace,
     /// Number of messages that the server has received.
     messages: Arc<AtomicU64>,
-    /// Number of messages of the last million events.
+    /// Number of messages that the last million events caused.
     of_million: u64,
     _scratch: Scratch,
 }
@@ -272,8 +272,8 @@ pub fn point_idle(context: &mut Context) -> Result<f64> {
     shared(context)?.guest.ns("linux idle")
 }
 
-/// Measures a reference point by a shared file whose host is awake. The guest runs on another CPU meanwhile,
-/// because on the same CPU, the host is never awake while the guest runs.
+/// Measures a reference point by a shared file whose host is awake. During the measurement, the guest runs on
+/// another CPU than the host. On the same CPU, the host would never be awake while the guest runs.
 pub fn point_awake(context: &mut Context) -> Result<f64> {
     let guest = &mut shared(context)?.guest;
     move_to_cpu(1, guest.id())?;

@@ -18,15 +18,16 @@ use std::time::Duration;
 const BATCHES: [u64; 2] = [40, 2_000];
 /// Number of words of an event's fields.
 const WORDS: u64 = 2;
-/// Number of events of [`million`]. A debug build, which times nothing, would take a minute for a million.
+/// Number of events of [`million`]. A debug build has fewer events, because a debug build times nothing, and
+/// would take a minute for a million events.
 const MILLION: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
-/// Number of points of a run whose host is awake.
+/// Number of points of a run in which the host is awake.
 const AWAKE: u64 = 500;
-/// Number of points of a run whose host is asleep.
+/// Number of points of a run in which the host is asleep.
 const ASLEEP: u64 = 100;
 /// Pause before each of those.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Number of points of a run whose host rests.
+/// Number of points of a run in which the host rests.
 const IDLE: u64 = 10;
 /// Pause before each of those.
 const LONG_PAUSE: Duration = Duration::from_millis(300);
@@ -56,8 +57,8 @@ pub fn answer(part: &str) -> Result<f64> {
         ("open", way) => open(way),
         ("emit", _) => tenth(BATCHES, || wait_for_room(BATCHES[1]), |n| emit(n, black_box(n))),
         ("awake", _) => points(AWAKE, Duration::ZERO, 0.1),
-        // The median is used, because a sleeping host looks at a steady pace, so the quickest points are
-        // luck.
+        // A sleeping host looks at its rings at a steady pace, so the quickest points are luck. Therefore
+        // this part returns the median.
         ("asleep", _) => points(ASLEEP, PAUSE, 0.5),
         ("idle", _) => points(IDLE, LONG_PAUSE, 1.0),
         ("million", _) => million(),
@@ -103,9 +104,9 @@ fn point(n: u64) -> Result<f64> {
     Ok(ns(ticks, 1))
 }
 
-/// Makes points with a pause before each. Returns the time below which this part of the points' times lies.
+/// Makes points with a pause before each. Returns the quantile `part` of the points' times.
 fn points(points: u64, pause: Duration, part: f64) -> Result<f64> {
-    // After this point, the next point finds the host awake.
+    // This point wakes the host, so that the next point finds the host awake.
     point(0)?;
     let times = (0..points).map(|n| {
         if !pause.is_zero() {

@@ -58,7 +58,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Number of runs of a row, unless the command line gives another one.
+/// Number of runs of a row, unless the command line gives another number.
 const RUNS: u32 = 11;
 
 /// Measure the cost of each operation on this machine, beside its floor
@@ -177,8 +177,8 @@ fn print(text: &str) -> Result<()> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Returns the rows whose names begin with one of these names. Without names, returns all rows except those
-/// that take minutes.
+/// Returns the rows whose names begin with one of the given names. Without names, returns all rows except
+/// those that take minutes.
 fn wanted(names: &[String]) -> Result<Vec<&'static Row>, String> {
     let has = |row: &Row, name: &String| row.name.starts_with(name.as_str());
     if let Some(name) = names.iter().find(|name| !rows::all().any(|row| has(row, name))) {

@@ -128,7 +128,8 @@ impl Bpftrace {
     }
 
     fn ns(&mut self) -> Result<f64> {
-        // The reports that are in the pipe are older.
+        // bpftrace's reports that are in the pipe now may be old. Therefore the loop reads reports until the
+        // count stays the same.
         let mut before = self.count()?;
         let mut now = self.count()?;
         while now != before {

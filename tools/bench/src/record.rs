@@ -22,14 +22,14 @@ pub const ROWS: &[Row] = &[row(
      `--own-only`, the kernel writes their switches and wakings to the buffer of all threads, too.",
 )];
 
-/// Number of turns of each of two threads, with two switches each. The switches' events fit the kernel's
-/// buffer of a CPU.
+/// Number of turns of each of two threads. A turn has two switches. The events of all switches fit into the
+/// kernel's buffer of one CPU.
 const TURNS: u64 = 20_000;
 
 /// Runs something while the kernel's events of this process are recorded.
 pub fn recorded<T>(own_only: bool, run: impl FnOnce() -> Result<T>) -> Result<(T, Recorded)> {
     let scratch = Scratch::new()?;
-    // The recording needs a session beside it, which is not the guest's own session.
+    // The recording needs a session that runs at the same time. This session is not the guest's own session.
     let beside = scratch.session()?;
     let mut config = Config::new(scratch.path().join("session"));
     (config.pids, config.own_only) = (vec![std::process::id()], own_only);
@@ -56,7 +56,7 @@ pub struct Recorded {
     time: Duration,
 }
 
-/// Size in bytes of a recording without the buffer of all threads.
+/// Size in bytes of a recording that has no buffer with the scheduling of all threads.
 struct OwnBytes(u64);
 
 /// Measures a switch while the program's own threads are recorded.

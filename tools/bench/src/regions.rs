@@ -35,13 +35,13 @@ pub const ROWS: &[Row] = &[
 
 /// Number of regions of each of two vCPUs.
 const ROUNDS: u64 = 4_000;
-/// Number of events in a region, besides its begin and end, a reference point, and the VMM's and the kernel's
-/// events.
+/// Number of ordinary events in a region. The region's begin and end, the reference point, and the events of
+/// the VMM and of the kernel are not counted here.
 const EVENTS: u64 = 40;
 
-/// Nanoseconds for which a thread of no session has its CPU.
+/// Duration in nanoseconds of a turn of a thread that belongs to no session.
 const TURN: u64 = 2_000;
-/// Threads that take turns on a CPU.
+/// Threads of no session that take turns on a CPU.
 const OTHERS: [Task; 2] = [(9, "other"), (10, "third")];
 /// Number of CPUs that no vCPU uses.
 const OTHER_CPUS: usize = 2;
@@ -133,7 +133,8 @@ impl Turns {
     }
 }
 
-/// Makes the scheduling of a vCPU's CPU. Other threads have the CPU while the vCPU's thread does not.
+/// Makes the scheduling events of the CPU on which a vCPU runs. Other threads run on this CPU while the
+/// vCPU's thread does not run.
 fn of_cpu(vcpu: &Vcpu) -> Vec<Event> {
     let own = (vcpu.tid(), "vcpu");
     let mut turns = Turns { events: Vec::new(), running: own, now: 0 };
@@ -203,7 +204,7 @@ pub fn regions(context: &mut Context) -> Result<f64> {
     files.ns(|| read(files, &Options::default()).map(drop))
 }
 
-/// Measures the merge of the same files to nothing, per event.
+/// Measures the merge of the same files without any output, per event.
 pub fn merge(context: &mut Context) -> Result<f64> {
     let files = context.resource(Files::new)?;
     files.ns(|| read_all(&open(files)?, files.events))

@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::sync::atomic::{Ordering, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Fastest ring that does the job.
+/// The row of the fastest ring that still does a ring's job.
 pub const FLOOR: Floor = ("ring_floor", floor);
 /// Loop that does nothing.
 pub const EMPTY_LOOP: Floor = ("empty loop", empty);
@@ -213,12 +213,13 @@ fn emit_pair(client: &Client<'_>, a: u64, b: u64) {
     hypertrace::event!(client: client, "bench_pair", a, b);
 }
 
-/// Emits another event, whose id has the same slot in a producer's table of known ids.
+/// Emits another event than [`emit`] does. The ids of both events have the same slot in a producer's table of
+/// known ids.
 #[inline(never)]
 fn emit_twin(client: &Client<'_>, a: u64, b: u64) {
     const {
         let (pair, twin) = ("bench_pair(a:u64,b:u64)", "bench_pair1384(a:u64,b:u64)");
-        // The divisor is more than the table's size.
+        // Two ids have the same slot if the ids are equal modulo 4096, because the table's size divides 4096.
         assert!(id_of(pair) % 4096 == id_of(twin) % 4096);
     }
     hypertrace::event!(client: client, "bench_pair1384", a, b);
@@ -350,8 +351,8 @@ pub fn cold_floor(context: &mut Context) -> Result<f64> {
     Ok(time)
 }
 
-/// Writes a record unless the mask's word switches it off. This function is not inlined, like the function
-/// with which it is compared.
+/// Writes a record unless the mask's word switches the event off. The compiler does not inline this function,
+/// because the row compares this function with another function that is not inlined.
 #[inline(never)]
 fn floor_cold_emit(
     mask: &AtomicU64,
@@ -373,7 +374,7 @@ fn floor_cold_emit(
     true
 }
 
-/// Counts the instructions of an event, including the loop's.
+/// Counts the instructions of an event, together with the instructions of the loop.
 pub fn instructions(context: &mut Context) -> Result<f64> {
     let rings = rings(context)?;
     let state = ProducerState::new();
@@ -390,7 +391,8 @@ pub fn instructions_empty(_: &mut Context) -> Result<f64> {
     })
 }
 
-/// Counts the instructions of an event that the mask switches off, including the loop's.
+/// Counts the instructions of an event that the mask switches off, together with the instructions of the
+/// loop.
 pub fn instructions_off(context: &mut Context) -> Result<f64> {
     switched_off(context, |client| {
         counted(|n| {
@@ -441,7 +443,7 @@ fn set_mask(rings: &[AtomicU64], byte: u8) -> Result<()> {
     Ok(())
 }
 
-/// Measures the time per record of all threads together, in rings that hold the run.
+/// Measures the time per record if several threads emit at once. The rings hold all records of a run.
 pub fn emit_threads(context: &mut Context, threads: u64) -> Result<f64> {
     let rings = rings(context)?;
     let turns = BURST * 2;

@@ -1,4 +1,4 @@
-//! All rows of the benchmark. Each row is registered where it is defined.
+//! All rows of the benchmark. The module that defines a row registers the row.
 
 use super::row::Row;
 use super::{
@@ -6,7 +6,7 @@ use super::{
     regions, ring, sigsegv, spans, trace, trace_dat, tracefs, trigger, user, vfio_user,
 };
 
-/// Sections of the list. Each has a text about all its rows, and the rows.
+/// Sections of the list. Each section has a text about all rows of the section, and the rows.
 pub const SECTIONS: &[(&str, &[&[Row]])] = &[
     ("The ring of a thread", &[ring::ROWS, drain::ROWS]),
     ("Spans of the crate tracing", &[spans::ROWS]),

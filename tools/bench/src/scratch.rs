@@ -52,9 +52,8 @@ impl Scratch {
 
     /// Runs a command in the folder to its end. Returns its output.
     ///
-    /// # Errors
-    /// If the command fails; the error is its output on stderr. If the command, or a process that it has
-    /// started, does not end in time; all these processes are killed then.
+    /// # Errors If the command fails; the error is the command's output on stderr. If the command, or a
+    /// process that the command has started, does not end in time; then all these processes are killed.
     pub fn run(&self, command: &mut Command) -> Result<String> {
         self.run_within(LIMIT, command)
     }
@@ -66,8 +65,8 @@ impl Scratch {
         let child = child.with_context(|| format!("cannot start {name}"))?;
         let pid = Pid::from_child(&child);
         let (ended, end) = mpsc::channel();
-        // The thread also waits for processes that the command has started, which may take longer than the
-        // command.
+        // The thread also waits for the processes that the command has started, because these processes may
+        // end later than the command.
         thread::spawn(move || ended.send(child.wait_with_output()));
         let Ok(output) = end.recv_timeout(limit) else {
             let _ = kill_process_group(pid, Signal::KILL);
@@ -100,7 +99,8 @@ mod tests {
         let said = ran.unwrap_err().to_string();
         assert_eq!(said, "sh has not ended after 0.5 s, and is killed");
         let pid = fs::read_to_string(scratch.path().join("pid")).unwrap();
-        // A process that was killed may wait for its new parent.
+        // A zombie counts as ended: the killed process may still wait until its new parent reads the exit
+        // status.
         let runs = || {
             let status = fs::read_to_string(format!("/proc/{}/status", pid.trim()));
             status.is_ok_and(|status| !status.contains("State:\tZ"))

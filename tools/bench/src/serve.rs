@@ -53,7 +53,7 @@ fn part(line: &str) -> Result<(u64, u64)> {
     }
 }
 
-/// Arguments of every event, so that its text is the same each time.
+/// Arguments of every event. All events have the same arguments, so that all texts are equal.
 const ARGUMENTS: (u64, u64) = (123_456, 7_890_123);
 
 fn text() -> String {
@@ -93,8 +93,8 @@ fn ftrace(instance: &Path) -> Result<(u64, u64)> {
     Ok((time, TURNS))
 }
 
-/// Measures the creation of the process's first session by a VMM that knows its counter's frequency. Nothing
-/// depends here on whether the frequency is right.
+/// Measures the creation of the process's first session by a VMM that knows its counter's frequency. The
+/// frequency here need not be right, because the measurement does not depend on its value.
 fn create(dir: &Path) -> Result<(u64, u64)> {
     let config = SessionConfig::new(dir).with(|config| config.host_frequency = Some(2_000_000_000));
     let start = ticks();

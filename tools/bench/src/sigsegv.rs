@@ -1,9 +1,9 @@
 //! The user mode of 2016, written by hand, for comparison with today's user mode: a store to a protected
 //! page, and a handler of the signal that the store raises.
 //!
-//! The handler has to open the page so that the store completes, so a single page would trap only once. The
-//! channel of 2016 had two pages, of which one was open while the other was closed, and an event was a store
-//! to each page: two signals and four `mprotect`s.
+//! A single page would trap only once, because the handler has to open the page so that the store completes.
+//! Therefore the channel of 2016 had two pages: while one page was open, the other page was closed. An event
+//! was a store to each page, and cost two signals and four `mprotect`s.
 //!
 //! Unsafe, because of mmap(2), mprotect(2) and a signal handler.
 #![allow(unsafe_code)]
@@ -29,7 +29,7 @@ const PAGE: usize = 64 * 1024;
 
 /// First of two consecutive pages: the page to which an event's argument is stored.
 static ARGUMENT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// Number of signals of other addresses, and of `mprotect`s that failed.
+/// Number of signals for addresses outside of the two pages, plus the number of `mprotect`s that failed.
 static WRONG: AtomicU64 = AtomicU64::new(0);
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// Memory for the events' records, of 32 bytes each.
@@ -49,8 +49,8 @@ pub fn measure() -> Result<(u64, u64)> {
     let argument = ARGUMENT.load(Relaxed);
     let (signals, events) = (SIGNALS.load(Relaxed), EVENTS.load(Relaxed));
     let time = timed(TURNS, |n| {
-        // SAFETY: the two pages belong to this module. The handler opens a page when it faults. The stores
-        // are volatile, so that each one faults.
+        // SAFETY: the two pages belong to this module. The handler opens a page when a store to the page
+        // faults. The stores are volatile, so that each store faults.
         unsafe {
             argument.cast::<u64>().write_volatile(n);
             argument.add(PAGE).cast::<u64>().write_volatile(n);
@@ -112,7 +112,7 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
             protect(argument.wrapping_add(PAGE), libc::PROT_READ | libc::PROT_WRITE);
         }
         _ => {
-            // This is a fault elsewhere, which ends the process without this handler.
+            // The fault is at another address. Without this handler, the fault ends the process.
             WRONG.fetch_add(1, Relaxed);
             // SAFETY: as in `install`.
             unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
@@ -125,7 +125,7 @@ fn protect(page: *mut u8, protection: libc::c_int) {
     // SAFETY: the page belongs to this module, and only `measure` refers to it.
     if unsafe { libc::mprotect(page.cast(), PAGE, protection) } != 0 {
         WRONG.fetch_add(1, Relaxed);
-        // SAFETY: as in `install`. Without this, the store would fault endlessly.
+        // SAFETY: as in `install`. If the handler stayed in place, the store would fault endlessly.
         unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
     }
 }

@@ -38,7 +38,8 @@ pub const ROWS: &[Row] = &[
 /// Number of spans of a burst. The ring holds one and a half bursts.
 const SPANS: u64 = 20_000;
 const BURSTS: u64 = 10;
-/// Number of words of the longer event of a span: two numbers, a field, and the target.
+/// Number of words of the longer one of a span's two events. The event has two numbers, a field, and the
+/// target.
 const WORDS: u64 = 7;
 
 /// Measures a span with [`HypertraceLayer`].
@@ -73,7 +74,7 @@ fn ask(part: &str, is_traced: bool) -> Result<f64> {
     let summary = session.finish()?;
     let [first, second] = answers;
     first?;
-    // The first span of a place in the code has an extra event.
+    // The first span at each place in the code records one extra event.
     let first = u64::from(part == "layer");
     let all = if is_traced { 2 * 2 * SPANS * BURSTS + first } else { 0 };
     ensure!(summary.lost == 0, "{} records lost", summary.lost);

@@ -46,9 +46,9 @@ pub fn timed(turns: u64, mut turn: impl FnMut(u64)) -> u64 {
     ticks() - start
 }
 
-/// Times `turn` in batches of this many turns. Returns the time of a turn in nanoseconds, in a batch that is
-/// slower than a tenth of the batches, so that the result does not contain CPU time that other programs take.
-/// `before` runs before each batch, and is not timed.
+/// Times `batches` batches, in each of which `turn` runs `batch` times. Returns the time of a turn in
+/// nanoseconds, in the batch that is slower than one tenth of the batches. In such a fast batch, other
+/// programs have taken no CPU time. `before` runs before each batch, and is not timed.
 pub fn tenth(
     [batches, batch]: [u64; 2],
     mut before: impl FnMut() -> Result<()>,
@@ -61,7 +61,7 @@ pub fn tenth(
     Ok(quantile(&mut times.collect::<Result<Vec<f64>>>()?, 0.1))
 }
 
-/// Returns the time for which this thread has had a CPU.
+/// Returns how long this thread has run on a CPU.
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -76,7 +76,8 @@ fn cpu(index: usize) -> Result<CpuSet> {
     Ok(one)
 }
 
-/// Runs `run` on a thread that stays on the first CPU, as do the threads and processes that it starts.
+/// Runs `run` on a thread that stays on the first CPU. All threads and processes that `run` starts stay on
+/// this CPU, too.
 pub fn on_one_cpu<T: Send>(run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let pinned = || {
         sched_setaffinity(None, &cpu(0)?)?;
@@ -85,7 +86,7 @@ pub fn on_one_cpu<T: Send>(run: impl FnOnce() -> Result<T> + Send) -> Result<T> 
     thread::scope(|scope| scope.spawn(pinned).join()).map_err(|_| anyhow!("a thread panicked"))?
 }
 
-/// Moves a process to the first CPU (0) or to another CPU (1).
+/// Moves a process to a CPU: index 0 is the first CPU, and index 1 is another CPU.
 pub fn move_to_cpu(index: usize, process: u32) -> Result<()> {
     let cpu = cpu(index)?;
     for thread in fs::read_dir(format!("/proc/{process}/task"))? {
@@ -95,9 +96,8 @@ pub fn move_to_cpu(index: usize, process: u32) -> Result<()> {
     Ok(())
 }
 
-/// Runs `burst` on this thread while `look` runs every [`CADENCE`] on another.
-/// `empty` returns whether the consumer has taken everything. Only bursts are
-/// timed. Returns their ticks.
+/// Runs `burst` on this thread, while another thread runs `look` every [`CADENCE`]. `empty` returns whether
+/// the consumer has taken everything. Returns the ticks of the bursts alone.
 pub fn bursts(
     mut burst: impl FnMut(),
     mut look: impl FnMut() + Send,
@@ -123,8 +123,9 @@ pub fn bursts(
     total
 }
 
-/// Runs `run` on this many threads, with the thread's number and a function that waits until all threads run.
-/// `run` returns its times of begin and end. Returns the ticks from the first begin to the last end.
+/// Runs `run` on `threads` threads. The arguments of `run` are the thread's number, and a function that waits
+/// until all threads run. `run` returns the times at which its measurement began and ended. Returns the ticks
+/// from the first begin to the last end.
 pub fn at_once(
     threads: u64,
     run: impl Fn(u64, &dyn Fn()) -> Result<(u64, u64)> + Sync,

@@ -109,7 +109,8 @@ const RECORD_WORDS: u64 = 4;
 /// Period of the writer if no ring fills.
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// Destination of declared events, with the size of a `bench_pair` there in bytes.
+/// Destination of declared events. Each value is the size in bytes of an event `bench_pair` at the
+/// destination.
 #[derive(Clone, Copy, PartialEq)]
 pub enum To {
     /// The session's file: time, id, two fields.
@@ -166,7 +167,7 @@ impl Host {
         ensure!(recorded == records, "{recorded} of {records} were recorded");
         if let Some(path) = &self.simple {
             let bytes = std::fs::metadata(path)?.len();
-            // The file has a header and the event's name besides.
+            // In addition to the records, the file has a header and the event's name.
             let whole = records * To::Simple as u64..records * To::Simple as u64 + 128;
             ensure!(whole.contains(&bytes), "{bytes} bytes of {records} simple records");
         }

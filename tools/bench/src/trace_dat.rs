@@ -22,7 +22,8 @@ pub const ROWS: &[Row] = &[row(
 
 /// Number of pages of each of two CPUs.
 const PAGES: u64 = 2_000;
-/// Number of groups of events in a page. A group has accesses to a device, and a switch of threads.
+/// Number of groups of events in a page. The events of a group are accesses to a device, and a switch of
+/// threads.
 const GROUPS: u64 = 20;
 /// Number of events in a group.
 const EVENTS: u64 = 3;
@@ -48,7 +49,7 @@ impl File {
         Ok(File(scratch))
     }
 
-    /// Runs a command with the file, whose output nobody reads. Returns nanoseconds per event.
+    /// Runs a command with the file, and discards the command's output. Returns nanoseconds per event.
     fn ns(&self, mut command: Command) -> Result<f64> {
         let name = command.get_program().to_string_lossy().into_owned();
         command.arg(File::NAME).current_dir(self.0.path());

@@ -32,8 +32,8 @@ pub const ROWS: &[Row] = &[
     ),
 ];
 
-/// Script that mounts tracefs privately and makes an instance with the given name. The script removes both
-/// when its stdin ends, even if the benchmark is killed.
+/// Script that mounts tracefs privately and makes an instance with the given name. When the script's stdin
+/// ends, the script removes the mount and the instance. The stdin also ends if the benchmark is killed.
 const HOLD: &str = r#"
 mount -t tracefs none /mnt || exit
 cd /mnt && mkdir "instances/$1" || exit

@@ -37,7 +37,7 @@ pub const ROWS: &[Row] = &[
 const BURST: u64 = 500;
 const BURSTS: u64 = 400;
 const RULES: usize = 16;
-/// Names of the points, which alternate as a region's begin and end do.
+/// Names of the points. The two names alternate, as the begin and the end of a region do.
 const NAMES: [&str; 2] = ["bench_begin", "bench_end"];
 
 /// Rules of a run.
@@ -46,7 +46,8 @@ pub enum Rules {
     None,
     /// Rules about other points only.
     Others,
-    /// Rules of which each point fires one. The rule switches an event.
+    /// Two of the rules are about the two points, so that each point fires one rule. The rule switches an
+    /// event.
     Two,
 }
 

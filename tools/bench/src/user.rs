@@ -98,7 +98,7 @@ struct Handshake {
 struct Line<T>(T);
 
 fn sleep(word: &AtomicU32, found: u32) {
-    // The result does not matter, because the caller loads the word again.
+    // The result is ignored, because the caller loads the word again in any case.
     let _ = futex::wait(word, Flags::empty(), found, None);
 }
 
@@ -191,7 +191,8 @@ fn timed_with(turns: u64, pause: Option<Duration>, mut turn: impl FnMut(u64)) ->
     (0..turns).map(paused).sum()
 }
 
-/// Time without events after which a host's pauses are the longest.
+/// Time after which the host has settled: after this time without events, a host's pauses have their greatest
+/// length.
 const SETTLE: Duration = Duration::from_millis(400);
 /// Time that is measured.
 const MEASURED: Duration = Duration::from_millis(500);
@@ -208,7 +209,7 @@ fn cpu_of<T>(
     };
     let before = tasks()?;
     let started = start()?;
-    // After this time, each thread has given itself its name.
+    // The pause is long enough for each thread to set its own name.
     thread::sleep(SETTLE);
     let is_ours = |task: &PathBuf| {
         fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("ht-"))

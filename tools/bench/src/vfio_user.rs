@@ -53,8 +53,8 @@ fn message(command: u64, body: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Measures a store of 8 bytes as a message and its reply. `before` runs before each store, and is timed as
-/// well.
+/// Measures a store of 8 bytes: the message for the store, and the reply. `before` runs before each store,
+/// and the time includes `before`.
 fn stores(mut client: &UnixStream, offset: u64, before: impl Fn(u64)) -> Result<f64> {
     let region = Region::Control.bar() as u64;
     let mut message = message(REGION_WRITE, &[offset, region | 8 << 32, 0]);
@@ -89,7 +89,8 @@ pub fn null(_: &mut Context) -> Result<f64> {
         };
         thread::scope(|scope| {
             scope.spawn(answer);
-            // The end of the closure drops the client, so that the thread ends.
+            // The closure owns the client, so that the client is dropped at the end of the closure, and the
+            // thread ends.
             let client = client;
             stores(&client, 0, |_| ())
         })

@@ -1,6 +1,6 @@
-//! Target `functions`: damage anywhere in a function trace causes an error that names the file, or ends a
-//! task's part. Damage never causes a panic in the trace's sums, in a flame graph, on a timeline, or in a
-//! copy for uftrace. Any name of a function can be shown.
+//! Target `functions`: if a function trace is damaged anywhere, then the reader returns an error that names
+//! the file, or ends the part of a task. Damage never makes the trace's sums, a flame graph, a timeline, or a
+//! copy for uftrace panic. Any name of a function can be shown.
 
 use crate::input::Input;
 use crate::reader::{damage_all, files_of, write};
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Instant;
 use tempfile::TempDir;
 
-/// Panics if a damaged trace makes the reader panic, or return an error without the file's name.
+/// Panics if the reader panics on a damaged trace, or returns an error that does not name the file.
 pub fn run(bytes: &[u8]) {
     shows(&format!("_Z{}", String::from_utf8_lossy(bytes)));
     shows(&format!("_R{}", String::from_utf8_lossy(bytes)));
@@ -80,7 +80,8 @@ fn exported(path: &Path) -> Option<String> {
     let recording = Recording::default();
     let source = Source { recording: &recording, modules: &[], text: &|_| None };
     let said = beside(&source, &functions, out.path()).err()?.to_string();
-    // An error about two modules with the same name names the copy, and is no fault of a file.
+    // If two modules have the same name, then the error names the copy, because no file of the trace is at
+    // fault. Here, the trace's path replaces the copy's path.
     Some(said.replace(&*out.path().to_string_lossy(), &path.to_string_lossy()))
 }
 

@@ -80,7 +80,8 @@ impl<'a> Input<'a> {
         self.below(n) == n - 1
     }
 
-    /// Returns a number: a small number, an unusual number, any number, or a time near the present.
+    /// Returns a number of one of four kinds: a small number, an unusual number, any number, or a time near
+    /// the present.
     pub fn value(&mut self) -> u64 {
         match self.below(6) {
             0 | 1 => self.u8().into(),

@@ -1,5 +1,6 @@
-//! Target `journal`: whatever a journal says, its reader writes nothing but the files of a session, and no
-//! more bytes than have arrived. The reader returns an error with a place, or a session that can be read.
+//! Target `journal`: whatever a journal says, the journal's reader writes only the files of a session, and
+//! writes no more bytes than have arrived. The reader returns a session that can be read, or an error that
+//! says where the fault is.
 
 use crate::input::Input;
 use crate::reader::read;
@@ -39,10 +40,10 @@ pub fn run(bytes: &[u8]) {
         Err(other) => panic!("{other:?}"),
     }
     let written = check(&out);
-    // The bound is a block of the file system for each frame, and the bytes that arrived.
+    // The bound is the number of bytes that arrived, plus a block of the file system for each frame.
     let frames = journal.len().div_ceil(HEADER_BYTES) as u64;
     assert!(written <= journal.len() as u64 + frames * (16 << 10), "{written} bytes");
-    // As with any session, the session can be read, or the error names a file.
+    // As with any session, reading succeeds, or the error names a file.
     if out.join("session.json").exists()
         && let Err(error) = read(&out)
     {
@@ -51,7 +52,8 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Checks the names in a session's directory. Returns the bytes of its files on the disk.
+/// Checks the names in a session's directory. Returns the number of bytes that the directory's files take on
+/// the disk.
 fn check(out: &Path) -> u64 {
     let entries = |dir: &Path| std::fs::read_dir(dir).expect("a folder");
     let mut written = 0;
@@ -110,7 +112,7 @@ fn frames(mut bytes: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// Damages frames as the input says, and gives most frames new valid sums.
+/// Damages frames as the input says, and gives most damaged frames valid checksums again.
 fn damaged(mut frames: Vec<Frame>, input: &mut Input<'_>) -> Vec<u8> {
     for _ in 0..MAX_DAMAGE {
         if input.is_empty() || frames.is_empty() {

@@ -1,13 +1,14 @@
 //! Inputs of the fuzz targets, and the checks of each target. Tests on stable run them with random inputs,
 //! and libFuzzer runs them with inputs that it chooses.
 //!
-//! Any bytes are an input. [`chip`] and [`session`] decode the bytes as operations of a guest ([`op::Op`]) at
-//! a device ([`rig::Rig`]) with three clients: 0 is hostile, 1 is honest, 2 is idle; and as actions of a VMM
-//! on its session ([`vmm::Act`]). [`restore`] decodes bytes as such operations before and after a snapshot,
-//! and as damage to the device's state. [`segment`] decodes bytes as such operations of programs whose host
-//! dies, [`reader`] and [`recover`] as damage to the files of a session, [`monitor`] as requests of clients,
+//! Any bytes are an input. [`chip`] and [`session`] decode the bytes as operations of a guest ([`op::Op`])
+//! and as actions of a VMM on its session ([`vmm::Act`]). The guest's device ([`rig::Rig`]) has three
+//! clients: client 0 is hostile, client 1 is honest, and client 2 is idle. [`restore`] decodes the bytes as
+//! operations of the guest before and after a snapshot, and as damage to the device's state. [`segment`]
+//! decodes the bytes as operations of programs whose host dies. The other targets decode the bytes in these
+//! ways: [`reader`] and [`recover`] as damage to the files of a session, [`monitor`] as requests of clients,
 //! [`journal`] as damage to a journal, [`kernel`] as damage to the trace of a kernel, [`functions`] as damage
-//! to a function trace, [`trace_events`] as a file of declarations, [`vfio_user`] as messages of a VMM.
+//! to a function trace, [`trace_events`] as a file of declarations, and [`vfio_user`] as messages of a VMM.
 
 pub mod chip;
 pub mod functions;

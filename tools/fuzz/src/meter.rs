@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Maximum number of steps of a pass, if each step takes one tick: 16 shares, one more share for the client
-/// that began last, and a check of each client.
+/// Maximum number of steps of a pass if each step takes one tick. A pass has 16 shares, one more share for
+/// the client that began last, and a check of each client.
 const MAX_STEPS: u64 = 17 * MAX_STEPS_EACH + CLIENTS as u64 + 1;
 /// Time that is far longer than any call takes, even on a busy machine.
 const MAX_TIME: Duration = Duration::from_secs(20);
@@ -31,11 +31,12 @@ pub struct Meter {
     steps: AtomicU64,
     /// Number of steps that took words.
     taken: AtomicU64,
-    /// Number of words taken out of rings. A jump counts as a whole ring.
+    /// Number of words that the drain has taken out of rings. If a client's head jumps, then a whole ring is
+    /// counted.
     words: AtomicU64,
     /// Number of words of recorded points, including prefix and header.
     point_words: AtomicU64,
-    /// Number of points made while the declared event `guest_hypertrace` was on.
+    /// Number of points that the guest made while the declared event `guest_hypertrace` was on.
     declared: AtomicU64,
     /// Number of recorded points of client 1, including points of the 2016 interface.
     points: AtomicU64,

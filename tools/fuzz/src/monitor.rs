@@ -11,7 +11,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Words of commands; `@` is a path in the input's own directory.
+/// Words of which commands are made. `@` stands for a path in the input's own directory.
 const WORDS: [&str; 32] = [
     "help",
     "info",
@@ -123,7 +123,7 @@ fn ask(session: &Session, sent: &[u8]) -> Vec<u8> {
 fn check(sent: &[u8], replies: &[u8]) {
     let text = str::from_utf8(replies).expect("replies are text");
     let lines = sent.iter().filter(|byte| **byte == b'\n').count();
-    // An overlong line is answered before its end.
+    // If the last line is too long, then this line has a reply although the line has no end yet.
     let rest = sent.rsplit(|byte| *byte == b'\n').next().map_or(0, <[u8]>::len);
     let states = text.lines().filter(|line| !line.starts_with("  ")).inspect(|line| {
         assert!(*line == "ok" || line.starts_with("error: "), "{line:?}");

@@ -19,7 +19,7 @@ pub enum Path {
     Pci,
 }
 
-/// An access, possibly of an invalid width.
+/// An access to the device. The width may be invalid.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// Path to the device.
@@ -55,19 +55,20 @@ pub enum Op {
     Mask(u64, u64),
     /// Stores to the 2016 argument slots.
     Data(u64, u64),
-    /// Stores as `Poke` does, but while a drain reads records.
+    /// Stores to a word, as `Poke` does. The store happens while a drain reads records.
     Ambush(u64, u64),
-    /// Writes a record at the head, with a block's header where needed: token,
-    /// sequence, the record's two header words, payload.
+    /// Writes a record at the head. The fields are the token, the sequence, the record's two header words,
+    /// and the payload. If a block begins at the head, then the block's header comes first.
     Record(u64, u64, Header, Vec<u64>),
     /// Publishes the head.
     Publish,
     /// Moves the head without a record.
     Jump(u64),
-    /// Writes a text to the schema log, with a wrong id or a wrong length if given.
+    /// Writes a text to the schema log. The second field, if given, is a wrong id, and the third field is a
+    /// wrong length.
     Schema(Vec<u8>, Option<u32>, Option<u32>),
-    /// Writes the slot, then EMIT: seq, EMIT's value, id, length in the header,
-    /// guest time, payload.
+    /// Writes the slot, and then stores to EMIT. The fields are the slot's seq, the value for EMIT, the id,
+    /// the length in the header, the guest time, and the payload.
     Emit(u32, u64, u32, u16, u64, Vec<u64>),
     /// Stores to the 2016 register of any client.
     Legacy(u32, u64),

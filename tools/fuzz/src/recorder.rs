@@ -38,7 +38,7 @@ impl Ambush {
         self.lock().fail = drains;
     }
 
-    /// Makes the next pass bring an enable mask with this value in all bytes.
+    /// Makes the next pass set an enable mask whose bytes all have this value.
     pub fn set_mask(&self, byte: u8) {
         self.lock().mask = Some(byte);
     }
@@ -85,7 +85,7 @@ pub struct Recorder {
     delivered: Mutex<Delivered>,
 }
 
-/// Number of records that a drain takes, as many as a packet holds.
+/// Maximum number of records that the sink takes at once, as if a packet were full after these records.
 const PACKET: u64 = 48;
 
 impl Recorder {

@@ -1,5 +1,6 @@
-//! Target `recover`: damage to the session and the segment of a killed process. The session is recovered into
-//! a folder in it, or refused with a file's name, and recovery never panics.
+//! Target `recover`: damage to the session and the segment of a killed process. The recovery writes a
+//! recovered session into a folder of the damaged session, or returns an error that names a file. The
+//! recovery never panics.
 
 use crate::input::Input;
 use crate::reader::{self, Files, damage_all, files_of};
@@ -23,7 +24,7 @@ pub fn run(bytes: &[u8]) {
     };
     match recovered {
         Ok(_) => {
-            // Damage to payloads shows only when they are read.
+            // The recovery does not notice damage to payloads, because only a reader looks at payloads.
             if let Err(error) = reader::read(&dir.path().join("s")) {
                 named(error.to_string());
             }
@@ -31,7 +32,8 @@ pub fn run(bytes: &[u8]) {
         Err(error) => named(error.to_string()),
     }
     let mut after = files_of(dir.path());
-    // Only the segment changes: at its end it says that nothing more will be taken.
+    // Only the segment may have changed: after the recovery, the segment says that nobody takes records out
+    // of its rings any more.
     after.retain(|path, _| !path.starts_with("s/recovered") && path != "segment");
     before.remove(Path::new("segment"));
     assert!(before == after, "something was changed");
@@ -47,7 +49,7 @@ fn sample() -> &'static Files {
     SAMPLE.get_or_init(|| {
         let dir = TempDir::new().expect("a directory");
         let setup = Setup::decode(&mut Input::new(&[0]));
-        // The operations are events and points of the honest client, passes, and more events.
+        // The operations are events and points of the honest client, then passes, and then more events.
         let ops: Vec<u8> =
             [36, 20, 26, 2, 0, 18, 1, 37, 30, 3, 36, 20, 23, 31, 2, 36, 9, 38, 32, 1, 36, 9]
                 .repeat(3);

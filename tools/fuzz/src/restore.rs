@@ -1,6 +1,6 @@
-//! Target `restore`: the device is saved and restored between the operations of its guest, which notices
-//! nothing. Then the device's state is damaged, and either restored on the memory that the hostile client
-//! wrote, or refused.
+//! Target `restore`. First, the target saves and restores the device between operations of the guest, and the
+//! guest notices nothing. Then the target damages the device's state. The device either refuses the damaged
+//! state, or restores the state on the memory that the hostile client wrote.
 
 use crate::input::Input;
 use crate::reader;
@@ -50,7 +50,8 @@ fn continued(setup: &Setup, input: &mut Input<'_>) -> (ChipState, PciState, File
     let mut rig = Rig::new(chip.clone(), &guest, &private, &ambush);
     for sink in &sinks[1..] {
         rig.act_some(input, OPS, &mut |_| {});
-        // A record that cannot be written counts as lost.
+        // The sink's waiting failures are dropped first, because a record that cannot be written would count
+        // as lost.
         ambush.give_up();
         let text = serde_json::to_string(&chip.state()).expect("plain data");
         let state: ChipState = serde_json::from_str(&text).expect("its own text");
@@ -109,7 +110,7 @@ fn flipped(state: &ChipState, input: &mut Input<'_>) -> Vec<u8> {
         let at = usize::from(input.u16()) % text.len();
         text[at] = match input.one_in(2) {
             true => input.u8(),
-            // A digit mostly keeps the text a valid number.
+            // In most places, a digit keeps a number in the text valid.
             false => b'0' + input.u8() % 10,
         };
     }
@@ -173,7 +174,7 @@ fn restore_one(setup: &Setup, state: &ChipState, file: &File) {
     // The restored guest may be saved again.
     let again = chip.state();
     assert_eq!(again.clients.len(), CLIENTS as usize);
-    // The greatest epochs begin again.
+    // The next epoch is greater, except that the numbers of epochs begin again after the greatest number.
     assert!(again.epoch > state.epoch % (1 << 31) && again.epoch != state.epoch);
     let (memory, sink) = recorder(setup);
     let other = Chip::new(memory, &setup.chip_config(), sink, ());
@@ -191,7 +192,8 @@ fn recorder(setup: &Setup) -> (Memory, Recorder) {
     (memory(), Recorder::new(Arc::new(memory()), Arc::default(), setup.session_info()))
 }
 
-/// Restores config space, which either has the restored state then, or is unchanged.
+/// Restores the state of config space. Afterwards, config space either has the restored state, or is
+/// unchanged.
 fn restore_header(setup: &Setup, header: &PciState) {
     let (memory, sink) = recorder(setup);
     let chip = Chip::new(memory, &setup.chip_config(), sink, ());

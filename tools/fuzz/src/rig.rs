@@ -1,7 +1,8 @@
-//! A device with a guest, whose client 0 is hostile and whose client 1 is honest.
+//! A device with a guest. The guest's client 0 is hostile, and its client 1 is honest.
 //!
-//! Hostile stores go anywhere except to the memory and registers of client 1: if an operating system lets a
-//! program write another program's pages, no client is honest.
+//! Hostile stores go anywhere except to the memory and the registers of client 1. Stores to client 1 would
+//! prove nothing: if the operating system lets one program write the pages of another program, then no client
+//! is safe.
 
 use crate::input::Input;
 use crate::op::{Access, Op, Path};
@@ -28,7 +29,8 @@ const MAX_OPS: usize = 2000;
 pub struct Account {
     /// Numbers of the events that were reported as recorded.
     pub recorded: Vec<u64>,
-    /// Number of these events before the VMM's last action. The later events are in the ring.
+    /// Number of events in `recorded` that came before the VMM's last action. All later events are still in
+    /// the ring.
     pub before: usize,
     /// Number of events that found no room.
     pub full: u64,
@@ -43,7 +45,7 @@ pub struct Rig<'a> {
     chip: Arc<Chip>,
     window: Window,
     pci: PciFunction,
-    /// Address of each BAR, as reported to the VMM.
+    /// Address of each BAR that the device has reported to the VMM.
     decoded: [Option<u64>; 4],
     memory: ClientMemory<'a>,
     area: &'a [AtomicU64],
@@ -95,8 +97,7 @@ impl<'a> Rig<'a> {
         rig
     }
 
-    /// Performs all operations of the input, then drains everything; `host` performs the
-    /// VMM's actions.
+    /// Performs all operations of the input, and then drains everything. `host` performs the VMM's actions.
     pub fn run(mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) -> Account {
         self.act(input, host);
         self.finish()
@@ -267,7 +268,8 @@ impl<'a> Rig<'a> {
         });
     }
 
-    /// Returns the access's address, and the region and offset at this address.
+    /// Returns the address of an access on its path, and the region and the offset to which the address
+    /// leads.
     fn reach(&self, access: &Access) -> (u64, Option<(Region, u64)>) {
         let Access { path, region, offset, .. } = *access;
         match path {
@@ -382,7 +384,8 @@ impl<'a> Rig<'a> {
 /// Checks that a load fills every byte, whatever its previous value.
 fn fills(width: usize, read: impl Fn(&mut [u8])) {
     let mut filled = [false; 16];
-    // A counter's byte may equal the previous value, but not every time.
+    // Each byte has to change for one of the patterns. A byte that the load fills with a counter may equal
+    // one pattern by chance, but not all patterns.
     for pattern in [0xaa, 0x55, 0x33, 0xcc, 0x0f, 0xf0] {
         let mut data = [pattern; 16];
         read(&mut data[..width]);
@@ -394,8 +397,8 @@ fn fills(width: usize, read: impl Fn(&mut [u8])) {
     panic!("a load of {width} bytes filled only {filled:?}");
 }
 
-/// Checks the delivered records of client 1 against its own counts. `overwritten` includes lease records;
-/// `filtered` events were taken and discarded.
+/// Checks the delivered records of client 1 against the client's own counts. `overwritten` also counts
+/// records of leases. `filtered` is the number of events that the drain has taken and discarded.
 pub fn check_exact(
     account: &Account,
     mode: RingMode,
@@ -418,7 +421,7 @@ pub fn check_exact(
     }
 }
 
-/// Checks that only emitted events were delivered, once and in order.
+/// Checks that each delivered event was emitted, was delivered only once, and is in order.
 pub fn check_order(emitted: &[u64], delivered: &[u64]) {
     let mut emitted = emitted.iter();
     for n in delivered {

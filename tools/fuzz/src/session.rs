@@ -23,14 +23,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
 
-/// Maximum size of the descriptions in bytes, without clocks, streams and classes.
+/// Maximum size in bytes of the session's descriptions. The size does not include clocks, streams and
+/// classes.
 const REST_BYTES: u64 = 16 << 10;
 /// Maximum size of a class in bytes, without its text.
 const CLASS_BYTES: usize = 512;
-/// Maximum number of bytes for each byte of a class's text, because each field is declared.
+/// Maximum number of bytes of declarations for each byte of a class's text. A field's declaration is longer
+/// than the field's text.
 const TEXT_FACTOR: usize = 32;
-/// Maximum number of words on disk for each word of a ring, because a record without payload may get an event
-/// for its wrong time and a prefix for its unknown class.
+/// Maximum number of words on disk for each word of a ring. A record without payload may need this many
+/// words: the session adds an event about the record's wrong time, and a prefix about the record's unknown
+/// class.
 const WORD_FACTOR: u64 = 4;
 /// Maximum number of words of an event of the VMM.
 const HOST_EVENT_WORDS: u64 = 64;
@@ -68,12 +71,12 @@ pub fn write_sample(dir: &Path) {
     });
 }
 
-/// A session, and the facts against which it is checked.
+/// A session, and the facts against which the target checks the session.
 pub struct Recorded {
     summary: Summary,
     /// The honest client's own counts.
     pub account: Account,
-    /// Number of steps that took words, and number of these words.
+    /// Number of steps that have taken words, and number of all words that were taken.
     taken: u64,
     words: u64,
     /// Number of points of client 1, including points of the 2016 interface.
@@ -88,7 +91,7 @@ pub struct Recorded {
     files: Vec<SimpleFile>,
 }
 
-/// Records the operations of `guest` in a session in `s` of this directory.
+/// Records the operations of `guest` in a session. The session's directory is `s` in this directory.
 fn record(
     dir: &Path,
     setup: &Setup,
@@ -100,14 +103,14 @@ fn record(
     Recorded { summary, ..recorded }
 }
 
-/// Records as `record` does, without ending the session. Also returns the memory of the session's guests.
+/// Records as `record` does, but does not end the session. Also returns the memory of the session's guests.
 pub fn begin(
     dir: &Path,
     setup: &Setup,
     options: &Options,
     guest: impl FnOnce(Rig<'_>, &mut dyn FnMut(&Act)) -> Account,
 ) -> (Session, Arc<Memory>, Recorded) {
-    // The switches of declared events belong to the process.
+    // Only one input runs at a time, because the switches of declared events belong to the whole process.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
 
@@ -156,7 +159,8 @@ pub struct Read {
     events: Vec<Event>,
     /// Number of client 1's losses by cause: full, busy, overwritten.
     pub lost: [u64; 3],
-    /// Number of all losses of client 1. The causes are only those in the last `session.json`.
+    /// Number of all losses of client 1. This number also contains losses whose cause no longer stands in the
+    /// last `session.json`.
     pub all_lost: u64,
     /// Number of client 1's filtered events.
     pub filtered: u64,
@@ -213,8 +217,8 @@ impl Recorded {
         }
     }
 
-    /// Checks that snapshots have only emitted events, and that the last snapshot has all events that were
-    /// not overwritten.
+    /// Checks that the snapshots contain only emitted events. Also checks that the last snapshot contains all
+    /// events that were neither overwritten nor filtered.
     fn check_snapshots(&self, options: &Options) {
         for (n, dir) in self.snapshots.iter().enumerate() {
             let read = read(dir);
@@ -227,15 +231,15 @@ impl Recorded {
             if n + 1 == self.snapshots.len() {
                 let missing = (recorded.len() - delivered.len()) as u64;
                 let [.., overwritten] = read.lost;
-                // Points that were not overwritten before may be filtered, too.
+                // `filtered` may also count points, so `filtered` only bounds the number of missing events.
                 assert!(overwritten <= missing + leases, "{overwritten} overwritten");
                 assert!(missing <= overwritten + read.filtered, "{missing} are missing");
             }
         }
     }
 
-    /// Checks that a trace has all records of the honest client, or counts the missing records. A relay can
-    /// write anything about other clients' points and clocks.
+    /// Checks that a trace has all records of the honest client, or has the number of the missing records. A
+    /// relay can write anything about other clients' points and clocks.
     fn check_trace(&self, read: &Read, mode: RingMode, options: &Options) {
         let Account { recorded, points, full, .. } = &self.account;
         let delivered = self.delivered(read, EVENT, false);
@@ -255,8 +259,8 @@ impl Recorded {
         assert_eq!(vmm.count(), self.events.len());
     }
 
-    /// Returns the numbers of client 1's events, or of its points, in order. The clocks of
-    /// different epochs may overlap a little.
+    /// Returns the numbers of client 1's events, or of its points, in order. The numbers are sorted if there
+    /// are several epochs, because the clocks of different epochs may overlap a little.
     pub fn delivered(&self, read: &Read, text: &str, point: bool) -> Vec<u64> {
         let mut numbers = read.honest(text, point);
         if self.epochs > 0 {
@@ -265,8 +269,8 @@ impl Recorded {
         numbers
     }
 
-    /// Checks the bytes on disk against the words taken out of the rings and the
-    /// descriptions.
+    /// Checks that the session takes no more bytes on disk than the descriptions and the words that the drain
+    /// has taken out of the rings permit.
     fn check_size(&self, dir: &Path, options: &Options) {
         let len = |name| dir.join(name).metadata().expect("it is there").len();
         let (text, lines) = (len("session.json"), len("classes.jsonl"));

@@ -21,12 +21,12 @@ pub const EVENT: &str = "honest(n:u64,inverse:u64,rest:[u64])";
 /// Schema of client 1's reference point.
 pub const POINT: &str = "honest_point(n:u64,inverse:u64)";
 
-/// Number of passes that suffice to drain everything that a guest can have written.
+/// Number of passes in which the drain can take everything that a guest can have written.
 pub const MAX_PASSES: usize = 5000;
 /// Number of steps of each client in a pass.
 pub const MAX_STEPS_EACH: u64 = 4;
 
-/// Returns a clock by which every step of the drain takes one tick.
+/// Returns a clock that advances by one tick at each step of the drain.
 pub fn steps() -> impl Fn() -> u64 {
     let now = Cell::new(0);
     move || {
@@ -64,7 +64,7 @@ impl Setup {
         }
     }
 
-    /// Makes memory that is mapped once for the device and once for the guest.
+    /// Makes memory with two mappings: one mapping for the device, and one mapping for the guest.
     pub fn memory(&self) -> (Memory, Arc<Memory>) {
         let file = tempfile::tempfile().expect("a temporary file");
         let other = file.try_clone().expect("another descriptor");

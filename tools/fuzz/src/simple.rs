@@ -28,8 +28,8 @@ pub struct Held {
 }
 
 impl SimpleFile {
-    /// Panics if the file is incomplete, or lacks an event without counting it. `filtered`
-    /// points may be missing. A relay can add events.
+    /// Panics if the file is incomplete, or if an event is missing and not counted. Up to `filtered` points
+    /// may be missing. A relay can add events.
     pub fn check(&self, filtered: u64, relays: u32) {
         let bytes = std::fs::read(&self.path).expect("it was written");
         let held = read(&bytes);

@@ -1,5 +1,5 @@
-//! Target `trace_events`: a file of declarations is parsed or refused with a place,
-//! and parsed declarations are printed so that they parse equally.
+//! Target `trace_events`. The parser either parses a file of declarations, or returns an error that says
+//! where the fault is. If parsed declarations are printed and parsed again, then the result is the same.
 
 use hypertrace_trace_build::{EventDecl, MAX_ERRORS, generate, parse};
 

@@ -1,5 +1,6 @@
-//! Target `vfio_user`: whatever a VMM sends to the server of vfio-user, the server answers with whole
-//! messages, ends the connection when the VMM ends, and can serve the next VMM.
+//! Target `vfio_user`. Whatever a VMM sends to the server of vfio-user, all answers of the server are whole
+//! messages. When the VMM ends the connection, the server ends the connection, too, and can serve the next
+//! VMM.
 
 use crate::input::Input;
 use crate::recorder::{Ambush, Recorder};
@@ -93,12 +94,12 @@ fn exchange(function: &PciFunction, pieces: &mut dyn Iterator<Item = &[u8]>) -> 
     all
 }
 
-/// Decodes a message: a message that the server may accept, with likely numbers in it, or any message.
+/// Decodes a message: either any message, or a message with likely numbers that the server may accept.
 fn any_message(input: &mut Input<'_>) -> Vec<u8> {
     let command = if input.one_in(8) { input.u16() } else { input.u16() % COMMANDS };
     let flags = if input.one_in(8) { input.u32() } else { u32::from(input.u8() & 1) << 4 };
     let mut body = Vec::new();
-    // Offset, region and count of an access come first.
+    // A body of an access begins with the offset, the region and the count.
     if input.one_in(2) {
         let offsets = [u64::from(input.u8()) * 4, input.value(), 4];
         body.extend(input.pick(&offsets).to_le_bytes());

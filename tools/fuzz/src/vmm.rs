@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// Number of snapshots that a guest may take.
 pub const GUESTS_SNAPSHOTS: u32 = 2;
-/// Maximum number of snapshots, and of files, that the VMM makes in an input, because each costs more than
-/// all the rest.
+/// Maximum number of snapshots, and maximum number of files, that the VMM makes in an input. The number is
+/// small, because a snapshot or a file costs more time than all the rest.
 const MAX_FILES: usize = 4;
 
 /// Patterns of event names.
@@ -100,7 +100,8 @@ impl Act {
 pub struct Options {
     /// Output of the session.
     pub output: Output,
-    /// Number of clients that relay other clients' points: 0, or 1 for the hostile client.
+    /// Number of clients that relay points of other clients. The number is 0, or 1 if the hostile client is a
+    /// relay.
     pub relays: u32,
     /// Whether guests timestamp with the host's own counter.
     pub same_counter: bool,
@@ -165,9 +166,9 @@ pub struct Vmm<'a> {
     options: Options,
     /// Number of the VMM's events, recorded or not.
     pub host_events: u64,
-    /// Numbers of recorded undeclared events.
+    /// Numbers of the recorded events that are not declared events.
     pub events: Vec<u64>,
-    /// Number of events of any kind that found no room.
+    /// Number of the VMM's events of any kind that found no room.
     pub full: u64,
     /// Whether events may have been off.
     pub switched: bool,
@@ -284,8 +285,8 @@ impl<'a> Vmm<'a> {
         let asks = std::thread::spawn(move || session.snapshot());
         while !asks.is_finished() {
             (self.pass)();
-            // A mutex is not fair, so without a pause, the thread that asks may wait for the engine for
-            // seconds.
+            // The pause lets the thread that asks get the engine's mutex. A mutex is not fair, so without the
+            // pause, the thread might wait for seconds.
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
         match asks.join().expect("it does not panic") {
@@ -296,8 +297,8 @@ impl<'a> Vmm<'a> {
     }
 
     fn set_file(&mut self) {
-        // While a point waits for its schema, events for the last file wait, too, and would be written to the
-        // new file.
+        // The drain comes first: while a point waits for its schema, events for the last file wait, too, and
+        // without the drain, these events would be written to the new file.
         self.drain();
         let path = self.dir.join(format!("file-{}", self.files.len()));
         let set = self.session.set_simple_file(&path);
@@ -309,7 +310,7 @@ impl<'a> Vmm<'a> {
         }
     }
 
-    /// Assigns the events that fired until now to the last file, if it was on.
+    /// Counts the events that fired until now for the last file, if the file was on.
     pub fn end_window(&mut self) {
         let fired = self.fired.take();
         if let Some(file) = self.files.last_mut().filter(|_| self.is_file_on) {

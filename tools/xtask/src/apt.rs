@@ -2,23 +2,23 @@
 
 use std::path::Path;
 
-/// Fields of a source that this module replaces, or that are for the whole system. All other fields say how
-/// the source's contents are verified.
+/// Fields of a source that the private apt does not take over: this module replaces these fields, or the
+/// fields concern the whole system. All other fields say how apt verifies the source's contents.
 const REPLACED: [&str; 4] = ["Types:", "Suites:", "Architectures:", "#"];
 
-/// Source of the distribution's own packages, as this machine's file has it, with `{suite}` and
-/// `{architectures}` in place of these.
+/// Source of the distribution's own packages, copied from this machine's file. In the copy, `{suite}` and
+/// `{architectures}` stand for the suite and the architectures.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Archive {
     text: String,
-    /// Extension of a file with this source, which determines the format
+    /// Extension of the file that this source comes from. The extension determines the format
     pub extension: &'static str,
 }
 
 impl Archive {
     /// Finds the archive: the first source with the suite of this release, in `sources.list` and the files of
-    /// `sources.list.d` under this folder (`/etc/apt`). Other sources are left out, because they cost time
-    /// and can fail.
+    /// `sources.list.d` under this folder (`/etc/apt`). The function leaves all other sources out, because
+    /// fetching from further sources takes time, and can fail.
     pub fn find(etc_apt: &Path, codename: Option<&str>) -> Option<Self> {
         let folder =
             std::fs::read_dir(etc_apt.join("sources.list.d")).into_iter().flatten().flatten();
@@ -35,7 +35,7 @@ impl Archive {
                 "sources" => {
                     (text.split("\n\n").find_map(|text| stanza(text, is_base))?, "sources")
                 }
-                // As in apt, other extensions are ignored (.disabled, .save).
+                // As apt does, the function ignores files with other extensions, such as .disabled and .save.
                 _ => return None,
             };
             Some(Archive { text, extension })
@@ -66,7 +66,7 @@ fn one_line(line: &str, is_base: impl Fn(&str) -> bool) -> Option<String> {
     Some(format!("deb [arch={{architectures}} {options}] {uri} {{suite}} {components}\n"))
 }
 
-/// Reads a stanza in deb822 format: `Field: value` with lines that continue it.
+/// Reads a stanza in deb822 format: lines `Field: value`, and lines that continue a value.
 fn stanza(text: &str, is_base: impl Fn(&str) -> bool) -> Option<String> {
     let field = |name| text.lines().find_map(|line| line.strip_prefix(name));
     field("Types:")?.split_whitespace().find(|kind| *kind == "deb")?;

@@ -1,5 +1,5 @@
-//! The pages of the book. mdBook shows only pages of one folder, and the documents link to files all over the
-//! source tree, so the book's folder has each linked file as a page.
+//! The pages of the book. mdBook shows only the pages in one folder, but the documents link to files all over
+//! the source tree. Therefore this module copies each linked file as a page into the book's folder.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -71,8 +71,9 @@ fn write_to(root: &Path, folder: &Path) -> Result<()> {
     Ok(fs::write(folder.join(CONTENTS.1), contents)?)
 }
 
-/// Returns the page in the book that shows a file or a folder of the tree. A page of the tree, and a picture, stay
-/// where they are, but mdBook makes `index.html` of a README.md and does not change links to the README.md.
+/// Returns the page in the book that shows a file or a folder of the tree. A page or a picture of the tree
+/// keeps its path in the book. A README.md becomes `index.md`, because mdBook makes `index.html` of a
+/// README.md, but does not change the links to the README.md.
 fn page(root: &Path, path: &Path) -> PathBuf {
     let name = path.to_string_lossy();
     match root.join(path).is_dir() {
@@ -99,12 +100,14 @@ fn text(root: &Path, path: &Path) -> Result<String> {
     }
     let source = fs::read_to_string(&full).with_context(|| format!("cannot read {name}"))?;
     let language = path.extension().unwrap_or_default().to_string_lossy();
-    // Four backticks, because comments in a source file have blocks with three. `ignore`: mdBook offers no button
-    // that would run a part of a crate.
+    // The block has four backticks, because comments in a source file contain blocks with three backticks.
+    // `ignore` keeps mdBook from offering a button that runs the block, because the block is only a part of a
+    // crate.
     Ok(format!("# `{name}`\n\n````{language},ignore\n{source}````\n"))
 }
 
-/// Returns a page with other destinations for its links within the tree. Blocks of code have no links.
+/// Returns a page whose links within the tree have the destinations that `to` returns. In blocks of code,
+/// nothing is taken for a link.
 fn linked(page: &str, mut to: impl FnMut(&str) -> Result<String>) -> Result<String> {
     let (mut out, mut is_code) = (String::new(), false);
     for line in page.split_inclusive('\n') {

@@ -1,4 +1,4 @@
-//! Commands that are written as lines of text, and a command's first line of output.
+//! Commands that are written as lines of text, and the first line of a command's output.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -38,7 +38,8 @@ pub fn parse(line: &str, prefix: &[impl AsRef<Path>]) -> Command {
     let mut command = Command::new(all.next().unwrap_or_default());
     command.args(all).args(words);
     if program == "rustup" {
-        // These variables select the toolchain that runs this program.
+        // These variables are removed, because the variables would select the toolchain that runs this
+        // program.
         command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
     }
     let is_set = |name: &str| name.starts_with("HYPERTRACE_") && std::env::var_os(name).is_some();

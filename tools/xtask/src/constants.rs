@@ -1,4 +1,5 @@
-//! Constants of the crate `abi` in the C header without a library, for firmware and the guest's kernel module.
+//! Constants of the crate `abi` in a C header that needs no library. Firmware and the guest's kernel module
+//! use this header.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
@@ -18,7 +19,7 @@ use hypertrace_abi::sink::Status;
 
 const WORD: usize = size_of::<u64>();
 
-/// Words of the config page. The word VERSION has the ring's mode in its upper half.
+/// Words of the config page. The upper half of the word VERSION is the ring's mode.
 const CONFIG: &[(&str, usize)] = &[
     ("CLIENTS", offset_of!(ConfigPage, legacy.max_clients)),
     ("ARGS", offset_of!(ConfigPage, legacy.client_args)),

@@ -1,7 +1,7 @@
-//! Fetching of the distribution's programs without installing them. Packages are unpacked into a cache
-//! folder, with every library that they need, and a wrapper starts the program with this folder's dynamic
-//! loader. pip puts programs of the Python Package Index into such a folder. The system is only read.
-//! `capabilities.toml` lists the programs and their packages.
+//! Fetches the distribution's programs, and installs nothing. This module unpacks a program's packages, with
+//! all libraries that the program needs, into a cache folder. A wrapper starts the program with the dynamic
+//! loader from this folder. For programs of the Python Package Index, pip fills such a folder. Nothing
+//! changes the system's own files. `capabilities.toml` lists the programs and their packages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -90,10 +90,10 @@ pub fn find(program: &str) -> Result<&'static Tool, String> {
     found.ok_or_else(|| format!("not one of: {}", names().collect::<Vec<_>>().join(", ")))
 }
 
-/// Fetches tools that are not in the cache. Returns, by tool's name, the folder to put on PATH, or an error
-/// if there is no apt, no network, or no such package in the archive.
+/// Fetches tools that are not in the cache. Returns for each tool's name the folder that PATH needs. If there
+/// is no apt or no network, or if the archive has no such package, returns an error for the tool.
 pub fn fetch(tools: &[&'static Tool]) -> BTreeMap<&'static str, Result<PathBuf>> {
-    // A tool may be named twice, for two of its programs.
+    // The map has each tool once, although `tools` may contain a tool twice, for two of the tool's programs.
     let tools: BTreeMap<_, _> = tools.iter().map(|tool| (tool.name.as_str(), *tool)).collect();
     let is_absent = |tool: &&Tool| !tool.is_there() && tool.pypi.is_empty();
     let absent: Vec<_> = tools.values().copied().filter(is_absent).collect();
@@ -143,7 +143,8 @@ struct Apt {
 }
 
 impl Apt {
-    /// Fetches the lists of packages for all these tools, unless the lists are there and less than a day old.
+    /// Fetches the lists of packages for all these tools, unless the cache has the lists and the lists are
+    /// less than a day old.
     fn open(tools: &[&Tool]) -> Result<Self> {
         ensure!(
             on_path("apt-get").is_some() && on_path("dpkg-deb").is_some(),
@@ -158,8 +159,8 @@ impl Apt {
         flock(&lock, FlockOperation::LockExclusive)?;
         let mut apt = Apt { archive, native, cache, damaged: BTreeMap::new(), _lock: lock };
 
-        // The lists are separate by architecture, because apt refuses all lists of a suite if one of them is
-        // damaged.
+        // Each architecture has its own lists, because apt refuses all lists of a suite if one of the lists
+        // is damaged.
         let mut groups = BTreeMap::<&str, Vec<&Tool>>::new();
         for tool in tools {
             groups.entry(apt.architecture(tool)).or_default().push(tool);
@@ -252,9 +253,10 @@ impl Apt {
     }
 }
 
-/// Makes a folder that is renamed when it is complete, so that an interrupted download is never taken for a
-/// program. The folder is removed on any error. The folder is private to this user, because packages may
-/// contain set-uid programs, and unpacking as root keeps these bits.
+/// Makes a temporary folder for a download. The caller renames the folder when the download is complete, so
+/// that nobody takes an interrupted download for a program. On any error, the folder is removed. The folder
+/// is private to this user, because packages may contain set-uid programs, and unpacking as root keeps these
+/// bits.
 fn aside(cache: &Path) -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".fetching-").permissions(fs::Permissions::from_mode(0o700));
@@ -304,7 +306,8 @@ fn python_wrapper(name: &str, path: &str, is_own: bool) -> String {
     )
 }
 
-/// Runs apt-get or pip, whose progress goes to stderr. Lines of their errors begin with `mark`.
+/// Runs apt-get or pip. The command's progress goes to stderr. Each line of the command's errors begins with
+/// `mark`.
 fn run(get: &mut Command, mark: &str) -> Result<()> {
     let program = get.get_program().display().to_string();
     let output = get.stdout(Stdio::from(std::io::stderr())).output();
@@ -366,8 +369,8 @@ fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     link_plain(tool, folder)
 }
 
-/// Returns a path below `root`, in which a name that ends in `*` is replaced by the first name with this
-/// beginning, because names of packages' folders have a version.
+/// Returns a path below `root`. If a part of `path` ends with `*`, then the first name in the folder with
+/// this beginning replaces the part. The `*` stands for a version in the name of a package's folder.
 fn versioned(root: &Path, path: &str) -> PathBuf {
     path.split('/').fold(PathBuf::new(), |folder, name| {
         let fits = |path: PathBuf| {
@@ -384,7 +387,8 @@ fn versioned(root: &Path, path: &str) -> PathBuf {
 fn link_plain(tool: &Tool, folder: &Path) -> Result<()> {
     for (name, path) in &tool.plain {
         let file = Path::new("root").join(versioned(&folder.join("root"), path));
-        // A kernel is no program of this machine, but tests look for it as for a program.
+        // Tests look for a kernel in the same way as for a program, so a kernel gets the permissions of a
+        // program, although this machine cannot run the kernel.
         fs::set_permissions(folder.join(&file), fs::Permissions::from_mode(0o755))
             .with_context(|| format!("the packages of {} hold no {path}", tool.name))?;
         symlink(Path::new("..").join(file), folder.join("bin").join(name))?;
@@ -398,9 +402,9 @@ fn write_script(file: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Renames each program in and below a folder of the tree, and puts a wrapper in its place. A program that
-/// starts another program by its path, as a compiler starts its assembler, then starts it with the right
-/// libraries.
+/// Renames each program in and below a folder of the tree, and puts a wrapper in its place. If a program
+/// starts another program by its path, then the wrapper starts the other program with the right libraries.
+/// For example, a compiler starts its assembler by a path.
 fn wrap_in_place(loader: &str, root: &Path, folder: &Path) -> Result<()> {
     // The folders of a compiler's parts differ between releases, so the folder may not exist.
     let paths = entries(&root.join(folder)).unwrap_or_default();
@@ -430,8 +434,9 @@ fn triplet() -> String {
     format!("{}-linux-gnu", std::env::consts::ARCH)
 }
 
-/// Finds the dynamic loader in an unpacked tree, relative to its root. The name under which programs know the
-/// loader is often an absolute link out of the tree.
+/// Finds the dynamic loader in an unpacked tree. Returns the loader's path relative to the tree's root. The
+/// search is needed, because the loader's path in the programs is often an absolute link that leads out of
+/// the tree.
 fn loader(root: &Path) -> Option<String> {
     let paths = ["usr/lib", "lib"].map(|lib| format!("{lib}/{}/ld-linux*", triplet()));
     let mut found = paths.iter().map(|path| versioned(root, path));
@@ -467,7 +472,7 @@ fn wrapper_text<'a>(
         let _ = writeln!(text, "export {name}=\"{}\"", expand(value));
     }
     text.push_str("exec");
-    // A program in whose place a wrapper stands needs no loader.
+    // If a wrapper already stands in the program's place, then this script does not need the loader.
     if !tool.wrapped.iter().any(|folder| path.starts_with(folder)) {
         let _ = write!(text, " {}", loaded(loader));
     }
@@ -479,8 +484,8 @@ fn wrapper_text<'a>(
     text
 }
 
-/// Returns the wrapper of a program that is `depth` folders below the root. The program is started under its own name,
-/// by which it finds its files.
+/// Returns the wrapper of a program that is `depth` folders below the root. The wrapper starts the program
+/// under the program's own name, because the program finds its files by this name.
 fn in_place_text(loader: &str, program: &Path, depth: usize) -> String {
     format!(
         "#!/bin/sh\n\

@@ -19,7 +19,7 @@ struct Known {
     check: Vec<Check>,
 }
 
-/// Line of the table, and its command.
+/// A check: its name in the table, and the line of its command.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Check {
@@ -75,7 +75,8 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         let is_figure = |line: &&str| line.starts_with("figure: ");
         figures.extend(ran.output.lines().filter(is_figure).map(str::to_owned));
         ran.notes.print_missing();
-        // This check has tests that no other check has.
+        // Such a line has tests that only this check runs, so the check was not run if a capability was
+        // missing.
         let is_only = line.contains("--exact") || line.contains("--include-ignored");
         let missing = ran.notes.missing.keys().next().filter(|_| is_only);
         let verdict = match missing {
@@ -88,7 +89,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     Ok(steps.conclude())
 }
 
-/// Returns the checks of `full.toml`, with the words in their lines.
+/// Returns the checks of `full.toml`, and replaces the words in braces in the checks' lines.
 fn checks() -> Vec<Check> {
     let mut known: Known =
         toml::from_str(include_str!("../full.toml")).expect("tools/xtask/full.toml is right");

@@ -1,5 +1,6 @@
-//! Generation of the C headers. The declarations come from the C library's source, the texts around them from
-//! `.h` files, and the constants in the header without a library from the crate `abi`.
+//! Generation of the C headers. The declarations come from the source of the C library, and the texts around
+//! the declarations come from `.h` files. The header that needs no library has constants, and these come from
+//! the crate `abi`.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +47,7 @@ const HEADERS: [Header; 2] = [
     Header {
         path: "guest-lib/include/qemu-hypertrace.h",
         guard: "QEMU_HYPERTRACE_H",
-        // These are the includes of 2016.
+        // The header of 2016 had the same includes.
         includes: "#include <stdint.h>\n#include <sys/types.h>",
         sources: &["src/interface_2016.rs"],
         top: "interface_2016.h",
@@ -99,8 +100,8 @@ fn text(root: &Path, header: &Header) -> Result<String> {
     let mut written = Vec::new();
     bindings.write(&mut written);
     let text = String::from_utf8(written).context("the C header is not UTF-8")?;
-    // cbindgen ends the guard before the last part. The guard is moved behind this part, which a source must
-    // not get twice either.
+    // cbindgen ends the guard before the last part. The guard's end is moved behind the last part, so that a
+    // source that includes the header twice gets the last part only once.
     let guard_end = format!("\n#endif  /* {} */\n", header.guard);
     let (before, after) = text.split_once(&guard_end).context("the C header has no guard")?;
     // C89 has no `//` comments.

@@ -42,8 +42,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Copies the library that was built in a folder, with its headers, `to` the folder of lib and include.
-/// Programs will find the library in `prefix`.
+/// Copies the library from the folder `built`, and the library's headers, to `to`, where lib and include are.
+/// The files for pkg-config and CMake tell programs that the library is in `prefix`.
 ///
 /// # Errors
 /// If a file cannot be written; the error's chain says which file.

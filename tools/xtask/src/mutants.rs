@@ -1,8 +1,9 @@
 //! `cargo xtask mutants`: removes one defence after the other in a copy of the tree, and runs the tests that
 //! tests/threat-model.toml names for the defence. At least one of the named tests must fail.
 //!
-//! A mutant is a line of that file, in the row of its promise: `FILE: OLD -> NEW` replaces a text that the
-//! file has once. `NUMBER in FILE: OLD -> NEW` says that the mutant changes a number of the promise.
+//! A mutant is a line in tests/threat-model.toml, in the row of a promise. The line `FILE: OLD -> NEW`
+//! replaces the text OLD, which FILE contains once, by NEW. The line `NUMBER in FILE: OLD -> NEW` does the
+//! same, and also says that the promise contains NUMBER, which the mutant changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +20,7 @@ use crate::tree;
 /// Options of the mutants
 #[derive(clap::Args)]
 pub struct Options {
-    /// Run only mutants that contain this text, and those of threats that do
+    /// Run only mutants whose line or threat contains this text
     #[arg(long, default_value = "", hide_default_value = true)]
     only: String,
 
@@ -69,7 +70,8 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
 
     let copy = target_folder(root)?.join("mutants/tree");
     let machine = Machine::probe(&probe::names().collect::<Vec<_>>());
-    // All tests run with their defences first, because each mutant has its crate built again.
+    // All tests first run with the defences in place, before the first mutant, because cargo has to build a
+    // crate again for each mutant.
     renew(&copy, root)?;
     let mut steps = Steps::begin(&copy, machine, options.limit)?;
     let mut before = BTreeMap::new();
@@ -104,8 +106,8 @@ fn verdict(ran: &Ran) -> &'static str {
     if ran.ok && !ran.notes.missing.is_empty() { "NOT RUN" } else { ran.verdict() }
 }
 
-/// Returns the verdict of the last test that ran without the defence: whether a test notices that the defence
-/// is missing.
+/// Returns the verdict on a mutant from the last test that ran without the defence. The verdict says whether
+/// a test notices that the defence is missing.
 fn without_defence(ran: &Ran) -> &'static str {
     match (ran.built, ran.ok) {
         (true, false) => OK,
@@ -131,7 +133,8 @@ fn read(root: &Path) -> Result<Vec<Mutant>> {
             mutants.push(Mutant { threat: threat.clone(), tests: tests.clone(), ..parsed });
         }
     }
-    // The mutants of a crate run one after the other, because a change of another crate has more built again.
+    // The mutants are sorted by file, so that cargo builds less: if the next mutant changes another crate,
+    // then cargo has to build both crates again.
     mutants.sort_by(|a, b| a.file.cmp(&b.file));
     Ok(mutants)
 }

@@ -59,7 +59,7 @@ impl Notes {
     }
 
     /// Returns filters for libtest that select the tests that used one of these capabilities. A filter
-    /// selects a whole module, except for these slow modules.
+    /// selects all tests of a module. In the modules `slow`, a filter selects a single test.
     pub fn filters(&self, names: &[&str], slow: &[&str]) -> BTreeSet<String> {
         let tests = names.iter().filter_map(|name| self.used.get(*name)).flatten();
         let filter = |test: &String| {
@@ -99,8 +99,8 @@ impl Notes {
         violations
     }
 
-    /// Returns the table for the end of a run. After a run of some tests, the table has only what these tests
-    /// reported.
+    /// Returns the table for the end of a run. If only some tests have run (`of_some`), then the table
+    /// contains only the capabilities that these tests reported.
     pub fn table(&self, capabilities: &[Capability], of_some: bool) -> Table {
         let mut table = table(["capability", "here", "used by tests", "detail"]);
         let here = |found| if found { "found" } else { "missing" };
@@ -116,8 +116,8 @@ impl Notes {
             let (Ok(detail) | Err(detail)) = found;
             table.add_row([name, here(found.is_ok()), &uses(name), detail]);
         }
-        // These names have no probe. If one test used a capability and another test missed it, the table
-        // shows both.
+        // Tests have also reported names that have no probe. If one test used such a capability, and another
+        // test missed the capability, then the table shows both reports.
         let reported: BTreeSet<_> = self.used.keys().chain(self.missing.keys()).collect();
         for name in reported.into_iter().filter(|name| !is_known(name)) {
             table.add_row([
@@ -135,7 +135,7 @@ fn insert(texts: &mut Texts, name: &str, text: &str) {
     texts.entry(name.to_owned()).or_default().insert(text.to_owned());
 }
 
-/// Word of `--require`: a capability that must be found and used, or the run fails.
+/// Word of `--require`. The word names capabilities; the run fails unless each of these was found and used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Required {
     /// All capabilities that this machine has, except for those that only `cargo xtask full` uses

@@ -62,11 +62,11 @@ struct Package {
 
 /// Places of a package's files, and the machine for which they were built.
 struct Built {
-    /// The machine's name in Debian's packages, and in archives
+    /// The machine's name in Debian's packages, and the machine's name in archives
     machine: (&'static str, &'static str),
     programs: PathBuf,
     libraries: PathBuf,
-    /// The C library in its installed form, manual pages, completions
+    /// Folder with the installed C library, the manual pages, and the completions
     made: PathBuf,
 }
 
@@ -119,7 +119,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         let package = package.context("tools/xtask/packages.toml has no hypertrace-guest")?;
         build(root, &package.programs, |cargo| {
             is_static(cargo, ARM);
-            // This is another compiler than this tree's, so it has its own folder.
+            // These packages have their own target folder, because their compiler is not the compiler of this
+            // tree.
             cargo.env("RUSTC", &rustc).env("CARGO_TARGET_DIR", &target);
             cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", &linker);
         })?;
@@ -134,7 +135,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds crates of this tree for users' packages, by a cargo with further options.
+/// Builds crates of this tree for users' packages. `more` adds options to the command of cargo.
 fn build(
     root: &Path,
     packages: impl IntoIterator<Item = impl AsRef<str>>,
@@ -215,7 +216,7 @@ fn make(root: &Path, package: &Package, built: &Built, output: &Path) -> Result<
     )
 }
 
-/// Makes the Python package with the library in it, for this kind of machine.
+/// Makes the Python package for this kind of machine. The package contains the library.
 fn wheel(root: &Path, libraries: &Path, output: &Path) -> Result<()> {
     // pip writes into the folder that it builds.
     let stage = tempfile::tempdir()?;

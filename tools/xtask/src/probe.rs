@@ -18,7 +18,7 @@ use crate::tree;
 #[derive(Deserialize)]
 struct Known {
     capability: Vec<Entry>,
-    /// Functions of the shell for the checks
+    /// Shell functions that the checks use
     functions: String,
 }
 
@@ -49,7 +49,7 @@ pub struct Capability {
     pub name: String,
     /// Whether only `cargo xtask full` uses the capability
     pub full: bool,
-    /// Another capability without which no test can use this one
+    /// Another capability that each test of this capability needs, too
     pub with: Option<&'static str>,
     /// Detail if the capability was found, or else the reason
     pub found: Result<String, String>,
@@ -70,8 +70,8 @@ pub fn is_of_full(name: &str) -> bool {
     KNOWN.capability.iter().any(|entry| entry.full && entry.name == name)
 }
 
-/// Returns the capabilities that tests of these packages name in quotes. If a package uses the harness in
-/// `tests`, the capabilities that the harness names are included.
+/// Returns the capabilities whose names stand in quotes in the source of these packages. If a package uses
+/// the harness in `tests`, the capabilities that the harness names are included.
 ///
 /// # Errors
 /// If there is no such package.
@@ -110,13 +110,13 @@ pub struct Machine {
     pub capabilities: Vec<Capability>,
     /// Folders of fetched programs, to be put in front of PATH
     path: Vec<PathBuf>,
-    /// Words before a command that give the command a mount namespace with tracefs, if the system has not
-    /// mounted tracefs
+    /// Words that are put before a command if the system has not mounted tracefs. The words give the command
+    /// a mount namespace with tracefs
     pub prefix: Vec<String>,
 }
 
-/// Shell script that runs a command as an ordinary user. This user can access the files of whoever runs the
-/// script, among them the build and the device of KVM, so the script hides KVM and tracefs.
+/// Shell script that runs a command as an ordinary user. The ordinary user can access all files of the user
+/// who runs the script, such as the build and the device of KVM. Therefore the script hides KVM and tracefs.
 const AS_ORDINARY_USER: &str = "\
 if [ -e /dev/kvm ]; then
     mount -t tmpfs none /mnt && : >/mnt/none && chmod 0 /mnt/none &&
@@ -154,7 +154,7 @@ impl Machine {
         machine
     }
 
-    /// Adds the results of other probes, in front.
+    /// Puts the results of other probes before the results of this machine's probes.
     pub fn join(&mut self, mut other: Machine) {
         other.capabilities.append(&mut self.capabilities);
         other.path.append(&mut self.path);
@@ -171,8 +171,8 @@ impl Machine {
         });
     }
 
-    /// Finds a mounted tracefs, or tries a mount in a private namespace, which root can do without changing
-    /// the system.
+    /// Finds a mounted tracefs, or tries to mount tracefs in a private namespace. Root can mount in a private
+    /// namespace without a change of the system.
     fn tracefs(&mut self) -> Result<String> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let mount = "mount -t tracefs nodev /sys/kernel/tracing && exec \"$@\"";
@@ -190,8 +190,8 @@ impl Machine {
         Ok(format!("mounted at {folder}{whose}"))
     }
 
-    /// Returns this machine for an ordinary user, who lacks KVM, tracefs, root's rights and sbin on PATH, and
-    /// has the same files.
+    /// Returns this machine as an ordinary user sees the machine: without KVM, tracefs, root's rights and
+    /// sbin on PATH, but with the same files.
     ///
     /// # Errors
     /// If the kernel does not allow a namespace of users.
@@ -221,8 +221,8 @@ impl Machine {
     pub fn search_path(&self) -> OsString {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let all = self.path.iter().cloned().chain(std::env::split_paths(&path));
-        // The join fails if a folder's name has a colon. PATH is unchanged then, and tests report what is
-        // missing.
+        // If a folder's name has a colon, then the join fails, and PATH stays unchanged. Then the tests
+        // report which programs are missing.
         std::env::join_paths(all).unwrap_or(path)
     }
 
@@ -303,7 +303,7 @@ fn shell(script: &str, program: &Path) -> Result<String> {
     let folder = tempfile::tempdir()?;
     let mut command = Command::new("sh");
     command.args(["-c", script]).current_dir(folder.path()).env("program", program);
-    // With this variable, another toolchain's cargo would start this toolchain's.
+    // The variable CARGO would make the cargo of another toolchain start the tools of this toolchain.
     first_line(command.env_remove("CARGO"))
 }
 
@@ -394,8 +394,8 @@ nodev /sys/kernel/debug/tracing tracefs rw 0 0
 
     #[test]
     fn an_emulator_without_the_plugin_api_of_the_tests_is_refused() {
-        // This program loads a plugin as QEMU does, and does nothing else. The program's name has the oldest
-        // and the newest API that the program serves.
+        // This program loads a plugin as QEMU does, and does nothing else. The program takes the oldest and
+        // the newest version of the API that the program serves from its own name.
         let source = r#"
             #include <dlfcn.h>
             #include <stdio.h>

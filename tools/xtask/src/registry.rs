@@ -1,4 +1,5 @@
-//! The published crates as a registry has them, made by `cargo package`, without this tree.
+//! Tests of the published crates without this tree. `cargo package` makes the crates as a registry would have
+//! them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use kvm_ioctls::Kvm;
 use crate::command::{cargo, target_folder};
 use crate::{root, tree};
 
-/// Makes an empty folder for the packages and what is built of them. The results of an earlier run are
-/// removed, because cargo takes a registry's crate of the same version for the same crate.
+/// Makes an empty folder for the packages and their builds. The results of an earlier run are removed,
+/// because cargo builds a registry's crate only once for each version.
 fn folder(name: &str) -> PathBuf {
     let folder = target_folder(&root().unwrap()).unwrap().join(name);
     if folder.exists() {
@@ -47,7 +48,7 @@ fn published(root: &Path) -> Vec<String> {
     manifests.filter(is_published).map(|file| tree::package_name(&file).unwrap()).collect()
 }
 
-/// Makes the packages of all published crates, and unpacks each into its own folder below this one.
+/// Makes the packages of all published crates, and unpacks each package into its own folder in `into`.
 fn unpack(into: &Path) -> Vec<PathBuf> {
     let root = root().unwrap();
     let names = published(&root);
@@ -68,7 +69,8 @@ fn unpack(into: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Returns lines of a manifest by which cargo takes these packages in place of a registry's.
+/// Returns lines for a manifest. With these lines, cargo uses these packages instead of a registry's
+/// packages.
 fn patch(packages: &[PathBuf]) -> String {
     let line = |package: &PathBuf| {
         let name = tree::package_name(&package.join("Cargo.toml")).unwrap();
@@ -90,7 +92,8 @@ fn the_guest_librarys_package_has_what_is_installed_in_guests() {
     for file in named.map(|name| root.join("guest-lib").join(name)) {
         let files = if file.is_dir() { tree::files(&file).unwrap() } else { vec![file] };
         for file in files.iter().map(|file| file.strip_prefix(root.join("guest-lib")).unwrap()) {
-            // Only the tests of this tree build the test's module.
+            // The packages need not contain the kernel module of the tests, because only the tests of this
+            // tree build that module.
             assert!(is_there(file) || file.starts_with("linux-module/tests"), "{file:?}\n{listed}");
             read += 1;
         }
@@ -110,7 +113,8 @@ fn a_vmm_of_packaged_crates_traces_its_guest() {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(file, to).unwrap();
     }
-    // The registry is a folder with the crates of crates.io that this VMM needs, and with the packages.
+    // The registry is a folder that contains this tree's packages, and the crates of crates.io that this VMM
+    // needs.
     let manifest = fs::read_to_string(vmm.join("Cargo.toml")).unwrap();
     fs::write(vmm.join("Cargo.toml"), manifest.clone() + &patch(&packages)).unwrap();
     run(cargo_in(&vmm).args(["vendor", "../vendor"]));
@@ -142,7 +146,8 @@ fn a_vmm_of_packaged_crates_traces_its_guest() {
 fn published_crates_build_with_the_oldest_versions_that_they_name() {
     let place = folder("minimal-versions");
     let packages = unpack(&place);
-    // Only the crates with which a crate is built are kept, because tests may need later versions.
+    // The manifests keep only the dependencies for building the crates, because dependencies of tests may
+    // need later versions.
     for manifest in packages.iter().map(|package| package.join("Cargo.toml")) {
         let text = fs::read_to_string(&manifest).unwrap();
         let mut is_kept = true;
@@ -154,8 +159,8 @@ fn published_crates_build_with_the_oldest_versions_that_they_name() {
         });
         fs::write(&manifest, kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
     }
-    // The crates are checked one after the other, because in one workspace, a crate would get the later
-    // version that another crate needs, or none.
+    // Each crate is checked in its own workspace. In a common workspace, a crate would get the later version
+    // of a dependency that another crate needs, or cargo would find no version at all.
     for package in &packages {
         let member = package.file_name().unwrap();
         let workspace = format!("[workspace]\nresolver = \"2\"\nmembers = [{member:?}]\n");

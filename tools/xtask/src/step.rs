@@ -48,7 +48,7 @@ pub struct Steps<'a> {
     temporary: TempDir,
     limit: Duration,
     table: Table,
-    /// Steps that failed, with what their output says about the failure
+    /// Steps that failed, with the lines of the output that explain the failure
     failed: Vec<String>,
     /// Tests that are left to the full run
     ignored: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Steps<'a> {
 /// Results of tests.
 #[derive(Default)]
 pub struct Ran {
-    /// Duration of the build; zero if nothing was to be built
+    /// Duration of the build; zero if the tests were not built separately
     pub build: Duration,
     /// Duration of the tests
     pub run: Duration,
@@ -72,7 +72,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Returns the verdict on tests, of which some must have run.
+    /// Returns the verdict on a step that runs tests. If no test has run, then the step has failed.
     pub fn verdict(&self) -> &'static str {
         let mut passed = self.output.lines().filter_map(|line| line.split("result: ok. ").nth(1));
         let some = passed.clone().next().is_none() || passed.any(|rest| !rest.starts_with("0 "));
@@ -91,7 +91,8 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// If there is no place for temporary files, or the kernel is older than its interfaces.
     pub fn begin(root: &'a Path, machine: Machine, limit: Limit) -> Result<Self> {
-        // The children of a process that ends become children of this process, which finds them this way.
+        // If a process that a step has started ends, then its children become children of this process. In
+        // this way, this process finds all processes that a step has left running.
         set_child_subreaper(Some(rustix::process::getpid()))?;
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             register_signal_handler(signal.as_raw(), on_signal)?;
@@ -126,7 +127,8 @@ impl<'a> Steps<'a> {
         Ok(ok)
     }
 
-    /// Runs tests. Builds them first if cargo can build them separately. The caller adds the row.
+    /// Runs tests. If cargo can build the tests separately, then this function builds the tests first. The
+    /// caller adds the row to the table.
     ///
     /// # Errors
     /// If the tests cannot be started, or a signal came.
@@ -211,8 +213,8 @@ impl<'a> Steps<'a> {
             let mut copy = Command::new("tee");
             copy.arg(self.temporary.path().join("output")).stdin(reader);
             if env::var_os(THREADS).is_none() {
-                // Half again as many tests as CPUs run at once, because tests also wait for guests and for
-                // times.
+                // There are one and a half times as many tests at once as CPUs, because tests also wait for
+                // guests, and for some time to pass.
                 let cpus = available_parallelism().map_or(1, usize::from);
                 command.env(THREADS, (cpus + cpus.div_ceil(2)).to_string());
             }
@@ -220,7 +222,8 @@ impl<'a> Steps<'a> {
             command.stdout(writer.try_clone()?).stderr(writer);
         }
         let mut child = command.spawn().with_context(|| format!("cannot start {line}"))?;
-        // The command holds the writing end of the pipe, and tee ends only when this end is closed.
+        // The command is dropped, because the command holds the writing end of the pipe, and tee ends only
+        // when the writing end is closed.
         drop(command);
 
         let ended = wait(&mut child, limit.unwrap_or(Duration::MAX))?;
@@ -267,15 +270,16 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// Waits until all descendants of this process except one have ended, and kills them after some time. Returns
-/// the killed processes.
+/// Waits until all descendants of this process have ended, except for the child `except`. After some time,
+/// kills the descendants that are left. Returns the killed processes.
 fn end_descendants(except: Option<u32>, grace: Duration) -> BTreeSet<String> {
     let begin = Instant::now();
     let mut killed = BTreeSet::new();
     loop {
         let mut children = children();
         children.retain(|child| Some(child.as_raw_nonzero().get() as u32) != except);
-        // A process that even SIGKILL does not end waits for the kernel.
+        // The function gives up after some time: a process that SIGKILL does not end waits for something in
+        // the kernel.
         if children.is_empty() || begin.elapsed() > grace + 5 * GRACE {
             return killed;
         }
@@ -302,7 +306,7 @@ fn children() -> Vec<Pid> {
     ids.filter_map(Pid::from_raw).collect()
 }
 
-/// Returns the messages of the tests that panicked, without what they printed before and without stacks.
+/// Returns the panic messages of tests. Other output of the tests is left out, and so are the stacks.
 fn panics(output: &str) -> impl Iterator<Item = &str> {
     let mut is_message = false;
     output.lines().filter(move |line| {

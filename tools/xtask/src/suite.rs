@@ -16,7 +16,7 @@ pub struct Options {
     #[arg(short, long = "package", value_name = "CRATE")]
     packages: Vec<String>,
 
-    /// Of these, only the tests with this text in their names
+    /// Run only the tests of these crates whose names contain this text
     #[arg(requires = "packages")]
     test: Option<String>,
 
@@ -34,8 +34,8 @@ const CLIPPY: &str = "cargo clippy --profile checked";
 /// All tests, except for the model checks.
 const TESTS: &str = "cargo test --profile checked --workspace --all-features";
 
-/// Capabilities that an ordinary user can lack on a machine that has them, and capabilities of programs in
-/// sbin.
+/// Capabilities that an ordinary user may lack although the machine has the capabilities, and capabilities
+/// whose programs are in sbin.
 const PRIVILEGES: [&str; 6] =
     ["kvm", "tracefs", "bpftrace", "second-user", "pid-namespace", "dpkg"];
 
@@ -45,8 +45,8 @@ const SLOW: [&str; 4] = ["bench", "follow", "guides", "packages"];
 /// Capabilities that the lints need.
 const TOOLCHAIN: [&str; 3] = ["rustfmt", "clippy", "cargo-deny"];
 
-/// Model checks of the ring, with their own target folder, because everything that they use is built for
-/// them.
+/// Model checks of the ring. The model checks have their own target folder, because cargo builds all crates
+/// anew for these checks.
 pub const LOOM: &str = "RUSTFLAGS=--cfg=hypertrace_loom CARGO_TARGET_DIR=target/loom \
                         cargo test --profile checked -p hypertrace-abi-loom --test ring";
 
@@ -113,11 +113,12 @@ impl Suite<'_> {
         self.with(rustfmt, "cargo fmt --all --check")?;
         let all = format!("{CLIPPY} --workspace --all-targets --all-features -- -D warnings");
         self.with(clippy, &all)?;
-        // These crates are checked without `std`, as for a guest without an operating system, because
-        // features of other crates must not hide errors.
+        // These crates are checked separately and without `std`, as for a guest without an operating system.
+        // Otherwise, cargo would turn on features that other crates need, and these features might hide
+        // errors.
         let no_std = "--no-default-features -p hypertrace-abi -p hypertrace -- -D warnings";
         self.with(clippy, &format!("{CLIPPY} {no_std}"))?;
-        // These crates are checked as in a VMM without declared events.
+        // These crates are checked without default features, as in a VMM that has no declared events.
         let no_events =
             "--no-default-features -p hypertrace-trace -p vmm-shapes --tests -- -D warnings";
         self.with(clippy, &format!("{CLIPPY} {no_events}"))?;
@@ -135,9 +136,9 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Runs the tests of capabilities that an ordinary user lacks once more, as such a user, unless this is
-    /// an ordinary user. A test that uses KVM without a report is mostly in a module with tests that report
-    /// it, so whole modules run.
+    /// Runs those tests again as an ordinary user that use capabilities that an ordinary user lacks. Does
+    /// nothing if this user is an ordinary user. Runs whole modules, because a test that uses KVM without a
+    /// report is usually in the same module as tests that report their use of KVM.
     fn as_ordinary_user(&mut self) -> Result<()> {
         let is_found = |name| self.steps.machine.found(name).is_ok();
         if !rustix::process::geteuid().is_root() && !is_found("kvm") && !is_found("tracefs") {

@@ -12,7 +12,7 @@ const MACHINES: [(&str, Library, i32); 2] =
 /// Emulator of programs, with API 1.
 const PROGRAMS: &str = "qemu-x86_64";
 const PROBE: &str = "libhypertrace_qemu_probe.so";
-/// Versions of the API that no emulator serves that `cargo xtask fetch` can fetch.
+/// Versions of the API that are served by no emulator that `cargo xtask fetch` knows.
 const NOT_FETCHED: [(i32, &str); 2] = [(5, "qemu-api-5"), (6, "qemu-api-6")];
 
 /// Start of the last 64 KiB below 4 GiB. After a reset, a CPU begins to execute 16 bytes before 4 GiB.

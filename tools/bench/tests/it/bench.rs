@@ -115,7 +115,7 @@ const EXPORTS: [&str; 5] = [
     "perfetto_event",
 ];
 
-/// Runs each of these rows once. Options may be among the rows.
+/// Runs each of these rows once. `rows` may also contain options.
 fn report(bench: &mut Command, rows: &[impl AsRef<OsStr>]) -> Value {
     let output = bench.args(["--runs", "1", "--json"]).args(rows).output().unwrap();
     assert!(output.status.success(), "{output:?}");
