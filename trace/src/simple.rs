@@ -12,8 +12,8 @@
 //! dropped  an event of id 0xfffffffffffffffe, one argument: how many
 //! ```
 //!
-//! An argument is a u64, or a string: u32 length, bytes. Dropped events are counted at the place where they
-//! were lost, because a ring was full or because the file cannot be written fast enough.
+//! An argument is a u64, or a string: u32 length, bytes. The file counts dropped events at the place of the
+//! loss. Events are dropped if a ring is full, or if the file cannot be written fast enough.
 
 mod ns;
 mod out;
@@ -39,13 +39,14 @@ const DROPPED: u64 = 0xffff_ffff_ffff_fffe;
 const MAPPING: u64 = 0;
 const EVENT: u64 = 1;
 
-/// Number of bytes that are gathered before a write begins, and that may wait to be written before events are
-/// dropped: a pass over the rings of a default session.
+/// Maximum number of bytes that are gathered before a write begins, and also of bytes that wait for a write:
+/// if more bytes would wait, events are dropped. A pass over the rings of a default session fits into this
+/// size.
 const MAX_BYTES: usize = 4 << 20;
-/// Period in which the end of a file checks whether a slow reader has made progress.
+/// Period in which the code that ends a file checks the progress of a slow reader.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Facts about a declared event that the file needs.
+/// Facts that the file needs about a declared event.
 #[derive(Clone, Copy)]
 struct Kind {
     /// The event's index in [`EVENTS`], which is its id in this file.
@@ -54,7 +55,8 @@ struct Kind {
 }
 
 impl Kind {
-    /// Returns true if a payload has all arguments, because every reader would stop at a record with fewer.
+    /// Returns true if a payload has all arguments of the event. Every reader would stop at a record with
+    /// fewer arguments.
     fn fits(&self, payload: &[u64]) -> bool {
         let mut words = payload;
         self.types.iter().all(|ty| {
@@ -75,7 +77,7 @@ impl Kind {
 enum Class {
     Other,
     Declared(Kind),
-    /// Reference points. In a point, `skip` words come between the prefix and the point's own words.
+    /// Reference points. In a point, `skip` words stand between the prefix and the point's own words.
     Point {
         is_2016: bool,
         skip: usize,
@@ -90,7 +92,7 @@ struct RecordRange {
     end: u32,
 }
 
-/// Lost events of one thread that the file does not have yet.
+/// Lost events of one thread that the file does not count yet.
 #[derive(Clone, Copy, Default)]
 struct Gap {
     time: u64,
@@ -101,7 +103,7 @@ struct Gap {
 pub(crate) struct Simple {
     path: PathBuf,
     out: Out,
-    /// Raw times between which records belong into the file.
+    /// Range of raw times in which the file is on. Only records of these times belong into the file.
     window: Range<u64>,
     clock: Ns,
     pid: u32,
@@ -138,10 +140,11 @@ impl AsFd for Simple {
 }
 
 impl Simple {
-    /// Begins a file. An existing file must be empty or a trace of this kind, and is replaced.
+    /// Begins a file. The new file replaces an existing file. An existing file must be empty or a simpletrace
+    /// file.
     ///
     /// # Errors
-    /// If the file cannot be made or written, or is something else.
+    /// If the file cannot be made or written, or if an existing file is neither empty nor a simpletrace file.
     pub fn create(
         path: &Path,
         session: &Folder,
@@ -181,7 +184,8 @@ impl Simple {
         &self.path
     }
 
-    /// Returns `None` if `path` is another file; otherwise true if the file is a regular file.
+    /// Returns `None` if `path` does not lead to this file. Otherwise returns true if the file is a regular
+    /// file.
     pub fn is(&self, path: &Path) -> Option<bool> {
         self.out.is(path).then(|| self.out.is_file())
     }
@@ -203,7 +207,7 @@ impl Simple {
         self.out.unsent().len() + self.records.len()
     }
 
-    /// Counts declared events that a source lost, the last of them at `raw`.
+    /// Counts declared events that a source has lost. The raw time of the last lost event is `raw`.
     pub fn lost(&mut self, source: u32, raw: u64, lost: u64) {
         if lost == 0 || !self.window.contains(&raw) {
             return;
@@ -223,7 +227,8 @@ impl Simple {
         }
     }
 
-    /// Writes the number of a source's lost events, before the source's next event.
+    /// Writes the number of a source's lost events. The caller calls this before it writes the source's next
+    /// event.
     fn write_gap(&mut self, source: usize) {
         let Some(gap) = self.gaps.get_mut(source).map(std::mem::take) else { return };
         if gap.lost > 0 {
@@ -267,10 +272,10 @@ impl Simple {
         mut payload: &[u64],
         schema: &impl Fn(u32) -> Option<&'t str>,
     ) {
-        // The class of a point is never a reserved one. If a relay flags a record as a point and the record
-        // fits no class, the record has the id of untyped records and is handled as untyped.
+        // The class of a point never has a reserved id. If a relay flags a record as a point and the record
+        // fits no class, the record has the id of untyped records, and is no point in this file.
         let point = header.flags & Flags::REFERENCE_POINT.bits() != 0 && header.id >= id::FIRST;
-        // The file has no points that were made while `guest_hypertrace` was off.
+        // The file has only points that were made while `guest_hypertrace` was on.
         let declared = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;
         if point && (!declared || payload.len() < REFERENCE_PREFIX_WORDS) {
             return;
@@ -281,14 +286,16 @@ impl Simple {
             && let Some(Some(kind)) = self.hashed.get(&(*hash as u32))
             && kind.fits(rest)
         {
-            // The session had no room for the event's schema, but the file knows it.
+            // The session had no room for the event's schema, but the file does not need the session's
+            // schema.
             (class, payload) = (Class::Declared(*kind), rest);
         }
         if let Class::Other = class {
             return;
         }
         if self.is_full() {
-            // A disk takes all records at once, at the price of the order among threads.
+            // The buffer is full, so its records are written before the pass ends. A disk takes all these
+            // records at once, but later records of other threads may have earlier times.
             self.stuck = self.stuck || self.advance().is_err() || self.is_full();
             if self.stuck {
                 return self.lost(source, raw, 1);
@@ -324,7 +331,8 @@ impl Simple {
         let reserved = RESERVED.iter().find(|(_, reserved)| Some(*reserved) == text);
         let class = match (point, reserved.map(|(id, _)| *id)) {
             (true, Some(id::HYPERTRACE)) => Class::Point { is_2016: true, skip: 0 },
-            // The session put the id and the count before the point's own words.
+            // In an untyped point, the session has put the id and the number of words before the point's own
+            // words.
             (true, Some(id::UNTYPED)) => Class::Point { is_2016: false, skip: 2 },
             (true, _) => Class::Point { is_2016: false, skip: 0 },
             (false, _) => {
@@ -399,10 +407,11 @@ impl Simple {
         self.places.push(RecordRange { time: raw, start, end });
     }
 
-    /// Ends a pass: writes the pass's records, or begins to write them.
+    /// Ends a pass: writes the records of the pass, or at least begins to write the records.
     ///
     /// # Errors
-    /// If the file cannot be written. The records wait then, and events that find no room are dropped.
+    /// If the file cannot be written. In this case, the records wait, and further events are dropped if the
+    /// buffer has no room.
     pub fn pass(&mut self, clock: &HostClock, now: u64) -> Result<(), WriteFailed> {
         let sent = self.advance();
         self.stuck = false;
@@ -410,7 +419,8 @@ impl Simple {
         sent.map_err(WriteFailed::on("write", &self.path))
     }
 
-    /// Writes the waiting bytes and, once they are all written, the records taken since.
+    /// Writes the waiting bytes. If all waiting bytes are written, also writes the records that were taken
+    /// since.
     fn advance(&mut self) -> io::Result<()> {
         self.out.send()?;
         if self.out.is_empty() {
@@ -420,7 +430,7 @@ impl Simple {
         Ok(())
     }
 
-    /// Moves the taken records to the bytes that wait to be written, sorted by time.
+    /// Sorts the taken records by time, and appends the records to the bytes that wait for a write.
     fn gather(&mut self) {
         (0..self.gaps.len()).for_each(|source| self.write_gap(source));
         if self.places.is_empty() {
@@ -430,7 +440,8 @@ impl Simple {
         if self.in_order && self.names.is_empty() {
             std::mem::swap(all, &mut self.records);
         } else {
-            // The names come first, so that each name precedes its first use in any order of records.
+            // The names are written before the records, so that each name precedes its first use, whatever
+            // the order of the records.
             all.append(&mut self.names);
             // Records with the same tick keep the order in which they were taken.
             self.places.sort_unstable_by_key(|place| (place.time, place.start));
@@ -448,8 +459,9 @@ impl Simple {
         self.in_order = true;
     }
 
-    /// Ends the file: writes what waits, as long as a slow reader makes some progress within `patience`.
-    /// Returns the number of lost events that the file does not count.
+    /// Ends the file. Writes the waiting records, but gives up if a slow reader makes no progress for
+    /// `patience`, or needs more than ten times `patience`. Returns the number of lost events that the file
+    /// does not count.
     pub fn close(&mut self, patience: Duration) -> (u64, Result<(), WriteFailed>) {
         let begun = Instant::now();
         let (mut moved, mut written) = (begun, self.out.written());
@@ -472,8 +484,8 @@ impl Simple {
         (left, closed.map_err(WriteFailed::on("finish", &self.path)))
     }
 
-    /// Drops the waiting records, and counts their events as dropped. Returns the number of lost events that
-    /// the file does not count.
+    /// Drops the waiting records, and counts the events of these records as dropped. Returns the number of
+    /// lost events that the file does not count.
     pub fn discard_unread(&mut self) -> u64 {
         (0..self.gaps.len()).for_each(|source| self.write_gap(source));
         let (mut events, mut counted) = (0, 0u64);

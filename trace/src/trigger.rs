@@ -4,9 +4,9 @@
 //! on NAME [if argN==VALUE [and argM==VALUE]..] do ACTION[, ACTION]..
 //! ```
 //!
-//! `NAME` is an event's name; `begin:R` and `end:R` stand for the begin and the end of a region `R`. `argN`
-//! is the Nth 64-bit word of the event's fields, counted from 1: if all fields are scalars, the Nth field.
-//! Actions:
+//! `NAME` is the name of an event. `begin:R` and `end:R` stand for the begin and the end of a region `R`.
+//! `argN` is the Nth 64-bit word of the event's fields, counted from 1. If all fields are scalars, this word
+//! is the Nth field. Actions:
 //!
 //! | action | done |
 //! |---|---|
@@ -15,10 +15,11 @@
 //! | `snapshot` | a moment later: a flight recorder's, see [`Session::snapshot`](crate::Session::snapshot) |
 //! | `call NAME` | a moment later: a callback of the VMM's |
 //!
-//! Immediate actions are done before the guest continues. The vCPU's thread looks up a point in one immutable
-//! table, without a lock or an allocation. Callbacks are queued, counted, and called in order on the
-//! triggers' own thread. The guest's events are switched in the order of the last requests: a switch that is
-//! requested again before it is done is done once.
+//! The session does immediate actions before the guest continues. The thread of a vCPU looks up the rules of
+//! a point in one immutable table, without a lock or an allocation. The session queues and counts callbacks,
+//! and the triggers' own thread calls the callbacks in order. The session switches the guest's events in the
+//! order of the last requests: if the same switch is requested again before it is done, the session does the
+//! switch once.
 
 mod rule;
 mod table;
@@ -43,9 +44,9 @@ use table::{Table, Tables};
 
 /// Maximum number of rules.
 pub const MAX_RULES: usize = 256;
-/// Maximum number of changes of a session's rules: each addition and each removal is one.
+/// Maximum number of changes of a session's rules. Each addition and each removal of a rule is a change.
 pub const MAX_CHANGES: usize = 1024;
-/// Maximum number of waiting jobs. Further jobs are counted and not done.
+/// Maximum number of waiting jobs. The session counts further jobs, but does not do them.
 pub const MAX_QUEUED: usize = 1024;
 
 /// Name of the callback that takes a snapshot. No rule can call this name.
@@ -64,7 +65,7 @@ pub struct Fired {
     pub client: u32,
     /// Number that the guest gave the point.
     pub seq: u32,
-    /// The host's raw counter when the host took the point.
+    /// Ticks of the host's raw counter when the host took the point.
     pub host_time: u64,
 }
 
@@ -82,13 +83,13 @@ struct Control {
 pub(crate) struct Triggers {
     tables: Tables,
     control: Mutex<Control>,
-    /// True if an action may be due.
+    /// True if the session may still have to do an action of a fired rule.
     due: AtomicBool,
     queue: Arc<Queue>,
     worker: OnceLock<JoinHandle<()>>,
 }
 
-/// Waiting callbacks, each with the point that fired its rule.
+/// Waiting callbacks. Each callback comes with the point that fired the callback's rule.
 struct Queue {
     jobs: ArrayQueue<(Callback, Fired)>,
     ended: AtomicBool,
@@ -133,8 +134,8 @@ impl Triggers {
                 Action::Events { declared, on, due, .. } => {
                     declared.iter().for_each(|event| event.set(*on));
                     due.store(host_time.max(1), Relaxed);
-                    // ORDERING: pairs with the Acquire in `pass`: a pass that sees that
-                    // something is due sees the action's `due`, too.
+                    // ORDERING: pairs with the Acquire in `pass`: a pass that sees this store also sees the
+                    // action's `due`.
                     self.due.store(true, Release);
                 }
                 Action::Kernel { tracing_on, on, .. } => {
@@ -145,8 +146,9 @@ impl Triggers {
                 }
                 Action::Call(callback) => {
                     let fired = Fired { rule: rule.number, client, seq, host_time };
-                    // Waking the worker takes a system call, so `pass` wakes it instead. Dropping a job frees
-                    // nothing, because the table still holds the callback.
+                    // This thread does not wake the worker, because that takes a system call: `pass` wakes
+                    // the worker. The drop of a job frees no memory, because the table still holds the
+                    // callback.
                     if self.queue.jobs.push((Arc::clone(callback), fired)).is_err() {
                         self.queue.dropped.fetch_add(1, Relaxed);
                     }
@@ -155,8 +157,8 @@ impl Triggers {
         }
     }
 
-    /// Wakes the triggers' thread if callbacks wait, and switches the guest's events by `set`. The drain
-    /// loop's thread calls this at the beginning of a pass.
+    /// If callbacks wait, wakes the triggers' thread. Switches the guest's events by `set`. The drain loop's
+    /// thread calls this method at the beginning of a pass.
     pub fn pass(&self, mut set: impl FnMut(&Pattern, bool)) {
         if let Some(worker) = self.worker.get().filter(|_| !self.queue.jobs.is_empty()) {
             worker.thread().unpark();
@@ -196,14 +198,14 @@ impl Triggers {
         if control.rules.len() >= MAX_RULES {
             return Err(TriggerError::TooMany);
         }
-        // Enough changes are kept back to remove every existing rule.
+        // An addition must leave enough changes to remove every existing rule.
         if self.tables.len() + control.rules.len() + 2 > MAX_CHANGES {
             return Err(TriggerError::TooManyChanges);
         }
         let number = control.last + 1;
         let callback = |name: &str| control.callbacks.get(name).cloned();
-        // Rules share open files, because a removed rule keeps its files until the session ends, and rules
-        // that come and go must not use up descriptors.
+        // Rules share open files: a removed rule keeps its files until the session ends, and many additions
+        // and removals of rules must not use up the descriptors.
         let opened = |path: &Path| {
             let mut rules = control.rules.iter().chain(&control.removed);
             rules.find_map(|rule| rule.opened(path)).cloned()
@@ -229,14 +231,14 @@ impl Triggers {
         Ok(())
     }
 
-    /// Returns the names for which there are rules.
+    /// Returns the names of the events that have rules.
     pub fn names(&self) -> NameSet {
         let mut names = NameSet::EMPTY;
         self.control().rules.iter().for_each(|rule| names.set(rule.hash));
         names
     }
 
-    /// Returns all rules with their counts, one line each, and the counts of queued actions.
+    /// Returns all rules with their counts, one line for each rule, and the counts of queued actions.
     pub fn list(&self) -> String {
         let mut text = String::new();
         let Queue { jobs, done, dropped, .. } = &*self.queue;
@@ -287,8 +289,8 @@ impl Queue {
             if self.ended.load(Relaxed) {
                 return;
             }
-            // An unpark between the last pop and this call is not lost. The timeout is for sessions without a
-            // drain loop.
+            // If another thread unparks this thread after the last pop, this call returns at once. The
+            // timeout is for sessions without a drain loop.
             thread::park_timeout(Duration::from_millis(100));
         }
     }

@@ -268,16 +268,16 @@ impl Session {
         self.parts.rings.emit(site, fields)
     }
 
-    /// Returns whether the calling thread's ring has room for `records` records of `words` words now. For
-    /// hypertrace-bench, which waits instead of losing events.
+    /// Returns true if the calling thread's ring now has room for `records` records of `words` words. This
+    /// method is for hypertrace-bench, because hypertrace-bench waits for room and does not lose events.
     #[doc(hidden)]
     pub fn has_room(&self, records: u64, words: u64) -> bool {
         let has_room = |producer: &Producer<'_>| producer.has_room(records, words);
         self.parts.rings.with(ticks, has_room).unwrap_or(false)
     }
 
-    /// Switches events by pattern: declared events and the guest's, including
-    /// the guest's future events.
+    /// Switches the events that match a pattern: declared events, and the guest's events. Events that the
+    /// guest emits for the first time later are switched, too.
     ///
     /// # Errors
     /// If the guest has too many rules.
@@ -291,10 +291,11 @@ impl Session {
     /// Adds a [trigger](crate::trigger), and returns its number.
     ///
     /// # Errors
-    /// If `rule` is no trigger, or names something that does not exist.
+    /// If `rule` is no trigger, or has the name of a file or a callback that does not exist.
     pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
         let number = self.parts.triggers.add(rule)?;
-        // Until the next pass, a relay may take points that the host must see for this trigger.
+        // The drain loop is woken, because a relay may take points that the host must see for this trigger
+        // until the next pass begins.
         self.wake();
         Ok(number)
     }
@@ -312,31 +313,32 @@ impl Session {
         self.parts.triggers.list()
     }
 
-    /// Registers a callback that triggers can `call`. Register it before adding the rules that name it.
+    /// Registers a callback that triggers can `call`. Register a callback before you add rules that call the
+    /// callback.
     pub fn register_callback(&self, name: &str, callback: Callback) {
         self.parts.triggers.register(name, callback);
     }
 
     /// Begins a new clock epoch, for a guest whose clock jumps while its rings continue. (A reset or a
-    /// restore of the device begins an epoch without this call.) Drain first, because records that are
-    /// drained later count as the new epoch's. Each epoch has its own budget of clocks and files that guests
-    /// may begin ([`limits`](crate::limits)), so a guest must not be able to begin epochs at will: bound how
-    /// often a guest may reset itself.
+    /// restore of the device begins an epoch without this call.) Drain the rings before this call, because
+    /// all records that are drained after the call count as records of the new epoch. In each epoch, guests
+    /// may begin a number of clocks and files ([`limits`](crate::limits)). So a guest must not be able to
+    /// begin epochs at will: limit the number of times that a guest may reset itself.
     pub fn begin_epoch(&self, epoch: u32) {
         self.engine().state.clocks.begin_epoch(epoch, None);
     }
 
-    /// Sets the TSC that the hypervisor makes for a guest out of the host's, in this clock epoch: for
-    /// `client`, or, if that is `None`, for all clients without a TSC of their own. A `tsc` of `None` takes
-    /// an earlier setting back. The timeline maps the clients' clocks by this TSC where no reference point
-    /// contradicts it.
+    /// Sets the TSC of a guest in the present clock epoch. The hypervisor computes this TSC from the host's
+    /// TSC. The TSC is the TSC of `client`, or of all clients without their own TSC if `client` is `None`. A
+    /// `tsc` of `None` takes an earlier setting back. The timeline maps the clocks of the clients by this
+    /// TSC, unless a reference point contradicts the TSC.
     ///
-    /// Call this before the vCPUs run, and after each reset and restore of the device and each
-    /// [`begin_epoch`](Self::begin_epoch), because a new epoch has no TSC set. The call waits for the drain
-    /// loop, so do not make it on a vCPU's thread.
+    /// Call this method before the vCPUs run. Call the method again after each reset and restore of the
+    /// device and after each [`begin_epoch`](Self::begin_epoch), because a new epoch has no TSC. The call
+    /// waits for the drain loop, so the thread of a vCPU should not call this method.
     ///
-    /// Returns `false` and changes nothing if `tsc` is [impossible](GuestTsc::is_possible), or if there are
-    /// [`MAX_GUEST_TSCS`](crate::limits::MAX_GUEST_TSCS) already.
+    /// Returns `false` and sets no TSC if `tsc` is [impossible](GuestTsc::is_possible), or if the session has
+    /// [`MAX_GUEST_TSCS`](crate::limits::MAX_GUEST_TSCS) TSCs already.
     pub fn set_guest_tsc(&self, client: Option<u32>, tsc: Option<GuestTsc>) -> bool {
         let clocks = &mut self.engine().state.clocks;
         let epoch = clocks.epoch();
@@ -348,7 +350,7 @@ impl Session {
         self.engine().state.device = counters;
     }
 
-    /// Returns a summary of the session so far.
+    /// Returns a summary of the session until now.
     pub fn summary(&self) -> Summary {
         self.summary_of(&self.engine())
     }
@@ -358,8 +360,8 @@ impl Session {
         Summary::of(&engine.state, refused)
     }
 
-    /// Ends a session in which nothing was recorded and removes its files, for a caller that cannot use the
-    /// session after all. A journal that was begun stays, without an end.
+    /// Ends a session without events, and removes the session's files. This method is for a caller that
+    /// cannot use the session after all. A journal stays as it is, without an end.
     pub fn abandon(self) {
         self.parts.end();
         self.engine().finished = true;
@@ -367,10 +369,11 @@ impl Session {
     }
 
     /// Ends the session: drains the host rings, writes the last maps and counters, and cuts the files to
-    /// their length. Drain the guests first. Clones, such as a device's, record nothing from now on.
+    /// their length. Drain the guests first. After this call, clones of the handle, such as a device's,
+    /// record no more events.
     ///
     /// # Errors
-    /// If something cannot be written. Committed packets are intact then, and a clone may try again.
+    /// If a write fails. In this case, committed packets are intact, and a clone may try again.
     pub fn finish(self) -> Result<Summary, SessionError> {
         self.parts.end();
         let mut engine = self.engine();
@@ -379,8 +382,9 @@ impl Session {
         Ok(self.summary_of(&engine))
     }
 
-    /// Ends the session as [`Session::finish`] does, even if it cannot be written to its end: events that
-    /// could not be written count as lost in the summary, and in the files as far as these have room.
+    /// Ends the session like [`Session::finish`], but ends it even if the session cannot be written to its
+    /// end. Events that cannot be written count as lost in the summary. They also count as lost in the files,
+    /// as far as the files have room for the counts.
     pub fn end(self) -> (Summary, Result<(), SessionError>) {
         self.parts.end();
         let mut engine = self.engine();
@@ -393,9 +397,9 @@ impl Session {
     }
 }
 
-/// Claims a host ring of the [installed](Session::install) session for the calling thread, as
-/// [`Session::attach`] does: for a thread that has no session at hand. Also returns `false` if no session is
-/// installed.
+/// Claims a host ring of the [installed](Session::install) session for the calling thread, like
+/// [`Session::attach`]. This function is for code that has no handle of the session. Also returns `false` if
+/// no session is installed.
 pub fn attach(name: &str) -> bool {
     rings::attach(name)
 }

@@ -8,8 +8,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Makes the directory, or takes `fd`, and checks that the directory is empty and this user's. Then makes the
-/// hidden folder for the trace: of two sessions in the same directory, only one can make this folder.
+/// Makes the directory, or takes `fd`. Checks that the directory is empty and belongs to this user. Then
+/// makes the hidden folder for the trace: if two sessions begin in the same directory, only one of them can
+/// make this folder.
 pub(crate) fn prepare(
     dir: &Path,
     fd: Option<OwnedFd>,

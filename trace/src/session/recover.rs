@@ -1,12 +1,12 @@
-//! Recovery: the records that the rings of a killed process still hold become a session of their own, in
-//! `recovered/` of the session that the process left.
+//! Recovery: makes a separate session of the records that are still in the rings of a killed process. The new
+//! session is in the folder `recovered/` of the killed session.
 //!
-//! The killed session is not changed. The packets of that session are the truth about how far each ring was
-//! committed and which losses were counted. The new session has the clocks and the event classes of the
-//! killed one, by the same numbers, so that readers take both as one session.
+//! Recovery does not change the killed session. The packets of the killed session tell the position up to
+//! which each ring was committed, and the losses that were counted. The new session has the clocks and the
+//! event classes of the killed session with the same numbers, so that readers take the two sessions as one.
 //!
 //! The files may come from anywhere, so recovery checks each number before it uses it. An impossible number
-//! is an error that names the file and, where it can, the byte.
+//! is an error. The error names the file and, if possible, the byte.
 
 use super::config::{Destination, SessionConfig};
 use super::create::host_rings;
@@ -44,12 +44,13 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Name of the new session until it is complete.
 const INCOMPLETE: &str = ".recovered";
 
-/// Number of tries to lock a session, and the pause between two of them. A process that another thread forks
-/// keeps the lock of a recovery that has ended, until that process executes its program.
+/// Number of tries to lock a session, and the pause between two tries. Several tries are needed, because a
+/// child process that another thread forks during a recovery keeps the recovery's lock until the child
+/// executes its program.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// How far a client's ring was committed by the process that was killed.
+/// The state up to which a killed process had committed a client's ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
     /// Ring position after the last committed word.
@@ -58,19 +59,20 @@ pub struct Committed {
     pub sequence: u64,
     /// Token of the last holder, or 0 if there was none.
     pub token: u64,
-    /// Counted losses in the ring's last generation. The sum of the losses is exact, but the numbers by cause
-    /// may be up to a second old.
+    /// Losses of the ring's last generation that the killed process had counted. The sum of the losses is
+    /// exact, but the numbers by cause may be up to a second old.
     pub lost: Losses,
 }
 
 impl Session {
-    /// Makes the session `recovered/` in the directory of a session with this UUID, which a killed process
-    /// left. `take` drains the rings into the new session, from where the process had
-    /// [committed](Session::committed) them. The new session gets its name once it is complete.
+    /// Makes the session `recovered/` in the directory of a session that a killed process left. The killed
+    /// session must have this UUID. `take` drains the rings into the new session, from the positions up to
+    /// which the process had [committed](Session::committed) the rings. The new session gets its name when it
+    /// is complete.
     ///
     /// # Errors
-    /// If there is no such session, if it was ended, if another recovery of it is running, if `recovered/`
-    /// exists already, or if the new session cannot be written. Nothing is left of the new session then.
+    /// If the killed session does not exist, was ended or is already being recovered, if `recovered/` exists
+    /// already, or if the new session cannot be written. After an error, no part of the new session is left.
     pub fn recover(
         config: SessionConfig,
         uuid: [u8; 16],
@@ -82,7 +84,7 @@ impl Session {
         };
         let not_found = || DirectoryError::unusable(path)(io::ErrorKind::NotFound.into());
         let dir = Folder::open_own(path, config.share)?.ok_or_else(not_found)?;
-        // A second recovery would remove the files that this one makes.
+        // The lock is needed, because a second recovery would remove the files of this recovery.
         let lock = |tries: u32| {
             if tries > 0 {
                 thread::sleep(LOCK_PAUSE);
@@ -99,7 +101,8 @@ impl Session {
                        directory away";
             return Err(SessionError::not_recoverable(&target, why));
         }
-        // A killed recovery has taken nothing out of the rings, so its incomplete session can go.
+        // A killed recovery has taken no record out of the rings, so the incomplete session of an earlier
+        // recovery can be removed.
         remove(&dir);
         let made = dir.create(INCOMPLETE).map_err(WriteFailed::on("create", &target));
         let recovered = made.map_err(SessionError::from).and_then(|folder| {
@@ -148,7 +151,7 @@ fn remove(dir: &Folder) {
     }
 }
 
-/// One stream, as its files describe it.
+/// One stream, with facts from the stream's files.
 #[derive(Debug)]
 struct FoundStream {
     /// The last packet of the stream's last file.
@@ -157,7 +160,7 @@ struct FoundStream {
     lost: BTreeMap<u32, u64>,
 }
 
-/// A session as a killed process left it.
+/// A session that a killed process left.
 #[derive(Debug)]
 pub(crate) struct KilledSession {
     json: SessionJson,
@@ -200,7 +203,7 @@ fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<KilledSession, SessionError> {
     let ctf = dir.folder(CTF).map_err(&failed)?;
     let mut found = KilledSession { json, events, streams: BTreeMap::new(), epoch: 0 };
     for name in ctf.all_names().map_err(&failed)? {
-        // Files whose names have a leading dot were still being made.
+        // A file whose name begins with a dot was still being made at the kill.
         if name == Description::Metadata.name() || name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
@@ -261,8 +264,8 @@ fn check(json: &SessionJson, events: &[EventJson]) -> Result<(), String> {
 }
 
 impl KilledSession {
-    /// Reads the packets' headers of a file. Each step moves on by a packet that has a magic number, so
-    /// reading a file of holes ends at once. An error names the damaged byte.
+    /// Reads the packets' headers of a file. Each step passes a packet with a magic number, so the scan of a
+    /// file of holes ends at once. An error names the damaged byte.
     fn scan(&mut self, (file, stat): (OwnedFd, Stat), uuid: &[u8; 16]) -> Result<(), String> {
         let len = u64::try_from(stat.st_size).unwrap_or(0);
         let (mut before, mut lost) = (None, BTreeMap::new());
@@ -296,7 +299,8 @@ impl KilledSession {
         Ok(())
     }
 
-    /// Checks a packet's header against the header before it and against `rest`, the bytes left in the file.
+    /// Checks a packet's header against the previous header, and against `rest`, the number of bytes from
+    /// this header to the file's end.
     fn check(
         &self,
         header: &PacketHeader,
@@ -349,7 +353,7 @@ impl KilledSession {
         std::mem::take(&mut self.json.lost_unattached)
     }
 
-    /// Begins a source where its stream in the killed session ended.
+    /// Prepares a source so that it continues at the end of its stream in the killed session.
     pub fn begin(&self, source: &mut Source, stats: &mut Stats) {
         let Some(FoundStream { last, .. }) = self.stream(source.domain, source.number) else {
             return;
@@ -372,10 +376,10 @@ impl KilledSession {
         self.json.streams.iter().find(|said| (said.domain, said.client) == (domain, number))
     }
 
-    /// Returns how far a ring was committed.
+    /// Returns the state up to which a ring was committed.
     pub fn committed(&self, domain: Domain, number: u32) -> Committed {
         let said = self.said(domain, number).map(StreamJson::causes).unwrap_or_default();
-        // Without a stream file, nothing but `session.json` says what was counted.
+        // If the ring has no stream file, only `session.json` has the counts.
         let Some(FoundStream { last, lost }) = self.stream(domain, number) else {
             return Committed { lost: said, ..Committed::default() };
         };
@@ -392,7 +396,7 @@ impl KilledSession {
     }
 }
 
-/// Returns whether a stream of this domain and number is possible.
+/// Returns true if a session can have a stream with this domain and number.
 pub(crate) fn is_stream(domain: u32, number: u32) -> bool {
     let guest = domain == Domain::Guest as u32 && number < MAX_CLIENTS;
     guest || domain == Domain::Host as u32 && number < MAX_HOST_STREAMS

@@ -1,4 +1,5 @@
-//! The simple backend's file, which gets the packets that were taken out of the host rings.
+//! The simple backend's file. This file gets the declared events of the packets that were taken out of the
+//! host rings.
 
 use crate::ctf::{Domain, Folder, HOST_CLOCK, HostClock, WriteFailed};
 use crate::drain::stats::{Failures, SIMPLE};
@@ -9,10 +10,10 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum time that a pipe's reader may do nothing when the simple backend switches to another file.
-/// Meanwhile, the session drains nothing.
+/// Maximum time without progress of a pipe's reader when the simple backend switches to another file. The
+/// session drains no ring during this time.
 const SWITCH_PATIENCE: Duration = Duration::from_millis(100);
-/// Maximum time that a pipe's reader may do nothing at the session's end.
+/// Maximum time without progress of a pipe's reader at the session's end.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The simple backend's file, if there is one.
@@ -33,7 +34,8 @@ impl SimpleFile {
         let now = ticks();
         let same = self.file.as_mut().and_then(|old| Some((old.is(path)?, old)));
         if let Some((false, pipe)) = same {
-            // A pipe cannot be written from its beginning again, so the old pipe stays in use.
+            // A pipe cannot be written from its beginning again, so a new file with the path of the old pipe
+            // is the old pipe.
             pipe.set(true, now);
             return Ok(());
         }
@@ -57,8 +59,8 @@ impl SimpleFile {
         }
     }
 
-    /// Records the events of the packet that a source's turn has committed, if the source's domain is the
-    /// host.
+    /// If the source's domain is the host, records the events of the packet that the source's turn has
+    /// committed.
     pub fn take(&mut self, source: &Source, state: &TraceState) {
         if source.domain == Domain::Host
             && let Some(file) = &mut self.file
@@ -69,14 +71,14 @@ impl SimpleFile {
         }
     }
 
-    /// Writes the records that a pass has brought.
+    /// Writes the records of a pass.
     pub fn end_pass(&mut self, clock: &HostClock, failures: &mut Failures) {
         if let Some(file) = &mut self.file {
             failures.note(SIMPLE, file.pass(clock, ticks()));
         }
     }
 
-    /// Notes the number of declared events that a source lost, the last of them at `time`.
+    /// Notes the number of declared events that a source has lost. The time of the last lost event is `time`.
     pub fn lost(&mut self, source: u32, time: u64, lost: u64) {
         if let Some(file) = &mut self.file {
             file.lost(source, time, lost);

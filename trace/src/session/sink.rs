@@ -69,7 +69,7 @@ impl EventSink for Session {
     }
 }
 
-/// The drain loop's side of a session: its engine, which is locked.
+/// The drain loop's side of a session, with the engine's lock held.
 struct Draining<'s> {
     parts: &'s SessionParts,
     engine: MutexGuard<'s, Engine>,
@@ -99,13 +99,14 @@ impl DrainSink for Draining<'_> {
             let _ = engine.set_guest_events(pattern, on);
         });
         let mask = engine.state.classes.wanted.changed_mask();
-        // `woken` comes before the rings are read, so that a thread that fills its ring later wakes the loop
-        // again.
+        // `woken` is called before the rings are read, so that a thread wakes the loop again if it fills its
+        // ring after the read.
         parts.rings.woken();
         engine.begin_pass();
-        // A trigger that is added later begins another pass.
+        // The names of the present triggers are enough, because a new trigger begins a further pass.
         let points = match own::is_wanted() {
-            // Each point, of any name, is also an event of the host's own.
+            // The host must see the points of all names, because each point is also an event
+            // `guest_hypertrace`.
             true => NameSet::ALL,
             false => parts.triggers.names(),
         };

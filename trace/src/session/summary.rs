@@ -1,4 +1,4 @@
-//! Summary of a session: what it holds and what it lost.
+//! Summary of a session: numbers of the recorded and the lost events.
 
 use crate::ctf::Domain;
 use crate::drain::{Stats, TraceState};
@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Number of events in the trace, as `babeltrace2 DIR/ctf` counts them: the sum of the next five fields.
+    /// Number of events in the trace, which `babeltrace2 DIR/ctf` counts, too. This number is the sum of the
+    /// next five fields.
     pub records: u64,
     /// Number of events from guests' rings.
     pub ring_events: u64,
@@ -25,14 +26,14 @@ pub struct Summary {
     pub time_faults: u64,
     /// Number of lost events of guests and of the VMM, from all causes.
     pub lost: u64,
-    /// Part of `lost`: events of guest threads that found no client, or of VMM threads that found no host
-    /// ring.
+    /// Number of lost events of guest threads that found no client, and of VMM threads that found no host
+    /// ring. `lost` includes this number.
     pub lost_unattached: u64,
     /// Number of events that passed the mask but were not wanted.
     pub filtered: u64,
     /// Guest faults by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Number of failed writes, each of which was tried again.
+    /// Number of failed writes. The session tried again after each failed write.
     pub write_failures: u64,
     /// Number of snapshots that guests' triggers were refused.
     pub snapshots_refused: u64,
@@ -41,7 +42,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Sums up a session's counts. `refused` is the number of snapshots that guests' triggers were refused.
+    /// Sums up a session's counts. `refused` is the number of refused snapshots of guests' triggers.
     pub(super) fn of(state: &TraceState, refused: u64) -> Summary {
         let unattached = state.unattached.events();
         let mut summary = Summary {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// A thread that drains the VMM's own rings. When the value is dropped, the thread finishes its pass, or
-/// makes one more if it is waiting, and ends.
+/// A thread that drains the VMM's own rings. When the value is dropped, the thread finishes its pass and
+/// ends. A waiting thread makes one more pass before it ends.
 #[derive(Debug)]
 pub struct Writer {
     stop: Arc<AtomicBool>,
@@ -16,9 +16,10 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts a thread that calls `pass` every `period`, and when the thread is unparked. A pass returns for
-    /// how long no further pass is needed unless the thread is unparked. If a pass returns zero, the thread
-    /// keeps to the period, also for a while afterwards. Returns a handle of the thread, too.
+    /// Starts a thread that calls `pass` once in each `period`, and when another thread unparks the thread. A
+    /// pass returns the time for which no further pass is needed unless another thread unparks the thread. If
+    /// a pass returns zero, the thread keeps to the period, and continues to do so for a while. Also returns
+    /// a handle of the thread.
     pub(super) fn start(
         period: Duration,
         pass: impl Fn() -> Duration + Send + 'static,
@@ -32,7 +33,8 @@ impl Writer {
             while !stopped.load(Relaxed) {
                 let until = Instant::now().checked_add(wait);
                 thread::park_timeout(wait);
-                // The event for which the thread was woken may reach its ring only after the pass.
+                // A woken thread must make a further pass, because the event that woke the thread may reach
+                // its ring only after this pass.
                 let is_woken = until.is_none_or(|until| Instant::now() < until);
                 let quiet_for = pass();
                 let is_quiet = !quiet_for.is_zero() && !is_woken;
@@ -51,7 +53,7 @@ impl Drop for Writer {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // The thread panics only where a caller's own code does.
+            // The result is ignored: the thread panics only if the code of a caller panics.
             let _ = thread.join();
         }
     }

@@ -5,9 +5,10 @@ use crate::ctf::HostClock;
 /// Converts host ticks to Unix nanoseconds by one multiplication.
 pub(super) struct Ns {
     raw: u64,
-    /// Unix time of `raw`, in nanoseconds with 32 fraction bits.
+    /// Unix time at the raw time `raw`, in nanoseconds with 32 fraction bits.
     ns: i128,
-    /// Nanoseconds per tick with 32 fraction bits: before `raw`, and from `raw` on.
+    /// Nanoseconds per tick with 32 fraction bits: first the rate before `raw`, second the rate from `raw`
+    /// on.
     rates: [u64; 2],
 }
 
@@ -35,8 +36,8 @@ impl Ns {
         self.ns + i128::from(ticks) * i128::from(rate)
     }
 
-    /// Continues from `raw` at the clock's present rate, once a second. The rate is corrected so that the
-    /// time is exact one second later. The time makes no step, so no thread's time goes back.
+    /// Once a second, continues from `raw` at the clock's present rate. The rate is corrected so that the
+    /// time is exact one second later. The time has no step at `raw`, so the time of no thread goes back.
     pub fn refresh(&mut self, clock: &HostClock, raw: u64) {
         if raw.saturating_sub(self.raw) < clock.frequency {
             return;
@@ -58,7 +59,7 @@ mod tests {
         let second = clock.frequency;
         let start = clock.first.raw;
         let mut ns = Ns::of(&clock, start);
-        // The first measured frequency was off by 50 parts in a million.
+        // In this test, the first measured frequency was wrong by 50 parts in a million.
         clock.frequency -= clock.frequency / 20_000;
         let mut last = 0;
         for tick in 1..=100 {

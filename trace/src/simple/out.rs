@@ -1,8 +1,9 @@
 //! Output of the simple backend: a file that is opened with checks, and written without waiting for the
 //! file's reader.
 //!
-//! If the disk is full, the file stays valid: a partly written record is cut off again, and written when
-//! there is room. A pipe takes as many bytes as it has room for; the other bytes wait here.
+//! If the disk is full, the file stays valid: a partly written record is cut off, and written again when the
+//! disk has room. A pipe takes the bytes for which it has room, and the other bytes wait in the output's
+//! buffer.
 
 use super::HEADER;
 use crate::ctf::Folder;
@@ -16,18 +17,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zerocopy::IntoBytes;
 
-/// A file, and whole records on their way to it.
+/// A file, and whole records that wait for the write to the file.
 pub(super) struct Out {
     file: File,
     meta: Metadata,
     bytes: Vec<u8>,
     /// Number of `bytes` that are written.
     sent: usize,
-    /// Index in `bytes` at which a record ends, at most `sent`.
+    /// Index in `bytes` at which a record ends. The index is at most `sent`.
     whole: usize,
     /// Number of bytes in the file before `bytes`.
     before: u64,
-    /// True if the pipe's reader is gone. A later reader would begin in the middle of a record.
+    /// True if the pipe's reader is gone. The output then writes no more records, because a new reader would
+    /// begin in the middle of a record.
     broken: bool,
 }
 
@@ -38,8 +40,8 @@ impl AsFd for Out {
 }
 
 impl Out {
-    /// Begins a file with its header. An existing file must be empty or begin with such a header, and is
-    /// replaced.
+    /// Begins a file with its header. The new file replaces an existing file. An existing file must be empty,
+    /// or begin with the header of a simpletrace file.
     pub fn create(path: &Path, session: &Folder) -> io::Result<Out> {
         let mut file = open(path, session)?;
         let meta = file.metadata()?;
@@ -68,17 +70,18 @@ impl Out {
         self.sent == self.bytes.len()
     }
 
-    /// Returns the number of bytes written so far.
+    /// Returns the number of bytes that have been written until now.
     pub fn written(&self) -> u64 {
         self.before + self.sent as u64
     }
 
-    /// Returns the records that are not written, or only in part.
+    /// Returns the records that are not written or only partly written.
     pub fn unsent(&self) -> &[u8] {
         &self.bytes[self.last_whole()..]
     }
 
-    /// Discards bytes that are written or given up, and returns the buffer for more.
+    /// Discards all bytes of the buffer, and returns the buffer for further records. The bytes are already
+    /// written, or the caller gives them up.
     pub fn renew(&mut self) -> &mut Vec<u8> {
         self.before += self.sent as u64;
         (self.sent, self.whole) = (0, 0);
@@ -116,12 +119,13 @@ impl Out {
         Ok(())
     }
 
-    /// Cuts off a partly written record, at which every reader would stop.
+    /// Cuts off a partly written record, because every reader would stop at such a record.
     fn cut(&mut self) {
         self.whole = self.last_whole();
         if self.is_file() && self.sent > self.whole {
             let end = self.before + self.whole as u64;
-            // If the cut fails, the same bytes will be written there again.
+            // The result is ignored: if the cut fails, the same bytes will be written again at the same
+            // place.
             let _ = set_len(&self.file, end);
             if self.file.seek(SeekFrom::Start(end)).is_ok() {
                 self.sent = self.whole;
@@ -154,8 +158,8 @@ pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Opens an existing file of this user, or creates one with the mode of the session's files. No link is
-/// followed, because other users may write to the directory, as in `/tmp`.
+/// Opens an existing file of this user, or creates a file with the mode of the session's files. The function
+/// follows no link, because other users may write to the directory, as in `/tmp`.
 fn open(path: &Path, session: &Folder) -> io::Result<File> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     let (above, name) = Folder::above(path, session.share())?;
@@ -168,7 +172,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
     };
     let access = match before {
         FileType::Fifo | FileType::CharacterDevice => OFlags::WRONLY,
-        // The contents of an existing file are checked, so it is opened for reading, too.
+        // An existing file is opened for reading, too, because its contents are checked.
         FileType::RegularFile => OFlags::RDWR,
         FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
         FileType::Symlink => return Err(refused("it is a link; give the file's own path".into())),
@@ -185,7 +189,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
             }
             _ => why,
         })?;
-    // Another file may have got the name since the check.
+    // The kind is checked again, because another file may have got the name since the first check.
     let stat = fstat(&file)?;
     let (owner, user) = (stat.st_uid, geteuid().as_raw());
     match FileType::from_raw_mode(stat.st_mode) {
@@ -199,7 +203,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
     }
 }
 
-/// Checks that a file is empty or a trace of this kind, and empties it.
+/// Checks that a file is empty or a simpletrace file, and cuts the file to length 0.
 fn empty(file: &mut File) -> io::Result<()> {
     let mut head = [0; size_of_val(&HEADER)];
     let read = read_at(&*file, &mut head, 0)?;

@@ -26,7 +26,7 @@ pub enum TriggerError {
     Syntax {
         /// The expected text.
         expected: &'static str,
-        /// The text that was found instead.
+        /// The text that stands in place of the expected text.
         found: String,
     },
     /// A kernel instance cannot be switched.
@@ -44,7 +44,7 @@ pub enum TriggerError {
     /// Only a flight recorder takes snapshots.
     #[error(transparent)]
     NotARecorder(#[from] SnapshotError),
-    /// There are too many rules.
+    /// The session has the maximum number of rules already.
     #[error("more than {MAX_RULES} rules: remove one first")]
     TooMany,
     /// The session's rules were changed too often.
@@ -63,13 +63,12 @@ pub(super) enum Action {
         declared: Box<[&'static TraceEvent]>,
         pattern: Pattern,
         on: bool,
-        /// Time at which this action was fired, while the guest's events have not been switched yet;
-        /// otherwise 0.
+        /// Time at which this action was fired, until the guest's events are switched. Otherwise 0.
         due: AtomicU64,
     },
     Kernel {
         path: PathBuf,
-        /// The open file, which all rules with this path share.
+        /// The open file. All rules with this path share this file.
         tracing_on: Arc<File>,
         on: bool,
     },
@@ -138,7 +137,7 @@ impl Rule {
         })
     }
 
-    /// Returns the file of an action that has opened this path.
+    /// If an action of this rule has opened this path, returns the action's file.
     pub fn opened(&self, path: &Path) -> Option<&Arc<File>> {
         self.actions.iter().find_map(|action| match action {
             Action::Kernel { path: of, tracing_on, .. } if of == path => Some(tracing_on),

@@ -1,18 +1,19 @@
-//! The table in which vCPU threads look up rules, and the replacement of that table.
+//! The table in which the threads of vCPUs look up rules, and the replacement of the table.
 //!
 //! To look up a rule, a thread loads the number of the current table. A replaced table stays until the
-//! session ends, so no thread can hold one that was freed, and a thread takes no lock and frees nothing.
+//! session ends. So no thread can hold a freed table, and no thread needs a lock or frees memory.
 
 use super::rule::Rule;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Number of slots in a table: with 256 rules, one for each.
+/// Number of slots in a table: the maximum number of rules.
 const SLOTS: usize = 256;
 
-/// Rules by the name of their event. A table never changes.
+/// The rules of a session by the names of their events. A table never changes.
 pub(super) struct Table {
-    /// Index at which each slot's rules begin, and the end of the last slot.
+    /// For each slot, the index at which the slot's rules begin, and finally the index of the end of the last
+    /// slot.
     slots: Box<[u16; SLOTS + 1]>,
     /// Rules sorted by slot, then by number.
     rules: Box<[Arc<Rule>]>,
@@ -27,8 +28,8 @@ impl Table {
         Table { slots, rules }
     }
 
-    /// Returns the rules in the slot of an event's name, in the order in which they were added: the rules for
-    /// this name, and perhaps rules for other names.
+    /// Returns the rules in the slot of an event's name, in the order in which the rules were added. The slot
+    /// has the rules for this name, and perhaps also rules for other names.
     #[inline(always)]
     fn slot(&self, hash: u32) -> &[Arc<Rule>] {
         let slot = slot(hash);
@@ -49,10 +50,10 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Returns the rules that may be for an event of this name.
+    /// Returns the rules for an event of this name, and perhaps also rules for other events.
     #[inline(always)]
     pub fn slot(&self, hash: u32) -> &[Arc<Rule>] {
-        // ORDERING: pairs with the Release in `replace`, so that the table is there.
+        // ORDERING: pairs with the Release in `replace`, so that this thread sees the whole table.
         match self.number.load(Ordering::Acquire) {
             0 => &[],
             number => self.get(number - 1).map_or(&[], |table| table.slot(hash)),
@@ -68,7 +69,7 @@ impl Tables {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Makes another table the current one. Only one caller may do so at a time.
+    /// Makes `table` the current table. Two callers must not do so at the same time.
     pub fn replace(&self, table: Table) {
         let all =
             self.all.get_or_init(|| (0..super::MAX_CHANGES).map(|_| OnceLock::new()).collect());

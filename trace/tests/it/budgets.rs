@@ -1,5 +1,5 @@
-//! Costs of clients that bring new texts and clocks as fast as they can: bytes in the files, bytes per
-//! second, and the delay of other clients.
+//! Tests of the costs of clients that add new texts and clocks as fast as they can. The costs are bytes in
+//! the files, bytes per second, and the delay of other clients.
 
 use crate::common;
 use common::guest::Guest;
@@ -26,13 +26,14 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
             hostile.log(&text);
             hostile.emit_words(&text, &[1, 0]);
             if n % 100 == 99 {
-                // The client has to wait for its texts in between.
+                // The log has no room for all texts at once, so the client waits until the session has read
+                // the texts.
                 hostile.pass(&session);
             }
         }
         hostile.pass(&session);
     }
-    // Then come a new client without schema texts, and the VMM.
+    // After the hostile clients, a new client without schema texts and the VMM emit events.
     let mut honest = Guest::new(0);
     honest.emit(event_type!("honest", i = 0u64));
     session.emit(event_type!("vmm_event", i = 0u64));
@@ -43,7 +44,7 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
         summary.streams.iter().find(|s| s.client == client && s.domain == Domain::Guest)
     };
     assert!(of(0).unwrap().faults.is_empty(), "{summary:?}");
-    // The last clients find nothing but their reserves.
+    // The last hostile clients can use only their reserves, because the pool is used up.
     for hostile in &hostiles {
         assert!(of(hostile.client).unwrap().faults["schema_table"] > 0);
     }
@@ -51,15 +52,17 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
     assert_eq!(summary.ring_events, 11 * 1200 + 1);
     let ctf = session.dir().join("ctf");
     let bytes = std::fs::metadata(ctf.join("metadata")).unwrap().len() as usize;
-    // 2 MiB, 16 KiB for each client, and the rest of the file.
+    // The limit is the sum of 2 MiB for the pool, 16 KiB for the reserve of each client, and 64 KiB for the
+    // rest of the file.
     assert!(bytes < (2 << 20) + 11 * (16 << 10) + (64 << 10), "{bytes}");
     common::check_honest(session, 1, 0);
     let Some(read) = babeltrace2::read(&ctf) else { return };
     assert_eq!(read.events.iter().filter(|line| line.contains(" vmm_event: ")).count(), 1);
 }
 
-/// Records `records` of the most expensive records of 16 bytes, which are of an unknown event and have an
-/// impossible time, with `in_a_pass` in each pass. Returns the size of the stream's files in bytes.
+/// Records `records` records, `in_a_pass` in each pass. The records are the most expensive records of 16
+/// bytes: they have the id of an unknown event and an impossible time. Returns the size of the stream's files
+/// in bytes.
 fn bytes_of(records: u64, in_a_pass: u64) -> u64 {
     let (_dir, session) = common::session(|_| ());
     let mut hostile = Guest::new(0);
@@ -80,11 +83,11 @@ fn bytes_of(records: u64, in_a_pass: u64) -> u64 {
 #[test]
 fn a_record_takes_at_most_sixteen_times_its_bytes() {
     const RECORDS: u64 = 1000;
-    // The first packet of a file, and the record of the lease.
+    // The additional bytes are the first packet of a file, and the record of the lease.
     let more = 3 * 128;
     // One record per packet.
     assert!(bytes_of(RECORDS, 1) <= RECORDS * 16 * 16 + more);
-    // Full packets: 24 bytes for the time, and 16 for the event.
+    // In full packets, each record takes 24 bytes more for the time, and 16 bytes more for the event.
     let packets = RECORDS / 100 * 2 * 128;
     assert!(bytes_of(RECORDS, 100) <= RECORDS * (16 + 24 + 16) + packets + more);
 }
@@ -96,8 +99,8 @@ fn written() -> u64 {
     line.unwrap().parse().unwrap()
 }
 
-/// Clients bring new texts, and holders with clocks of their own, as fast as they can, so that each event
-/// class could be declared for each clock.
+/// Clients add new texts and new holders with separate clocks as fast as they can, so that each event class
+/// could be declared for each clock.
 #[test]
 fn texts_times_clocks_cost_a_bounded_number_of_bytes() {
     let (_dir, session) = common::session(|_| ());
@@ -110,7 +113,7 @@ fn texts_times_clocks_cost_a_bounded_number_of_bytes() {
     for n in 0..3000u64 {
         let hostile = &mut hostiles[n as usize % 8];
         if n % 10 == 0 {
-            // These clocks do not fit each other.
+            // The times are so far apart that no holder's clock fits any other holder.
             let now = (n / 10 + 1) << 40;
             hostile.lease_with(n + 1, "hostile", now, ClockKind::Tsc);
         }
@@ -123,7 +126,7 @@ fn texts_times_clocks_cost_a_bounded_number_of_bytes() {
         honest.emit(event_type!("honest", i = emitted));
         emitted += 1;
         honest.pass(&session);
-        // As in a device's drain loop, a pass takes several packets of the client.
+        // A pass takes several packets of the client, as a device's drain loop does.
         for _ in 0..4 {
             hostile.drain(&session);
         }
@@ -135,16 +138,16 @@ fn texts_times_clocks_cost_a_bounded_number_of_bytes() {
         descriptions < (GUESTS_BYTES + 8 * CLIENT_BYTES + (512 << 10)) as u64,
         "{descriptions}"
     );
-    // Each text is written once. The maps of new clocks, and the counts, are written once a second or less
-    // often.
+    // Each text is written once. The maps of new clocks and the counts are written again, once a second or
+    // less often.
     let again = (ACCOUNT_BYTES_PER_SECOND + descriptions) * (began.elapsed().as_secs() + 1);
     let (most, wrote) = (descriptions + again + packets * 4096, written() - before);
     assert!(wrote < most, "{wrote} bytes, at most {most}");
     common::check_honest(session, emitted, 0);
 }
 
-/// Checks the number of bytes that 4,000 new names write, one at a time, for each byte that the descriptions
-/// have afterwards.
+/// Adds 4,000 new names, one in each pass. Checks that the session writes not much more bytes than the
+/// descriptions have at the end.
 #[test]
 fn a_new_name_is_appended_to_the_descriptions() {
     const NAMES: u64 = 4_000;
@@ -156,7 +159,7 @@ fn a_new_name_is_appended_to_the_descriptions() {
         let len = |name: &str| std::fs::metadata(session.dir().join(name)).unwrap().len();
         len("ctf/metadata") + len("classes.jsonl")
     };
-    // The counts include the packets, and what is written again each second.
+    // The number of written bytes includes the packets, and the files that are replaced each second.
     let (began, before) = (Instant::now(), written());
     let (mut last, mut appended) = (size(), 0);
     for n in 0..NAMES {
@@ -172,7 +175,8 @@ fn a_new_name_is_appended_to_the_descriptions() {
 
     let wrote = written() - before;
     let seconds = began.elapsed().as_secs() + 1;
-    // A packet with its header and the next header. Maps are written after one second, two, four and so on.
+    // Each name costs a packet with its header and the next header. The maps are written again after one
+    // second, after two further seconds, after four further seconds and so on.
     let packets = NAMES * (256 + 128);
     let again = u64::from(seconds.ilog2()) * last + seconds * (64 << 10);
     println!("{appended} bytes appended, {wrote} written in {seconds} s, {last} in the files");
@@ -206,7 +210,7 @@ fn new_names_and_a_new_clock_wait_for_no_other_client() {
         honest.producer.emit(NewRecord::of_id(id, Words(&[])).with_flags(flags), || (1 << 60) + n);
     }
 
-    // The hostile clients bring new names in the same pass, before the honest one.
+    // In the same pass, the hostile clients add new names before the honest client does.
     for hostile in &mut hostiles {
         let text = format!("more_{}()", hostile.logged);
         hostile.log(&text);

@@ -1,5 +1,5 @@
-//! While a producer runs as fast as it can, no loss is uncounted, no record is torn, and all records are in
-//! order.
+//! Tests that the session counts all losses, tears no record and keeps the order of the records while a
+//! producer runs as fast as it can.
 
 use crate::common;
 use common::guest::{Guest, geometry};
@@ -14,8 +14,8 @@ use hypertrace_trace::Session;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Emits on this thread while another thread drains at a cadence. Returns the number of events that the
-/// producer could not record.
+/// Emits events on this thread while another thread makes a pass in each `cadence`. Returns the number of
+/// events that the producer could not record.
 fn race(session: &Session, guest: &mut Guest, events: u64, cadence: Duration) -> u64 {
     let Guest { client, memory, producer, consumer, .. } = guest;
     let (client, memory) = (*client, *memory);
@@ -100,7 +100,7 @@ fn losses_among_events_that_nobody_wants_are_counted() {
             guest.emit(event_type!("number", i));
         }
         guest.producer.release();
-        // Only this pass finds something.
+        // The ring has records only for this pass.
         guest.pass(&session);
 
         let summary = session.finish().unwrap();

@@ -1,4 +1,4 @@
-//! Metadata and stream files that are written by hand, as babeltrace2 reads them.
+//! Tests that babeltrace2 reads metadata and stream files that the tests write without a session.
 
 use hypertrace_abi::record::Header;
 use hypertrace_abi::schema::Schema;
@@ -18,7 +18,7 @@ fn clock(id: u32, name: &str, offset_ns: i128) -> ClockEntry {
     ClockEntry { id, name: name.into(), uuid, frequency: 2_600_000_000, offset_ns }
 }
 
-/// A trace with one stream, written packet by packet.
+/// A trace with one stream. The tests write each packet of the stream.
 struct Trace {
     dir: tempfile::TempDir,
     files: Files,

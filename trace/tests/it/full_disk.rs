@@ -73,7 +73,7 @@ impl Outcome {
 
 fn set_file_limit(bytes: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: plain calls with a valid struct; the child has no other thread that writes files now.
+    // SAFETY: the calls get a valid struct, and no other thread of the child writes files now.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit);
@@ -82,13 +82,13 @@ fn set_file_limit(bytes: u64) {
     }
 }
 
-/// A file would exceed the limit as soon as it is made, in a VMM that left SIGXFSZ alone.
+/// A new file would exceed the limit, and the VMM has not changed the action for SIGXFSZ.
 #[test]
 fn a_limit_of_a_files_size_is_an_error_and_never_a_signal() {
     child::in_own_process(|| {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        // SAFETY: sets the default action, on which no thread depends.
+        // SAFETY: the call sets the default action, and no thread depends on another action.
         let by_default = || unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
         set_file_limit(100);
         by_default();
@@ -123,7 +123,7 @@ fn a_file_that_may_not_grow_is_tried_again() {
             |run: &Outcome| run.guest.memory.host[host_page::WRITE_FAILED].load(Ordering::Relaxed);
         run.rounds(3);
         assert_eq!(told(&run), 0);
-        // The limit is no multiple of anything, so a write is short first and then fails.
+        // The limit is no multiple of the size of any write, so one write is short, and the next write fails.
         set_file_limit(250_001);
         run.rounds(30);
         assert_eq!(told(&run), 1);
@@ -134,7 +134,7 @@ fn a_file_that_may_not_grow_is_tried_again() {
     });
 }
 
-/// Returns where the last packet of a stream's file begins, and the number of lost events in it.
+/// Returns the offset of the last packet in a stream's file, and the number of lost events in the packet.
 fn last_packet(path: &Path) -> (u64, u64) {
     let bytes = std::fs::read(path).unwrap();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -158,7 +158,7 @@ fn losses_are_reported_without_room_for_a_packet() {
         run.rounds(3);
         let (filler, told) = last_packet(&stream);
         assert_eq!(told, 0);
-        // No byte fits after the filler's header.
+        // The limit leaves no room for a byte after the filler's header.
         set_file_limit(filler + 128);
         run.rounds(30);
         let lost = run.emitted - run.recorded;
@@ -167,7 +167,8 @@ fn losses_are_reported_without_room_for_a_packet() {
         let summary = run.session.finish().unwrap();
         assert!(lost > 0 && summary.lost > lost, "{lost} of {}", summary.lost);
         assert_eq!(last_packet(&stream), (filler, summary.lost));
-        // The reader notes the use of its program in a file.
+        // The limit must end before the call of `babeltrace2::read`, because this function notes each use in
+        // a file.
         set_file_limit(u64::MAX);
         let Some(read) = babeltrace2::read(&dir.join("s/ctf")) else { return };
         read.complete();
@@ -175,9 +176,9 @@ fn losses_are_reported_without_room_for_a_packet() {
     });
 }
 
-/// Runs a test of this file again in a mount namespace of its own, where it may mount. In that process,
-/// returns the directory for the mounts. In the first process, and without the right to mount, returns
-/// `None`.
+/// Runs a test of this file again in a child process with a new mount namespace, in which the child may
+/// mount. In the child, returns the directory for the mounts. In the first process, or without the right to
+/// mount, returns `None`.
 fn with_mounts(test: &str) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(common::CHILD) {
         return Some(dir.into());
@@ -223,8 +224,8 @@ fn a_full_disk_is_tried_again() {
     unmount(&dir);
 }
 
-/// Whatever the room on the disk, each event is recorded or counted as lost, and a reader counts as many
-/// events as were counted as recorded.
+/// Tests that each event is either recorded or counted as lost, for disks of many sizes. A reader must find
+/// the number of events that the session has counted as recorded.
 #[test]
 fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
     let Some(dir) = with_mounts(this_test!()) else { return };
@@ -267,7 +268,7 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
 
         let (summary, written) = session.end();
 
-        // A lease record is no event: it is recorded or not, but never counted as lost.
+        // A lease record is no event, so a lease record that is not recorded does not count as lost.
         let counted = summary.records - summary.leases + summary.lost;
         assert_eq!(counted, emitted, "{pages} pages: {summary:#?}");
         assert_eq!(summary.time_faults, 0);

@@ -1,4 +1,4 @@
-//! TSCs of guests, as the VMM gives them to a session.
+//! Tests of the TSCs of guests that the VMM gives to a session.
 
 use crate::common;
 use common::session;

@@ -1,5 +1,5 @@
-//! A producer that writes anything anywhere at any time, next to an honest one: forged words, records, texts
-//! and leases.
+//! Tests with a hostile producer and an honest producer. The hostile producer writes forged words, records,
+//! texts and leases to any place at any time.
 
 use crate::common;
 use common::guest::{Guest, geometry};
@@ -16,7 +16,7 @@ use hypertrace_test_support::babeltrace2;
 use hypertrace_test_support::steps::Steps;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// xorshift64, so that any seed can be replayed.
+/// Random numbers by xorshift64, so that a test can be repeated with the same seed.
 struct Random(u64);
 
 impl Random {
@@ -106,7 +106,7 @@ impl Forger {
         self.area[word].0.store(value, Ordering::Release);
     }
 
-    /// Writes a record that is almost right.
+    /// Writes a record that is almost correct: some random words of the record may be wrong.
     fn record(&mut self, clock: &mut u64) {
         if self.head.is_multiple_of(self.block) {
             let token = self.random.pick(&[1, 1, 1, 1, 2, 0]);
@@ -233,7 +233,7 @@ fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
             };
             session.reference_point(&point);
             session.begin_pass();
-            // This loop bounds what one client gets, as a device does.
+            // This loop limits the number of packets of one client in a pass, as a device does.
             for guest in [&mut honest, &mut hostile] {
                 for _ in 0..4 {
                     if !guest.drain(&session).more {
@@ -294,7 +294,8 @@ fn an_event_that_is_filtered_after_its_time_was_mended_ends_no_packet_early() {
 fn a_holders_name_is_cut() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(0);
-    // Each letter has three bytes, and the cut is between two letters.
+    // Each letter has three bytes, so the maximum size is in the middle of a letter, and the name must be cut
+    // before this letter.
     let name = "\u{20ac}".repeat(1000);
     guest.producer.emit(NewRecord::of_id(id::LEASE, Words(&forged_lease(name.as_bytes()))), ticks);
     guest.pass(&session);
@@ -303,7 +304,7 @@ fn a_holders_name_is_cut() {
     assert_eq!(*told, "\u{20ac}".repeat(64 / 3));
 }
 
-/// Returns the payload of a lease record by a producer that has no limit for names.
+/// Returns the payload of a lease record, as of a producer without a limit for names.
 fn forged_lease(name: &[u8]) -> Vec<u64> {
     let mut words = vec![0x1000, 1, 2, 0, name.len() as u64];
     let mut bytes = (name.len() as u32).to_le_bytes().to_vec();

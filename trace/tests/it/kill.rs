@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The victim: traces on and on, and notes how much is committed.
+/// The process that will be killed: traces without end, and notes the number of committed records.
 fn trace(dir: &Path) {
     let mut config = SessionConfig::new(dir.join("s"));
     config.file_bytes = 300_000;
@@ -61,12 +61,12 @@ fn trace(dir: &Path) {
     }
 }
 
-/// Puts a text into the schema log, as a producer that makes up events does.
+/// Puts a text into the schema log, like a producer that invents new events.
 fn append_schema(guest: &Guest, text: &str) {
     use hypertrace_abi::layout::guest_page;
     use std::sync::atomic::Ordering::Relaxed;
     let log = guest.memory.schema;
-    // The text goes after the two texts that the producer put there in round 0.
+    // The text follows the two texts that the producer has put into the log in round 0.
     let at = guest.memory.guest[guest_page::SCHEMA_LEN].load(Relaxed);
     let mut words =
         vec![u64::from(hypertrace_abi::schema::id_of(text)) | (text.len() as u64) << 32];

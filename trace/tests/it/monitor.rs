@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Answers with the command itself, except for `fail` and `panic`, which do what they say.
+/// Returns the command itself as the reply. But the command `fail` fails, and the command `panic` panics.
 fn echo(command: &str) -> Result<String, String> {
     match command {
         "fail" => Err("no such command\nfail\npanic".into()),
@@ -47,7 +47,7 @@ fn the_vmm_sets_the_monitors_thread_up_before_the_first_command() {
         Ok(())
     });
 
-    // `before` was called before the return, and before any command.
+    // `start_in` has called `before` before it returned, and before it took any command.
     assert_eq!(told.try_recv().unwrap().as_deref(), Some("ht-monitor"));
     let _monitor = monitor.unwrap();
     let mut client = Client::new(dir.path());
@@ -83,7 +83,7 @@ impl Client {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
-    /// Returns the next reply, as it was sent.
+    /// Returns the unchanged text of the next reply.
     fn reply(&mut self) -> String {
         let mut reply = String::new();
         loop {
@@ -100,7 +100,8 @@ impl Client {
         self.reply()
     }
 
-    /// Returns everything that is left. A connection may end while what was sent to it is unread.
+    /// Returns all remaining bytes. A reset is no failure, because the monitor may close a connection before
+    /// it has read all requests.
     fn rest(&mut self) -> String {
         let mut rest = Vec::new();
         let end = self.0.read_to_end(&mut rest).map_err(|e| e.kind());
@@ -154,7 +155,7 @@ fn a_hundred_clients_are_served_beside_one_that_never_reads_and_one_that_talks_n
             for _ in 0..20 {
                 let mut garbage = Vec::new();
                 (&random).take(100_000).read_to_end(&mut garbage).unwrap();
-                // The monitor may close the connection while we write, or before we have read.
+                // The result is ignored, because the monitor may close the connection during the write.
                 let _ = connect(dir.path(), SOON).unwrap().write_all(&garbage);
             }
         });
@@ -164,7 +165,8 @@ fn a_hundred_clients_are_served_beside_one_that_never_reads_and_one_that_talks_n
                 begin.wait();
                 for n in 0..100 {
                     let command = format!("client {client} command {n}");
-                    // Each command has its own connection, because a client that pauses would give way.
+                    // Each command has its own connection, because a client that pauses would have to give
+                    // way to another client.
                     assert_eq!(Client::new(dir).ask(&command), format!("  {command}\nok\n"));
                 }
             });
@@ -202,7 +204,7 @@ fn an_idle_client_stays_until_another_waits_and_gives_way_then() {
     for other in &mut others {
         other.send(b"one\n");
     }
-    // All clients are in the queue. Each of them has its turn, and goes.
+    // All clients are in the queue. Each client has its turn, and then closes its connection.
     for mut other in others {
         assert_eq!(other.reply(), "  one\nok\n");
     }
@@ -421,7 +423,7 @@ fn has_few_descriptors() -> bool {
         .any(|l| l.starts_with("Max open files") && l.split_whitespace().nth(3) == Some("64"))
 }
 
-/// Runs a test in a process of its own, which has limits of its own.
+/// Runs a test in a separate process, so that the limits of this process apply only to the test.
 fn again(setting: &str, test: &str) {
     let test = child::full_name(test);
     let script = format!("{setting}; exec \"$0\" --exact --nocapture {test}");

@@ -1,6 +1,6 @@
-//! Where a session writes and who may read it. A session writes only in its own directory, whatever gets the
-//! names in it meanwhile, and only the session's user may read it unless more was asked for. Also tests the
-//! number of descriptors.
+//! Tests of the place and the users of a session. A session writes only in its own directory, even if other
+//! files get the names in the directory meanwhile. Only the session's user may read the session, unless the
+//! configuration shares the session. Other tests here count the descriptors of a session.
 
 use crate::common;
 use common::guest::Guest;
@@ -19,7 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Runs this test again as a process of its own, with a directory.
+/// Runs this test again in a child process. In the child, returns the child's directory.
 fn as_child(test: &str) -> Option<std::path::PathBuf> {
     if let Some(dir) = std::env::var_os(common::CHILD) {
         return Some(dir.into());
@@ -50,7 +50,8 @@ fn record(dir: &Path, share: Share) {
     session.finish().unwrap();
 }
 
-/// Asserts that everything in a session has the modes of this share. Returns all paths in it.
+/// Asserts that all files and folders of a session have the modes of this share. Returns all paths in the
+/// session's directory.
 fn check_modes(dir: &Path, share: Share) -> BTreeSet<PathBuf> {
     let (folders, files) = match share {
         Share::Owner => (0o700, 0o600),
@@ -84,7 +85,7 @@ fn modes_do_not_depend_on_the_umask() {
         for share in [Share::Owner, Share::Group, Share::All] {
             record(&dir.join(name).join(format!("{share:?}")), share);
         }
-        // An existing folder that is more open than it may be.
+        // The folder exists, and its mode allows more than the session's folder may allow.
         let there = dir.join(name).join("there");
         fs::create_dir(&there).unwrap();
         fs::set_permissions(&there, Permissions::from_mode(0o777)).unwrap();
@@ -205,12 +206,13 @@ fn a_directory_of_another_user_is_refused() {
         assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
     };
     if let Some(dir) = std::env::var_os(common::CHILD) {
-        // As the user nobody, in a directory where everybody may write.
+        // The child runs as the user nobody, in a directory to which all users may write.
         let dir = Path::new(&dir);
         refused(&dir.join("root"), 0, NOBODY);
         refused(&dir.join("link"), 0, NOBODY);
         Session::create(SessionConfig::new(dir.join("nobody"))).unwrap();
-        // Root may use a directory without any rights; this user may not.
+        // The umask takes all rights from new directories. Only root may use such a directory, and this user
+        // is not root.
         umask(Mode::from_raw_mode(0o777));
         let path = dir.join("masked");
         Session::create(SessionConfig::new(&path)).unwrap().finish().unwrap();
@@ -218,8 +220,8 @@ fn a_directory_of_another_user_is_refused() {
         return;
     }
     if !geteuid().is_root() {
-        // The tests' own user must not use the directory of process 1, /proc/1. In a user namespace, that
-        // directory can be the user's own.
+        // The tests' own user must not use the directory of process 1, /proc/1. But in a user namespace,
+        // /proc/1 may belong to this user.
         if fs::metadata("/proc/1").unwrap().uid() != geteuid().as_raw() {
             let error = Session::create(SessionConfig::new("/proc/1")).unwrap_err();
             assert!(
@@ -242,7 +244,7 @@ fn a_directory_of_another_user_is_refused() {
         std::os::unix::fs::chown(dir.path().join(name), Some(NOBODY), None).unwrap();
     }
     symlink(dir.path().join("nobody"), dir.path().join("link")).unwrap();
-    // The directory is root's own, but the link to it is another user's.
+    // The directory belongs to root, but the link to the directory belongs to another user.
     let planted = dir.path().join("planted");
     symlink(dir.path().join("root"), &planted).unwrap();
     std::os::unix::fs::lchown(&planted, Some(NOBODY), None).unwrap();
@@ -280,7 +282,7 @@ fn more_streams_than_descriptors_lose_nothing() {
             }
             guest.pass(&session);
         }
-        // The VMM has other files to open.
+        // The VMM must still be able to open other files.
         let others: Vec<_> = (0..20).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         drop(others);
     }
@@ -305,6 +307,7 @@ fn a_writer_locks_the_trace_and_leaves_the_lock_of_the_directory_to_others() {
     session.finish().unwrap();
 
     assert_eq!((of_dir, of_trace), (Ok(()), Err(Errno::WOULDBLOCK)));
-    // A process that another test starts has all descriptors for a moment.
+    // The lock may end a moment later, because a process that another test starts has all descriptors for a
+    // moment.
     wait_until("the end of the lock", || lock(&dir.path().join("ctf")).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Tests whether a drain loop may wait without a timer for what a session records.
+//! Tests of the waits of a drain loop: the loop may wait without a timer until the session gets a record.
 
 use crate::common;
 use common::guest::Guest;
@@ -25,7 +25,7 @@ fn tick(session: &Session) {
     assert_eq!(session.emit(event_type!("tick")), Emit::Recorded);
 }
 
-/// Makes passes until the session is quiet. Returns how long that took.
+/// Makes passes until the session is quiet. Returns the time until then.
 fn until_quiet(session: &Session) -> Duration {
     let begin = Instant::now();
     wait_until("quiet", || {
@@ -121,7 +121,7 @@ fn a_writer_rests_after_an_event_and_writes_the_accounts_once() {
 
     let sleeps = sleeps_in(Duration::from_secs(2), std::process::id());
 
-    // With a timer of a millisecond, there would be some 1,800 sleeps.
+    // With a timer of a millisecond, the thread would have slept some 1,800 times.
     assert!(sleeps["ht-writer"] < 300, "{sleeps:?}");
     let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
     let json: SessionJson = serde_json::from_str(&text).unwrap();

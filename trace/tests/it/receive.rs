@@ -1,5 +1,5 @@
-//! Journals that no session writes. Each is refused with the place of its fault, and the frames before that
-//! place make a session.
+//! Tests of journals that no session writes. The receiver refuses each such journal and names the place of
+//! the fault. The frames before this place make a session.
 
 use hypertrace_abi::event_type;
 use hypertrace_trace::receive::{MAX_FILES, ReceiveError, Received, receive};

@@ -1,5 +1,6 @@
-//! A session that a killed process left: the records that its rings still hold become a session of their own,
-//! and no number in its files is used unchecked.
+//! Tests of the recovery of a session that a killed process left. The records that are still in the rings
+//! become a separate session, and recovery checks each number in the files of the killed session before it
+//! uses the number.
 
 use crate::common;
 use common::guest::Guest;
@@ -62,12 +63,12 @@ fn killed(dir: &Path) -> ([u8; 16], Guest) {
     for n in 0..10u64 {
         guest.emit(event_type!("e", n));
     }
-    // A drop writes nothing, just as a kill writes nothing.
+    // The drop is like a kill, because a drop writes no bytes.
     drop(session);
     (uuid, guest)
 }
 
-/// Recovers what is in the ring, as `hypertrace recover` does.
+/// Recovers the records in the ring, as `hypertrace recover` does.
 fn recover(dir: &Path, uuid: [u8; 16], guest: &mut Guest) -> Result<Summary, SessionError> {
     Session::recover(config(dir), uuid, |session| take(session, guest))
 }
@@ -103,7 +104,7 @@ pub fn fingerprint(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
 fn what_is_left_in_the_ring_is_a_session_of_its_own_and_the_killed_one_stays_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let (uuid, mut guest) = killed(dir.path());
-    // The accounts look as they did a second after the beginning.
+    // The test restores the accounts that the session had a second after its beginning.
     let mut old = json(dir.path());
     let stream = StreamJson { domain: Domain::Guest, name: "guest".into(), ..Default::default() };
     old.streams = vec![stream];
@@ -156,7 +157,8 @@ fn a_guests_own_clock_keeps_its_map() {
     assert!(a.offset_ns.abs_diff(b.offset_ns) < 10, "{a:?} {b:?}");
 }
 
-/// Returns the clocks of a killed process: some are in `classes.jsonl` and not in `session.json`.
+/// Returns the clocks of a killed process from `session.json` and `classes.jsonl`, because some clocks are
+/// only in `classes.jsonl`.
 fn json_with_clocks(dir: &Path) -> Vec<ClockJson> {
     let mut clocks = json(dir).clocks;
     let text = fs::read(dir.join("classes.jsonl")).unwrap();
@@ -183,7 +185,8 @@ fn losses_that_the_killed_process_had_counted_are_not_counted_again() {
         let mut guest = Guest::new(0);
         for generation in 0..generations {
             if generation > 0 {
-                // As when a guest boots. The last losses come after the last packet.
+                // The test does the steps of a boot of a guest. The ring's last losses come after the ring's
+                // last packet.
                 guest.poke(guest_page::LOST_FULL, 35);
                 guest.discard_unread(&session);
                 session.begin_generation(0, &[]);
@@ -280,8 +283,9 @@ fn a_session_that_was_ended_or_is_another_is_refused() {
     assert!(ended.to_string().contains("was ended"), "{ended}");
 }
 
-/// Kills a session in which other clients brought texts before and after `text`, of which an honest client
-/// has events in its ring. Returns the summary after the recovery.
+/// Kills a session in which an honest client has events with the schema `text` in its ring. Other clients
+/// have added the texts `before` and `after`, before and after `text`. Returns the summary after the
+/// recovery.
 #[track_caller]
 fn recovered_beside(before: &[String], text: &str, after: &[String]) -> Summary {
     let dir = tempfile::tempdir().unwrap();
@@ -327,7 +331,7 @@ fn a_text_of_another_client_with_the_same_id_leaves_a_clients_own_known() {
 
 #[test]
 fn numbers_that_cannot_be_are_refused_with_their_place() {
-    // These numbers are in the first packet with events.
+    // The offsets of these numbers are offsets in the first packet with events.
     for (offset, bytes, part) in [
         (0, &[0xee; 4][..], "no packet begins here"),
         (4, &[0xee; 4], "another session"),

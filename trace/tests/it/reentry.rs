@@ -1,4 +1,4 @@
-//! Foreign code that an emit calls may call the session again.
+//! Tests that foreign code may call the session in the middle of an emit, if the emit calls this code.
 
 use crate::common;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use hypertrace_trace::Session;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// A field that calls a session while the field is put into its record.
+/// A field whose `put` calls a session during an emit.
 #[derive(Clone, Copy)]
 struct Calls<'a>(&'a dyn Fn());
 

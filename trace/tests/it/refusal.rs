@@ -1,4 +1,4 @@
-//! Directories that a session does not touch.
+//! Tests of directories that a session refuses and does not change.
 
 use hypertrace_trace::control::error_chain;
 use hypertrace_trace::{DirectoryError, Session, SessionConfig, SessionError};

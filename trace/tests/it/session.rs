@@ -147,7 +147,7 @@ fn a_reference_point_may_come_with_its_schema_in_the_same_pass() {
     guest.emit(event_type!("e", x = 1u64));
     assert_eq!(session.reference_point(&point(id_of("e(x:u64)"), &[2])), Status::Recorded);
     session.begin_pass();
-    // This point is recorded after the head was noted, so the next pass drains it.
+    // This point is recorded after the pass noted the head, so only the next pass drains the point.
     session.reference_point(&point(id_of("e(x:u64)"), &[3]));
     guest.drain(&session);
     session.end_pass();
@@ -291,7 +291,8 @@ fn impossible_times_are_clamped_and_kept() {
     guest.pass(&session);
     let (summary, lines) = finish(session);
     assert_eq!(summary.ring_events, 6);
-    // now + 5 and the last time are earlier than the clamped time of the future event.
+    // The times `now + 5` and `ticks()` go backwards, too, because both are earlier than the clamped time of
+    // the future event.
     assert_eq!(summary.faults["time_future"], 1, "{summary:?}");
     assert_eq!(summary.faults["time_backwards"], 4);
     assert_eq!(summary.time_faults, 5);
@@ -318,8 +319,8 @@ fn a_client_whose_time_does_not_fit_gets_its_own_clock() {
     assert!(lines.is_empty() || lines.len() == 5, "{lines:#?}");
 }
 
-/// Returns how many nanoseconds a reading is later than the host's by the estimated map of the guests' clock,
-/// which really is the host's counter.
+/// Returns the error of the estimated map of the guests' clock at a reading, in nanoseconds. The guests'
+/// clock is really the host's counter, so the map of the host's clock gives the true time.
 fn off(session: &Session, raw: u64) -> i128 {
     let json = json(session);
     let unix = |clock: &ClockJson| {
@@ -329,7 +330,8 @@ fn off(session: &Session, raw: u64) -> i128 {
     unix(&json.clocks[1]) - unix(&json.clocks[0])
 }
 
-/// Makes reference points of clients. Each client claims that its counter is ahead by a number of ticks.
+/// Makes reference points of clients. `clients` has pairs of a client and the number of ticks by which the
+/// client's counter claims to be ahead.
 fn points(session: &Session, clients: &[(u32, u64)]) -> u64 {
     let mut seen = 0;
     for n in 1..=20 {
@@ -356,7 +358,7 @@ fn plain_events_of_one_client_do_not_move_the_times_of_one_that_has_points() {
     let seen = points(&session, &[(0, 0)]);
     std::thread::sleep(std::time::Duration::from_millis(20));
     let mut hostile = Guest::new(1);
-    // This time is as far ahead as it may be without a fault.
+    // This time is almost as far in the future as a time without a fault can be.
     let now = ticks();
     hostile.emit_at(now + (now - began) * 9 / 10, event_type!("e", x = 2u64));
     hostile.pass(&session);
@@ -417,7 +419,7 @@ fn a_holder_without_a_tsc_gets_a_clock_of_its_kind() {
         ["tsc", "tsc", "monotonic_raw"]
     );
     assert_eq!(clocks[2].frequency, 1_000_000_000);
-    // The events are in order of time, because both maps are near the truth.
+    // The reader sorts the events by time, so the last event proves that both maps are nearly right.
     assert!(lines.is_empty() || lines.last().unwrap().contains("x = 2"), "{lines:#?}");
 }
 
@@ -425,8 +427,8 @@ fn a_holder_without_a_tsc_gets_a_clock_of_its_kind() {
 fn the_rate_of_a_guests_counter_is_the_hosts_only_if_the_guest_has_such_a_counter() {
     let cntvct = 2_u64 << 56;
     for (word, kind, frequency) in [
-        // The guest's true counter, which is the host's; a word of older guests; an impossible frequency;
-        // another frequency.
+        // The cases are: the true counter of the guest, which is the host's counter, the word of an older
+        // guest, an impossible frequency, and a possible frequency that differs from the host's.
         (None, "host", None),
         (Some(0), "counter", None),
         (Some(cntvct | 999_999), "cntvct", None),
@@ -619,7 +621,7 @@ fn the_callers_span_is_in_the_session_and_the_metadata_and_guests_get_it() {
     assert!(metadata.contains(&format!("\ttraceparent = \"{text}\";\n")), "{metadata}");
 }
 
-/// Runs guests one after the other, each with a counter that begins anew.
+/// Runs one boot of a guest. In each boot, the guest's counter begins anew.
 fn boot(session: &Session, guest: &mut Guest, first: u64) {
     boot_at(1_000, session, guest, first);
 }
@@ -648,7 +650,7 @@ fn each_epoch_may_begin_files_and_clocks_anew() {
     let (summary, _) = finish(session.clone());
     assert_eq!((summary.ring_events, summary.time_faults, summary.lost), (guests, 0, 0));
     let (clocks, files) = (json(&session).clocks.len() as u64, files(&session) as u64);
-    // Two more clocks are the host's, and that of the guest's first holder.
+    // The two additional clocks are the host's clock, and the clock of the guest's first holder.
     assert_eq!((clocks, files), (guests + 2, guests + 1));
 }
 
@@ -671,7 +673,7 @@ fn a_guest_that_is_reset_in_a_loop_begins_a_bounded_number_of_files() {
     let mut events = 0;
     let generations = 2 * MAX_GENERATIONS;
     for generation in 1..=generations {
-        // The guest's own doing: its clock begins anew again and again.
+        // The guest lets its clock begin anew many times, without the VMM.
         let again = if generation % 2 == 0 { 3 * u64::from(MAX_RESTARTS) / 2 } else { 1 };
         let mut guest = Guest::new(0);
         for n in 0..again {
@@ -709,12 +711,13 @@ fn an_honest_guest_may_be_reset_as_often_as_there_are_clocks() {
 fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
     let (_dir, session) = session(|_| ());
     let mut guests = [Guest::new(0), Guest::new(1), Guest::new(2)];
-    // A new epoch allows as much again, and no more.
+    // A new epoch allows the same number of files and clocks again.
     for epoch in 1..=2 {
         session.begin_epoch(epoch);
         for n in 0..3 * u64::from(MAX_RESTARTS) {
             boot(&session, &mut guests[0], n);
-            // These guests also need a clock each time. One guest alone uses up its files before the clocks.
+            // These guests also need a new clock each time: a single guest would use up its files before the
+            // session's clocks.
             boot_at((2 * n + 1) << 40, &session, &mut guests[1], n);
             boot_at((2 * n + 2) << 40, &session, &mut guests[2], n);
         }
@@ -724,7 +727,8 @@ fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
     let (summary, _) = finish(session.clone());
     assert!(summary.time_faults > 0);
     assert_eq!(summary.ring_events, 18 * u64::from(MAX_RESTARTS));
-    // The host's clock, and in each epoch the shared clocks of the guests and the first clock of each guest.
+    // The maximum is one clock of the host, and in each epoch the clocks that all guests share and one first
+    // clock for each guest.
     let (most, clocks) = (1 + 2 * (MAX_CLOCKS - 1 + 3), json(&session).clocks.len());
     assert!(clocks <= most, "{clocks} clocks");
 }

@@ -1,4 +1,4 @@
-//! The file of declared events, if other threads than the VMM's own fill the rings.
+//! Tests of the file of declared events if producers other than the VMM's own threads fill the rings.
 
 use crate::common;
 use common::guest::Guest;
@@ -43,7 +43,8 @@ fn records_of_a_relay_that_are_no_events_are_not_in_the_file() {
         let emit = relay.producer.emit(NewRecord::of_id(id, Words(words)).with_flags(flags), ticks);
         assert_eq!(emit, Emit::Recorded);
     };
-    // A point without a point's prefix, and a record that is no point. Both are unknown.
+    // The first record is a point without the prefix of a point, and the second record is no point. Both
+    // records have an unknown id.
     emit(id_of("none()"), Flags::REFERENCE_POINT | Flags::GUEST_HYPERTRACE, &[1, 2]);
     emit(id_of("none()"), Flags::empty(), &[1]);
     // A declared event that lacks arguments.

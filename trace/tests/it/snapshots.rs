@@ -1,4 +1,4 @@
-//! Snapshots that a guest asks for by a trigger on its reference points.
+//! Tests of snapshots that a guest requests by a trigger on its reference points.
 
 use crate::common;
 use common::guest::{Guest, geometry};
@@ -27,7 +27,7 @@ impl Recorder {
         Recorder { _dir: dir, session, guest, fired: 0 }
     }
 
-    /// Makes the guest fire the trigger, and runs passes of the drain loop until the rule is done.
+    /// Makes the guest fire the trigger, and makes passes until the triggers' thread has done the action.
     fn fire(&mut self) {
         self.guest.emit(event_type!("e", fired = self.fired));
         self.session.reference_point(&ReferencePoint {

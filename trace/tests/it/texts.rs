@@ -1,5 +1,5 @@
-//! Reference points and the texts that they need. Each pass reads the schema logs before the host rings, so
-//! that no point waits, and reads a bounded part of the logs.
+//! Tests of reference points and the texts that the points need. Each pass reads the schema logs before the
+//! host rings, so that no point has to wait for its text. A pass reads only a bounded part of the logs.
 
 use crate::common;
 use common::guest::{Guest, geometry};
@@ -12,7 +12,7 @@ use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::Session;
 
-/// Makes a reference point of this client, by a text of its log.
+/// Makes a reference point of this client. The point has the id of `text`.
 fn point(session: &Session, client: u32, text: &str) {
     let now = ticks();
     session.reference_point(&ReferencePoint {
@@ -27,7 +27,8 @@ fn point(session: &Session, client: u32, text: &str) {
     });
 }
 
-/// Makes a pass in which the clients have no time: their texts are read, but no records are taken.
+/// Makes a pass in which the clients have used up their time: the pass reads the clients' texts, but takes no
+/// records.
 fn short_pass(session: &Session, guests: &mut [Guest]) {
     session.begin_pass();
     for guest in guests {
@@ -58,7 +59,8 @@ fn a_log_that_is_always_full_delays_no_point() {
     let mut guests = [Guest::new(0), Guest::new(1)];
     guests[0].log("honest()");
     for pass in 1..=20 {
-        // The text of the first point never arrives. The second point is in the same ring.
+        // The text of the first point never arrives. The second point is in the same ring, and must not wait
+        // for this text.
         point(&session, 1, "unknown()");
         point(&session, 0, "honest()");
         while guests[1].logged < pass * guests[1].memory.schema.len() as u64 {
@@ -71,7 +73,7 @@ fn a_log_that_is_always_full_delays_no_point() {
     assert_eq!((summary.faults.len(), summary.faults["unknown_id"]), (1, 20), "{summary:?}");
 }
 
-/// Every other client fills its log before each pass. The honest client is the last one in a pass.
+/// All clients but one fill their logs before each pass. The honest client comes last in each pass.
 #[test]
 fn full_logs_of_many_clients_keep_no_text_of_another_one_unread() {
     const CLIENTS: u32 = 40;
@@ -92,7 +94,8 @@ fn full_logs_of_many_clients_keep_no_text_of_another_one_unread() {
                 guest.log("known()");
             }
         }
-        // A pass reads 256 KiB of logs for whoever has texts, and 256 KiB more in equal parts, one for each client.
+        // A pass reads 256 KiB of the logs of any clients, and 256 KiB more in equal parts: each client has
+        // one part.
         let all = u64::from(CLIENTS - 1) * 8192;
         assert!(pass == 1 || (all - 2 * 32768..all - 32768).contains(&unread), "{unread} of {all}");
         let text = format!("honest{pass}()");
@@ -127,8 +130,8 @@ fn clients_that_come_all_at_once_have_no_part_of_that_pass() {
         before = read(&guests);
     }
 
-    // The first pass reads 256 KiB, and each later one at most as much again. A new client's text is read in
-    // any case.
+    // The first pass reads 256 KiB. Each later pass reads at most 512 KiB, and at least one text of each new
+    // client.
     assert!((32_768..33_000).contains(&most[0]), "{most:?}");
     assert!(most.iter().all(|words| *words < 2 * 32_768 + 100), "{most:?}");
     drop(session.finish().unwrap());

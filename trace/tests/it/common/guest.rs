@@ -1,4 +1,4 @@
-//! A client of a guest: its memory on the heap, and both sides of the ring.
+//! A client of a guest: the client's memory on the heap, and both sides of the client's ring.
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::ticks;
@@ -15,7 +15,7 @@ use hypertrace_abi::sink::Drained;
 use hypertrace_test_support::steps::Steps;
 use hypertrace_trace::Session;
 
-/// A client, whose memory is leaked because tests are short.
+/// A client. The client's memory is never freed, because tests are short.
 pub struct Guest {
     pub client: u32,
     pub area: &'static [AtomicU64],
@@ -26,7 +26,7 @@ pub struct Guest {
     pub logged: u64,
 }
 
-/// Returns sizes for tests, with a small ring.
+/// Returns sizes of a device for tests, with small rings.
 pub fn geometry() -> Geometry {
     Geometry { ring_bytes: 1 << 18, block_bytes: 1 << 14, ..Geometry::default() }
 }
@@ -75,16 +75,16 @@ impl Guest {
         session.end_pass();
     }
 
-    /// Ends the session's reading: records that the session could not take are lost, and the session notes
-    /// that.
+    /// Ends the reading of the ring: records that the session could not take are lost, and the session counts
+    /// these losses.
     pub fn discard_unread(&mut self, session: &Session) {
         let mut consumer = Consumer::new(self.memory, &mut self.consumer);
         consumer.discard_unread(&mut vec![0; consumer.stage_words()]);
         session.drain(self.client, &mut consumer);
     }
 
-    /// Writes a text to the schema log, past the producer and whether there is room or not. For a guest that
-    /// does not use the producer's log.
+    /// Writes a text directly to the schema log, without the producer. The log may have no room for the text.
+    /// This method is for a guest that does not use the producer's log.
     pub fn log(&mut self, text: &str) {
         let mut put = |value| {
             let at = self.logged as usize % self.memory.schema.len();
@@ -105,12 +105,14 @@ impl Guest {
         self.memory.host[host_page::SCHEMA_SEEN].load(Ordering::Relaxed)
     }
 
-    /// Emits a record of this text with these payload words, past the schema.
+    /// Emits a record with the id of this text and with these payload words. The words need not fit the
+    /// schema.
     pub fn emit_words(&self, text: &str, words: &[u64]) -> Emit {
         self.producer.emit(NewRecord::of_id(id_of(text), Words(words)), ticks)
     }
 
-    /// Writes a word that the guest can write: page G by index, then as in `hypertrace_abi::layout`.
+    /// Writes a word of the memory that the guest can write. The first indices are the words of page G, and
+    /// the later indices follow `hypertrace_abi::layout`.
     pub fn poke(&self, word: usize, value: u64) {
         self.area[word].store(value, Ordering::Relaxed);
     }
@@ -128,7 +130,7 @@ fn lease(
     Producer::lease(memory, state, Lease::new(token, clock, now, &info), false)
 }
 
-/// Finds two texts with the same hash by brute force: 32 bits are not many.
+/// Finds two texts with the same hash by brute force, because a hash has only 32 bits.
 pub fn collision() -> (String, String) {
     let mut seen = std::collections::HashMap::new();
     (0..)

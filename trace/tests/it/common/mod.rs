@@ -7,7 +7,7 @@ use std::process::Command;
 
 pub mod guest;
 
-/// Returns a session in a directory of its own, which is removed with the returned value.
+/// Returns a session in a new directory. The drop of the returned value removes the directory.
 pub fn session(
     with: impl FnOnce(&mut hypertrace_trace::SessionConfig),
 ) -> (tempfile::TempDir, hypertrace_trace::Session) {
@@ -21,15 +21,16 @@ pub fn session(
 /// Name of the environment variable that is set in a test's child process.
 pub const CHILD: &str = "HYPERTRACE_TEST_CHILD";
 
-/// Returns a command that runs one test of this binary again as a child, which finds `value` in [`CHILD`].
+/// Returns a command that runs one test of this binary again in a child process. The child has `value` in the
+/// variable [`CHILD`].
 pub fn child(test: &str, value: &Path) -> Command {
     let mut command = hypertrace_test_support::child::alone(test);
     command.env(CHILD, value);
     command
 }
 
-/// Finishes a session with an honest client 0, which emitted `emitted` events called `honest`. Checks that a
-/// reader gets all of these events, and reports nothing but losses.
+/// Finishes a session with an honest client 0 that has emitted `emitted` events `honest`. Checks that a
+/// reader gets all these events, and reports no faults except for losses.
 pub fn check_honest(session: hypertrace_trace::Session, emitted: u64, seed: u64) {
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();
