@@ -2,10 +2,11 @@
 
 //! Reads the events that guests and their hosts recorded, as one timeline.
 //!
-//! A [`Recording`] is all that is read together: sessions, which are directories that `hypertrace-trace`
-//! wrote, traces of kernels, and function traces. The writer of a session may still be at work, or may have
-//! been killed. Guests' clocks are mapped to the host's, with a bound on the error. [`Recording::read`] hands
-//! over all events of a recording in order, and the places where events were lost.
+//! A [`Recording`] holds all inputs that are read together: sessions, traces of kernels, and function traces.
+//! A session is a directory that `hypertrace-trace` wrote. The writer of a session may still be at work, or
+//! may have been killed. The clocks of guests are mapped to the host's clock, with a bound on the error.
+//! [`Recording::read`] gives the consumer all events of a recording in order, and the places where events
+//! were lost.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), hypertrace_timeline::Error> {
@@ -25,20 +26,22 @@
 //! [`Follow`] reads a session in rounds while the session is written.
 //!
 //! An exporter or a printer is a [`Consumer`], as is the closure above. [`Recording::read`] maps only the
-//! events that the consumer [`Needs`]. [`Recording::regions`] hands over what threads did, and
-//! [`Recording::read_regions`] hands over the [`regions`], each with the event that begins it.
+//! events that the consumer [`Needs`]. [`Recording::regions`] finds the [`regions`] and gives the consumer
+//! the intervals of threads. [`Recording::read_regions`] gives the consumer each region, with the event that
+//! begins the region.
 //!
 //! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat of trace-cmd. A
 //! [`FunctionTrace`] holds the entries and exits of a guest's functions.
 //!
-//! The readers check everything that they read, and an [`Error`] names file and byte. A [`Warning`] is about
-//! input that could be read in spite of a fault: [`Recording::warnings`] are the warnings of opening,
-//! [`Recording::read`] returns the warnings of reading, and [`Regions::warnings`](regions::Regions::warnings)
-//! are the warnings about regions, with what could not be known. An unfinished end of a file is no damage,
-//! because a session survives a kill at any instant. Memory depends on the number of streams (64 KiB each)
-//! and, while clock maps are made, on the number of reference points (500 bytes each, 600 with a trace of the
-//! kernel, less than half of it afterwards), but not on the session's size. A thread that reads ahead holds
-//! up to five batches, each of at most 1,024 events, or of 256 KiB and one event.
+//! The readers check everything that they read, and an [`Error`] names the file and the byte. A [`Warning`]
+//! reports a fault that did not prevent reading. [`Recording::warnings`] are the warnings of opening, and
+//! [`Recording::read`] returns the warnings of reading. [`Regions::warnings`](regions::Regions::warnings) are
+//! the warnings about regions, and say what could not be known. An unfinished end of a file is no damage,
+//! because a session stays readable if its writer is killed at any instant. The memory depends on the number
+//! of streams (64 KiB for each stream), but not on the size of a session. During the computation of clock
+//! maps, the memory also depends on the number of reference points: 500 bytes for each point, or 600 bytes
+//! with a trace of the kernel, and less than half of that afterwards. A thread that reads ahead holds up to
+//! five batches. A batch has at most 1,024 events, or at most 256 KiB and one event.
 //!
 //! This crate writes nothing, repairs nothing on disk, and is not meant to run inside
 //! a VMM.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The merge of the inputs: those of sessions, of kernels' traces and of function traces.
+//! Merges the inputs: the inputs of sessions, of kernels' traces and of function traces.
 
 use crate::error::Result;
 use crate::event::EntryRef;
@@ -14,19 +14,20 @@ use std::collections::binary_heap::PeekMut;
 /// All events of a recording in order of time, with the places where events were lost.
 ///
 /// Within a stream nothing is reordered. Among streams, events that a guest emitted before a reference point
-/// come before the point, and events that the guest emitted after the reply come after the point. Memory: one
-/// window per stream.
+/// come before the point, and events that the guest emitted after the reply come after the point. The memory
+/// holds one window for each stream.
 #[derive(Debug)]
 pub(crate) struct Timeline<'a> {
     inputs: Vec<Box<dyn Input + 'a>>,
     heap: BinaryHeap<Reverse<Key>>,
     names: Names,
     margins: Vec<Option<u64>>,
-    /// Whether the first input's entry was returned, so that the input must read its next entry.
+    /// Whether the entry of the first input was already returned, so that this input must read its next
+    /// entry.
     taken: bool,
 }
 
-/// Position of an input's next entry. The fields are in order of weight.
+/// Sort key of an input's next entry. Earlier fields decide first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     time: Time,
@@ -37,8 +38,8 @@ struct Key {
 
 impl<'a> Timeline<'a> {
     /// Returns a timeline of these inputs, before their first entries. `names` has the names of the inputs'
-    /// sources. `margins` has, for each session, the bound on the error of its place among the others, or
-    /// `None` if that bound is unknown. `margins` is empty if all are 0.
+    /// sources. For each session, `margins` has the bound on the error of the session's place relative to the
+    /// other sessions, or `None` if this bound is unknown. `margins` is empty if all bounds are 0.
     ///
     /// # Errors
     /// If the first records of an input are damaged.
@@ -64,12 +65,13 @@ impl<'a> Timeline<'a> {
         self.names
     }
 
-    /// Returns the next event, or the next place where events were lost. The losses at a stream's places add
-    /// up exactly. A place is as exact as a packet: the drop itself may be up to a ring's content away.
-    /// Losses at an unknown place come last.
+    /// Returns the next event, or the next place where events were lost. The numbers of losses at all places
+    /// of a stream add up exactly. A place is known only to the packet: the events may have been lost up to a
+    /// ring's content away from the place. Losses at an unknown place come last.
     ///
     /// # Errors
-    /// If an input is damaged, after the events before the damage. Nothing follows the error.
+    /// If an input is damaged. The events before the damage come before the error, and nothing follows the
+    /// error.
     pub fn read(&mut self) -> Option<Result<EntryRef<'_>>> {
         let number = loop {
             if std::mem::take(&mut self.taken) {
@@ -104,8 +106,8 @@ impl<'a> Timeline<'a> {
         self.inputs.iter().filter_map(|input| input.left_out())
     }
 
-    /// Returns the faults so far of kernels' traces and function traces that could be read all the same, with
-    /// file and offset.
+    /// Returns the faults so far that did not prevent the reading of kernels' traces and function traces,
+    /// with file and offset.
     pub fn warnings(&self) -> Vec<Warning> {
         self.inputs.iter().flat_map(|input| input.warnings()).collect()
     }

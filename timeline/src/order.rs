@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The order of a session's entries while the session is being written.
+//! Puts the entries of a session in order of time while the session is being written.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,11 +12,12 @@ const MAX_HELD: usize = 200_000;
 /// Maximum size of the entries that are held back, in bytes.
 const MAX_HELD_BYTES: usize = 64 << 20;
 
-/// Entries of [`Follow`](crate::Follow) in order of time; entries of the same time keep the order in which
-/// they were read. The host drains the streams of a session one after the other, so an entry waits a quarter
-/// of a second for earlier ones. At most 200,000 entries wait, of at most 64 MiB.
+/// Entries of [`Follow`](crate::Follow) in order of time. Entries of the same time keep the order in which
+/// they were read. The host drains the streams of a session one after the other, so each entry waits a
+/// quarter of a second for entries with earlier times. At most 200,000 entries with at most 64 MiB in total
+/// wait.
 ///
-/// `T` is what the caller keeps of an entry.
+/// `T` is the caller's form of an entry.
 #[derive(Debug)]
 pub struct Order<T> {
     held: BTreeMap<(i64, u64), Held<T>>,
@@ -25,9 +26,9 @@ pub struct Order<T> {
     entries: u64,
     /// Latest Unix time of an entry that was read, in nanoseconds.
     last: i64,
-    /// Ends of rounds, each with the latest time of an entry that was read until then.
+    /// End of each round, with the latest time of all entries that were read until the end of the round.
     rounds: VecDeque<(Instant, i64)>,
-    /// Latest time of an entry that was given.
+    /// Latest time of all entries that were given out.
     given: i64,
     late: Late,
 }
@@ -38,13 +39,14 @@ struct Held<T> {
     entry: T,
 }
 
-/// Events that came after events of later times had been given.
+/// Counts of late events: events that came after events with later times had been given out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Late {
     /// Number of late events.
     pub events: u64,
-    /// Time by which the latest event was late, in nanoseconds.
+    /// Largest delay of a late event in nanoseconds: the latest time that was given out before, minus the
+    /// time of the event.
     pub most_ns: i64,
 }
 
@@ -84,8 +86,8 @@ impl<T> Order<T> {
         self.held.insert((time, self.entries), Held { bytes, entry });
     }
 
-    /// Takes an entry that need not wait any more: an entry up to the time `until`, or the first one if the
-    /// order is full.
+    /// Takes the first entry, if the entry need not wait any more. An entry need not wait if its time is at
+    /// most `until`, or if too many entries wait.
     pub fn pop(&mut self, until: i64) -> Option<T> {
         let first = self.held.first_entry()?;
         let (time, _) = *first.key();
@@ -102,7 +104,7 @@ impl<T> Order<T> {
         self.held.len() > MAX_HELD || self.bytes > MAX_HELD_BYTES
     }
 
-    /// Ends a [round](crate::Round). Returns the time up to which entries have waited long enough.
+    /// Ends a [round](crate::Round). Returns the latest time of the entries that have waited long enough.
     pub fn settle(&mut self, now: Instant, more_after: Option<i64>) -> i64 {
         self.rounds.push_back((now, self.last));
         let mut until = i64::MIN;
@@ -112,13 +114,14 @@ impl<T> Order<T> {
             until = until.max(*last);
             self.rounds.pop_front();
         }
-        // Entries later than `after` wait, because a stream that has more may still give earlier ones.
+        // Entries later than `after` wait, because a stream that has further packets may still give earlier
+        // entries.
         more_after.map_or(until, |after| {
             until.max(after.saturating_sub(DELAY.as_nanos() as i64)).min(after)
         })
     }
 
-    /// Returns how many events came too late for their place, and by how much.
+    /// Returns the number of events that came too late for their place, and the largest delay.
     pub fn late(&self) -> Late {
         self.late
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The inputs to read: paths that were given, and what lies there.
+//! The inputs to read: the given paths, and the opened inputs.
 
 use crate::compiled::{Module, has_functions};
 use crate::error::{Error, Result};
@@ -23,16 +23,18 @@ pub struct Given {
     pub path: PathBuf,
     /// Kind of input at the path.
     pub form: Form,
-    /// Time that is added to the times of the input's events, for a session or a trace of a kernel.
+    /// Time that is added to the times of the input's events. Only a session or a trace of a kernel can have
+    /// an offset.
     pub offset: Option<Offset>,
-    /// Directory of the session whose guest recorded the input, for a trace of a kernel.
+    /// Directory of the session whose guest recorded the input. Only a trace of a kernel can have this
+    /// directory.
     pub guest_of: Option<PathBuf>,
 }
 
 /// Kind of input at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// The directory of a session, with the trace of its kernel.
+    /// The directory of a session, with the trace of the session's kernel if there is one.
     Session,
     /// A trace of a kernel.
     Kernel,
@@ -41,8 +43,8 @@ pub enum Form {
 }
 
 impl Given {
-    /// Takes a path as what it seems to be. A directory is a function trace or else a session; a file other
-    /// than `session.json` is the trace of a kernel.
+    /// Guesses the kind of input from the path. A directory that is no function trace counts as a session. A
+    /// file counts as the trace of a kernel, unless its name is `session.json`.
     pub fn new(path: impl Into<PathBuf>) -> Given {
         let path = path.into();
         let is_of_session = path.file_name().is_some_and(|name| name == session_json::FILE);
@@ -60,18 +62,18 @@ impl Given {
 /// Sessions with their clocks, traces of kernels, and function traces, all on the clock of the first
 /// session's host.
 ///
-/// Bounds of a session's times against that clock are known if the session is on the same counter
-/// ([`Session::counter`]). Otherwise the error is unknown.
+/// The bounds of a session's times against the clock of the first session's host are known if both sessions
+/// have the same counter ([`Session::counter`]). If not, the error is unknown.
 #[derive(Debug, Default)]
 pub struct Recording {
     /// Sessions with their clocks.
     pub sessions: Vec<(Session, ClockMaps)>,
-    /// Traces of kernels, those of the sessions first. Each trace belongs to a session or to none.
+    /// Traces of kernels. The traces of the sessions come first. A trace need not belong to a session.
     pub traces: Vec<KernelTrace>,
     /// Function traces, each on the clock of a session ([`FunctionTrace::place`]) if there is a session.
     pub functions: Vec<FunctionTrace>,
-    /// Files whose functions are compiled into programs. [`Recording::read`] looks up the functions' names
-    /// there for [`EventRef::function`](crate::EventRef::function).
+    /// Files with the names of compiled-in functions. [`Recording::read`] looks up the names in these files
+    /// for [`EventRef::function`](crate::EventRef::function).
     pub modules: Vec<Module>,
     /// Summaries of the recordings of guests' kernels that lie in sessions, including recordings that are not
     /// among the traces.
@@ -80,7 +82,7 @@ pub struct Recording {
     pub unread: Vec<Unread>,
 }
 
-/// Events of a kernel that lie in a session and are not used.
+/// Events of a kernel in a session that are not used.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Unread {
@@ -88,28 +90,28 @@ pub struct Unread {
     pub session: usize,
     /// Events that are not used.
     pub what: UnreadPart,
-    /// Why they are not used.
+    /// Reason why the events are not used.
     pub why: Error,
 }
 
-/// Which events of a kernel are not used.
+/// Kind of the events that are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnreadPart {
     /// The trace of the session's host's kernel, which is not among the traces.
     Host,
-    /// The recording of the session's host's kernel that is in progress, or that a killed writer left:
-    /// `hypertrace info DIR` completes a left one.
+    /// The recording of the session's host's kernel, if the recording is in progress or its writer was
+    /// killed. `hypertrace info DIR` completes the recording of a killed writer.
     Unfinished,
-    /// What the traces of hosts' kernels say of the session's clocks. The events of these traces are still
-    /// read.
+    /// The times in the traces of hosts' kernels that would limit the session's clocks. The events of these
+    /// traces are still read.
     Clocks,
-    /// Recordings of a guest's kernel, which are not among the traces, because they are no recordings or
+    /// Recordings of a guest's kernel that are not among the traces, because they are no valid recordings or
     /// their times are not known.
     Guest,
 }
 
 impl Recording {
-    /// Takes sessions and traces that were opened one by one.
+    /// Makes a recording of sessions and traces that the caller has opened.
     pub fn of(
         sessions: impl Into<Vec<(Session, ClockMaps)>>,
         traces: impl Into<Vec<KernelTrace>>,
@@ -118,12 +120,13 @@ impl Recording {
         Recording { sessions, traces, ..Recording::default() }
     }
 
-    /// Opens all that is given, with the recordings of guests' kernels within sessions. Sessions of one boot
-    /// are placed on one counter, and all traces that show a session's host limit the session's clocks.
-    /// Sessions and other inputs keep the order of their paths.
+    /// Opens all given inputs, and the recordings of guests' kernels within sessions. Sessions of one boot
+    /// get one common counter. All traces that show a session's host are used to limit the errors of the
+    /// session's clocks. Sessions and other inputs keep the order of their paths.
     ///
     /// # Errors
-    /// If an input is not what it was taken for, is damaged, or has no place on the others' clock.
+    /// If an input is not of the expected kind, is damaged, or cannot be placed on the clock of the other
+    /// inputs.
     pub fn open(given: &[Given]) -> Result<Recording> {
         let of = |form| given.iter().filter(move |given| given.form == form);
         let dirs = Vec::from_iter(of(Form::Session).map(|given| &given.path));
@@ -211,7 +214,7 @@ impl Recording {
         self.sessions.iter().any(|(session, _)| has_functions(session))
     }
 
-    /// Adds names of functions to function traces, and of functions that are compiled in.
+    /// Adds names of functions to function traces and to the files with compiled-in functions.
     ///
     /// # Errors
     /// If the file has no names of functions.
@@ -244,7 +247,7 @@ impl Recording {
             .map(|unread| &unread.why)
     }
 
-    /// Iterates over the faults of inputs that could be opened in spite of these faults.
+    /// Iterates over the faults that did not prevent the opening of inputs.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let functions = self.functions.iter().flat_map(FunctionTrace::warnings);
         self.traces.iter().flat_map(KernelTrace::warnings).chain(functions)
@@ -257,7 +260,7 @@ impl Recording {
         sessions.chain(self.traces.iter().map(KernelTrace::path)).chain(functions)
     }
 
-    /// Returns a timeline of what the reader needs, before its first event.
+    /// Returns a timeline with the events that the reader needs. The timeline is at its beginning.
     ///
     /// # Errors
     /// If the first records of a stream or of a trace are damaged.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Checks that the types that serialize to JSON have the members of docs/json.md. Types can be read from JSON
-//! in tests, because their `Deserialize` lists the members.
+//! Checks that the types that serialize to JSON have the members of docs/json.md. In tests, these types also
+//! implement `Deserialize`, because this implementation lists the members.
 
 use crate::info::Session;
 use crate::inputs::kernel::KernelStat;

@@ -10,19 +10,20 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Source {
-    /// Number of the source: within one call of [`Recording::read`](crate::Recording::read), or one
-    /// [`Follow`](crate::Follow), no two sources have the same number. A client whose holder changes becomes
-    /// another source.
+    /// Number of the source. No two sources have the same number within one call of
+    /// [`Recording::read`](crate::Recording::read) or one [`Follow`](crate::Follow). If a client gets another
+    /// holder, the client becomes another source.
     pub number: u64,
-    /// Index of the session. Kernel traces that belong to no session have the indices after the sessions.
+    /// Index of the session. A kernel's trace that belongs to no session has an index after the indices of
+    /// all sessions.
     pub session: usize,
     /// Number of the guest's client; `None` for other sources.
     pub client: Option<u32>,
-    /// Name of the thread, as a client gave it or as a thread of the host has it. Escape it.
+    /// Name of the thread: the name that a client gave, or the name of a thread of the host. Escape the name.
     pub name: Option<Box<str>>,
     /// Text that reports show: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`, `kernel/vcpu0-1234`. If there
-    /// are several sessions, the text begins with the session's name. The host does not choose the name
-    /// within the text: escape it. The text is empty for processes that had no client.
+    /// are several sessions, the text begins with the session's name. Escape the text, because it contains a
+    /// name that the host does not choose. The text is empty for processes that had no client.
     pub text: Arc<str>,
 }
 

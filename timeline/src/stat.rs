@@ -9,7 +9,8 @@ use hypertrace_abi::ring::Losses;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Counts of one stream, from the stream's packets unless a field names another source.
+/// Counts of one stream. A count comes from the stream's packets, unless the count's description names
+/// another source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "Members")]
 #[non_exhaustive]
@@ -20,19 +21,19 @@ pub struct StreamStat {
     pub name: String,
     /// Number of packets with events.
     pub packets: u64,
-    /// Number of records of any kind in the stream's files, as other readers report it.
+    /// Number of records of any kind in the stream's files. Other readers report this number.
     pub records: u64,
-    /// Number of events: declared ones, those of the 2016 interface, untyped ones. An event that a vCPU
-    /// thread recorded for a client counts for the client.
+    /// Number of events: declared events, events of the 2016 interface, and untyped events. An event that a
+    /// vCPU thread recorded for a client counts for the client.
     pub events: u64,
     /// Number of reference points of this client, in any stream.
     pub reference_points: u64,
-    /// Number of lost events, for any cause.
+    /// Number of lost events, over all causes.
     pub lost: u64,
     /// Numbers of lost events by cause, from `session.json`. A total includes the losses of processes without
     /// any client.
     pub causes: Losses,
-    /// Number of events that passed the mask, but that no trace wanted.
+    /// Number of events that passed the mask but were wanted by no trace.
     pub filtered: u64,
     /// Number of guest faults.
     pub faults: u64,
@@ -92,8 +93,8 @@ pub struct SessionStat {
     pub streams: Vec<StreamStat>,
     /// Sums over all streams.
     pub total: StreamStat,
-    /// Number of events and reference points that `session.json` counts and no file holds. Missing events are
-    /// not lost in the sense of `total`: their packets were written, and are gone.
+    /// Number of events and reference points that `session.json` counts but no file holds. Missing events do
+    /// not count as lost in `total`, because their packets were written and have disappeared since.
     pub missing: u64,
 }
 
@@ -115,7 +116,8 @@ impl SessionStat {
         }
         let has_files = |uuid: &_, domain, client| session.has_files(uuid, domain, client);
         for described in session.json().without_files(&has_files) {
-            // Such a stream has no packets that hold these counts.
+            // The counts come from the description, because a stream without files has no packets with these
+            // counts.
             let add = |sum: u64, n: u64| sum.saturating_add(n);
             let stat = stat_of(&mut streams, described.domain, described.client);
             stat.lost = stat.lost.saturating_add(described.lost());
@@ -167,14 +169,14 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
     let mut own = std::mem::take(stat_of(stats, domain, client));
     own.stream = Some((domain, client));
     own.packets = stream.segments.iter().map(|s| s.packets).sum();
-    // Packets hold running totals since the session's beginning. But other readers take each file for a
-    // stream of its own, which begins without losses.
+    // Packets hold running totals since the session's beginning. The first packet of each file is a baseline,
+    // because other readers read each file as a separate stream that begins without losses.
     own.lost = stream
         .segments
         .iter()
         .map(|s| s.last.events_discarded.saturating_sub(s.first.events_discarded))
         .fold(0, u64::saturating_add);
-    // The totals begin anew in a recovered part, which has a UUID of its own.
+    // The totals begin anew in a recovered part. A recovered part has a UUID of its own.
     for part in stream.segments.chunk_by(|a, b| a.first.uuid == b.first.uuid) {
         if let Some(segment) = part.last() {
             own.filtered = own.filtered.saturating_add(segment.last.events_filtered);

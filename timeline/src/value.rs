@@ -23,18 +23,18 @@ pub enum ValueRef<'a> {
     Str(&'a [u8]),
     /// An array of numbers.
     Array(Array<'a>),
-    /// Name of a number, or names of flags joined by a delimiter, as the kernel's `__print_symbolic` or
-    /// `__print_flags` gives them; or the name of a function. Printable ASCII.
+    /// Name of a number from the kernel's `__print_symbolic`, names of flags from the kernel's
+    /// `__print_flags` with a delimiter between them, or name of a function. Printable ASCII.
     Name(Name<'a>),
 }
 
-/// Takes a value by its type. If a writer does not define the method for a type, `put` gets such a value as a
-/// text.
+/// Takes a value, with a method for each type. If a writer does not define the method for a type, `put` gets
+/// values of this type as texts.
 pub trait ValueWriter {
     /// Texts that stand before and after the numbers of an array.
     const BRACKETS: [&'static str; 2] = ["[", "]"];
 
-    /// Takes a text as it is: printable ASCII.
+    /// Takes a text of printable ASCII that needs no escapes.
     fn put(&mut self, text: &str);
 
     /// Takes bytes of a text: see [`ValueRef::Str`].
@@ -78,8 +78,8 @@ pub trait ValueWriter {
             if at > 0 {
                 self.put(",");
             }
-            // A number of an array has at most 8 bytes, so one that does not fit `u64` is negative and fits
-            // `i64`.
+            // A number of an array has at most 8 bytes. So a number that does not fit `u64` is negative and
+            // fits `i64`.
             match u64::try_from(number) {
                 Ok(number) => self.unsigned(number),
                 Err(_) => self.signed(number as i64),
@@ -105,7 +105,7 @@ impl ValueRef<'_> {
         }
     }
 
-    /// Returns the size of a text or an array in a kernel's event in bytes; 0 for a number.
+    /// Returns the size in bytes of a text, or of an array in a kernel's event. Returns 0 for a number.
     pub(crate) fn array_len(&self) -> usize {
         match self {
             ValueRef::Str(text) => text.len(),
@@ -142,7 +142,8 @@ enum Numbers<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// Takes little-endian numbers of `width` bytes, 1 to 8, with a sign or without.
+    /// Makes an array of little-endian numbers. Each number has `width` bytes, from 1 to 8, and has a sign if
+    /// `signed`.
     pub fn of_bytes(bytes: &'a [u8], width: usize, signed: bool) -> Array<'a> {
         Array(Numbers::Bytes { bytes, width: width.clamp(1, 8), signed })
     }
@@ -160,7 +161,7 @@ impl<'a> Array<'a> {
         }
     }
 
-    /// Returns the number of numbers.
+    /// Returns the length of the array.
     pub fn len(&self) -> usize {
         match self.0 {
             Numbers::Words(words) => words.len(),
@@ -211,7 +212,7 @@ pub(crate) fn signed_number(number: u64, bytes: usize) -> i64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a> {
     pub(crate) first: Part<'a>,
-    /// Part that follows the first one after a `|`.
+    /// Part that follows the first part after a `|`.
     pub(crate) second: Option<Part<'a>>,
 }
 
@@ -223,8 +224,8 @@ pub(crate) enum Part<'a> {
     Flags(u64, &'a str, &'a [(u64, Box<str>)]),
 }
 
-/// Maximum size of a name, or of the names of a number's flags, in bytes. Whoever made the trace chose the
-/// names. Of longer names, the number is shown.
+/// Maximum size in bytes of a name, or of the names of a number's flags. The size is limited because the
+/// author of the trace chose the names. If the names are longer, the number is shown.
 pub(crate) const MAX_NAME: usize = 256;
 
 impl<'a> Name<'a> {
@@ -235,10 +236,10 @@ impl<'a> Name<'a> {
 }
 
 impl Name<'_> {
-    /// Text that stands for a value that is too large.
+    /// Text that is shown instead of a value that is too large.
     pub(crate) const CUT: Name<'static> = Name::of("...");
 
-    /// Returns the number of bytes that are shown.
+    /// Returns the length in bytes of the text that [`Display`](fmt::Display) writes.
     pub(crate) fn len(&self) -> usize {
         struct Count(usize);
         impl Write for Count {
@@ -266,7 +267,8 @@ impl fmt::Display for Name<'_> {
 }
 
 impl Part<'_> {
-    /// Writes flags as the kernel does: flags without a name form a number at the end.
+    /// Writes flags in the kernel's form: the names come first, and the flags without a name follow as one
+    /// number.
     fn write(&self, f: &mut impl Write) -> fmt::Result {
         let (mut left, delimiter, names) = match *self {
             Part::Text(text) => return f.write_str(text),

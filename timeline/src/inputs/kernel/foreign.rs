@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Files that are no trace.dat, recognized by their first bytes.
+//! Recognizes the kind of a file that is no trace.dat, by the first bytes of the file.
 
 /// First bytes of files that users may take for a trace.dat.
 const KINDS: [(&[u8], &str); 10] = [
@@ -16,7 +16,7 @@ const KINDS: [(&[u8], &str); 10] = [
     (b"\xc1\x1f\xfc\xc1", "a stream of a CTF trace: give the directory of a session"),
 ];
 
-/// Returns the kind that a file seems to be of, if it does not begin as a trace.dat.
+/// Returns the probable kind of a file that does not begin like a trace.dat.
 pub(crate) fn seems(begin: &[u8]) -> &'static str {
     let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace() || *byte > 127;
     match KINDS.iter().find(|(magic, _)| begin.starts_with(magic)) {

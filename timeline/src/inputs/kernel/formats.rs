@@ -10,10 +10,11 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub(crate) struct Formats {
     texts: Vec<Text>,
-    /// Number of the text in `texts`, counted from 1, by the upper and the lower byte of an event's id. Only
-    /// parts with formats take memory, because a session may have many traces.
+    /// Number of the text in `texts`, counted from 1, by the upper byte and the lower byte of an event's id.
+    /// The table is divided by the upper byte, so that ids without formats take little memory: a session may
+    /// have many traces.
     by_id: Vec<Vec<u32>>,
-    /// Format for events without a format.
+    /// Format for events whose own format is missing.
     unknown: Format,
 }
 
@@ -41,7 +42,7 @@ impl Formats {
         Formats { texts: Vec::new(), by_id: Vec::new(), unknown: Format::unknown() }
     }
 
-    /// Takes the formats of ftrace itself: a number, and as many texts.
+    /// Takes the formats of ftrace's own events: the number of texts, and then the texts.
     pub fn take_ftrace(&mut self, bytes: &mut Bytes<'_>) -> Result<()> {
         self.take_system("ftrace", bytes)
     }
@@ -49,7 +50,7 @@ impl Formats {
     /// Takes the formats of all other systems, with their names.
     pub fn take(&mut self, bytes: &mut Bytes<'_>) -> Result<()> {
         let systems = bytes.u32("a number of systems of events")?;
-        // Each system takes at least 5 bytes, so the file's size bounds the loop.
+        // The file's size limits the number of turns, because each system takes at least 5 bytes.
         for _ in 0..systems {
             let system = String::from_utf8_lossy(bytes.text("a system's name")?);
             self.take_system(&system, bytes)?;
@@ -59,11 +60,11 @@ impl Formats {
 
     fn take_system(&mut self, system: &str, bytes: &mut Bytes<'_>) -> Result<()> {
         let events = bytes.u32("a number of event formats")?;
-        // Each format takes at least 8 bytes, so the file's size bounds the loop.
+        // The file's size limits the number of turns, because each format takes at least 8 bytes.
         for _ in 0..events {
             let len = bytes.u64("the length of an event format")?;
             let text = String::from_utf8_lossy(bytes.take(len, "an event format")?);
-            // A text without an id is left out: events of its format are shown without a name.
+            // A text without an id is left out, so events of this format are shown without a name.
             let Some([upper, lower]) = format::id(&text).map(places) else { continue };
             let (system, text) = (system.into(), text.into());
             let text = Text { system, text, format: OnceLock::new() };
@@ -83,14 +84,15 @@ impl Formats {
         Ok(())
     }
 
-    /// Returns the number of an event's text, counted from 1; 0 if there is none.
+    /// Returns the number of an event's text, counted from 1. Returns 0 if there is no text for the event.
     fn number(&self, id: u16) -> u32 {
         let [upper, lower] = places(id);
         let number = self.by_id.get(upper).and_then(|part| part.get(lower));
         number.copied().unwrap_or(0)
     }
 
-    /// Returns the format of an event, or the format of unknown events with the reason.
+    /// Returns the format of an event. If the event has no readable format, returns the format of unknown
+    /// events and the reason.
     pub fn get(&self, id: u16) -> (&Format, Option<&str>) {
         let number = self.number(id);
         let Some(text) = number.checked_sub(1).and_then(|index| self.texts.get(index as usize))
@@ -111,18 +113,18 @@ impl Formats {
         }
     }
 
-    /// Returns whether the file has a format of this id, which may be one that cannot be read.
+    /// Returns whether the file has a format of this id, even if the format cannot be read.
     pub fn has(&self, id: u16) -> bool {
         self.number(id) > 0
     }
 
-    /// Iterates over the names of all events' own fields, as far as they can be read.
+    /// Iterates over the names of the own fields of all events whose formats can be read.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         let formats = (1..).zip(&self.texts).filter_map(|(number, text)| text.parsed(number).ok());
         formats.flat_map(Format::own_fields).map(|name| &**name)
     }
 
-    /// Iterates over the names of all events with a format, as far as they can be read.
+    /// Iterates over the names of all events that have a format, if the name can be shown.
     pub fn names(&self) -> impl Iterator<Item = String> {
         self.texts.iter().filter_map(|text| format::full_name(&text.system, &text.text))
     }

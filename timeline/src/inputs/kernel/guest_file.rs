@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The recordings of guests' kernels in a session. The recordings arrive as events, and their pages are read
-//! from the places of these events.
+//! The recordings of guests' kernels in a session. The events of a session hold the pieces of a recording,
+//! and the reader reads the recording's pages from these events.
 
 use super::KernelTrace;
 use super::file::{Content, TraceFile};
@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Name of the event that holds a piece of a guest's recording.
 pub const PIECE_EVENT: &str = "guest_kernel";
 
-/// The recording of a guest's kernel in a session: a trace.dat that is no file.
+/// The recording of a guest's kernel in a session. The recording has the contents of a trace.dat, but is not
+/// a file.
 #[derive(Debug)]
 pub struct GuestKernel {
     recording: GuestFile,
@@ -50,8 +51,8 @@ impl Files {
 }
 
 impl GuestKernel {
-    /// Finds the recordings in a session that have ended, and hands over one after the other. Returns why
-    /// others are not read, each reason once.
+    /// Finds the recordings in a session that have ended, and gives each of them to `each`. Returns the
+    /// reasons why other recordings are not read, each reason once.
     pub fn find(session: &Session, each: &mut dyn FnMut(GuestKernel)) -> Vec<Error> {
         let mut unread = Vec::new();
         if !session.classes().iter().any(|class| *class.name == *PIECE_EVENT) {
@@ -72,7 +73,8 @@ impl GuestKernel {
             };
             let mut records = stream.records(session.classes());
             let mut bytes = Vec::with_capacity(PIECE);
-            // Whoever reads the session's events reports damage.
+            // Damage ends the loop without an error, because the reader of the session's events reports
+            // damage.
             while let Ok(Some(_)) = records.read() {
                 let place = records.place();
                 if let Some(record) = records.last()
@@ -105,12 +107,14 @@ impl GuestKernel {
         unread
     }
 
-    /// Returns what the recording contains. The summary's path is only a name: no such file exists.
+    /// Returns what the recording contains. The path in the summary is only a name. There is no file of this
+    /// path.
     pub fn summary(&self) -> &Summary {
         &self.recording.summary
     }
 
-    /// Returns a reader of the recording's bytes, which are those of a trace.dat, from its beginning.
+    /// Returns a reader of the recording's bytes from the beginning. The bytes are the contents of a
+    /// trace.dat.
     pub fn reader(&self) -> impl Read {
         Reader { of: self, at: 0 }
     }
@@ -119,7 +123,8 @@ impl GuestKernel {
     /// [`KernelTrace::set_guest`] gives the trace a clock.
     ///
     /// # Errors
-    /// If the recording is damaged, because its guest has made its contents.
+    /// If the recording is damaged. A recording may be damaged at any time, because the guest determines its
+    /// contents.
     pub fn open(self, number: usize) -> Result<KernelTrace> {
         let path = self.summary().path.clone();
         let mut file = TraceFile::open(&path, Content::Guest(self.into()))?;
@@ -134,7 +139,8 @@ impl GuestKernel {
         self.recording.bytes()
     }
 
-    /// Fills `bytes` from an offset on, as far as the recording reaches, and returns the number of bytes.
+    /// Reads from an offset of the recording into `bytes`. Returns the number of bytes that were read, which
+    /// is smaller at the end of the recording.
     pub(super) fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<usize> {
         self.recording.read_at(bytes, at, |piece, location| self.files.read(piece, location))
     }
@@ -165,8 +171,8 @@ fn has_pieces(session: &Session, stream: &Stream) -> bool {
     false
 }
 
-/// Returns the piece that a record holds, and the place of the piece's bytes; `None` if the record holds no
-/// piece. `place` is the place of the record's payload.
+/// Returns the piece that a record holds, and the place of the piece's bytes. Returns `None` if the record
+/// holds no piece. `place` is the place of the record's payload.
 fn piece<'a>(
     record: &Record<'a>,
     place: Option<(u32, u64)>,
@@ -187,7 +193,7 @@ fn piece<'a>(
         return None;
     };
     let (data, (file, payload)) = (data.words()?, place?);
-    // The data are the last field.
+    // The piece's bytes end at the end of the payload, because they are the last field.
     let location =
         PieceLocation { file, at: payload + 8 * (record.payload.len() - data.len()) as u64 };
     bytes.clear();

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Guest mode of the host's threads. Checks whether the events of a guest's kernel lie in guest mode.
+//! Guest mode of the host's threads. Checks whether the host's threads were in guest mode at the events of a
+//! guest's kernel.
 //!
-//! A guest reads its TSC only in guest mode. So if what KVM says of the TSC is true, all events of a guest's
-//! CPU lie in the guest mode of one thread of the host, which runs that vCPU. A part of the events of each
-//! CPU is searched for.
+//! A guest reads its TSC only in guest mode. So if KVM's description of the TSC is true, the thread of the
+//! host that runs a vCPU was in guest mode at all events of this vCPU. For each CPU, a part of the events is
+//! checked.
 //!
 //! A thread is out of guest mode between `kvm_exit` and its next `kvm_entry`. After an exit that KVM handles
 //! at once, some kernels enter the guest again without `kvm_entry`. The next event is then another exit, and
-//! proves nothing about the time between both exits. A time in which events of the host were lost proves
-//! nothing either. So an event that counts as outside is certainly outside, but an event that does not may be
-//! outside too.
+//! nothing is proven about the time between both exits. Nothing is proven about a time in which events of the
+//! host were lost, either. So an event that counts as outside of guest mode is certainly outside, but another
+//! event may be outside too.
 
 use super::{KernelTrace, TSC};
 use crate::clock::Line;
@@ -22,37 +23,40 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub(super) const ENTRY: &str = "kvm:kvm_entry";
 pub(super) const EXIT: &str = "kvm:kvm_exit";
 
-/// Maximum and minimum number of events of a guest's CPU that are searched for. Fewer events prove little.
+/// Maximum and minimum number of events of a guest's CPU that are checked. A CPU with fewer events is not
+/// checked, because fewer events prove little.
 const MAX_EVENTS: usize = 4096;
 const FEWEST_EVENTS: usize = 16;
 
-/// Maximum number of pages of a CPU from which these events are, in all recordings of a guest together.
+/// Maximum number of pages from which the events of a CPU are taken, over all recordings of a guest.
 const MAX_PAGES: usize = 64;
 
-/// Maximum numbers of CPUs of a guest and of TSCs of its clock for which events are searched for, and maximum
-/// number of pairs of both for all clocks together. Each clock has an equal share of the pairs.
+/// Maximum number of CPUs of a guest that are checked, maximum number of TSCs that are checked for the
+/// guest's clock, and maximum number of pairs of a CPU and a TSC over all clocks. Each clock has an equal
+/// share of the pairs.
 const MAX_CPUS: u32 = 64;
 const MAX_TSCS: usize = 4;
 const MAX_PAIRS: usize = 1024;
 
-/// Maximum number of threads that run vCPUs. If there are more, nothing is searched for.
+/// Maximum number of threads that run vCPUs. If there are more threads, no CPU is checked.
 const MAX_THREADS: usize = 4096;
 
-/// Maximum number of searches for the events of a guest's CPUs, which take some hundred milliseconds, and of
-/// searches for all guests together. Each guest gets an equal part, because a guest can have many CPUs whose
-/// events are nowhere. If a guest needs more, nothing of that guest is searched for.
+/// Maximum number of searches for the events of one guest's CPUs, which take some hundred milliseconds, and
+/// maximum number of searches for all guests. Each guest gets an equal share, because the events of a guest
+/// can lie at times at which no thread was in guest mode, which costs many searches. If a guest needs more
+/// searches, no CPU of this guest is checked.
 const MAX_SEARCHES: (usize, usize) = (1 << 24, 1 << 26);
 
-/// Maximum number of reference points that are compared with each TSC to choose the TSCs that may be the
-/// guest's.
+/// Maximum number of reference points that are compared with each TSC, to choose the TSCs that the guest may
+/// read.
 const MAX_COMPARED: usize = 256;
 
-/// Places of the events of guests' kernels, while the trace of the host is read in order of time.
+/// State of the check, while the trace of the host is read in order of time.
 #[derive(Default)]
 pub(super) struct GuestModes {
     words: Vec<Word>,
     cpus: Vec<Cpu>,
-    /// What is known of threads, by number of the thread.
+    /// State of each thread that runs a vCPU, by number of the thread.
     threads: HashMap<u32, Mode>,
     /// Number of searches so far, by the guest's clock.
     searches: BTreeMap<u32, usize>,
@@ -62,17 +66,17 @@ pub(super) struct GuestModes {
     missing_until: i64,
 }
 
-/// A TSC that KVM may have computed for a guest, and the host times from and until which it did.
+/// A TSC that KVM may have computed for a guest, and the range of host time for which the TSC held.
 struct Word {
     clock: u32,
     tsc: GuestTsc,
     from: i64,
     until: i64,
-    /// Maximum error of a time of the TSC's line, which may be too early by this much.
+    /// Maximum error of a time from the TSC's line: the time may be too early by this difference.
     step: i64,
 }
 
-/// A CPU of a guest, with times from the TSC of a [`Word`].
+/// A CPU of a guest, with the times of events by the TSC of a [`Word`].
 struct Cpu {
     word: usize,
     number: u32,
@@ -80,20 +84,22 @@ struct Cpu {
     times: Vec<i64>,
 }
 
-/// What is known of a thread that runs a vCPU.
+/// State of a thread that runs a vCPU.
 struct Mode {
     /// Host time since which the thread is out of guest mode.
     out: Option<i64>,
-    /// Whether the thread has lost its CPU since then, so that only `kvm_entry` brings it back to guest mode.
+    /// Whether the thread has lost its CPU since the time `out`, so that only `kvm_entry` brings the thread
+    /// back to guest mode.
     is_off: bool,
     has_entered: bool,
-    /// CPUs of guests that this thread may run, because none of their events is outside of the thread's guest
-    /// mode.
+    /// CPUs of guests that this thread may run, because the thread was never out of guest mode at an event of
+    /// such a CPU.
     possible: Vec<usize>,
 }
 
 impl GuestModes {
-    /// Takes the recordings of a session's guests, for the TSCs of KVM in the host's trace.
+    /// Takes events from the recordings of a session's guests, and computes their times by each TSC of KVM in
+    /// the host's trace.
     pub fn new(
         host: &KernelTrace,
         guests: &[&KernelTrace],
@@ -109,7 +115,7 @@ impl GuestModes {
         for guest in guests {
             guest.read_some(MAX_PAGES.div_ceil(guests.len()), &mut readings)?;
         }
-        // The same TSC of several VMs or vCPUs counts once.
+        // If several VMs or vCPUs have the same TSC, the TSC counts once.
         let mut tscs: BTreeMap<GuestTsc, Option<(u64, u64)>> = BTreeMap::new();
         for seen in &host.file.options.tscs {
             let own = host.follows(seen.pid).then_some((seen.from, seen.until));
@@ -147,12 +153,13 @@ impl GuestModes {
         Ok(modes)
     }
 
-    /// Takes the time of an event of the host. The first one counts.
+    /// Takes the time of an event of the host. Only the first event counts.
     pub fn begin(&mut self, time: i64) {
         self.start.get_or_insert(time);
     }
 
-    /// Takes a time up to which events of the host may be missing. Called before the events up to that time.
+    /// Takes a time up to which events of the host may be missing. The caller calls this before it takes the
+    /// events up to this time.
     pub fn miss(&mut self, until: i64) {
         self.missing_until = self.missing_until.max(until);
     }
@@ -165,9 +172,9 @@ impl GuestModes {
         }
     }
 
-    /// Takes `kvm_entry` of a thread, which was not before `time`.
+    /// Takes a thread's `kvm_entry`. The entry happened at `time` or later.
     pub fn enter(&mut self, tid: u32, time: i64) {
-        // A thread of which no exit is known was out of guest mode from the first event on.
+        // If no exit of the thread is known, the thread was out of guest mode from the first event on.
         let first = self.start.unwrap_or(time);
         let Some(mode) = self.mode(tid, Some(first)) else { return };
         mode.has_entered = true;
@@ -198,8 +205,7 @@ impl GuestModes {
         self.threads.clear();
     }
 
-    /// Returns what is known of a thread that runs a vCPU. A new thread counts as out of guest mode since
-    /// `out`.
+    /// Returns the state of a thread that runs a vCPU. A new thread counts as out of guest mode since `out`.
     fn mode(&mut self, tid: u32, out: Option<i64>) -> Option<&mut Mode> {
         if self.cpus.is_empty() {
             return None;
@@ -213,7 +219,8 @@ impl GuestModes {
         Some(self.threads.entry(tid).or_insert_with(new))
     }
 
-    /// Leaves out the CPUs that have an event between two times at which a thread was out of guest mode.
+    /// A thread was out of guest mode from one time until another time. Removes the CPUs with an event in
+    /// this time from the CPUs that the thread may run.
     fn leave_out(&mut self, tid: u32, from: i64, until: i64) {
         if self.missing_until > from {
             return;
@@ -243,10 +250,10 @@ impl GuestModes {
         MAX_SEARCHES.0.min(MAX_SEARCHES.1 / self.searches.len().max(1))
     }
 
-    /// Returns the CPUs of which enough events were searched for, with the threads in whose guest mode all
-    /// these events may lie. `end` is the time of the host's last event.
+    /// Returns the CPUs of which enough events were checked, with the threads that may have been in guest
+    /// mode at all these events. `end` is the time of the host's last event.
     pub fn finish(mut self, end: i64) -> Vec<GuestCpu> {
-        // Under some hypervisors `kvm_entry` never fires.
+        // Only threads with a `kvm_entry` count, because under some hypervisors this event never occurs.
         let off = self.threads.iter().filter(|(_, mode)| mode.is_off && mode.has_entered);
         let off = Vec::from_iter(off.filter_map(|(tid, mode)| Some((*tid, mode.out?))));
         for (tid, from) in off {
@@ -263,7 +270,7 @@ impl GuestModes {
         for (number, cpu) in self.cpus.iter().enumerate() {
             let word = &self.words[cpu.word];
             let of_word = self.cpus.iter().filter(|other| other.word == cpu.word);
-            // A thread that was in guest mode all the time has no event, so it is not among `threads`.
+            // A thread that was in guest mode all the time has no event, so `threads` may lack a thread.
             let are_all_seen =
                 of_word.filter(|other| looked_for(other) > 0).count() <= self.threads.len();
             let events = looked_for(cpu);
@@ -282,8 +289,8 @@ impl GuestModes {
 }
 
 impl KernelTrace {
-    /// Reads the guest's counter at an even part of its events, from so many pages of each CPU, into `to` by
-    /// the guest's clock and CPU.
+    /// Reads the guest's counter at evenly spread events, from at most about `pages` pages of each CPU. Adds
+    /// the readings to `to`, by the guest's clock and CPU.
     fn read_some(&self, pages: usize, to: &mut BTreeMap<(u32, u32), Vec<u64>>) -> Result<()> {
         let Some(clock) = self.guest_clock() else { return Ok(()) };
         let plain = self.file.buffers.iter().zip(&self.times);
@@ -323,8 +330,8 @@ mod tests {
     fn a_guest_whose_events_are_nowhere_takes_no_proof_from_another_one() {
         let tsc = GuestTsc { offset: 0, multiplier: 1, shift: 0 };
         let word = |clock| Word { clock, tsc, from: 0, until: i64::MAX, step: 0 };
-        // The first guest has events in its stays in guest mode; the events of the second are after all that
-        // was recorded.
+        // The events of the first guest lie in guest mode. The events of the second guest are later than the
+        // whole recording.
         let inside = (0..200_000).map(|n| n * 100 + 50).step_by(1_000);
         let mut cpus = vec![Cpu { word: 0, number: 0, times: inside.collect() }];
         for number in 0..MAX_CPUS {

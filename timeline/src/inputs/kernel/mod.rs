@@ -74,16 +74,16 @@ const TSC: &str = "x86-tsc";
 /// Name of the kernel's clock that shows CLOCK_MONOTONIC_RAW, which the kernel derives from the raw counter.
 const MONOTONIC_RAW: &str = "mono_raw";
 
-/// Names of clocks that count nanoseconds: clocks of the kernel, trace-cmd's own, and the empty name of the
-/// kernel's first clock, which old files do not name.
+/// Names of clocks that count nanoseconds: clocks of the kernel, and trace-cmd's own clock `tsc2nsec`. The
+/// empty name stands for the kernel's first clock, because old files do not name this clock.
 const IN_NANOSECONDS: [&str; 9] =
     ["", "local", "global", "perf", "mono", "mono_raw", "boot", "tai", "tsc2nsec"];
 
 /// A trace of a kernel: a trace.dat of version 6 or 7, compressed with zstd or not.
 ///
-/// Memory: the formats of the trace's events, the names of its threads and the content of a page (or a chunk,
-/// if compressed) for each CPU. A fault of a part is a [warning](KernelTrace::warnings) if the rest can be
-/// read.
+/// The memory holds the formats of the trace's events, the names of its threads, and one page for each CPU
+/// (or one chunk if the trace is compressed). If a part is damaged and the rest can be read, the damage is a
+/// [warning](KernelTrace::warnings).
 #[derive(Debug)]
 pub struct KernelTrace {
     file: TraceFile,
@@ -98,12 +98,12 @@ pub struct KernelTrace {
 /// A recording of the scheduling of all threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AllThreads {
-    /// Whether the recording is in the trace of the requested events, and not in a buffer of its own.
+    /// Whether the recording is the trace of the requested events itself, and not a separate buffer.
     pub is_in_trace: bool,
-    /// Unix time up to which the events of the recording are known, in nanoseconds.
+    /// Unix time in nanoseconds up to which all events of the recording are known.
     pub until: i64,
-    /// Whether the recording has the events that say which threads end because their process ends. True for a
-    /// recording without wake-ups, which shows no waker.
+    /// Whether the recording has the events that say which threads end because their process ends. Also true
+    /// for a recording without wake-ups, because such a recording shows no waker.
     pub knows_ends: bool,
 }
 
@@ -118,14 +118,14 @@ pub struct KernelStat {
     pub clock: Option<u32>,
     /// Counts by CPU.
     pub cpus: Vec<CpuStat>,
-    /// Whether all losses are known. False if the kernel's counters are missing, so that events after the
-    /// last page of a CPU may be lost too.
+    /// Whether all losses are known. If the kernel's counters are missing, this is false, because the losses
+    /// after a CPU's last page are then unknown.
     pub losses_known: bool,
-    /// What the file says of the recording, each fact with its name: `system` is from uname, `recorder` is
-    /// the program that recorded the trace, and `not_used` names the options that this library does not use.
+    /// Facts from the file about the recording, each with its name. `system` comes from uname, `recorder` is
+    /// the program that recorded the trace, and `not_used` lists the options that this library does not use.
     #[serde(with = "facts")]
     pub facts: Vec<(&'static str, String)>,
-    /// Faults in spite of which the trace could be read.
+    /// Faults that did not prevent the reading of the trace.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
 }
@@ -161,8 +161,8 @@ pub struct CpuStat {
     pub cpu: u32,
     /// Number of events in the CPU's pages.
     pub events: u64,
-    /// Number of events that were overwritten before they were read, found no room, or were read and not
-    /// written, as far as the kernel counted them.
+    /// Number of lost events that the kernel counted. A lost event was overwritten before it was read, found
+    /// no room, or was read but not written.
     pub lost: u64,
     /// Number of places where events were lost and not counted.
     #[serde(rename = "uncounted_losses")]
@@ -182,8 +182,8 @@ pub struct EventStat {
 }
 
 impl KernelTrace {
-    /// Opens a trace, whose path may be that of a link. Its times are nanoseconds of the trace's own clock,
-    /// with no known relation to Unix time and no bound.
+    /// Opens a trace. The path may be a link. The times are nanoseconds of the trace's own clock, have no
+    /// known relation to Unix time, and have no bound.
     ///
     /// # Errors
     /// If the file is no trace.dat of a 64-bit little-endian machine, or is damaged.
@@ -202,7 +202,7 @@ impl KernelTrace {
         let (added, own_bound) = (file.options.offset_ns, file.options.clock_bound_ns);
         let times = |buffer: &Buffer| {
             let scale = match file.options.tsc {
-                // The option counts whatever the clock is, as in trace-cmd's reader.
+                // The option is valid for any clock, as in trace-cmd's reader.
                 Some(tsc) => Scale::Tsc(tsc, added),
                 None if IN_NANOSECONDS.contains(&&*buffer.clock) => Scale::Nanoseconds(added),
                 None => Scale::Ticks,
@@ -214,7 +214,7 @@ impl KernelTrace {
     }
 
     /// Opens `kernel.dat` of a session with this index, if the session has one. The trace gets the session's
-    /// counter, so set that first ([`Session::open_all`]).
+    /// counter, so the session must already have its final counter ([`Session::open_all`]).
     ///
     /// # Errors
     /// As for [`KernelTrace::open`].
@@ -223,7 +223,7 @@ impl KernelTrace {
         if !path.try_exists().unwrap_or(true) {
             return Ok(None);
         }
-        // The file must not be a link, which would lead out of the session.
+        // The file must not be a link, because a link could lead out of the session.
         let file = TraceFile::open(&path, Content::File(open_stream(&path)?))?;
         let mut trace = KernelTrace::of_file(file);
         trace.session = Some(number);
@@ -238,8 +238,9 @@ impl KernelTrace {
         path.try_exists().unwrap_or(true).then(|| Error::NotSupported { path, why: why.into() })
     }
 
-    /// Takes the trace's times as times of a counter: raw ticks of the TSC, or a clock that the trace relates
-    /// to the counter. The times have a bound if the boot is the same.
+    /// Relates the trace's times to a counter. The times must be raw ticks of the TSC, or times of a clock
+    /// that the trace relates to the counter. The times get a bound if the trace and the counter are known to
+    /// be of the same boot.
     ///
     /// # Errors
     /// If the trace is of another boot.
@@ -272,8 +273,9 @@ impl KernelTrace {
         Ok(())
     }
 
-    /// Takes the trace as a trace of the session with this index if both are of one boot: raw ticks are then
-    /// those of the session's counter. Does nothing if the boots are not known to be the same.
+    /// If the trace and the session are of the same boot, makes the trace a trace of the session with this
+    /// index. Raw ticks of the trace then count as ticks of the session's counter. Does nothing if the boots
+    /// are not known to be the same.
     pub fn join(&mut self, number: usize, session: &Session) {
         let counter = session.counter();
         let options = &self.file.options;
@@ -296,11 +298,11 @@ impl KernelTrace {
         }
     }
 
-    /// Takes raw ticks as ticks of the guest's clock in a session, whose reference points relate that clock
-    /// to the host's.
+    /// Takes the trace's raw ticks as ticks of the guest's clock in a session. The session's reference points
+    /// relate the guest's clock to the host's clock.
     ///
     /// # Errors
-    /// If the clock of the trace or of the guest is another one, or is not known.
+    /// If the clock of the trace differs from the clock of the guest, or one of these clocks is not known.
     pub fn set_guest(&mut self, session: &Session, maps: &ClockMaps) -> Result<()> {
         let failed = |why: &str| Error::NoGuestClock {
             path: self.file.path.clone(),
@@ -310,7 +312,8 @@ impl KernelTrace {
         let options = &self.file.options;
         let (id, readings) = (options.guest_clock, options.counter);
         let client = options.guest_client;
-        // One clock of the counter and one of CLOCK_MONOTONIC_RAW serve all buffers.
+        // The guest's clock is computed once for buffers with the counter, and once for buffers with
+        // CLOCK_MONOTONIC_RAW.
         let mut clocks = [None, None];
         for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
             let readings = match &*buffer.clock {
@@ -332,10 +335,11 @@ impl KernelTrace {
         Ok(())
     }
 
-    /// Puts guests' traces on the clock of their host, if the host's trace is among these and the guest's
-    /// trace has the corrections.
+    /// Puts guests' traces on the clock of their host. A guest's trace needs corrections for that, and the
+    /// host's trace must be among `traces`.
     pub fn pair(traces: &mut [KernelTrace]) {
-        // Each guest's trace is compared with all others, because there are few files.
+        // Each guest's trace is compared with all other traces. That is fast enough, because there are few
+        // files.
         for guest in 0..traces.len() {
             let options = &traces[guest].file.options;
             let (id, shift) = (options.trace, options.shift.clone());
@@ -360,13 +364,13 @@ impl KernelTrace {
         }
     }
 
-    /// Warns of each trace whose place in time beside the other traces, or beside sessions, is not known.
+    /// Warns of each trace whose times have no known relation to the other traces or to sessions.
     pub fn warn_of_unplaced(traces: &mut [KernelTrace], has_sessions: bool) {
         let is_placed = |trace: &KernelTrace| {
             trace.session.is_some()
                 || trace.times.iter().any(|times| {
                     let by_guest = matches!(times.scale, Scale::Guest(..)) || times.shift.is_some();
-                    // Ticks have no times that could be placed, and another warning says so.
+                    // A trace in ticks has no times at all, and another warning reports that.
                     by_guest || times.offset.is_some() || matches!(times.scale, Scale::Ticks)
                 })
         };
@@ -383,7 +387,7 @@ impl KernelTrace {
         }
     }
 
-    /// Returns why the times of two traces may be of different clocks.
+    /// Returns the reason why the times of two traces may come from different clocks.
     fn differs(&self, other: &KernelTrace) -> Option<String> {
         let clock = |trace: &KernelTrace| Some(trace.file.buffers.first()?.clock.clone());
         let (own, others) = (&self.file.options, &other.file.options);
@@ -406,21 +410,22 @@ impl KernelTrace {
         }
     }
 
-    /// Returns the trace's id, and the factor and shift that convert its ticks to nanoseconds, if these ticks
-    /// are of a session's counter.
+    /// If the trace's ticks are ticks of a session's counter, returns the trace's id, and the factor and
+    /// shift that convert the ticks to nanoseconds.
     pub fn on_counter(&self) -> Option<(u64, (u32, u32))> {
         let is_counter = |times: &Times| matches!(times.scale, Scale::Counter(_));
         let tsc = self.file.options.tsc.filter(|_| self.times.iter().all(is_counter))?;
         Some((self.file.options.trace?, (tsc.mult, tsc.shift)))
     }
 
-    /// Returns the number of the machine's CPUs, up to the last one that was recorded.
+    /// Returns the number of the machine's CPUs, as far as it is known: the largest number of a recorded CPU
+    /// plus one.
     pub fn cpus(&self) -> u32 {
         let cpus = self.file.buffers.iter().flat_map(|buffer| &buffer.cpus);
         cpus.map(|cpu| cpu.number.saturating_add(1)).max().unwrap_or(0)
     }
 
-    /// Returns the release of the recorded kernel, as uname(2) gives it, if the recording names it.
+    /// Returns the release of the recorded kernel from uname(2), if the recording has the release.
     pub fn release(&self) -> Option<&str> {
         self.file.options.uname.as_deref()?.split_ascii_whitespace().nth(2)
     }
@@ -430,19 +435,20 @@ impl KernelTrace {
         &self.file.path
     }
 
-    /// Returns the time that a hypervisor took from all CPUs of the machine during the recording, in
-    /// milliseconds; `None` if it is not known. No event shows when that was.
+    /// Returns the time in milliseconds that a hypervisor took from all CPUs of the machine during the
+    /// recording, or `None` if this time is not known. No event shows when the hypervisor took the time.
     pub fn steal_ms(&self) -> Option<u64> {
         self.file.options.stolen_ms
     }
 
-    /// Returns the most that [`steal_ms`](Self::steal_ms) can be: less than a step of its counter more.
+    /// Returns an upper limit of the true stolen time: [`steal_ms`](Self::steal_ms) plus one step of the
+    /// counter.
     pub fn steal_at_most_ms(&self) -> Option<u64> {
         self.steal_ms().map(|ms| ms.saturating_add(STEAL_STEP_MS))
     }
 
-    /// Returns the times in which the counters of stolen time rose, of the machine and of its CPUs, as the
-    /// recorder saw them: Unix times in nanoseconds.
+    /// Returns the times in which the recorder saw a counter of stolen time increase, of the machine or of a
+    /// CPU. The times are Unix times in nanoseconds.
     pub(crate) fn steals(&self) -> Vec<Steal<i64>> {
         let ns = |ticks| self.of_counter(ticks).map(nanoseconds);
         let in_ns = |steal: &Steal<u64>| {
@@ -452,7 +458,7 @@ impl KernelTrace {
         self.file.options.steals.iter().filter_map(in_ns).collect()
     }
 
-    /// Returns the time of a reading of the host's counter, whatever the trace's clock is.
+    /// Returns the time of a reading of the host's counter, even if the trace has another clock.
     fn of_counter(&self, ticks: u64) -> Option<Time> {
         let times = self.times.first()?;
         Some(match times.scale {
@@ -466,13 +472,13 @@ impl KernelTrace {
         self.threads().is_none_or(|threads| threads.contains(&pid))
     }
 
-    /// Returns the threads that the kernel's filter had when the recording began; `None` if there is no such
-    /// list. Threads that these start are recorded too.
+    /// Returns the threads in the kernel's filter when the recording began, or `None` if the trace has no
+    /// such list. Threads that these threads start are recorded too.
     pub(crate) fn threads(&self) -> Option<&[u32]> {
         self.file.options.threads.as_deref()
     }
 
-    /// Returns the last name of a thread that the trace lists. The thread's program chose the name.
+    /// Returns the last name of a thread in the trace's list of names. The thread's program chose the name.
     pub(crate) fn thread_name(&self, tid: u32) -> Option<&str> {
         self.file.comm(tid)
     }
@@ -516,7 +522,7 @@ impl KernelTrace {
         self.in_ticks().map(|(buffer, _)| &*buffer.clock)
     }
 
-    /// Returns the faults in spite of which the file could be opened.
+    /// Returns the faults of the file that did not prevent its opening.
     pub fn warnings(&self) -> impl Iterator<Item = Warning> {
         let path = self.file.path.display();
         let in_ticks = self.in_ticks().map(|(buffer, times)| {
@@ -575,8 +581,8 @@ impl KernelTrace {
                     counts.add_lost(&mut input);
                 }
                 counts.add_lost(&mut input);
-                // Losses at a buffer's end have no place in its pages, and some other losses have no number
-                // there, so the kernel's counters decide.
+                // The kernel's counters decide, because the pages do not show losses at a buffer's end, and
+                // show some other losses without a number.
                 if let Some(Counters { lost, .. }) = counters
                     && lost >= counts.lost.max(1)
                 {
@@ -603,7 +609,7 @@ impl KernelTrace {
         Ok(stat)
     }
 
-    /// Returns what the file says of the recording.
+    /// Returns the facts that the file has about the recording.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let options = &self.file.options;
         let not_used = options.unused.iter().filter_map(|id| match *id {
@@ -614,7 +620,7 @@ impl KernelTrace {
         });
         let mut clocks: Vec<&str> = self.file.buffers.iter().map(|b| &*b.clock).collect();
         clocks.dedup();
-        // Recordings of hypertrace say more after a semicolon.
+        // Recordings of hypertrace have more values after a semicolon.
         let recorder = options.version.split(';').next().unwrap_or_default();
         let facts = [
             ("system", options.uname.clone().unwrap_or_default()),
@@ -626,8 +632,8 @@ impl KernelTrace {
         facts.into_iter().filter(|(_, fact)| !fact.is_empty()).collect()
     }
 
-    /// Counts the events by their names. Leaves out events that do not occur. Also returns the faults of the
-    /// trace, which could be read all the same.
+    /// Counts the events by their names. Leaves out events that do not occur. Also returns the faults that
+    /// did not prevent the reading of the trace.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -669,9 +675,10 @@ impl KernelTrace {
         Ok(names)
     }
 
-    /// Returns the Unix time up to which events of all CPUs are known, in nanoseconds: the time of the last
-    /// event, or of the last event of a CPU that lost events after it. If the last page of a CPU is damaged,
-    /// its times may be wrong, so the last event of the pages before counts. `None` if there are no events.
+    /// Returns the Unix time in nanoseconds up to which the events of all CPUs are known. This is the time of
+    /// the last event. If a CPU lost events at its end, this is at most the time of this CPU's last event. If
+    /// the last page of a CPU is damaged, the page's times may be wrong, so the last event of the pages
+    /// before counts. Returns `None` if there are no events.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -679,7 +686,8 @@ impl KernelTrace {
         self.end_of(&mut self.file.buffers.iter().zip(&self.times))
     }
 
-    /// Returns the recording of all threads, if there is one: a buffer of its own, or the whole trace.
+    /// Returns the recording of all threads, if there is one. The recording is a separate buffer or the whole
+    /// trace.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -696,15 +704,15 @@ impl KernelTrace {
         Ok(until.map(|until| AllThreads { is_in_trace, until, knows_ends }))
     }
 
-    /// Returns whether the trace has the switches of all threads of the machine, as far as it says which
-    /// threads it has. A trace without a list of threads counts as one of all.
+    /// Returns whether the trace has the switches of all threads of the machine. A trace without a list of
+    /// threads counts as a trace of all threads.
     pub fn has_all_threads(&self) -> bool {
         let options = &self.file.options;
         let says_all = options.all.as_deref() == Some("");
         self.file.cpus.is_some() || says_all || options.threads.is_none() && !self.is_by_perf()
     }
 
-    /// Returns whether perf recorded the trace, which shows when a thread had a CPU.
+    /// Returns whether perf recorded the trace. Such a trace shows when a thread had a CPU.
     fn is_by_perf(&self) -> bool {
         self.events().any(|name| name == "perf:switch_in")
     }
@@ -724,8 +732,8 @@ impl KernelTrace {
                     Ok((input, lost))
                 };
                 let mut last = *cpu;
-                // Losses in earlier pages are before later events, so the trace can only end with a loss of
-                // the last page.
+                // Only the last page is read, because a loss in an earlier page is followed by later events,
+                // so only the last page can end with a loss.
                 if !buffer.is_compressed && cpu.len > 0 && counted == 0 {
                     let page = buffer.page_size as u64;
                     let before = (cpu.len - 1) / page * page;
@@ -808,8 +816,8 @@ pub(crate) fn inputs<'a>(
     inputs.map(boxed).collect()
 }
 
-/// Returns the inputs with the scheduling of the trace with this number: the inputs of its buffer of all
-/// threads if it has one, else all inputs.
+/// Returns the inputs that have the scheduling of the trace with this number. If the trace has a buffer of
+/// all threads, these are the inputs of this buffer, and otherwise all inputs of the trace.
 pub(crate) fn inputs_of_scheduling<'a>(
     number: usize,
     trace: &'a KernelTrace,
@@ -824,8 +832,9 @@ pub(crate) fn inputs_of_scheduling<'a>(
     trace.inputs(0, "").map(boxed).collect()
 }
 
-/// Returns the inputs of the buffer of all threads of the trace with this number, if it has one. What is
-/// known of a CPU ends where its events were lost, not at the next event.
+/// Returns the inputs of the buffer of all threads of the trace with this number, if the trace has this
+/// buffer. A loss is placed right after the event before the loss, so that the state of the CPU counts as
+/// unknown from there on.
 pub(crate) fn inputs_of_cpus<'a>(
     number: usize,
     trace: &'a KernelTrace,

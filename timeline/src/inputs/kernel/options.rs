@@ -15,10 +15,11 @@ use hypertrace_format::uuid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Names of the kernel's counters of events that were overwritten, or found no room.
+/// Names of the kernel's counters of lost events: events that were overwritten, and events that found no
+/// room.
 const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
-/// Names of the kernel's counters of events that a reader got, or could still get.
+/// Names of the kernel's counters of events that a reader has got or could still get.
 const READABLE: [&str; 2] = ["read events", "entries"];
 
 /// Maximum size of the name of a guest or of a clock, in bytes.
@@ -36,7 +37,7 @@ pub(crate) struct Guest {
 }
 
 /// Map from ticks to nanoseconds: `ticks * mult >> shift`. The option's third number, an offset, is not
-/// added, as in trace-cmd.
+/// added, because trace-cmd does not add the offset either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TscToNs {
     pub mult: u32,
@@ -46,10 +47,10 @@ pub(crate) struct TscToNs {
 /// Step of a counter of the time that a hypervisor took, in milliseconds: 1 of USER_HZ (`man 5 proc_stat`).
 pub(crate) const STEAL_STEP_MS: u64 = 10;
 
-/// A time in which a counter of the time that a hypervisor took rose.
+/// A time in which a counter of stolen time increased. A hypervisor took the stolen time from the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Steal<T> {
-    /// Number of the CPU; `None`: all CPUs together.
+    /// Number of the CPU, or `None` for the counter of all CPUs.
     pub cpu: Option<u32>,
     pub from: T,
     pub to: T,
@@ -70,19 +71,19 @@ pub(crate) struct Options {
     pub guests: Vec<Guest>,
     /// Counters of each CPU of a buffer, by the buffer's name.
     counters: BTreeMap<(Arc<str>, u32), Counters>,
-    /// Name of the buffer whose counters follow.
+    /// Name of the buffer to which the counters in the next options belong.
     counted: Arc<str>,
     pub tsc: Option<TscToNs>,
-    /// Boot in which the trace was recorded, which only recordings of hypertrace name.
+    /// Boot in which the trace was recorded. Only recordings of hypertrace have this value.
     pub boot_id: Option<u128>,
     /// Bound on the error of times that were converted to ticks, in nanoseconds.
     pub clock_bound_ns: u64,
-    /// Two readings of the clock `mono_raw` in nanoseconds, each with the ticks of the counter from which the
-    /// kernel derives that clock.
+    /// Two readings of the clock `mono_raw` in nanoseconds. Each reading comes with the ticks of the counter
+    /// from which the kernel derives this clock.
     pub counter: Option<[(u64, u64); 2]>,
     /// Time that a hypervisor took from the machine's CPUs during the recording, in milliseconds.
     pub stolen_ms: Option<u64>,
-    /// Times in which the counters of stolen time rose, of the machine and of its CPUs, in ticks of the
+    /// Times in which the counters of stolen time of the machine and of its CPUs increased, in ticks of the
     /// trace's clock.
     pub steals: Vec<Steal<u64>>,
     /// Whether the list of `steals` is left out because it is bad.
@@ -91,7 +92,7 @@ pub(crate) struct Options {
     pub tscs: Vec<KvmTsc<u64>>,
     /// Whether the list of `tscs` is left out because it is bad.
     pub has_bad_tscs: bool,
-    /// Threads that were recorded at the beginning; `None` if the file has no such list.
+    /// Threads that were recorded at the beginning. `None` if the file has no such list.
     pub threads: Option<Vec<u32>>,
     /// Name of the buffer with the scheduling of all threads.
     pub all: Option<String>,
@@ -103,9 +104,9 @@ pub(crate) struct Options {
     pub version: String,
     /// Number of the machine's CPUs.
     pub cpus: Option<u32>,
-    /// Whether the file has a tracer's text, which is not shown.
+    /// Whether the file has a tracer's text. The text is not shown.
     pub has_text: bool,
-    /// Ids of options that are known and not used, and of options that are not known.
+    /// Ids of known options that are not used. `unknown` has the ids of options that are not known.
     pub unused: BTreeSet<u16>,
     pub unknown: BTreeSet<u16>,
 }
@@ -113,7 +114,7 @@ pub(crate) struct Options {
 /// The kernel's counters of the events of a CPU in a buffer, until the recording's end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
-    /// Number of events that no reader got.
+    /// Number of events that are lost to all readers.
     pub lost: u64,
     /// Number of events that a reader got or could get.
     pub readable: u64,
@@ -133,7 +134,7 @@ impl Options {
         self.counters.keys().any(|(buffer, _)| !of_all(buffer))
     }
 
-    /// Returns the scale by which times of this clock are times of a session's counter, if there is one.
+    /// Returns the scale that converts times of this clock by a session's counter, if there is such a scale.
     /// `is_tsc` says whether that counter is the TSC.
     pub fn scale(&self, clock: &str, counter: HostCounter, is_tsc: bool) -> Option<Scale> {
         match clock {
@@ -168,7 +169,8 @@ impl Options {
                 let buffer = buffer.map(|(_, name)| Arc::from(short_name(name.trim())));
                 let cpu = values.clone().find(|(key, _)| *key == "CPU");
                 match (buffer, cpu) {
-                    // trace-cmd first writes an option that names the buffer of the options after it.
+                    // This option names the buffer of the options that follow. trace-cmd writes this option
+                    // first.
                     (Some(buffer), None) => self.counted = buffer,
                     (buffer, Some((_, cpu))) => {
                         let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
@@ -205,7 +207,7 @@ impl Options {
                 let number = |name| find(name).and_then(|number| number.parse().ok());
                 (self.guest_clock, self.guest_client) =
                     (number("guest_clock"), number("guest_client"));
-                // A word that is no number names no thread.
+                // Words that are not numbers are left out.
                 self.threads = find("threads")
                     .map(|list| list.split(',').filter_map(|tid| tid.parse().ok()).collect());
             }
@@ -213,7 +215,7 @@ impl Options {
             id::TIME_SHIFT => self.shift = Some(time_shift(data)?.into()),
             id::GUEST => {
                 let name = String::from_utf8_lossy(data.text("a guest's name")?);
-                // The name is cut, because each event of the guest is shown with it.
+                // The name is cut, because each event of the guest is shown with the name.
                 let name = cut(&name, MAX_NAME).to_owned();
                 let trace = data.u64("a trace's id")?;
                 if self.guests.len() == MAX_GUESTS {
@@ -234,7 +236,7 @@ impl Options {
             id::HOOK | id::PROCMAPS | id::KALLSYMS => {
                 self.unused.insert(option);
             }
-            // The option describes the file's sections.
+            // The option is about the file's sections and has no facts about the recording.
             id::STRINGS => {}
             id::BUFFER_TEXT => self.has_text = true,
             _ => {
@@ -245,8 +247,8 @@ impl Options {
     }
 }
 
-/// Returns the clock that a text chooses. The text is a name, or the contents of the file `trace_clock`,
-/// which lists all clocks.
+/// Returns the name of the chosen clock. The text is the name itself or the contents of the file
+/// `trace_clock`, which lists all clocks and marks the chosen clock.
 pub(crate) fn chosen_clock(text: &str) -> String {
     let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     let name = chosen.map_or(text.trim_matches(['\0', ' ', '\n']), |(clock, _)| clock);
@@ -267,12 +269,13 @@ fn signed_number(text: &str) -> Option<i64> {
     Some(if text.starts_with('-') { -number } else { number })
 }
 
-/// Returns the name of a clock or of an instance, cut to a bounded length, because each buffer has both.
+/// Returns the name of a clock or of an instance, cut to a bounded length. The length is bounded because each
+/// buffer keeps both names.
 pub(crate) fn short_name(name: &str) -> String {
     cut(name, MAX_NAME).to_owned()
 }
 
-/// Parses `NS:TICKS,NS:TICKS`, in which both numbers rise.
+/// Parses `NS:TICKS,NS:TICKS`. Both numbers of the second pair must be larger than in the first pair.
 fn readings(text: &str) -> Option<[(u64, u64); 2]> {
     let reading = |text: &str| {
         let (ns, ticks) = text.split_once(':')?;
@@ -283,8 +286,8 @@ fn readings(text: &str) -> Option<[(u64, u64); 2]> {
     (first.0 < last.0 && first.1 < last.1).then_some([first, last])
 }
 
-/// Parses a list. Returns `None` if the list has more than `most` words or a bad one, because nothing follows
-/// from a list of which some words are not known.
+/// Parses a list. Returns `None` if the list has more than `most` words or a bad word, because an incomplete
+/// list is useless.
 fn all_of<T>(list: Option<&str>, most: usize, parse: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
     let words = list.unwrap_or_default().split(',').filter(|word| !word.is_empty());
     let all: Vec<T> = words.take(most + 1).map(parse).collect::<Option<_>>()?;
@@ -323,7 +326,7 @@ fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
     let flags = data.u32("flags")?;
     let cpus = data.u32("a number of CPUs")?;
     let mut shift = TimeShift { peer, interpolated: flags & 1 != 0, cpus: Vec::new() };
-    // Each CPU takes at least 4 bytes of the option, so the option's size bounds the loop.
+    // The option's size limits the number of turns, because each CPU takes at least 4 bytes of the option.
     for _ in 0..cpus {
         let count = data.u32("a number of time corrections")?;
         let mut list = |what| data.take(u64::from(count) * 8, what);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A reader of the pages of a CPU, one after the other, through a window.
+//! Reads the pages of a CPU one after the other, with only a window of the pages in memory.
 
 use super::file::{Buffer, Content, Cpu, TraceFile};
 use super::zstd::decompress;
@@ -12,34 +12,35 @@ use rustix::io::Errno;
 use ruzstd::decoding::FrameDecoder;
 use std::fmt;
 
-/// Maximum size in bytes of the compressed chunks of all CPUs, and of their contents, because every CPU has
-/// one chunk in memory at a time. A chunk of trace-cmd has 10 pages.
+/// Maximum total size in bytes of the compressed chunks of all CPUs, and of the chunks' contents. The size is
+/// limited because each CPU has one chunk in memory at any time. A chunk of trace-cmd has 10 pages.
 const MAX_CHUNKS: u64 = 128 << 20;
-/// Maximum size in bytes of a compressed chunk of one CPU, and of its content.
+/// Maximum size in bytes of one compressed chunk, and of the chunk's content.
 const MAX_CHUNK: u64 = 16 << 20;
 
 /// Maximum number of bytes to which the chunks of all CPUs may decompress, in addition to [`MAX_RATIO`] bytes
-/// for each compressed byte. The limit makes the time to read a file depend on the file's size.
+/// for each compressed byte. With this limit, the time to read a file depends only on the file's size.
 const MAX_CONTENT: u64 = 256 << 20;
-/// Maximum number of bytes to which a compressed byte may decompress. Pages of events decompress to about 10
-/// bytes for each.
+/// Maximum number of bytes to which a compressed byte may decompress. One compressed byte of real events
+/// becomes about 10 bytes.
 const MAX_RATIO: u64 = 64;
 
-/// Size in bytes of the number of chunks, and of each chunk's two sizes.
+/// Size in bytes of three numbers in the file: the number of chunks, and the two sizes of each chunk.
 const NUMBER: u64 = 4;
 
 /// Position in the pages of a CPU.
 pub(crate) struct PageReader<'a> {
     file: &'a TraceFile,
     page_size: usize,
-    /// Offset in the file of what follows the window, and the number of bytes that are left there.
+    /// Offset in the file of the first byte after the window. `left` is the number of bytes from there to the
+    /// end of the pages.
     at: u64,
     left: u64,
     /// Content of a page, or of a chunk of pages.
     window: Vec<u8>,
     /// Size of the unused end of the page in the file, in bytes.
     unused: usize,
-    /// Offset in the file of the window, or of the chunk from which it was decompressed.
+    /// Offset in the file of the window, or of the chunk from which the window was decompressed.
     base: u64,
     /// Range of the page in the window.
     from: usize,
@@ -49,9 +50,9 @@ pub(crate) struct PageReader<'a> {
 
 /// Chunks of compressed pages.
 struct Chunks {
-    /// Number of chunks to come; `None` before the first chunk is read.
+    /// Number of chunks that are not read yet. `None` before the first chunk is read.
     left: Option<u32>,
-    /// Size of the content that may still follow, in bytes.
+    /// Maximum size in bytes of the content of all further chunks.
     room: u64,
     packed: Vec<u8>,
     decoder: Box<FrameDecoder>,
@@ -69,7 +70,8 @@ impl<'a> PageReader<'a> {
         let decoder = || Box::new(FrameDecoder::new());
         let room = MAX_CONTENT / file.cpus() + MAX_RATIO.saturating_mul(cpu.len);
         let chunks = || Chunks { left: None, room, packed: Vec::new(), decoder: decoder() };
-        // trace-cmd 3.1 does not count the four bytes of the number of chunks.
+        // Four bytes are added, because trace-cmd 3.1 does not count the bytes of the number of chunks in the
+        // size.
         let there = file.len.saturating_sub(cpu.at);
         let left = if is_compressed { (cpu.len + NUMBER).min(there) } else { cpu.len };
         PageReader {
@@ -86,7 +88,8 @@ impl<'a> PageReader<'a> {
         }
     }
 
-    /// Returns the page that was read last. The last page of a file that was cut may be shorter than others.
+    /// Returns the page that was read last. If the file was cut, the last page may be shorter than the other
+    /// pages.
     pub fn page(&self) -> &[u8] {
         &self.window[self.from..self.to]
     }
@@ -96,7 +99,7 @@ impl<'a> PageReader<'a> {
         self.to - self.from + self.unused == self.page_size
     }
 
-    /// Returns a text that names the place of a byte of the page.
+    /// Returns a text that says where in the file a byte of the page lies.
     pub fn place(&self, at: usize) -> String {
         match self.chunks {
             None => format!("byte {}", self.base + (self.from + at) as u64),
@@ -130,17 +133,17 @@ impl<'a> PageReader<'a> {
         Ok(true)
     }
 
-    /// Passes the pages of a hole after this page, and returns the number of these pages. A hole of any size
-    /// takes no bytes on a disk, so reading its zeros would take time without a bound.
+    /// Skips the pages of a hole that follows this page, and returns the number of skipped pages. Holes are
+    /// skipped because a hole takes no space on a disk, so the time to read its zeros would have no bound.
     pub fn skip_hole(&mut self) -> u64 {
         let Content::File(file) = &self.file.content else { return 0 };
         if self.chunks.is_some() {
             return 0;
         }
-        // Reads are at offsets, so nothing depends on the position of the open file.
+        // The search may move the position of the open file, because all reads are at explicit offsets.
         let data = match seek(&file.file, SeekFrom::Data(self.at)) {
             Ok(data) => data,
-            // The file has no data from there up to its end.
+            // The file has only a hole from this offset to its end.
             Err(Errno::NXIO) => u64::MAX,
             // The file system cannot search for data.
             Err(_) => return 0,
@@ -166,8 +169,8 @@ impl<'a> PageReader<'a> {
                 let mut window = std::mem::take(&mut self.window);
                 window.resize(len, 0);
                 let read = self.read(&mut window);
-                // The window is cut to its content, because a trace may have many CPUs with few events, and a
-                // page of each CPU is in memory.
+                // The window is cut to its content to save memory. A trace may have many CPUs with few
+                // events, and one page of each CPU is in memory.
                 window.truncate(used(&window));
                 window.shrink_to_fit();
                 (self.unused, self.window) = (len - window.len(), window);
@@ -184,8 +187,8 @@ impl<'a> PageReader<'a> {
             None => self.u32()?,
         };
         let Some(more) = left.checked_sub(1) else {
-            // trace-cmd 3.1 does not count the bytes of the number of chunks, so that as many bytes of
-            // another part may follow.
+            // Up to four bytes of another part may follow, because trace-cmd 3.1 does not count the bytes of
+            // the number of chunks.
             if self.left > NUMBER {
                 let (path, expected) = (&self.file.path, "no bytes after the last chunk");
                 return Err(Error::damaged(path, self.at, expected, format!("{} more", self.left)));

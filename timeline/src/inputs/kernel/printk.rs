@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Texts that events name by address: the formats of `trace_printk`, whose arguments the event `bprint`
-//! holds, and the whole texts of the event `bputs`.
+//! Texts to which events refer by address. The event `bprint` holds the address of a format of `trace_printk`
+//! and the arguments for the format. The event `bputs` holds the address of a whole text.
 //!
 //! The kernel's `vbin_printf` writes the arguments one after the other: numbers of 1, 2 and 4 bytes at
 //! multiples of their size, numbers of 8 bytes at multiples of 4, and texts with a NUL. An extended pointer
@@ -15,8 +15,8 @@ use std::fmt::Write as _;
 
 /// Maximum number of texts. A kernel has a few for each module that is debugged.
 const MAX_TEXTS: usize = 1 << 16;
-/// Maximum size in bytes of a format, and of a text that is made from a format, because whoever wrote the
-/// trace chose the format.
+/// Maximum size in bytes of a format, and of a text that is made from a format. The size is limited because
+/// the author of the trace chose the format.
 const MAX_BYTES: usize = 4096;
 /// Maximum number of columns of a number or a text.
 const MAX_COLUMNS: usize = 256;
@@ -104,7 +104,7 @@ impl<'a> Arguments<'a> {
 pub(crate) fn print(out: &mut Vec<u8>, format: &str, arguments: &[u8]) {
     let mut arguments = Arguments { bytes: arguments, at: 0 };
     let mut rest = format;
-    // Each turn takes at least one byte of the format, so the loop ends.
+    // The loop ends, because each turn takes at least one byte of the format.
     while let Some((before, after)) = rest.split_once('%') {
         out.extend(before.as_bytes());
         match conversion(out, after, &mut arguments) {
@@ -183,7 +183,7 @@ fn conversion<'a>(
             let (extension, after) = rest.split_at(extension);
             rest = after;
             match extension.bytes().next() {
-                // The kernel stores pointers of these kinds as addresses.
+                // For pointers of these kinds, the record has the address itself.
                 None | Some(b'S' | b's' | b'f' | b'F' | b'x' | b'K' | b'e') => {
                     let mut text = String::new();
                     // Writing to a String does not fail.
@@ -254,7 +254,8 @@ mod tests {
 
     #[test]
     fn arguments_stand_where_the_kernel_puts_them() {
-        // A byte, a number of 2 bytes after a gap, a text, one of 4 after a gap, one of 8 at a multiple of 4.
+        // The arguments are a byte, a number of 2 bytes after a gap, a text, a number of 4 bytes after a gap,
+        // and a number of 8 bytes at a multiple of 4.
         let arguments = [
             &b"x\0"[..],
             &(-2i16).to_le_bytes(),

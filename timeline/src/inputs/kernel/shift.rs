@@ -7,9 +7,10 @@
 pub(crate) struct TimeShift {
     /// Id of the host's trace.
     pub peer: u64,
-    /// Whether offsets are on the line through the corrections before and after a time. Before the first and
-    /// after the last correction, offsets are on the line through the nearest two, because the rates of both
-    /// clocks differ there as much. If not, an offset is that of the correction before.
+    /// Whether offsets are interpolated linearly between the corrections before and after a time. Before the
+    /// first correction and after the last correction, the line through the nearest two corrections is
+    /// extended, because the difference between the rates of both clocks is the same there. If false, the
+    /// offset of the correction before the time is used.
     pub interpolated: bool,
     /// Corrections of each CPU, in order of time.
     pub cpus: Vec<Vec<Correction>>,
@@ -24,7 +25,8 @@ pub(crate) struct Correction {
     /// Time of the guest from which the correction is valid.
     pub time: u64,
     pub offset: i64,
-    /// Ratio of the guest's rate to the host's; 0, or 1 without a fraction, for the same rate.
+    /// Ratio of the guest's rate to the host's rate, with `fraction` fraction bits. If both rates are the
+    /// same, the ratio is 0, or is 1 and `fraction` is 0.
     pub ratio: u64,
     pub fraction: u32,
 }
@@ -33,7 +35,7 @@ pub(crate) struct Correction {
 const MAX: i128 = 1 << 66;
 
 impl TimeShift {
-    /// Returns the corrections of a CPU. A CPU without corrections has those of the first CPU.
+    /// Returns the corrections of a CPU. A CPU without corrections uses the corrections of the first CPU.
     fn samples(&self, cpu: u32) -> &[Correction] {
         self.cpus.get(cpu as usize).or(self.cpus.first()).map_or(&[], |samples| samples)
     }
@@ -45,7 +47,7 @@ impl TimeShift {
         ends.is_some_and(|(first, last)| guest < first.time || guest > last.time)
     }
 
-    /// Returns the host's time of a guest's time on one of its CPUs.
+    /// Converts a guest's time on one of the guest's CPUs to the host's time.
     pub fn host(&self, cpu: u32, guest: u64) -> i128 {
         let samples = self.samples(cpu);
         if samples.is_empty() {
@@ -62,7 +64,7 @@ impl TimeShift {
         if let Some(next) = next {
             let elapsed = i128::from(guest) - i128::from(sample.time);
             let grown = i128::from(next.offset) - offset;
-            // Numbers that are too large for the product are no times.
+            // If the product overflows, it counts as 0, because such large numbers are no real times.
             let grown =
                 grown.checked_mul(elapsed).unwrap_or(0) / i128::from(next.time - sample.time);
             offset = offset.saturating_add(grown);
@@ -73,7 +75,7 @@ impl TimeShift {
             // 67 bits shifted by at most 60 fit in 128 bits.
             (ratio, fraction) => (guest << fraction.min(60)).div_euclid(ratio.into()),
         };
-        // The limits leave room for the factors that follow.
+        // The result is limited, so that later multiplications do not overflow.
         host.clamp(i64::MIN.into(), u64::MAX.into())
     }
 }
@@ -116,7 +118,7 @@ mod tests {
         assert_eq!(shift.host(0, 1_000_000), 1_022_000);
         let outside = [299_999, 300_000, 700_000, 700_001].map(|time| shift.is_outside(0, time));
         assert_eq!(outside, [true, false, false, true]);
-        // Without interpolation the offset is held.
+        // Without interpolation, an offset is valid until the next correction.
         shift.interpolated = false;
         assert_eq!((shift.host(0, 100_000), shift.host(0, 800_000)), (100_000, 810_000));
     }
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn kvms_scaling_is_inverted() {
-        // Intel's fraction; a guest at 0.8 of the host's rate, started at host tick 10^15.
+        // The fraction is Intel's. The guest runs at 0.8 of the host's rate.
         let (fraction, host) = (48, 1_000_000_123_456_789u64);
         let ratio = (1u64 << fraction) / 5 * 4;
         let offset = 3_000_000_000i64;

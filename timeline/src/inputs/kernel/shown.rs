@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The sessions whose hosts a kernel's trace shows.
+//! Finds the sessions whose hosts a kernel's trace shows.
 
 use super::KernelTrace;
 use crate::inputs::ctf::Session;
 
-/// Returns the sessions whose threads a trace may show: the session of the trace's directory, or the only
-/// session, and sessions of the same boot without a trace of their own. `None` if the trace's session is not
-/// known.
+/// Returns the sessions whose threads a trace may show. The first is the trace's own session: the session of
+/// the trace's directory, or the only session. Sessions of the same boot that have no trace of their own
+/// follow. Returns `None` if the trace's own session is not known.
 pub(crate) fn shown_by<'a>(
     trace: &KernelTrace,
     sessions: &'a [&'a Session],
@@ -23,8 +23,8 @@ pub(crate) fn shown_by<'a>(
     Some([own].into_iter().chain(others.filter(is_placed)))
 }
 
-/// Returns the sessions that may have threads of the machine of a host's trace: the sessions of one boot,
-/// including those with traces of their own.
+/// Returns the sessions that may have threads of the machine that a host's trace shows: all sessions of the
+/// same boot, even if they have traces of their own.
 pub(crate) fn machine_of(trace: &KernelTrace, sessions: &[&Session]) -> Vec<usize> {
     let Some(own) = session_of(trace, sessions.len()) else { return Vec::new() };
     let is_there = |other: &usize| *other == own || sessions[*other].is_placed_with(sessions[own]);

@@ -10,11 +10,12 @@ use crate::inputs::ctf::{GuestClock, Offset};
 use crate::inputs::input::Time;
 use std::sync::Arc;
 
-/// What converts the times of a trace.
+/// Values that convert the times of a trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
     pub scale: Scale,
-    /// Map from a guest's clock to the clock of its host. If there is one, `scale` is the host's.
+    /// Map from a guest's clock to the clock of its host. If there is a map, `scale` is the scale of the
+    /// host's clock.
     pub shift: Option<Arc<TimeShift>>,
     /// Time that is added to each time.
     pub offset: Option<Offset>,
@@ -24,15 +25,17 @@ pub(crate) struct Times {
     pub own_bound: u64,
 }
 
-/// What converts ticks to nanoseconds.
+/// Values that convert ticks to nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) enum Scale {
     /// Ticks of a counter whose Unix time is known.
     Counter(HostCounter),
-    /// Nanoseconds that are derived from such a counter, with two readings of both.
+    /// Nanoseconds that the kernel derives from a counter whose Unix time is known, with two readings of both
+    /// clocks.
     Derived(HostCounter, [(u64, u64); 2]),
-    /// Ticks of a guest's clock, which reference points relate to the host's clock; or nanoseconds that are
-    /// derived from the guest's clock, with two readings of both.
+    /// Ticks of a guest's clock that reference points relate to the host's clock. If there are two readings,
+    /// the times are nanoseconds that the guest's kernel derives from this clock, and each reading is a
+    /// reading of both clocks.
     Guest(Box<GuestClock>, Option<[(u64, u64); 2]>),
     /// Ticks of the TSC, and nanoseconds to add.
     Tsc(TscToNs, i64),
@@ -43,8 +46,8 @@ pub(crate) enum Scale {
 }
 
 impl Times {
-    /// Returns the time of an event of a CPU, and the bound on its error in nanoseconds. `hints` are where
-    /// the last lookups found their times.
+    /// Returns the time of an event of a CPU, and the bound on its error in nanoseconds. `hints` are the
+    /// places of the last lookups.
     pub fn at(&self, hints: &mut (usize, usize), cpu: u32, raw: u64) -> (Time, Option<u64>) {
         let ticks = match &self.shift {
             Some(shift) => shift.host(cpu, raw),
@@ -54,7 +57,8 @@ impl Times {
         let (time, bound) = match &self.scale {
             Scale::Counter(counter) => (counter.unix(ticks), bound),
             Scale::Derived(counter, readings) => {
-                // Both readings are converted to times first, so that a tick's length rounds nothing.
+                // Both readings are converted to times first, so that the length of a tick need not be
+                // rounded.
                 let [(from, begin), (to, end)] =
                     readings.map(|(ns, ticks)| (ns, counter.unix(ticks)));
                 let since = (ticks - Time::from(from)).saturating_mul(end - begin);
@@ -63,7 +67,8 @@ impl Times {
             }
             Scale::Guest(clock, readings) => {
                 let (time, units) = clock.at(hints, readings.map_or(raw, |r| ticks_of(r, raw)));
-                // The error includes the part of a nanosecond that is not shown.
+                // One nanosecond is added, because the error includes the part of a nanosecond that is not
+                // shown.
                 let own = self.own_bound.saturating_add(1);
                 let bound = units.map(|units| units.div_ceil(FRACTION as u64).saturating_add(own));
                 (time, bound)
@@ -81,7 +86,7 @@ impl Times {
         };
         match self.offset {
             None => (time, bound),
-            // Nobody knows how many ticks the offset has.
+            // The offset is ignored, because its length in ticks is not known.
             Some(_) if matches!(self.scale, Scale::Ticks) => (time, bound),
             Some(Offset { ns, bound_ns, .. }) => {
                 let own = bound.unwrap_or(self.own_bound);
@@ -92,7 +97,7 @@ impl Times {
     }
 }
 
-/// Returns the nearest tick of a counter at a time that is derived from it.
+/// Returns the tick of a counter that is nearest to a time that was derived from the counter.
 fn ticks_of([(from, begin), (to, end)]: [(u64, u64); 2], ns: u64) -> u64 {
     let (since, span) = (Time::from(ns) - Time::from(from), Time::from(to - from));
     let ticks =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Decompression up to a length that is known in advance.
+//! Decompresses frames whose decompressed length is known in advance.
 //!
 //! trace-cmd leaves out the first four bytes of each frame of zstd, which are always the
 //! same.
@@ -8,16 +8,16 @@
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use std::io::Read;
 
-/// First bytes of a frame. A frame without them cannot begin like this, because the byte that would follow
-/// has a reserved bit.
+/// First bytes of a frame. If a frame was written without these bytes, the frame cannot begin with the same
+/// bytes by accident, because the byte at this place would have a reserved bit set.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Maximum window of a frame in bytes: the window of level 19 of zstd.
 const MAX_WINDOW: u64 = 8 << 20;
 
-/// Decompresses a frame to `len` bytes in `out`, which reuses its memory.
+/// Decompresses a frame of `len` decompressed bytes into `out`, and reuses the memory of `out`.
 ///
 /// # Errors
-/// What is wrong with the frame.
+/// The fault of the frame.
 pub(crate) fn decompress(
     decoder: &mut FrameDecoder,
     bytes: &[u8],
@@ -25,13 +25,13 @@ pub(crate) fn decompress(
     out: &mut Vec<u8>,
 ) -> Result<(), String> {
     let magic: &[u8] = if bytes.starts_with(&MAGIC) { &[] } else { &MAGIC };
-    // A frame has no use for a window that is larger than its content.
+    // The window is limited, because a frame needs no window that is larger than the frame's content.
     let most_window = (len as u64).next_power_of_two().clamp(128 << 10, MAX_WINDOW);
     decoder.set_max_window_size(most_window);
     out.clear();
     let mut frame = StreamingDecoder::new_with_decoder(magic.chain(bytes), decoder)
         .map_err(|e| e.to_string())?;
-    // One byte more than `len` is read, to find a frame that is longer.
+    // Up to `len + 1` bytes are read, to find out whether the frame is longer than `len`.
     frame.by_ref().take(len as u64 + 1).read_to_end(out).map_err(|e| e.to_string())?;
     match out.len() {
         n if n == len => Ok(()),
