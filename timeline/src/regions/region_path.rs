@@ -23,16 +23,18 @@ fn times(path: &[PathStep]) -> Times {
 #[derive(Debug)]
 pub(super) struct Path {
     steps: Steps,
-    /// Waits on the path by cause, if they are wanted.
+    /// Waits on the path by cause, if the waits are wanted.
     waits: Option<GroupWaits>,
     /// Clock of the guest whose time on the path the host's kernel divides.
     divided: Option<u32>,
-    /// Times that are to be divided, the last first. `unplaced` holds the time that waits.
+    /// Times that are still to be divided. The last time comes first. `unplaced` holds the time that waits
+    /// now.
     stays: Vec<Timed>,
     unplaced: Unplaced,
     thread: CauseNumber,
     cpu: Option<u16>,
-    /// Whether the path is that of the region's thread, which is not known until the region's end yet.
+    /// Whether the steps will come from the path of the region's thread, which is not known up to the
+    /// region's end yet.
     pub is_walked: bool,
     /// Whether the region's time is divided along the path, and not by the region's own thread.
     pub is_division: bool,
@@ -57,7 +59,7 @@ impl Path {
         }
     }
 
-    /// Makes the path of the region's thread, for the time until it is [known](Self::set_walked).
+    /// Makes a path whose steps come later from the path of the region's thread: see [`Path::set_walked`].
     pub fn walked() -> Path {
         Path { is_walked: true, ..Path::new(false, None) }
     }
@@ -89,13 +91,13 @@ impl Path {
         }
     }
 
-    /// Notes that the path may have to wait for the host's part.
+    /// Notes that the times of the path may have to wait until it is known what the vCPUs did.
     pub fn hold(&self, vcpus: &mut Vcpus) {
         self.divided.into_iter().for_each(|clock| vcpus.hold(clock, self.stays.len()));
     }
 
-    /// Divides what is known by now of the path of the region with this index. The path must wait for
-    /// nothing, or what it waited for must be known.
+    /// Divides the times of the path that are known by now. `index` is the region's index in the store. If
+    /// the path waited for a vCPU, the caller has made sure that the vCPU's past is known.
     pub fn divide(
         &mut self,
         index: u32,
@@ -127,7 +129,8 @@ impl Path {
         }
     }
 
-    /// Keeps what is to be divided for later. If there is too much, none of it will be divided.
+    /// Keeps the undivided times for later. If too many intervals of the guest wait, the undivided times
+    /// become unknown.
     fn wait(&mut self, vcpus: &mut Vcpus) {
         if let Some(clock) = self.divided.filter(|clock| vcpus.has_too_many(*clock)) {
             vcpus.release(clock, self.stays.len());
@@ -136,14 +139,14 @@ impl Path {
                 self.add(thread, &Interval { part, cause, ..interval });
             }
         }
-        // Memory is given back only if half of it is unused, because a path that waits often would be copied
-        // each time.
+        // Memory is given back only if more than half of the memory is unused. Otherwise, a path that waits
+        // often would be copied each time.
         if self.stays.len() < self.stays.capacity() / 2 {
             self.stays.shrink_to_fit();
         }
     }
 
-    /// Returns whether all of the path is known, and how the region's time divides.
+    /// Returns whether the whole path and the division of the region's time are known.
     pub fn is_known(&self) -> bool {
         let is_placed = self.stays.is_empty() && self.unplaced.is_empty();
         is_placed && !self.is_walked && (self.is_division || self.own.is_some())

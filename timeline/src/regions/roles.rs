@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Meanings of events for regions, by their names: each is found out once.
+//! What events mean for regions. The meaning of each kind of event is found out once, by the event's name and
+//! fields.
 
 use super::cpus::CpuEvent;
 use super::marks::{Kernel, is_exit, is_run};
@@ -15,14 +16,15 @@ use std::sync::Arc;
 /// Name of the polls of spans, and the field with the span's number.
 const POLL: &str = "poll";
 pub(super) const SPAN: &str = "span";
-/// Fields of the begin of a span, with the number of the span around it, and with the target.
+/// Fields of the event that begins a span. `PARENT` has the number of the span around the new span, and
+/// `TARGET` has the new span's target.
 const PARENT: &str = "parent";
 const TARGET: &str = "target";
 /// Field of events whose regions may begin on one client and end on another.
 pub(super) const ANY_CLIENT: &str = "any_client";
 
-/// Returns the names of the regions that sessions have events for, and whether an id is with
-/// them.
+/// Returns the names of the regions for which sessions have events. The events must have an id, or be polls
+/// of spans.
 pub fn names(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
     let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
     let with_id = classes.filter(|class| {
@@ -52,15 +54,16 @@ pub fn fields(sessions: &[(Session, ClockMaps)], options: &Options) -> BTreeSet<
     borders.flat_map(|class| &class.fields).map(|field| field.to_string()).collect()
 }
 
-/// Returns whether an event begins a span of the crate `tracing`: whether it has the fields of the layer's begins, in their order.
+/// Returns whether an event with these fields begins a span of the crate `tracing`. The layer for `tracing`
+/// writes the same fields in the same order.
 fn begins_span(fields: &[Arc<str>]) -> bool {
     let [id, parent, .., target] = fields else { return false };
     let is_of_any = fields.iter().any(|field| **field == *ANY_CLIENT);
     (&**id, &**parent, &**target) == ("id", PARENT, TARGET) && !is_of_any
 }
 
-/// Returns the number of the span around the span of the crate `tracing` that an event begins, 0 without one, and the
-/// target; `None` of another event.
+/// If an event begins a span of the crate `tracing`, returns the new span's target and the number of the span
+/// around the new span. The number is 0 if there is no span around the new span.
 pub(super) fn span<'e>(event: &EventRef<'e>) -> Option<(u64, &'e [u8])> {
     if !begins_span(event.fields.names()) {
         return None;
@@ -82,10 +85,10 @@ fn selected(sessions: &[(Session, ClockMaps)], options: &Options) -> Vec<String>
     Vec::from_iter(names)
 }
 
-/// What an event is of a span of the crate `tracing`.
+/// What an event means for a span of the crate `tracing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OfSpan {
-    /// Its begin, with the field of the target.
+    /// The begin of the span. The value is the index of the field with the target.
     Begin(u16),
     /// The begin of a later poll.
     PollBegin,
@@ -96,25 +99,25 @@ pub(super) enum OfSpan {
 /// Meaning of an event for regions, by its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Role {
-    /// Region that it begins.
+    /// Region that the event begins.
     pub begins: Option<u32>,
-    /// Region that it ends.
+    /// Region that the event ends.
     pub ends: Option<u32>,
     /// Field with the region's id.
     id: Option<u16>,
     /// Field of the value that regions are grouped by.
     pub by: Option<u16>,
-    /// What it is of a span.
+    /// What the event means for a span.
     pub span: Option<OfSpan>,
-    /// Whether it is a span that was not recorded.
+    /// Whether the event says that a span was not recorded.
     pub is_lost_span: bool,
     /// Whether the begin and the end of the region may be events of different clients.
     pub is_of_any: bool,
-    /// Whether it is the VMM's event before it enters the guest.
+    /// Whether the event is the VMM's event right before the VMM enters the guest.
     pub is_run: bool,
-    /// Field with the reason of an exit, if it is the VMM's event after one.
+    /// Field with the reason of an exit, if the event is the VMM's event after an exit.
     reason: Option<u16>,
-    /// Number of its name.
+    /// Number of the event's name.
     pub event: u32,
 }
 
@@ -128,14 +131,15 @@ impl Role {
     ) -> Role {
         let number = |suffix| {
             let name = name.strip_suffix(suffix)?;
-            // They are sorted.
+            // The names are sorted.
             Some(names.binary_search_by(|known| known.as_str().cmp(name)).ok()? as u32)
         };
         let field = |name: &str| {
             let at = fields.iter().position(|field| &**field == name)?;
             u16::try_from(at).ok()
         };
-        // A span can have the name of the polls: their number is behind those of the names.
+        // Polls have a number of their own after the numbers of all names, because a span can have the same
+        // name as the polls.
         let of_poll = |suffix| name.ends_with(suffix).then_some(names.len() as u32);
         let (begins, ends, id) = match &options.select {
             Select::Names(_) if is_poll(name, fields) => {
@@ -165,7 +169,7 @@ impl Role {
         Role { begins, ends, id, by, span, is_lost_span, is_of_any, is_run, reason, event }
     }
 
-    /// Returns the id in an event with this role, 0 if it has none.
+    /// Returns the id in an event with this role; 0 if the event has no id.
     pub fn id(self, event: &EventRef<'_>) -> u64 {
         let field = self.id.and_then(|field| event.fields.iter().nth(field.into()));
         match field.map(|(_, value)| value) {
@@ -175,7 +179,7 @@ impl Role {
         }
     }
 
-    /// Returns the name of the reason in the VMM's event after an exit, if it has one.
+    /// Returns the name of the reason in the VMM's event after an exit, if the event has a reason.
     pub fn reason<'e>(self, event: &EventRef<'e>) -> Option<&'e [u8]> {
         match event.fields.iter().nth(self.reason?.into())?.1 {
             ValueRef::Str(name) => Some(name),
@@ -202,15 +206,17 @@ impl Role {
 /// The roles of all events.
 #[derive(Debug)]
 pub(super) struct Roles {
-    /// Names of the regions: those that are selected, then that of the polls of spans, if there are some.
+    /// Names of the regions: first the selected names, then the name of the polls if there are polls of
+    /// spans.
     names: Vec<String>,
-    /// Number of the polls' name, if the user did not select polls, so that they only divide their spans.
+    /// Number of the polls' name, if the user did not select polls. If so, polls only divide the time of
+    /// their spans.
     hidden: Option<u32>,
-    /// By session and the class's id.
+    /// Roles by session and by the id of the event's class.
     all: Vec<Vec<Role>>,
     /// Kinds and names of kernels' events.
     of_kernels: ByFormat<(Kernel, u32)>,
-    /// The same for events of CPUs.
+    /// Kinds of the kernels' events that tell something about a CPU.
     of_cpus: ByFormat<CpuEvent>,
     events: Events,
 }
@@ -240,7 +246,7 @@ impl Roles {
         let of_session = |(session, _): &(Session, ClockMaps)| {
             let mut roles = Vec::new();
             for class in session.classes().iter() {
-                // As many as the session has in its own table.
+                // The list is no longer than the session's own table of classes.
                 roles.resize(class.id as usize, Role::default());
                 let event = events.number(&class.name);
                 roles.push(Role::of(&class.name, &class.fields, event, &names, options));
@@ -264,7 +270,8 @@ impl Roles {
         }
     }
 
-    /// Returns for each class of a session whether it is declared and no region begins or ends with its events.
+    /// Returns, for each class of a session, whether the class is declared and no region begins or ends with
+    /// an event of the class.
     pub fn no_borders(&self, session: usize) -> Box<[bool]> {
         let is_none = |(class, role): (u32, &Role)| {
             class >= id::FIRST && role.begins.is_none() && role.ends.is_none()
@@ -299,7 +306,7 @@ impl Roles {
         self.of_kernels.get(event, find)
     }
 
-    /// Returns what a kernel's event tells of its CPU.
+    /// Returns what a kernel's event tells about the event's CPU.
     pub fn cpu_event(&mut self, event: &EventRef<'_>) -> CpuEvent {
         self.of_cpus.get(event, || CpuEvent::of(event))
     }
@@ -310,7 +317,8 @@ impl Roles {
     }
 }
 
-/// What is known of the events of kernels, by trace and number of the format: found out with the first event of each.
+/// What is known about the kernels' events, by trace and by number of the format. The first event of each
+/// format tells all of this.
 #[derive(Debug)]
 pub(super) struct ByFormat<T>(Vec<Vec<Option<T>>>);
 

@@ -37,7 +37,7 @@ pub struct Scheduled<'a> {
 /// What happened on a CPU.
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'a> {
-    /// One thread got the CPU of another.
+    /// A thread got the CPU that another thread had.
     Switch {
         /// Thread that had the CPU.
         prev: Task<'a>,
@@ -46,13 +46,13 @@ pub enum Step<'a> {
         /// Thread that has the CPU now.
         next: Task<'a>,
     },
-    /// A thread is woken by what runs on this CPU.
+    /// The thread or the interrupt that runs on this CPU wakes a thread.
     Waking {
         /// Thread that is woken.
         task: Task<'a>,
         /// CPU on which the thread is to run.
         target: u32,
-        /// Kernel's flags of the event, which say whether it was in an interrupt.
+        /// Kernel's flags of the event, which say whether the event was in an interrupt.
         flags: u32,
     },
     /// A thread is ready to run.
@@ -64,7 +64,7 @@ pub enum Step<'a> {
     Lost,
 }
 
-/// A thread in the kernel's words.
+/// A thread as an event of the kernel describes the thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
     /// Number of the thread, 0 for the idle thread of any CPU.
@@ -77,7 +77,7 @@ pub struct Task<'a> {
     pub is_followed: bool,
 }
 
-/// Kind of an event, with the places of the fields that it needs.
+/// Kind of an event, with the indices of the fields that the reader needs.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Switch { prev: [usize; 3], state: usize, next: [usize; 3] },
@@ -130,8 +130,7 @@ impl<'a> Scheduling<'a> {
 
     /// Hands over all steps.
     ///
-    /// # Errors
-    /// If a trace is damaged, or an error of the sink.
+    /// # Errors If a trace is damaged, or if the sink returns an error.
     pub fn each<E: From<crate::error::Error>>(
         &mut self,
         mut sink: impl FnMut(&Scheduled<'_>) -> std::result::Result<(), E>,
@@ -156,7 +155,7 @@ impl<'a> Scheduling<'a> {
     }
 }
 
-/// Returns the step that an event is, if it is one.
+/// If an event is a step of the scheduling, returns the step.
 fn step<'e>(
     event: &EventRef<'e>,
     has_all: bool,

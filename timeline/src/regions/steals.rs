@@ -2,12 +2,12 @@
 
 //! The times in which a hypervisor took time from the machine of a session.
 //!
-//! The recorder reads a counter now and then, and the counter has steps. So the counter rose somewhere
-//! between two readings, and less than a step of the time that was taken is not in the counter. A CPU adds to
-//! its own counter all time that was taken since the last addition, at its timer's next tick or when it is no
-//! longer idle. So the time that a rise shows was taken after the beginning of the rise before, and is less
-//! than the rise and a step. Stolen time is never a part of a region, because nothing shows when in this time
-//! it was taken.
+//! The recorder reads a counter from time to time, and the counter has steps. So the counter rose at an
+//! unknown time between two readings, and less than one step of the taken time is missing in the counter. A
+//! CPU adds taken time to its own counter at the next tick of the CPU's timer, or when the CPU is no longer
+//! idle. The CPU then adds all time that was taken since the last addition. So the time that a rise shows was
+//! taken after the beginning of the previous rise, and is less than the rise plus one step. Stolen time is
+//! never a part of a region, because nothing shows exactly when the time was taken.
 
 use super::store::{Sample, Store};
 use crate::inputs::kernel::{KernelTrace, STEAL_STEP_MS, Steal};
@@ -20,22 +20,23 @@ const STEP_NS: u64 = STEAL_STEP_MS * MS;
 pub(super) struct Steals {
     /// Machine of each session.
     machines: Vec<Machine>,
-    /// Whether a recording says what was taken.
+    /// Whether a recording says how much time was taken.
     are_known: bool,
 }
 
 /// The machine of a session.
 #[derive(Debug)]
 struct Machine {
-    /// Times in which the sum of all CPUs rose, in order and apart from each other.
+    /// Times in which the sum of all CPUs' counters rose, in order and without overlaps.
     rises: Vec<(i64, i64)>,
     /// Maximum time that was taken from all CPUs, in nanoseconds; `None` if it is not known.
     most: Option<u64>,
-    /// Spans of CPUs whose counters rose; `None` if these were not recorded.
+    /// Spans of CPUs whose counters rose; `None` if the CPUs' own counters were not recorded.
     cpus: Option<HashMap<u16, Vec<Span>>>,
 }
 
-/// A time in which at most so much was taken from a CPU. The next one begins before this one ends.
+/// A time in which at most `most` nanoseconds were taken from a CPU. The next span of the CPU begins before
+/// this span ends.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     from: i64,
@@ -43,13 +44,13 @@ struct Span {
     most: u64,
 }
 
-/// What a CPU's spans can have taken from regions.
+/// The time that can have been taken from regions in a CPU's spans.
 #[derive(Default)]
 struct Taken {
-    /// Time of regions that touch a span at their begin or end, by the span's number.
+    /// For each span, by number, the time in the span of regions that begin or end in the span.
     at_ends: HashMap<usize, u64>,
-    /// Change of the number of regions that have a whole span, by the number of the first span with the
-    /// change.
+    /// Changes of the number of regions that include a whole span. The key is the number of the span at which
+    /// the number of regions changes.
     whole: HashMap<usize, i64>,
 }
 
@@ -61,7 +62,8 @@ impl Steals {
         Steals { machines, are_known }
     }
 
-    /// Counts the regions that a rise of the sum touches; `None` if no recording says what was taken.
+    /// Counts the regions that overlap a rise of the sum; `None` if no recording says how much time was
+    /// taken.
     pub fn hit(&self, store: &Store, regions: &[u32]) -> Option<u64> {
         if self.machines.iter().all(|machine| machine.rises.is_empty()) {
             return self.are_known.then_some(0);
@@ -100,8 +102,8 @@ impl Machine {
         let most =
             recordings.iter().map(|trace| Some(trace.steal_at_most_ms()?.saturating_mul(MS)));
         let most = most.reduce(|sum, most| Some(sum?.saturating_add(most?))).flatten();
-        // Two recordings may be of the same time, or of two machines, so CPUs count only with a single
-        // recording.
+        // The CPUs' own counters are used only with a single recording, because two recordings may cover the
+        // same time, or two machines.
         let cpus = (recordings.len() == 1).then(|| {
             let mut cpus: HashMap<u16, Vec<Steal<i64>>> = HashMap::new();
             for steal in all() {
@@ -133,7 +135,7 @@ impl Machine {
     }
 }
 
-/// Returns the spans of a CPU, or a single span if its counter did not rise.
+/// Returns the spans of a CPU, or a single span if the CPU's counter did not rise.
 fn spans_of(cpus: &HashMap<u16, Vec<Span>>, cpu: u16) -> &[Span] {
     const WITHOUT_RISE: &[Span] = &[Span { from: i64::MIN, to: i64::MAX, most: STEP_NS }];
     cpus.get(&cpu).map_or(WITHOUT_RISE, Vec::as_slice)
@@ -145,7 +147,7 @@ fn spans(mut rises: Vec<Steal<i64>>) -> Vec<Span> {
     let (mut from, mut last) = (i64::MIN, i64::MIN);
     let mut spans = Vec::with_capacity(rises.len() + 1);
     for rise in rises {
-        // The rises of a recorder are in order already.
+        // A recorder writes rises in order, so only a false list needs the maximum.
         last = last.max(rise.to);
         spans.push(Span { from, to: last, most: most(rise.ms) });
         from = rise.from;
@@ -154,8 +156,7 @@ fn spans(mut rises: Vec<Steal<i64>>) -> Vec<Span> {
     spans
 }
 
-/// Returns the maximum time that can have been taken if a counter rose by so many milliseconds, in
-/// nanoseconds.
+/// Returns the maximum time in nanoseconds that can have been taken if a counter rose by `ms` milliseconds.
 fn most(ms: u64) -> u64 {
     ms.saturating_mul(MS).saturating_add(STEP_NS)
 }

@@ -7,7 +7,7 @@ use super::parts::{Interval, Part};
 use super::path::{Doing, Stay};
 use std::collections::HashMap;
 
-/// Maximum number of entries of the paths of a group's regions. Time of further entries counts for other
+/// Maximum number of entries in the sum of several paths. The time of further entries counts for other
 /// threads.
 const MAX_STEPS: usize = 1 << 12;
 
@@ -19,9 +19,10 @@ pub struct PathStep {
     pub thread: CauseNumber,
     /// Part that says what the thread did.
     pub part: Part,
-    /// What a blocked thread waited for, if no thread ended the wait; the thread that had the CPU in time
-    /// that was stolen, or behind guest threads; or why time is unknown. An index of
-    /// [`Regions::causes`](super::Regions::causes).
+    /// Cause of the step: an index of [`Regions::causes`](super::Regions::causes). If the thread was blocked
+    /// and no thread ended the wait, the cause is what the thread waited for. If the time was stolen, or
+    /// behind guest threads, the cause is the thread that had the CPU. If the time is unknown, the cause says
+    /// why.
     pub cause: Option<CauseNumber>,
     /// Time of the step in nanoseconds.
     pub ns: u64,
@@ -49,8 +50,8 @@ type Key = (CauseNumber, Part, Option<CauseNumber>);
 pub(super) struct Steps(HashMap<Key, u64>);
 
 impl Steps {
-    /// Returns the key under which the time of a step is added: the key of other threads if there are too
-    /// many.
+    /// Returns the key under which the time of a step is added. If there are too many keys, this is the key
+    /// of other threads.
     fn key(&self, step: &PathStep) -> Key {
         let key = (step.thread, step.part, step.cause);
         if self.0.len() < MAX_STEPS || self.0.contains_key(&key) {
@@ -95,7 +96,7 @@ impl Steps {
         Steps(self.0.iter().filter_map(since).collect())
     }
 
-    /// Returns the mean of so many paths, the longest step first.
+    /// Returns the mean of `paths` paths. The longest step comes first.
     pub fn mean(&self, paths: u64) -> Vec<PathStep> {
         let step = |((thread, part, cause), ns): (&Key, &u64)| PathStep {
             thread: *thread,
@@ -119,7 +120,8 @@ pub(super) struct Timed {
 }
 
 impl Timed {
-    /// Makes the part of a stay within a time. If the stay waits for a CPU, `cause` is who had that CPU.
+    /// Makes a piece of a stay between two times. If the thread waited for a CPU in the stay, `cause` is the
+    /// thread that had the CPU.
     pub fn new(stay: &Stay, (from, to): (i64, i64), cause: CauseNumber) -> Timed {
         let (part, cpu, cause) = match stay.doing {
             Doing::Running(cpu) => (Part::OnCpu, cpu, cause),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The regions that were found, of 152 bytes each, with the exits of as many regions as fit a limit.
+//! The regions that were found, of 152 bytes each. The store also keeps details, such as exits, of as many
+//! regions as fit a limit.
 
 use super::causes::Wait;
 use super::parts::{Divided, Exits, REASONS, Reason, Times};
@@ -12,7 +13,7 @@ use std::cmp::Reverse;
 const CHUNK: usize = 1 << 14;
 /// Maximum size of details in bytes.
 const MAX_DETAILS: usize = 16 << 20;
-/// Overhead of an allocation in bytes, about.
+/// Approximate overhead of an allocation in bytes.
 const ALLOCATION: usize = 16;
 
 /// A region that is counted.
@@ -26,13 +27,13 @@ pub struct Sample {
     pub begin_ns: i64,
     /// Time in each part in nanoseconds.
     pub times: Times,
-    /// Bound on the error of the duration in nanoseconds. The largest number if the bound is unknown, or as
-    /// large.
+    /// Bound on the error of the duration in nanoseconds. `u32::MAX` if the bound is unknown, or does not
+    /// fit.
     pub(super) bound: u32,
     /// Index of the region's group in [`Regions::groups`](super::Regions::groups), which has the region's
     /// name.
     pub group: u16,
-    /// Index of the region's thread in the session; [`NO_THREAD`] if it has none.
+    /// Index of the region's thread in the session; [`NO_THREAD`] if the region has no single thread.
     pub(super) thread: u16,
     /// CPU that the region's thread had, if the thread had only one.
     pub(super) cpu: Option<u16>,
@@ -43,7 +44,7 @@ pub struct Sample {
     /// Index of the session in [`Recording::sessions`](crate::Recording::sessions).
     pub session: u16,
     pub(super) state: State,
-    /// Number of regions of the same client that were open around this one; 255 if there are 255 or more.
+    /// Number of regions of the same client that were open around this region; 255 if there are 255 or more.
     pub(super) depth: u8,
 }
 
@@ -51,12 +52,13 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Counted,
-    /// The region is counted, unless the kernel's trace has events of the session's threads at all: those of
-    /// its own thread were not recorded when it began or ended.
+    /// The kernel's events of the region's thread were not recorded when the region began or ended. In the
+    /// end, the region counts only if no kernel's trace shows any thread of the session.
     Unrecorded,
-    /// The region was counted, and is now counted as something else.
+    /// The region was counted at first, and was dropped later for a reason in
+    /// [`NotCounted`](super::NotCounted).
     Dropped,
-    /// The region is left out, but may be a child of a counted one.
+    /// The region is left out, but may be a child of a counted region.
     Inside,
 }
 
@@ -68,25 +70,26 @@ impl State {
 
 /// Number that stands for the thread of a region that is on no single thread.
 pub(super) const NO_THREAD: u16 = u16::MAX;
-/// Number for a region whose time in the guest has no other bound than its parts.
+/// Number for a region that has no bound on its time in the guest, because the region's parts show this time.
 pub(super) const NO_BOUND: u64 = u64::MAX;
 /// Number that stands for the client of a region between two events of the VMM.
 pub(super) const NO_CLIENT: u32 = u32::MAX;
 
-/// A holder of a client: the client's number, and the number of the lease, in 4 bytes because each region has
-/// one.
+/// A holder of a client: the client's number, and the number of the lease. Both numbers are in 4 bytes,
+/// because each region has a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Holder(u32);
 
 impl Holder {
     /// Number of bits of the client's number.
     const CLIENT_BITS: u32 = MAX_CLIENTS.trailing_zeros();
-    /// Number of a late lease. All leases from this number on count as one.
+    /// Number from which on all leases of a client count as one lease.
     const LATE: u32 = (1 << (u32::BITS - Holder::CLIENT_BITS)) - 2;
     /// Value that stands for no client. No client's lease has this number.
     pub const NONE: Holder = Holder(u32::MAX);
 
-    /// Makes the holder of a client, which may be [`NO_CLIENT`], with the number of its lease.
+    /// Makes a holder from the number of a client, which may be [`NO_CLIENT`], and the number of the client's
+    /// lease.
     pub fn new(client: u32, lease: u32) -> Holder {
         match client < MAX_CLIENTS {
             true => Holder(lease.min(Holder::LATE) << Holder::CLIENT_BITS | client),
@@ -99,16 +102,17 @@ impl Holder {
         (self != Holder::NONE).then_some(self.0 & (MAX_CLIENTS - 1))
     }
 
-    /// Returns whether this is one holder, and not all holders after too many leases.
+    /// Returns whether the value is a single holder. After too many leases, one value stands for all later
+    /// holders.
     pub fn is_one(self) -> bool {
         self.0 >> Holder::CLIENT_BITS < Holder::LATE
     }
 }
 
 impl Sample {
-    /// Returns the maximum time in which the region's thread can have run in the guest, in nanoseconds, if
-    /// only the host's kernel was recorded: the time in which any vCPU may have run the guest. The parts of
-    /// such a region are unknown.
+    /// If only the host's kernel was recorded, returns the maximum time in nanoseconds that the region's
+    /// thread can have run in the guest: the time in which at least one vCPU may have run the guest. The
+    /// parts of such a region are unknown.
     pub fn guest_at_most_ns(&self) -> Option<u64> {
         Some(self.guest_at_most).filter(|most| *most != NO_BOUND)
     }
@@ -134,8 +138,8 @@ impl Sample {
         Some(self.bound.into()).filter(|_| self.bound != u32::MAX)
     }
 
-    /// Returns the number of regions of the same client, or thread of the VMM, that were open around this one
-    /// when it ended; 255 if there are more.
+    /// Returns the number of regions around this region. Such a region has the same client, or the same
+    /// thread of the VMM, and was open when this region ended. The number is 255 if there are more.
     pub fn depth(&self) -> u8 {
         self.depth
     }
@@ -174,7 +178,7 @@ impl Detail {
 #[derive(Debug)]
 pub(super) struct Store {
     chunks: Vec<Vec<Sample>>,
-    /// Latest end in each chunk and the chunks before it.
+    /// For each chunk, the latest end of a region in this chunk and all earlier chunks.
     latest: Vec<i64>,
     len: usize,
     /// Details of regions whose index is a multiple of `stride`, in order.
@@ -199,7 +203,7 @@ impl Store {
         self.len
     }
 
-    /// Adds a region that ended at this time. Returns its index.
+    /// Adds a region that ended at `end`. Returns the region's index.
     pub fn push(&mut self, sample: Sample, end: i64) -> u32 {
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
@@ -229,8 +233,9 @@ impl Store {
         &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 
-    /// Returns a range of indices with all regions that end at `from` or later, and maybe some that end
-    /// earlier: regions of several sessions are not added in the order of their ends.
+    /// Returns a range of indices with all regions that end at `from` or later. The range may have further
+    /// regions that end earlier, because regions of several sessions are not added in the order of their
+    /// ends.
     pub fn since(&self, from: i64) -> std::ops::Range<u32> {
         let before = self.latest.partition_point(|latest| *latest < from);
         (before * CHUNK) as u32..self.len as u32
@@ -252,7 +257,7 @@ impl Store {
         all
     }
 
-    /// Iterates over the regions that are counted, and over regions that may be children of a counted one.
+    /// Iterates over the regions that are counted, and over regions that may be children of a counted region.
     pub fn with_inside(&self) -> impl DoubleEndedIterator<Item = &Sample> {
         self.chunks.iter().flatten().filter(|sample| sample.state != State::Dropped)
     }
@@ -262,11 +267,12 @@ impl Store {
         index.is_multiple_of(self.stride)
     }
 
-    /// Keeps details of a region. A region's details come without exits at its end, and with exits once they
-    /// are known. If there are too many details, half of all are dropped.
+    /// Keeps details of a region. A region's details come twice: without exits when the region ends, and with
+    /// exits when the exits are known. If there are too many details, half of the details are dropped.
     pub fn keep(&mut self, detail: Detail) {
         self.bytes += detail.bytes();
-        // Most details are of the region that was added last, and a search would miss the caches.
+        // A search is avoided where possible, because most details belong to the region that was added last,
+        // and a search would miss the CPU's caches.
         let is_new = self.details.last().is_none_or(|last| last.index < detail.index);
         let known = match is_new {
             true => None,
@@ -321,7 +327,7 @@ mod tests {
 
         assert_eq!(store.since(count - 1), 2 * CHUNK as u32..late + 1);
         assert!(store.since(count + 1).all(|index| store.get(index).end_ns() <= count));
-        // The range has all regions that ended later than this, whenever they became known.
+        // The range begins with the first chunk, because this chunk has regions that ended at 6 or later.
         assert_eq!(store.since(6).start, 0);
     }
 }

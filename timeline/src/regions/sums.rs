@@ -14,12 +14,12 @@ use std::ops::RangeInclusive;
 pub struct Sums {
     /// Division of the regions' time. Exits, waits and path are sums over the regions whose details are kept.
     pub total: Breakdown,
-    /// Regions inside these, those with most time first.
+    /// Regions inside these regions, by name. The name with most time comes first.
     pub children: Vec<Child>,
 }
 
-/// Returns the sums over the regions of each group whose durations are from one quantile to another,
-/// including equal durations.
+/// Returns sums for each group. The sums cover the regions whose durations lie between two quantiles,
+/// including durations that are equal to a quantile.
 pub(super) fn sums(
     groups: &[Group],
     store: &Store,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The sums of a thread's proven time, and the regions that wait for it.
+//! The sums of a thread's proven time, and the regions that wait for proven time.
 //!
 //! A region's parts are the sums at its end less the sums at its beginning. Both sums are known when a proven
 //! interval has passed both times.
@@ -10,27 +10,30 @@ use super::parts::{Divided, Interval, Reason, Sums};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Number of intervals whose memory is kept for the next ones.
+/// Number of intervals for which memory stays allocated until the next pass.
 const MAX_SPARE: usize = 16;
 
 /// The sums of a thread up to its last proven interval, and its regions.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     sums: Sums,
-    /// Open regions by number, with the sums at their beginnings if they are known. `free`: numbers that no
-    /// region has. `early`: numbers of regions whose sums are not known.
+    /// Open regions by number: the time of the region's beginning, and the sums at the beginning if known.
+    /// `free`: numbers that no region has. `early`: numbers of regions whose sums at the beginning are not
+    /// known.
     open: Vec<(i64, Option<Sums>)>,
     free: Vec<u32>,
     early: Vec<u32>,
     /// Indices in the store of regions that have ended and wait, in the order of their ends.
     ended: VecDeque<u32>,
-    /// Regions that began in time which was not proven when they ended: the times of their beginnings, and
-    /// their indices.
+    /// Regions whose beginning was not proven when the region ended: the time of the beginning, and the
+    /// region's index.
     late: BinaryHeap<Reverse<(i64, u32)>>,
     /// Sums at the beginnings of regions that began in time which is proven, in the order of the regions'
-    /// ends. A region that was open at a time has at most one entry.
+    /// ends. All these regions were open at the end of the proven time. So there are no more entries than
+    /// regions that can be open at once.
     begun: VecDeque<(u32, Sums)>,
-    /// Last proven intervals, if regions waited for them, and the time up to which intervals are known.
+    /// Last proven intervals, if regions waited for these intervals. `until` is the time up to which
+    /// intervals are known.
     passed: Passed,
     until: i64,
     /// All proven intervals, if they are wanted.
@@ -41,7 +44,7 @@ pub(super) struct Tally {
 #[derive(Debug, Default)]
 struct Passed {
     intervals: Vec<Interval>,
-    /// Sums before each interval, and after the last one.
+    /// Sums before each interval, and after the last interval.
     sums: Vec<Sums>,
 }
 
@@ -83,7 +86,7 @@ impl Tally {
         number
     }
 
-    /// Begins another region where an open one began. Returns the new region's number.
+    /// Begins another region at the time at which an open region began. Returns the new region's number.
     pub fn fork(&mut self, number: u32) -> u32 {
         let (time, sums) = self.open[number as usize].clone();
         let forked = self.begin(sums.is_some(), time);
@@ -92,7 +95,7 @@ impl Tally {
     }
 
     /// Ends a region, which gets this index in the store. Returns the region's sums if they are known. If
-    /// not, the region waits for them.
+    /// not, the region waits for the sums.
     pub fn end(&mut self, is_known: bool, number: u32, index: u32) -> Option<Divided> {
         let (begin, _) = self.open[number as usize];
         match self.forget(number) {
@@ -121,8 +124,8 @@ impl Tally {
         self.free.len() == self.open.len() && self.ended.is_empty()
     }
 
-    /// Adds the proven intervals of the account, and hands each to `take`, with whether it is the sum of
-    /// several. Returns whether the intervals have passed the ends of regions.
+    /// Adds the proven intervals of the account. `take` gets each interval, and whether the interval is the
+    /// sum of several intervals. Returns whether regions have ended and waited for these intervals.
     pub fn pass(&mut self, account: &mut Account, mut take: impl FnMut(&Interval, bool)) -> bool {
         if !account.has_proven() {
             return false;
@@ -139,15 +142,16 @@ impl Tally {
         !self.ended.is_empty()
     }
 
-    /// Adds intervals that follow one another, each with the reason of the exit that begins with it, if one
-    /// does.
+    /// Adds intervals that follow one another. If an exit begins with an interval, the reason of the exit is
+    /// given too.
     pub fn pass_each(&mut self, intervals: &[(Interval, Option<Reason>)]) {
         let Some((last, _)) = intervals.last() else { return };
         let has_regions = self.begin_pass();
         for (interval, exit) in intervals {
             if let Some(reason) = exit {
                 self.sums.exits[usize::from(*reason)].count += 1;
-                // A region that begins or ends within the interval does so after the exit began.
+                // The exit counts before the interval: if a region begins or ends within the interval, the
+                // exit began earlier.
                 if let Some(before) = self.passed.sums.last_mut().filter(|_| has_regions) {
                     *before = self.sums.clone();
                 }
@@ -159,7 +163,7 @@ impl Tally {
         self.end_pass(last.to);
     }
 
-    /// Begins to add intervals. Returns whether regions wait for them.
+    /// Begins to add intervals. Returns whether regions wait for the intervals.
     fn begin_pass(&mut self) -> bool {
         let has_regions = !self.early.is_empty() || !self.ended.is_empty();
         if self.is_unused() {
@@ -200,8 +204,8 @@ impl Tally {
         });
     }
 
-    /// Takes the next region that the last proven intervals have passed, with its sums. `times` returns the
-    /// times at which a region began and ended.
+    /// Returns the next region that ended before the end of the last proven intervals, and the region's sums.
+    /// `times` returns the times at which a region began and ended.
     pub fn next_passed(&mut self, times: impl Fn(u32) -> (i64, i64)) -> Option<(u32, Divided)> {
         let next = self.ended.front().map(|index| (*index, times(*index)));
         let Some((index, (begin, end))) = next.filter(|(_, (_, end))| *end <= self.until) else {
@@ -215,14 +219,15 @@ impl Tally {
         Some((index, self.passed.at(end).since(&begun)))
     }
 
-    /// Keeps the sums at those beginnings that the last proven intervals have passed, for regions that wait
-    /// for more.
+    /// For each region that began within the last proven intervals but ended after them, keeps the sums at
+    /// the region's beginning.
     fn keep_begun(&mut self) {
         let Tally { late, ended, begun, passed, until, .. } = self;
         while let Some(Reverse((begin, index))) = late.peek().copied().filter(|of| of.0.0 <= *until)
         {
             late.pop();
-            // Indices are in the order of ends. Regions before the first one do not wait any more.
+            // A region with a smaller index than the first entry of `ended` does not wait any more, because
+            // indices are in the order of ends.
             if ended.front().is_some_and(|first| index >= *first) {
                 let at = begun.partition_point(|(of, _)| *of < index);
                 begun.insert(at, (index, passed.at(begin)));
@@ -230,7 +235,8 @@ impl Tally {
         }
     }
 
-    /// Takes the intervals of the log. The last interval may become longer, and stays unless `has_ended`.
+    /// Removes and returns the intervals of the log. Unless `has_ended`, the last interval stays, because
+    /// this interval may become longer.
     pub fn drain_log(&mut self, has_ended: bool) -> impl Iterator<Item = Interval> {
         let log = self.log.get_or_insert_default();
         let end = if has_ended { log.len() } else { log.len().saturating_sub(1) };
@@ -256,8 +262,8 @@ impl Tally {
     }
 }
 
-/// Adds an interval to a log. Joins the interval with the one before, if both are of the same part, reason
-/// and cause.
+/// Adds an interval to a log. Joins the interval with the previous interval, if both have the same part,
+/// reason and cause.
 fn add(log: &mut Vec<Interval>, interval: &Interval) {
     match log.last_mut() {
         Some(last)
@@ -279,7 +285,7 @@ mod tests {
     fn regions_have_the_time_of_all_batches_of_intervals_whenever_they_ended() {
         let mut tally = Tally::default();
         let mut regions = Vec::new();
-        // Each region is inside the one before, and none of their time is proven when they end.
+        // Each region is inside the previous region, and no time of these regions is proven when they end.
         let numbers = [5, 15, 25].map(|begin| tally.begin(false, begin));
         for (number, (begin, end)) in numbers.into_iter().zip([(5, 95), (15, 85), (25, 75)]).rev() {
             assert!(tally.end(false, number, regions.len() as u32).is_none());

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The time of a guest's threads, as both kernels show it: the guest's kernel says which CPU a thread had or
-//! waited for, and the host's kernel says what the vCPU's thread did meanwhile.
+//! The time of a guest's threads, as both kernels show the time. The guest's kernel says which CPU a thread
+//! had or waited for. The host's kernel says what the vCPU's thread did at the same time.
 //!
 //! A guest's thread that has a guest's CPU runs only while the vCPU is in guest mode. A thread that waits for
 //! a guest's CPU waits for the guest's thread that has the CPU, or for a thread of the host that took the CPU
 //! of the vCPU's thread.
 //!
-//! It is proven which thread of the host runs a guest's CPU: all events of the guest's kernel on that CPU lie
-//! in guest mode of one thread. An event outside of guest mode refutes the proof from there on.
+//! A proof says which thread of the host runs a guest's CPU: all events of the guest's kernel on that CPU lie
+//! in times at which this thread was in guest mode. An event outside of guest mode refutes the proof. The
+//! proof then counts only up to the last event that was in guest mode.
 //!
-//! The guest's times have a bound. Within the bound of a border between two intervals of the host, the time
-//! is unknown if the parts on both sides differ.
+//! The guest's times have a bound. Consider a border between two intervals of the vCPU's thread. If the parts
+//! on both sides of the border differ, then the time within the bound of the border is unknown.
 //!
 //! A guest may lie. A guest's statements, bounds and refutations count only for the guest's own threads. The
 //! waiting intervals of a guest's threads take no space from the intervals of another guest.
@@ -23,14 +24,15 @@ use crate::inputs::ctf::{ClockMaps, proven_threads};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 
-/// Maximum number of past intervals of all vCPUs together that are kept, of 64 bytes each, and the number
-/// that each vCPU keeps in any case. With paths, as many halts are kept, of 40 bytes each.
+/// Maximum number of past intervals that are kept of all vCPUs together, and the number that is kept of each
+/// vCPU in any case. Each interval takes 64 bytes. With paths, the same number of halts is kept, of 40 bytes
+/// each.
 const MAX_PAST: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of intervals of all guests' threads that wait until the host's kernel has shown what the
-/// vCPU did, of 64 bytes each. Each guest has an equal share, and the second number in any case.
+/// vCPU did. Each interval takes 64 bytes. Each guest has an equal share, but at least the second number.
 const MAX_UNPLACED: (usize, usize) = (1 << 19, 1 << 12);
-/// Maximum number of a guest CPU's events that wait to be compared with guest mode. While as many wait, later events are not
-/// compared.
+/// Maximum number of a guest CPU's events that wait to be compared with guest mode. While so many events
+/// wait, further events are not compared.
 const MAX_UNCHECKED: usize = 1 << 12;
 
 /// A CPU of a guest: the guest's clock, and the number that the guest gives the CPU. A guest that is reset,
@@ -42,14 +44,14 @@ pub(super) type GuestCpu = (u32, u16);
 pub(super) struct Vcpus {
     /// Threads of the host that run CPUs, by number of the thread.
     all: HashMap<u32, Vcpu>,
-    /// CPUs whose thread is proven, and the place of each CPU in the list.
+    /// Proofs of the guests' CPUs. `by_cpu` has the index of each CPU's proof.
     proofs: Vec<Proof>,
     by_cpu: HashMap<GuestCpu, u32>,
-    /// Guests that have such a CPU, by clock.
+    /// Guests that have a CPU with a proof, by clock.
     guests: HashMap<u32, Guest>,
     /// Maximum number of a guest's intervals that wait.
     most_unplaced: usize,
-    /// CPUs of these guests that had events, and whose thread is not known.
+    /// CPUs of these guests that had events, but have no proof.
     unproven: BTreeSet<GuestCpu>,
     /// Time of the last event of the host's recordings.
     pub end: i64,
@@ -58,11 +60,11 @@ pub(super) struct Vcpus {
 /// What is known of a guest.
 #[derive(Debug)]
 struct Guest {
-    /// Bounds on the error of the guest's times, each from a time on.
+    /// Bounds on the error of the guest's times. Each bound counts from its time on.
     bounds: VecDeque<(i64, Option<u64>)>,
     /// Time of the guest's last event so far.
     now: i64,
-    /// Number of intervals of the guest's threads, and of critical paths, that wait.
+    /// Number of waiting intervals of the guest's threads and of critical paths.
     unplaced: usize,
 }
 
@@ -71,32 +73,32 @@ struct Guest {
 struct Proof {
     cpu: GuestCpu,
     tid: u32,
-    /// Times of the guest's events that were not searched for yet, and time of the last event that was in
-    /// guest mode.
+    /// Times of the guest's events that were not compared with guest mode yet. `inside` is the time of the
+    /// last event that was in guest mode.
     unchecked: VecDeque<i64>,
     inside: i64,
-    /// Time from which it is not known that the thread runs the CPU.
+    /// Time from which on the proof does not count, because an event refuted the proof.
     refuted: Option<i64>,
 }
 
 /// A thread of the host that runs a CPU of a guest.
 #[derive(Debug, Default)]
 struct Vcpu {
-    /// Intervals of the thread in order, and the time up to which they are known.
+    /// Intervals of the thread in order. `until` is the time up to which the intervals are known.
     past: VecDeque<Past>,
     until: i64,
     most: usize,
-    /// Times in which the thread was halted, in order, if paths are wanted, and the host's trace that tells
-    /// what woke it.
+    /// Times in which the thread was halted, in order, if paths are wanted. Each time comes with the index of
+    /// the host's trace that tells what woke the thread.
     halts: VecDeque<(Stretch, u16)>,
-    /// Numbers of the proofs of the guests' CPUs that the thread runs: for a guest that was reset, one for
-    /// each of its clocks.
+    /// Indices of the proofs of the guests' CPUs that the thread runs. If a guest was reset, there is a proof
+    /// for each of the guest's clocks.
     proofs: Vec<u32>,
-    /// Waiters for the past, and the time up to which each waits.
+    /// Waiters that wait until the thread's past is known up to a time.
     waiting: BinaryHeap<Reverse<(i64, Waiter)>>,
 }
 
-/// A waiter for the past of a thread of the host that runs a guest's CPU.
+/// Something that waits until the past of a vCPU's thread is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Waiter {
     /// The guest's thread with this index.
@@ -107,7 +109,7 @@ pub(super) enum Waiter {
     Walked(usize),
 }
 
-/// An interval of a vCPU's thread, with the reason of the exit that begins with it.
+/// An interval of a vCPU's thread. `exit` is the reason of the exit, if an exit begins with the interval.
 #[derive(Clone, Copy, Debug)]
 struct Past {
     interval: Interval,
@@ -119,21 +121,22 @@ struct Past {
 pub(super) struct Unplaced {
     /// Number of the guest's clock.
     clock: u32,
-    /// Intervals, each with the number of the proof of the CPU that the thread had or waited for.
+    /// Intervals. Each interval comes with the index of the proof of the CPU that the thread had or waited
+    /// for.
     waiting: VecDeque<(Interval, Option<u32>)>,
     /// Guest's number of the CPU that the thread has.
     cpu: Option<u16>,
-    /// Thread of the host for whose past the intervals wait.
+    /// Thread of the host whose past the intervals wait for.
     waits_for: Option<u32>,
-    /// Whether more intervals had to wait than are kept.
+    /// Whether more intervals had to wait than the guest's share.
     pub is_cut: bool,
 }
 
-/// An interval that is divided, with the reason of the exit that begins with it.
+/// A divided interval, and the reason of the exit if an exit begins with the interval.
 type Divided = (Interval, Option<Reason>);
 
 impl Vcpus {
-    /// Returns the guests' CPUs whose thread is known; `None` if there are none.
+    /// Returns the guests' CPUs whose threads are known; `None` if no thread is known.
     pub fn of(maps: &ClockMaps) -> Option<Vcpus> {
         let mut proofs = Vec::new();
         for ((clock, cpu), tid) in proven_threads(maps) {
@@ -186,15 +189,15 @@ impl Vcpus {
         self.all.contains_key(&tid)
     }
 
-    /// Iterates over the threads of the host that turned out not to run a guest's CPU, with the number that
-    /// the guest gives the CPU.
+    /// Iterates over the refuted proofs. Each entry has the number that the guest gives the CPU, and the
+    /// thread of the host that turned out not to run the CPU.
     pub fn refuted(&self) -> impl Iterator<Item = (u16, u32)> {
         let refuted = self.proofs.iter().filter(|proof| proof.refuted.is_some());
         refuted.map(|proof| (proof.cpu.1, proof.tid))
     }
 
-    /// Iterates over the guests' CPUs whose thread is proven, with the time from which the proof does not
-    /// hold any more.
+    /// Iterates over all proofs. Each entry has the guest's CPU, the thread of the host, and the time from
+    /// which on the proof does not count, if there is such a time.
     pub fn proven(&self) -> impl Iterator<Item = (GuestCpu, u32, Option<i64>)> {
         self.proofs.iter().map(|proof| (proof.cpu, proof.tid, proof.refuted))
     }
@@ -221,7 +224,8 @@ impl Vcpus {
         }
     }
 
-    /// Takes an interval of a thread that runs a CPU, with the reason of the exit that begins with it.
+    /// Takes an interval of a thread that runs a CPU. `exit` is the reason of the exit, if an exit begins
+    /// with the interval.
     pub fn take(&mut self, tid: u32, interval: &Interval, exit: Option<Reason>) {
         let Some(vcpu) = self.all.get_mut(&tid) else { return };
         vcpu.until = interval.to;
@@ -243,7 +247,8 @@ impl Vcpus {
         }
     }
 
-    /// Takes a halt of a thread that runs a CPU, and the index of the host's trace that tells what woke it.
+    /// Takes a halt of a thread that runs a CPU, and the index of the host's trace that tells what woke the
+    /// thread.
     pub fn take_halt(&mut self, halt: Stretch, trace: u16) {
         let Some(vcpu) = self.all.get_mut(&halt.tid) else { return };
         if vcpu.halts.len() >= vcpu.most {
@@ -252,9 +257,10 @@ impl Vcpus {
         vcpu.halts.push_back((halt, trace));
     }
 
-    /// Returns the halt of a guest's CPU for a divided interval of a thread. For an interval in
-    /// [`Part::Halted`], the halt at its begin. For an interval in [`Part::Blocked`] that ended when the
-    /// thread was woken on the CPU, the halt after which the CPU first ran the guest again.
+    /// Returns the halt of a guest's CPU that belongs to a divided interval of a thread. If the interval is
+    /// in [`Part::Halted`], this is the halt at the interval's begin. If the interval is in [`Part::Blocked`]
+    /// and ended when the thread was woken on the CPU, this is the halt after which the CPU first ran the
+    /// guest again.
     pub fn halt(&self, cpu: GuestCpu, of: &Interval) -> Option<(Stretch, u16)> {
         let proof = &self.proofs[*self.by_cpu.get(&cpu)? as usize];
         let vcpu =
@@ -276,26 +282,27 @@ impl Vcpus {
         proofs.filter(move |of| of.refuted.is_none_or(|at| at > until)).map(|of| of.cpu)
     }
 
-    /// Adds to the number of a guest's intervals that wait.
+    /// Adds `count` to the number of a guest's waiting intervals.
     pub fn hold(&mut self, clock: u32, count: usize) {
         if let Some(guest) = self.guests.get_mut(&clock) {
             guest.unplaced += count;
         }
     }
 
-    /// Subtracts from the number of a guest's intervals that wait.
+    /// Subtracts `count` from the number of a guest's waiting intervals.
     pub fn release(&mut self, clock: u32, count: usize) {
         if let Some(guest) = self.guests.get_mut(&clock) {
             guest.unplaced -= count;
         }
     }
 
-    /// Returns whether more intervals of a guest wait than are kept.
+    /// Returns whether a guest has more waiting intervals than its share.
     pub fn has_too_many(&self, clock: u32) -> bool {
         self.guests.get(&clock).is_some_and(|guest| guest.unplaced > self.most_unplaced)
     }
 
-    /// Takes a waiter for the past of a thread of the host, if that past is known now.
+    /// Removes and returns the next waiter for a thread of the host, if the past that the waiter needs is
+    /// known now.
     pub fn next_waiting(&mut self, tid: u32) -> Option<Waiter> {
         let vcpu = self.all.get_mut(&tid)?;
         let Reverse((to, waiter)) = *vcpu.waiting.peek()?;
@@ -305,7 +312,7 @@ impl Vcpus {
         })
     }
 
-    /// Notes that nothing more becomes known of any CPU.
+    /// Notes that nothing more will become known about any CPU.
     pub fn end(&mut self) {
         self.all.values_mut().for_each(|vcpu| vcpu.until = i64::MAX);
     }
@@ -324,7 +331,7 @@ impl Guest {
         if !is_new {
             return;
         }
-        // If too many bounds are kept, the larger one of the first two counts for the time of both.
+        // If too many bounds are kept, the larger bound of the first two counts for the times of both.
         if self.bounds.len() == MAX_UNCHECKED {
             let first = self.bounds.pop_front().map(|(_, bound)| bound);
             if let (Some(first), Some(next)) = (first, self.bounds.front_mut()) {
@@ -334,7 +341,7 @@ impl Guest {
         self.bounds.push_back((time, bound));
     }
 
-    /// Returns the largest bound in a time, over the last event before the time and the events in it.
+    /// Returns the largest bound of the events between two times, and of the last event before.
     fn bound(&self, from: i64, to: i64) -> Option<i64> {
         let begin = self.bounds.partition_point(|(at, _)| *at <= from).saturating_sub(1);
         let end = self.bounds.partition_point(|(at, _)| *at <= to).max(begin);
@@ -346,7 +353,8 @@ impl Guest {
 }
 
 impl Proof {
-    /// Searches for an event of the guest in guest mode of the thread.
+    /// Checks whether an event of the guest can have been in guest mode of the thread. If not, the proof is
+    /// refuted.
     fn check(&mut self, time: i64, bound: i64, vcpu: &Vcpu) {
         let (from, to) = (time.saturating_sub(bound), time.saturating_add(bound));
         // An interval includes both of its ends.
@@ -371,8 +379,8 @@ impl Vcpu {
         self.past.range(begin..).take_while(move |past| past.interval.from < to)
     }
 
-    /// Returns the last halt from a time to another, if the CPU runs the guest at the end for the first time
-    /// since then.
+    /// Returns the last halt between two times, if the CPU runs the guest at the end for the first time since
+    /// the halt.
     fn halt_before(&self, from: i64, to: i64) -> Option<&Past> {
         let end = self.past.partition_point(|past| past.interval.from < to);
         let mut before = self.past.range(..end).rev();
@@ -412,7 +420,7 @@ impl Unplaced {
         self.push_on(interval, cpu, vcpus, causes);
     }
 
-    /// Takes the next interval, of a thread that had this CPU or got it next.
+    /// Takes the next interval of a thread that had the CPU `cpu` in this time, or got this CPU next.
     pub fn push_on(
         &mut self,
         mut interval: Interval,
@@ -452,7 +460,7 @@ impl Unplaced {
             let vcpu = proof.and_then(|proof| vcpus.all.get_mut(&proof.tid).zip(Some(proof)));
             let guest = vcpus.guests.get(&self.clock);
             match vcpu.zip(guest.and_then(|guest| Some((guest.now, guest.bound(from, to)?)))) {
-                // After the host's last event, nothing more becomes known.
+                // After the host's last event, nothing waits, because nothing more will become known.
                 Some(((vcpu, proof), (now, bound)))
                     if vcpu.until < to.saturating_add(bound) && now <= vcpus.end =>
                 {
@@ -466,7 +474,7 @@ impl Unplaced {
                     true => vcpu.divide(interval, bound, proof.refuted, out),
                     false => out.push((*interval, None)),
                 },
-                // It is not known which thread runs the CPU, or when.
+                // Nothing proves which thread runs the CPU, or the error of the guest's time is not known.
                 _ if has_cpu(interval.part) => {
                     let why = if self.is_cut { Unknown::TooMany } else { Unknown::Vcpu };
                     out.push((unknown(from, to, why), None));
@@ -488,7 +496,7 @@ impl Vcpu {
         let forgotten = forgotten.map_or(i64::MIN, |first| first.interval.from);
         let why = |at| if at < forgotten { Unknown::TooMany } else { Unknown::Vcpu };
         let refuted = refuted.unwrap_or(i64::MAX);
-        // The pieces follow one after the other, from the beginning of the bound to its end.
+        // The pieces follow one after another, and cover the interval and the bound on each side.
         let mut pieces: Vec<Divided> = Vec::new();
         let mut add = |piece: Interval, exit: Option<Reason>| match pieces.last_mut() {
             Some((last, _)) if exit.is_none() && is_same(last, &piece) => {
@@ -510,7 +518,7 @@ impl Vcpu {
         if at < around.1 {
             add(unknown(at, around.1, why(at)), None);
         }
-        // Within the bound of a border, either side may be meant.
+        // Time within the bound of a border is unknown, because the time may be on either side of the border.
         let mut at = of.from;
         for (number, (piece, exit)) in pieces.iter().enumerate() {
             let differs = |other: Option<&Divided>| {
@@ -530,7 +538,7 @@ impl Vcpu {
                 out.push((Interval { from: at, to, ended_by, ..*piece }, exit.take()));
                 at = to;
             } else if exit.is_some() {
-                // The exit is shorter than the error, but happened all the same.
+                // The exit is shorter than the error of the times, but the exit happened, so it counts.
                 out.push((unknown(at, at, Unknown::Border), exit));
             }
         }
@@ -540,12 +548,12 @@ impl Vcpu {
     }
 }
 
-/// Returns whether a guest's thread, by its own kernel, has a CPU in a part or waits for one.
+/// Returns whether, in this part, a guest's thread has a CPU or waits for a CPU, as the guest's kernel says.
 fn has_cpu(part: Part) -> bool {
     matches!(part, Part::OnCpu | Part::Behind | Part::Runnable)
 }
 
-/// Returns whether the time of two intervals is of one kind.
+/// Returns whether two intervals have the same part, reason and cause.
 fn is_same(a: &Interval, b: &Interval) -> bool {
     (a.part, a.reason, a.cause) == (b.part, b.reason, b.cause)
 }
@@ -554,20 +562,21 @@ fn unknown(from: i64, to: i64, why: Unknown) -> Interval {
     Interval { from, to, part: Part::Unknown, reason: 0, cause: why.number(), ended_by: None }
 }
 
-/// Returns an interval of a guest's thread, given what its vCPU's thread did meanwhile, and whether an exit
-/// there is the guest's thread's own.
+/// Combines an interval of a guest's thread with an interval of the vCPU's thread at the same time. Also
+/// returns whether an exit in this time is an exit of the guest's thread.
 fn product(guest: &Interval, host: &Interval) -> (Interval, bool) {
     let is_on = guest.part == Part::OnCpu;
     let piece = match host.part {
         Part::Unknown => unknown(host.from, host.to, Unknown::Vcpu),
         Part::Stolen => *host,
-        // It does not matter what the guest's other thread did with the CPU.
+        // The thread waits for another thread of the guest, so it does not matter what the other thread did
+        // with the CPU.
         _ if guest.part == Part::Behind => *guest,
         Part::Halted | Part::OffCpu => *host,
         _ if is_on => *host,
         _ => *guest,
     };
-    // Another thread of the guest, or the idle one, made the exit.
+    // If the thread had no CPU, then another thread of the guest, or the idle thread, made the exit.
     (Interval { reason: if is_on { piece.reason } else { 0 }, ..piece }, is_on)
 }
 
@@ -632,7 +641,7 @@ mod tests {
         let another = (2, 0);
         let mut vcpus = with(&[CPU, another]);
         vcpus.guest_event(CPU, 120, Some(10));
-        // The second event is in the kernel.
+        // The event at 250 comes while the vCPU is in the kernel.
         for (time, bound) in [(110, Some(1)), (150, Some(100)), (160, None), (250, Some(1))] {
             vcpus.guest_event(another, time, bound);
         }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The times that threads waited in the regions that are counted. Each thread's time counts once, because a
-//! region may be inside another one.
+//! The times that threads waited in the regions that are counted. Each thread's time counts once, although a
+//! region may be inside another region.
 
 use super::causes::{Causes, Unknown};
 use super::parts::{Divided, Part, between};
 use std::collections::HashMap;
 
-/// Maximum number of spans of a thread, of 48 bytes each. If there are more, two become one, with the time
-/// between them.
+/// Maximum number of spans of a thread, of 48 bytes each. If there are more spans, the first two spans become
+/// one span, which includes the time between them.
 const MAX_SPANS: usize = 256;
 
 /// Time in which threads waited.
@@ -17,8 +17,8 @@ const MAX_SPANS: usize = 256;
 pub struct Waited {
     /// All time in which threads waited, in nanoseconds.
     pub all_ns: u64,
-    /// Time of which the cause is not known, by [`Unknown`], in nanoseconds. If the recording has no
-    /// wake-ups, such time is in [`Unknown::NotRecorded`].
+    /// Time in nanoseconds for which the cause of the wait is not known, by [`Unknown`]. If the recording has
+    /// no wake-ups, such time is in [`Unknown::NotRecorded`].
     pub unknown_ns: [u64; Unknown::ALL.len()],
 }
 
@@ -49,7 +49,7 @@ impl Waited {
         }
     }
 
-    /// Returns `part` of `of` equal shares of the time.
+    /// Divides the time into `of` equal shares, and returns the sum of `part` shares.
     fn share(self, part: u64, of: u64) -> Waited {
         let share = |ns: u64| (u128::from(ns) * u128::from(part) / u128::from(of.max(1))) as u64;
         Waited { all_ns: share(self.all_ns), unknown_ns: self.unknown_ns.map(share) }
@@ -64,7 +64,8 @@ struct Span {
     waited: Waited,
 }
 
-/// The times that regions cover, by session and thread. Regions along a path are of no thread.
+/// The times that regions cover, by session and thread. Regions that are divided along a path count under no
+/// thread.
 #[derive(Debug, Default)]
 pub(super) struct Spans(HashMap<(u16, u16), Vec<Span>>);
 
@@ -79,8 +80,8 @@ impl Spans {
         // A region around other regions includes their time, so the spans of the other regions are dropped.
         while spans.pop_if(|span| span.from >= from).is_some() {}
         if let Some(last) = spans.last().filter(|last| last.to > from) {
-            // The regions overlap, and neither is inside the other one, so nothing says where in them the
-            // thread waited.
+            // Both regions overlap, and neither region is inside the other, so nothing says where in the
+            // regions the thread waited. The new region counts in proportion to its time after the last span.
             waited = waited.share(between((last.to, to)), between((from, to)));
             from = last.to.min(to);
         }
@@ -104,8 +105,8 @@ mod tests {
     use super::*;
     use crate::regions::Times;
 
-    /// Adds a region that waited half of its time, of which a tenth of the whole for an unknown cause and the
-    /// rest for a thread.
+    /// Adds a region whose thread waited for half of the region's time. A tenth of the region's time is a
+    /// wait with an unknown cause, and the other waits are for a thread.
     fn add(spans: &mut Spans, thread: u16, from: i64, to: i64) {
         let ns = between((from, to));
         let mut times = Times::default();

@@ -2,9 +2,10 @@
 
 //! The critical path of a thread, which is walked once and serves all regions of the thread.
 //!
-//! A region begins and ends while its thread has a CPU. Between two such times, the path is the same for all
-//! regions around both. So the thread's path is walked from each begin or end of a region to the next one,
-//! and a region has the sums at its end less the sums at its begin.
+//! A region begins and ends while its thread has a CPU. The path between two such times is the same for all
+//! regions that include both times. So the thread's path is walked from each begin or end of a region to the
+//! next begin or end. The path of a region is the sums at the region's end less the sums at the region's
+//! begin.
 
 use super::beyond::Beyond;
 use super::causes::{CauseNumber, Unknown};
@@ -23,13 +24,13 @@ pub(super) struct Walked {
     pub divided: Option<u32>,
     /// Numbers of the open regions.
     open: HashSet<u32>,
-    /// Pieces of the path after `sums`, in order of time. `unplaced` holds the time that waits.
+    /// Pieces of the path that are not in `sums` yet, in order of time. `unplaced` holds the time that waits.
     queue: VecDeque<Piece>,
     unplaced: Unplaced,
     thread: CauseNumber,
     cpu: Option<u16>,
     sums: Rc<Steps>,
-    /// Sums at the begins of regions, by the regions' numbers.
+    /// For each region, by number, the sums at the region's begin.
     begun: HashMap<u32, Rc<Steps>>,
 }
 
@@ -38,12 +39,12 @@ enum Piece {
     Time(Timed),
     /// The begin of the region with this number.
     Begin(u32),
-    /// The end of the region with this number, with its index in the store if the region is wanted.
+    /// The end of the region with this number, and the region's index in the store if the region is wanted.
     End(u32, Option<u32>),
 }
 
 impl Walked {
-    /// Makes the path of a thread from this time on. `divided`: the clock of the thread's guest, if the
+    /// Makes the path of a thread, beginning at this time. `divided`: the clock of the thread's guest, if the
     /// host's kernel divides the guest's time.
     pub fn new(time: i64, divided: Option<u32>) -> Walked {
         Walked {
@@ -59,7 +60,8 @@ impl Walked {
         }
     }
 
-    /// Returns the times between which the path is to be walked to reach a time, and notes that it is.
+    /// Returns the times between which the caller must walk the path to reach `time`, and notes that the path
+    /// is walked up to `time`.
     pub fn walk(&mut self, time: i64) -> (i64, i64) {
         let from = self.until.min(time);
         self.until = self.until.max(time);
@@ -104,13 +106,13 @@ impl Walked {
         self.open.is_empty() && self.queue.is_empty() && self.unplaced.is_empty()
     }
 
-    /// Notes that what the path waited for is known.
+    /// Notes that the vCPU's past that the path waited for is known.
     pub fn wake(&mut self) {
         self.unplaced.wake();
     }
 
-    /// Divides what is known by now. Hands over the regions whose path is then known: their indices and
-    /// steps.
+    /// Divides the pieces that can be divided by now. `ended` gets the indices and the steps of all regions
+    /// whose whole path is then known.
     pub fn divide(
         &mut self,
         waiter: Waiter,
@@ -151,8 +153,8 @@ impl Walked {
         }
     }
 
-    /// Keeps what is to be divided for later. If there is too much, none of it will be divided: the time
-    /// between two begins or ends of regions becomes unknown.
+    /// Keeps the undivided pieces for later. If too many intervals of the guest wait, the undivided time
+    /// becomes unknown, and each stretch between two begins or ends of regions becomes one piece.
     fn wait(&mut self, vcpus: &mut Vcpus) {
         let Some(clock) = self.divided.filter(|clock| vcpus.has_too_many(*clock)) else { return };
         let mut kept = VecDeque::new();

@@ -7,7 +7,7 @@ use super::super::store::{Holder, NO_BOUND, NO_THREAD, State};
 use super::*;
 use proptest::prelude::*;
 
-/// A region whose thread had a CPU for this time.
+/// Makes a region whose thread had a CPU for the time `on_cpu`.
 fn sample(cpu: Option<u16>, (begin_ns, end): (i64, i64), on_cpu: u64) -> Sample {
     let mut times = Times::default();
     times.0[Part::Guest as usize] = on_cpu;
@@ -32,7 +32,7 @@ fn steal(from: i64, to: i64, ms: u64) -> Steal<i64> {
     Steal { cpu: None, from, to, ms }
 }
 
-/// Returns the maximum that was taken from regions, if CPU 0 has these rises and CPU 2 has none.
+/// Returns the maximum time that was taken from regions, if CPU 0 has these rises and CPU 2 has no rise.
 fn most(rises: Vec<Steal<i64>>, samples: &[Sample]) -> u64 {
     let cpus = HashMap::from([(0, spans(rises))]);
     let machine = Machine { rises: Vec::new(), most: Some(u64::MAX), cpus: Some(cpus) };
@@ -93,10 +93,12 @@ proptest! {
     /// them.
     #[test]
     fn the_most_is_never_less_than_what_was_taken(
-        // Time until the CPU is taken away, time for which it is, whether the CPU then adds that time to its
-        // counter, and whether the counter is read.
+        // In each turn, the hypervisor takes the CPU once. A turn has the time until the theft, the length of
+        // the theft, whether the CPU then adds the taken time to its counter, and whether the recorder then
+        // reads the counter.
         turns in prop::collection::vec((1..9u64, 1..30u64, any::<bool>(), any::<bool>()), 1..30),
-        // A region lasts from one theft to the end of another: number of thefts before it, and in it.
+        // A region lasts from the begin of one theft to the end of the same or a later theft. The two numbers
+        // are the thefts between the previous region and this region, and the thefts in this region.
         regions in prop::collection::vec((0..4usize, 1..4usize), 1..6),
         joins in any::<bool>(),
     ) {
