@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The clock of a directory's times, and its anchor, which says where these times are on the host's counter.
+//! The clock that a directory's times count, and the directory's anchor. The anchor says which value of the
+//! host's counter belongs to time 0.
 
 use std::path::Path;
 
@@ -103,7 +104,7 @@ impl Anchor {
     }
 
     /// Reads the file of a directory. Returns `None` if the directory has no such file, because another
-    /// recorder made it.
+    /// recorder has made the directory.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(FILE);
         if !path.try_exists().map_err(Error::io("read", &path))? {

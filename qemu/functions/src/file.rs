@@ -54,8 +54,8 @@ pub(crate) fn given(path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
 
 fn whole(file: File, path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
     let too_large = || Error::unsuitable(path, format!("more than {most} bytes: {advice}"));
-    // The size is checked before the contents are read, because a sparse file takes no room on a disk, but
-    // memory for all of its bytes.
+    // The size is checked before the contents are read, because a sparse file may take little room on the
+    // disk, but its contents take memory for every byte.
     if file.metadata().map_err(Error::io("read", path))?.len() > most {
         return Err(too_large());
     }

@@ -1,9 +1,10 @@
 //! Function traces of a guest: every call and every return, as directories that uftrace reads.
 //!
 //! A recorder classifies instructions once ([`decode`]), reports each executed call and return to the shadow
-//! stacks of its virtual CPU ([`shadow`]), and stores the records that the shadow stacks return ([`record`])
-//! in a directory ([`write`](mod@write)). A reader names functions ([`symbols`]) and adds up their times
-//! ([`read`]). The [anchor](clock::Anchor) of a directory says where its times are on the host's counter.
+//! stacks of its virtual CPU ([`shadow`]), and stores the records ([`record`]) that the shadow stacks return.
+//! The records go to a directory ([`write`](mod@write)). A reader names functions ([`symbols`]) and adds up
+//! their times ([`read`]). The [anchor](clock::Anchor) of a directory says which value of the host's counter
+//! belongs to the directory's time 0.
 //!
 //! ```
 //! use hypertrace_functions::shadow::{Call, Return, Stacks};

@@ -87,8 +87,8 @@ impl Record {
         }
     }
 
-    /// Reads a record, and whether arguments or a returned value follow it. The record does not tell their
-    /// size.
+    /// Reads a record. Also returns whether arguments or a returned value follow the record. The record does
+    /// not contain the size of the arguments.
     ///
     /// # Errors
     /// If the bytes are no record.
@@ -116,8 +116,8 @@ impl Record {
 
 /// Returns the 64-bit address for a record's 48 bits, on a machine whose addresses have the sign in bit 47.
 ///
-/// Addresses of x86-64 with 4-level page tables have the sign there. On AArch64, a user's address may have
-/// bit 47 set, so the record does not say whether its address is a user's or a kernel's.
+/// On x86-64 with 4-level page tables, addresses have the sign in bit 47. On AArch64, bit 47 may also be set
+/// in a user's address, so the record does not say whether an address is a user's or a kernel's.
 #[must_use]
 pub fn sign_extended(address: u64) -> u64 {
     ((address << 16).cast_signed() >> 16).cast_unsigned()

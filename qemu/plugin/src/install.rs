@@ -8,7 +8,8 @@ use std::error::Error;
 use std::ffi::c_uint;
 use std::marker::PhantomData;
 
-/// Installs hypertrace's plugin ([`library!`](crate::library)): a function trace, the device of a program, or both.
+/// Installs hypertrace's plugin ([`library!`](crate::library)): a function trace, the device of a program, or
+/// both.
 ///
 /// QEMU loads a library only once, even if several options `-plugin` name the library, and keeps only one
 /// callback for each event.

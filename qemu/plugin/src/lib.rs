@@ -1,12 +1,12 @@
-//! The emulator side of hypertrace: the library of its TCG plugins for QEMU.
+//! The emulator side of hypertrace: the library from which hypertrace's TCG plugins for QEMU are built.
 //!
 //! An emulated program finds its segment as a native program does. When the program makes an acknowledged
 //! reference point, the program stores to a register of the segment. The store instruction has a form that no
 //! other code has ([`hypertrace_abi::layout::mark`]). When QEMU translates a block, the plugin recognizes
 //! this form, and asks QEMU for a callback after the instruction. The callback runs on the vCPU's thread,
 //! while the guest is stopped after its store. In the callback, the plugin acts as the device, without a
-//! signal and without a system call. The plugin instruments no other instruction. Function traces are another
-//! mode, in which QEMU calls back at calls and returns.
+//! signal and without a system call. The plugin instruments no other instruction. In another mode, the plugin
+//! records function traces: QEMU calls the plugin back at calls and returns.
 //!
 //! ```text
 //! api        QEMU's plugin API, versions 1 to 7
@@ -17,9 +17,9 @@
 //! functions  function traces of programs and whole machines
 //! ```
 //!
-//! QEMU 11.1 takes only plugins for API 7, and earlier releases only plugins for API 1 to 6. Therefore there
-//! are two shared objects, `api-6/` and `api-7/`: both are this library, but each shared object asks QEMU for
-//! another version of the API ([`library!`]).
+//! QEMU 11.1 takes only plugins for API 7, and earlier releases take only plugins for API 1 to 6. Therefore
+//! there are two shared objects, `api-6/` and `api-7/`: both are this library, but each shared object asks
+//! QEMU for another version of the API ([`library!`]).
 
 pub mod api;
 pub mod device;

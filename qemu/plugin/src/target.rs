@@ -9,7 +9,7 @@ pub enum Target {
     Aarch64,
 }
 
-/// The guest has another architecture, which QEMU gives this name.
+/// The guest has another architecture. The text is QEMU's name of the architecture.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("guests of the kind {0:?} are not known: x86_64 and aarch64 are")]
 pub struct UnknownTarget(String);

@@ -40,17 +40,20 @@ struct Arguments {
 enum Job {
     /// Run formatting, lints, all tests and the documentation; or the tests of some crates
     ///
-    /// Fetches missing programs into a cache folder ($XDG_CACHE_HOME/hypertrace, ~/.cache/hypertrace); needs no root
-    /// and installs nothing. Ends with a table of what tests used of this machine, a table of the steps, and what failed.
+    /// Fetches missing programs into a cache folder ($XDG_CACHE_HOME/hypertrace, ~/.cache/hypertrace); needs
+    /// no root and installs nothing. Ends with a table of what tests used of this machine, a table of the
+    /// steps, and what failed.
     Test(suite::Options),
-    /// Run what takes long: kills, storms, failing disks and fuzz targets at full size, Miri, AddressSanitizer
+    /// Run what takes long: kills, storms, failing disks and fuzz targets at full size, Miri,
+    /// AddressSanitizer
     ///
-    /// A variable HYPERTRACE_.. that is set keeps its value, so that any size can be chosen. Takes an hour or two, and some
-    /// GB in the temporary folder.
+    /// A variable HYPERTRACE_.. that is set keeps its value, so that any size can be chosen. Takes an hour or
+    /// two, and some GB in the temporary folder.
     Full(full::Options),
     /// Remove the defences of docs/threat-model.md one by one, and run the tests that must notice it
     ///
-    /// Works in a copy of the tree, in the target folder. The defences are the `mutants` in tests/threat-model.toml.
+    /// Works in a copy of the tree, in the target folder. The defences are the `mutants` in
+    /// tests/threat-model.toml.
     Mutants(mutants::Options),
     /// Make the files of C that come from Rust: headers in guest-lib/include
     Header,

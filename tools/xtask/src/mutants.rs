@@ -56,7 +56,8 @@ struct Test {
     name: String,
 }
 
-/// Runs all mutants, and prints a line for each. Returns false if all tests pass without a defence, or could not run.
+/// Runs all mutants, and prints a line for each. Returns false if all tests pass without a defence, or could
+/// not run.
 ///
 /// # Errors
 /// If the copy of the tree cannot be made, or a mutant does not fit.

@@ -70,9 +70,9 @@ fn link(word: u32) -> Option<InstructionKind> {
     // units of 8 bytes.
     let is_pair = matches!(word >> 23, 0b1_0101_0001..=0b1_0101_0011);
     if is_pair {
-        // The first word of a pair is the slot of the return address. A pair whose address is not a multiple
-        // of 16 is left out, because QEMU 7.2 reports each word of a pair, and only in an aligned pair does
-        // rounding down to 16 bytes give the same slot for both words.
+        // The first word of a pair is the slot of the return address. QEMU 7.2 reports each word of a pair,
+        // and the plugin rounds both addresses down to a multiple of 16. Therefore a pair that is not aligned
+        // to 16 bytes is left out: its two words would get different slots.
         let is_aligned = word >> 15 & 1 == 0;
         let is_load = word >> 22 & 1 == 1;
         return (is_aligned && (first == LINK || second == LINK)).then(|| kind(is_load));

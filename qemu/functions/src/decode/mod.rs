@@ -52,8 +52,8 @@ pub enum InstructionKind {
     SystemReturn,
     /// `mov sp, xN` (AArch64), which is the only way to another stack.
     StackPointerSet,
-    /// Store of the link register x30 to a place that the stack pointer addresses (AArch64), by which a
-    /// function that calls other functions saves its return address.
+    /// Store of the link register x30 to a place that the stack pointer addresses (AArch64). A function that
+    /// calls other functions saves its return address by such a store.
     LinkStore,
     /// Load of the link register from a place that the stack pointer addresses (AArch64): the function is
     /// about to return, or to jump to another function.
@@ -102,8 +102,8 @@ impl Instruction {
     }
 }
 
-/// Classifies the instruction that begins with `bytes`, at `address`. Returns `None` for an instruction of no [`InstructionKind`],
-/// and for incomplete or invalid bytes. Conditional jumps have no kind.
+/// Classifies the instruction that begins with `bytes`, at `address`. Returns `None` for an instruction of no
+/// [`InstructionKind`], and for incomplete or invalid bytes. Conditional jumps have no kind.
 #[must_use]
 pub fn decode(architecture: Architecture, bytes: &[u8], address: u64) -> Option<Instruction> {
     match architecture {
@@ -115,8 +115,8 @@ pub fn decode(architecture: Architecture, bytes: &[u8], address: u64) -> Option<
 /// Number of bytes that show whether a stub begins.
 pub const STUB: usize = 12;
 
-/// Returns whether code is a stub, by which a program or library calls a function of another file: a jump by
-/// a pointer.
+/// Returns whether code is a stub, that is, a jump by a pointer. A program or library calls functions of
+/// other files by stubs.
 #[must_use]
 pub fn is_stub(architecture: Architecture, bytes: &[u8; STUB]) -> bool {
     match architecture {

@@ -34,7 +34,8 @@ pub struct Call {
     pub end: u64,
     /// Nanoseconds from entry to exit, in the parts of the trace that are looked at.
     pub time: u64,
-    /// Nanoseconds in the function, without the functions that it called, in the same parts.
+    /// Time in the function itself in nanoseconds, within the parts of the trace that are looked at. The time
+    /// of the functions that the function called is not included.
     pub self_time: u64,
     /// Whether the same function is around the call.
     pub is_recursive: bool,
@@ -47,16 +48,17 @@ pub struct Call {
     pub has_exit: bool,
 }
 
-/// Iterator over the calls of a task, in the order of their ends. If records are damaged, then the last item
-/// is an error. The calls before and after the damage come first.
+/// Iterator over the calls of a task, in the order in which the calls ended. If records are damaged, then the
+/// last item is an error. The calls before and after the damage come first.
 #[derive(Debug)]
 pub struct Calls<'t> {
     trace: &'t Trace,
     tid: u32,
     records: Records,
-    /// Calls without an exit yet, by increasing depth: at most as many as there are depths
+    /// Calls without an exit yet, by increasing depth. There is at most one such call for each depth
     open: Vec<Open>,
-    /// Calls that have ended and were not returned yet: at most as many as were open
+    /// Calls that have ended, but that the iterator has not returned yet. There are at most as many as there
+    /// were open calls
     ended: VecDeque<Call>,
     error: Option<crate::Error>,
     functions: HashMap<u64, u64>,
@@ -88,8 +90,8 @@ struct Open {
 }
 
 impl Trace {
-    /// Returns an iterator over a task's calls, in the order of their ends. Addresses are the addresses of
-    /// the functions' first bytes, if known.
+    /// Returns an iterator over a task's calls, in the order in which the calls ended. Addresses are the
+    /// addresses of the functions' first bytes, if known.
     ///
     /// # Errors
     /// If the file cannot be opened.
@@ -215,7 +217,7 @@ impl<'t> Calls<'t> {
         }
     }
 
-    /// Ends the calls at a depth and deeper, whose exits are missing.
+    /// Ends all calls at this depth and at greater depths, because the exits of these calls are missing.
     fn end_from(&mut self, depth: u16) {
         while self.open.last().is_some_and(|open| open.depth >= depth) {
             self.end(false);
@@ -231,7 +233,7 @@ impl<'t> Calls<'t> {
             caller.inner = caller.inner.saturating_add(time);
             caller.function
         });
-        // There are at most as many rounds as depths.
+        // The search has at most one round for each depth.
         let is_recursive = self.open.iter().any(|outer| outer.function == function);
         let self_time = time.saturating_sub(inner);
         let end = self.time;

@@ -212,8 +212,8 @@ impl Mapped {
     }
 }
 
-/// Reads a map, whose size is subtracted from `left`, the number of bytes that further maps may have.
-/// Consecutive lines of the same file are one module, as in uftrace.
+/// Reads a map. Subtracts the map's size from `left`, the number of bytes that further maps may have. As in
+/// uftrace, consecutive lines that name the same file are one module.
 pub(super) fn map(path: &Path, left: &mut u64, warnings: &mut Vec<Warning>) -> Result<Vec<Mapped>> {
     let bytes = contents(path)?;
     *left = left

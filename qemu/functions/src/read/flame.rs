@@ -14,7 +14,8 @@ pub const MAX_STACKS: usize = 20_000;
 /// Bit that marks a track's path. No address has this bit.
 const TRACK: u64 = 1 << 63;
 
-/// Time by stack. A stack is a function with all functions around it.
+/// Time by stack. A stack is a function together with all functions that have called the function, directly
+/// or indirectly.
 #[derive(Debug, Default)]
 pub struct Flame {
     paths: Paths,
@@ -37,7 +38,7 @@ pub enum Frame {
 }
 
 impl Flame {
-    /// Adds up all stacks of a trace, in its whole time or in parts of it.
+    /// Adds up all stacks of a trace, in the trace's whole time or in parts of the time.
     #[must_use]
     pub fn of(trace: &Trace, spans: Option<&Spans>) -> Self {
         let mut flame = Flame::default();

@@ -2,8 +2,8 @@
 
 //! Reads directories of uftrace's format, and adds up the times of functions.
 //!
-//! [`Trace`] opens a directory; [`Records`] iterates over a task's records, [`Calls`] over its calls; [`Summary`] adds
-//! up calls by function and caller.
+//! [`Trace`] opens a directory; [`Records`] iterates over a task's records, [`Calls`] over its calls;
+//! [`Summary`] adds up calls by function and caller.
 //!
 //! Files may be cut anywhere and have any contents. A reader returns what it can read of a damaged file, and
 //! an error with file and byte. Memory is bounded by the constants here, not by numbers in files.

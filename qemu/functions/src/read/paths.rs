@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Paths of calls. A path is a function with all functions around it, and is kept once.
+//! Paths of calls. A path is a function together with all functions around the function. Each path is kept
+//! only once.
 
 use std::collections::HashMap;
 
-/// Maximum number of a task's paths. A call by a further path gets the path of its caller.
+/// Maximum number of a task's paths. If a call has a path beyond this number, then the call gets the path of
+/// its caller.
 pub const MAX_PATHS: usize = 1 << 20;
 
 /// Path of no function.
@@ -44,7 +46,7 @@ impl Paths {
         &self.nodes
     }
 
-    /// Returns the number of calls that have the path of their caller, because there are too many paths.
+    /// Returns the number of calls that got the path of their caller, because there were too many paths.
     pub fn beyond(&self) -> u64 {
         self.beyond
     }

@@ -107,14 +107,15 @@ impl Records {
         }
     }
 
-    /// Skips the arguments of a record: all bytes up to bytes that can be the next record. If there are no
-    /// such bytes, the next read finds damage.
+    /// Skips the arguments of a record: all bytes up to bytes that can be the next record. If no bytes can be
+    /// the next record, then the next read finds damage.
     fn skip_arguments(&mut self, record: &Record) -> Result<()> {
         // A call that begins in this function is deeper by 1.
         let deepest = record.depth.saturating_add(u16::from(record.kind == RecordType::Entry));
         for ahead in (ALIGNMENT..=MAX_ARGUMENTS as usize).step_by(ALIGNMENT) {
             let Some(bytes) = self.peek(ahead)? else {
-                // If this is the last record of the file, then the rest is its arguments, in whole words.
+                // If the record is the last record of the file, then the rest of the file's whole words are
+                // the record's arguments.
                 self.end((self.window.len() - self.at) / ALIGNMENT * ALIGNMENT);
                 return Ok(());
             };
@@ -160,8 +161,8 @@ impl Records {
         Ok(false)
     }
 
-    /// Skips zeros, up to the word before the next byte that is not zero. Returns false if there is no such
-    /// byte. A hole in the file may have any size, so its zeros are not read.
+    /// Skips zeros, up to the word before the next byte that is not zero. Returns false if only zeros follow.
+    /// A hole in the file may have any size, so the function does not read the zeros of a hole.
     fn skip_zeros(&mut self) -> Result<bool> {
         // Each round skips a window, or is the last round.
         loop {
@@ -181,7 +182,7 @@ impl Records {
                     let word = ALIGNMENT as u64;
                     (self.at, self.offset) = (0, data / word * word - word);
                 }
-                // Data follow in this window, or the file system has no such search.
+                // Data follow in this window, or the file system cannot search for data.
                 _ => {}
             }
             let kept = self.window.len() - self.at;

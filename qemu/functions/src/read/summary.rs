@@ -44,7 +44,8 @@ pub struct Function {
     pub calls: u64,
     /// Time of the function's calls in nanoseconds. Nested recursive calls count once.
     pub total: u64,
-    /// Nanoseconds in the function, without the functions that it called.
+    /// Time in the function itself in nanoseconds. The time of the functions that the function called is not
+    /// included.
     pub self_time: u64,
     /// Minimum time from an entry to its exit in nanoseconds. A call that another stack interrupts has
     /// several entries.
@@ -71,7 +72,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Adds up all calls of a trace, also those behind damaged records.
+    /// Adds up all calls of a trace, including the calls behind damaged records.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         Summary::within(trace, None)
@@ -144,7 +145,8 @@ impl Summary {
             By::Calls => function.calls,
         };
         let mut functions: Vec<_> = self.functions.values().collect();
-        // Equal functions are in the order of their addresses, so that the order is the same each time.
+        // Functions with equal values are in the order of their addresses, so that each run gives the same
+        // order.
         functions.sort_by_key(|function| (std::cmp::Reverse(key(function)), function.address));
         functions.truncate(number);
         functions

@@ -170,8 +170,8 @@ impl Trace {
         self.anchor.as_ref()
     }
 
-    /// Returns the faults of the directory that did not prevent its opening. Faults of records are found only
-    /// when the records are read.
+    /// Returns the faults of the directory in spite of which the directory could be opened. Faults of records
+    /// are found only when the records are read.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
@@ -214,7 +214,8 @@ impl Trace {
         module.map_or(address, |module| module.to + (at - module.start))
     }
 
-    /// Finds the function that contains an address, as [`placed`](Self::placed) returns it.
+    /// Finds the function that contains an address. The address is an address that [`placed`](Self::placed)
+    /// returns.
     #[must_use]
     pub fn function(&self, address: u64) -> Option<Symbol<'_>> {
         let address = address & ADDRESS_MASK;
@@ -226,8 +227,8 @@ impl Trace {
         self.added.lookup(address).or_else(in_module)
     }
 
-    /// Returns the maximum number of records of all tasks, by the sizes of their files. There may be fewer
-    /// records, because a killed recorder leaves zeros in the files.
+    /// Returns the maximum number of records of all tasks, which follows from the sizes of the files of
+    /// records. There may be fewer records, because a killed recorder leaves zeros in the files.
     #[must_use]
     pub fn most_records(&self) -> u64 {
         let sizes = self.tasks.iter().filter_map(|task| fs::metadata(self.file(task.tid)).ok());

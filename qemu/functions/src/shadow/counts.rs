@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Counts of what the shadow stacks of a track saw, and of what they could not record.
+//! Counts of events that the shadow stacks of a track have handled, and of events that the shadow stacks
+//! could not record.
 
 /// Counts of a track, all running totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,7 +22,7 @@ pub enum Linked {
     Stored(u64),
     /// A load of the return address from this place.
     Loaded(u64),
-    /// A return by the register, whose slot and value are not used.
+    /// A return by the register. The slot and the value of the `Return` are not used.
     Return(Return),
     /// The stack pointer got the value of another register.
     StackPointerSet,
@@ -40,8 +40,8 @@ fn within(slot: u64) -> u64 {
 }
 
 impl Stacks {
-    /// Reports an event of a guest whose calls leave the return address in a register. A track has either such events, or
-    /// calls and returns with slots.
+    /// Reports an event of a guest whose calls leave the return address in a register. A track has either
+    /// such events, or calls and returns with slots.
     pub fn linked(&mut self, event: &Linked, time: u64, out: &mut impl FnMut(Record)) {
         let time = self.advance(time);
         match event {

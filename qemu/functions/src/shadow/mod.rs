@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Shadow stacks, which tell the functions that are being executed by the stack slots of their return
-//! addresses.
+//! Shadow stacks. A shadow stack knows which functions are being executed, because each function's return
+//! address has its own stack slot.
 //!
 //! [`Stacks`] belongs to one track, usually a virtual CPU at one privilege level, and to one thread. The
 //! recorder reports each executed call and return with the stack slot of the return address: no frame pointer
 //! is needed. A slot identifies a function's execution. An event's slot also shows which functions have ended
 //! without a return: all functions whose slots are below the event's slot.
 //!
-//! A track has one shadow stack for each stack of the guest. A kernel's stacks are recognized by their
-//! aligned regions, other stacks by their distance. When the guest changes to another stack, all functions of
-//! the old stack get exits with the time of the change, and all functions of the new stack get entries with
-//! this time. Therefore the records of a track are always balanced.
+//! A track has one shadow stack for each stack of the guest. The shadow stacks recognize a kernel's stack by
+//! its aligned region, and any other stack by the distance of its addresses. When the guest changes to
+//! another stack, all functions of the old stack get exits with the time of the change, and all functions of
+//! the new stack get entries with this time. Therefore the records of a track are always balanced.
 //!
 //! An entry has the time of the call, and is written only at the next event. Before the next event, the
 //! called function may have no name (after an indirect call), or a wrong name (after a call of a retpoline).
@@ -42,7 +42,8 @@ pub struct Settings {
     /// Maximum number of stacks that a track remembers at the same time, at least 1. Each stack may use up to
     /// 32 KiB of memory.
     pub stacks: usize,
-    /// Binary logarithm of the size and alignment of a kernel's stacks. Addresses with the topmost bit are a kernel's.
+    /// Binary logarithm of the size and alignment of a kernel's stacks. Addresses with the topmost bit are a
+    /// kernel's.
     pub kernel_stack_bits: u32,
     /// Maximum distance in bytes from the known range of a stack to the slot of a call or return on the same
     /// stack, for stacks that are not a kernel's.
@@ -106,7 +107,7 @@ pub struct Return {
     pub value: Option<u64>,
 }
 
-/// An executed jump to a function's first byte, which is a tail call.
+/// An executed jump to a function's first byte. Such a jump is a tail call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jump {
     /// Address of the instruction, or any other address in the same function.

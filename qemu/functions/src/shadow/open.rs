@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The open functions on a track's stacks, and the records of their entries and exits.
+//! The open functions on a track's stacks, and the records of the functions' entries and exits.
 
 use std::cmp::Ordering;
 
@@ -8,8 +8,8 @@ use super::Settings;
 use super::stack::{Frame, MAX_FRAMES, Region, Stack, UNNAMED, named};
 use crate::record::{Record, RecordType};
 
-/// Stacks of a track with their frames: the current stack, all other stacks, and with [`Settings::nested`]
-/// the program's stack around the current stack.
+/// Stacks of a track, and the frames of these stacks. There are a current stack and other stacks. With
+/// [`Settings::nested`], one of the other stacks may be the program's stack around the current stack.
 pub(super) struct Open {
     /// Frames of all stacks. A high bound costs nothing, because the system provides the zeroed memory only
     /// when the memory is used
@@ -147,7 +147,7 @@ impl Open {
         self.stack.beyond = 0;
     }
 
-    /// Returns the number of functions around those of the current stack.
+    /// Returns the number of functions around the functions of the current stack.
     #[inline]
     fn base(&self) -> usize {
         self.outer.map_or(0, |outer| self.stacks[outer].len)
@@ -214,7 +214,7 @@ impl Open {
         }
     }
 
-    /// Suspends the current stack, and returns to the stack around it.
+    /// Suspends the current stack, and returns to the stack around the current stack.
     pub fn leave(&mut self, outer: usize, time: u64, out: &mut impl FnMut(Record)) {
         self.suspend_current(time, out);
         self.outer = None;
@@ -314,13 +314,15 @@ impl Open {
         (nearest.0 <= settings.reach).then_some(nearest.1)
     }
 
-    /// Returns the distance in bytes of a slot from the range of a stack's frames and its last event.
+    /// Returns the distance in bytes from a stack's range to a slot. The range contains the slots of the
+    /// stack's frames, and the slot of the stack's last event.
     pub fn distance(&self, stack: usize, slot: u64) -> u64 {
         let (low, high) = self.extent(stack);
         low.saturating_sub(slot).max(slot.saturating_sub(high))
     }
 
-    /// Returns the lowest and the highest slot of a stack's frames and its last event.
+    /// Returns the lowest and the highest of these slots: the slots of a stack's frames, and the slot of the
+    /// stack's last event.
     fn extent(&self, stack: usize) -> (u64, u64) {
         let Stack { len, last, .. } = *self.get(stack);
         if len == 0 {
@@ -353,7 +355,7 @@ impl Open {
         false
     }
 
-    /// Makes another stack the current one.
+    /// Makes another stack the current stack.
     pub fn change_to(&mut self, stack: usize) {
         self.stacks[self.current] = self.stack;
         self.current = stack;
@@ -361,8 +363,8 @@ impl Open {
     }
 
     /// Makes an empty stack the current stack, in a new place or in the place of the least recently used
-    /// stack. Returns whether another stack was forgotten to make room. The stack around is never forgotten,
-    /// because it was used last.
+    /// stack. Returns whether another stack was forgotten to make room. The program's stack around the
+    /// current stack is never forgotten, because this stack was used last.
     pub fn change_to_empty(&mut self, stack: Stack, settings: &Settings) -> bool {
         let has_room = self.stacks.len() < settings.stacks;
         let index = if has_room {
@@ -377,7 +379,7 @@ impl Open {
         !has_room
     }
 
-    /// Keeps the functions of the current stack open around those of the next stack.
+    /// Keeps the functions of the current stack open around the functions of the next stack.
     pub fn keep_open(&mut self) {
         self.outer = Some(self.current);
     }

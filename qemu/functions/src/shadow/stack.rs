@@ -35,9 +35,9 @@ pub(super) struct Frame {
 pub(super) enum Region {
     /// Nothing was called yet
     Unknown,
-    /// Aligned region of a kernel's stack, by the upper bits of its addresses
+    /// Aligned region of a kernel's stack. The value is the upper bits of the region's addresses
     Kernel(u64),
-    /// Any other stack of this address space: addresses near its frames
+    /// Any other stack of this address space. The stack's addresses are near its frames
     Near(u64),
 }
 
@@ -82,7 +82,7 @@ impl Stack {
     }
 }
 
-/// Function whose return is the next event.
+/// Function that ends if the next event is a return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Next {
     /// The innermost function.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The shadow stacks of one track, by its calls and returns.
+//! The shadow stacks of one track. The track's calls and returns change the shadow stacks.
 
 use std::fmt;
 
@@ -112,9 +112,9 @@ impl Stacks {
         self.ahead = slot;
     }
 
-    /// Reports an instruction in a function that is neither a call nor a return, such as a jump to a thunk
-    /// that returns. The instruction names the function after an indirect call, before the thunk's address
-    /// would.
+    /// Reports an instruction that is neither a call nor a return, such as a jump to a thunk that returns.
+    /// After an indirect call, this instruction's address names the function. Without this report, the
+    /// thunk's address would name the function.
     #[inline]
     pub fn executed(&mut self, at: u64) {
         self.name(at);
@@ -153,7 +153,7 @@ impl Stacks {
         }
     }
 
-    /// Ends the innermost function, because it returns.
+    /// Ends the innermost function, because the function returns.
     #[inline]
     fn ret_innermost(&mut self, top: Frame, ret: &Return, time: u64, out: &mut impl FnMut(Record)) {
         let changed = ret.value.is_some_and(|value| top.back != 0 && top.back != value);
@@ -162,7 +162,7 @@ impl Stacks {
         self.pop(time, out);
     }
 
-    /// Handles a return at a slot that is not the innermost function's.
+    /// Handles a return at another slot than the innermost function's slot.
     #[cold]
     fn ret_at(&mut self, ret: &Return, slot: u64, time: u64, out: &mut impl FnMut(Record)) {
         let is_here = self.open.holds(slot) || self.open.reaches(slot, &self.settings);
@@ -354,7 +354,8 @@ impl Stacks {
             && self.open.top().is_none_or(|top| top.function != UNNAMED)
     }
 
-    /// Returns the program's stack that is open around the kernel's, if the program's stack has the slot.
+    /// Returns the program's stack that is open around the kernel's stack, if the slot is on the program's
+    /// stack.
     fn outer_of(&self, slot: u64, region: Region) -> Option<usize> {
         let outer = self.open.outer()?;
         let is_on_it = region == self.open.region_of(outer)
@@ -374,8 +375,8 @@ impl Stacks {
         }
     }
 
-    /// Handles a return at a slot below all frames: a return of a function that is too deep, a thunk's jump,
-    /// or a miss.
+    /// Handles a return at a slot below all frames: the return may be a return of a function that was too
+    /// deep to be recorded, a thunk's jump, or a miss.
     #[cold]
     fn ret_below(
         &mut self,
@@ -412,8 +413,8 @@ impl Stacks {
         }
     }
 
-    /// Ends the innermost function if it returns on another stack than the stack on which it was called, as
-    /// the entry code of Linux does.
+    /// Ends the innermost function if the function returns on another stack than the stack on which the
+    /// function was called. The entry code of Linux has such functions.
     #[cold]
     fn ret_after_move(
         &mut self,

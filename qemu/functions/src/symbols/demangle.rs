@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Names of C++ and Rust functions as in their source.
+//! Names of C++ and Rust functions as the names stand in the source.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};

@@ -175,7 +175,7 @@ impl Symbols {
     }
 }
 
-/// Returns the last boundary between characters that is not after `most` bytes.
+/// Returns the last boundary between two characters within the first `most` bytes.
 fn character_boundary(text: &str, most: usize) -> usize {
     // There are at most four rounds, because a character has up to four bytes.
     let mut end = text.len().min(most);

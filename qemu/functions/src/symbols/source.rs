@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! `FILE:0xOFFSET`: a file with symbols, and the distance of their addresses in the guest.
+//! `FILE:0xOFFSET`: a file with symbols, and the number to add to the symbols' addresses to get the guest's
+//! addresses.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// File with symbols, and its place in the guest.
+/// File with symbols, and the file's place in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Path of the file.
     pub path: PathBuf,
-    /// Number to add to all addresses of the file: a kernel's random offset, a program's base. For an object file as a
-    /// kernel's module, the address of its section `.text`.
+    /// Number to add to all addresses of the file, such as a kernel's random offset or a program's base. For
+    /// an object file, such as a kernel's module, this is the guest's address of the section `.text`.
     pub offset: u64,
 }
 

@@ -29,8 +29,8 @@ pub struct Removed {
     pub bytes: u64,
 }
 
-/// Shortens all files of records in a directory, so that each ends with its last whole record. No recorder
-/// may be writing to the directory.
+/// Shortens all files of records in a directory, so that each file ends with its last whole record. No
+/// recorder may be writing to the directory.
 ///
 /// # Errors
 /// If a file cannot be read or shortened, or has more zeros at its end than a recorder leaves. An error of
@@ -88,7 +88,8 @@ pub(super) fn whole_records(
     let end = end_of_records(&file, path, length)?;
     let mut rest = [0; SIZE];
     let rest = &mut rest[..(length % SIZE as u64) as usize];
-    // A recorder extends its files by whole records, so no kill explains a rest with other bytes than zeros.
+    // A recorder extends its files by whole records. Therefore, if the bytes after the last whole record are
+    // not all zeros, no kill of the recorder explains these bytes.
     file.read_exact_at(rest, length - rest.len() as u64).map_err(Error::io("read", path))?;
     if rest.iter().any(|byte| *byte != 0) {
         let why = Error::damaged(path, length - rest.len() as u64, Malformed::Cut);
@@ -97,7 +98,7 @@ pub(super) fn whole_records(
     Ok(Some((file, end)))
 }
 
-/// Finds the end of the last record, which zeros or a part of a record follow.
+/// Finds the end of the last record. After the record, the file may have zeros or a part of a record.
 fn end_of_records(file: &File, path: &Path, length: u64) -> Result<u64> {
     let size = SIZE as u64;
     let mut buffer = vec![0; CHUNK as usize];

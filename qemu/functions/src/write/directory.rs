@@ -37,8 +37,9 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates a directory, or uses an empty one. Only this user can read the directory, whatever the umask
-    /// is. `program` names the traced program, and `command` is the command that was executed to trace it.
+    /// Creates a directory, or uses an empty directory. Only this user can read the directory, whatever the
+    /// umask is. `program` names the traced program, and `command` is the command that was executed to trace
+    /// it.
     ///
     /// # Errors
     /// If the directory is not empty, is another user's, or cannot be created.
@@ -74,7 +75,7 @@ impl Directory {
         }
     }
 
-    /// Opens the records of a task that was added, at their end.
+    /// Opens the file of records of a task that was added before, to write at the file's end.
     ///
     /// # Errors
     /// If the file cannot be opened.
@@ -130,10 +131,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Takes the whole records of the file `from` for a task that was added. Links the file if it belongs to
-    /// this user, needs no cut, and is on a file system that can link it; otherwise copies the records. A
-    /// file that does not exist has no records. Returns the faults of the file whose whole records were
-    /// nevertheless taken.
+    /// Takes the whole records of the file `from` for a task that was added. Links the file if the file
+    /// belongs to this user, needs no cut, and is on a file system that can make the link; otherwise copies
+    /// the records. A file that does not exist has no records. Returns the faults of the file whose whole
+    /// records were nevertheless taken.
     ///
     /// # Errors
     /// If `from` is not a file with records, or a file cannot be read or written.
@@ -227,8 +228,8 @@ impl Directory {
         Events::create(self.folder()?)
     }
 
-    /// Writes the descriptions of the tasks. `info` is written last, because it names the tasks that a reader
-    /// looks for.
+    /// Writes the descriptions of the tasks. `info` is written last, because `info` names the tasks that a
+    /// reader looks for.
     ///
     /// # Errors
     /// If a file cannot be written.

@@ -15,10 +15,10 @@
 //! Except for the files of records, the writer replaces each file as a whole, by a rename. Therefore a reader
 //! never sees a part of such a file.
 //!
-//! A recorder appends records in *windows*: it extends `TID.dat` by up to [`WINDOW`] bytes, which are zero,
-//! maps these bytes, and fills them from the beginning. At the end, the recorder cuts the file after its last
-//! record. After a kill the zeros remain until [`cut`] removes them; uftrace ignores the zeros with a
-//! warning.
+//! A recorder appends records in *windows*: the recorder extends `TID.dat` by up to [`WINDOW`] zero bytes,
+//! maps these bytes, and fills the bytes from the beginning. At the end, the recorder cuts the file after its
+//! last record. After a kill, the zeros remain until [`cut`] removes the zeros. uftrace ignores the zeros,
+//! and prints a warning.
 
 mod cut;
 mod directory;
@@ -41,7 +41,7 @@ use crate::{Error, Result};
 /// and of a record's size.
 pub const WINDOW: u64 = 32 << 20;
 
-/// Writer of a task's records by plain system calls, for programs that convert other traces.
+/// Writer of a task's records for programs that convert other traces. The writer uses plain system calls.
 #[derive(Debug)]
 pub struct Records {
     path: PathBuf,

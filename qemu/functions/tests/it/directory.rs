@@ -168,7 +168,7 @@ fn a_directory_of_something_else_is_named() {
 #[test]
 fn only_its_user_can_read_a_directory() {
     let folder = tempfile::tempdir().unwrap();
-    // The given directory is one that other users can read.
+    // Before the test, other users can read the directory.
     fs::create_dir(folder.path().join("trace")).unwrap();
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(folder.path().join("trace"), open).unwrap();

@@ -18,7 +18,8 @@ enum Event {
     Space(u64),
 }
 
-/// Returns slots of a few stacks, near each other and far apart, and any other slots.
+/// Returns slots of a few stacks, and any other slots. Some of the stacks are near each other, and some
+/// stacks are far apart.
 fn slot() -> impl Strategy<Value = u64> {
     let stack = prop_oneof![
         Just(0xffff_c900_0000_4000_u64),

@@ -109,7 +109,8 @@ fn a_function_of_unknown_size_ends_with_its_section() {
 
     let symbols = Symbols::read(&Source { path, offset: 0 }).unwrap();
 
-    // `_init` has its own section, which the stubs of both functions of the library follow.
+    // `_init` has its own section, and so has a known end. After this section come the stubs of the library's
+    // two functions.
     let init = symbols.iter().find(|symbol| symbol.name == "_init").expect("no function _init");
     assert!(init.size < 32, "{init:?}");
     capability::used("gcc");

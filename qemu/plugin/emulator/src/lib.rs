@@ -1,4 +1,5 @@
-//! Emulators of QEMU, each with the hypertrace plugin for its release, for programs that start emulators.
+//! Emulators of QEMU, for programs that start emulators. Each emulator comes with the hypertrace plugin for
+//! the emulator's release.
 //!
 //! ```no_run
 //! use hypertrace_qemu_emulator::Emulator;
@@ -25,7 +26,7 @@ use std::process::{Command, Stdio};
 /// name.
 pub const ENVIRONMENT: &str = "HYPERTRACE_QEMU_PLUGIN";
 
-/// Emulator and a plugin for it.
+/// Emulator, and a plugin for the emulator.
 #[derive(Debug)]
 pub struct Emulator {
     qemu: Program,
@@ -48,7 +49,7 @@ pub enum Error {
         .0.display()
     )]
     NoPlugins(PathBuf),
-    /// The program cannot be started, so it cannot be asked what it is.
+    /// The program cannot be started, so this crate cannot find out what the program is.
     #[error("cannot start {}", path.display())]
     Start {
         /// Path of the program.
@@ -92,7 +93,8 @@ pub enum Error {
 }
 
 impl Emulator {
-    /// Takes an emulator of QEMU's user mode and finds a plugin for it. The emulator's release decides which plugin.
+    /// Takes an emulator of QEMU's user mode, and finds a plugin for the emulator. The emulator's release
+    /// decides which plugin.
     ///
     /// # Errors
     /// If the emulator emulates machines or was built without plugins, or there is no plugin for its release.
@@ -141,8 +143,8 @@ impl Emulator {
         command
     }
 
-    /// Adds a function trace to what the plugin records. The value is the trace's directory, followed by
-    /// options of the plugin after commas.
+    /// Makes the plugin record a function trace, too. The value is the trace's directory, followed by options
+    /// of the plugin after commas.
     pub fn with_functions(self, functions: Option<&OsStr>) -> Emulator {
         Emulator { functions: functions.map(OsStr::to_owned), ..self }
     }

@@ -13,7 +13,8 @@ use hypertrace_qemu::device::marker;
 use std::error::Error;
 use std::ffi::{c_uint, c_void};
 
-/// Number of words of the ring, which is as large as the ring of the plugin that is compared with this one.
+/// Number of words of the ring. hypertrace's plugin, with which the benchmark compares this plugin, has a
+/// ring of the same size.
 const WORDS: usize = (1 << 20) / 8;
 static RING: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 static HEAD: AtomicU64 = AtomicU64::new(0);

@@ -37,13 +37,13 @@ thread_local! {
     static REGISTERS: RefCell<Option<Registers>> = const { RefCell::new(None) };
 }
 
-/// Adds 1 to a counter. Returns true for the counter's first [`PRINTED`] calls.
+/// Adds 1 to a counter. Returns true in the first [`PRINTED`] calls with this counter.
 fn count(name: &str) -> bool {
     let counter = COUNTS.iter().find(|(known, _)| *known == name);
     counter.is_some_and(|(_, count)| count.fetch_add(1, Relaxed) < PRINTED)
 }
 
-/// Returns the library, which asks for the version in the environment.
+/// Returns this library. The library asks for the version that the environment names.
 fn any() -> Library {
     let first = std::env::var(API).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     Library { file: "libhypertrace_qemu_probe.so", first, last: c_int::MAX, emulators: "any" }

@@ -22,7 +22,8 @@ struct Insn([u8; 0]);
 pub enum Reads {
     /// No register.
     Nothing = 0,
-    /// Any register. QEMU stores the registers' values to memory before the callback, which costs time.
+    /// Any register. Before the callback, QEMU stores the registers' values to memory, and these stores cost
+    /// time.
     Registers = 1,
 }
 

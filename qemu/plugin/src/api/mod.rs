@@ -56,7 +56,8 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// First version of the API in which `qemu_plugin_insn_data` copies the bytes.
 const COPIES: c_int = 3;
-/// First version of the API in which callbacks get a word last, in place of the plugin's number first.
+/// First version of the API in which a callback's last argument is a word. In earlier versions, a callback
+/// has no such word, and its first argument is the plugin's number.
 const WORDS: c_int = 7;
 
 /// A plugin's number.
@@ -70,7 +71,7 @@ pub struct Info {
     min_version: c_int,
     version: c_int,
     system_emulation: bool,
-    // More fields follow, which only system emulation has.
+    // More fields follow. Only QEMU's system emulation sets these fields.
 }
 
 unsafe extern "C" {

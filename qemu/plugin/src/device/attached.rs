@@ -62,8 +62,8 @@ impl Attached {
         self.mapping.address() as u64
     }
 
-    /// Returns the client and the register at this offset of the file, if the client is one that programs
-    /// lease.
+    /// Returns the client and the register at this offset of the file. Returns `None` if programs cannot
+    /// lease the client.
     #[inline(always)]
     pub fn register_at(&self, offset: u64) -> Option<(u32, u64)> {
         let at = offset.wrapping_sub(self.registers);

@@ -1,10 +1,10 @@
-//! The plugin's counters. A line at the end, under `-d plugin`, shows them.
+//! The plugin's counters. With `-d plugin`, QEMU's log has a line with the counters at the end.
 
 use hypertrace_abi::kinds;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 kinds! {
-    /// A counter, with its name in that line.
+    /// A counter, and the counter's name in the line at the end.
     pub enum Counter {
         /// Marked stores that were found in translated code. A store counts again each time it is translated.
         Found => "found",
@@ -21,9 +21,9 @@ kinds! {
         NoRelay => "left_no_relay",
         /// Points left to the host, because the relay's ring was full.
         Full => "left_full",
-        /// Points left to the host, because the host does not serve and has to count them.
+        /// Points left to the host, because the host does not serve, and has to count the points itself.
         NotServing => "left_not_serving",
-        /// Panics in the plugin. After its first panic, the plugin did nothing more.
+        /// Panics in the plugin. After the first panic, the plugin has done nothing.
         Panics => "panics",
     }
 }

@@ -87,7 +87,8 @@ pub(crate) fn is_in_environment() -> bool {
     std::env::var_os(ENVIRONMENT).is_some_and(|path| !path.is_empty())
 }
 
-/// Prepares the device in QEMU's user mode, with the options of the command line. [`Device`] has its callbacks.
+/// Prepares the device in QEMU's user mode, with the options of the command line. [`Device`] has its
+/// callbacks.
 pub(crate) fn install(qemu: &Qemu, target: Target, options: &[&[u8]]) -> Result<(), DeviceError> {
     if qemu.is_machine {
         return Err(DeviceError::Machine(qemu.target.clone()));
@@ -170,7 +171,7 @@ fn find_aarch64(block: &Block, mut found: impl FnMut(&Instruction<'_>)) {
     }
 }
 
-/// Returns true if the instruction before a block's first one is the marker.
+/// Returns true if the instruction before a block's first instruction is the marker.
 fn is_mark_before(first: &Instruction<'_>) -> bool {
     const BEFORE: u64 = marker::WORD as u64;
     let Some(at) = first.host_address() else { return false };
@@ -180,8 +181,8 @@ fn is_mark_before(first: &Instruction<'_>) -> bool {
         code = unsafe { (at.wrapping_sub(BEFORE) as *const [u8; marker::WORD]).read() };
         return marker::is_aarch64_mark(&code);
     }
-    // The page before may not be there, so the kernel has to read it. If the kernel cannot or must not read
-    // the page, then the store is not found, and the guest asks the host itself.
+    // The previous page may not be mapped, so the code asks the kernel to read the page. If the kernel cannot
+    // or must not read the page, then the store is not found, and the guest asks the host itself.
     let local = libc::iovec { iov_base: code.as_mut_ptr().cast(), iov_len: code.len() };
     let remote = libc::iovec { iov_base: at.wrapping_sub(BEFORE) as *mut _, iov_len: code.len() };
     // SAFETY: the call writes into `code` only; a bad address is an error.

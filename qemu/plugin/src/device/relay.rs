@@ -1,4 +1,4 @@
-//! A vCPU's own state: its relay, and the addresses to which it stored last.
+//! A vCPU's own state: the vCPU's relay, and the addresses of the vCPU's last stores.
 //!
 //! A relay is a client of the segment that no program leases. The plugin writes all points of one vCPU into
 //! the relay's ring, no matter which client has made the points. In the same way, a vCPU's thread in a VMM
@@ -35,8 +35,8 @@ static TABLE: [AtomicPtr<Entry>; VCPUS] = [const { AtomicPtr::new(std::ptr::null
 /// exclude only other processes.
 static CLAIMED: [AtomicBool; CLIENTS] = [const { AtomicBool::new(false) }; CLIENTS];
 
-/// A vCPU of the table: the state of its own, and the state that other threads read. An entry is never freed;
-/// the next vCPU with the same number uses the entry again.
+/// A vCPU of the table. The entry has the state that only the vCPU uses, and the state that other threads
+/// read. An entry is never freed; the next vCPU with the same number uses the entry again.
 pub struct Entry {
     vcpu: UnsafeCell<Vcpu>,
     /// Number of recorded points, which only the vCPU's own thread stores.
@@ -65,7 +65,7 @@ pub struct Vcpu {
 /// A page of a client.
 pub type Page = [AtomicU64; (PAGE / WORD) as usize];
 
-/// A client's register EMIT, as a vCPU has met it.
+/// A client's register EMIT to which a vCPU has stored.
 #[derive(Clone, Copy)]
 pub struct Emitter {
     /// QEMU's address of the register in the guest's mapping.
@@ -87,8 +87,8 @@ struct Relay {
 }
 
 impl Entry {
-    /// Finds the vCPU with this number, and makes its entry at its first store. Returns `None` if the number
-    /// is too high.
+    /// Finds the vCPU with this number. At the vCPU's first store, makes the entry of the vCPU. Returns
+    /// `None` if the number is too high.
     #[inline(always)]
     pub fn get(segment: &'static Attached, index: u32) -> Option<&'static Entry> {
         let entry = TABLE.get(index as usize)?;
@@ -127,8 +127,8 @@ impl Vcpu {
     }
 
     /// Returns a host address's offset in the segment's file. If no known mapping contains the address, reads
-    /// the process's mappings. After a read in vain, delays the next read, so that reads do not slow down a
-    /// program whose marked stores are to other memory.
+    /// the process's mappings. If a read does not find the address, then the next read is delayed, so that
+    /// reads do not slow down a program whose marked stores go to other memory.
     #[inline(always)]
     pub fn offset_of(&mut self, address: u64) -> Option<u64> {
         self.ranges[0].offset_of(address).or_else(|| self.look_further(address))
@@ -167,7 +167,8 @@ impl Vcpu {
         range.offset_of(address)
     }
 
-    /// Returns the ring for this vCPU's points. At its first use, claims a relay as of `now`.
+    /// Returns the ring for this vCPU's points. The first call claims a relay. `now` is the time of the
+    /// claim.
     #[inline(always)]
     pub fn producer(&mut self, now: u64) -> Option<&Producer<'static>> {
         if self.relay.is_none() {
@@ -220,7 +221,7 @@ impl Vcpu {
         }
     }
 
-    /// Releases the relay for another vCPU, because this one ends.
+    /// Releases the relay for another vCPU, because this vCPU ends.
     pub fn release(&mut self) {
         let Some(relay) = self.relay.take() else { return };
         relay.producer.release();
@@ -258,8 +259,8 @@ pub fn recorded() -> u64 {
     TABLE.iter().filter_map(load).map(|entry| entry.recorded.load(Relaxed)).sum()
 }
 
-/// Forgets all relays and locks in a forked child, because they belong to the parent. The child's only thread
-/// calls this.
+/// Forgets all relays and locks in a forked child, because the relays and locks belong to the parent. The
+/// child's only thread calls this.
 pub fn forget_all(segment: &Attached) {
     segment.lock.reopen();
     for entry in &TABLE {

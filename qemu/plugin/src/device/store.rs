@@ -111,7 +111,7 @@ impl Fields for Point<'_> {
     }
 }
 
-/// Records the point. `None` if the host has to handle it.
+/// Records the point. Returns `None` if the host has to handle the point.
 #[inline(always)]
 fn record(
     segment: &Attached,

@@ -42,7 +42,7 @@ pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorde
             Event::Return => executed(Reads::Registers, returned_at_slot),
             Event::StackPointerSet => executed(Reads::Nothing, moves),
             Event::StackPointerLost => executed(Reads::Nothing, loses),
-            // The rest are events that both architectures share, or events that are not observed on AArch64.
+            // All other events are shared by both architectures, or are not observed on AArch64.
             _ => {}
         }
         return;
@@ -98,8 +98,8 @@ fn call(site: &Site, slot: u64) -> Call {
     }
 }
 
-/// Returns the [`Return`] of the instruction at a place. The instruction's exact address is needed only if it
-/// names the function.
+/// Returns the [`Return`] of the instruction at a place. The instruction's exact address is needed only if
+/// the address names the function.
 fn ret(site: &Site, slot: Option<u64>, tracer: &Tracer) -> Return {
     let distance = if tracer.is_named() { 0 } else { distance(site) };
     Return { at: site.at.wrapping_add(distance), slot, value: None }

@@ -4,7 +4,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_format::clock;
 use hypertrace_functions::clock::{Anchor, Clock as Scale};
 
-/// Clock that counts nanoseconds since its beginning, by this machine's counter.
+/// Clock that counts nanoseconds since the clock's beginning. The clock reads this machine's counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Scale);
 

@@ -36,7 +36,7 @@ pub struct Code {
 pub enum JumpTarget {
     /// First byte of a function.
     Function,
-    /// First byte of a thunk, which calls, jumps or returns for other functions.
+    /// First byte of a thunk. Other functions use a thunk for a call, a jump or a return.
     Thunk,
     /// A stub by which a program calls a function of a library.
     Stub,
@@ -93,8 +93,7 @@ impl Code {
 
     /// Limits the trace to these functions.
     ///
-    /// # Errors
-    /// If no function has a name that is to be kept.
+    /// # Errors If no function has one of the given names.
     pub fn keep(&mut self, parts: &[Part]) -> Result<(), NoSuchFunction> {
         if parts.is_empty() {
             return Ok(());

@@ -38,7 +38,7 @@ impl Levels {
 
 /// Bit of EFER: the CPU is in long mode.
 const LONG_MODE: u64 = 1 << 10;
-/// Linux's selector for 32-bit programs, which have other instructions.
+/// Linux's selector for 32-bit programs. The instructions of 32-bit programs are decoded differently.
 const PROGRAMS_32: u64 = 0x23;
 
 /// Bit of PSTATE (`cpsr` to a debugger): the CPU is in AArch32.

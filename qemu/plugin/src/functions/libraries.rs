@@ -1,4 +1,4 @@
-//! Libraries of a program under QEMU's user mode: the files that QEMU has mapped for it.
+//! Libraries of a program under QEMU's user mode: the files that QEMU has mapped for the program.
 
 use crate::mappings::{self, Mapping};
 use std::ffi::OsStr;

@@ -1,7 +1,7 @@
 //! Function traces: every call and return of an unmodified guest, as a directory that uftrace reads.
 //!
-//! QEMU calls back at call and return instructions alone. The slot of the return address, or the stack pointer,
-//! identifies the function's execution: no frame pointer is needed.
+//! QEMU calls the plugin back only at call and return instructions. The slot of the return address, or the
+//! stack pointer, identifies the function's execution: no frame pointer is needed.
 //!
 //! ```text
 //! options        what QEMU's command line says
@@ -80,7 +80,7 @@ pub enum InstallError {
     /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] hypertrace_functions::Error),
-    /// The current directory is not known, and the path of the trace's directory is relative to it.
+    /// The path of the trace's directory is relative, and the current directory is not known.
     #[error("cannot find the current directory")]
     Path(#[source] std::io::Error),
     /// There is no memory for the children's count, or for the handler of a fork.
@@ -98,7 +98,8 @@ pub enum InstallError {
     /// A region was given for a whole machine, and this QEMU does not show the values of stores.
     #[error("region=NAME needs QEMU 9.2 or later in a whole machine: this one has plugin API {0}")]
     Region(i32),
-    /// The guest is a whole machine, and this QEMU does not show registers, which have the privilege level.
+    /// The guest is a whole machine, and this QEMU does not show registers. The plugin needs registers,
+    /// because only registers show the privilege level.
     #[error(
         "function traces of a whole machine need QEMU 9.0 or later: this one has plugin API {0}"
     )]

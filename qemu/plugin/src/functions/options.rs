@@ -5,7 +5,7 @@ use hypertrace_functions::symbols::Source;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Maximum size of all files together in bytes, unless `limit=` gives another one.
+/// Maximum size of all files together in bytes, unless `limit=` gives another size.
 const LIMIT: u64 = 64 << 30;
 
 /// Options of a function trace.

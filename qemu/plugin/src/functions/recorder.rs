@@ -75,8 +75,8 @@ pub struct Recorder {
     has_ended: AtomicBool,
     /// Whether a line on stderr has said that a vCPU has no records.
     has_failed: AtomicBool,
-    /// Names of functions, and which functions are recorded. A program's names are known once its first code
-    /// is translated.
+    /// Names of functions, and which functions are recorded. A program's names are known after QEMU has
+    /// translated the first code of the program.
     code: OnceLock<Code>,
     sources: Vec<Source>,
     /// QEMU's address of a program's code minus the program's own address. Unset for a machine.
@@ -146,7 +146,8 @@ impl Recorder {
         let arguments = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         let command = arguments.collect::<Vec<_>>().join(" ");
         let _signals_blocked = SignalsBlocked::begin_to_write();
-        // A program may change its own directory, and QEMU does so as a daemon.
+        // A program may change the current directory, and QEMU itself changes the current directory when QEMU
+        // becomes a daemon.
         let dir = std::path::absolute(&options.dir).map_err(InstallError::Path)?;
         if qemu.is_machine && qemu.version < FULL {
             return Err(InstallError::Registers(qemu.version));
@@ -289,8 +290,8 @@ impl Recorder {
         self.level.is_none_or(|only| only == level)
     }
 
-    /// Returns whether all calls and returns are observed, so that each event shows on which stack the next
-    /// event is. Returns false for a program, because signals change a program's stack, too.
+    /// Returns whether the plugin observes all calls and returns. If so, each event shows which stack the
+    /// next event is on. Returns false for a program, because signals change a program's stack, too.
     pub fn sees_all(&self) -> bool {
         self.is_machine && self.level.is_none() && self.parts.is_empty()
     }
@@ -322,7 +323,7 @@ impl Recorder {
         lock(&self.sites).place(site)
     }
 
-    /// Forgets the places of all code, which QEMU has dropped.
+    /// Forgets the places of all code, because QEMU has dropped all translated code.
     pub fn forget_places(&self) {
         lock(&self.sites).forget();
     }
@@ -435,7 +436,7 @@ impl Recorder {
         totals
     }
 
-    /// Ends the trace. Returns what was recorded, and what was not.
+    /// Ends the trace. Returns counts of what was recorded, and of what could not be recorded.
     ///
     /// # Safety
     /// No thread runs a vCPU.

@@ -7,7 +7,7 @@
 use hypertrace_abi::schema::name_hash;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// The regions of one name, and how many of them are open.
+/// The regions of one name, and the number of open regions.
 #[derive(Debug)]
 pub struct Region {
     begin: u32,

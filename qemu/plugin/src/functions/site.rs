@@ -62,7 +62,7 @@ const PIECE: usize = 1024;
 /// The places of all translated code.
 #[derive(Debug, Default)]
 pub struct Sites {
-    /// Places that QEMU's callbacks get, [`PIECE`] of them in each piece. The places do not move.
+    /// Places that QEMU's callbacks get. Each piece has room for [`PIECE`] places. The places do not move.
     pieces: Vec<Vec<Site>>,
     /// Piece and index of the newest place for an address and level.
     newest: HashMap<(u64, Level), (usize, usize)>,
@@ -70,8 +70,8 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// Returns the place for an instruction, which lives until [`Sites::forget`]. The same code may be translated several
-    /// times.
+    /// Returns the place for an instruction. The place lives until [`Sites::forget`]. The same code may be
+    /// translated several times.
     pub fn place(&mut self, site: Site) -> Option<*const Site> {
         let key = (site.at, site.level);
         let newest = self.newest.get(&key);
@@ -79,8 +79,8 @@ impl Sites {
         if let Some(known) = known.filter(|known| **known == site) {
             return Some(known);
         }
-        // The place is new, or the guest has changed the code there. After a change, the old place may still
-        // be in use.
+        // The place is new, or the guest has changed the code at this address. After a change, the old place
+        // may still be in use.
         if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
             if self.pieces.len() == MAX / PIECE {
                 self.left_out += 1;

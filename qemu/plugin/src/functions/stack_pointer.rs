@@ -1,11 +1,12 @@
 //! The stack pointers of vCPUs of AArch64.
 //!
-//! A read of a register costs some 50 ns. Most instructions that change the stack pointer add a number that
-//! they contain. QEMU's translated code adds these numbers to a copy of the stack pointer. The copy is valid
-//! until an instruction sets the stack pointer in another way, or the privilege level changes: then the next
-//! use of the copy reads the register. If an instruction is repeated after a page fault, then the code adds
-//! the number twice. This does no harm: the kernel handles the fault at another privilege level, and the
-//! change of the level makes the copy invalid. Each level has its own stack pointer, and its own copy.
+//! A read of a register costs some 50 ns. Most instructions that change the stack pointer add a constant
+//! number. QEMU's translated code adds these numbers to a copy of the stack pointer. The copy is valid until
+//! an instruction sets the stack pointer in another way, or until the privilege level changes. After such a
+//! change, the next use of the copy reads the register. If an instruction is repeated after a page fault,
+//! then the code adds the number twice. This does no harm: the kernel handles the fault at another privilege
+//! level, and the change of the level makes the copy invalid. Each level has its own stack pointer, and its
+//! own copy.
 //!
 //! If several vCPUs share a thread, then the plugin uses no copies, because in QEMU up to 11.1 the code that
 //! adds works only for the first vCPU.

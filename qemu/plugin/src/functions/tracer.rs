@@ -70,7 +70,7 @@ impl Tracer {
     }
 
     /// Drops records while the next window is late. All open functions get exits before this gap, and entries
-    /// after this gap, so that depths are right on both sides: wrong depths crash uftrace.
+    /// after this gap, so that depths are right before and after the gap. Wrong depths would crash uftrace.
     #[cold]
     fn wait(&mut self, time: u64) {
         let Tracer { stacks, track, is_paused, .. } = self;
@@ -102,7 +102,7 @@ impl Tracer {
         (missing > 0).then_some(lost)
     }
 
-    /// Returns the time of an event that is not recorded: only the stacks need a time.
+    /// Returns a time for an event that is not recorded. The time is only for the shadow stacks.
     pub fn time_while_paused(&self) -> u64 {
         self.last
     }
@@ -153,7 +153,8 @@ impl Tracer {
         &mut self.copy
     }
 
-    /// Returns whether a return needs its slot, because it may end another function than the innermost one.
+    /// Returns whether a return needs its slot, because the return may end another function than the
+    /// innermost function.
     #[inline]
     pub fn needs_slot(&self) -> bool {
         self.stacks.depth() <= self.unproved
@@ -170,7 +171,7 @@ impl Tracer {
         self.unproved = self.unproved.min(self.stacks.depth().saturating_sub(1));
     }
 
-    /// Reports a return with a slot: nothing is known about the functions around it.
+    /// Reports a return with a slot. Afterwards, any function around may have ended already.
     pub fn ret_at_slot(&mut self, ret: &Return, time: u64) {
         self.ret(ret, time);
         self.unproved = self.stacks.depth();
@@ -245,7 +246,7 @@ impl Tracer {
         held.iter().copied().chain(gap).collect()
     }
 
-    /// Returns the counts of its stacks, and the number of records that were lost.
+    /// Returns the counts of the shadow stacks, and the number of records that were lost.
     pub fn counts(&self) -> (hypertrace_functions::shadow::Counts, u64) {
         (*self.stacks.counts(), self.lost + self.track.dropped().unwrap_or(0))
     }
@@ -310,8 +311,8 @@ mod tests {
         (entries, missing)
     }
 
-    /// Makes a tracer whose file gets its third window at the keeper's next pass, and not before. The first
-    /// two windows have room for 49,152 records.
+    /// Makes a tracer whose file gets the third window only at the keeper's next pass. The first two windows
+    /// have room for 49,152 records.
     fn tracer(folder: &TempDir, settings: Settings) -> (PathBuf, Keeper, Tracer) {
         let path = folder.path().join("1.dat");
         let (keeper, track) = Keeper::at_rest(&path);
@@ -342,8 +343,8 @@ mod tests {
         assert!(records.len() > 49_152 + 6_000, "{}", records.len());
         let (entries, missing) = check(records);
         assert_eq!((tracer.rest(), missing), (vec![], tracer.counts().1));
-        // Each call has two records. The gap adds exits and entries, except for one record that was not
-        // written yet.
+        // Each call has two records. The gap adds an exit and an entry for each open function, except for one
+        // record that was not written yet.
         let records = 2 * tracer.counts().0.calls;
         let found = 2 * entries + missing;
         assert!((records - 2..=records + 2 * DEPTH).contains(&found), "{found} of {records}");

@@ -71,7 +71,7 @@ pub fn translated(recorder: &Recorder, block: &Block) {
         else {
             continue;
         };
-        // SAFETY: places live until QEMU drops all translated code, which QEMU does not do while it
+        // SAFETY: places live until QEMU drops all translated code, and QEMU drops no code while QEMU
         // translates a block.
         let site = unsafe { &*site };
         if begins {
@@ -142,8 +142,8 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
             JumpTarget::Thunk | JumpTarget::Stub => Some(Event::ThunkJump),
             _ => None,
         },
-        // Where the stack pointer can be read, its changes are observed in all functions, because they show
-        // which stack is in use.
+        // If QEMU shows the stack pointer, then the plugin observes changes of the stack pointer in all
+        // functions, because the changes show which stack is in use.
         InstructionKind::StackPointerSet => {
             (recorder.is_full || is_inside()).then_some(Event::StackPointerSet)
         }
@@ -178,7 +178,7 @@ extern "C" fn stored(_: c_uint, access: Access, _: u64, _: *mut c_void) {
 extern "C" fn stored_in_memory(_: c_uint, _: Access, address: u64, base: *mut c_void) {
     let at = address.wrapping_add(base as u64) as *const u64;
     if let Some(recorder) = recorder() {
-        // SAFETY: the program has just stored there, on this thread.
+        // SAFETY: the program has just stored to this address, on this thread.
         recorder.emitted(unsafe { at.read_unaligned() });
     }
 }

@@ -43,13 +43,13 @@ pub struct Track {
     window: Option<MmapMut>,
     at: usize,
     patience: Duration,
-    /// Records for the next window, which is late.
+    /// Records that are held for the next window, because the window is late.
     held: Vec<Record>,
     /// Number of records that were dropped after the held records; `None` if records are not being dropped.
     dropped: Option<u64>,
 }
 
-/// Part of a track that its keeper uses, too.
+/// Part of a track that the track's keeper uses, too.
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
@@ -143,8 +143,8 @@ impl Track {
         self.held.push(record);
     }
 
-    /// Takes the next window. Returns `None` if the window is not there yet, and false if there will be no
-    /// further window.
+    /// Takes the next window. Returns true if a new window is mapped, `None` if the window is not ready yet,
+    /// and false if no further window will come.
     fn turn(&mut self) -> Option<bool> {
         // The keeper holds the lock only for a few stores.
         let mut exchange = self.shared.exchange.try_lock().ok()?;
@@ -252,7 +252,8 @@ impl Keeper {
                 thread::sleep(PAUSE);
             }
         };
-        // Signals are blocked, because the threads of the guest and of QEMU have to handle all of them.
+        // Signals are blocked in the new thread, because the threads of the guest and of QEMU have to handle
+        // all signals.
         let _signals_blocked = SignalsBlocked::begin_to_write();
         let thread = thread::Builder::new().name("functions".into()).spawn(run)?;
         Ok(Keeper { inner, thread: Some(thread) })

@@ -29,7 +29,7 @@ pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorde
             instruction.on_access(Accesses::Loads, Reads::Nothing, returned, word)
         }
         Event::Return => instruction.on_execution(Reads::Nothing, returns, word),
-        // The rest are events that both architectures share, or events that x86-64 does not have.
+        // All other events are shared by both architectures, or do not exist on x86-64.
         _ => {}
     }
 }

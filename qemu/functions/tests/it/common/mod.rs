@@ -82,7 +82,8 @@ impl Track {
         self.stacks.replay(time, &mut |record| self.records.push(record));
     }
 
-    /// Ends the track, and returns its records as text: `+2000@10` is an entry, `-2000@20` an exit, indented by depth.
+    /// Ends the track, and returns its records as text: `+2000@10` is an entry, `-2000@20` an exit, indented
+    /// by depth.
     pub fn close(&mut self) -> Vec<String> {
         let time = self.tick();
         self.stacks.close(time, &mut |record| self.records.push(record));
@@ -96,7 +97,8 @@ fn text(record: &Record) -> String {
     format!("{}{sign}{:x}@{}", " ".repeat(record.depth.into()), record.address, record.time)
 }
 
-/// Checks that depths balance, that exits have the addresses of their entries, and that no time runs backwards.
+/// Checks that depths balance, that exits have the addresses of their entries, and that no time runs
+/// backwards.
 pub fn check(records: &[Record]) {
     let mut stack = Vec::new();
     let mut last = 0;

@@ -122,8 +122,8 @@ impl Machine {
 }
 
 impl Bare {
-    /// Runs the program to its end on two virtual CPUs, in one thread or two (`single`, `multi`), with these options of the
-    /// plugin.
+    /// Runs the program to its end on two virtual CPUs, in one thread or two (`single`, `multi`), with these
+    /// options of the plugin.
     #[track_caller]
     pub fn run(&self, threads: &str, options: &str) -> Ran {
         self.run_within("unlimited", threads, options)
@@ -160,7 +160,8 @@ impl Ready {
         format!("{},{options}", library(self.machine.plugin).display())
     }
 
-    /// Returns the command that boots with these virtual CPUs, words on the kernel's command line, and plugins.
+    /// Returns the command that boots with these virtual CPUs, words on the kernel's command line, and
+    /// plugins.
     pub fn command(&self, cpus: u32, words: &str, plugins: &[&str]) -> Command {
         let mut command = Command::new(&self.qemu);
         self.complete(&mut command, cpus, words, plugins);

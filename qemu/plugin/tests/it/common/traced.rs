@@ -93,7 +93,8 @@ impl Guest {
         trace
     }
 
-    /// Runs the program with these options, and returns the trace and what the program and the plugin printed.
+    /// Runs the program with these options, and returns the trace and what the program and the plugin
+    /// printed.
     #[track_caller]
     pub fn run(&self, dir: &Path, options: &str) -> (Trace, Ran) {
         let options = format!("functions={},{options}", dir.display());
