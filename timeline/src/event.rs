@@ -118,7 +118,8 @@ fn nanoseconds(units: u64, rest: u64) -> u64 {
 }
 
 impl<'a> EventRef<'a> {
-    /// Returns the bound on the error of the time against the host's clock, in nanoseconds; `None` if there is no bound.
+    /// Returns the bound on the error of the time against the host's clock in nanoseconds, or `None` if there
+    /// is no bound.
     pub fn bound_ns(&self) -> Option<u64> {
         self.bound.ns(self.reading)
     }

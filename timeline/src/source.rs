@@ -5,8 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Who recorded an event: a client of a guest, a thread of the VMM or of the host, a thread in a kernel's trace, or a task of a
-/// function trace. [`Display`](fmt::Display) writes the text.
+/// The recorder of an event: a client of a guest, a thread of the VMM or of the host, a thread in a kernel's
+/// trace, or a task of a function trace. [`Display`](fmt::Display) writes the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Source {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The marks of boots and the exits of vCPUs, from one pass over the events.
+//! Finds the marks of boots and the exits of vCPUs in one pass over the events.
 
 use super::{Boot, Exit, Options, Point, Stage, UNKNOWN, VMM};
 use crate::error::Result;
@@ -12,23 +12,23 @@ use hypertrace_format::error::Warning;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Maximum number of different ports, addresses and MSRs that a stage counts apart. Exits that touched
-/// further ones are counted together.
+/// Maximum number of different ports, addresses and MSRs for which a stage has separate counts. Exits that
+/// touched further ports, addresses or MSRs are counted together.
 const MAX_TOUCHED: usize = 4096;
-/// Name under which a stage counts exits together.
+/// Name of the common count of all further exits.
 const OTHERS: &str = "others";
-/// End of the name of a stage after lost events.
+/// Suffix of a stage's name if the stage begins after lost events.
 const OR_LATER: &str = " or later";
-/// Maximum number of stages of a boot. Later marks and losses begin no stage.
+/// Maximum number of stages of a boot. After that, marks and losses begin no further stages.
 const MAX_STAGES: usize = 1000;
-/// Maximum time between the records of one event in the kernel's two buffers, in nanoseconds.
+/// Maximum difference in nanoseconds between the times of the same event in the kernel's two buffers.
 const SAME: i64 = 100_000;
 /// Maximum number of processes that ran vCPUs.
 const MAX_BOOTS: usize = 1000;
 
 /// `CLONE_THREAD` of linux/sched.h: the new task is a thread of the process that made it.
 const CLONE_THREAD: i64 = 0x10000;
-/// First address of the upper half, in which Linux is, on x86-64 and AArch64.
+/// First address of the upper half of the address space. On x86-64 and AArch64, Linux runs in the upper half.
 const UPPER_HALF: u64 = 1 << 63;
 /// First address above the 1 MiB of memory in which a CPU of x86 begins.
 const REAL_MODE: u64 = 1 << 20;
@@ -57,14 +57,14 @@ pub(super) struct Found {
     pub makers: HashMap<u32, (i64, u32)>,
     /// Index of the boot and number of the vCPU, for each thread that runs a vCPU.
     pub vcpus: HashMap<u32, (usize, u32)>,
-    /// Threads whose events were recorded, if the stages are those between marks of a whole recording.
+    /// For a whole recording that is divided by marks: the threads whose events were recorded.
     pub members: Option<HashSet<u32>>,
     /// Thread whose event ended the stage, for each stage of each boot.
     pub enders: Vec<Vec<Option<u32>>>,
     pub warnings: Vec<Warning>,
 }
 
-/// What is known of a process before it has a vCPU.
+/// Values of a process from the time before the process runs a vCPU.
 #[derive(Default)]
 struct Process {
     /// Unix time of the process's first exec in nanoseconds.
@@ -74,8 +74,8 @@ struct Process {
 }
 
 impl Process {
-    /// Returns whether the process was created at a time, or so shortly before it that the kernel cannot have
-    /// used the number for another process.
+    /// Returns whether the process was created at the time `ts`, or so shortly before `ts` that the kernel
+    /// cannot have used the number for another process since then.
     fn is_made_at(&self, ts: i64) -> bool {
         self.made.is_some_and(|made| ts - made < SAME)
     }
@@ -90,7 +90,7 @@ enum Code {
     Kernel,
 }
 
-/// What is known of a vCPU.
+/// State of a vCPU.
 struct Vcpu {
     boot: usize,
     code: Code,
@@ -103,7 +103,7 @@ struct Lasting {
     /// Unix time at which the exit or the stage began, whichever is later, in nanoseconds.
     since: i64,
     what: String,
-    /// Whether an earlier stage has counted it.
+    /// Whether an earlier stage has counted the exit.
     is_counted: bool,
 }
 
@@ -118,7 +118,7 @@ struct Open {
     numbers: HashSet<(u32, u32)>,
     /// Threads of vCPUs that have run the guest's kernel.
     in_kernel: HashSet<u32>,
-    /// Thread of a vCPU that entered guest mode last.
+    /// Thread of the vCPU that was the last to enter guest mode.
     last_vcpu: Option<u32>,
     last: i64,
 }
@@ -134,7 +134,7 @@ struct Pass<'a> {
     /// Index of the boot by process.
     boots: HashMap<u32, usize>,
     open: Vec<Open>,
-    /// Trace and number of each CPU that lost events and has had no event since.
+    /// Trace and number of each CPU that lost events and has not had an event since the loss.
     lost: HashSet<(usize, u32)>,
     /// Threads that have ended.
     ended: HashSet<u32>,
@@ -145,7 +145,7 @@ struct Pass<'a> {
     has_kvm: bool,
     /// Whether the stage that ends boots has begun.
     has_until: bool,
-    /// Threads whose events were recorded, if the stages are those between marks of a whole recording.
+    /// For a whole recording that is divided by marks: the threads whose events were recorded.
     members: Option<HashSet<u32>>,
     /// Whether events were lost before the first mark of a whole recording.
     has_lost_before: bool,
@@ -159,7 +159,7 @@ pub(super) fn find(recording: &Recording, options: &Options) -> Result<Found> {
     Ok(pass.finish(warnings))
 }
 
-/// Reads all events of a recording, as one boot whose stages are those between the marks.
+/// Reads all events of a recording as one boot. Each stage lasts from one mark to the next mark.
 pub(super) fn find_marked(recording: &Recording, options: &Options) -> Result<Found> {
     let mut pass = Pass::new(options);
     let of_host = recording.traces.iter().filter(|trace| !trace.is_of_guest());
@@ -171,7 +171,8 @@ pub(super) fn find_marked(recording: &Recording, options: &Options) -> Result<Fo
     Ok(pass.finish(warnings))
 }
 
-/// Reads the events of a recording until the stage that ends boots has begun. Returns whether it has.
+/// Reads the events of a recording until the stage that ends boots begins. Returns whether this stage has
+/// begun.
 pub(super) fn has_begun(recording: &Recording, options: &Options) -> Result<bool> {
     Ok(read(recording, Pass::new(options), |pass| pass.has_until)?.0.has_until)
 }
@@ -192,8 +193,8 @@ fn read<'a>(
         match entry? {
             EntryRef::Event(event) => {
                 let trace = event.kernel_trace();
-                // Buffers with the events of all threads are numbered after all traces, in the order of the
-                // traces.
+                // The buffers with the events of all threads have numbers after the numbers of all traces, in
+                // the order of the traces.
                 let of = trace.map(|trace| (&traces[trace % traces.len()], trace < traces.len()));
                 match of {
                     Some((of, _)) if of.is_of_guest() => {}
@@ -224,7 +225,7 @@ fn read<'a>(
     Ok((pass, warnings))
 }
 
-/// Returns whether a mark may be an event of a program, whose name has no system.
+/// Returns whether a mark may be an event of a program. The name of a program's event has no `SYSTEM:`.
 fn has_marks_of_programs(options: &Options) -> bool {
     options.marks.iter().any(|mark| !mark.event().contains(':'))
 }
@@ -320,8 +321,8 @@ impl Pass<'_> {
                 }
                 if let Some(vcpu) = self.vcpus.get_mut(&tid) {
                     let new = Lasting { since: ts, what: reason, is_counted: false };
-                    // KVM has entered the guest again without an event, so it is not known how long the last
-                    // exit took.
+                    // KVM has entered the guest again without an event, so the length of the last exit is
+                    // unknown, and counts as 0.
                     if let Some(last) = vcpu.exit.replace(new) {
                         self.open[vcpu.boot].count(&last, last.since);
                     }
@@ -367,7 +368,7 @@ impl Pass<'_> {
         members.extend(thread.map(|thread| thread.tid));
     }
 
-    /// Begins the stages of those marks of the user that the event fits.
+    /// Begins the stage of each mark of the user that the event fits.
     fn mark(&mut self, event: &EventRef<'_>, tid: Option<u32>) {
         for mark in &self.options.marks {
             if !mark.fits(event) {
@@ -393,8 +394,7 @@ impl Pass<'_> {
         let child = number(event, "pid").or_else(|| number(event, "child_pid"));
         let Some(child) = child.and_then(|pid| u32::try_from(pid).ok()) else { return };
         let parent = self.process(by);
-        // The kernel may use a number again, so everything known about an older thread of this number is
-        // forgotten.
+        // The kernel may use a number again, so the state of an older thread with this number is forgotten.
         self.makers.insert(child, (event.ts_ns, by));
         self.vcpus.remove(&child);
         self.ended.remove(&child);
@@ -405,7 +405,8 @@ impl Pass<'_> {
         match number(event, "clone_flags") {
             Some(flags) if flags & CLONE_THREAD != 0 => {
                 self.processes.insert(child, parent);
-                // The boot may have begun by other events of the process.
+                // The thread is added to the boot, because other events of the process may already have begun
+                // the boot.
                 if let Some(boot) = self.boots.get(&parent) {
                     self.open[*boot].threads.insert(child);
                 }
@@ -413,7 +414,8 @@ impl Pass<'_> {
             Some(_) => {
                 self.processes.insert(child, child);
                 self.parents.insert(child, parent);
-                // Two buffers may hold this event, so the second one must not reset the process.
+                // Two buffers may hold this event, so the second copy of the event must not reset the
+                // process.
                 if !self.started.get(&child).is_some_and(|of| of.is_made_at(event.ts_ns)) {
                     let made = Some(event.ts_ns);
                     self.started.insert(child, Process { made, ..Process::default() });
@@ -446,7 +448,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the boot of a vCPU's thread. The first vCPU of a process begins the boot.
+    /// Returns the boot of a thread that runs a vCPU. The first vCPU of a process begins the boot.
     fn boot_of(&mut self, tid: u32, ts: i64) -> Option<usize> {
         if self.members.is_some() {
             return Some(0);
@@ -475,7 +477,7 @@ impl Pass<'_> {
         Some(at)
     }
 
-    /// Takes an address at which a vCPU runs the guest's code.
+    /// Takes an address of the guest's code that a vCPU runs.
     fn runs(&mut self, tid: u32, address: u64, ts: i64) {
         // A whole recording has no standard marks.
         if self.members.is_some() {
@@ -486,7 +488,7 @@ impl Pass<'_> {
         let is_first = self.open[boot].boot.stages.iter().all(|stage| stage.name == VMM);
         let is_beginning = address < REAL_MODE || RESET.contains(&address);
         if code == Code::Kernel && is_beginning {
-            // The CPU was reset, or is in firmware.
+            // The CPU was reset, or runs firmware.
             vcpu.code = Code::Low;
             return;
         }
@@ -501,7 +503,8 @@ impl Pass<'_> {
                     _ => return,
                 }
             }
-            // The CPU has run code at the kernel's own addresses, so a low address is a program's.
+            // The CPU has already run code at the kernel's own addresses, so a low address belongs to a
+            // program.
             Code::Kernel if address >= USER => "user space",
             Code::Nothing if is_first => {
                 vcpu.code = Code::Low;
@@ -537,14 +540,15 @@ impl Pass<'_> {
         }
     }
 
-    /// Begins a stage, unless a stage of the name has begun already.
+    /// Begins a stage, unless a stage with this name has begun already.
     fn stage(&mut self, boot: usize, name: &str, ts: i64, by: Option<u32>) {
         let is_end = self.options.until.as_deref() == Some(name);
         let open = &mut self.open[boot];
         if open.boot.has_end || open.seen.len() >= MAX_STAGES || !open.seen.insert(name.into()) {
             return;
         }
-        // An exit that has not ended has time in both stages, and only the first stage counts it.
+        // If an exit has not ended, its time is divided between both stages. Only the first stage counts the
+        // exit.
         for vcpu in self.vcpus.values_mut().filter(|vcpu| vcpu.boot == boot) {
             if let Some(exit) = &mut vcpu.exit {
                 open.count(exit, ts);
@@ -564,16 +568,16 @@ impl Pass<'_> {
         open.threads.remove(&tid);
         open.last = open.last.max(ts);
         if open.threads.is_empty() && !open.boot.has_end {
-            // When a VMM ends, its own threads wait for the last vCPU, so that vCPU counts as the end's
-            // cause.
+            // When a VMM ends, the VMM's other threads wait for the last vCPU, so the thread of this vCPU
+            // counts as the cause of the end.
             open.end(ts, open.last_vcpu.or(Some(tid)));
         }
     }
 
-    /// Notes that events were lost. From then on the stage is not known, until all CPUs have events again.
+    /// Notes that events were lost. The stage counts as unknown until all CPUs have events again.
     fn lose(&mut self, ts: i64, cpu: (usize, u32)) {
-        // The kernel overwrites the oldest events, and tells of the loss with the CPU's next event, so the
-        // loss may have begun after the CPU's last event.
+        // The kernel overwrites the oldest events, and reports the loss with the CPU's next event. So the
+        // loss may have begun right after the CPU's last event.
         let ts = self.last.get(&cpu).map_or(ts, |last| ts.min(*last));
         self.lost.insert(cpu);
         self.has_lost = true;
@@ -598,7 +602,8 @@ impl Pass<'_> {
             if open.boot.has_end || !open.boot.stages.last().is_some_and(Stage::is_unknown) {
                 continue;
             }
-            // Marks may have been lost meanwhile. Later marks say where the boot is.
+            // Marks may have been lost in the unknown stage, so the new stage is the stage before the loss or
+            // a later stage.
             let name = before.next().map_or(UNKNOWN, |stage| &stage.name);
             let name = format!("{}{OR_LATER}", name.trim_end_matches(OR_LATER));
             open.begin(&name, ts, None);
@@ -620,7 +625,7 @@ impl Pass<'_> {
         Found { boots, processes, parents, makers, vcpus, members, enders, warnings }
     }
 
-    /// Adds what is missing, and what could not be known.
+    /// Adds warnings about missing events and marks, and about facts that could not be known.
     fn warn(&self, warnings: &mut Vec<Warning>) {
         let Pass { options, open, .. } = self;
         if open.is_empty() {
@@ -666,7 +671,7 @@ impl Pass<'_> {
 }
 
 impl Open {
-    /// Makes a boot without stages, of a process with these threads.
+    /// Makes an open boot without stages. `threads` are the threads of the boot's process.
     fn new(boot: Boot, threads: HashSet<u32>, last: i64) -> Open {
         Open {
             boot,
@@ -694,7 +699,7 @@ impl Open {
         if self.boot.stages.len() >= MAX_STAGES {
             return;
         }
-        // If two marks have the same time, only the second begins a stage, because no stage is empty.
+        // If two marks have the same time, only the second mark begins a stage, because no stage is empty.
         if self.boot.stages.pop_if(|last| last.begin_ns == ts).is_none() {
             self.close(ts, by);
         }

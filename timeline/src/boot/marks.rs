@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Marks that a user names. Each mark is the first event that fits.
+//! Marks that a user defines. Each mark is the first event that fits the definition.
 
 use crate::event::EventRef;
 use crate::filter::{Filter, FilterError};
 use std::fmt;
 use std::str::FromStr;
 
-/// The first event of a name for which a condition is true. A mark's text is `[NAME=][first] EVENT [where
-/// EXPR]`, with the expressions of [`Filter`].
+/// A mark: the first event with a given name for which a condition is true. A mark's text is `[NAME=][first]
+/// EVENT [where EXPR]`. `EXPR` is an expression of [`Filter`].
 ///
 /// ```
 /// use hypertrace_timeline::boot::Mark;
@@ -23,12 +23,12 @@ pub struct Mark {
     filter: Option<Filter>,
 }
 
-/// Why a text is no mark.
+/// Error in the text of a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MarkError {
     /// The text names no event.
     NoEvent,
-    /// This word follows the event's name, in place of `where`.
+    /// This word follows the event's name, but `where` was expected.
     NotWhere(String),
     /// The condition is not valid.
     Filter(FilterError),

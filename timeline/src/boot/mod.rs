@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Boots of virtual machines, from the host kernel's events alone: the stages of a boot, and what the VMM's
-//! threads did in each stage.
+//! Finds boots of virtual machines in the host kernel's events alone. A boot has stages, and each stage has
+//! the time of the VMM's threads.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), hypertrace_timeline::Error> {
@@ -36,7 +36,7 @@ use hypertrace_format::error::Warning;
 use serde::Serialize;
 use std::fmt;
 
-/// Name of a stage in which the kernel lost events, so that other stages may have begun meanwhile.
+/// Name of a stage in which the kernel lost events. Other stages may have begun within such a stage.
 pub const UNKNOWN: &str = "unknown";
 
 /// Names of the stages that begin with the standard marks.
@@ -50,9 +50,9 @@ const VMM: &str = "VMM";
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Marks besides the standard ones. Each mark begins a stage with the mark's name.
+    /// Marks in addition to the standard marks. Each mark begins a stage with the mark's name.
     pub marks: Vec<Mark>,
-    /// Name of the stage at whose begin the boot ends. `None`: the boot ends with the VMM.
+    /// Name of a stage. The boot ends when this stage begins, or with the VMM if the name is `None`.
     pub until: Option<String>,
 }
 
@@ -62,18 +62,18 @@ pub struct Options {
 pub struct Boots {
     /// Boots of all processes that ran vCPUs, one for each process, in the order of their beginnings.
     pub boots: Vec<Boot>,
-    /// Faults of inputs that could be read all the same, and what could not be known.
+    /// Faults that did not prevent the reading of inputs, and facts that could not be known.
     pub warnings: Vec<Warning>,
 }
 
-/// The boot of a virtual machine, from the start of its VMM on; or a whole recording, from the first mark on.
+/// The boot of a virtual machine from the start of its VMM on, or a whole recording from the first mark on.
 #[derive(Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Boot {
-    /// Number of the VMM's process; `None` for a whole recording.
+    /// Number of the VMM's process. `None` for a whole recording.
     pub pid: Option<u32>,
-    /// File name of the VMM's program, or else the name of the process's first thread. The program chooses
-    /// the name: escape it.
+    /// File name of the VMM's program. If the file name is not known, the name of the process's first thread.
+    /// The program chooses the name, so escape the name.
     pub name: String,
     /// Whether the recording has the start of the VMM's program. If not, the boot began earlier.
     pub has_start: bool,
@@ -81,7 +81,8 @@ pub struct Boot {
     pub has_end: bool,
     /// Number of vCPUs that ran.
     pub vcpus: usize,
-    /// Stages of the boot in order, without a gap: their durations add up to the duration of the boot.
+    /// Stages of the boot in order, without gaps. The durations of the stages add up to the duration of the
+    /// boot.
     pub stages: Vec<Stage>,
     /// Moments within stages, in order of time.
     pub points: Vec<Point>,
@@ -107,14 +108,15 @@ pub struct Stage {
     pub begin_ns: i64,
     /// Unix time of the end in nanoseconds.
     pub end_ns: i64,
-    /// Exits of vCPUs by what they touched, those with the most time first. An exit that lasts into a later
-    /// stage has time in both stages, and is counted in the first.
+    /// Exits of vCPUs, grouped by the port, address or MSR that the exits touched. The groups with the most
+    /// time come first. If an exit lasts into a later stage, its time is divided between both stages, and
+    /// only the first stage counts the exit.
     pub exits: Vec<Exit>,
     /// Time of each thread of the VMM's processes in the stage. The thread with the most time on a CPU comes first.
     pub threads: Vec<Thread>,
-    /// Critical path of the thread whose event ended the stage: while that thread was blocked, the path
-    /// follows the thread that woke it, and so on. The longest step comes first. The steps add up to the
-    /// duration.
+    /// Critical path of the thread whose event ended the stage. While a thread on the path was blocked, the
+    /// path follows the thread that woke the blocked thread. The longest step comes first. The lengths of the
+    /// steps add up to the duration of the stage.
     pub path: Vec<Step>,
 }
 
@@ -123,12 +125,12 @@ pub struct Stage {
 #[non_exhaustive]
 pub struct Exit {
     /// Port, address or MSR that the exits touched, as in `pio write 0x70`, `mmio read 0xfee00020`, `msr
-    /// write 0x10`. Without one, KVM's reason, as in `hlt`.
+    /// write 0x10`. If the exits touched none of these, KVM's reason for the exits, as in `hlt`.
     pub what: String,
     /// Number of exits.
     pub count: u64,
-    /// Time from the exits to the vCPU's next entries into guest mode in nanoseconds: work of KVM and the
-    /// VMM, and waits.
+    /// Total time in nanoseconds from each exit to the vCPU's next entry into guest mode. KVM and the VMM
+    /// work in this time, or wait.
     pub ns: u64,
 }
 
@@ -138,7 +140,7 @@ pub struct Exit {
 pub struct Thread {
     /// Number of the thread.
     pub tid: u32,
-    /// Name of the thread. The program chooses the name: escape it.
+    /// Name of the thread. The program chooses the name, so escape the name.
     pub name: String,
     /// Number of the vCPU that the thread ran.
     pub vcpu: Option<u32>,
@@ -155,7 +157,8 @@ pub struct Thread {
 pub struct Wait {
     /// Kind of the wait: waiting for a CPU, or blocked.
     pub part: Part,
-    /// Thread that had the CPU, or what woke the waiting thread. Programs choose names: escape it.
+    /// Thread that had the CPU, or thread or interrupt that woke the waiting thread. Programs choose names,
+    /// so escape the text.
     pub cause: String,
     /// Length of the waits in nanoseconds.
     pub ns: u64,
@@ -165,7 +168,7 @@ pub struct Wait {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Step {
-    /// Thread of the step, or what ended a wait. Programs choose names: escape it.
+    /// Thread of the step, or cause that ended a wait. Programs choose names, so escape the text.
     pub name: String,
     /// What the thread did.
     pub part: Part,
@@ -198,8 +201,9 @@ impl Boots {
         Ok(Boots { boots, warnings })
     }
 
-    /// Divides a recording that has the host kernel's events by [`Options::marks`] alone, without standard
-    /// marks: from the first mark to the recording's end. The only boot has no stage if no event fits.
+    /// Divides a recording that has the host kernel's events into stages, by [`Options::marks`] alone and
+    /// without standard marks. The stages extend from the first mark to the recording's end. The result has
+    /// exactly one boot, which has no stages if no event fits a mark.
     ///
     /// # Errors
     /// If a stream or a trace is damaged.
@@ -210,8 +214,8 @@ impl Boots {
         Ok(Boots { boots, warnings })
     }
 
-    /// Returns whether the stage [`Options::until`] has begun in a boot. The recording may be a copy of what
-    /// has been recorded so far.
+    /// Returns whether the stage [`Options::until`] has begun in a boot. The recording may be a copy of the
+    /// data that have been recorded so far.
     ///
     /// # Errors
     /// If a stream or a trace is damaged.
@@ -233,8 +237,8 @@ impl Stage {
         self.end_ns.saturating_sub(self.begin_ns).max(0).unsigned_abs()
     }
 
-    /// Returns whether the kernel lost events in the stage, so that it is not known which stage the boot was
-    /// in.
+    /// Returns whether the kernel lost events in the stage. The true stages of the boot are unknown for this
+    /// time.
     pub fn is_unknown(&self) -> bool {
         self.name == UNKNOWN
     }

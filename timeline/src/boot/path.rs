@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The critical path of a stage, by the intervals of the VMM's threads.
+//! Computes the critical path of a stage from the intervals of the VMM's threads.
 
 use super::Step;
 use crate::regions::Part;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 /// Maximum number of threads in a chain in which each thread woke the next.
 const MAX_DEPTH: usize = 64;
 
-/// What a thread did for some time.
+/// An interval of a thread.
 #[derive(Debug)]
 pub(super) struct Span {
     pub from: i64,
@@ -22,10 +22,10 @@ pub(super) struct Span {
     pub cause: Option<String>,
 }
 
-/// Times in nanoseconds, by name of who spent them and by part.
+/// Times in nanoseconds, by the name of the thread or cause and by the index of the part.
 type Sums = HashMap<(String, usize), u64>;
 
-/// What is known of threads.
+/// Values of threads that the critical path needs.
 pub(super) struct Threads<'a> {
     pub spans: &'a HashMap<u32, Vec<Span>>,
     /// Time at which each thread was made, and the thread that made it.
@@ -33,8 +33,8 @@ pub(super) struct Threads<'a> {
     pub name: &'a dyn Fn(u32) -> String,
 }
 
-/// Returns the critical path that ends on the thread `ender`, from one time to another. If `ender` is `None`,
-/// that thread is not known.
+/// Returns the critical path for the time from `from` to `to`. The path ends on the thread `ender`, or on an
+/// unknown thread if `ender` is `None`.
 pub(super) fn steps(of: &Threads<'_>, ender: Option<u32>, (from, to): (i64, i64)) -> Vec<Step> {
     let mut sums = Sums::new();
     match ender {
@@ -53,8 +53,9 @@ fn add(sums: &mut Sums, name: &str, part: Part, (from, to): (i64, i64)) {
     }
 }
 
-/// Follows a thread through a time. Before the thread was made, the path follows the thread that made it;
-/// while the thread was blocked, the path follows the thread that woke it.
+/// Follows a thread from `from` to `to`. For the time before the thread was created, the path follows the
+/// thread that created it. For times at which the thread was blocked, the path follows the thread that woke
+/// it.
 fn follow(of: &Threads<'_>, tid: u32, (mut from, to): (i64, i64), depth: usize, sums: &mut Sums) {
     let own = (of.name)(tid);
     if let Some((made, maker)) = of.makers.get(&tid).copied()

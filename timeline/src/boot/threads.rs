@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the threads of VMMs did in each stage: one pass over the intervals of threads.
+//! Sums up what the threads of VMMs did in each stage, in one pass over the intervals of threads.
 
 use super::events::Found;
 use super::path::{Span, Threads, steps};
@@ -13,15 +13,16 @@ use hypertrace_format::error::Warning;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
-/// Maximum number of intervals that critical paths are made of. If there are more, stages have no path.
+/// Maximum number of intervals that are kept for critical paths. If there are more intervals, no stage has a
+/// critical path.
 const MAX_SPANS: usize = 1 << 22;
-/// Maximum number of causes that a thread's waits in a stage have; the others are counted together.
+/// Maximum number of causes of a thread's waits in a stage. Further causes are counted together.
 const MAX_CAUSES: usize = 64;
 
-/// Maximum number of threads in stages, all stages together. Further ones are left out.
+/// Maximum number of pairs of a stage and a thread, over all stages. Further threads are left out.
 const MAX_SUMS: usize = 1 << 20;
 
-/// A thread in a stage, while intervals are read.
+/// Sums of a thread in a stage, while intervals are read.
 #[derive(Default)]
 struct Sums {
     times: Times,
@@ -87,14 +88,15 @@ impl Consumer for Intervals<'_> {
 }
 
 impl Found {
-    /// Returns the boot of a thread: a thread of the VMM, or of a process that the VMM made.
+    /// Returns the boot to which a thread belongs. The threads of the VMM and of processes that the VMM
+    /// created belong to a boot.
     fn boot_of(&self, tid: u32) -> Option<usize> {
         if let Some(members) = &self.members {
             return members.contains(&tid).then_some(0);
         }
         let mut process = self.processes.get(&tid).copied().unwrap_or(tid);
-        // The kernel may use numbers of processes again, so parents may form a circle. No real chain is
-        // longer than 64.
+        // The loop is limited, because the kernel may use numbers of processes again, so the parents may form
+        // a circle. No real chain of parents is longer than 64.
         for _ in 0..64 {
             let boot = self.boots.iter().position(|boot| boot.pid == Some(process));
             if boot.is_some() {
@@ -106,7 +108,7 @@ impl Found {
     }
 }
 
-/// Divides the stages of the boots that were found.
+/// Adds the time of threads and the critical path to each stage of the boots that were found.
 pub(super) fn divide(
     recording: &Recording,
     mut found: Found,
@@ -126,7 +128,7 @@ pub(super) fn divide(
     let of_boots = known.into_iter().filter(|tid| found.boot_of(*tid).is_some());
     let vcpu = |tid: u32| found.vcpus.get(&tid).map(|(_, number)| *number);
     let threads = of_boots.map(|tid| (tid, vcpu(tid))).collect();
-    // Only intervals are wanted, so no region's name fits.
+    // This name fits no region, because only the intervals are needed.
     let select = Select::Names(vec![String::new()]);
     let options = Options { select, threads, ..Options::default() };
     let regions = recording.regions(&options, &mut all)?;

@@ -99,8 +99,9 @@ impl Names {
         }
     }
 
-    /// Returns the source that a place stands for at present. The source's text is `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
-    /// no VMM, with `S1:` in front if there are several sessions.
+    /// Returns the current source of a place. The source's text has a form such as `guest/0 worker` or
+    /// `vmm/vcpu0`, or `host/vcpu 0` if there is no VMM. If there are several sessions, the text begins with
+    /// a prefix such as `S1:`.
     pub fn get(&mut self, SourceIndex(at): SourceIndex) -> &Arc<Source> {
         let Names { sessions, holders, next, .. } = self;
         let Holder { producer: Producer { session, domain, client }, name, shown, .. } =

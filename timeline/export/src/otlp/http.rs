@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Requests to a collector: HTTP/1.1 without TLS, with a connection for each request, all in bounded time.
+//! Sends requests to a collector by HTTP/1.1 without TLS. Each request has a connection of its own and ends
+//! in bounded time.
 
 use crate::escape::Escaped;
 use serde_json::Value;
@@ -23,11 +24,11 @@ use ureq::unversioned::transport::{
 const MAX_ANSWER: usize = 64 << 10;
 /// Maximum number of bytes of an answer that an error shows.
 const MAX_SHOWN: usize = 200;
-/// Least pause before a request is sent again. The pause doubles each time.
+/// Minimum pause before a request is sent a second time. The pause doubles with each further repetition.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Path of spans below a collector's address, by OTLP.
+/// Path to which OTLP sends spans, relative to a collector's address.
 const PATH: &str = "/v1/traces";
-/// A collector's port, by OTLP.
+/// Default port of a collector in OTLP.
 const PORT: u16 = 4318;
 
 /// A collector's address: `http://HOST:PORT/PATH`.
@@ -38,7 +39,7 @@ pub struct Endpoint {
     path: String,
 }
 
-/// Error: a text is no address of a collector.
+/// Error: a text is not the address of a collector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
@@ -47,7 +48,7 @@ pub enum EndpointError {
         "there is no TLS: send to a collector on this machine, such as http://127.0.0.1:4318, that sends on by https"
     )]
     Tls,
-    /// The address has another form.
+    /// The address does not have the expected form.
     #[error("expected http://HOST:PORT or http://HOST:PORT/PATH")]
     Form,
 }
@@ -62,7 +63,7 @@ impl FromStr for Endpoint {
         let rest = text.strip_prefix("http://").ok_or(EndpointError::Form)?;
         let at = rest.find('/').unwrap_or(rest.len());
         let (authority, path) = rest.split_at(at);
-        // Each character of the address stands in the request's head.
+        // Only plain characters are accepted, because the address is written into the request's head.
         let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}#".contains(&byte);
         let bracket = authority.rfind(']').unwrap_or(0);
         let (host, port) = match authority[bracket..].rfind(':') {
@@ -84,7 +85,8 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Returns whether a text is an address of IP version 6, which may name the interface after a `%`.
+/// Returns whether a text is an address of IP version 6. The address may end with a `%` and the name of an
+/// interface.
 fn is_version_6(text: &str) -> bool {
     text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
 }
@@ -98,9 +100,9 @@ impl fmt::Display for Endpoint {
 /// Times that a request may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Time to connect to one of a name's addresses.
+    /// Maximum time of a connection attempt to one address. A host's name may have several addresses.
     pub connect: Duration,
-    /// Time for all of a request, with pauses and repetitions.
+    /// Maximum time of a whole request, including pauses and repetitions.
     pub total: Duration,
 }
 
@@ -130,7 +132,7 @@ pub enum HttpError {
         /// Beginning of the collector's answer, escaped.
         reason: String,
     },
-    /// The end of the collector's answer is missing, which may say that spans were rejected.
+    /// The end of the collector's answer is missing. The missing part may say that spans were rejected.
     #[error("{endpoint} answered {status}, but not all of it came: spans may have been rejected")]
     Cut {
         /// Address of the collector.
@@ -148,12 +150,12 @@ pub enum HttpError {
 pub struct Accepted {
     /// Number of the request's spans that the collector has rejected.
     pub rejected: u64,
-    /// Why the collector rejected them, in its own words, escaped.
+    /// The collector's reason for the rejection, escaped.
     pub why: Option<String>,
 }
 
 impl Endpoint {
-    /// Sends a request. Sends it again if the collector says that it is busy.
+    /// Sends a request, and repeats the request while the collector answers that the collector is busy.
     ///
     /// # Errors
     /// If the collector does not accept the request in time.
@@ -169,7 +171,7 @@ impl Endpoint {
                     true => Err(HttpError::Cut { endpoint: self.clone(), status }),
                 };
             }
-            // A collector that asks for no pause gets one all the same.
+            // There is a pause even if the collector asks for no pause.
             let wait = after.unwrap_or_default().max(pause);
             let left = until.saturating_duration_since(Instant::now());
             if !matches!(status, 429 | 502..=504) || wait >= left {
@@ -220,7 +222,7 @@ impl Endpoint {
         let is_cut = match reader.read_to_end(&mut said).map_err(ureq::Error::from) {
             Ok(read) => read == MAX_ANSWER,
             Err(why @ ureq::Error::Timeout(_)) => return Err(failed(why)),
-            // The part of the answer that came says more than the error.
+            // The error is ignored, because the part of the answer that came is more useful than the error.
             Err(_) => true,
         };
         let after = answer.headers().get("retry-after").and_then(|after| after.to_str().ok());
@@ -249,7 +251,7 @@ impl Resolver for Endpoint {
         if !self.host.contains('%') {
             return DefaultResolver::default().resolve(uri, config, timeout);
         }
-        // The host is an address in numbers with an interface, so no name server is asked.
+        // This call asks no name server, because the host is a numeric address with an interface.
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let mut addresses = self.empty();
         (host, self.port).to_socket_addrs()?.take(1).for_each(|address| addresses.push(address));
@@ -257,8 +259,8 @@ impl Resolver for Endpoint {
     }
 }
 
-/// The first bytes that came over a connection, which an error shows if they are no HTTP. `None`: there is no
-/// connection yet.
+/// The first bytes that came over a connection, or `None` before there is a connection. If the bytes are not
+/// HTTP, an error shows them.
 #[derive(Clone, Debug, Default)]
 struct Heard(Arc<Mutex<Option<Vec<u8>>>>);
 
@@ -294,7 +296,8 @@ impl<T: Transport> Transport for Connection<T> {
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
         match self.made.transmit_output(amount, timeout) {
-            // The collector may have answered without reading the rest of the request.
+            // The error is ignored, because the collector may have answered without reading the rest of the
+            // request.
             Err(ureq::Error::Io(why))
                 if matches!(why.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
             {
@@ -317,19 +320,19 @@ impl<T: Transport> Transport for Connection<T> {
     }
 }
 
-/// What a collector answers.
+/// A collector's answer to a request.
 struct Answer {
     status: u16,
-    /// Pause after which the request may be sent again.
+    /// Pause that the collector asks for before the request is sent again.
     after: Option<Duration>,
     /// Beginning of the answer's body.
     body: Vec<u8>,
-    /// Whether `body` is incomplete: the connection failed before the end of the body, or the rest was not
-    /// read.
+    /// Whether `body` is incomplete, because the connection failed before the end of the body or the rest was
+    /// not read.
     is_cut: bool,
 }
 
-/// Returns what a body says of spans that were rejected.
+/// Returns the number of rejected spans and the reason from the body of an answer.
 fn accepted(body: &[u8]) -> Accepted {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let partial = &body["partialSuccess"];
@@ -339,7 +342,7 @@ fn accepted(body: &[u8]) -> Accepted {
     Accepted { rejected: rejected.unwrap_or(0), why: why.map(|why| shown(why.as_bytes())) }
 }
 
-/// Returns the beginning of what a collector says, escaped.
+/// Returns the beginning of the bytes from a collector, escaped.
 fn shown(bytes: &[u8]) -> String {
     let cut = &bytes[..bytes.len().min(MAX_SHOWN)];
     let dots = if bytes.len() > MAX_SHOWN { " ..." } else { "" };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Spans of OpenTelemetry, in its protocol OTLP as JSON: one `ExportTraceServiceRequest` after the other.
+//! Exports regions as spans of OpenTelemetry. The output is a sequence of `ExportTraceServiceRequest`s of the
+//! protocol OTLP, in JSON.
 //!
 //! ```text
 //! spans     the regions, with their contexts and the events that began them
@@ -10,9 +11,9 @@
 //! http      requests to a collector
 //! ```
 //!
-//! An export takes two passes over the input: the first finds the regions, the second the events that begin
-//! them. A region becomes a span whose id is a hash of the region's session, its client's holder, its name,
-//! its id and its time, so that a second export of the same input gives the same ids.
+//! An export takes two passes over the input. The first pass finds the regions, and the second pass finds the
+//! events that begin the regions. Each region becomes a span. The span's id is a hash of the region's
+//! session, name, id, time and client's holder, so that a second export of the same input gives the same ids.
 
 pub mod http;
 mod request;

@@ -10,7 +10,8 @@ use std::rc::Rc;
 pub const MAX_SPANS: usize = 512;
 /// Maximum size of a request in bytes, unless a single span is larger.
 pub const MAX_BYTES: usize = 1 << 20;
-/// Least size of a request, and of a resource in it, without spans and attributes, in bytes.
+/// Size in bytes that is reserved for the parts of a request that are not spans or resources, and for the
+/// parts of each resource that are not spans or attributes.
 const FRAME: usize = 256;
 
 /// Spans that are not yet written.
@@ -19,8 +20,8 @@ pub struct Request {
     /// Attributes of each resource.
     resources: Vec<Rc<str>>,
     numbers: HashMap<Rc<str>, usize>,
-    /// Attributes that were given, with their resource's number. If an `Rc` is given again, its number is
-    /// found by the pointer, without a comparison of texts.
+    /// Attributes that were given before, with the numbers of their resources. If the same `Rc` is given
+    /// again, the resource is found by comparing pointers, which is faster than comparing texts.
     given: Vec<(Rc<str>, usize)>,
     /// Spans, each with the number of its resource.
     spans: Vec<(usize, String)>,
@@ -28,14 +29,15 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns whether the request has room for this span of a resource with these attributes.
+    /// Returns whether the request has room for this span. `resource` has the attributes of the span's
+    /// resource.
     pub fn has_room(&self, resource: &Rc<str>, span: &str) -> bool {
         let new = if self.number(resource).is_some() { 0 } else { resource.len() + FRAME };
         let fits = self.bytes + new + span.len() + FRAME <= MAX_BYTES;
         self.spans.is_empty() || self.spans.len() < MAX_SPANS && fits
     }
 
-    /// Adds a span of a resource with these attributes.
+    /// Adds a span. `resource` has the attributes of the span's resource.
     pub fn add(&mut self, resource: &Rc<str>, span: String) {
         let number = self.number(resource).unwrap_or_else(|| {
             self.bytes += resource.len() + FRAME;
@@ -59,8 +61,8 @@ impl Request {
         same.map(|(_, number)| *number)
     }
 
-    /// Returns the text of the request and the number of its spans, and begins another request. `None` if
-    /// there are no spans.
+    /// Returns the text of the request and the number of its spans, and begins another request. Returns
+    /// `None` if there are no spans.
     pub fn take(&mut self) -> Option<(String, u64)> {
         let Request { resources, mut spans, bytes, .. } = std::mem::take(self);
         if spans.is_empty() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions as spans: one pass finds them, another one reads the events that begin them.
+//! Writes regions as spans. One pass finds the regions, and a second pass reads the events that begin the
+//! regions.
 
 use super::request::Request;
 use super::value::{Attributes, quoted, string};
@@ -15,41 +16,43 @@ use std::fmt::Write as _;
 use std::ops::Deref;
 use std::rc::Rc;
 
-/// Field of the event that begins a region, with the context of the request that the region is a part of.
+/// Name of a field in the event that begins a region. The field holds the trace context of the request to
+/// which the region belongs.
 const CONTEXT: &str = "traceparent";
 /// Maximum number of events of a span: the default of OpenTelemetry's libraries.
 const MAX_EVENTS: usize = 128;
-/// Bytes that most spans have at most.
+/// Size in bytes that is enough for most spans.
 const LIKELY: usize = 1 << 10;
-/// Maximum number of spans around another span that are known.
+/// Maximum number of open spans of a holder that can become parents of other spans.
 const MAX_OPEN: usize = 1024;
 /// Maximum number of spans of the crate `tracing` whose contexts are kept, so that other spans can name them
 /// as parents. The spans that began last are kept.
 const MAX_PARENTS: usize = 1 << 16;
-/// Maximum number of polls of such spans that become events.
+/// Maximum number of polls of spans of the crate `tracing` that become events.
 const MAX_POLLS: usize = 1 << 20;
 
-/// What was written, and what could not be.
+/// Counts of an export: what was written, and what could not be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Spans.
     pub spans: u64,
-    /// Regions that could not be measured, and are no spans.
+    /// Regions that are not written as spans because they could not be measured.
     pub not_counted: u64,
     /// Regions that the choice leaves out.
     pub left_out: u64,
-    /// Regions whose field `traceparent` is none.
+    /// Regions whose field `traceparent` is not a valid trace context.
     pub bad_contexts: u64,
-    /// Waits that are shorter are no events, nanoseconds: there are too many.
+    /// Minimum length in nanoseconds of a wait that becomes an event. Shorter waits are left out if there are
+    /// too many waits.
     pub least_wait_ns: u64,
     /// Faults of the inputs.
     pub warnings: Vec<Warning>,
 }
 
-/// Writes the regions that are chosen as requests, whose text and number of spans `send` takes.
+/// Writes the chosen regions as requests. `send` gets the text of each request and the number of its spans.
 ///
 /// # Errors
-/// If an input is damaged, or the first error of `send`.
+/// If an input is damaged, or `send` returns an error. The first error ends the export.
 pub fn write<E: From<Error>>(
     recording: &Recording,
     choice: Choice,
@@ -90,7 +93,7 @@ impl From<TraceParent> for Context {
     }
 }
 
-/// A span that may be around others.
+/// A span that may be the parent of other spans.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     end: i64,
@@ -98,7 +101,7 @@ struct Open {
     context: Context,
 }
 
-/// Who has spans inside each other: a holder of a client, or a thread of the VMM.
+/// A thread or program whose spans can be nested: the holder of a client, or a thread of the VMM.
 #[derive(Debug, Default)]
 struct Holder {
     token: u64,
@@ -106,15 +109,16 @@ struct Holder {
     name: String,
     /// Attributes of its thread.
     thread: Attributes,
-    /// Attributes of the resources that the thread's spans belong to: the guest's, or the host's.
+    /// Attributes of the resources to which the holder's spans belong: the guest's resource, and the host's
+    /// resource.
     resources: [Option<Rc<str>>; 2],
     open: Vec<Open>,
 }
 
 impl Holder {
-    /// Makes a holder from the event that says who it is.
+    /// Makes a holder from the event that describes the holder.
     fn of(event: &EventRef<'_>) -> Holder {
-        // Its field would be as long as a record.
+        // The name comes from the source, because the event's own field can be as long as a record.
         let name = event.source.name.as_deref().unwrap_or_default().to_owned();
         let mut holder = Holder { name, ..Holder::default() };
         for (name, value) in event.fields.iter() {
@@ -131,13 +135,13 @@ impl Holder {
         holder
     }
 
-    /// Returns the context of the innermost region that is around one.
+    /// Returns the context of the innermost open region around this region.
     fn around(&self, sample: &Sample) -> Option<Context> {
         let is_around = |open: &&Open| open.end >= sample.end_ns() && open.depth < sample.depth();
         self.open.iter().rfind(is_around).map(|open| open.context)
     }
 
-    /// Takes a region that others may be in. Those that have ended are forgotten.
+    /// Takes a region that may be around later regions. Regions that have ended are forgotten.
     fn begin(&mut self, sample: &Sample, context: Context) {
         self.open.retain(|open| open.end > sample.begin_ns);
         if self.open.len() == MAX_OPEN {
@@ -146,7 +150,8 @@ impl Holder {
         self.open.push(Open { end: sample.end_ns(), depth: sample.depth(), context });
     }
 
-    /// Returns the program's name: that of a lease is the program's, or before that of the thread.
+    /// Returns the program's name. The name in a lease is the program's name, or the program's name before a
+    /// `/` and the thread's name.
     fn program(&self) -> &str {
         self.name.split('/').next().unwrap_or_default()
     }
@@ -155,14 +160,14 @@ impl Holder {
 /// A client of a session's guest, or the number of a thread of its host.
 type Source = (usize, Option<u32>, u32);
 
-/// A span of the crate `tracing`: its session, the process that made it, and its number.
+/// Key of a span of the crate `tracing`: the session, the process that made the span, and the span's number.
 type SpanKey = (usize, Option<i128>, u64);
 
-/// What is known of a session.
+/// Values of a session that its spans need.
 struct Described {
     /// Attributes of all its resources.
     provenance: Attributes,
-    /// Name of the program that recorded it.
+    /// Name of the program that recorded the session.
     host_name: String,
     parent: Option<Context>,
     /// Hash of its UUID.
@@ -170,7 +175,8 @@ struct Described {
     is_program: bool,
 }
 
-/// Takes the text of a request and its number of spans.
+/// Function that sends a request. The function gets the text of the request and the number of the request's
+/// spans.
 type Send<'a, E> = &'a mut dyn FnMut(&str, u64) -> Result<(), E>;
 
 struct Writer<'a, E> {
@@ -178,10 +184,10 @@ struct Writer<'a, E> {
     regions: &'a Regions,
     waits: &'a Waits,
     holders: HashMap<Source, Holder>,
-    /// The contexts of spans of the crate `tracing`, and the spans in order of their begins.
+    /// Contexts of spans of the crate `tracing`. `begun` has the same spans in the order in which they began.
     parents: HashMap<SpanKey, Context>,
     begun: VecDeque<SpanKey>,
-    /// The polls of such spans: begins and durations.
+    /// Polls of spans of the crate `tracing`, each with its beginning and duration.
     polls: HashMap<(usize, u64), Vec<(i64, u64)>>,
     request: Request,
     counts: Counts,
@@ -262,14 +268,16 @@ impl<'a, E> Writer<'a, E> {
         let hash = hash(described.hash, &group.name, &numbers);
         let span_id = (hash as u64 ^ (hash >> 64) as u64).max(1);
 
-        // The context is the request's own, or that of the region around it, or the session's.
+        // The context comes from the region's own event if the event has one, else from the region around,
+        // else from the session.
         let own = event.and_then(own_context);
         self.counts.bad_contexts += u64::from(own.is_some_and(|own| own.is_none()));
         let own = own.flatten();
-        // One of any client is in no other, and around none.
+        // A region that may begin and end on different clients has no parent and no children.
         let is_of_one = client == sample.client();
         let around = holder.around(sample).filter(|_| is_of_one);
-        // A span of the crate `tracing` says what is around it, wherever that is polled.
+        // A span of the crate `tracing` names its parent. The parent may be polled on another thread, so
+        // nesting on this thread does not decide.
         let said = region.span_parent();
         let is_of_tracing = said.is_some();
         let said = said.and_then(|parent| self.parents.get(&(session, holder.pid, parent)));
@@ -310,7 +318,7 @@ impl<'a, E> Writer<'a, E> {
         }
         attributes.append(&holder.thread);
         if let Some((tid, name)) = thread.filter(|_| !described.is_program) {
-            // The thread of the VMM that ran the guest meanwhile.
+            // This is the thread of the VMM that ran the guest during the region.
             attributes.number("hypertrace.vmm.thread.id", tid);
             if let Some(name) = name {
                 let name = name.strip_prefix("vmm/").unwrap_or(name);
@@ -344,7 +352,7 @@ impl<'a, E> Writer<'a, E> {
         Ok(())
     }
 
-    /// Takes a poll: regions in it are inside its span.
+    /// Takes a poll of a span. Regions that begin and end during the poll become children of the span.
     fn poll(&mut self, session: usize, poll: &Sample) {
         let Some(client) = poll.client() else { return };
         let holder = self.holders.entry((session, Some(client), 0)).or_default();
@@ -353,7 +361,7 @@ impl<'a, E> Writer<'a, E> {
         }
     }
 
-    /// Appends the waits of a span as its events; the longest, if there are too many.
+    /// Appends waits as events of a span. If there are too many waits, only the longest waits are appended.
     fn events(&self, out: &mut String, waits: &[Wait]) {
         if waits.is_empty() {
             return;
@@ -425,7 +433,8 @@ impl Described {
         }
     }
 
-    /// Returns the attributes of the process that made a span: one of the host's, or of the guest's.
+    /// Returns the attributes of the resource for a span: the process that made the span, on the host or in
+    /// the guest.
     fn resource(&self, is_host: bool, holder: &mut Holder) -> Rc<str> {
         if let Some(known) = &holder.resources[usize::from(is_host)] {
             return known.clone();
@@ -448,7 +457,8 @@ impl Described {
     }
 }
 
-/// Returns the context in the event that begins a region; `Some(None)` if it has one that is none.
+/// Returns the trace context in the event that begins a region. Returns `Some(None)` if the event's context
+/// is not valid, and `None` if the event has no context.
 fn own_context(event: &EventRef<'_>) -> Option<Option<Context>> {
     let (_, value) = event.fields.iter().find(|(name, _)| &***name == CONTEXT)?;
     let text = match value {
@@ -458,7 +468,7 @@ fn own_context(event: &EventRef<'_>) -> Option<Option<Context>> {
     Some(text.and_then(|text| text.parse::<TraceParent>().ok()).map(Context::from))
 }
 
-/// Adds the parts of a region's time.
+/// Adds the parts of a region's time as attributes.
 fn describe_times(attributes: &mut Attributes, sample: &Sample) {
     for (part, ns) in sample.times.iter().filter(|(_, ns)| *ns > 0) {
         attributes.number(&format!("hypertrace.{}", part.key_ns()), ns);
@@ -468,7 +478,8 @@ fn describe_times(attributes: &mut Attributes, sample: &Sample) {
     }
 }
 
-/// Adds the fields of the event that begins a region, without what says its id and its context.
+/// Adds the fields of the event that begins a region, except the fields that hold the region's id and
+/// context.
 fn describe_begin(
     attributes: &mut Attributes,
     event: &EventRef<'_>,
@@ -486,7 +497,7 @@ fn describe_begin(
     }
 }
 
-/// Returns the polls of spans, by session and number of the span.
+/// Returns the polls of each span of the crate `tracing`, by session and number of the span.
 fn polls(regions: &Regions) -> HashMap<(usize, u64), Vec<(i64, u64)>> {
     let is_poll = |sample: &&Sample| {
         regions.groups.get(usize::from(sample.group)).is_some_and(|group| group.is_of_polls())
@@ -499,7 +510,7 @@ fn polls(regions: &Regions) -> HashMap<(usize, u64), Vec<(i64, u64)>> {
     polls
 }
 
-/// Appends the polls of a span as its events; the first, if there are too many.
+/// Appends polls as events of a span. If there are too many polls, only the first polls are appended.
 fn poll_events(out: &mut String, polls: &[(i64, u64)]) {
     out.push_str(",\"events\":[");
     for (at, (begin, duration)) in polls.iter().take(MAX_EVENTS).enumerate() {
@@ -520,7 +531,8 @@ fn source(event: &EventRef<'_>) -> Source {
     }
 }
 
-/// Returns a hash of a region: FNV-1a of 128 bits from its session's hash on, mixed.
+/// Returns a hash of a region: FNV-1a of 128 bits that continues the session's hash, with the bits mixed at
+/// the end.
 fn hash(session: u128, name: &str, numbers: &[u64]) -> u128 {
     let hash = numbers.iter().fold(session, |hash, number| added(hash, &number.to_le_bytes()));
     mixed(added(hash, name.as_bytes()))
@@ -533,7 +545,7 @@ fn added(hash: u128, bytes: &[u8]) -> u128 {
     })
 }
 
-/// Mixes the bits of a hash, so that each half depends on all of it.
+/// Mixes the bits of a hash, so that each half of the result depends on all bits of the hash.
 fn mixed(hash: u128) -> u128 {
     let step =
         |hash: u128| (hash ^ hash >> 64).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Values of OTLP in JSON: 64-bit integers and times are strings, ids are hexadecimal.
+//! Writes values of OTLP in JSON. 64-bit integers and times are strings, and ids are hexadecimal.
 
 use crate::escape::Json;
 use crate::number::signed;
@@ -26,7 +26,7 @@ impl Attributes {
         });
     }
 
-    /// Adds a number. A number that does not fit 64 bits with a sign becomes a text.
+    /// Adds a number. A number that does not fit a signed 64-bit integer becomes a text.
     pub fn number(&mut self, key: &str, number: impl Into<i128>) {
         let number = number.into();
         self.add(key, |out| integer(out, number));
@@ -90,7 +90,7 @@ impl ValueWriter for Field<'_> {
             true => {
                 self.attributes.add(self.key, |out| _ = write!(out, "\"doubleValue\":{number:?}"));
             }
-            // JSON has no such numbers.
+            // The number is infinite or NaN and becomes a text, because JSON has no such numbers.
             false => self.put(&number.to_string()),
         }
     }
@@ -112,7 +112,7 @@ impl ValueWriter for Field<'_> {
     }
 }
 
-/// Appends an integer, as a text if it does not fit OTLP's 64 bits.
+/// Appends an integer. If the integer does not fit OTLP's 64 bits, it becomes a text.
 fn integer(out: &mut String, number: i128) {
     match i64::try_from(number) {
         Ok(number) => {

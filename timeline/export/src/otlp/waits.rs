@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What threads waited for, in bounded memory. If there are too many waits, the shortest are forgotten.
+//! Keeps the waits of threads in bounded memory. If there are too many waits, the shortest waits are
+//! forgotten.
 
 use hypertrace_timeline::regions::{CauseNumber, Interval, Part, ThreadInterval};
 use hypertrace_timeline::{Consumer, Error};
 use std::collections::HashMap;
 
-/// Maximum number of waits that are kept, of 24 bytes each.
+/// Maximum number of waits that are kept. A wait takes 24 bytes.
 const MAX_WAITS: usize = 1 << 20;
 
 /// A time in which a thread was ready or asleep.
@@ -57,7 +58,7 @@ impl Waits {
         }
     }
 
-    /// Forgets the shortest waits: at least half of all.
+    /// Forgets the shortest waits, at least half of all waits.
     fn shorten(&mut self) {
         let ns = |wait: &Wait| wait.to.abs_diff(wait.from);
         let mut all = Vec::from_iter(self.of_threads.values().flatten().map(ns));
@@ -70,7 +71,7 @@ impl Waits {
         self.count = self.of_threads.values().map(Vec::len).sum();
     }
 
-    /// Returns the waits of a session's thread that lie in a time, whole or in part.
+    /// Returns the waits of a session's thread that overlap a range of time.
     pub fn within(&self, session: usize, tid: u32, (from, to): (i64, i64)) -> &[Wait] {
         let Some(waits) = self.of_threads.get(&(session, tid)) else { return &[] };
         let begin = waits.partition_point(|wait| wait.to <= from);
@@ -83,7 +84,7 @@ impl Waits {
 mod tests {
     use super::*;
 
-    /// Returns waits of a thread with these lengths, each after a pause of 1 ns.
+    /// Makes waits of a thread with these lengths. Before each wait there is a pause of 1 ns.
     fn waits(lengths: impl Iterator<Item = i64>) -> Waits {
         let mut waits = Waits::default();
         let mut from = 0;

@@ -40,8 +40,8 @@ struct Thread {
     exit: Option<(i64, String)>,
 }
 
-/// Writes the regions of sessions in a window of time, and what their threads did. Returns the faults of the inputs, and the
-/// threads that run guests' CPUs.
+/// Writes the regions and the threads' intervals of sessions in a window of time. Returns the faults of the
+/// inputs, and the threads that run guests' CPUs.
 pub(super) fn write(
     writer: &mut Writer<'_, '_>,
     recording: &Recording,

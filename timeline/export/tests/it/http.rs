@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 const LIMITS: Limits =
     Limits { connect: Duration::from_secs(5), total: Duration::from_millis(1500) };
 
-/// Starts a server that reads each request to the end and gives it to a function. Returns its address, and the
-/// requests.
+/// Starts a server that reads each request to its end and calls a function with the request. Returns the
+/// server's address, and the requests.
 fn server(
     mut answer: impl FnMut(usize, &mut TcpStream) + Send + 'static,
 ) -> (Endpoint, Receiver<String>) {
