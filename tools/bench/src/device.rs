@@ -45,7 +45,7 @@ pub const ROWS: &[Row] = &[
 const BURST: u64 = 2_000;
 const BURSTS: u64 = 20;
 
-/// Slot of the first client's reference points, which have two words.
+/// Slot of the first client's reference points. The points have two words.
 pub struct Slot<'m>(&'m [hypertrace::abi::atomic::AtomicU64]);
 
 impl Slot<'_> {
@@ -65,8 +65,8 @@ impl Slot<'_> {
     }
 }
 
-/// Measures one call of `Chip::write` per point, as a vCPU's thread makes it,
-/// while a drain loop empties the host ring.
+/// Measures one call of `Chip::write` per point, while a drain loop empties the host ring. A vCPU's thread
+/// makes the same call.
 pub fn reference_point(_: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
     let session = scratch.session()?;
@@ -111,7 +111,8 @@ pub fn reference_point(_: &mut Context) -> Result<f64> {
     Ok(ns(total, BURST * BURSTS))
 }
 
-/// Measures the restore of a device with 64 clients, on its own memory, with a new session.
+/// Measures the restore of a device with 64 clients. The device is restored on its own memory, with a new
+/// session.
 pub fn restore(_: &mut Context) -> Result<f64> {
     const CLIENTS: u32 = 64;
     const TURNS: u64 = 16;
@@ -158,7 +159,7 @@ pub fn restore(_: &mut Context) -> Result<f64> {
 
 /// Number of clients of the idle device.
 const CLIENTS: u32 = 16;
-/// Wait before the measurement: the drain loop begins its rest only after it has written the session's
+/// Wait before the measurement: the drain loop rests only after the drain loop has written the session's
 /// accounts.
 const SETTLE: Duration = Duration::from_millis(1500);
 /// Time that is measured.

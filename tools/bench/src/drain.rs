@@ -109,7 +109,7 @@ fn writes(file: &File, chunks: impl Iterator<Item = u64>) -> Result<f64> {
     Ok(ns(total, CHUNKS * (CHUNK as u64 / 32)))
 }
 
-/// Measures the drain into the packet buffer, and from there to the output.
+/// Measures the drain: from the ring into the packet buffer, and from the packet buffer to the output.
 pub fn drain(output: Output) -> Result<f64> {
     let scratch = Scratch::new()?;
     let config =

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const POINTS: u64 = 3500;
 /// Number of bursts of a run. The host drains between two bursts.
 const BURSTS: u64 = 8;
-/// Size in bytes of the ring of the relay that receives the points, which is the default size.
+/// Size in bytes of the ring of the relay that receives the points. This is the default size of a ring.
 pub const RING_BYTES: u64 = 1 << 20;
 /// Maximum time to wait until the host has drained a burst. After this time, the benchmark assumes that the
 /// host hangs.
@@ -31,7 +31,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 20;
 const SORTED: usize = 4096;
 
-/// Memory of the last client, its register, and the relay of its points.
+/// Memory and register of the last client, and the relay of this client's points.
 struct Raw {
     relay: ClientMemory<'static>,
     client: ClientMemory<'static>,

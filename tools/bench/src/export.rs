@@ -120,7 +120,7 @@ impl Session {
     /// nanoseconds per event.
     fn ns(&self, args: &[&str], name: &str) -> Result<f64> {
         let file = self.file(name);
-        // The file is removed first, so that its pages cost the same in each run.
+        // The file is removed first, so that the system allocates the file's pages anew in each run.
         if file.exists() {
             fs::remove_file(&file)?;
         }

@@ -55,8 +55,8 @@ const PATIENCE: Duration = Duration::from_secs(900);
 const PAUSE: Duration = Duration::from_millis(20);
 /// A region that no guest here opens.
 const CLOSED: &str = "region=hypertrace_bench";
-/// Number of numbers that the program under QEMU's user mode sorts. A debug build, which times nothing, sorts
-/// fewer numbers, because its plugin is slow.
+/// Number of numbers that the program under QEMU's user mode sorts. A debug build sorts fewer numbers,
+/// because the plugin of a debug build is slow, and a debug build times nothing.
 const NUMBERS: &str = if cfg!(debug_assertions) { "1000" } else { "200000" };
 /// Emulator of user mode.
 const USER: &str = "qemu-x86_64";
@@ -68,12 +68,12 @@ pub struct Aarch64 {
     /// Measure functions_boot_aarch64 with this kernel
     #[arg(long, value_name = "KERNEL")]
     aarch64_guest: Option<PathBuf>,
-    /// QEMU for it
+    /// QEMU that boots this kernel
     #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-aarch64")]
     qemu_aarch64: OsString,
 }
 
-/// A machine that boots a kernel, whose only program reports the boot and ends the machine.
+/// A machine that boots a kernel. The machine's only program reports the boot, and ends the machine.
 struct Boots {
     emulator: Emulator,
     options: Vec<OsString>,

@@ -52,7 +52,8 @@ pub fn beside(_: &mut Context) -> Result<f64> {
     run(true)
 }
 
-/// Measures the fair share: 16 times the time that the honest client needs alone.
+/// Measures the fair share. The fair share is 16 times the time per record of the honest client when the
+/// honest client is alone.
 pub fn fair(_: &mut Context) -> Result<f64> {
     Ok(run(false)? * f64::from(CLIENTS))
 }
@@ -118,8 +119,7 @@ fn run(beside: bool) -> Result<f64> {
     Ok(total as f64 / honest.events as f64)
 }
 
-/// Returns the CPU time of this thread in nanoseconds, which leaves out what other
-/// processes run meanwhile.
+/// Returns the CPU time of this thread in nanoseconds. The CPU time of other processes is not included.
 fn cpu_ns() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

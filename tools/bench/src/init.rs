@@ -48,7 +48,7 @@ pub fn aarch64() -> Vec<u8> {
     program(183, &code)
 }
 
-/// Returns an ELF file of this code for a machine, and [`TEXT`] after it.
+/// Returns an ELF file for a machine. The file contains this code, and [`TEXT`] after the code.
 fn program(machine: u16, code: &[u8]) -> Vec<u8> {
     let size = HEADERS + (code.len() + TEXT.len()) as u64;
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
@@ -95,7 +95,8 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_program_writes_its_text() {
-        // exit(0) takes the place of the call of reboot, which root may make.
+        // In the test, exit(0) replaces the call of reboot, because a test that runs as root would restart
+        // the machine.
         let mut program = x86_64();
         let reboot = program.windows(5).position(|bytes| bytes == [0xb8, 169, 0, 0, 0]).unwrap();
         program[reboot..reboot + 10].copy_from_slice(&[0xb8, 60, 0, 0, 0, 0xbf, 0, 0, 0, 0]);

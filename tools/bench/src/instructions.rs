@@ -1,4 +1,5 @@
-//! Counts of user instructions by the CPU's trap flag, which raises SIGTRAP after each instruction.
+//! Counts of user instructions. The counts use the CPU's trap flag, because the flag raises SIGTRAP after
+//! each instruction.
 //!
 //! Unsafe, because of the flag and a signal handler.
 #![allow(unsafe_code)]
@@ -53,7 +54,7 @@ fn handle(handler: libc::sighandler_t) -> Result<libc::sighandler_t> {
     .context("cannot handle SIGTRAP")
 }
 
-/// Sets or clears the CPU's trap flag, which is this thread's own.
+/// Sets or clears the CPU's trap flag for this thread. Each thread has its own trap flag.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn set_trap_flag<const ON: bool>() {

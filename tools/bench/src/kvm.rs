@@ -54,7 +54,8 @@ pub const ROWS: &[Row] = &[
 ];
 
 const REFERENCE_POINTS: u64 = 3_000;
-/// Number of events of a run. The ring holds all of them, so nothing waits, and nothing is lost.
+/// Number of events of a run. The ring holds all events of a run, so that no event waits, and no event is
+/// lost.
 const EVENTS: u64 = 100_000;
 
 /// Number of moves of a BAR in a run, between these addresses.
@@ -125,7 +126,7 @@ pub fn bar_move(_: &mut Context) -> Result<f64> {
     failed.map_or(Ok(ns(time, MOVES)), |error| Err(error.into()))
 }
 
-/// Returns the throughput of two vCPUs divided by the throughput of one.
+/// Returns the throughput of two vCPUs divided by the throughput of one vCPU.
 pub fn speedup(answer: Answer) -> Result<f64> {
     let one = points(1, answer)?;
     let two = points(2, answer)?;

@@ -93,7 +93,7 @@ pub struct Linux {
     /// Measure in a Linux guest of QEMU too, with this kernel (vmlinuz)
     #[arg(long, value_name = "KERNEL")]
     linux_guest: Option<PathBuf>,
-    /// And by hypertrace's kernel module, built for that kernel
+    /// Measure with this kernel module of hypertrace, too, built for KERNEL
     #[arg(long, value_name = "FILE.ko", requires = "linux_guest")]
     linux_module: Option<PathBuf>,
     /// QEMU for the guest, 10.1 or later
@@ -134,7 +134,8 @@ impl Linux {
         qemu.args(["-M", "q35,memory-backend=ram", "-accel", "tcg", "-cpu", "max", "-m", "512M"])
             .args(["-object", "memory-backend-memfd,id=ram,size=512M,share=on"])
             .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
-            // The kernel prints no errors, because they would be taken for answers, and a panic ends QEMU.
+            // These options make the kernel print no errors, because the benchmark would take an error for an
+            // answer. They also make a panic end QEMU.
             .args([
                 "-append",
                 "console=ttyS0 loglevel=1 panic=-1 rdinit=/bench \
@@ -190,7 +191,7 @@ impl Socket {
         })
     }
 
-    /// Returns the number of messages so far, and of the kicks among them.
+    /// Returns the number of messages so far, and the number of these messages that are kicks.
     fn counts(&self) -> [u64; 2] {
         [self.messages.load(Relaxed), self.device.chip().count(Counter::KickTrapped)]
     }
@@ -262,18 +263,19 @@ pub fn emit_module(context: &mut Context) -> Result<f64> {
     socket.guest.ns("linux emit")
 }
 
-/// Measures a reference point by a shared file whose host is asleep.
+/// Measures a reference point by a shared file while the file's host is asleep.
 pub fn point_asleep(context: &mut Context) -> Result<f64> {
     shared(context)?.guest.ns("linux asleep")
 }
 
-/// Measures a reference point by a shared file whose host rests.
+/// Measures a reference point by a shared file while the file's host rests.
 pub fn point_idle(context: &mut Context) -> Result<f64> {
     shared(context)?.guest.ns("linux idle")
 }
 
-/// Measures a reference point by a shared file whose host is awake. During the measurement, the guest runs on
-/// another CPU than the host. On the same CPU, the host would never be awake while the guest runs.
+/// Measures a reference point by a shared file while the file's host is awake. During the measurement, the
+/// guest runs on another CPU than the host. On the same CPU, the host would never be awake while the guest
+/// runs.
 pub fn point_awake(context: &mut Context) -> Result<f64> {
     let guest = &mut shared(context)?.guest;
     move_to_cpu(1, guest.id())?;

@@ -66,7 +66,7 @@ pub fn answer(part: &str) -> Result<f64> {
     }
 }
 
-/// Opens the device, which the library must find in this way, and emits the first event.
+/// Opens the device, and emits the first event. The library must find the device in the way `way`.
 fn open(way: &str) -> Result<f64> {
     let info = hypertrace::open(&Options::default())?;
     let found = match &info.place {
@@ -87,7 +87,7 @@ fn emit(a: u64, b: u64) {
     hypertrace::event!("bench_pair", a, b);
 }
 
-/// Waits until this many events find room, so that no event is lost.
+/// Waits until the ring has room for this many events, so that no event is lost.
 fn wait_for_room(events: u64) -> Result<()> {
     let has_room = hypertrace::with_client(|client| client.wait_for_room(events, WORDS));
     ensure!(has_room == Some(true), "the host does not drain");
@@ -117,7 +117,7 @@ fn points(points: u64, pause: Duration, part: f64) -> Result<f64> {
     Ok(quantile(&mut times.collect::<Result<Vec<f64>>>()?, part))
 }
 
-/// Emits a million events on a new thread, which leases its own client.
+/// Emits a million events on a new thread. The thread leases its own client.
 fn million() -> Result<f64> {
     let run = || {
         for _ in 0..MILLION / BATCHES[1] {

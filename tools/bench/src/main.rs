@@ -1,7 +1,8 @@
-//! `hypertrace-bench`: the cost of each operation on this machine, beside its floor.
+//! `hypertrace-bench` measures the cost of each operation on this machine, and the cost of the operation's
+//! floor.
 //!
-//! Every row alternates with its floor, run by run, and reports the median of the paired ratios, because
-//! disturbances by the machine affect both. `--list` explains each row.
+//! The runs of a row alternate with runs of the row's floor, because disturbances by the machine then affect
+//! both. The benchmark reports the median of the ratios of paired runs. `--list` explains each row.
 
 mod c;
 mod child;
@@ -80,13 +81,13 @@ alternate. Times differ from machine to machine and from minute to minute;
 ratios much less. --list ROW says how a row is measured."
 )]
 struct Args {
-    /// Rows to measure, by name or by the beginning of a name (default: all but those that take minutes)
+    /// Rows to measure, by name or by the beginning of a name (default: all rows that do not take minutes)
     #[arg(value_name = "ROW")]
     rows: Vec<String>,
     /// Runs of each row, alternating with its floor (default: 11, or 3 of a row that takes minutes)
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1001))]
     runs: Option<u32>,
-    /// Print the rows with their targets and how they are measured, and measure nothing
+    /// Print each row with its target and how it is measured, and measure nothing
     #[arg(long, conflicts_with = "json")]
     list: bool,
     /// One JSON object instead of a table
@@ -102,7 +103,7 @@ struct Args {
     /// Serve a benchmark in another process
     #[arg(long, hide = true)]
     serve: bool,
-    /// The same as the first process of a guest
+    /// Serve a benchmark as the first process of a guest
     #[arg(long, hide = true)]
     init: bool,
 }
@@ -177,8 +178,8 @@ fn print(text: &str) -> Result<()> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Returns the rows whose names begin with one of the given names. Without names, returns all rows except
-/// those that take minutes.
+/// Returns the rows whose names begin with one of the given names. Without names, returns all rows except for
+/// the rows that take minutes.
 fn wanted(names: &[String]) -> Result<Vec<&'static Row>, String> {
     let has = |row: &Row, name: &String| row.name.starts_with(name.as_str());
     if let Some(name) = names.iter().find(|name| !rows::all().any(|row| has(row, name))) {

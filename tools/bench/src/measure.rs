@@ -14,7 +14,8 @@ pub struct Measured {
     pub floor: Option<&'static str>,
     /// Median of paired ratios.
     pub ratio: Option<f64>,
-    /// Interquartile range of the paired ratios, or of the times if there is no floor.
+    /// Interquartile range of the paired ratios or, if the row has no floor, interquartile range of the
+    /// times.
     pub iqr: Option<f64>,
     pub runs: usize,
     pub target: Option<&'static str>,
@@ -63,7 +64,8 @@ pub fn measure(
     }
 }
 
-/// Returns the times of all runs, and their ratios to the floor if there is one.
+/// Returns the times of all runs. If the row has a floor, also returns the ratios of the times to the floor's
+/// times.
 fn alternate(
     row: &Row,
     runs: usize,

@@ -1,4 +1,4 @@
-//! Files of this workspace that rows need besides this program.
+//! Files of this workspace that rows need in addition to this program.
 
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};

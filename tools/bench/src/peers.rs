@@ -1,4 +1,5 @@
-//! Rows of other tracers, if they are installed: an event with the same two numbers.
+//! Rows of other tracers, for machines that have these tracers. Each row measures an event with the same two
+//! numbers.
 
 use super::c;
 use super::child::{Child, TURNS};
@@ -59,7 +60,7 @@ impl Lttng {
     }
 }
 
-/// Measures an event of LTTng-UST, which its daemon writes to a file.
+/// Measures an event of LTTng-UST. LTTng's daemon writes the event to a file.
 pub fn lttng(context: &mut Context) -> Result<f64> {
     let lttng = context.resource(Lttng::new)?;
     let answer = lttng.child.ask(&LTTNG_EVENTS.to_string())?;
@@ -99,7 +100,8 @@ impl Bpftrace {
             .context("cannot start bpftrace")?;
         let output = BufReader::new(process.stdout.take().context("a pipe is missing")?);
         let mut bpftrace = Bpftrace { target, process, output };
-        // bpftrace reports that it attaches before it has attached.
+        // bpftrace reports that it is attached too early. Therefore the loop fires the probe until bpftrace
+        // counts an event.
         for _ in 0..REPORTS {
             bpftrace.target.ns("sdt")?;
             if bpftrace.count()? > 0 {
@@ -169,7 +171,7 @@ pub fn uftrace(_: &mut Context) -> Result<f64> {
     scratch.write(&[("uftrace.c", include_str!("uftrace/uftrace.c"))])?;
     // A program built with -pg writes a file to its working directory, so it runs in the scratch folder.
     let run = |program, args: &[&str]| scratch.run(Command::new(program).args(args));
-    // uftrace is checked first, because the rest needs it.
+    // The code first checks that uftrace runs, because all further steps need uftrace.
     run("uftrace", &["--version"]).context("no uftrace")?;
     run("cc", &["-O2", "-pg", "-o", "program", "uftrace.c"])?;
     let calls = UFTRACE_CALLS.to_string();

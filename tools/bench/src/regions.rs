@@ -119,7 +119,7 @@ impl Turns {
         self.now = time;
     }
 
-    /// Gives the CPU to the other thread.
+    /// Switches the CPU to the other thread.
     fn turn(&mut self, time: u64, state: i64) {
         let to = OTHERS[usize::from(self.running == OTHERS[0])];
         self.push(time, SCHED_SWITCH_ID, 0, switch(self.running, state, to));

@@ -93,10 +93,10 @@ const GEOMETRY: Geometry = Geometry {
     schema_bytes: 1 << 12,
 };
 
-/// Rings of two clients, which all rows reuse, so that their pages are allocated.
+/// Rings of two clients. All rows use the same rings, so that the pages of the rings are allocated.
 struct Rings(Vec<AtomicU64>);
 
-/// Returns the rings after emptying them.
+/// Empties the rings, and returns them.
 fn rings(context: &mut Context) -> Result<&[AtomicU64]> {
     let Rings(rings) = context.resource(|| Ok(Rings(words(GEOMETRY.rings_size()))))?;
     for word in &mut *rings {
@@ -113,7 +113,7 @@ fn words(bytes: u64) -> Vec<AtomicU64> {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Ring written by hand, with only what every library needs.
+/// Ring that is written by hand. The ring does only what a ring of any library has to do.
 struct FloorRing {
     data: Vec<AtomicU64>,
     head: Line,
@@ -249,7 +249,7 @@ pub fn emit(context: &mut Context) -> Result<f64> {
     drained(context, emit_pair)
 }
 
-/// Measures two events alternately, as [`emit`] measures one.
+/// Measures two events that alternate, in the same way as [`emit`] measures one event.
 pub fn emit_two_ids(context: &mut Context) -> Result<f64> {
     drained(context, |client, a, b| match a % 2 {
         0 => emit_pair(client, a, b),
@@ -414,7 +414,7 @@ pub fn disabled(context: &mut Context) -> Result<f64> {
     })
 }
 
-/// Measures with a client whose events the mask switches off.
+/// Runs a measurement with a client whose events the mask switches off.
 fn switched_off(
     context: &mut Context,
     measure: impl FnOnce(&Client<'_>) -> Result<f64>,

@@ -8,12 +8,12 @@ use std::collections::hash_map::Entry;
 /// Text that a run adds to its row, such as versions of programs.
 struct Remark(String);
 
-/// Resources that rows use again in their next runs, at most one of each type.
+/// Resources that rows use again in their next runs. There is at most one resource of each type.
 #[derive(Default)]
 pub struct Context(HashMap<TypeId, Box<dyn Any>>);
 
 impl Context {
-    /// Returns the resource of a type, which `new` makes the first time.
+    /// Returns the resource of a type. In the first call, `new` makes the resource.
     pub fn resource<T: Any>(&mut self, new: impl FnOnce() -> Result<T>) -> Result<&mut T> {
         let resource = match self.0.entry(TypeId::of::<T>()) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -42,8 +42,8 @@ impl Context {
 /// Function that measures an operation. Returns nanoseconds.
 pub type Run = fn(&mut Context) -> Result<f64>;
 
-/// Measurement with which a row is compared: the name and function of another row, or of a measurement
-/// without its own row.
+/// Measurement with which a row is compared: its name, and its function. The measurement may be another row,
+/// or a measurement without a row.
 pub type Floor = (&'static str, Run);
 
 /// Row of the benchmark.
@@ -53,10 +53,10 @@ pub struct Row {
     pub what: &'static str,
     pub run: Run,
     pub floor: Option<Floor>,
-    /// Function that compares the row's time with its floor's, and returns the row's ratio.
+    /// Function that compares the row's time with the floor's time, and returns the row's ratio.
     pub compare: fn(f64, f64) -> f64,
-    /// Limit that the ratio should keep or, if there is no floor, the time: `<=` or `>=`, a number, the
-    /// number's unit if it is µs or ms, and the number's meaning.
+    /// Limit that the ratio should keep. If the row has no floor, this is a limit for the time. The text has
+    /// `<=` or `>=`, a number, the unit if the unit is µs or ms, and the number's meaning.
     pub target: Option<&'static str>,
     /// Sentences that say how the row is measured, and what bounds its time.
     pub note: &'static str,

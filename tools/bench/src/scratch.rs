@@ -1,4 +1,4 @@
-//! Temporary sessions of benchmarks, which are not read.
+//! Temporary sessions of benchmarks. Nobody reads these sessions.
 
 use anyhow::{Context, Result, bail, ensure};
 use hypertrace_trace::{Session, SessionConfig};
@@ -36,7 +36,7 @@ impl Scratch {
         Ok(Hypertrace::with_session(self.session()?, config)?)
     }
 
-    /// Starts a device like a device in its own process, whose registers all trap.
+    /// Starts a device whose registers all trap, as the registers of a device in its own process do.
     pub fn server(&self, geometry: Geometry) -> Result<Hypertrace> {
         let config = DeviceConfig::new(0).with(|config| {
             config.geometry = geometry;

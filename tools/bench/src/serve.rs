@@ -112,8 +112,9 @@ fn uprobe() -> (u64, u64) {
     (timed(TURNS, |_| probed(black_box(0))), TURNS)
 }
 
-/// Function with the uprobe. The function keeps a register across a call, so it begins with a `push`, which
-/// the kernel emulates. The kernel has to single-step most other instructions, which takes far longer.
+/// Function with the uprobe. The function begins with a `push`, because the function keeps a register across
+/// a call. The kernel emulates the `push`. Most other instructions take far longer, because the kernel has to
+/// single-step these instructions.
 #[inline(never)]
 pub fn probed(n: u64) {
     nothing();

@@ -50,8 +50,9 @@ pub fn columns() -> usize {
     size.map_or(COLUMNS, |size| size.ws_col.into())
 }
 
-/// Lays out the machine, and each row with what it measures below it. Below a row that misses its target, the
-/// text also says what bounds the row's time. No line is longer than `columns`.
+/// Returns the text about the machine and about each row. Below a row stands what the row measures. Below a
+/// row that misses its target, the text also says what bounds the row's time. No line is longer than
+/// `columns`.
 pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
     let machine = format!(
         "{}, {} CPUs (shared by two: {}), Linux {}, counter {:.3} GHz",
@@ -84,8 +85,8 @@ pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
     text
 }
 
-/// Lists rows below the texts of their sections. Each row has its name and target, and below these what the
-/// row measures, and how.
+/// Lists rows below the texts of their sections. For each row, the list has the row's name and target. Below
+/// the name stand what the row measures, and how.
 pub fn list(rows: &[&Row], columns: usize) -> String {
     let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let entry = |row: &Row| {

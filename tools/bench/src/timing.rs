@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Number of records of a burst. A ring holds two bursts, so that no record is lost however late the consumer
-/// runs.
+/// Number of records of a burst. A ring holds two bursts, so that no record is lost even if the consumer runs
+/// late.
 pub const BURST: u64 = 50_000;
 pub const BURSTS: u64 = 10;
 /// Size of a ring that holds two bursts in bytes.
@@ -146,8 +146,8 @@ pub fn at_once(
     })
 }
 
-/// Waits until this many threads run at once. The threads take turns without sleeping. On a single CPU this
-/// takes so long that the scheduler moves threads to other CPUs.
+/// Waits until this many threads run at once. The threads take turns without sleeping. If several threads
+/// share a CPU, then the wait takes so long that the scheduler moves threads to other CPUs.
 fn meet(turn: &AtomicU64, index: u64, threads: u64) {
     let wait = |for_turn| {
         while turn.load(Ordering::Acquire) < for_turn {

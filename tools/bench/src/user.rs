@@ -1,5 +1,5 @@
-//! Rows of user mode: a point that a thread of the host answers, compared with a handshake that is written by
-//! hand.
+//! Rows of user mode. A row measures a point that a thread of the host answers, and compares the point with a
+//! handshake that is written by hand.
 
 use super::ring::{self, lease};
 use super::row::{Context, Floor, Row, row};
@@ -73,16 +73,16 @@ pub const ROWS: &[Row] = &[
 
 const POLL: Floor = ("poll_floor", floor_cpu);
 
-/// Number of points of a run whose host is awake.
+/// Number of points of a run in which the host is awake.
 const AWAKE: u64 = 50_000;
-/// Number of points of a run whose host is asleep.
+/// Number of points of a run in which the host is asleep.
 const ASLEEP: u64 = 300;
-/// Pause before each point whose host is asleep.
+/// Pause before each point of a run in which the host is asleep.
 const PAUSE: Duration = Duration::from_micros(300);
-/// Number of loads of the other side's word before a thread sleeps on it.
+/// Number of times that a thread loads the other side's word before the thread sleeps on this word.
 const SPINS: u32 = 200;
 
-/// Memory of two threads that do nothing but hand over to each other.
+/// Memory that two threads share. The threads do nothing but hand over to each other.
 #[derive(Default)]
 struct Handshake {
     slot: Line<[AtomicU64; 6]>,
@@ -197,8 +197,8 @@ const SETTLE: Duration = Duration::from_millis(400);
 /// Time that is measured.
 const MEASURED: Duration = Duration::from_millis(500);
 
-/// Returns the nanoseconds per second for which threads had a CPU while `meanwhile` runs. The threads are
-/// those that `start` starts and whose names begin with `ht-`.
+/// Returns for how many nanoseconds per second some threads had a CPU while `meanwhile` ran. The threads are
+/// the threads that `start` starts and whose names begin with `ht-`.
 fn cpu_of<T>(
     start: impl FnOnce() -> Result<T>,
     meanwhile: impl FnOnce(&T) -> Result<()>,

@@ -55,7 +55,7 @@ fn read(path: &Path) -> Result<Summary> {
     Ok(Summary::of(&Trace::open(path)?))
 }
 
-/// Reads the trace as a source of a timeline. Returns what is wrong with the trace.
+/// Reads the trace as a source of a timeline. Returns the error if the trace is damaged.
 fn shown(path: &Path) -> Option<String> {
     let recording = match Recording::open(&[Given { form: Form::Functions, ..Given::new(path) }]) {
         Ok(recording) => recording,
@@ -69,7 +69,7 @@ fn shown(path: &Path) -> Option<String> {
     read.err().map(|error| error.to_string())
 }
 
-/// Copies the trace, and makes a flame graph of a part. Returns what is wrong with the trace.
+/// Copies the trace, and makes a flame graph of a part. Returns the error if the trace is damaged.
 fn exported(path: &Path) -> Option<String> {
     let functions = FunctionTrace::open(path).ok()?;
     let flame = Flame::of(functions.trace(), Some(&Spans::new([(2_000, 5_000)])));

@@ -1,4 +1,4 @@
-//! Decoding of bytes. Any bytes are an input, and zeros follow their end.
+//! Decoding of bytes. Any bytes are an input. After the end of the bytes, an input yields zeros.
 
 use hypertrace_abi::clock::ticks;
 

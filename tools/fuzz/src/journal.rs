@@ -26,7 +26,7 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-/// Panics if a damaged journal makes its reader panic, or write other files.
+/// Panics if the reader of a damaged journal panics, or writes files that do not belong to a session.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let journal = damaged(sample().to_vec(), &mut input);
@@ -76,7 +76,7 @@ fn check(out: &Path) -> u64 {
     written
 }
 
-/// Returns the frames of a whole journal, which is written once.
+/// Returns the frames of a whole journal. The first call writes the journal.
 fn sample() -> &'static [Frame] {
     static SAMPLE: OnceLock<Vec<Frame>> = OnceLock::new();
     SAMPLE.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! Inputs of the fuzz targets, and the checks of each target. Tests on stable run them with random inputs,
-//! and libFuzzer runs them with inputs that it chooses.
+//! Inputs of the fuzz targets, and the checks of each target. On stable Rust, tests run the targets with
+//! random inputs; libFuzzer runs the targets with inputs that libFuzzer chooses.
 //!
 //! Any bytes are an input. [`chip`] and [`session`] decode the bytes as operations of a guest ([`op::Op`])
 //! and as actions of a VMM on its session ([`vmm::Act`]). The guest's device ([`rig::Rig`]) has three

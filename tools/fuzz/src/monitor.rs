@@ -108,7 +108,8 @@ fn ask(session: &Session, sent: &[u8]) -> Vec<u8> {
     let mut client = connect(session.dir(), Duration::from_secs(10)).expect("a monitor listens");
     let mut other = client.try_clone().expect("another descriptor");
     std::thread::scope(|scope| {
-        // The monitor replies while it reads, and waits until its replies are read.
+        // Another thread sends the lines, because the monitor replies while the monitor reads, and waits
+        // until its replies are read.
         scope.spawn(move || {
             other.write_all(sent).expect("the monitor reads");
             other.shutdown(Shutdown::Write).expect("a connection");
@@ -119,7 +120,7 @@ fn ask(session: &Session, sent: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Checks that each line has one reply, which is text and then a state.
+/// Checks that each line has one reply. A reply is some text, and then a state.
 fn check(sent: &[u8], replies: &[u8]) {
     let text = str::from_utf8(replies).expect("replies are text");
     let lines = sent.iter().filter(|byte| **byte == b'\n').count();

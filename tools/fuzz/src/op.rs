@@ -15,7 +15,7 @@ pub enum Path {
     Chip,
     /// By offset into the MMIO window.
     Window,
-    /// By guest-physical address, relative to the BAR if it is mapped.
+    /// By guest-physical address. If the BAR is mapped, then the address is relative to the BAR.
     Pci,
 }
 
@@ -26,7 +26,7 @@ pub struct Access {
     pub path: Path,
     /// Accessed region.
     pub region: Region,
-    /// Offset from the region's start, possibly outside of it.
+    /// Offset from the region's start. The offset may be outside of the region.
     pub offset: u64,
     /// Width of the access, 0 to 16 bytes.
     pub width: usize,

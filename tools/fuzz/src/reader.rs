@@ -47,7 +47,8 @@ pub fn write(files: &Files, dir: &Path) {
     }
 }
 
-/// Reads all files in a directory except metadata, which this reader does not use.
+/// Reads all files in a directory, except for the file `metadata`, because this reader does not use
+/// `metadata`.
 pub fn files_of(dir: &Path) -> Files {
     let mut files = Files::new();
     let mut folders = vec![dir.to_owned()];
@@ -65,7 +66,7 @@ pub fn files_of(dir: &Path) -> Files {
     files
 }
 
-/// Returns a complete session, which is written once.
+/// Returns a complete session. The first call writes the session.
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {

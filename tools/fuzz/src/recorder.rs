@@ -1,4 +1,4 @@
-//! A sink that checks a device's calls, while a guest changes memory during them.
+//! A sink that checks a device's calls. During the calls, a guest changes memory.
 
 use crate::setup::{CLIENTS, EVENT, HONEST, HOSTILE, POINT, event_number, hostile_area, poke};
 use hypertrace_abi::layout::{MASK_BYTES, Region, SLOT_WORDS};

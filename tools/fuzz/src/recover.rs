@@ -43,7 +43,7 @@ fn options() -> Options {
     Options { same_counter: true, programs: true, ..Options::plain() }
 }
 
-/// Returns the session of a killed process and its segment, which are written once.
+/// Returns the session and the segment of a killed process. The first call writes both.
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {

@@ -126,7 +126,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Continues at a device that was restored, and restores the function in front of it.
+    /// Continues with a restored device, and restores the PCI function in front of the device.
     pub fn continue_at(&mut self, chip: Arc<Chip>) {
         let state = self.pci.state();
         self.window = Window::new(chip.clone());
@@ -381,7 +381,7 @@ impl<'a> Rig<'a> {
     }
 }
 
-/// Checks that a load fills every byte, whatever its previous value.
+/// Checks that a load fills every byte, whatever value the byte had before.
 fn fills(width: usize, read: impl Fn(&mut [u8])) {
     let mut filled = [false; 16];
     // Each byte has to change for one of the patterns. A byte that the load fills with a counter may equal

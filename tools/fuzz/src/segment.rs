@@ -1,5 +1,5 @@
-//! Target `segment`: programs in user mode, one of which is hostile, whose host dies. The segment is
-//! recovered.
+//! Target `segment`. The host of some programs in user mode dies, and one of the programs is hostile. The
+//! segment is recovered.
 
 use crate::input::Input;
 use crate::rig::check_order;
@@ -59,7 +59,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Leaves the session of a killed process in `s` of this directory, and its segment in `segment`.
+/// Leaves the files of a killed process in this directory: the session in `s`, and the segment in `segment`.
 pub fn leave(dir: &Path, setup: &Setup, options: &Options, input: &mut Input<'_>) -> Recorded {
     let (session, guest, recorded) = begin(dir, setup, options, |rig, host| rig.leave(input, host));
     let facts = HostInfo::default().with(|info| {

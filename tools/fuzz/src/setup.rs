@@ -95,7 +95,7 @@ pub fn hostile_area<'m>(rings: &'m [AtomicU64], geometry: &Geometry) -> &'m [Ato
     &rings[start..][..(geometry.client_stride() / WORD) as usize]
 }
 
-/// Stores to a word, whose index is taken modulo the number of words.
+/// Stores to a word. The index of the word is taken modulo the number of words.
 pub fn poke(words: &[AtomicU64], word: u64, value: u64) {
     words[(word % words.len() as u64) as usize].store(value, Ordering::Release);
 }

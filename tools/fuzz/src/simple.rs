@@ -1,4 +1,4 @@
-//! A reader of the simple backend's file, which checks its format.
+//! A reader of the simple backend's file. The reader checks the file's format.
 
 use std::path::PathBuf;
 

@@ -109,7 +109,7 @@ pub struct Options {
     pub packet_bytes: usize,
     /// Maximum number of stream files that are open at the same time.
     pub open_files: usize,
-    /// Whether guests are programs of this host, which have no epochs.
+    /// Whether guests are programs of this host. Programs of the host have no epochs.
     pub programs: bool,
 }
 

@@ -90,8 +90,8 @@ pub fn codename(os_release: &str) -> Option<&str> {
 }
 
 /// Selects the settings of a machine's apt that concern its mirrors (proxies, certificates, checks of dates)
-/// from the output of `apt-config dump`. A private configuration needs these settings, but not the hooks,
-/// which change the system.
+/// from the output of `apt-config dump`. A private configuration needs these settings. The hooks are left
+/// out, because hooks change the system.
 pub fn acquire_settings(dump: &str) -> String {
     // The private apt downloads package lists and nothing else.
     let others = ["Acquire::IndexTargets", "Acquire::Languages"];

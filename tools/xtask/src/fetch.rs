@@ -110,7 +110,7 @@ pub fn fetch(tools: &[&'static Tool]) -> BTreeMap<&'static str, Result<PathBuf>>
     tools.into_iter().map(|(name, tool)| (name, fetched(tool))).collect()
 }
 
-/// Returns the folder of fetched programs, which is never in the source tree.
+/// Returns the folder of fetched programs. The folder is never in the source tree.
 fn cache_folder() -> Result<PathBuf> {
     let folder = |name| std::env::var_os(name).map(PathBuf::from);
     // The XDG specification says to ignore a relative path.
@@ -130,7 +130,7 @@ fn codename() -> Option<String> {
 /// Age at which lists of packages are fetched again.
 const OLD: Duration = Duration::from_secs(24 * 3600);
 
-/// An apt that has its own state and cache, and for which nothing is installed.
+/// An apt that has its own state and cache. This apt sees no installed packages.
 struct Apt {
     archive: Archive,
     /// This machine's architecture, as the distribution calls it
@@ -138,7 +138,7 @@ struct Apt {
     cache: PathBuf,
     /// Reasons why lists of packages are missing, by architecture
     damaged: BTreeMap<String, String>,
-    /// Lock that is held, so that one process fetches at a time
+    /// Lock on the cache, so that only one process fetches at the same time
     _lock: fs::File,
 }
 
@@ -314,7 +314,7 @@ fn run(get: &mut Command, mark: &str) -> Result<()> {
     let output = output.with_context(|| format!("cannot start {program}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
     eprint!("{errors}");
-    // The first error says the most about the reason, because later errors only follow from it.
+    // The message is the first error, because later errors only follow from the first error.
     let first = errors.lines().find_map(|line| line.strip_prefix(mark));
     let first = first.or(errors.lines().next()).unwrap_or("it says nothing");
     ensure!(output.status.success(), "{program} failed: {first}");
@@ -349,7 +349,7 @@ fn remove_unneeded(tool: &Tool, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes `bin/PROGRAM` for each program, which starts the program wherever the folder is.
+/// Writes `bin/PROGRAM` for each program. This script starts the program wherever the folder is.
 fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     let root = folder.join("root");
     let loader = loader(&root)
@@ -402,9 +402,9 @@ fn write_script(file: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Renames each program in and below a folder of the tree, and puts a wrapper in its place. If a program
-/// starts another program by its path, then the wrapper starts the other program with the right libraries.
-/// For example, a compiler starts its assembler by a path.
+/// Renames each program in and below a folder of the tree, and puts a wrapper in the program's place. If a
+/// program starts another program by its path, then the wrapper starts the other program with the right
+/// libraries. For example, a compiler starts its assembler by a path.
 fn wrap_in_place(loader: &str, root: &Path, folder: &Path) -> Result<()> {
     // The folders of a compiler's parts differ between releases, so the folder may not exist.
     let paths = entries(&root.join(folder)).unwrap_or_default();

@@ -28,7 +28,7 @@ use clap::{Parser, Subcommand};
 
 /// The few jobs that cargo cannot do for hypertrace
 ///
-/// Before a change: `cargo xtask test -p CRATE`. Before it is handed in: `cargo xtask test`.
+/// Before a change: `cargo xtask test -p CRATE`. Before you hand in the change: `cargo xtask test`.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Arguments {
@@ -41,23 +41,24 @@ enum Job {
     /// Run formatting, lints, all tests and the documentation; or the tests of some crates
     ///
     /// Fetches missing programs into a cache folder ($XDG_CACHE_HOME/hypertrace, ~/.cache/hypertrace); needs
-    /// no root and installs nothing. Ends with a table of what tests used of this machine, a table of the
-    /// steps, and what failed.
+    /// no root and installs nothing. At the end, prints a table of the capabilities of this machine that
+    /// tests used, a table of the steps, and the failures.
     Test(suite::Options),
-    /// Run what takes long: kills, storms, failing disks and fuzz targets at full size, Miri,
+    /// Run the checks that take long: kills, storms, failing disks and fuzz targets at full size, Miri,
     /// AddressSanitizer
     ///
-    /// A variable HYPERTRACE_.. that is set keeps its value, so that any size can be chosen. Takes an hour or
-    /// two, and some GB in the temporary folder.
+    /// If a variable HYPERTRACE_.. is set, then it keeps its value, so that you can choose any size. Takes an
+    /// hour or two, and some GB in the temporary folder.
     Full(full::Options),
-    /// Remove the defences of docs/threat-model.md one by one, and run the tests that must notice it
+    /// Remove the defences of docs/threat-model.md one by one, and run the tests that must fail without the
+    /// defence
     ///
     /// Works in a copy of the tree, in the target folder. The defences are the `mutants` in
     /// tests/threat-model.toml.
     Mutants(mutants::Options),
     /// Make the files of C that come from Rust: headers in guest-lib/include
     Header,
-    /// Make the pages of the book, in target/book-pages: `mdbook build` makes HTML of them
+    /// Make the pages of the book, in target/book-pages; `mdbook build` makes HTML of the pages
     Book,
     /// Count the lines of code of each folder, without comments, blank lines and tests
     Lines,

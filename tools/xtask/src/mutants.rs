@@ -1,5 +1,5 @@
-//! `cargo xtask mutants`: removes one defence after the other in a copy of the tree, and runs the tests that
-//! tests/threat-model.toml names for the defence. At least one of the named tests must fail.
+//! `cargo xtask mutants` removes one defence after the other in a copy of the tree. For each defence, it runs
+//! the tests that tests/threat-model.toml names. At least one of these tests must fail.
 //!
 //! A mutant is a line in tests/threat-model.toml, in the row of a promise. The line `FILE: OLD -> NEW`
 //! replaces the text OLD, which FILE contains once, by NEW. The line `NUMBER in FILE: OLD -> NEW` does the
@@ -41,7 +41,7 @@ struct Row {
 /// Change that removes a defence, and the tests. At least one of the tests must notice the change.
 struct Mutant {
     threat: String,
-    /// The changed file, and the promise's number that is changed there
+    /// The changed file, and the number in the promise that the mutant changes
     place: String,
     file: String,
     old: String,

@@ -1,5 +1,5 @@
-//! Reports of the tests about the capabilities of this machine that they used or missed, and the table of
-//! these reports.
+//! Reports of the tests: which capabilities of this machine the tests used or missed. Also the table of these
+//! reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -21,7 +21,7 @@ const ARM: &str = "aarch64-unknown-linux-gnu";
 /// Options of the packages
 #[derive(clap::Args)]
 pub struct Options {
-    /// Folder to write them to
+    /// Folder to write the packages to
     #[arg(short, long, value_name = "DIR", default_value = "target/packages")]
     output: PathBuf,
 
@@ -60,7 +60,7 @@ struct Package {
     files: Vec<(String, String, u32)>,
 }
 
-/// Places of a package's files, and the machine for which they were built.
+/// Places of a package's files, and the machine for which the files were built.
 struct Built {
     /// The machine's name in Debian's packages, and the machine's name in archives
     machine: (&'static str, &'static str),
@@ -233,7 +233,7 @@ fn wheel(root: &Path, libraries: &Path, output: &Path) -> Result<()> {
         .context("no wheel for Python: --no-wheel leaves it out")
 }
 
-/// Copies a file, or the files of a folder. Sets the version where a text asks for it.
+/// Copies a file, or the files of a folder. Sets the version in each place where a text asks for the version.
 fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
     if from.is_dir() {
         for file in tree::files(from)? {

@@ -279,7 +279,7 @@ impl Entry {
         works
     }
 
-    /// Checks a program, or a file of a guest. Returns its version and its place.
+    /// Checks a program, or a file of a guest. Returns the version and the path of the program or file.
     fn works(&self, program: &Path) -> Result<String> {
         if self.tool().is_some_and(|tool| tool.plain.contains_key(self.program())) {
             let file = fs::canonicalize(program).context("its link leads nowhere")?;
@@ -298,7 +298,7 @@ impl Entry {
     }
 }
 
-/// Runs a script in an empty folder. Returns the first line of its output.
+/// Runs a script in an empty folder. Returns the first line of the script's output.
 fn shell(script: &str, program: &Path) -> Result<String> {
     let folder = tempfile::tempdir()?;
     let mut command = Command::new("sh");

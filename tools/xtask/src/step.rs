@@ -1,5 +1,5 @@
-//! Steps of a long run, and their table. Steps are commands, one after the other, whose output the user sees
-//! as it comes.
+//! Steps of a long run, and the table of these steps. Steps are commands that run one after the other. The
+//! user sees the output of a command at once.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -24,7 +24,7 @@ use crate::probe::Machine;
 /// The longest time that tests may take
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Limit {
-    /// Kill a step that has run tests for so long. Builds have no limit
+    /// Kill a step whose tests have run for this number of minutes. Builds have no limit
     #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
 }
@@ -44,7 +44,7 @@ pub struct Steps<'a> {
     root: &'a Path,
     /// Capabilities that the commands can use
     pub machine: Machine,
-    /// Temporary folder of the tests, which leave files there if they are killed
+    /// Temporary folder of the tests. Killed tests leave files in this folder
     temporary: TempDir,
     limit: Duration,
     table: Table,
@@ -86,10 +86,11 @@ impl Ran {
 }
 
 impl<'a> Steps<'a> {
-    /// Begins a run. From now on, SIGINT, SIGTERM and SIGHUP end the run with everything that it started.
+    /// Begins a run. From now on, SIGINT, SIGTERM and SIGHUP end the run, and all processes that the run has
+    /// started.
     ///
-    /// # Errors
-    /// If there is no place for temporary files, or the kernel is older than its interfaces.
+    /// # Errors If there is no place for temporary files, or if the kernel is too old and lacks an interface
+    /// that this function uses.
     pub fn begin(root: &'a Path, machine: Machine, limit: Limit) -> Result<Self> {
         // If a process that a step has started ends, then its children become children of this process. In
         // this way, this process finds all processes that a step has left running.
@@ -116,7 +117,7 @@ impl<'a> Steps<'a> {
         })
     }
 
-    /// Runs a command that builds and checks. Returns false if it failed.
+    /// Runs a command that builds and checks. Returns false if the command failed.
     ///
     /// # Errors
     /// If the command cannot be started, or a signal came.

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: all steps of the test run, or those of some crates, and the table of capabilities.
+//! `cargo xtask test`: all steps of the test run or the steps of some crates, and the table of capabilities.
 
 use std::path::Path;
 use std::thread;
@@ -28,7 +28,7 @@ pub struct Options {
     limit: Limit,
 }
 
-/// Clippy with the profile of the tests, so that the lints use what the tests build.
+/// Clippy with the profile of the tests, so that the lints use the crates that the tests build.
 const CLIPPY: &str = "cargo clippy --profile checked";
 
 /// All tests, except for the model checks.
@@ -63,7 +63,8 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     };
     let is_required = |name: &str| options.require.contains(&Required::Named(name.into()));
     let names = names.into_iter().filter(|name| !probe::is_of_full(name) || is_required(name));
-    // The lints need no other capabilities, so they run while the programs for the tests are fetched.
+    // The lints run while the programs for the tests are fetched, because the lints need no other
+    // capabilities.
     let (toolchain, others) = names.partition::<Vec<_>, _>(|name| TOOLCHAIN.contains(name));
     let steps = Steps::begin(root, Machine::probe(&toolchain), options.limit)?;
     let mut suite = Suite { notes: Notes::default(), steps };
@@ -85,8 +86,8 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         suite.as_ordinary_user()?;
         suite.tests(LOOM)?;
         // Only libraries are documented, because the guest library and the program have the same name, and
-        // would have the same pages. The C library is excluded for the same reason; its documentation is its
-        // header.
+        // would have the same pages. The C library is excluded for the same reason; the header is the C
+        // library's documentation.
         let doc = "RUSTDOCFLAGS=-Dwarnings cargo doc --profile checked --workspace --no-deps \
                    --all-features --lib --exclude hypertrace-c";
         suite.steps.check(doc)?;
@@ -122,7 +123,7 @@ impl Suite<'_> {
         let no_events =
             "--no-default-features -p hypertrace-trace -p vmm-shapes --tests -- -D warnings";
         self.with(clippy, &format!("{CLIPPY} {no_events}"))?;
-        // Advisories are left out, because they change independently of this tree.
+        // Advisories are left out, because advisories change independently of this tree.
         self.with(deny, "cargo deny check bans licenses sources")
     }
 
@@ -136,9 +137,9 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Runs those tests again as an ordinary user that use capabilities that an ordinary user lacks. Does
-    /// nothing if this user is an ordinary user. Runs whole modules, because a test that uses KVM without a
-    /// report is usually in the same module as tests that report their use of KVM.
+    /// Runs some tests a second time, as an ordinary user: the tests of capabilities that an ordinary user
+    /// lacks. Does nothing if this user is an ordinary user. Runs whole modules, because a test that uses KVM
+    /// without a report is usually in the same module as tests that report their use of KVM.
     fn as_ordinary_user(&mut self) -> Result<()> {
         let is_found = |name| self.steps.machine.found(name).is_ok();
         if !rustix::process::geteuid().is_root() && !is_found("kvm") && !is_found("tracefs") {

@@ -282,8 +282,8 @@ mod tests {
         time
     }
 
-    /// Asserts that each exit belongs to the last open entry, and that no function is open at a record of
-    /// missing records. Returns the numbers of entries and of missing records.
+    /// Asserts that each exit belongs to the last open entry, and that no function is open at a record that
+    /// counts missing records. Returns the numbers of entries and of missing records.
     fn check(records: impl IntoIterator<Item = Record>) -> (u64, u64) {
         let (mut open, mut time) = (Vec::new(), 0);
         let (mut entries, mut missing) = (0, 0);

@@ -42,7 +42,7 @@ boots! {
     programs_of_x86_64_under_api_7_with_the_same_code_have_their_own_addresses: check_addresses(&X86_64_7);
 }
 
-/// Boots a machine that runs one program several times, and checks the addresses of its functions.
+/// Boots a machine that runs one program several times, and checks the addresses of the program's functions.
 #[track_caller]
 fn check_addresses(machine: &'static Machine) {
     /// Number of calls of `fib` for fib(12), including this call.

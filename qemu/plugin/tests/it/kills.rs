@@ -1,5 +1,5 @@
-//! Machines that end in the middle of a function trace, by SIGKILL or by one of their virtual CPUs:
-//! everything that was written can be read.
+//! Machines that end in the middle of a function trace, because SIGKILL or a virtual CPU ends QEMU. A reader
+//! can read everything that was written before.
 
 use crate::common;
 use common::machine::{AARCH64, AARCH64_7, Ready, X86_64_7};
@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 fn what_a_killed_machine_has_written_is_read() {
     let Some(machine) = X86_64_7.with("functions.c", &["-static"]) else { return };
     let mut last: Option<PathBuf> = None;
-    // A kill may leave no record, because a file is prepared for records before it has any.
+    // A kill may leave a file without records, because the recorder prepares a file before the first record.
     kill::sweep(
         3,
         Duration::from_millis(40),
@@ -36,7 +36,8 @@ fn what_a_killed_machine_has_written_is_read() {
     assert!(report.contains("Total time"), "{report}");
 }
 
-/// Boots a machine with one or two virtual CPUs, up to a moment in its boot that differs for each kill.
+/// Boots a machine with one or two virtual CPUs, and waits for a moment in the boot. The moment differs for
+/// each kill.
 #[track_caller]
 fn started(machine: &Ready, kill: u64) -> (PathBuf, Child) {
     let (bytes, cpus) = ((1 + kill * 7 % 60) * MIB, 1 + kill as u32 % 2);

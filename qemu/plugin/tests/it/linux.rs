@@ -7,7 +7,8 @@ use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::symbols::is_thunk;
 use std::fs;
 
-/// Minimum number of the kernel's functions that a boot reaches, and that it reaches by calls alone.
+/// Minimum number of the kernel's functions that a boot reaches only by calls, and that have the right count
+/// in the trace.
 const FUNCTIONS: usize = 3_000;
 
 /// Counts of executions of a function's first instruction.

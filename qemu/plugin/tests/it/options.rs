@@ -1,4 +1,5 @@
-//! Tests of the plugin's messages when it cannot serve, and that the plugin uses no signals.
+//! Tests of the plugin's messages in cases where the plugin cannot serve, and a test that the plugin uses no
+//! signals.
 
 use crate::common;
 use common::{Guest, Ran, Segment, capability, guests, plugin};

@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Maximum number of seconds of a boot. A machine that has not ended by then is killed.
+/// Maximum number of seconds of a boot. If a machine has not ended after this time, then the machine is
+/// killed.
 const PATIENCE: &str = "300";
 
-/// Parts of a machine, by their names on PATH.
+/// Parts of a machine. Each part is the name of a program or file on PATH.
 pub struct Machine {
     pub qemu: &'static str,
     /// File name of the plugin that this QEMU loads.
@@ -122,8 +123,8 @@ impl Machine {
 }
 
 impl Bare {
-    /// Runs the program to its end on two virtual CPUs, in one thread or two (`single`, `multi`), with these
-    /// options of the plugin.
+    /// Runs the program to its end on two virtual CPUs, with these options of the plugin. The two virtual
+    /// CPUs run in one thread (`single`) or in two threads (`multi`).
     #[track_caller]
     pub fn run(&self, threads: &str, options: &str) -> Ran {
         self.run_within("unlimited", threads, options)

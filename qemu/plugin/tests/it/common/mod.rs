@@ -202,7 +202,8 @@ const WAYS: [(&str, &str, &str, &[&str]); 4] = [
     ("aarch64 static PIE", "qemu-aarch64", "aarch64-linux-gnu-gcc", &["-static-pie", "-fPIE"]),
 ];
 
-/// Returns the guests that this machine can compile and run, and reports what it lacks for the others.
+/// Returns the guests that this machine can compile and run. For each other guest, reports what this machine
+/// lacks.
 pub fn guests(folder: &Path) -> Vec<Guest> {
     WAYS.iter()
         .filter_map(|&(name, qemu, compiler, arguments)| {

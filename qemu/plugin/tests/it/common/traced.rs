@@ -34,7 +34,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Compiles a program of this folder's sources. Returns `None` if this machine cannot compile or run it.
+    /// Compiles a program of this folder's sources. Returns `None` if this machine cannot compile or run the
+    /// program.
     pub fn new(architecture: &'static Architecture, folder: &Path, source: &str) -> Option<Guest> {
         let Architecture { qemu, compiler, .. } = architecture;
         let (qemu, compiler) = (capability::program(qemu)?, capability::program(compiler)?);
@@ -50,7 +51,8 @@ impl Guest {
         Some(Guest { architecture, qemu, program })
     }
 
-    /// Compiles a source as a library of this folder, and as a dynamic program that calls it by stubs.
+    /// Compiles a source twice: as a library in this folder, and as a dynamic program that calls the library
+    /// by stubs.
     pub fn of_library(folder: &Path, source: &str) -> Option<Guest> {
         let names = [X86_64.qemu, X86_64.compiler].map(capability::program);
         let [Some(qemu), Some(compiler)] = names else { return None };
@@ -93,8 +95,8 @@ impl Guest {
         trace
     }
 
-    /// Runs the program with these options, and returns the trace and what the program and the plugin
-    /// printed.
+    /// Runs the program with these options. Returns the trace, and the output of the program and of the
+    /// plugin.
     #[track_caller]
     pub fn run(&self, dir: &Path, options: &str) -> (Trace, Ran) {
         let options = format!("functions={},{options}", dir.display());

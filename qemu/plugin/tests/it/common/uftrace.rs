@@ -14,12 +14,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Finds a release. Returns `None` if this machine lacks it.
+    /// Finds a release. Returns `None` if this machine lacks this release.
     pub fn new(name: &'static str) -> Option<Reader> {
         Some(Reader { name, program: capability::program(name)? })
     }
 
-    /// Returns what a command prints about a directory. Asserts that uftrace's own messages have only lines
+    /// Returns the output of a command about a directory. Asserts that uftrace's own messages have only lines
     /// for which `is_known` is true.
     #[track_caller]
     pub fn read(&self, command: &str, dir: &Path, is_known: fn(&str) -> bool) -> String {
@@ -61,8 +61,8 @@ pub fn check(dir: &Path, function: &str, calls: u64) {
     }
 }
 
-/// Reads a directory with a release, if this machine has it, and a short directory with the commands that
-/// print each record.
+/// Reads a directory with a release of uftrace, if this machine has the release. The commands that print each
+/// record read the short directory.
 #[track_caller]
 pub fn reads(reader: &'static str, dir: &Path, short: &Path) {
     let Some(reader) = Reader::new(reader) else { return };
