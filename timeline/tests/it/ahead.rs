@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Tests of reading events ahead for a consumer. The consumer may want no more events, or fail.
-//! `kept::entries` compares what is read ahead with what is read on one CPU.
+//! `kept::entries` checks that the entries are the same if the reader reads ahead and if the reader has one
+//! CPU.
 
 use hypertrace_test_support::kept;
 use hypertrace_test_support::made::{DISK_READ, Made, OPENED, Packet};
@@ -17,15 +18,16 @@ fn damaged() -> Made {
     let damaged = Packet::guest(0).after(&last).event_str(EVENTS, OPENED, &[], &[1; 4]);
     let made = Made::new().stream("guest-0", &[Packet::guest(0), last, damaged]);
     let mut bytes = fs::read(made.file("guest-0")).unwrap();
-    // The damage is in the length of the text. The packet has 256 bytes: after its header of 128 bytes, 16
-    // bytes of the event come first.
+    // The damage is in the length of the event's text. This length comes after the packet's header of 128
+    // bytes and the event's first 16 bytes, and the packet has 256 bytes.
     let at = bytes.len() - 256 + 128 + 16;
     bytes[at..at + 4].fill(0xff);
     fs::write(made.file("guest-0"), bytes).unwrap();
     made
 }
 
-/// Reads until `until` events were given, and then returns `end`. Returns the result, and the number of events.
+/// Reads until the consumer has got `until` events, and then returns `end` from the consumer. Returns the
+/// result, and the number of events.
 fn read(made: &Made, until: u64, end: fn() -> Result<bool, Error>) -> (Result<(), Error>, u64) {
     let recording = Recording::open(&[Given::new(made.path())]).unwrap();
     let mut given = 0;
@@ -53,7 +55,7 @@ fn who_wants_no_more_hears_of_no_later_faults() {
         let begin = Page::at(1_000 * (n + 1));
         (0..100).fold(begin, |page, value| page.mmio(1, 77, value))
     }));
-    // The last event is before the events of the pages before.
+    // The last event has a time before the events of all earlier pages.
     pages.push(Page::at(500).mmio(1, 77, 0));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t");

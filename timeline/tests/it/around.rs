@@ -19,9 +19,10 @@ const MS: u64 = 1_000_000;
 /// A kernel's event: time, id, payload.
 type Seen = (u64, u16, Vec<u8>);
 
-/// Makes a session of a guest with the host's clock. The guest reads each point at its time, the host sees it
-/// 10 us later, and answers 10 us after that. Also returns the kernel's events around the points: a store 1
-/// us after the reading, and a load 1 us before the next reading.
+/// Makes a session of a guest with the host's clock. `points` are the times at which the guest reads its
+/// clock for a point. The host sees the point 10 us later, and the guest reads its clock again 10 us after
+/// that. Also returns the kernel's events around the points: a store 1 us after the first reading, and a load
+/// 1 us before the second reading.
 fn session(points: &[u64]) -> (Made, Vec<Seen>) {
     let clocks = [("host", 0), ("guest", GUEST_BASE)]
         .map(|(domain, base)| clock(u32::from(domain == "guest"), domain, 0, GHZ, base, START_NS));
@@ -42,7 +43,7 @@ fn session(points: &[u64]) -> (Made, Vec<Seen>) {
 }
 
 fn pages(seen: &[Seen]) -> Vec<Page> {
-    // A page cannot hold longer distances.
+    // A new page begins after a long distance between two events, because a page cannot hold such a distance.
     let near = seen.chunk_by(|a, b| b.0 - a.0 < 100 * MS);
     let events = |seen: &[Seen]| {
         Vec::from_iter(seen.iter().map(|(at, id, payload)| (*at, *id, TID, payload.clone())))

@@ -1,4 +1,4 @@
-//! Boots of virtual machines: stages, exits and threads of made machines.
+//! Tests of boots of virtual machines: stages, exits and threads of simulated machines.
 
 use hypertrace_test_support::boots::{KERNEL, OTHER, VCPU, VMM, Vm, booted};
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, ENDED};
@@ -195,7 +195,7 @@ fn time_in_which_events_were_lost_is_a_stage_of_its_own() {
         vm.write(20_000 + 100 * n, 0, (0, 0x70), 40, KERNEL);
     }
     vm.exit(40_000, 0, 0x60, KERNEL);
-    // The lost events are those that would have shown the kernel first, and some after them.
+    // The lost events include the event that would have shown the kernel first.
     let number = |time: u64| {
         let base = hypertrace_test_support::vcpu::HOST_BASE;
         let of = |event: &&(u64, u32, u32, Vec<u8>)| event.0 < base + time;

@@ -11,9 +11,9 @@ use made::*;
 use std::fs;
 use std::slice::from_ref;
 
-/// Returns the half-width of the envelope at each of some events, by all pairs: half of the distance between
-/// the lowest upper and the highest lower limit of all constraints, for a clock whose frequency is within
-/// 1,000 ppm of this one.
+/// Returns the half-width of the envelope at some of the events. The envelope is the distance between the
+/// lowest upper limit and the highest lower limit, over all constraints, for a clock whose frequency is
+/// within 1,000 ppm of `hz`.
 fn envelope(vcpu: &Vcpu, hz: i64) -> Vec<f64> {
     let (min, max) = (1e9 / (1.001 * hz as f64), 1e9 / (0.999 * hz as f64));
     let half = |x: u64| {
@@ -43,13 +43,15 @@ struct Outcome {
     unknown: usize,
     out_of_order: usize,
     jumps: usize,
-    /// Numbers of constraints by the kernel that were used, and that were left out.
+    /// Number of the kernel's constraints that were used, and number of the kernel's constraints that were
+    /// left out.
     of_kernel: (usize, usize),
     /// Largest distance of an event outside of its bound, in ns.
     worst: i64,
     errors: Vec<f64>,
     bounds: Vec<f64>,
-    /// Bounds divided by the half-width of the envelope of the clock's points, at these quantiles of both.
+    /// Ratios of bounds to half-widths of the envelope. Each entry has a quantile, and the ratio at this
+    /// quantile of both.
     ratios: Vec<(f64, f64)>,
 }
 
@@ -63,7 +65,7 @@ fn check(kind: Kind, seed: u64, kernel: Kernel, outcome: &mut Outcome) {
     check_at_most(kind, seed, kernel, None, outcome);
 }
 
-/// Checks a machine, with at most so many of its reference points.
+/// Checks a machine with at most `points` of its reference points.
 fn check_at_most(
     kind: Kind,
     seed: u64,
@@ -101,7 +103,8 @@ fn check_machine(
         // The host's leases belong to no client.
         let Some(vcpu) = event.client.map(|client| client as usize) else { continue };
         let Value::Unsigned(n) = event.fields[0].1 else { panic!() };
-        // A reader of all streams sees the events of a vCPU in the order in which it made them.
+        // A reader of all streams must see the events of a vCPU in the order in which the vCPU made the
+        // events.
         outcome.out_of_order += usize::from(next[vcpu] != n);
         next[vcpu] = n + 1;
         if event.reference.is_some() {
@@ -173,14 +176,14 @@ fn of_a_thousand_clocks_no_event_is_outside_of_its_bound() {
     }
     for (kind, outcome) in all {
         assert_eq!((outcome.outside, outcome.unknown, outcome.out_of_order), (0, 0, 0), "{kind:?}");
-        // If no constraint shows that clocks differ, or that readings are false, one map of all clocks is not
-        // in the middle of each clock's limits.
+        // Larger ratios are allowed if clocks differ or readings are false, and no constraint shows this:
+        // then one map serves all clocks, and is not in the middle of each clock's limits.
         let differs = matches!(kind, Kind::PerVcpu | Kind::FalseReadings);
         let most = if differs { 2.0 } else { 1.5 };
         for ratio in outcome.ratios_at(0.5) {
             assert!(ratio <= most, "{kind:?}: {ratio}");
         }
-        // If points are far apart, a bound has room for a jump, and the envelope has none.
+        // If points are far apart, a bound allows for a jump between two points, but the envelope does not.
         if !matches!(kind, Kind::Pauses | Kind::Late) {
             let mut ratios = outcome.ratios_at(0.99);
             let large = ratios.iter().filter(|ratio| **ratio > 1.5).count();
@@ -194,7 +197,7 @@ fn of_a_thousand_clocks_no_event_is_outside_of_its_bound() {
 #[test]
 fn of_clocks_by_a_part_of_their_points_no_event_is_outside_of_its_bound() {
     for (index, kind) in KINDS.into_iter().enumerate() {
-        // With 100 points, a jump can be among those at the ends, where no jump is found.
+        // With 100 points, a jump can be among the first or the last points, where no jump can be found.
         let jumps = matches!(kind, Kind::SmallJump | Kind::LargeJump | Kind::Stops);
         for &points in if jumps { [300].as_slice() } else { &[300, 100] } {
             let mut outcome = Outcome::default();
@@ -208,7 +211,7 @@ fn of_clocks_by_a_part_of_their_points_no_event_is_outside_of_its_bound() {
                  unknown, {out_of_order} out of order; bound p50 {:.0} ns",
                 quantile(&mut outcome.bounds, 0.5)
             );
-            // A point that was left out orders nothing.
+            // `out_of_order` is not checked, because a point that was left out does not order events.
             assert_eq!((outside, unknown), (0, 0), "{kind:?}, {points} points");
         }
     }
@@ -217,7 +220,8 @@ fn of_clocks_by_a_part_of_their_points_no_event_is_outside_of_its_bound() {
 #[test]
 fn of_clocks_whose_rate_is_assumed_no_event_is_outside_of_its_bound() {
     for (index, kind) in KINDS.into_iter().enumerate() {
-        // The rate is declared as it is, or as wrong as the host's rate is for another machine's counter.
+        // The declared rate is right, or is as wrong as if a guest declared the rate of another machine's
+        // counter.
         for factor in [1.0, 0.024, 41.6] {
             for points in [usize::MAX, 30] {
                 let is_hidden = match kind {
@@ -243,7 +247,7 @@ fn of_clocks_whose_rate_is_assumed_no_event_is_outside_of_its_bound() {
                     quantile(&mut outcome.bounds, 0.5)
                 );
                 assert_eq!(outside, 0, "{kind:?}, {factor} x the rate, {points} points");
-                // Points prove the rate within their time.
+                // Between the points, the points prove the rate.
                 if points == usize::MAX && kind != Kind::Late {
                     let mut ratios = outcome.ratios_at(0.5);
                     let is_small = ratios.is_empty() || quantile(&mut ratios, 0.5) <= 1.5;
@@ -281,14 +285,14 @@ fn the_kernels_events_make_bounds_smaller_and_no_event_is_outside() {
     }
 }
 
-/// Makes a session of clients whose clocks have these offsets from the host's, in ns. Each client has a point
-/// each millisecond, which the host sees after 5 us and answers after 5 us more. The last client has events
-/// only.
+/// Makes a session of clients whose clocks differ from the host's clock by these offsets in ns. Each client
+/// has a point each millisecond. The host sees the point after 5 us, and answers 5 us later. The last client
+/// has events only.
 fn offsets(clients: &[u64]) -> Made {
     offsets_by(&Vec::from_iter(clients.iter().map(|offset| (*offset, 49))))
 }
 
-/// Makes such a session of clients with so many points each.
+/// Makes such a session. Each client has an offset and a number of points.
 fn offsets_by(clients: &[(u64, u64)]) -> Made {
     let mut made = Made::new();
     for (number, (offset, points)) in clients.iter().enumerate() {
@@ -311,7 +315,7 @@ fn offsets_by(clients: &[(u64, u64)]) -> Made {
 
 #[test]
 fn the_error_of_clients_that_share_a_map_is_that_of_their_own_points() {
-    // Points of client 0 are seen late, and answered late. The points of client 1 limit the map.
+    // The host sees and answers the points of client 0 late, so only the points of client 1 limit the map.
     let mut made = Made::new();
     for (number, late) in [(0, 400_000), (1, 5_000)] {
         let (mut ring, mut host) = (Packet::guest(number), Packet::host(number));

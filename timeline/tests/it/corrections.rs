@@ -1,4 +1,4 @@
-//! Corrections of a guest's times for trace-cmd, which computes with 64 bits.
+//! Tests of the corrections of a guest's times that trace-cmd applies. trace-cmd computes with 64 bits.
 
 use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_test_support::{made, trace_dat};
@@ -10,11 +10,11 @@ use trace_dat::{Page, TraceDat};
 /// Raw ticks of the host at its tick 0.
 const HOST_BASE: i64 = 1_000_000;
 
-/// Corrections of a guest's times.
+/// Corrections of a guest's times: a raw time of the guest, and the difference to the host's ticks.
 type Corrections = Vec<(u64, i64)>;
 
-/// Makes a session whose guest has a clock of this rate, with a point each ms: the host sees the point 8 us
-/// later, and the guest's next reading is 10 us later.
+/// Makes a session whose guest has a clock of this rate. The guest has a point each ms. The host sees each
+/// point after 8 us, and the guest reads its clock again after 10 us.
 fn session(frequency: u64) -> Made {
     let ticks = |ns: u64| (u128::from(ns) * u128::from(frequency) / u128::from(GHZ)) as u64;
     let host = clock(0, "host", 0, GHZ, HOST_BASE as u64, START_NS);
@@ -31,8 +31,8 @@ fn session(frequency: u64) -> Made {
         .stream("host-0", &[Packet::host(0), thread])
 }
 
-/// Returns the corrections of a guest's events at these raw times, and the host's ticks of each event by the
-/// session's points, with their bounds.
+/// Returns the corrections for a guest's events at these raw times. Also returns, for each event, the host's
+/// ticks by the session's points, and the bound on their error.
 fn corrections(
     frequency: u64,
     times: &[u64],

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of damage: anywhere in a session, damage is an error that names file and byte, never a panic.
+//! Tests of damage. Damage anywhere in a session must lead to an error that names the file and the byte, and
+//! never to a panic.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::kept;
@@ -118,7 +119,8 @@ fn a_wrong_value_in_any_field_is_found_at_that_field() {
 
 #[test]
 fn values_unknown_to_the_description_are_found() {
-    // The packets have a clock that is not there, or are the host's with a guest's clock.
+    // The first packet has a clock that does not exist. The second packet is the host's, but has a guest's
+    // clock.
     for (domain, stream_id, field) in [(1, 5, 20), (0, 1, 20)] {
         let packet = Packet::new(domain, 0, stream_id).event(10, DISK_READ, &[1, 2]);
         let made = Made::new().stream("g", &[packet]);

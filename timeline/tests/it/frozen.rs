@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Test of a session of the version that the reader takes, in `frozen/`, and of the entries that it must
-//! give. These files never change. If the format changes, it gets a new version, with a session of its own
-//! here. Times of guests may move within their bounds when the map of clocks changes.
+//! Tests that the session in `frozen/`, which has the version that the reader takes, gives the same entries
+//! as ever. These files never change. If the format changes, the format gets a new version, and the new
+//! version gets its own session in `frozen/`. Times of guests may move within their bounds when the map of
+//! clocks changes.
 
 use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_timeline::{ClockMaps, Needs, Recording, Session, SessionStat};
@@ -46,13 +47,13 @@ fn entries(dir: &Path) -> String {
     text
 }
 
-/// Returns the time, the bound and the rest of a line. A loss has the bound of the event before it.
+/// Returns the time, the bound and the rest of a line. A loss gets the bound of the previous event.
 fn parts(line: &str, before: i64) -> (i64, i64, &str) {
     if let Some((ts, rest)) = line.split_once(" +-") {
         let (bound, what) = rest.split_once(' ').unwrap();
         return (ts.parse().unwrap(), bound.parse().unwrap(), what);
     }
-    // Losses have the time of a guest's event.
+    // A loss of a guest has the time of a guest's event.
     match line.strip_prefix("Some(").and_then(|line| line.split_once(')')) {
         Some((ts, what)) => (ts.parse().unwrap(), before, what),
         None => (0, before, line),

@@ -18,8 +18,8 @@ const WORK: u64 = 0x40_1100;
 
 fn anchor(boot: &str) -> Anchor {
     let boot_id = Some(boot.into());
-    // The anchor has another reading of the system's clock than the session, but within one boot the counter
-    // decides.
+    // The anchor has a different reading of the system's clock than the session. The reading does not matter,
+    // because the counter decides within one boot.
     Anchor { boot_id, counter: BEGIN, frequency: GHZ, unix_ns: START_NS + 77_777 }
 }
 

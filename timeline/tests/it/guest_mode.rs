@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of the events of a guest's kernel against guest mode of the host's threads: the events refute what
-//! KVM says of the guest's TSC if it is false, show which thread runs which vCPU, and give no event a smaller
-//! bound.
+//! Tests that compare the events of a guest's kernel with the times at which the host's threads were in guest
+//! mode. The events refute KVM's statement about the guest's TSC if the statement is false. The events show
+//! which thread runs which vCPU. The events make no bound smaller.
 
 use guest_mode::{END, KVM_ENTRY_ID, MS, OFFSET, Recorded, TIDS, Vcpu, raw, recorded, word};
 use hypertrace_test_support::kept::{self, Entry, Event, Value};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::slice::from_ref;
 use trace_dat::{Counted, KVM_EXIT_ID, KVM_WRITE_TSC_OFFSET_ID, lost};
 
-/// What the clock maps say of a guest.
+/// What the clock maps say about a guest.
 struct Found {
     word: KvmWord,
     cpus: Vec<GuestCpu>,
@@ -36,7 +36,8 @@ impl Found {
         assert!(self.events.iter().all(|(error, bound)| *error <= 1 && *bound <= 3));
     }
 
-    /// Asserts that KVM's TSC is refuted, and that no event is outside of the bounds that points give.
+    /// Asserts that KVM's TSC is refuted, so that the events have the bounds that the points give, and no
+    /// event is outside of its bound.
     #[track_caller]
     fn assert_refuted(&self) {
         assert!(self.word.used().count() == 0 && self.word.is_outside, "{:?}", self.word);
@@ -69,7 +70,7 @@ fn find(recorded: &Recorded) -> Found {
     find_of(recorded, 0)
 }
 
-/// Finds what the maps say of the guest, with the guest's recording in the session with this index.
+/// Finds what the maps say about the guest, if the guest's recording belongs to the session with this index.
 fn find_of(recorded: &Recorded, guest_of: usize) -> Found {
     let (_made, session, maps) = maps(recorded, guest_of);
     let word = maps.kvm_words().next().map(|(.., word)| word.clone()).unwrap_or_default();
@@ -160,7 +161,7 @@ fn what_the_host_did_not_record_refutes_nothing() {
     }
     find(&lossy).assert_used(&both);
 
-    // The loss is at the end, where only the kernel's counters tell of it.
+    // The loss is at the end of the recording, where only the kernel's counters show the loss.
     let mut at_end = lossy.clone();
     let last = at_end.lost[1].iter().map(|(at, _)| *at).min().unwrap();
     let cut = at_end.vcpus[1].host.len() - last;
@@ -170,7 +171,7 @@ fn what_the_host_did_not_record_refutes_nothing() {
         .retain(|raw| *raw < at_end.vcpus[1].host[last - 1].0.wrapping_add_signed(OFFSET));
     find(&at_end).assert_used(&both);
 
-    // Some kernels enter the guest again after some exits without an event.
+    // Some kernels record no event when they enter the guest again after certain exits.
     let mut again = whole.clone();
     let entries = again.vcpus[0].host.iter().enumerate().filter(|(_, seen)| seen.1 == KVM_ENTRY_ID);
     let some = Vec::from_iter(entries.map(|(at, _)| at).skip(1).step_by(3));
@@ -192,8 +193,8 @@ fn what_the_host_did_not_record_refutes_nothing() {
     assert!(found.word.used().count() == 1 && found.cpus.is_empty(), "{:?}", found.cpus);
 }
 
-/// Makes a recording in which KVM gives both vCPUs another offset, a millisecond more. Also returns the time
-/// of that change.
+/// Makes a recording in which KVM makes the TSC offset of both vCPUs larger by a millisecond. Also returns
+/// the time of the first change.
 fn changing() -> (Recorded, u64) {
     let (mut recorded, other) = (recorded(), OFFSET + MS as i64);
     let changed = recorded.vcpus.each_mut().map(|vcpu| {
@@ -230,7 +231,8 @@ fn a_part_of_a_timeline_is_the_same_where_the_offset_changes() {
     let (recorded, changed) = changing();
     let before = |at: u64| at.wrapping_add_signed(OFFSET) - GUEST_BASE;
     let after = |at: u64| before(at) + MS;
-    // The second reading is late, so the events after it are shown at its time.
+    // By the second reading, the time is later than by the next readings. So the events after the second
+    // reading are shown at the time of the second reading.
     let packet = Packet::guest(0)
         .event(before(50 * MS), DISK_READ, &[1, 0])
         .event(before(changed + 900_000), DISK_READ, &[2, 0])
@@ -261,7 +263,8 @@ fn a_part_of_a_timeline_is_the_same_where_the_offset_changes() {
 #[test]
 fn a_thread_that_does_not_come_back_to_guest_mode_runs_no_vcpu_with_later_events() {
     let mut recorded = recorded();
-    // Only the first entry and exit of the second vCPU are kept, so that it waits from then on.
+    // Only the first entry and exit of the second vCPU are kept, so that this vCPU waits after its first
+    // exit.
     recorded.vcpus[1].host.truncate(2);
     recorded.vcpus[1] = recorded.vcpus[1].clone().halted();
     recorded.guest.truncate(1);
@@ -284,7 +287,7 @@ fn a_forged_recording_makes_no_bound_smaller_and_concerns_its_own_guest_alone() 
     let found = find_of(&forged, 1);
     assert!(found.word.used().count() == 1 && found.cpus.is_empty());
 
-    // The points allow two TSCs, and the guest makes its events fit one of them.
+    // The points allow both TSCs, and the guest makes its events fit one of both TSCs.
     let false_word = OFFSET + 300_000;
     let words = [word(OFFSET), word(false_word).replace("31-9", "77-9")].join(",");
     let fitting = |offset: i64| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of what KVM and the VMM say of guests' TSCs: true, false and stale statements, for clocks of all
-//! kinds.
+//! Tests of what KVM and the VMM say about guests' TSCs. The statements are true, false or stale, and the
+//! clocks are of all kinds.
 
 use hypertrace_test_support::kept::{self, Value};
 use hypertrace_test_support::{machine, made, trace_dat};
@@ -16,17 +16,17 @@ use trace_dat::{KVM_WRITE_TSC_OFFSET, KVM_WRITE_TSC_OFFSET_ID, Page, TraceDat};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Nothing,
-    /// Each vCPU's own TSC. If the clock changes, the TSC at the start, which is then stale.
+    /// Each vCPU's own TSC at the start. If the vCPU's clock changes later, the statement is stale.
     Own,
     /// Each vCPU's own TSC at the end.
     OwnAtEnd,
-    /// The first vCPU's TSC, for all vCPUs.
+    /// The TSC of the first vCPU is claimed for all vCPUs.
     First,
-    /// The next vCPU's TSC, for each vCPU.
+    /// For each vCPU, the TSC of the next vCPU is claimed.
     Next,
     /// Each vCPU's TSC, wrong by up to 20 us.
     Near,
-    /// A TSC that is right at some time, with a rate that is wrong by up to 900 ppm.
+    /// For each vCPU, a TSC that is right at one time only, because its rate is wrong by up to 900 ppm.
     Turned,
     /// Any numbers.
     Random,
@@ -84,8 +84,8 @@ struct Outcome {
     outside: usize,
     unknown: usize,
     out_of_order: usize,
-    /// Numbers of clients whose times are computed from the VMM's TSC, and of other clients of which the VMM
-    /// said something.
+    /// Number of clients whose times are computed from the VMM's TSC. `unused` is the number of other clients
+    /// about which the VMM said something.
     used: usize,
     unused: usize,
     /// Error of each event's time in ns.
@@ -180,10 +180,10 @@ fn no_event_is_outside_of_its_bound_whatever_the_vmm_says() {
 enum KvmSays {
     /// All TSCs that KVM computes, with their times.
     All,
-    /// All TSCs that KVM computes, and those for other VMs, some of which began a moment before or after this
-    /// one.
+    /// All TSCs that KVM computes for this VM and for other VMs. Some other VMs began a moment before or
+    /// after this VM.
     AmongOthers,
-    /// The TSC that KVM computed at the start, and the time until which it did.
+    /// The TSC that KVM computed at the start, and the time until which this TSC held.
     First,
     /// The TSC that KVM computes for another VM.
     Other,
@@ -297,10 +297,10 @@ fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
     // after), whether the recorder lost events, and the times at which the offset held.
     let ms = |from: i64, until: i64| vec![(from * 1_000_000, until * 1_000_000)];
     for (threads, changes, is_lossy, held) in [
-        // The recorder saw the offset from 10 to 50 ms, and its last event is at 90 ms.
+        // The recorder saw the offset from 10 to 50 ms, and recorded its last event at 90 ms.
         ("", vec![], false, ms(10, 90)),
         ("", vec![(3_000_000, 0, own)], false, ms(3, 90)),
-        // The offset changes away and back after the first change to it.
+        // The offset changes to `own`, then to another offset, and then back to `own`.
         (
             "",
             vec![(3_000_000, 0, own), (4_000_000, own, other), (6_000_000, other, own)],
@@ -314,7 +314,7 @@ fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
             false,
             [ms(10, 20), ms(30, 90)].concat(),
         ),
-        // The change is another VM's.
+        // The change concerns another VM.
         ("", vec![(20_000_000, other, 78)], false, ms(10, 90)),
         // Changes of the offset may be missing.
         ("", vec![(3_000_000, 0, own)], true, ms(3, 50)),

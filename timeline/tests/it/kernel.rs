@@ -211,7 +211,7 @@ fn stat_has_the_losses_that_only_the_kernels_counters_have() {
     assert_eq!(stat([counters(0, 20, 3), counters(1, 0, 7)]), [(23, 0), (7, 0)]);
     // The file may have pages of several recordings, or counters of another recording.
     assert_eq!(stat([counters(0, 0, 8), counters(1, 0, 0)]), [(9, 1), (0, 0)]);
-    // Of 12 and 5 events that were read or can be read, 8 and 3 are in the pages.
+    // The counters say that 12 and 5 events were read or can be read, but the pages have only 8 and 3 events.
     assert_eq!(stat([read(0, 20, 3, 10), read(1, 0, 0, 3)]), [(27, 0), (2, 0)]);
 }
 
@@ -333,7 +333,8 @@ fn nanoseconds_that_the_kernel_derives_from_the_counter_are_placed_by_two_readin
 #[test]
 fn a_guests_trace_is_put_on_the_clock_of_its_host() {
     let dir = TempDir::new().unwrap();
-    // The host ticks at 4 GHz; the guest has half its rate and began at the host's tick 10,000.
+    // The host's counter has 4 GHz. The guest's counter has half of this rate, and began at the host's tick
+    // 10,000.
     let host = |ticks| TraceDat::new("x86-tsc").cpu(&[Page::at(ticks).mmio(0, 77, 1)]);
     let host =
         host(12_000).option(trace_id(11)).option(guest("linux", 22)).option(tsc2nsec(1 << 8, 10));
@@ -388,9 +389,9 @@ fn each_correction_of_each_cpu_has_a_ratio_of_its_own() {
 }
 
 /// Makes a session with a point every 100 us. The host sees each point after 8 us, and the guest continues 2
-/// us later, so that the middle of both is wrong by 3 us. Host and guest have the same time, but their
-/// counters have other values. The session's kernel.dat has an access 1 us before the host's time of each
-/// point.
+/// us later. So the middle between the guest's two readings differs by 3 us from the host's time. Host and
+/// guest have the same time, but their counters have different values. The session's kernel.dat has an access
+/// 1 us before the host's time of each point.
 fn with_points() -> made::Made {
     use made::*;
     let boot = Some(BOOT);
@@ -414,7 +415,7 @@ fn with_points() -> made::Made {
 fn a_guests_trace_is_merged_by_points_as_by_its_offset() {
     let made = with_points();
     let dir = TempDir::new().unwrap();
-    // The guest's kernel has an event 20 us before each point, and one 20 us after each.
+    // The guest's kernel has an event 20 us before each point, and an event 20 us after each point.
     let mut page = trace_dat::Page::at(made::GUEST_BASE).mmio(80_000, 5, 0);
     for point in 1..50 {
         page = page.mmio(40_000, 5, point).mmio(60_000, 5, point);
@@ -433,7 +434,7 @@ fn a_guests_trace_is_merged_by_points_as_by_its_offset() {
         let kernel = events.filter(|event| event.thread.is_some_and(|thread| thread.tid != 0));
         kernel.filter(|event| &*event.name == "kvm:kvm_mmio").collect::<Vec<Event>>()
     };
-    // The trace's nanoseconds are the guest's ticks, and the guest's tick 0 has this time.
+    // The nanoseconds of the trace are the guest's ticks. `offset` is the Unix time of the guest's tick 0.
     let offset = made::START_NS - made::GUEST_BASE as i64;
     let by_offset = merged(&|trace, _, _| trace.add_offset(Offset::new(offset + 3, Some(40))));
     let by_points = merged(&|trace, session, maps| trace.set_guest(session, maps).unwrap());
@@ -593,7 +594,7 @@ fn a_damaged_page_is_a_loss_and_the_rest_is_read() {
     assert_eq!((stat.cpus[0].events, stat.cpus[0].uncounted, stat.cpus[1].events), (4, 1, 6));
 }
 
-/// Runs a check of places in a file on all CPUs, each with a copy of the file.
+/// Checks places in a file, with a thread for each CPU. Each thread has its own copy of the file.
 fn on_all_cpus(
     bytes: &[u8],
     places: Range<usize>,
@@ -655,8 +656,8 @@ fn check(read: Result<usize>, path: &Path, context: impl FnOnce() -> String) -> 
     }
 }
 
-/// Flips bits of each byte of a part of a file. From the file's first page on, the file is opened once,
-/// because opening does not read pages.
+/// Flips bits of each byte in a part of a file. For bytes in pages, the file is opened only once, because
+/// opening a file does not read its pages.
 fn flip(bytes: &[u8], part: Range<usize>, pages: usize, bits: impl Fn(usize) -> Vec<u8> + Sync) {
     on_all_cpus(bytes, part, |path, file, places| {
         let opened = Recording::of([], [KernelTrace::open(path).unwrap()]);

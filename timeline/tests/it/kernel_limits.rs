@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of kernels' traces whose numbers do not fit each other: what is counted, how far a bound goes, and
-//! what is refused because it would need more memory than the file has bytes.
+//! Tests of kernels' traces whose numbers contradict each other. The tests check what is counted, where a
+//! limit lies, and that a file is refused if reading the file would need more memory than the file has bytes.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::kept::{self, Entry, Event, Value};
@@ -26,7 +26,7 @@ fn recorded_in(boot: &str, pages: &[Page]) -> Vec<u8> {
     TraceDat::new("x86-tsc").cpu(pages).option(recorded(boot, 0)).version_7()
 }
 
-/// Makes a hole of so many bytes before the last page of a file whose only CPU has three pages.
+/// Makes a file whose only CPU has three pages, with a hole of `hole` bytes before the last page.
 fn with_hole(name: &std::path::Path, version: u32, hole: u64) {
     let pages = [1_000, 2_000, 3_000].map(|time| Page::at(time).mmio(1, 77, time));
     let trace = TraceDat::new("mono").cpu(&pages);
@@ -74,7 +74,7 @@ fn bytes_behind_the_last_chunk_are_damage() {
     let sizes = [frame.len() as u32, 4096].map(u32::to_le_bytes).concat();
     for (pages, said) in [
         (chunk(&[&sizes[..], &frame, &[0; 64]].concat()), "no bytes after the last chunk"),
-        // The file has no chunk at all, as in a hole.
+        // The file has no chunk at all, but bytes of 0, as in a hole.
         (vec![0; 4096], "no bytes after the last chunk"),
     ] {
         let mut trace = TraceDat::new("mono");
@@ -294,7 +294,7 @@ fn names_that_do_not_tell_a_whole_number_stand_after_it() {
         (of("(u16)REC->a & 0xffff"), 1, "a=one"),
         (flags("REC->a"), 0x101, "a=one|0x100"),
         (flags("(unsigned long)REC->a"), 0x101, "a=one|0x100"),
-        // A part of the number has a name.
+        // Only a part of the number has a name.
         (of("(REC->a >> 8 & 0x7)"), 0x131, "a=0x131 a_name=one"),
         (of("0x3 & (REC)->a"), 0x401, "a=0x401 a_name=one"),
         (of("(u8)REC->a"), 0x402, "a=0x402 a_name=two"),
@@ -438,7 +438,8 @@ fn arrays_of_an_event_are_together_no_longer_than_it() {
 
 #[test]
 fn fields_that_share_bytes_are_both_shown() {
-    // The fields are as in f2fs, where the kernel's macro takes an array for a number behind it.
+    // The fields are as in f2fs: the format calls the second field an array, and the array overlaps the third
+    // field.
     let fields = ["u32 dev 8 4 0", "u32 nid[3] 12 12 0", "s32 depth 16 4 1"].map(str::to_owned);
     let payload = [1u32, 5, 3, 0].map(u32::to_le_bytes).concat();
 
@@ -472,7 +473,7 @@ fn an_event_is_shown_without_the_fields_that_cannot_be_read() {
 
     let (event, warnings) = made_with_warnings(&many, "\"\"", &[7]);
 
-    // Two fields are those that all events have.
+    // Two of the fields are fields of all events.
     assert_eq!(event.fields.len(), 254);
     assert!(warnings[0].contains("146 like \"u8 f254;"), "{warnings:?}");
 }

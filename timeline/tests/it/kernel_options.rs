@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of what the options and sections of a trace.dat of trace-cmd mean. The texts and numbers here are
-//! those that `trace-cmd report` shows.
+//! Tests of the meaning of the options and sections in a trace.dat of trace-cmd. `trace-cmd report` shows the
+//! same texts and numbers.
 
 use hypertrace_test_support::kept::{self, Entry, Event, Value};
 use hypertrace_test_support::trace_dat::*;
@@ -47,7 +47,7 @@ fn a_clock_whose_name_follows_the_table_of_cpus_is_read() {
     for (clock, ticks) in [("mono", None), ("counter", Some(1_000))] {
         let mut old = trace(clock);
         old.is_of_trace_cmd_2 = true;
-        // The instance has a table and a text of its own.
+        // The instance has its own table of CPUs and its own name of the clock.
         let (events, _) = read(&old.version_6_with(&old));
         assert_eq!(events.len(), 4);
         assert!(events.iter().take(2).all(|event| event.ticks == ticks), "{events:?}");
@@ -210,7 +210,8 @@ fn formats_of_trace_printk_are_found_by_their_addresses() {
     let text = |text: &str| Value::Str(text.as_bytes().into());
     assert_eq!(values(&events[0])[2], text("queue -3 of disk took 12345678901 ns\n"));
     assert_eq!(values(&events[1])[1], text("constant text\n"));
-    // Nobody knows the format, so its address and the arguments' words are shown.
+    // The text of the format is not known, so the reader shows the address of the format and the words of the
+    // arguments.
     let Value::Words(words) = &values(&events[2])[2] else { panic!("{events:?}") };
     assert_eq!((words.len(), words[0] as i32), (5, -3));
 }
@@ -230,8 +231,8 @@ fn documented() -> BTreeMap<u16, String> {
     words
 }
 
-/// What a reader notices of a file: its events beside the events of a host, its counters, what it says of its
-/// recording, and messages.
+/// What a reader notices in a file: the file's events together with the events of a host, the counters, the
+/// facts about the recording, and the number of warnings.
 #[derive(Debug, PartialEq)]
 struct Noticed {
     events: Vec<Entry>,
@@ -278,7 +279,7 @@ fn every_option_has_the_effect_that_the_documentation_says() {
             12 => time_shift(11, 5, 0, 0).1,
             13 => guest("b", 11).1,
             14 => tsc2nsec(3, 0).1,
-            // The data are the offset of a section that is not there, or any bytes.
+            // The data are the offset of a section that does not exist, or any bytes.
             _ => 5u64.to_le_bytes().to_vec(),
         };
         // In version 7, the clock is in each buffer's option. In version 6, sections have no options.
@@ -290,7 +291,7 @@ fn every_option_has_the_effect_that_the_documentation_says() {
         for bytes in versions {
             let without = noticed(&bytes(&trace("mono"))).unwrap();
             let mut trace = trace("mono");
-            // The trace's own option of the clock comes after this one.
+            // The option comes before the trace's own option with the clock.
             trace.clock = if number == 4 { "counter".into() } else { trace.clock };
             let found = match noticed(&bytes(&trace.option((number, data.clone())))) {
                 Err(_) => "applied",

@@ -46,7 +46,7 @@ pub fn program(tid: u64, events: impl FnOnce(Packet) -> Packet) -> Made {
     stream(Made::of_programs(vcpu::EVENTS), 0, &[events(lease(0, 1, 9, 50, tid))])
 }
 
-/// Returns the number of counted regions, and the numbers of the kinds that are not counted.
+/// Returns the number of counted regions, and how many regions were not counted for each reason.
 pub fn counts(regions: &Regions) -> (u64, Vec<(&'static str, u64)>) {
     let mut kinds = Vec::new();
     for (kind, name) in NotCounted::ALL {
@@ -72,7 +72,7 @@ pub fn events(events: &[(u32, u64, u32, u64)]) -> Vec<Vcpu> {
     vcpus
 }
 
-/// Events of regions of any length, and of empty ones.
+/// Schemas of the events of regions `a` and of empty regions.
 pub const EMPTY_EVENTS: &str = r#"[
     {"id":16,"schema":"a_begin(id:u64,v:u64)","reference_point":false},
     {"id":17,"schema":"a_end(id:u64)","reference_point":false},
@@ -80,7 +80,7 @@ pub const EMPTY_EVENTS: &str = r#"[
     {"id":19,"schema":"empty_end(id:u64)","reference_point":false}
 ]"#;
 
-/// Makes a region of a client, from a time to another.
+/// Makes a region of a client that lasts from one time to another time.
 pub fn region(packet: Packet, event: u32, id: u64, from: u64, to: u64) -> Packet {
     let fields: &[u64] = if event == 16 { &[id, id] } else { &[id] };
     packet.event(from, event, fields).event(to, event + 1, &[id])

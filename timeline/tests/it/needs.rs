@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests that a reader that needs a part of a timeline gets that part as a reader of all does: each event
-//! with its time, its bound and the name of its source, and each loss with its place.
+//! Tests that a reader of a part of a timeline gets the same entries as a reader of the whole timeline: each
+//! event with its time, its bound and the name of its source, and each loss with its place.
 
 use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_test_support::{machine, made};
@@ -12,8 +12,8 @@ use made::*;
 /// Number of ticks in an hour, which is the base of the guest's second clock.
 const LATER: u64 = 3_600_000_000_000;
 
-/// Makes a session of two clients, each with points, changes of its name, losses, and from a time on another
-/// clock, which is behind the first one.
+/// Makes a session of two clients. Each client has points, changes of its name, and losses. At some time,
+/// each client changes to another clock, which is behind the first clock.
 fn session(random: &mut Random) -> Made {
     let host = clock(0, "host", 0, GHZ, 1_000_000, START_NS);
     let first = clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS);
@@ -40,7 +40,7 @@ fn session(random: &mut Random) -> Made {
                         }
                         // The same holder has another name.
                         1 => packet = packet.lease(now, token, &format!("at {now}")),
-                        // A guest can name another holder than the packet's.
+                        // A guest can write a lease of another holder than the holder of the packet.
                         4 => {
                             let other = packet.lease(now, token + 50, "another");
                             packet = other.with64(80, token);
@@ -68,7 +68,8 @@ fn session(random: &mut Random) -> Made {
     made
 }
 
-/// Returns the entries of a timeline from a Unix time on that have such names, and the number of all entries.
+/// Returns the entries of a timeline that have the name `named` and a Unix time of `from` or later. Also
+/// returns the number of all entries.
 fn entries(
     recording: &Recording,
     needs: &Needs,
@@ -126,7 +127,7 @@ fn a_part_of_a_timeline_is_the_same_whatever_else_is_needed() {
             }
         }
     }
-    // The timeline has the first events and the leases of skipped packets.
+    // The timeline still has the first events and the leases of skipped packets, so some entries remain.
     assert!(least < 30 && late > 0, "{least} % {late}");
 }
 

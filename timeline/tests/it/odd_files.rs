@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of things that have the name of a session's file but are not regular files: reading gives an error
-//! with the name, at once. Also tests files that are too large.
+//! Tests of pipes, directories and links with the name of a session's file: reading fails at once, with an
+//! error that has the name. Also tests files that are too large.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::made;
@@ -19,7 +19,8 @@ fn session() -> Made {
     Made::new().stream("guest-000-0000", &packets)
 }
 
-/// Opens the session, and keeps opening and closing the pipe so that a reader ends.
+/// Opens the session. Another thread opens and closes the pipe again and again, so that a read of the pipe
+/// would end.
 fn open_with_pipe(session: &Path, pipe: &Path) -> Result<Session, Error> {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Recordings: what is opened together, and what a consumer gets of it.
+//! Tests of recordings: which inputs are opened together, and what a consumer gets from the inputs.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::kept;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of what was recovered after a kill: the killed session and what was recovered are read as one, and
-//! nothing else is taken for it.
+//! Tests of sessions that were recovered after a kill. The killed session and its recovery are read as one
+//! session, and no other folder counts as the recovery.
 
 use crate::written::Guest;
 use hypertrace_abi::event_type;
@@ -20,8 +20,8 @@ use std::os::unix::fs::{chown, symlink};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Kills a session of two clients, each with `before` events in files, and recovers `after` more events of
-/// the first client and a loss of the second.
+/// Kills a session of two clients that each have `before` events in files. Then recovers `after` more events
+/// of the first client, and a loss of the second client.
 fn recovered(dir: &Path, before: u64, after: u64) {
     let session = hypertrace_trace::Session::create(SessionConfig::new(dir)).unwrap();
     let mut guests = [Guest::new(0, 0, "first"), Guest::new(1, 0, "second")];
@@ -50,7 +50,7 @@ fn recovered(dir: &Path, before: u64, after: u64) {
     hypertrace_trace::Session::recover(SessionConfig::new(dir), uuid, take).unwrap();
 }
 
-/// Returns names and numbers of the events, and the losses, of each source.
+/// Returns a line for each event, with its source, name and number, and a line for each loss.
 fn read(dir: &Path) -> Vec<String> {
     let session = Session::open(dir).unwrap();
     let maps = ClockMaps::of(&session).unwrap();

@@ -74,8 +74,9 @@ fn of_a_guests_thread_the_host_knows_only_how_long_it_can_have_run() {
     assert_eq!((times.get(Part::Unknown), times.total()), (vcpu.total(), vcpu.total()));
 }
 
-/// Makes two vCPUs, and a region of a guest's thread that begins and ends on the first vCPU. The first vCPU
-/// sleeps for a millisecond of the region, and the second one for 100 us of that millisecond.
+/// Makes two vCPUs, and a region of a guest's thread that begins and ends on the first vCPU. During the
+/// region, the first vCPU sleeps for a millisecond. During this millisecond, the second vCPU sleeps for 100
+/// us.
 fn two_vcpus() -> [Vcpu; 2] {
     let mut vcpus = [Vcpu::new(0, 7), Vcpu::new(1, 8)];
     vcpus[0].process = Some(42);
@@ -115,7 +116,7 @@ fn a_guests_thread_can_have_run_while_any_vcpu_was_in_guest_mode() {
 
         let total = &regions.groups[0].total;
         let (most, duration) = (total.guest_at_most_ns.unwrap(), total.times.total());
-        // The guest's thread can have moved to the second vCPU when the first one fell asleep.
+        // When the first vCPU fell asleep, the guest's thread may have moved to the second vCPU.
         assert!((850_000..=duration - 100_000).contains(&most), "{most} of {duration}");
     }
 }
@@ -147,7 +148,8 @@ fn an_interval_names_the_event_that_ended_it() {
     for interval in intervals {
         let by = interval.ended_by.unwrap();
         let expected = match interval.part {
-            // The VMM's own event ends the kernel's way to it, and begins its own way to the guest.
+            // The VMM's event `vcpu_exit` ends the kernel's way to the VMM. The VMM's event `vcpu_run` ends
+            // the VMM's own part.
             Part::Kernel => [(vmm, "vcpu_exit"), (kernel, "kvm:kvm_fpu")],
             Part::Vmm => [(vmm, "vcpu_run"), (kernel, "sched:sched_switch")],
             Part::Guest => [(kernel, "kvm:kvm_emulate_insn"), (kernel, "sched:sched_switch")],
@@ -164,7 +166,7 @@ fn an_interval_names_the_event_that_ended_it() {
 
 #[test]
 fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
-    // The events are those of a default recording: no event begins an exit, and a KICK has one event only.
+    // A default recording has no event that begins an exit, and only one event of a KICK.
     let mut vcpus = [Vcpu::rounds(0, 300, 50)];
     let is_recorded =
         |what: &What| !matches!(what, What::Kernel(id, _) if *id == trace_dat::KVM_EMULATE_INSN_ID);
@@ -211,7 +213,7 @@ fn a_trace_beside_another_session_of_the_boot_shows_the_threads_too() {
 fn a_trace_of_other_threads_or_of_the_same_again_changes_nothing() {
     let vcpus = [Vcpu::rounds(0, 30, 5)];
     let made = with_kernel(&vcpus, |_| true);
-    // The other trace is of another thread, with kinds of events that the session's own trace does not have.
+    // The other trace shows another thread, and has kinds of events that the session's own trace lacks.
     let exit = [48u32, 0, 0, 0, 1, 0].map(u32::to_le_bytes).concat();
     let at = |time: u64| (vcpu::HOST_BASE + time, trace_dat::KVM_EXIT_ID, 500, exit.clone());
     let other =
@@ -288,7 +290,7 @@ fn regions_before_the_recording_are_counted_apart() {
 fn regions_after_a_cpus_last_losses_are_counted_apart() {
     let vcpus = [Vcpu::rounds(0, 40, 5), Vcpu::rounds(1, 40, 5)];
     let own = vcpu::kernel_events(&vcpus[..1]);
-    // The rest of CPU 0's events are missing; those of CPU 1 continue.
+    // The second half of CPU 0's events is missing, and the events of CPU 1 go on.
     let keep = |number: usize| number < own / 2 || number >= own;
     let made = vcpu::session(&vcpus);
     let of = |dat: trace_dat::TraceDat| {
@@ -300,7 +302,7 @@ fn regions_after_a_cpus_last_losses_are_counted_apart() {
     };
     // Nothing says that events are missing, so the time is unknown.
     assert_eq!(of(vcpu::trace(&vcpus, keep)), (80, true, 0));
-    // The kernel counted them (option 2).
+    // The kernel counted the missing events (option 2).
     let counters = b"CPU: 0\noverrun: 0\ndropped events: 7\n\0".to_vec();
     let (count, unknown, rest) = of(vcpu::trace(&vcpus, keep).option((2, counters)));
     assert!(!unknown && count + rest == 80 && (30..50).contains(&rest), "{count} {rest}");
@@ -470,7 +472,8 @@ fn a_region_of_a_vmms_thread_that_is_no_vcpu_is_divided() {
 
 #[test]
 fn between_two_events_the_last_of_several_begins_counts() {
-    // Of the first three begins, two are replaced; of the ends, two are not waited for.
+    // The second begin replaces the first begin, and the third begin replaces the second begin. Nobody waits
+    // for the second and the third end.
     let made = [(B, 1), (B, 2), (B, 3), (E, 1), (E, 2), (E, 3)];
     let made = made.iter().zip(10..).map(|((event, id), time)| (0, time, *event, *id));
     let one_client = vcpu::session(&events(&Vec::from_iter(made)));
@@ -565,7 +568,7 @@ fn a_thread_beside_a_recorded_one_proves_nothing() {
         let payload = trace_dat::wakeup(program.0, program.1);
         (vcpu::HOST_BASE + 400, trace_dat::SCHED_WAKEUP_NEW_ID, tid, payload)
     };
-    // In between, the program may have slept.
+    // Between both switches, the program may have slept.
     let (to, from) = (switch(500, host, 1, program), switch(9_900, program, 1, host));
     let exit = [48u32, 0, 0, 0, 1, 0].map(u32::to_le_bytes).concat();
     let exit = (vcpu::HOST_BASE + 450, trace_dat::KVM_EXIT_ID, program.0, exit);
@@ -621,8 +624,8 @@ fn without_switches_nothing_proves_that_a_thread_had_a_cpu() {
 
 #[test]
 fn false_readings_of_a_client_change_no_region_of_another() {
-    // Client 0 has a point each 10 ms and a region of 5 ms after each. Client 1 claims, between these points,
-    // that its clock stops and catches up.
+    // Client 0 has a point each 10 ms, and a region of 5 ms after each point. Between the points of client 0,
+    // client 1 claims that its clock stops and catches up.
     const MS: u64 = 1_000_000;
     let (mut guests, mut hosts) =
         ([Packet::guest(0), Packet::guest(1)], [Packet::host(0), Packet::host(1)]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of regions inside others: whose children they are, and how their times add up.
+//! Tests of regions inside other regions: whose children the inner regions are, and how the times add up.
 
 use crate::made_regions::{lease, read, stream};
 use hypertrace_test_support::made::{Made, Packet};
@@ -10,7 +10,8 @@ use proptest::prelude::*;
 
 const NAMES: [&str; 3] = ["parse", "render", "request"];
 
-/// Makes the schemas of regions of these names: the begin of the first has id 16, its end 17, and so on.
+/// Makes the schemas of regions with these names. The event that begins the first region has the id 16, the
+/// event that ends the first region has the id 17, and so on.
 fn schemas<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let ends = names.into_iter().flat_map(|name| [(name, "begin"), (name, "end")]);
     let all = ends.zip(16..).map(|((name, end), id)| {
@@ -117,7 +118,8 @@ fn each_depth_of_a_recursion_is_a_region() {
 
 #[test]
 fn a_child_is_of_the_innermost_region_that_is_counted() {
-    // The middle region begins twice with one id, so it is not counted. Another region has its depth later.
+    // The middle region begins twice with one id, so it is not counted. Later, another region has the same
+    // depth.
     let events = [
         (10, REQUEST, true, 1),
         (20, RENDER, true, 7),
@@ -144,7 +146,7 @@ fn a_region_that_ends_after_the_one_around_it_is_no_child() {
         (20, RENDER, true, 1),
         (30, PARSE, false, 1),
         (40, RENDER, false, 1),
-        // This region ends when the next one begins.
+        // This region ends at the time at which the next region begins.
         (50, PARSE, true, 2),
         (50, PARSE, false, 2),
         (50, RENDER, true, 2),
@@ -199,7 +201,8 @@ fn children_of_many_names_are_others() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Each time counts once in the own times of the counted regions, whatever region they are inside of.
+    /// Each moment counts once in the own times of the counted regions, no matter which region is inside
+    /// which.
     #[test]
     fn own_times_add_up_to_those_of_the_outermost_regions(
         steps in prop::collection::vec((0u64..5, 0u32..3, any::<bool>()), 1..200),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of the choice of regions: by what their events say, by their times, and without the first ones.
+//! Tests of the choice of regions: by what the regions' events say, and by the regions' times.
 
 use crate::made_regions::{counts, lease, read, stream};
 use hypertrace_test_support::made::{Made, Packet};
@@ -8,7 +8,8 @@ use hypertrace_timeline::regions::{By, Choice, LeftOut, Options, Regions};
 use hypertrace_timeline::{Filter, Given, Recording};
 use proptest::prelude::*;
 
-/// A request has its path and a number of bytes at its begin, a number of bytes and its status at its end.
+/// The event that begins a request has a number of bytes and the path. The event that ends the request has a
+/// number of bytes and the status.
 const EVENTS: &str = r#"[
     {"id":16,"schema":"request_begin(id:u64,bytes:u64,path:str)","reference_point":false},
     {"id":17,"schema":"request_end(id:u64,bytes:u64,status:u64)","reference_point":false},
@@ -52,7 +53,7 @@ fn a_filter_asks_for_what_the_begin_and_the_end_say() {
         ("path == '/a'", &[100, 300][..]),
         ("status == 500", &[200, 300]),
         ("path == '/a' and status == 500", &[300]),
-        // `bytes` has the value that is known last.
+        // Both events have `bytes`, and the later value counts.
         ("bytes == 20", &[200]),
         ("bytes == 14", &[]),
         ("name == 'request' and duration_ns >= 200", &[200, 300]),
@@ -83,7 +84,7 @@ fn all_that_is_inside_of_a_region_that_fits_is_its_child() {
         children.map(|c| (c.name.as_deref(), c.count, c.times.total())).collect();
     assert_eq!(children, [(Some("parse"), 2, 20)]);
     assert_eq!(request.own.duration_ns, 500 - 20);
-    // A region that fits, inside of one that does not, is nobody's child.
+    // A region that fits is nobody's child if the region around it does not fit.
     let regions = read(&made, &fitting("name == 'parse'"));
     assert_eq!(shown(&regions), [("parse", None, &[10, 10, 10][..])]);
 }
@@ -215,7 +216,7 @@ fn a_field_may_have_another_type_in_another_session() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A filter shows the nested requests that fit, with the children that they have without a filter.
+    /// A filter shows the nested requests that fit. The requests have the same children as without a filter.
     #[test]
     fn a_filter_changes_no_region_that_fits(
         steps in prop::collection::vec((1u64..5, 0u64..4, any::<bool>()), 1..100),

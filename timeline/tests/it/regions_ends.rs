@@ -19,7 +19,8 @@ const WORKER: Task = (402, "worker");
 const KILLER: Task = (500, "kill");
 const IDLE: Task = (0, "swapper");
 
-/// Begins a region of a shell that starts a process and waits for it. CPU 1 has the process's main thread.
+/// Begins a region of a shell. The shell starts a process and waits for the process. CPU 1 runs the main
+/// thread of the process.
 fn begun(main: Task) -> Cpus {
     let mut machine = Cpus::new(3, &[SHELL]);
     machine.at(1_000).switch(0, READY, SHELL).at(1_100).begin(SHELL.0, 0);
@@ -28,7 +29,7 @@ fn begun(main: Task) -> Cpus {
     machine
 }
 
-/// Lets the main thread start a thread that polls, on CPU 0.
+/// Lets the main thread start a thread. The new thread polls on CPU 0.
 fn with_poll(machine: &mut Cpus) -> &mut Cpus {
     machine.at(2_200).start(1, true, POLL).at(2_300).switch(0, READY, POLL);
     for time in [3_000, 4_000, 5_000] {
@@ -38,7 +39,7 @@ fn with_poll(machine: &mut Cpus) -> &mut Cpus {
     machine.at(6_000).switch(0, ASLEEP, IDLE)
 }
 
-/// Lets a killed thread, which a CPU has, end as the last one of its process.
+/// Lets a killed thread, which has a CPU, end as the last thread of its process.
 fn last(machine: &mut Cpus, cpu: usize, time: u64) {
     machine.at(time).exit(cpu, true).at(time + 100).wake(cpu, 0, SHELL);
     end(machine.switch(cpu, ENDED, IDLE));
@@ -109,8 +110,8 @@ fn a_path_goes_on_with_the_thread_that_ended_the_process() {
 
 #[test]
 fn a_thread_that_was_killed_while_it_had_or_awaited_a_cpu_is_left_when_it_was_told_to_end() {
-    // Nothing wakes the polling thread. The thread is told to end at 6,500 at the latest, when it awaits a
-    // CPU, or runs.
+    // Nothing wakes the polling thread when the thread is told to end. At this time, at 6,500 at the latest,
+    // the polling thread waits for a CPU in the first case, and runs in the second case.
     for (takes, expected) in [
         (6_800, [step("poll-401", "runnable", 200), step("poll-401", "running", 200)]),
         (6_500, [step("poll-401", "running", 0), step("poll-401", "running", 400)]),
@@ -175,7 +176,8 @@ fn a_path_goes_on_with_the_thread_that_killed_the_process() {
     let of_killer = [step("idle CPU", "not known", 500), step("kill-500", "running", 4_000)];
     let main = [step("main-400", "runnable", 100), step("main-400", "running", 200)];
     assert_eq!(killed(0, 9), with_shell(&[of_killer, main].concat()));
-    // An interrupt sent the signal, or it was another signal, which does not kill.
+    // In the first case, an interrupt sent the signal. In the second case, the signal is another signal,
+    // which does not kill.
     let unknown = [&[step("main-400", "not known", 4_700)], &of_main[1..]].concat();
     assert_eq!(killed(HARD, 9), with_shell(&unknown));
     assert_eq!(killed(0, 10), with_shell(&unknown));
@@ -200,7 +202,7 @@ fn a_thread_that_ends_by_itself_is_followed() {
 fn the_end_of_a_process_after_a_new_program_says_nothing_of_the_threads_before() {
     let mut machine = begun(MAIN);
     with_poll(&mut machine).at(6_500).wake(1, 0, POLL).at(6_600).switch(1, ASLEEP, POLL);
-    // The polling thread ends for the new program, and wakes the thread that executes it.
+    // The polling thread ends because the main thread executes a new program, and then wakes the main thread.
     machine.at(6_700).exit(1, true).at(6_800).wake(1, 0, MAIN).switch(1, ENDED, MAIN).execute(1);
     machine.at(7_000).exit(1, false).at(7_100).wake(1, 0, SHELL);
     end(machine.switch(1, ENDED, IDLE));
@@ -215,7 +217,8 @@ fn the_end_of_a_process_after_a_new_program_says_nothing_of_the_threads_before()
 #[test]
 fn which_thread_ended_a_process_from_before_the_recording_is_not_known() {
     let mut machine = exited();
-    // The begin of the main thread, and of its program, is missing, so the process may have other threads.
+    // The events that begin the main thread and its program are missing, so the process may have other
+    // threads.
     let begins = [TASK_NEWTASK_ID, SCHED_WAKEUP_NEW_ID, SCHED_PROCESS_EXEC_ID];
     for events in &mut machine.all {
         events.retain(|(time, id, ..)| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of the whole time of exits by their reasons: in the kernel, in the VMM, and in waits until the guest
-//! runs again.
+//! Tests of the whole time of exits by reason: the time in the kernel, the time in the VMM, and the waits
+//! until the guest runs again.
 
 use crate::made_regions::*;
 use hypertrace_test_support::trace_dat::{
@@ -31,7 +31,7 @@ fn loads_and_points(regions: u64) -> Vcpu {
     vcpu
 }
 
-/// Returns the number of exits for a reason, and their time in kernel and VMM and in waits.
+/// Returns the number of exits for a reason, and the exits' times in the kernel, in the VMM and in waits.
 fn exits(regions: &Regions, name: &str) -> (f64, [u64; 3]) {
     let exits = &regions.groups[0].total.exits;
     let found = exits.iter().find(|exit| *exit.reason == *name);
@@ -90,8 +90,8 @@ fn the_vmms_event_tells_the_reason_without_the_kernels_events_of_exits() {
 fn an_exit_without_an_access_has_a_reason_of_its_own() {
     let mut vcpu = loads_and_points(50);
     let mut ended = 0;
-    // After the first point, each load is followed by a point. The loads become exits for HLT, so only the
-    // way to the VMM has events.
+    // After the first point, each load is followed by a point. The first loads become exits for HLT, so that
+    // only the way to the VMM has events.
     vcpu.events.retain_mut(|(_, what)| {
         let is_load = ended < 100 && ended % 2 == 1;
         match what {

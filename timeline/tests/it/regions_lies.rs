@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of regions beside programs and clients that say false things: such a program changes nothing of
-//! another one's regions, or as little as possible.
+//! Tests of programs and clients that say false things. Such a program or client does not change the regions
+//! of other programs, or changes as little as possible.
 
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};
@@ -39,7 +39,8 @@ fn with_switches(made: Made) -> Made {
 
 #[test]
 fn a_thread_stays_with_the_program_that_has_it() {
-    // In the region, 8 of 10 us are runnable. Another client names the same thread.
+    // For 8 of the region's 10 us, the thread is runnable. In the last two cases, another client names the
+    // same thread.
     for (pid, claims) in [(None, 0), (Some(51), 1), (Some(50), 1)] {
         let first = lease(0, 1, 9, 50, 100).event(10_000, B, &[1, 0]).event(20_000, E, &[1]);
         let mut made = with_switches(stream(Made::of_programs(vcpu::EVENTS), 0, &[first]));
@@ -109,7 +110,7 @@ fn an_end_of_another_process_takes_no_region_of_the_name() {
     let first = lease(0, 1, 9, 50, 100);
     let first =
         pairs.fold(first, |packet, at| packet.event(at, B, &[1, 0]).event(at + 500, E, &[1]));
-    // The second lease is from before all regions, from within one, or from after all.
+    // The second lease comes before all regions, within a region, or after all regions.
     for leased in [2, 5_100, 20_000] {
         let second = (0..20)
             .fold(lease(1, leased, 10, 51, 101), |packet, n| packet.event(30_000 + n, E, &[1]));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of lines about the events and threads that a kernel's trace lacks, with the consequences for
-//! regions.
+//! Tests of the warnings about events and threads that a kernel's trace lacks. The warnings also name the
+//! consequences for regions.
 
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};

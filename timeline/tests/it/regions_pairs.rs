@@ -13,7 +13,7 @@ use vcpu::{Vcpu, What};
 
 #[test]
 fn what_is_no_pair_is_counted_by_its_kind() {
-    /// Events, the number of counted regions, and the numbers of the kinds that are not counted.
+    /// Events, the number of counted regions, and how many regions are not counted for each reason.
     type Case = (&'static [(u32, u64, u32, u64)], u64, &'static [(&'static str, u64)]);
     const ONE_OF_EACH: [(&str, u64); 2] = [("begin_without_end", 1), ("end_without_begin", 1)];
     let cases: [Case; 12] = [
@@ -27,7 +27,7 @@ fn what_is_no_pair_is_counted_by_its_kind() {
         (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 1), (0, 4, E, 2)], 2, &[]),
         // The end is on another client.
         (&[(0, 10, B, 1), (1, 20, E, 1)], 0, &ONE_OF_EACH),
-        // The same holds if other regions were open at the same time, which ended or did not.
+        // The same holds if another region is open at the same time, whether this other region ends or not.
         (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (1, 4, E, 1)], 1, &ONE_OF_EACH),
         (
             &[(0, 1, B, 1), (0, 2, B, 2), (1, 3, E, 1), (1, 4, E, 2)],
@@ -67,7 +67,7 @@ fn an_empty_region_costs_what_the_client_has_measured_itself() {
             region(packet, 18, n as u64, from, from + time)
         })
     };
-    // The first client's median is 20; the second client has none, or a smaller one.
+    // The first client's median is 20. The second client has no median, a larger median, or a smaller median.
     for (second, by_client, of_all) in [
         (&[][..], [Some(20), None], None),
         (&[5_000][..], [Some(20), Some(5_000)], Some(20)),
@@ -157,7 +157,7 @@ fn a_begin_that_never_ends_is_not_kept_forever() {
 
     let regions = all(&vcpu::session(&events(&made)));
 
-    // One region ended, inside others. The end of the first region came too late.
+    // One region ended inside other regions. The end of the first region came too late.
     let kinds = vec![("begin_without_end", 2_999), ("end_without_begin", 1)];
     assert_eq!(counts(&regions), (1, kinds));
 }
@@ -172,7 +172,7 @@ fn a_region_that_never_ends_takes_no_other_out() {
     assert_eq!(counts(&regions), (999, vec![("begin_without_end", 1)]));
     assert_eq!(regions.groups[0].children, []);
 
-    // The region ends after all.
+    // Now the open region ends after all.
     made.push((0, 20_000, E, 100));
     let regions = all(&vcpu::session(&events(&made)));
     assert_eq!(counts(&regions), (1_000, vec![]));
@@ -183,7 +183,8 @@ fn a_region_that_never_ends_takes_no_other_out() {
 fn a_new_holder_has_no_regions_of_the_one_before() {
     let lease = |time: u64, pid: u64| lease(0, time, pid, pid, pid);
     let first = lease(1, 50).event(10, B, &[1, 0]).event(20, B, &[2, 0]);
-    // The new holder uses the same id and another one, and has an end that is not its own.
+    // The new holder uses the id 1, which the first holder also used, and the id 3. The last event of the new
+    // holder ends a region that the new holder did not begin.
     let second = lease(30, 51).after(&first).event(40, B, &[3, 0]).event(50, E, &[3]);
     let second = second.event(60, B, &[1, 0]).event(70, E, &[1]).event(80, E, &[2]);
     let made = stream(Made::of_programs(vcpu::EVENTS), 0, &[first, second]);
@@ -213,7 +214,7 @@ fn a_region_over_lost_events_of_its_client_is_not_counted() {
 #[test]
 fn an_id_may_be_used_again_after_its_end_was_lost() {
     let first = Packet::guest(0).event(10, B, &[1, 0]);
-    // The end of the first is among 5 events that were dropped after this packet's.
+    // The end of the first region is among 5 events that were dropped after this packet's events.
     let second = Packet::guest(0).after(&first).with64(56, 5).event(20, vcpu::WORK, &[0]);
     let third = Packet::guest(0).after(&second).event(30, B, &[1, 0]).event(40, E, &[1]);
     let made = vcpu::session(&[]);
@@ -295,7 +296,7 @@ fn regions_over_lost_events_of_the_kernel_are_not_counted() {
 
     let regions = all(&made);
 
-    // Counts the regions that have a part of the gap.
+    // Counts the regions that overlap the gap.
     let mut within = 0;
     let mut begun = None;
     for (time, what) in &vcpus[0].events {
@@ -322,7 +323,7 @@ fn a_region_in_a_gap_is_found_although_one_that_ended_before_is_known_later() {
         trace_dat::Page::all(&times.iter().map(event).collect::<Vec<_>>())
     };
     for has_other in [false, true] {
-        // Between its kernel's events at 20 and 900 us, the first thread's account waits.
+        // The account of the first thread waits between the kernel's events at 20 and 900 us.
         let regions =
             [(0, 90 * us, B, 1), (0, 100 * us, E, 1), (1, 150 * us, B, 1), (1, 170 * us, E, 1)];
         let mut vcpus = events(if has_other { &regions } else { &regions[2..] });
@@ -350,7 +351,7 @@ fn a_region_in_a_gap_is_found_although_one_that_ended_before_is_known_later() {
 fn a_region_over_a_jump_of_the_clock_is_not_counted() {
     let vcpus = [Vcpu::rounds(0, 60, 5)];
     let mut made = vcpu::session(&vcpus);
-    // From the middle of the region 30 on, the guest's clock is a millisecond ahead.
+    // The guest's clock jumps ahead by a millisecond in the region 30.
     let at = vcpus[0].events.iter().position(|(_, what)| *what == What::Guest(B, vec![30, 0]));
     let from = vcpus[0].events[at.unwrap()].0 + 1;
     let ahead = |time: u64| if time >= from { time + 1_000_000 } else { time };
@@ -372,8 +373,8 @@ fn a_region_over_a_jump_of_the_clock_is_not_counted() {
     let (count, kinds) = counts(&all(&made));
 
     assert_eq!(kinds, [("clock_jump", 60 - count)]);
-    // The region with the jump is not counted, and neither are regions next to it if two constraints do not
-    // say on which side the jump is.
+    // The region with the jump is not counted. If the constraints do not tell on which side of a border the
+    // jump is, the region on the other side is not counted either.
     assert!((57..60).contains(&count), "{count}");
 }
 
@@ -386,7 +387,7 @@ fn a_client_that_moves_to_another_thread_in_a_region_is_not_counted() {
     vcpus[0].events.extend(points);
     vcpus[0].events.sort_by_key(|(time, _)| *time);
     let made = vcpu::session(&vcpus);
-    // Another thread serves the client from the middle of the region 2 on.
+    // After a part of the region 2, another thread serves the client.
     let host = Packet::host(1).with64(80, 10).event_str(1, 1, &[10, 42, 101, 0], b"vcpu1");
     let payload = |time: u64| [0, 0, 1, made::GUEST_BASE + at(time) - 5, at(time)];
     let host = host.flagged(at(500), vcpu::POINT, 1, &payload(500), 0);
@@ -398,14 +399,14 @@ fn a_client_that_moves_to_another_thread_in_a_region_is_not_counted() {
     assert_eq!((count, kinds), (2, vec![("migration", 1)]));
 }
 
-/// Events of regions of any client.
+/// Schemas of the events of regions with the field `any_client`.
 const ANY_EVENTS: &str = r#"[
     {"id":16,"schema":"boot_begin(id:u64,any_client:bool)","reference_point":false},
     {"id":17,"schema":"boot_end(id:u64,any_client:bool)","reference_point":false}
 ]"#;
 
-/// Reads a session of regions of any client: client, time, id of the event, id of the region. After its
-/// events, the first client loses some.
+/// Reads a session of regions with the field `any_client`. Each entry has a client, a time, the id of the
+/// event, and the id of the region. After its events, the first client loses `lost` events.
 fn of_any_client(made: &[(u32, u64, u32, u64)], lost: u64) -> Regions {
     let mut session = Made::with_json(&made::json(&made::clocks(), ANY_EVENTS, "[]"));
     for client in 0..2 {
@@ -468,7 +469,7 @@ fn a_region_that_a_child_process_ends_too_is_its_parents() {
 
     let regions = all(&made);
 
-    // The child's end belongs to none of the child's own regions.
+    // The child's event ends no region, because the child began no region.
     assert_eq!(counts(&regions), (2, vec![("end_without_begin", 1)]));
     assert!(regions.groups[0].is_program);
 }

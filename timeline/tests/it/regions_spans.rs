@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Tests of spans of the crate `tracing`, made event by event: which spans are regions of one thread, and how
-//! the time of the others divides.
+//! the time of the other spans divides.
 
 use crate::made_regions::*;
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, READY, Task};
@@ -55,8 +55,8 @@ const THREADS: [Task; 2] = [(200, "a"), (201, "b")];
 /// Number of a client of another process.
 const OTHER: u32 = 2;
 
-/// Makes a session of a program with two threads: time, client, event, number of the span. The first client
-/// loses some events after these.
+/// Makes a session of a program with two threads. Each entry has a time, a client, an event, and the number
+/// of the span. After these events, the first client loses `lost` events.
 fn made(events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
     made_of(EVENTS, events, lost)
 }
@@ -118,7 +118,7 @@ fn spans(regions: &Regions) -> Vec<(&str, u64, [u64; 3])> {
     sums(regions).into_iter().filter(is_span).collect()
 }
 
-/// Events of a span that thread a begins, and thread b polls and drops.
+/// Events of a span. Thread a begins the span. Thread b polls the span, and then drops the span.
 const MOVED: [(u64, u32, Of, u64); 7] = [
     (1_000, 0, BEGIN, 1),
     (1_100, 0, PollEnd, 1),
@@ -245,7 +245,8 @@ fn a_first_poll_whose_end_is_not_known_is_neither_busy_nor_idle() {
 
     let regions = all(&made(&events, 0));
 
-    // The thread left the span directly before its close, as far as its own events tell: no poll is left.
+    // As far as the thread's own events tell, the thread left the span directly before the close. So no poll
+    // is left.
     assert_eq!(sums(&regions), [("request", 1, [1_020, 420, 600]), ("work", 1, [10, 0, 10])]);
 }
 
@@ -270,7 +271,8 @@ fn a_span_that_is_never_closed_has_no_end() {
 fn no_time_of_a_span_over_lost_events_is_idle() {
     let known = ("request", 1, [1_020, 610, 410]);
     let unknown = ("request", 1, [1_020, 0, 1_020]);
-    // Thread a loses events, and has its next event at the second time: before, in and after the span.
+    // Thread a loses events at the first time, and has its next event at the second time. The times are
+    // before, in and after the span.
     for (gap, next, expected) in [
         (500, Some(900), known),
         (500, Some(1_350), unknown),
@@ -299,7 +301,8 @@ fn the_critical_path_of_a_span_over_lost_events_has_no_idle_time() {
     cpus.switch(0, READY, a).at(5_000).switch(0, ASLEEP, (300, "other"));
     cpus.at(7_000).timer(1, 8, b).at(7_200).switch(1, READY, b);
     cpus.at(12_000).switch(1, ASLEEP, (300, "other"));
-    // The gap is after the first poll, or in the poll, which may then be several polls.
+    // The gap is after the first poll, or in the first poll. If the gap is in the poll, then the poll may
+    // have been several polls.
     for (gap, first, unknown) in [(4_100, 1_000, 4_600), (3_500, 0, 5_600)] {
         let mut events = vec![
             (3_000, 0, BEGIN, 1),
@@ -675,7 +678,7 @@ fn busy_time_has_the_parts_of_the_threads_that_poll_and_idle_time_ends_with_thei
         let expected = vec![
             ("b-201".into(), Part::Runnable, None, 400),
             ("a-200".into(), Part::OnCpu, None, 1_000),
-            // The time is on the way from the timer to the poll, and before the drop.
+            // This time is the time from the timer to the poll, and the time before the drop.
             ("not known".into(), Part::Unknown, Some("not known".into()), 1_500),
             ("b-201".into(), Part::OnCpu, None, 1_700),
             timer,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of the time of a guest's threads by both kernels, against a simulated machine: with all events, and
-//! without some.
+//! Tests of the time of a guest's threads by both kernels. The tests compare the time with the truth of a
+//! simulated machine, with all events and with some events missing.
 
 use hypertrace_test_support::guest_mode::{MS, TIDS};
 use hypertrace_test_support::machine::Random;
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Maximum error of a time of the guest, in nanoseconds.
 const BOUND: u64 = 3;
 
-/// The regions that were found of a world.
+/// The regions that a reader found in a world.
 struct Found {
     regions: Regions,
     /// Expected regions: thread, begin and end.
@@ -71,8 +71,8 @@ impl Found {
         wrong
     }
 
-    /// Asserts that no time was given a wrong part. Returns the time in all parts, and the time in the true
-    /// parts.
+    /// Asserts that no time was given a wrong part. Returns the found time in each part, and the true time in
+    /// each part.
     #[track_caller]
     fn assert_nothing_wrong(&self, world: &World) -> (Times, Times) {
         assert_eq!(self.wrong(world), [""; 0]);
@@ -123,7 +123,7 @@ fn each_part_of_a_region_of_a_guests_thread_is_the_true_one() {
     assert!(hit > 100, "{hit}");
 }
 
-/// Loses one of a hundred events of both kernels.
+/// Makes a world in which one of a hundred events of both kernels is lost.
 fn lossy(seed: u64, counted: Counted) -> World {
     let mut world = World::new(seed);
     let mut r = Random(seed ^ 77);
@@ -180,7 +180,7 @@ fn two_guests_of_a_session_have_cpus_of_the_same_number() {
     assert!(found.regions.groups.iter().any(stolen));
 }
 
-/// What a reader says of the host, and of one of several guests.
+/// What a reader says about the host, and about one of several guests.
 #[derive(Debug, Default, PartialEq)]
 struct Said {
     /// Intervals of the host's threads.
@@ -196,7 +196,8 @@ impl Consumer for Said {
         let ThreadInterval { tid, interval, reason, cause, .. } = of;
         let Interval { from, to, part, .. } = interval;
         if !of.is_of_guest {
-            // Without a proof that it runs a guest's CPU, a thread belongs to no session.
+            // The session is left out, because a thread belongs to no session if nothing proves that the
+            // thread runs a guest's CPU.
             let cause = cause.as_ref().map(Cause::to_string);
             self.host.push(format!("{tid} {from} {to} {part:?} {reason:?} {cause:?}"));
         }
@@ -205,7 +206,7 @@ impl Consumer for Said {
 }
 
 impl Said {
-    /// Reads what is said of the first of two guests.
+    /// Reads what a reader says about the first of two guests.
     fn of_first(world: &World) -> Said {
         let made = world.made();
         let recording = Recording::open(&[Given::new(made.path())]).unwrap();
@@ -242,8 +243,8 @@ impl Said {
             }
             let mut path = BTreeMap::<String, u64>::new();
             for PathStep { thread, part, cause, ns, .. } in &group.total.path {
-                // The other guest may choose the name of its own thread in the time of its vCPU's thread, and
-                // nothing else.
+                // In the time of its vCPU's thread, the other guest may choose which of its own threads is
+                // named, and nothing else.
                 let is_hosts = matches!(part, Part::OnCpu | Part::Runnable | Part::Blocked);
                 let thread = (!is_hosts).then_some(&**thread);
                 *path.entry(format!("{thread:?} {part:?} {:?}", cause.as_deref())).or_default() +=
@@ -270,8 +271,8 @@ proptest! {
         world.lie(&mut Random(lie));
 
         let said = Said::of_first(&world);
-        // After some lies, it is no longer proven which thread runs the second guest's CPU, so the thread's
-        // time is not wanted.
+        // After some lies, nothing proves any more which thread runs the second guest's CPU. If so, the
+        // reader does not hand over the intervals of this thread.
         let is_of_second = |line: &String| line.starts_with(&format!("{} ", TIDS[1]));
         if !said.host.iter().any(is_of_second) {
             honest.host.retain(|line| !is_of_second(line));
@@ -385,7 +386,8 @@ fn time_of_which_the_host_recorded_nothing_is_unknown() {
     }
 }
 
-/// Events that are missing without a count make time wrong only where no other event contradicts.
+/// Events that are missing without a count give time a wrong part only if no other event contradicts the
+/// part.
 #[test]
 fn few_of_the_events_that_are_missing_without_a_count_make_a_part_wrong() {
     let (mut wrong, mut missing) = (0, 0);
@@ -408,7 +410,7 @@ fn read_paths(world: &World) -> Found {
 }
 
 impl Found {
-    /// Returns the number of the thread that a cause is.
+    /// If a cause is a thread, returns the thread's number.
     fn tid(cause: &Cause) -> Option<u32> {
         match cause {
             Cause::Thread { tid, .. } => Some(*tid),
@@ -416,8 +418,8 @@ impl Found {
         }
     }
 
-    /// Asserts that the steps of a region's path add up to its duration, and that no step is longer than it
-    /// was. Returns the unknown time by reason.
+    /// Asserts that the steps of a region's path add up to the region's duration, and that no step is longer
+    /// than the truth. Returns the unknown time by reason.
     #[track_caller]
     fn assert_path(&self, world: &World, group: &Group) -> [u64; Unknown::ALL.len()] {
         let path = &group.total.path;
@@ -481,7 +483,7 @@ fn each_step_of_a_critical_path_has_the_true_part() {
             parts.extend(path.iter().map(|step| step.part.key()));
         }
     }
-    // Nothing is known of a thread before its first switch.
+    // Nothing is known about a thread before the thread's first switch.
     let missing = std::mem::take(&mut unknown[Unknown::Missing as usize]);
     assert!(missing * 100 < all, "{missing} of {all}");
     let bound = std::mem::take(&mut unknown[Unknown::Border as usize]);
@@ -528,7 +530,7 @@ fn a_path_goes_on_with_the_other_guests_thread_that_ended_a_halt() {
             let (from, to) = regions.nth((id % REGIONS) as usize).unwrap();
             let mut truth = BTreeMap::<u32, u64>::new();
             for (tid, ns) in world.across(thread, *from, *to).into_iter().filter(|_| thread < 2) {
-                // If no thread of the guest has the CPU, the time is the vCPU's own thread's.
+                // If no thread of the guest has the CPU, the time belongs to the vCPU's own thread.
                 *truth.entry(if tid == 0 { TIDS[1] } else { tid }).or_default() += ns;
             }
             let mut said = BTreeMap::<u32, u64>::new();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of what the threads of regions waited for: who had their CPU, and what woke them.
+//! Tests of what the threads of regions waited for: which thread had the CPU, and what woke the waiting
+//! thread.
 
 use crate::made_regions::{all, read};
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, ENDED, HARD, READY, SOFT, Task, WAY};
@@ -35,7 +36,7 @@ fn waits(group: &Group) -> Vec<(Part, String, u64)> {
     waits
 }
 
-/// Returns the waits of all regions of a session, which are of one name.
+/// Returns the waits of all regions of a session. All regions have the same name.
 fn of(made: &Made) -> Vec<(Part, String, u64)> {
     let regions = all(made);
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
@@ -113,7 +114,8 @@ fn the_wait_for_a_cpu_begins_with_the_wake_up() {
     assert_eq!(waits, [&by_whom[..], &[blocked("pig-301", 1_000 + WAY)]].concat());
 }
 
-/// Returns what woke the thread, which slept while another thread had its CPU, with the time of the wake-up.
+/// Lets the thread sleep while another thread has the thread's CPU, and lets `wake` wake the thread. Returns
+/// the cause of the wait.
 fn woken(wake: impl FnOnce(&mut Cpus) -> &mut Cpus) -> String {
     let mut machine = begun(2);
     machine.at(2_000).switch(0, ASLEEP, HOG).switch(1, READY, PIG);
@@ -145,7 +147,7 @@ fn a_waking_in_an_interrupt_never_names_the_interrupted_thread() {
     assert_eq!(woken(|m| m.wake(0, SOFT, OWN)), "softirq");
     // The wake-up is in a hard interrupt in a softirq.
     assert_eq!(woken(|m| m.wake(0, HARD | SOFT, OWN)), "interrupt");
-    // The wake-up is in another interrupt after the end of a timer or of a handler.
+    // The wake-up is in another interrupt, after a timer, a handler or a softirq has ended.
     assert_eq!(woken(|m| m.timer(0, HARD, third).wake(0, HARD, OWN)), "interrupt");
     assert_eq!(woken(|m| m.handler(0, "eth0", third).wake(0, HARD, OWN)), "interrupt");
     assert_eq!(woken(|m| m.softirq(0, 1, third).wake(0, SOFT, OWN)), "softirq");
@@ -194,8 +196,8 @@ fn a_missing_switch_makes_the_time_around_it_not_known() {
             |ns| runnable("not known", ns),
             runnable("pig-301", 100),
         );
-        // The missing switch is the one away from the thread, one of two between the hogs, or the one back,
-        // which is in the first buffer too.
+        // In turn, these switches are missing: the switch away from the thread, each of two switches between
+        // the hog and the pig, and the switch back to the thread. The switch back is in the first buffer too.
         assert_eq!(without(1), [hog(300), unknown(300), pig.clone()], "{late}");
         assert_eq!(without(2), [hog(300), unknown(400)], "{late}");
         assert_eq!(without(3), [hog(300), unknown(400)], "{late}");
@@ -210,7 +212,7 @@ fn a_missing_switch_back_leaves_time_unknown_until_an_interrupt_shows_the_thread
     machine.at(2_500).timer(0, HARD, HOG).at(9_000);
     end(&mut machine);
     let made = machine.session();
-    // The second switch of both buffers is missing: the switch away, and the one back.
+    // The switch back to the thread is missing in both buffers.
     made.kernel(&machine.trace_without(|_, _, n| (n == 2).then_some(Counted(false))));
 
     let regions = all(&made);
@@ -221,7 +223,7 @@ fn a_missing_switch_back_leaves_time_unknown_until_an_interrupt_shows_the_thread
 
 #[test]
 fn a_thread_that_had_the_cpu_in_a_gap_is_not_known() {
-    // The hog has the CPU before and after the gap, in which the other one has it.
+    // The hog has the CPU before and after the gap, and the pig has the CPU in the gap.
     for late in [-3, 3] {
         let mut machine = begun(1);
         machine.late = late;
@@ -279,7 +281,7 @@ fn the_end_of_a_timer_or_a_handler_may_be_missing() {
         machine.at(2_000).switch(0, ASLEEP, HOG);
         wake(machine.at(2_500));
         let end_of_it = machine.all[0].len() - 1;
-        // The thread that has the CPU runs on, and wakes another thread.
+        // The thread that has the CPU goes on after the interrupt, and wakes another thread.
         machine.at(2_600).wake(0, 0, third);
         let flags = if number == 2 { SOFT } else { HARD };
         machine.at(3_000).wake(0, flags, OWN).at(3_105).switch(0, READY, OWN);
@@ -302,7 +304,7 @@ fn an_interrupt_right_after_one_whose_end_is_missing_is_named() {
     machine.at(2_000).switch(0, ASLEEP, HOG).at(2_500).timer(0, HARD, (302, "third"));
     let end_of_it = machine.all[0].len() - 1;
     machine.at(3_000).handler(0, "eth0", OWN).at(3_105).switch(0, READY, OWN);
-    // A hard interrupt comes in the function of a softirq's timer.
+    // A hard interrupt comes while a softirq runs the function of a timer.
     machine.at(4_000).switch(0, ASLEEP, HOG);
     machine.event(0, trace_dat::HRTIMER_EXPIRE_ENTRY_ID, SOFT, vec![0; 24]);
     machine.at(5_000).wake(0, HARD | SOFT, OWN).at(5_105).switch(0, READY, OWN);
@@ -342,7 +344,7 @@ fn a_waker_has_the_last_name_of_its_thread() {
     assert_eq!(Vec::from_iter(waits.iter().filter_map(waker)), ["renamed-300", "pig-301", "timer"]);
 }
 
-/// Returns a thread's names, one after another.
+/// Returns a thread with `count` names, one name after another.
 fn renamed(tid: u32, count: usize) -> impl Iterator<Item = Task> {
     (0..count).map(move |number| (tid, &*Box::leak(format!("x{number}").into_boxed_str())))
 }
@@ -351,7 +353,8 @@ fn renamed(tid: u32, count: usize) -> impl Iterator<Item = Task> {
 fn a_thread_that_changes_its_name_is_one_cause_with_its_last_name() {
     let mut machine = begun(1);
     machine.of_any = true;
-    // The hog takes the CPU under two names in each wait, and ends the wait of a sleep.
+    // In each wait for the CPU, the hog has the CPU under two names. After these waits, the hog wakes the
+    // thread from a sleep.
     let names = Vec::from_iter(renamed(HOG.0, 80));
     for pair in names.chunks(2) {
         let now = machine.now;
@@ -386,7 +389,7 @@ fn a_thread_that_begins_with_the_number_of_another_is_another_cause() {
     let mut machine = begun(1);
     for new in ["first", "second"] {
         let now = machine.now;
-        // The end of the thread before is not recorded.
+        // The end of the previous thread with the same number is not recorded.
         machine.at(now + 100).switch(0, READY, PIG).start(0, true, (HOG.0, new));
         machine.at(now + 200).switch(0, READY, (HOG.0, new)).at(now + 500).switch(0, READY, OWN);
     }
@@ -492,7 +495,7 @@ fn a_recording_of_own_threads_says_nothing_of_others() {
         made.kernel(&trace);
         assert_eq!(of(&made), unknown);
     }
-    // The trace has two buffers, as trace-cmd makes them, and nothing says what the second one holds.
+    // The trace has two buffers, as trace-cmd makes them, and nothing says what the second buffer holds.
     let mut trace = machine.trace();
     trace.options = vec![trace_dat::recorded_with_threads(BOOT, &machine.threads())];
     made.kernel(&trace);
@@ -534,7 +537,8 @@ fn perf_shows_the_programs_own_threads() {
     // Another process's thread has the CPU meanwhile.
     let second = [into(1_600, own), out(2_100, own), into(2_400, own), out(3_500, own)];
     let pages = Page::all(&[first, second].concat());
-    // The kernel's list has a name of its own for the thread, or none.
+    // The kernel's list of names has no name for the thread in the first case, and another name than the
+    // client's in the second case.
     for (listed, name) in [("77 vcpu0\n", "program/1 other-201"), ("201 worker2\n", "worker2-201")]
     {
         let trace = TraceDat::new("x86-tsc").of_perf().option(trace_dat::recorded(BOOT, 0));
@@ -577,11 +581,11 @@ fn causes_beyond_the_limits_are_others() {
         (waits.len(), others.map(|(part, _, ns)| (*part, *ns)).collect())
     };
     let parts = |ready, asleep| vec![(Part::Runnable, ready), (Part::Blocked, asleep)];
-    // A group has 2,048 wakers, each with both parts, or 2,047 wakers and the others. Each wait takes 5 + 35
-    // ns.
+    // A group keeps 4,096 waits: two parts for each of 2,048 wakers, or two parts for each of 2,047 wakers
+    // and for the others. Each waker has a wait of 5 ns and a wait of 35 ns.
     let left = u64::from(WAITS) - 2_048;
     assert_eq!(others(&of(0)), (4_096, parts(5 * left, 35 * (left + 2))));
-    // A thread has 1,024 wakers.
+    // A thread keeps the waits for 1,024 wakers.
     assert_eq!(others(&of(1)), (2_050, parts(5 * (1_300 - 1_024), 35 * (1_300 - 1_024))));
     assert_eq!(regions.causes.len(), 1 << 16);
 }
@@ -591,7 +595,7 @@ fn with_paths(made: &Made) -> Regions {
     read(made, &Options { has_paths: true, ..Options::default() })
 }
 
-/// Makes a region that begins on a thread, and ends on another thread that the first one woke.
+/// Makes a region that begins on one thread and ends on another thread, which the first thread woke.
 fn handed_on() -> Cpus {
     let mut machine = begun(2);
     machine.of_any = true;
@@ -614,7 +618,7 @@ fn a_region_that_ends_on_another_thread_waits_for_those_on_its_path() {
     assert_eq!(waits(&regions.groups[0]), expected);
     // The unknown time is before the first event of the thread that ends the region.
     assert_eq!(regions.groups[0].total.times.get(Part::Unknown), 100);
-    // Without paths, nothing is known of the region.
+    // Without paths, nothing is known about the region.
     let without = all(&handed_on().made());
     assert_eq!(waits(&without.groups[0]), []);
 }
@@ -653,7 +657,7 @@ fn waits_on_a_path_longer_than_the_last_turns_are_known() {
     assert_eq!(waits(&regions.groups[0]), [runnable("hog-300", 50_000)]);
 }
 
-/// Returns the regions with what their threads did.
+/// Reads the regions, and keeps what the threads did.
 fn with_lanes(made: &Made) -> Regions {
     read(made, &Options { keeps_intervals: true, ..Options::default() })
 }
@@ -715,7 +719,7 @@ fn a_lane_without_the_other_threads_events_says_nothing_of_a_cpu() {
     trace.options = vec![trace_dat::recorded_with_threads(BOOT, &machine.threads())];
     made.kernel(&trace);
     assert_eq!(turns(&with_lanes(&made), 1_100), None);
-    // Without one switch, the one from the hog, only that time is not known.
+    // Without the switch away from the hog, only the time of this wait is not known.
     let lost = |all: bool, cpu, n| (all && cpu == 0 && n == 2).then_some(Counted(false));
     made.kernel(&machine.trace_without(lost));
     let turns = turns(&with_lanes(&made), 1_100).unwrap();
@@ -757,8 +761,8 @@ fn a_thread_that_moves_between_cpus_without_its_switches_is_on_neither() {
 
     let regions = with_lanes(&made);
 
-    // The timer shows the thread on the second CPU, and nobody knows since when. The begin of the region, no event of the
-    // kernel, ends the first time.
+    // The timer shows that the thread has the second CPU, but nobody knows since when. The first turn ends
+    // with the begin of the region, which is not an event of the kernel.
     let own = |from, to, cpu| (from, to, cpu, "own".to_owned());
     assert_eq!(
         turns(&regions, 1_100).unwrap(),
@@ -767,11 +771,12 @@ fn a_thread_that_moves_between_cpus_without_its_switches_is_on_neither() {
     assert_eq!(regions.groups[0].total.times.get(Part::Unknown), 2_400);
 }
 
-/// A machine that runs at random, with the truth about its program's waits in each region: part, cause and time.
+/// A machine that runs at random, and the truth about its program. For each region, `truth` has the time of
+/// the waits by part and cause.
 struct Simulated {
     machine: Cpus,
     truth: BTreeMap<String, BTreeMap<(usize, String), u64>>,
-    /// Threads that each CPU has, each from a time on.
+    /// Turns of each CPU: the time at which a thread gets the CPU, and the thread.
     turns: [Vec<(u64, Task)>; 2],
 }
 
@@ -804,7 +809,7 @@ impl Simulated {
         let mut machine = Cpus::new(2, &SIMULATED[..3]);
         let mut truth = BTreeMap::<String, BTreeMap<(usize, String), u64>>::new();
         let mut states = [State::Ready; SIMULATED.len()];
-        // `since` has the times from which threads wait, `open` their open regions.
+        // `since` has the time from which on each thread waits. `open` has each thread's open region.
         let mut since = [0; SIMULATED.len()];
         let mut open = [None; SIMULATED.len()];
         let mut turns: [Vec<(u64, Task)>; 2] = [vec![(0, IDLE)], vec![(0, IDLE)]];
@@ -825,7 +830,7 @@ impl Simulated {
                 }
             };
             match (below(4), states[thread]) {
-                // The CPU goes to another thread, or to none.
+                // Another thread gets the CPU, or no thread gets the CPU.
                 (0, State::Ready) | (1, State::On(_)) => {
                     let sleeps = below(2) == 0;
                     if let Some(running) = running {
@@ -861,8 +866,9 @@ impl Simulated {
                         1 => (machine.timer(cpu, SOFT, task), "timer".into()).1,
                         2 => (machine.handler(cpu, "nvme0q1", task), "interrupt nvme0q1".into()).1,
                         3 => (machine.softirq(cpu, 3, task), "softirq NET_RX".into()).1,
-                        // This interrupt has no events of its own. After a missing end, it would be taken for
-                        // the interrupt before.
+                        // This interrupt has no events of its own. So this interrupt comes only after an
+                        // event outside of interrupts. Without such an event, if the end of the previous
+                        // interrupt were missing, this interrupt would be taken for the previous interrupt.
                         4 if in_thread[cpu] => {
                             (machine.wake(cpu, HARD, task), "interrupt".into()).1
                         }
@@ -897,8 +903,8 @@ impl Simulated {
         Simulated { machine, truth, turns }
     }
 
-    /// Asserts that the lanes around each region name no thread as the one that had a CPU if it did not have
-    /// the CPU. Times of the second buffer differ by at most `most`.
+    /// Asserts about the lanes around each region: each thread that a lane shows with a CPU had the CPU.
+    /// Times of the second buffer differ by at most `most`.
     #[track_caller]
     fn check_lanes(&self, regions: &Regions, most: i64) {
         let begin = |name: &str| {
@@ -980,7 +986,7 @@ proptest! {
     }
 }
 
-/// Removes an event, or one in a hundred, and compares what is known without them.
+/// Removes one event, or one in a hundred events, and compares what is known without the removed events.
 fn check_missing(
     Simulated { machine, .. }: &Simulated,
     lost: u64,
@@ -996,7 +1002,7 @@ fn check_missing(
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33).is_multiple_of(n)
     };
-    // Either a single event is lost without a count, or one in a hundred with a count.
+    // Either a single event is lost without a count, or one in a hundred events is lost with a count.
     let sizes = [&machine.asked, &machine.all].map(|b| b.iter().map(Vec::len).sum::<usize>());
     let single = lost as usize % (sizes[0] + sizes[1]);
     let is_counted = one_in(2);
@@ -1030,7 +1036,7 @@ fn check_missing(
     Ok(())
 }
 
-/// Returns the same machine, whose second buffer has other times.
+/// Returns the same machine. In the second buffer, all times are later by `late`.
 fn late_by(machine: &Cpus, late: i64) -> Cpus {
     let mut machine = machine.clone();
     for event in machine.all.iter_mut().flatten() {
@@ -1121,8 +1127,8 @@ fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_t
     assert!(times.get(Part::Blocked).abs_diff(8 * MS) < 2_000, "{times:?}");
     assert_eq!(read(true, false), alone);
     assert_eq!(read(true, true), alone);
-    // If the VMM records, the host's recording shows the VMM's threads, but not which of them runs the
-    // guest's CPU.
+    // If the VMM records, the host's recording shows the VMM's threads, but nothing shows which of these
+    // threads runs the guest's CPU.
     assert_eq!(read(false, true), alone);
 }
 
@@ -1172,7 +1178,8 @@ fn the_thread_of_a_server_is_no_vcpu() {
     assert_eq!((total.regions, total.times.get(Part::Unknown)), (1, total.times.total()));
     let path = total.path.iter().map(|step| (step.part, step.cause.as_deref().unwrap()));
     assert_eq!(Vec::from_iter(path), [(Part::Unknown, &Cause::Unknown(Unknown::NoThread))]);
-    // The points in the server's sleep contradict the server's switches, which another line says.
+    // The server answers points while, by the server's switches, the server sleeps. Another line tells about
+    // this contradiction.
     let said = |regions: &Regions| {
         let lines =
             regions.warnings.iter().filter(|line| line.contains("ran the session's clients"));
@@ -1181,8 +1188,8 @@ fn the_thread_of_a_server_is_no_vcpu() {
     let [line] = &said(&regions)[..] else { panic!("{:?}", regions.warnings) };
     assert!(line.contains("the time of 1 region is unknown"), "{line}");
     assert!(line.contains("hypertrace forward"), "{line}");
-    // A VMM's own thread that answers points is the vCPU's, and it is not known which of the guest's threads
-    // ran there.
+    // If a thread of the VMM answers the points, this thread is the vCPU's thread. Nothing shows which of the
+    // guest's threads ran on the vCPU.
     let regions = with_host(&host, false);
     let Breakdown { times, guest_at_most_ns, .. } = regions.groups[0].total;
     assert_eq!(times.get(Part::Unknown), times.total(), "{times:?}");

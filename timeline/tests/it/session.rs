@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of sessions: complete ones, sessions that a kill left, and directories that are no session.
+//! Tests of complete sessions, of sessions that a kill left, and of directories that are no session.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::kept::{self, Event, Value};
@@ -174,7 +174,7 @@ fn a_copy_of_a_segment_is_refused() {
 fn a_ring_that_a_guest_made_jump_is_read_in_order() {
     let first = Packet::guest(0).event(10, DISK_READ, &[1, 0]).with64(64, 1 << 40);
     let first = first.with64(72, (1 << 40) + 4);
-    // The head, and the sequence number with it, went back to the ring's beginning, which is a fault.
+    // The head and the sequence number went back to the ring's beginning, which is a fault.
     let back = Packet::guest(0).after(&first).with64(104, 1).with64(64, 0).with64(72, 0);
     let back = back.with64(112, 0).event(20, DISK_READ, &[2, 0]);
     let base = Packet::guest(0).after(&back);
@@ -205,7 +205,7 @@ fn an_unfinished_tail_is_no_damage() {
     let made = Made::new();
     let path = made.file("guest-000-0000");
     let mut uncommitted = whole.clone();
-    // The file ends with the body of a packet that was never committed, or any bytes.
+    // At the file's end is the body of a packet that was never committed. The body can be any bytes.
     uncommitted.extend((0..5000u32).map(|i| i as u8));
     for bytes in [&whole[..whole.len() - 128], &whole, &uncommitted, &{
         let mut sparse = whole.clone();
@@ -461,7 +461,7 @@ fn a_follower_reads_a_description_again_only_if_it_has_changed() {
     write(&text, earlier);
     let mut follow = Follow::open(made.path()).unwrap();
 
-    // The file looks as before, as far as can be seen without reading it.
+    // The file has the same length and the same time as before, so only a read would show the difference.
     write(&vec![b'x'; text.len()], earlier);
     let unread = follow.round(&mut |_| {});
     write(&vec![b'x'; text.len()], earlier + Duration::from_secs(1));

@@ -56,7 +56,7 @@ impl Guest {
         self.producer.emit(event, || self.now());
     }
 
-    /// Serves the store to EMIT, as a vCPU's thread does.
+    /// Handles a store to EMIT, as a vCPU's thread does.
     fn point(&self, session: &hypertrace_trace::Session, n: u64) {
         let guest_time = self.now();
         session.emit(event_type!("vcpu_exit", n = n));
@@ -129,12 +129,14 @@ fn written_events_are_read_in_the_order_in_which_they_happened() {
             ("disk_read", EventKind::Event) => {
                 assert_eq!(event.fields[0].1, Value::Unsigned(next));
                 assert_eq!(&*event.source, "guest/0 worker");
-                // No error reached 100 us in trials, but a busy machine may have a larger one.
+                // The size of the bound is not checked. No error reached 100 us in trials, but a busy machine
+                // may have a larger error.
                 assert!(event.bound_ns.is_some(), "{event:?}");
                 next += 1;
             }
             ("disk_read", EventKind::ReferencePoint) => {
-                // All events of earlier rounds came before the point, and none of later rounds.
+                // All events up to this round came before the point, and no event of a later round came
+                // before the point.
                 let Value::Unsigned(round) = event.fields[0].1 else { panic!() };
                 assert_eq!(next, (round + 1) * EACH);
                 assert_eq!(event.fields[1].1, Value::Str(b"abc".as_slice().into()));
@@ -212,7 +214,8 @@ fn an_unfinished_session_is_read_up_to_its_last_commit() {
         guest.point(&session, round);
         guest.pass(&session);
         let (stat, events) = read(&dir);
-        // Events: a lease of the guest and one of the thread; per round: emit, exit, point, entry.
+        // There are two leases, one of the guest and one of the thread. Each round has four events: emit,
+        // exit, point and entry.
         assert_eq!(events.len() as u64, 2 + 4 * (round + 1));
         assert_eq!(stat.total.records, events.len() as u64);
         assert!(!Session::open(&dir).unwrap().json().finished);
