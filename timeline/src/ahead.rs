@@ -158,7 +158,8 @@ impl Batch {
     ) -> ControlFlow<()> {
         self.entries.iter().try_for_each(|entry| match entry {
             Kept::Lost(lost) => give(EntryRef::Lost((**lost).clone())),
-            // The recording still has the class or format that described the event when it was read.
+            // The lookup succeeds, because the recording still has the class or format with which the event
+            // was read.
             Kept::Event(event) => match self.event(recording, event) {
                 Some(event) => give(EntryRef::Event(event)),
                 None => ControlFlow::Continue(()),
@@ -211,14 +212,14 @@ fn append<T: Copy>(to: &mut Vec<T>, values: &[T]) -> Range<usize> {
 }
 
 impl Recording {
-    /// Returns whether the recording's events can be read ahead, and there is a CPU for it.
+    /// Returns whether the recording's events can be read ahead, and there is a second CPU for the reader.
     pub(crate) fn can_be_read_ahead(&self, needs: &Needs) -> bool {
         let has_functions = !self.functions.is_empty() && !needs.without_functions;
         !has_functions && thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)
     }
 
-    /// Reads as [`Recording::read`] does, but on another thread than the consumer's. Returns `None`, before
-    /// it gives an entry, if the system cannot make a thread.
+    /// Reads as [`Recording::read`] does, but on another thread than the consumer's. If the system cannot
+    /// create a thread, returns `None` and gives no entry.
     pub(crate) fn read_ahead<E: From<Error>>(
         &self,
         needs: &Needs,

@@ -116,8 +116,8 @@ impl FunctionNames {
         FunctionNames { modules, kept: HashMap::new() }
     }
 
-    /// Returns the entry, with the name of the function that it enters or leaves. The caller must pass all
-    /// entries, in their order.
+    /// Returns the entry. If the entry is an event that enters or leaves a function, adds the function's
+    /// name. The caller must pass all entries, in their order.
     pub fn named<'a>(&'a mut self, entry: EntryRef<'a>) -> EntryRef<'a> {
         match entry {
             EntryRef::Event(event) => {

@@ -73,10 +73,10 @@ impl<E: From<Error>, F: FnMut(&EntryRef<'_>) -> Result<bool, E>> Consumer for F 
 }
 
 impl Recording {
-    /// Reads the recording, and gives the consumer all losses and the events that it needs, until the
-    /// consumer wants no more. Returns the faults of inputs that could be read in spite of these faults. If
-    /// there are several CPUs, another thread reads up to some thousand events ahead of the consumer, which
-    /// runs on the caller's thread.
+    /// Reads the recording, and gives the consumer all losses and the needed events, until the consumer wants
+    /// no more. Returns the faults of inputs that could be read in spite of these faults. If there are
+    /// several CPUs, another thread reads up to some thousand events ahead of the consumer, which runs on the
+    /// caller's thread.
     ///
     /// # Errors
     /// If an input is damaged, or the consumer returns an error. Before the error of a damaged input, the

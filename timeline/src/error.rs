@@ -17,7 +17,7 @@ pub enum Error {
     NotASession {
         /// The path that was given.
         path: PathBuf,
-        /// Kind of the thing at the path, and what to do.
+        /// Kind of the thing at the path, and advice to the user.
         why: String,
     },
     /// `session.json` breaks a rule.
@@ -40,12 +40,12 @@ pub enum Error {
         /// Value that was found.
         found: String,
     },
-    /// A file that was given as a trace of a kernel is no such trace.
+    /// A file was given as a trace of a kernel, but is another kind of file.
     #[error("{}: not a trace.dat of trace-cmd, but {found}", path.display())]
     NotATrace {
         /// The file.
         path: PathBuf,
-        /// Kind of file that it seems to be, and what to do.
+        /// Probable kind of the file, and advice to the user.
         found: &'static str,
     },
     /// A trace of a kernel has a form that is not supported.
@@ -53,10 +53,10 @@ pub enum Error {
     NotSupported {
         /// The file.
         path: PathBuf,
-        /// Form of the trace, and what to do.
+        /// Form of the trace, and advice to the user.
         why: String,
     },
-    /// A kernel's trace was recorded in another boot than its session.
+    /// A kernel's trace and the session in the same directory were recorded in different boots.
     #[error(
         "{}: recorded in another boot than the session beside it: move it away, or show it alone",
         path.display()

@@ -11,7 +11,7 @@ use hypertrace_abi::ring::Losses;
 use hypertrace_abi::schema::Shape;
 use std::sync::Arc;
 
-/// The next item of the timeline, valid until the reader reads the item after it.
+/// The next entry of the timeline. The entry is valid until the reader reads the entry after it.
 #[derive(Debug)]
 pub enum EntryRef<'a> {
     /// An event.
@@ -21,7 +21,7 @@ pub enum EntryRef<'a> {
 }
 
 impl EntryRef<'_> {
-    /// Returns the Unix time of the entry in nanoseconds, if it is known.
+    /// Returns the Unix time of the entry in nanoseconds, if the time is known.
     pub fn ts_ns(&self) -> Option<i64> {
         match self {
             EntryRef::Event(event) => Some(event.ts_ns),
@@ -45,7 +45,7 @@ pub struct EventRef<'a> {
     pub source: &'a Arc<Source>,
     /// Name of the event.
     pub name: &'a Arc<str>,
-    /// Fields of the event, decoded while they are iterated over.
+    /// Fields of the event. The fields are decoded during the iteration.
     pub fields: Fields<'a>,
     /// Flags of the record.
     pub flags: u16,
@@ -53,8 +53,8 @@ pub struct EventRef<'a> {
     pub kind: EventKind,
     /// Numbers of a reference point that a vCPU's thread recorded.
     pub reference: Option<Reference>,
-    /// Thread of the host that recorded the event, if it is known: for events of a kernel, of the VMM, and of
-    /// a program without a VMM.
+    /// Thread of the host that recorded the event, if this thread is known. Only events of a kernel, of the
+    /// VMM, and of a program without a VMM have such a thread.
     pub thread: Option<Thread>,
     /// Name of the function that the event enters or leaves, if the program itself recorded the call, so that
     /// the event's fields do not have the name.
@@ -62,8 +62,8 @@ pub struct EventRef<'a> {
     /// Reading of a guest's clock from which the time was computed.
     pub(crate) reading: Option<GuestReading<'a>>,
     pub(crate) bound: Bound,
-    /// Index of the kernel's trace that holds the event, among the traces of the timeline; 0 for other
-    /// events.
+    /// Index of the kernel's trace that holds the event, among the traces of the timeline. 0 for an event
+    /// that is not in a kernel's trace.
     pub(crate) trace: usize,
 }
 
@@ -253,7 +253,7 @@ pub struct Lost {
     pub thread: Option<Thread>,
     /// Index of the kernel's trace, as in [`EventRef`].
     pub(crate) trace: usize,
-    /// Exact number of lost events; 0 if a kernel's trace only says that events were lost.
+    /// Exact number of lost events, or 0 if a kernel's trace only says that events were lost.
     pub events: u64,
     /// Numbers of all lost events of this source by cause, from `session.json`, because packets do not have
     /// the causes. All counts are 0 if the causes are not known.

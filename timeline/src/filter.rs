@@ -442,7 +442,7 @@ impl<'t> Parser<'t> {
         is_there
     }
 
-    /// Returns the place of the word that begins here: a name, a number, or one character.
+    /// Returns the place of the word that begins at the byte `begin`: a name, a number, or one character.
     fn word_at(&self, begin: usize) -> Range<usize> {
         let rest = &self.text[begin..];
         let is_inside = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '+');

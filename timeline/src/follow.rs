@@ -70,7 +70,7 @@ pub struct Round {
 }
 
 impl Follow {
-    /// Opens a session, to read it from its beginning.
+    /// Opens a session. The first round reads the session from its beginning.
     ///
     /// # Errors
     /// If `dir` is not a session's directory, or its description is damaged.
@@ -91,8 +91,8 @@ impl Follow {
         self.started_unix_ns
     }
 
-    /// Reads what the writer committed since the last round, up to some MiB. `each` gets the entries in order
-    /// of time. Later rounds may give entries with earlier times.
+    /// Reads the packets that the writer has committed since the last round, up to some MiB. `each` gets the
+    /// entries in order of time. Later rounds may give entries with earlier times.
     ///
     /// # Errors
     /// If a file is damaged. `each` may have got the entries before the damage.
@@ -194,7 +194,7 @@ impl Follow {
         // The classes are read after the scan, so that they include the classes of all packets of the scan.
         self.json.read_classes(&self.dir)?;
         let mut session = Session::of(&self.dir, self.json.clone(), segments, 0)?;
-        // Later files of a stream wait for earlier ones.
+        // Later files of a stream wait for the stream's earlier files.
         let has_more = |path: &Path| cursors.get(path).is_some_and(|cursor| cursor.has_more);
         session.end_streams(has_more);
         Ok((Some(session), cursors, is_finished))

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct FunctionName {
     /// Name of the function in the source code.
     pub name: String,
-    /// Symbol of the function, if it differs from the name.
+    /// Symbol of the function, if the symbol differs from the name.
     pub symbol: Option<String>,
 }
 

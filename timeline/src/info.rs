@@ -49,7 +49,8 @@ pub struct Session {
     pub origin: Option<Origin>,
     /// Span of the program that called the session's process, in the form of a `traceparent` header.
     pub trace_parent: Option<String>,
-    /// Whether the writer ended the session. If not, the session is being written, or its writer was killed.
+    /// Whether the writer ended the session. If false, the session is being written, or its writer was
+    /// killed.
     pub finished: bool,
     /// ID of the host's boot.
     pub boot_id: Option<String>,
@@ -105,7 +106,7 @@ pub struct Session {
 pub struct Limits {
     /// Number of limits that are used.
     pub used: usize,
-    /// Number of limits that contradict the points or each other.
+    /// Number of limits that are not used because they contradict the points or each other.
     pub left_out: usize,
 }
 

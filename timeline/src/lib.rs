@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Reads the events that guests and their hosts recorded, as one timeline.
+//! Reads the events that guests and hosts recorded, and merges them to one timeline.
 //!
 //! A [`Recording`] holds all inputs that are read together: sessions, traces of kernels, and function traces.
 //! A session is a directory that `hypertrace-trace` wrote. The writer of a session may still be at work, or

@@ -37,9 +37,10 @@ struct Key {
 }
 
 impl<'a> Timeline<'a> {
-    /// Returns a timeline of these inputs, before their first entries. `names` has the names of the inputs'
-    /// sources. For each session, `margins` has the bound on the error of the session's place relative to the
-    /// other sessions, or `None` if this bound is unknown. `margins` is empty if all bounds are 0.
+    /// Returns a timeline of these inputs. The timeline is before the first entry. `names` has the names of
+    /// the inputs' sources. For each session, `margins` has the bound on the error of the session's place
+    /// relative to the other sessions, or `None` if this bound is unknown. `margins` is empty if all bounds
+    /// are 0.
     ///
     /// # Errors
     /// If the first records of an input are damaged.

@@ -17,7 +17,7 @@ pub struct Source {
     /// Index of the session. A kernel's trace that belongs to no session has an index after the indices of
     /// all sessions.
     pub session: usize,
-    /// Number of the guest's client; `None` for other sources.
+    /// Number of the guest's client. `None` if the source is not a client.
     pub client: Option<u32>,
     /// Name of the thread: the name that a client gave, or the name of a thread of the host. Escape the name.
     pub name: Option<Box<str>>,

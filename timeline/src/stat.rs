@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 #[serde(into = "Members")]
 #[non_exhaustive]
 pub struct StreamStat {
-    /// Producer of the stream; `None` in a total.
+    /// Producer of the stream. `None` in a total.
     pub stream: Option<(Domain, u32)>,
-    /// Name of the stream's last holder, as the guest says: escape it.
+    /// Name of the stream's last holder. The guest chooses the name, so escape the name.
     pub name: String,
     /// Number of packets with events.
     pub packets: u64,
@@ -89,7 +89,7 @@ impl From<StreamStat> for Members {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SessionStat {
-    /// Counts by stream, those of the host first.
+    /// Counts of each stream, first of the host's streams.
     pub streams: Vec<StreamStat>,
     /// Sums over all streams.
     pub total: StreamStat,

@@ -18,8 +18,8 @@ pub enum ValueRef<'a> {
     Bool(bool),
     /// A u64 that reports show in hexadecimal.
     Hex(u64),
-    /// Bytes as the guest or a program wrote them. The bytes may not be UTF-8, and may contain terminal
-    /// control sequences: escape them.
+    /// Bytes from the guest or from a program, without changes. The bytes may not be UTF-8, and may contain
+    /// terminal control sequences, so escape the bytes.
     Str(&'a [u8]),
     /// An array of numbers.
     Array(Array<'a>),
@@ -174,7 +174,8 @@ impl<'a> Array<'a> {
         self.len() == 0
     }
 
-    /// Iterates over the numbers, each of which fits an `i128` whether it has a sign or not.
+    /// Iterates over the numbers of the array as `i128`, a type that holds signed and unsigned numbers of 64
+    /// bits.
     pub fn iter(&self) -> impl Iterator<Item = i128> + use<'a> {
         let numbers = self.0;
         (0..self.len()).map(move |at| match numbers {
@@ -202,7 +203,7 @@ pub(crate) fn number(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Returns a number of `bytes` bytes with its sign.
+/// Returns the signed value of a number of `bytes` bytes.
 pub(crate) fn signed_number(number: u64, bytes: usize) -> i64 {
     let unused = 64 - 8 * bytes.clamp(1, 8) as u32;
     (number << unused) as i64 >> unused

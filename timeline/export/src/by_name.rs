@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-/// Values of names. If two names have the same text, each has a value of its own.
+/// Values of names. If two names have the same text, each name has a value of its own.
 #[derive(Debug)]
 pub(crate) struct ByName<V>(ByNumber<usize, (Arc<str>, V)>);
 

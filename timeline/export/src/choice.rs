@@ -80,7 +80,8 @@ impl Choice {
 
     fn needs(&self, recording: &Recording) -> Needs {
         if !recording.modules.is_empty() {
-            // Earlier events of other names say where the files with the functions are.
+            // All events are read, because an event of another name or before the first wanted time may say
+            // where the files with the functions are mapped.
             return Needs::default();
         }
         let needs = Needs::default().since(self.from_ns);
@@ -96,7 +97,7 @@ impl Choice {
         }
     }
 
-    /// Returns whether a Unix time and all later ones are too late.
+    /// Returns whether a Unix time is after the last wanted time.
     pub fn is_past(&self, ts_ns: i64) -> bool {
         self.to_ns.is_some_and(|to| ts_ns > to)
     }
@@ -107,8 +108,8 @@ impl Choice {
         matches!(entry, EntryRef::Event(event) if self.is_past(event.ts_ns))
     }
 
-    /// Returns whether an event or a loss is wanted. Names and fields do not matter for a loss, because any
-    /// event may be among the lost ones.
+    /// Returns whether an event or a loss is wanted. A loss is wanted whatever names and fields are wanted,
+    /// because any event may be among the lost events.
     pub fn admits(&self, entry: &EntryRef<'_>) -> bool {
         match entry {
             EntryRef::Event(event) => self.admits_event(event),

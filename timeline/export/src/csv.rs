@@ -26,7 +26,7 @@ pub const MAX_FIELDS: usize = 1_000;
 /// Maximum number of names of events and of fields that are known at once.
 const MAX_NAMES: usize = 1 << 14;
 
-/// Columns before those of fields.
+/// Columns before the columns of fields.
 const COLUMNS: &str = "t_ns,ts_ns,bound_ns,client,pid,tid,cpu,thread,source,event,function,\
                        reference_cpu,reference_seq,reference_guest_time,lost,why,ticks";
 
@@ -148,7 +148,8 @@ fn fields(recording: &Recording, choice: &Choice) -> Result<BTreeSet<String>> {
     let classes = classes.filter(|class| is_wanted(&class.name));
     let mut fields: BTreeSet<String> =
         classes.flat_map(|class| &class.fields).map(|field| field.to_string()).collect();
-    // A kernel's trace describes many events that it does not have.
+    // Only events that occur count, because a kernel's trace describes many events that do not occur in the
+    // trace.
     for trace in &recording.traces {
         let (stats, _) = trace.event_stats()?;
         let stats = stats.into_iter().filter(|stat| is_wanted(&stat.name));
@@ -206,7 +207,7 @@ impl Rows {
             EntryRef::Event(event) => self.event(event),
             EntryRef::Lost(lost) => self.lost(lost),
         };
-        // Values of fields with one name stand together.
+        // The stable sort puts the values of fields with the same name side by side.
         self.cells.sort_by_key(|(column, _)| *column);
         let mut begun = 0;
         for (column, place) in self.cells.drain(..) {
@@ -277,7 +278,7 @@ impl Rows {
     }
 }
 
-/// Appends a number as a value, if it is known.
+/// Appends a number as a value, if the number is known.
 fn known(out: &mut String, value: Option<u64>) {
     out.push(',');
     value.into_iter().for_each(|value| decimal(out, value));

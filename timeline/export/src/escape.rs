@@ -3,7 +3,7 @@
 //! Escaping of guest strings for terminals, and for readers of JSON, HTML and CSV.
 //!
 //! A guest's strings are arbitrary. Unescaped strings could move the cursor, rename the window, hide text or
-//! reverse a line's reading order. So every character that is not plainly visible is shown by its number.
+//! reverse a line's reading order. So a character that is not plainly visible is replaced by its number.
 
 use std::fmt::{self, Write};
 
@@ -59,9 +59,9 @@ fn is_dangerous_in_lines(c: char) -> bool {
     c != '\n' && is_dangerous(c)
 }
 
-/// Bytes for a person to read. Dangerous characters become `\n`, `\x1b` or
-/// `\u{202e}`; invalid UTF-8 is shown byte by byte. Quotes and backslashes are
-/// escaped, so that a quoted string ends where it seems to.
+/// Bytes for a person to read. Dangerous characters become `\n`, `\x1b` or `\u{202e}`; invalid UTF-8 is shown
+/// byte by byte. Quotes and backslashes are escaped, so that no character within a quoted string looks like
+/// the end of the string.
 #[derive(Debug)]
 pub struct Escaped<'a>(pub &'a [u8]);
 
@@ -161,10 +161,10 @@ impl fmt::Display for JsonInHtml<'_> {
     }
 }
 
-/// Text as a value of CSV, in quotes if the text needs them. Dangerous characters are escaped, including line
-/// ends and tabs. A text that a spreadsheet would run as a formula gets a `'` in front, also if the formula's
-/// sign is a full-width character. A number gets no `'`. A text that begins with `'` gets a second `'` in
-/// front, because readers remove the first `'`.
+/// Text as a value of CSV. The text gets quotes if they are needed. Dangerous characters are escaped,
+/// including line ends and tabs. A text that a spreadsheet would run as a formula gets a `'` in front, also
+/// if the formula's sign is a full-width character. A number gets no `'`. A text that begins with `'` gets a
+/// second `'` in front, because readers remove the first `'`.
 #[derive(Debug)]
 pub struct Csv<'a>(pub &'a [u8]);
 

@@ -96,7 +96,8 @@ pub fn object(object: &impl Serialize) -> String {
         .map_or_else(|why| why.to_string(), |value| exact(value).to_string())
 }
 
-/// Regions as one JSON object and a line end: the groups, and what belongs to no single group.
+/// Regions as one JSON object with a line end. The object has the groups, and the values that belong to no
+/// single group.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionsJson<'a>(pub &'a [&'a Group], pub &'a Summary);
 
@@ -168,7 +169,7 @@ fn quoted_if(out: &mut String, is_quoted: bool, write: impl FnOnce(&mut String))
     out.push_str(quote);
 }
 
-/// Appends a number, if it is known.
+/// Appends a number, if the number is known.
 fn known(out: &mut String, value: Option<u64>) {
     match value {
         Some(value) => number(out, value),
@@ -261,7 +262,7 @@ fn line(
         value.write(&mut JsonValue(out));
     }
     if let Some(FunctionName { name, symbol }) = event.function {
-        // Events of compiled-in functions have an address before the name, so a comma separates both.
+        // The comma is always right, because the field with the function's address stands before the name.
         write!(out, ",\"name\":{}", Json(name.as_bytes()))?;
         if let Some(symbol) = symbol {
             write!(out, ",\"{SYMBOL}\":{}", Json(symbol.as_bytes()))?;

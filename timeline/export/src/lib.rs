@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sessions and function traces in the formats of other readers.
+//! Converts sessions and function traces to the formats of other programs.
 //!
 //! ```text
 //! choice    which events are wanted

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Numbers as text. Most of the output is numbers, and `write!` would cost more for them than all the rest.
+//! Numbers as text. Formats numbers fast. Most of the output is numbers, and `write!` would take more time
+//! for the numbers than the rest of the output takes.
 
 use hypertrace_timeline::Name;
 use std::fmt::Write as _;

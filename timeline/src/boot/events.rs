@@ -43,7 +43,7 @@ const SERIAL: i64 = 0x3f8;
 const POST: i64 = 0x80;
 const KEYBOARD: i64 = 0x64;
 const RESET_COMMAND: i64 = 0xfe;
-/// Value that a guest writes into Firecracker's boot timer at the end of its boot.
+/// Value that a guest writes into Firecracker's boot timer at the end of the guest's boot.
 const BOOT_TIMER: i64 = 123;
 
 /// Result of the pass.
@@ -85,7 +85,7 @@ impl Process {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Code {
     Nothing,
-    /// The vCPU has run code below the kernel's addresses, and nothing else since the last reset.
+    /// Since the last reset, the vCPU has run only code below the kernel's addresses.
     Low,
     Kernel,
 }
@@ -107,7 +107,7 @@ struct Lasting {
     is_counted: bool,
 }
 
-/// A boot while its events are read.
+/// State of a boot while the boot's events are read.
 struct Open {
     boot: Boot,
     enders: Vec<Option<u32>>,
@@ -236,7 +236,7 @@ fn number(event: &EventRef<'_>, name: &str) -> Option<i64> {
     fields.number(fields.format.field(name)?)
 }
 
-/// Returns a field as the kernel shows it.
+/// Returns a field in the form that the kernel shows.
 fn shown(event: &EventRef<'_>, name: &str) -> Option<String> {
     let fields = event.fields.kernel()?;
     fields.shown(fields.format.field(name)?)

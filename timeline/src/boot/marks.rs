@@ -35,7 +35,7 @@ pub enum MarkError {
 }
 
 impl Mark {
-    /// Returns the name of the mark: the name before `=`, or else the event's name.
+    /// Returns the name of the mark: the name before `=`, or the event's name if there is no `=`.
     pub fn name(&self) -> &str {
         &self.name
     }

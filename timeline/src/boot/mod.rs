@@ -60,7 +60,7 @@ pub struct Options {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Boots {
-    /// Boots of all processes that ran vCPUs, one for each process, in the order of their beginnings.
+    /// One boot for each process that ran vCPUs, in the order in which the boots begin.
     pub boots: Vec<Boot>,
     /// Faults that did not prevent the reading of inputs, and facts that could not be known.
     pub warnings: Vec<Warning>,
@@ -98,7 +98,7 @@ pub struct Point {
     pub ts_ns: i64,
 }
 
-/// The time of a boot from one mark to the next.
+/// The time of a boot from one mark to the next mark.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Stage {
@@ -157,8 +157,8 @@ pub struct Thread {
 pub struct Wait {
     /// Kind of the wait: waiting for a CPU, or blocked.
     pub part: Part,
-    /// Thread that had the CPU, or thread or interrupt that woke the waiting thread. Programs choose names,
-    /// so escape the text.
+    /// Thread that had the CPU, or thread, interrupt or other source that woke the waiting thread. Programs
+    /// choose names, so escape the text.
     pub cause: String,
     /// Length of the waits in nanoseconds.
     pub ns: u64,

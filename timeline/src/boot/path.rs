@@ -16,7 +16,7 @@ pub(super) struct Span {
     pub from: i64,
     pub to: i64,
     pub part: Part,
-    /// Thread that woke this thread, or that had its CPU.
+    /// Thread that woke this thread, or thread that had the CPU for which this thread waited.
     pub waker: Option<u32>,
     /// Text that says what the thread waited for.
     pub cause: Option<String>,
@@ -28,7 +28,7 @@ type Sums = HashMap<(String, usize), u64>;
 /// Values of threads that the critical path needs.
 pub(super) struct Threads<'a> {
     pub spans: &'a HashMap<u32, Vec<Span>>,
-    /// Time at which each thread was made, and the thread that made it.
+    /// Time at which each thread was created, and the thread that created it.
     pub makers: &'a HashMap<u32, (i64, u32)>,
     pub name: &'a dyn Fn(u32) -> String,
 }

@@ -28,12 +28,12 @@ impl ClockMap {
     /// Returns whether this map, which was made from the constraints of several clients, satisfies the limits
     /// that the constraints of one client allow. `steep` holds the ends of the map's steep parts.
     ///
-    /// The map is compared at the client's readings and at the ends of the steep parts, because the limits of
-    /// the rate hold everywhere else. So the readings of other clients add no work. If the number of steep
-    /// parts between the client's readings exceeds [`MAX_JUMPS`] plus the number of the client's readings,
-    /// the client counts as one that disagrees. The first and the last readings of the client are not
-    /// compared. The client's own constraints may not show a jump near these readings although the
-    /// constraints of other clients show the jump.
+    /// The map is compared only at the client's readings and at the ends of the steep parts. At other times
+    /// the limits of the rate hold, so no comparison is needed there. So the readings of other clients add no
+    /// work. If the number of steep parts between the client's readings exceeds [`MAX_JUMPS`] plus the number
+    /// of the client's readings, the client counts as one that disagrees. The first and the last readings of
+    /// the client are not compared. The client's own constraints may not show a jump near these readings
+    /// although the constraints of other clients show the jump.
     pub(crate) fn is_within(&self, own: &ClockMap, steep: &[Point]) -> bool {
         let ends = ENDS.min(own.knots.len() / 4);
         let compared = own.knots.get(ends..own.knots.len() - ends).unwrap_or_default();

@@ -48,7 +48,7 @@ impl GuestTime {
     }
 }
 
-/// A reading with the maps that know its clock.
+/// A reading of a guest's clock, with the maps of this clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GuestReading<'a> {
     /// Number of the clock.
@@ -72,7 +72,7 @@ impl GuestReading<'_> {
         }
     }
 
-    /// Looks the reading up in the maps, and returns it for durations.
+    /// Looks the reading up in the maps, and returns the reading in the form for durations.
     pub fn time(self) -> GuestTime {
         let (own, other) = self.maps;
         let time = own.guest_time(self.ticks);

@@ -36,15 +36,15 @@ const BITS: u32 = 40;
 impl HostCounter {
     /// Makes a counter that had the value `raw` at Unix time `unix_ns`. `boot_id` is the number in
     /// `/proc/sys/kernel/random/boot_id`, see [`uuid`](hypertrace_format::uuid); `None` if the recording does
-    /// not have it. A frequency outside of [`FREQUENCIES`] is replaced by the nearest frequency in this
-    /// range.
+    /// not have this number. A frequency outside of [`FREQUENCIES`] is replaced by the nearest frequency in
+    /// this range.
     pub fn new(boot_id: Option<u128>, raw: u64, unix_ns: i64, frequency: u64) -> HostCounter {
         let frequency = frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
         let units = (SECOND << BITS) / u128::from(frequency);
         HostCounter { boot_id, raw, unix_ns, frequency, units }
     }
 
-    /// Returns the boot; `None` if it is unknown.
+    /// Returns the ID of the boot, or `None` if the boot is unknown.
     pub fn boot_id(&self) -> Option<u128> {
         self.boot_id
     }

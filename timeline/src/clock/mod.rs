@@ -2,9 +2,9 @@
 
 //! The map from a guest's clock to the host's, computed from constraints that are certain.
 //!
-//! A reference point gives two constraints on the unknown map *f* from guest ticks to host time.  The guest
-//! read its clock at `g` before the store that the host saw at `h`, so `f(g) <= h` (*not after*). The same
-//! client's next reading `g2` came after the reply, so `f(g2) >= h` (*not before*).
+//! A reference point gives two constraints on the unknown map *f* from guest ticks to host time. The guest
+//! read `g` from its clock before the store, and the host saw the store at `h`, so `f(g) <= h` (*not after*).
+//! The same client's next reading `g2` came after the reply, so `f(g2) >= h` (*not before*).
 //!
 //! # The envelope
 //!
@@ -12,8 +12,8 @@
 //! everywhere. The limit is wider at readings that are farther from the constraint. For each reading, a sweep
 //! from left to right gives the limits by all constraints before the reading, and a sweep from right to left
 //! gives the limits by all constraints after the reading. Between two readings, *f* must satisfy the limits
-//! of *both* sweeps. The map goes through the middle of what these limits leave, straight from reading to
-//! reading.
+//! of *both* sweeps. At each reading, the map goes through the middle between these limits. Between two
+//! readings, the map is a straight line.
 //!
 //! Nothing is assumed about how the rate changes within its limits: the rate may drift, change at once, or
 //! oscillate.
@@ -37,11 +37,12 @@
 //! # Assumptions
 //!
 //! - The rate stays within 1,000 ppm of the declared rate, unless the declared rate is only assumed
-//!   ([`Declared`]). If the constraints contradict the declared rate, and the mean rate from the first to the
-//!   last constraint explains them with at least two jumps less, the rate is taken to stay within 1,000 ppm
-//!   of that mean. If both rates are within one per cent, the bound holds for both rates, because a clock
-//!   that runs at the declared rate and is stopped now and then could give the same constraints. Before the
-//!   first and after the last reading, no constraint checks the rate.
+//!   ([`Declared`]). If the constraints contradict the declared rate, the mean rate from the first to the
+//!   last constraint is tried. If the mean rate needs at least two jumps less than the declared rate, the
+//!   rate is assumed to stay within 1,000 ppm of the mean rate. If both rates are within one per cent, the
+//!   bound holds for both rates, because a clock that runs at the declared rate and is stopped now and then
+//!   could give the same constraints. Before the first and after the last reading, no constraint checks the
+//!   rate.
 //! - A jump that is not found is no larger than the envelope's usual width. If points are far apart, a larger
 //!   jump could hide between two points.
 //! - If two jumps in opposite directions are both too small to be found, neither jump is within the reach of
@@ -85,8 +86,8 @@ use sweep::{NONE, Rate, Rates, Reading, Span};
 /// Number of units of host time in a nanosecond: enough to keep the order of events within a nanosecond.
 pub const FRACTION: i64 = 256;
 
-/// Maximum deviation of a clock from its rate, in parts per thousand. Crystals deviate by some 100 ppm, and
-/// the frequency that a VMM measures deviates by a few hundred ppm.
+/// Maximum deviation of a clock's true rate from its stated rate, in parts per thousand. Crystals deviate by
+/// some 100 ppm, and the frequency that a VMM measures deviates by a few hundred ppm.
 pub const SLACK_PER_MILLE: i64 = 1;
 
 /// Number of readings at each end of a map where no jump can be recognized, because one sweep has passed too
@@ -193,13 +194,13 @@ struct Knot {
     x: i64,
     /// Host time of the reading by the map.
     y: i64,
-    /// Limits by this reading and the readings before it.
+    /// Limits from the constraints of this reading and of the readings before it.
     forward: Span,
-    /// Limits by this reading and the readings after it.
+    /// Limits from the constraints of this reading and of the readings after it.
     backward: Span,
     /// Number of readings up to and including this one for which `is_at_jump` is true.
     jumps: u32,
-    /// Whether a jump that was found may be between this reading and the next one.
+    /// Whether a jump that was found may be between this reading and the next reading.
     is_at_jump: bool,
 }
 
@@ -313,7 +314,8 @@ impl ClockMap {
             }
             around_jumps.extend(found.map(|found| found.range()));
         });
-        // Ranges of one sweep overlap only in its first `ENDS` readings.
+        // The loop is short, because the ranges of one sweep overlap only within the sweep's first `ENDS`
+        // readings.
         for (from, to) in around_jumps {
             let first = knots.partition_point(|k| k.x < from);
             let inside = knots.iter_mut().skip(first).take_while(|k| k.x < to);
@@ -393,7 +395,7 @@ impl ClockMap {
         }
     }
 
-    /// Returns the number of knots at or before `x`, and makes it the hint.
+    /// Returns the number of knots at or before `x`, and stores this number as the hint.
     fn find(&self, hint: &mut usize, x: i64) -> usize {
         find(&self.knots, |knot| knot.x, hint, x)
     }
@@ -528,7 +530,7 @@ fn clamped(guest: u64) -> i64 {
     i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT)
 }
 
-/// Returns the number of knots at or before `x`, and makes it the hint.
+/// Returns the number of knots at or before `x`, and stores this number as the hint.
 fn find<K>(knots: &[K], x_of: impl Fn(&K) -> i64, hint: &mut usize, x: i64) -> usize {
     let is_it = |n: usize| {
         n <= knots.len()

@@ -3,7 +3,7 @@
 //! A sweep over readings with constraints. The sweep computes what the limits of a reading imply for the
 //! following readings, given only the limits of the rate, and finds readings that contradict each other.
 //!
-//! All arithmetic is in integers, rounded outwards, so that a limit never becomes tighter than it is.
+//! All arithmetic is in integers, rounded outwards, so that rounding never makes a limit tighter.
 
 /// Largest absolute coordinate. The product of a difference and a rate then fits an `i128`.
 pub const LIMIT: i64 = 1 << 62;
@@ -106,14 +106,14 @@ pub(super) struct Span {
 impl Span {
     pub const ALL: Span = Span { low: -NONE, high: NONE };
 
-    /// Returns what these limits imply for a reading `dx` ticks later. Each of the two readings may have been
+    /// Returns the limits that follow for a reading `dx` ticks later. Each of the two readings may have been
     /// anywhere within its tick.
     pub fn later(self, rates: Rates, dx: i64) -> Span {
         let (least, most) = rates.rises(dx);
         Span { low: add(self.low, least), high: most.map_or(NONE, |most| add(self.high, most)) }
     }
 
-    /// Returns what these limits imply for a reading `dx` ticks earlier.
+    /// Returns the limits that follow for a reading `dx` ticks earlier.
     pub fn earlier(self, rates: Rates, dx: i64) -> Span {
         let (least, most) = rates.rises(dx);
         Span { low: most.map_or(-NONE, |most| add(self.low, -most)), high: add(self.high, -least) }

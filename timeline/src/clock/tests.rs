@@ -65,7 +65,7 @@ fn with_only_upper_limits_the_bound_is_unknown() {
 
 #[test]
 fn a_clock_that_jumps_ahead_gets_a_segment_and_a_straight_piece_between() {
-    // Guest and host agree, then the guest loses a second (it was stopped).
+    // The clocks of guest and host agree at first. Then the guest loses a second, because it was stopped.
     let mut not_after = Vec::new();
     let mut not_before = Vec::new();
     for i in 0..10 {

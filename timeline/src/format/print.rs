@@ -17,7 +17,7 @@ use std::collections::HashSet;
 
 /// Maximum depth of nested parentheses and operators. Linux 6.18 has 14.
 const MAX_DEPTH: u32 = 64;
-/// Maximum number of nodes of an argument, which bounds the recursion of its evaluation.
+/// Maximum number of nodes of an argument. The number of nodes bounds the recursion during the evaluation.
 const MAX_NODES: u32 = 256;
 /// Maximum number of nodes and flags of all arguments with names. The computation of an event's names takes
 /// at most this number of steps.
@@ -45,7 +45,7 @@ pub(super) struct Print {
 #[derive(Debug)]
 pub(super) struct Named {
     pub field: usize,
-    /// Expressions whose texts together are the name.
+    /// Expressions whose texts form the name together.
     pub exprs: Vec<Expr>,
     /// Bits of the field that the name determines for all values of the event. All bits are set if no value
     /// has a name.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Names of sources. A client has the name of its holder; a thread of the VMM, or of the host if there is no
-//! VMM, has its own name.
+//! Names of sources. A client has the name of the thread that holds the client. A thread of the VMM has its
+//! own name, and so has a thread of the host if there is no VMM.
 
 use crate::event::Thread;
 use crate::source::Source;
@@ -47,7 +47,7 @@ struct Holder {
 impl Names {
     /// Makes names for sessions, from each session's name and the names of its sides.
     pub fn new(mut sessions: Vec<(String, [&'static str; 2])>) -> Names {
-        // Sessions of the same name get their number as well.
+        // If several sessions have the same name, each of their prefixes also has the session's number.
         let all = sessions.clone();
         for (number, (name, _)) in sessions.iter_mut().enumerate() {
             *name = match all.iter().filter(|(other, _)| other == name).count() {
@@ -132,7 +132,7 @@ impl Names {
         self.next = other.next;
     }
 
-    /// Returns the prefix of a session's names: empty if there is one session only.
+    /// Returns the prefix of a session's names. The prefix is empty if there is only one session.
     pub fn prefix(&self, session: usize) -> &str {
         self.sessions.get(session).map_or("", |(prefix, _)| prefix)
     }

@@ -6,9 +6,9 @@ use super::ctf::{ClockMaps, Session};
 use crate::event::EventKind;
 
 /// The events that a reader needs from a timeline: by default all events. An event that nobody needs costs
-/// less, because its time is not mapped to the host's clock. The timeline may return such events all the
-/// same, so a reader must drop them. The timeline returns all losses of sessions, even if the reader needs no
-/// events.
+/// less, because its time is not mapped to the host's clock. The timeline may still return events that nobody
+/// needs, so a reader must drop such events. The timeline returns all losses of sessions, even if the reader
+/// needs no events.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// First Unix time that is needed, in nanoseconds.
@@ -52,7 +52,7 @@ impl Needs {
         let mut of_session = |(session, _): &(Session, ClockMaps)| {
             let mut unneeded = Vec::new();
             for class in session.classes().iter() {
-                // Leases name the source of other events.
+                // Leases are always needed, because they name the source of other events.
                 if class.kind(0) != EventKind::Lease && !is_needed(&class.name) {
                     unneeded.resize(unneeded.len().max(class.id as usize + 1), false);
                     unneeded[class.id as usize] = true;

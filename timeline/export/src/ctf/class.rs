@@ -7,7 +7,7 @@ use hypertrace_timeline::ValueRef;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Maximum number of events' names whose classes are known by address.
+/// Maximum number of event names for which classes are found by the name's address.
 const MAX: usize = 1 << 14;
 
 /// Members that an event's context may have. The bool says whether the member has eight bytes instead of

@@ -2,8 +2,8 @@
 
 //! The text that describes the stream: TSDL.
 //!
-//! Every field of an event gets an underscore in front, as in LTTng, so that it may be called `struct` or
-//! `event`. Readers remove the underscore.
+//! Every field of an event gets an underscore in front, as in LTTng, because the field's name may be a word
+//! of the language such as `struct` or `event`. Readers remove the underscore.
 
 use super::class::{CONTEXT, Class, Classes, Type};
 use hypertrace_format::tsdl::{free_name, quoted, write_clock, write_environment};
@@ -59,8 +59,8 @@ stream {
 };
 ";
 
-/// Returns the text of a trace, of this session if there is one. `base`: Unix time at the clock's 0, in
-/// nanoseconds.
+/// Returns the text that describes a trace. `session` is the session from which the trace was made, if there
+/// is a session. `base`: Unix time at the clock's 0, in nanoseconds.
 pub(super) fn text(session: Option<&SessionJson>, base: i64, classes: &Classes) -> String {
     let mut out = HEAD.to_owned();
     // Writing to a String does not fail.

@@ -28,7 +28,7 @@ use writer::Writer;
 /// Names of the trace's files: the describing text, and the stream.
 pub const FILES: [&str; 2] = ["metadata", "events"];
 
-/// Counts of what was written.
+/// Counts of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -36,7 +36,7 @@ pub struct Counts {
     pub events: u64,
     /// Number of places where events were lost.
     pub losses: u64,
-    /// Number of events that were lost, as far as they were counted.
+    /// Number of lost events that were counted.
     pub lost: u64,
     /// Number of texts that were cut. A text is cut at its first NUL, because readers stop at a NUL, and at
     /// the maximum size.
@@ -49,7 +49,7 @@ pub struct Counts {
 /// Description of a stream that was written.
 #[derive(Debug)]
 pub struct Written {
-    /// Counts of what was written.
+    /// Counts of an export.
     pub counts: Counts,
     /// Text of the file `metadata`.
     pub metadata: String,

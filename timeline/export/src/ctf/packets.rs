@@ -54,14 +54,14 @@ impl<'o> Packets<'o> {
         Ok(&mut self.bytes)
     }
 
-    /// Ends the packet, and counts events that are lost after it.
+    /// Ends the packet, and counts events that were lost after this packet.
     pub fn lost(&mut self, events: u64) -> io::Result<()> {
         self.flush()?;
         self.discarded = self.discarded.saturating_add(events).min(MAX_LOST);
         Ok(())
     }
 
-    /// Ends the packet if it has records.
+    /// Ends the packet if the packet has records.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.bytes.len() > HEADER { self.end() } else { Ok(()) }
     }

@@ -26,7 +26,7 @@ pub(super) struct Writer<'o> {
     /// Unix time at the clock's 0 in nanoseconds: the start, or the time of the first event if that is
     /// earlier.
     base: Option<i64>,
-    /// Names of the fields with a compiled-in function's name and its symbol.
+    /// Names of the two fields that hold the name and the symbol of a compiled-in function.
     function: [Arc<str>; 2],
     /// Event name of losses, different from all names of real events, and names of the two fields of a loss.
     lost: [Arc<str>; 3],
@@ -55,7 +55,7 @@ impl<'o> Writer<'o> {
         Ok((self.counts, self.base.unwrap_or(self.start.max(FIRST)), self.classes))
     }
 
-    /// Writes an event, with the name of the function that it enters or leaves.
+    /// Writes an event. If the event enters or leaves a function, writes the function's name too.
     pub fn event(&mut self, event: &EventRef<'_>) -> io::Result<()> {
         self.counts.events += 1;
         let (thread, point) = (event.thread, event.reference);
@@ -109,7 +109,8 @@ impl<'o> Writer<'o> {
         self.packets.flush()
     }
 
-    /// Returns a time on the trace's clock. Readers accept no time before the last one.
+    /// Returns a time on the trace's clock. The time is at least the time of the last record, because readers
+    /// accept no decreasing times.
     fn at(&mut self, ts_ns: i64) -> u64 {
         let base = *self.base.get_or_insert(self.start.min(ts_ns).max(FIRST));
         let at = i128::from(ts_ns) - i128::from(base);
@@ -129,7 +130,7 @@ impl<'o> Writer<'o> {
     ) -> io::Result<()> {
         let record = self.packets.record(at)?;
         record.extend_from_slice(&at.to_le_bytes());
-        // The class depends on the fields, so its number is filled in later.
+        // The class depends on the fields, so the number of the class is filled in after the fields.
         let number_at = record.len();
         record.extend_from_slice(&[0; 4]);
         let mut cut = u64::from(values::text(record, source.as_bytes()));

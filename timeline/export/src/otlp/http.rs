@@ -145,7 +145,7 @@ pub enum HttpError {
     NotHttp(Endpoint, String),
 }
 
-/// A collector's answer that it has accepted a request.
+/// The answer of a collector that has accepted a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
     /// Number of the request's spans that the collector has rejected.

@@ -157,7 +157,8 @@ impl Holder {
     }
 }
 
-/// A client of a session's guest, or the number of a thread of its host.
+/// Source of a region's events: the session, the guest's client if there is one, and the number of a thread
+/// of the host.
 type Source = (usize, Option<u32>, u32);
 
 /// Key of a span of the crate `tracing`: the session, the process that made the span, and the span's number.
@@ -165,7 +166,7 @@ type SpanKey = (usize, Option<i128>, u64);
 
 /// Values of a session that its spans need.
 struct Described {
-    /// Attributes of all its resources.
+    /// Attributes of all resources of the session.
     provenance: Attributes,
     /// Name of the program that recorded the session.
     host_name: String,

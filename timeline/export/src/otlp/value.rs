@@ -70,7 +70,8 @@ impl ValueWriter for Field<'_> {
         self.attributes.text(self.key, bytes);
     }
 
-    /// Ignores the name, because only kernels' events have names, and no span shows such events.
+    /// Ignores the name, because only fields of kernels' events have names as values, and no span has fields
+    /// of kernels' events.
     fn name(&mut self, _: &Name<'_>) {}
 
     fn unsigned(&mut self, number: u64) {

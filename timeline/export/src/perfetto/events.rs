@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events as instants, functions as slices, and losses, each on the track of its thread.
+//! Writes events as instants, functions as slices, and losses. Each of them is on the track of its thread.
 
 use super::fields::{event, track};
 use super::intern::{Interned, Kind};
@@ -76,7 +76,7 @@ pub(super) struct Known {
 /// Holder of a client.
 #[derive(Debug, Default)]
 struct Client {
-    /// Number of the holder's track; 0 if it has none yet.
+    /// Number of the holder's track. 0 if the holder has no track yet.
     track: u64,
     /// Number of the track that shows the bound on the error of the client's clock, and the last value on
     /// that track.
@@ -164,8 +164,8 @@ impl Writer<'_, '_> {
         at
     }
 
-    /// Writes an event, if it is wanted. An event that is not wanted is still read, because the event may say
-    /// which thread other events belong to.
+    /// Writes an event, if the event is wanted. An event that is not wanted is still read, because the event
+    /// may say which thread other events belong to.
     pub fn event(&mut self, event: &EventRef<'_>, is_wanted: bool) -> Result<()> {
         if event.kind == EventKind::Lease {
             self.lease(event)?;
@@ -189,7 +189,7 @@ impl Writer<'_, '_> {
         }
         self.counts.events += 1;
         let id = point_id(event);
-        // A program serves its own points.
+        // A flow is written only for a guest with a host of its own, because a program serves its own points.
         let of = self.machines.get(event.source.session).filter(|of| of.host != of.guest);
         let served = of.and_then(|of| Some((id?, event.thread?, of.host)));
         // Viewers show no flow that begins or ends at an instant, so an event with a flow is written as a
@@ -576,7 +576,7 @@ impl Writer<'_, '_> {
         self.tracks.number((self.out, sequence), of, |proto| tracks::around(proto, name))
     }
 
-    /// Writes the bound on the error of a client's clock, if it changed by more than a sixteenth.
+    /// Writes the bound on the error of a client's clock, if the bound has changed by more than a sixteenth.
     fn bound(&mut self, event: &EventRef<'_>, machine: u64, at: u64, parent: u64) -> Result<()> {
         let Some(bound_ns) = event.bound_ns() else { return Ok(()) };
         let client = event.source.client.unwrap_or_default();

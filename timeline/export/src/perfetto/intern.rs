@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Texts that are written once and then named by a number, for one sequence of packets.
+//! The texts of a sequence of packets. Each text is written once, and later packets refer to the text by its
+//! number.
 
 use super::fields::interned;
 use super::proto::Proto;
@@ -132,8 +133,8 @@ impl Interned {
         }
     }
 
-    /// Writes a text as a value: the text's number if it is short, else the text. Bytes that are not UTF-8
-    /// are replaced.
+    /// Writes a text as a value. A short text is written as the text's number, and a long text in full. Bytes
+    /// that are not UTF-8 are replaced.
     pub fn value(&mut self, proto: &mut Proto, bytes: &[u8], number: u32, whole: u32) {
         let (text, is_changed) = valid(bytes, MAX_TEXT);
         self.changed += u64::from(is_changed);

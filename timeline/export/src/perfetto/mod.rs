@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A trace of Perfetto: hosts and guests as machines, and their threads as tracks.
+//! Writes a trace for Perfetto: hosts and guests are machines, and threads are tracks.
 //!
 //! ```text
 //! events    events as instants, functions as slices, losses
@@ -16,7 +16,8 @@
 //! fields    numbers of fields
 //! ```
 //!
-//! Packets are written as events come, and viewers sort them. Memory does not depend on the number of events.
+//! Packets are written in the order in which events come, and viewers sort the packets. Memory does not
+//! depend on the number of events.
 
 mod arguments;
 mod events;
@@ -44,7 +45,7 @@ use std::io::Write;
 pub struct Counts {
     /// Number of events.
     pub events: u64,
-    /// Number of reference points on the threads that served them.
+    /// Number of reference points that were written on the tracks of the threads that served the points.
     pub served: u64,
     /// Number of slices of functions.
     pub slices: u64,
@@ -70,7 +71,7 @@ pub struct Counts {
     pub lost: u64,
     /// Number of values of clocks' bounds.
     pub bounds: u64,
-    /// Number of events before the trace's time 0, which are moved there.
+    /// Number of events before the trace's time 0. Such events are moved to the time 0.
     pub moved: u64,
     /// Number of texts that were cut, or were not UTF-8.
     pub changed: u64,
@@ -133,7 +134,7 @@ pub fn write(
         counts: &mut counts,
         known,
     };
-    // Events that are not wanted may say to which thread others belong, so all are read.
+    // All events are read, because an event that is not wanted may say which thread other events belong to.
     let faults = recording.read(Needs::ALL, &mut |entry: &EntryRef<'_>| {
         let is_wanted = choice.admits(entry);
         match entry {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions as slices, and what threads did as states or slices.
+//! Writes regions as slices, and the intervals of threads as states or slices.
 
 use super::arguments;
 use super::events::Writer;
@@ -71,7 +71,7 @@ pub(super) fn write(
     Ok((regions.warnings, regions.vcpus))
 }
 
-/// Writes what threads do in a window of time.
+/// Writes the intervals of threads in a window of time.
 struct Threads<'a, 'w, 'o> {
     writer: &'a mut Writer<'w, 'o>,
     sessions: &'a [(Session, ClockMaps)],
@@ -185,7 +185,8 @@ fn end(
     stop(writer, machine, &mut known, states)
 }
 
-/// Writes an exit that ends at a time. Points that the thread served in the exit get flows from it.
+/// Writes an exit that ends at a time. A flow leads from the exit to each point that the thread served in the
+/// exit.
 fn end_exit(
     writer: &mut Writer<'_, '_>,
     (session, tid): (usize, u32),
@@ -215,7 +216,7 @@ enum RegionTrack {
     Any(u16),
 }
 
-/// Writes regions, with the fields of the events that begin them.
+/// Writes regions, with the fields of the regions' first events.
 fn slices(writer: &mut Writer<'_, '_>, recording: &Recording, regions: &Regions) -> Result<()> {
     let names = regions.groups.iter().map(|group| Arc::from(&*group.name)).collect();
     let mut places = Places { writer, regions, names, lanes: BTreeMap::new() };
@@ -309,7 +310,7 @@ impl Places<'_, '_, '_> {
     }
 }
 
-/// Tracks of the regions of one place.
+/// The tracks for the regions of one thread, client or group.
 #[derive(Debug, Default)]
 struct Lanes {
     /// Number of the machine, and number of the track for regions that are nested.
@@ -366,7 +367,8 @@ impl Lanes {
         Ok(track)
     }
 
-    /// Ends the innermost regions as long as `has_ended` is true for their end and depth.
+    /// Ends open regions, the innermost first, until `has_ended` is false for the end and the depth of a
+    /// region.
     fn close(
         &mut self,
         writer: &mut Writer<'_, '_>,

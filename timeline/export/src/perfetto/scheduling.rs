@@ -152,10 +152,10 @@ pub(super) fn write(
         if tid == 0 || is_covered {
             continue;
         }
-        // Viewers let the last thread run until the next recording of the same machine, if no switch ends its
-        // time. Viewers have no state for a time that was not recorded. So the last thread is shown as asleep
-        // until the next recording, like the threads that were asleep before, and a slice says that nothing
-        // was recorded.
+        // If no switch ends the time of the last thread, viewers show this thread as running until the next
+        // recording of the same machine. Viewers have no state for a time that was not recorded. So the last
+        // thread is shown as asleep until the next recording, like the threads that were asleep before, and a
+        // slice says that nothing was recorded.
         if is_whole[trace] {
             let at = writer.at(until);
             let known = cpus.entry((trace, cpu)).or_default();

@@ -35,7 +35,7 @@ impl<'a> Output<'a> {
         Ok(result)
     }
 
-    /// Writes what is not written yet.
+    /// Writes the bytes that are not written yet.
     pub fn flush(&mut self) -> Result<()> {
         self.out.write_all(self.bytes.bytes()).map_err(Error::Write)?;
         self.written += self.bytes.bytes().len() as u64;
@@ -105,7 +105,7 @@ pub(super) struct Sequence {
     id: u64,
     machine: u64,
     pub interned: Interned,
-    /// Time of the last packet on the sequence's own clock; `None` if the sequence has no such clock.
+    /// Time of the last packet on the sequence's own clock. `None` if the sequence has no clock of its own.
     last: Option<u64>,
     has_begun: bool,
     is_incremental: bool,

@@ -22,13 +22,13 @@ pub(super) enum Track {
     Group { machine: u64 },
     /// A thread of a machine.
     Thread { machine: u64, pid: u32, tid: u32 },
-    /// A thread of a machine whose process is not known.
+    /// A thread whose process is not known.
     Task { machine: u64, tid: u32 },
     /// A CPU of a machine.
     Cpu { machine: u64, cpu: u32 },
     /// The times in which a machine's kernel was not recorded.
     Unrecorded { machine: u64 },
-    /// A client of a session whose thread is not known.
+    /// A client whose thread is not known.
     Client { session: usize, client: u32 },
     /// A source of events that is neither a thread nor a client.
     Source { session: usize, number: usize },

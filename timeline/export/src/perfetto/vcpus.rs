@@ -13,7 +13,7 @@ use hypertrace_timeline::KernelTrace;
 use hypertrace_timeline::regions::{ProvenVcpu, Scheduled, SchedulingStep as Step};
 use std::collections::HashMap;
 
-/// The CPUs of guests' traces whose threads of the host are proven.
+/// The CPUs in guests' traces for which the host's thread is proven.
 pub(super) struct Vcpus {
     states: States,
     /// CPUs by index of the trace and number of the CPU.
@@ -22,7 +22,7 @@ pub(super) struct Vcpus {
 
 struct Vcpu {
     of: ProvenVcpu,
-    /// Number of the CPU's track; 0 if it has none yet.
+    /// Number of the CPU's track. 0 if the CPU has no track yet.
     track: u64,
     /// Whether a thread of the guest has the CPU.
     is_taken: bool,
@@ -105,7 +105,7 @@ impl Vcpu {
         let machine = writer.machines[self.of.session].host;
         let at = at.min(self.of.until_ns.unwrap_or(i64::MAX));
         match states {
-            // A state without a name ends the last one.
+            // A state without a name ends the state before it.
             States::Tracks => writer.other(machine, (at, event::STATE, self.track), |_, _| {}),
             States::Slices => writer.slice_end(machine, at, self.track),
         }

@@ -20,11 +20,11 @@ use std::path::Path;
 /// First number for tracks whose thread has no known number, or has a number that another track uses already.
 const FIRST_NUMBER: u32 = 1_000_000_000;
 
-/// Writes the functions of sessions into a new or empty directory: a track for each thread, with all other
-/// events among its functions. Times count from the first session's start, or from the first event if the
-/// first event is earlier. The directory gets an anchor: the reading of the host's counter at time 0, by the
-/// counter of the first session with functions. Returns the faults of inputs that could be read in spite of
-/// these faults.
+/// Writes the functions of sessions into a new or empty directory. Each thread has a track, and the thread's
+/// other events stand among the functions on this track. Times count from the first session's start, or from
+/// the first event if the first event is earlier. The directory gets an anchor: the reading of the host's
+/// counter at time 0, by the counter of the first session with functions. Returns the faults of inputs that
+/// could be read in spite of these faults.
 ///
 /// # Errors
 /// If no session has functions, an input is damaged, or the directory cannot be written.
@@ -97,7 +97,8 @@ impl Times {
         Times { counter, clock: anchor.clock(), anchor }
     }
 
-    /// Returns the directory's time of a Unix time, as a reader computes it from the anchor.
+    /// Converts a Unix time to a time of the directory, by the same computation that readers use with the
+    /// anchor.
     fn at(&self, unix_ns: i64) -> u64 {
         self.clock.time(self.counter.raw(unix_ns))
     }
@@ -205,7 +206,7 @@ impl Tracks {
         Ok(Track { records, stack: Stack::default() })
     }
 
-    /// Ends all tracks, and adds their counts.
+    /// Ends all tracks, and adds the counts of the tracks to `counts`.
     fn end(mut self, counts: &mut Counts) -> Result<()> {
         self.open.into_values().try_for_each(|track| track.end(&mut self.counts))?;
         counts.tasks = self.numbers.len() as u64;

@@ -33,7 +33,7 @@ fn range(symbols: &Symbols) -> Option<(u64, u64)> {
     Some((first, last.address.saturating_add(last.size)))
 }
 
-/// Returns whether the address ranges of both overlap.
+/// Returns whether the address ranges of both sets of functions overlap.
 fn overlap(a: &Symbols, b: &Symbols) -> bool {
     range(a).zip(range(b)).is_some_and(|(a, b)| a.0 < b.1 && b.0 < a.1)
 }
@@ -77,7 +77,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Returns a text that says what is left out, with numbers; empty if nothing is.
+    /// Returns a text that says what is left out, with numbers. The text is empty if nothing is left out.
     #[must_use]
     pub fn left_out(&self) -> String {
         let Counts { too_deep, without_entry, without_track, .. } = *self;

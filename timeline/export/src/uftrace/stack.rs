@@ -14,7 +14,7 @@ pub(super) struct Stack {
     open: Vec<u64>,
     /// Number of open functions that are nested deeper than [`MAX_OPEN`].
     beyond: u64,
-    /// Number of open functions, from the outermost on, whose exits may be lost.
+    /// Number of open functions whose exits may be lost. These are the outermost functions.
     doubtful: usize,
     /// Number of lost events.
     lost: u64,
@@ -29,7 +29,7 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// Notes an entry, and calls `f` with its record.
+    /// Notes an entry, and calls `f` with the entry's record.
     pub fn enter<E>(
         &mut self,
         time: u64,
@@ -69,7 +69,8 @@ impl Stack {
             self.beyond -= 1;
             return Ok(());
         }
-        // The search looks at MAX_OPEN functions at most, and the last one nearly always fits.
+        // The search is short, because there are at most MAX_OPEN open functions and the innermost function
+        // nearly always fits.
         match self.open.iter().rposition(|open| *open == address) {
             Some(depth) => self.close(depth, f),
             None => {

@@ -18,7 +18,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts the collector, if its program is there.
+    /// Starts the collector, if the collector's program is installed.
     pub fn start() -> Option<Collector> {
         let program = capability::program(ROTEL)?;
         let folder = tempfile::tempdir().unwrap();

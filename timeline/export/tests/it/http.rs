@@ -38,7 +38,7 @@ fn server(
     (endpoint, requests)
 }
 
-/// Starts a server that gives these answers, the last one again and again.
+/// Starts a server that gives these answers in order, and then repeats the last answer.
 fn answering(answers: &'static [&'static str]) -> (Endpoint, Receiver<String>) {
     server(move |n, stream| {
         let text = answers[n.min(answers.len() - 1)];

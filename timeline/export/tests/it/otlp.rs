@@ -1,4 +1,5 @@
-//! Regions as spans: their tree, their times and attributes, and a collector that takes them.
+//! Tests of the export of regions as spans: the tree, the times and the attributes of the spans, and a
+//! collector that takes the spans.
 
 use crate::collector::Collector;
 use hypertrace_export::Error;

@@ -1,4 +1,5 @@
-//! uftrace reads what is exported for it: events inside the functions that emitted them.
+//! Tests of the export for uftrace: uftrace reads the output, and events are inside the functions that
+//! emitted them.
 
 use hypertrace_export::uftrace::{Counts, Source, beside, compiled};
 use hypertrace_format::error::BadInput;
@@ -72,7 +73,8 @@ fn export(made: &Made, folder: &Path, is_in_file: bool) -> (Counts, PathBuf) {
     (compiled(&source, &out).unwrap().0, out)
 }
 
-/// Writes a function trace: a function from 100 to 900 ns after the session's start, and one inside it.
+/// Writes a function trace with two functions. The first function lasts from 100 to 900 ns after the
+/// session's start, and the second function is inside the first.
 fn function_trace(folder: &Path) -> PathBuf {
     let path = folder.join("F");
     let anchor =

@@ -81,7 +81,7 @@ pub(crate) struct ClientMap {
     own: Option<Arc<ClockMap>>,
     /// The clock as KVM or the VMM describes it, if no constraint contradicts the description.
     lines: Lines,
-    /// Whether the client's constraints are too few to show its rate.
+    /// Whether the client has too few constraints to show the client's rate.
     has_few: bool,
     /// Place of the last lookup in the map.
     hint: usize,

@@ -18,7 +18,7 @@ pub const HEADER_BYTES: u64 = size_of::<PacketHeader>() as u64;
 pub(crate) const MAX_CLIENTS: u32 = 1 << 12;
 pub use hypertrace_format::packet::{Domain, MAGIC, PacketHeader};
 
-/// A packet whose header is checked.
+/// A packet whose header was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Packet {
@@ -60,7 +60,7 @@ impl Packet {
         self
     }
 
-    /// Returns the error for a field of the header, given by its offset.
+    /// Returns the error for a wrong field of the header. `field` is the offset of the field in the header.
     pub(super) fn damaged(
         &self,
         path: &Path,

@@ -31,7 +31,7 @@ pub(crate) struct Sample {
     pub host: i64,
     /// Next reading of the client's clock in ticks.
     next: Option<i64>,
-    /// Thread of the host that served the point, if it is known.
+    /// Thread of the host that served the point, if the thread is known.
     pub tid: Option<u32>,
     /// Value that the guest stored.
     pub seq: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Returns whether the point may come from a client whose TSC is this line.
+    /// Returns whether the point may come from a client that reads the TSC of this line.
     pub fn is_possible(&self, line: &Line) -> bool {
         let is_before = line.at(self.guest) <= self.host;
         is_before && self.next.is_some_and(|next| self.host < line.at(next))
@@ -76,7 +76,7 @@ pub(crate) struct Seat {
 #[derive(Debug)]
 struct Seats {
     kept: Vec<Seat>,
-    /// Maximum number of changes of the thread within one seat.
+    /// Maximum number of changes from one serving thread to another within one seat.
     every: usize,
     /// Number of changes of the thread at the beginning of the last seat and within this seat. In a seat of
     /// several threads, each point counts as a change.
@@ -200,7 +200,7 @@ struct Served {
     clock: u32,
     /// Time of the point in host units from the session's origin.
     host: i64,
-    /// Thread that served the point, if it is known.
+    /// Thread that served the point, if the thread is known.
     tid: Option<u32>,
 }
 
@@ -396,7 +396,8 @@ fn halve_largest<K: Copy + Ord, T>(
 struct PointClocks<'a>(BTreeMap<(u32, u32), Vec<&'a Clock>>);
 
 impl<'a> PointClocks<'a> {
-    /// Returns the clock that a point read, and the point's ticks; `None` if no clock of the session fits.
+    /// Returns the clock that the client read for a point, and the point's ticks. Returns `None` if no clock
+    /// of the session fits.
     fn read(&mut self, session: &'a Session, of: &Served) -> Option<(u32, i64)> {
         let Served { point, epoch, host, .. } = of;
         let client = point.client;

@@ -109,7 +109,7 @@ impl<'de, T: Deserialize<'de>, const N: usize> Deserialize<'de> for AtMost<T, N>
 pub struct SessionJson {
     /// UUID of the trace.
     pub uuid: [u8; 16],
-    /// ID of the host's boot; `None` if it is unknown.
+    /// ID of the host's boot. `None` if the boot is unknown.
     pub boot_id: Option<u128>,
     /// Event classes except the reserved ones.
     pub events: Vec<EventJson>,
@@ -257,8 +257,8 @@ impl SessionJson {
         self.add_later(dir)
     }
 
-    /// Reads the lines that the writer has appended to `classes.jsonl`. The writer appends classes and clocks
-    /// before it writes packets that need them.
+    /// Reads the lines that the writer has appended to `classes.jsonl`. The writer appends a class or a clock
+    /// before the first packet that needs the class or clock.
     ///
     /// # Errors
     /// As [`SessionJson::read`].
@@ -344,7 +344,7 @@ impl SessionJson {
         serde_json::from_slice::<Lengths>(&text).map_err(|e| wrong(e.to_string()))?;
         let mut whole: Whole = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
         for stream in &mut whole.streams {
-            // The name is cut as the writer cuts it, because each event is shown with the name.
+            // The name is cut to the writer's maximum size, because each event is shown with the name.
             stream.name.truncate(cut(&stream.name, MAX_NAME_BYTES).len());
         }
         let uuid = uuid::parse(&whole.uuid).map(u128::to_be_bytes).ok_or_else(|| {

@@ -229,7 +229,7 @@ impl Stream {
 pub struct Record<'a> {
     /// Time in ticks of the packet's clock.
     pub timestamp: u64,
-    /// Flags, as the producer set them.
+    /// Flags that the producer has set.
     pub flags: u16,
     /// Class of the event.
     pub class: &'a Class,
@@ -411,7 +411,8 @@ impl<'a> Records<'a> {
         Some((self.files - 1, self.open.as_ref()?.offset - words * 8))
     }
 
-    /// Returns the timestamp of the next record, with the stream id of its packet, from its header alone.
+    /// Reads only the header of the next record. Returns the record's timestamp and the stream id of the
+    /// record's packet.
     ///
     /// # Errors
     /// As for [`Records::read`].
@@ -422,7 +423,8 @@ impl<'a> Records<'a> {
         Ok(self.open.as_ref().map(|open| (header.timestamp, open.packet.stream_id)))
     }
 
-    /// Returns the header of the next record, whose payload is in the window, and checks its time.
+    /// Returns the header of the next record after a check of the record's time. The record's payload is then
+    /// in the window.
     #[inline]
     fn header(&mut self) -> Result<Option<Header>> {
         let at_end = self.open.as_ref().is_none_or(|open| open.offset >= open.end);
@@ -455,7 +457,7 @@ impl<'a> Records<'a> {
     }
 
     /// Moves behind the next record that is not skipped, and returns the header and class of this record.
-    /// Skipped records are checked too, because a wrong length would hide the records after it.
+    /// Skipped records are checked too, because a record with a wrong length would hide the records after it.
     fn advance(&mut self) -> Result<Option<(Header, &'a Class)>> {
         loop {
             let Some(header) = self.header()? else { return Ok(None) };

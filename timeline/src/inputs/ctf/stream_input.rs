@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The inputs of a session: one for each stream.
+//! The inputs of a session. Each stream is an input.
 
 use super::clock_maps::{ClientMap, ClockMaps};
 use super::lease::Lease;
@@ -292,7 +292,7 @@ impl StreamInput<'_> {
         self.left_out + self.records.skipped()
     }
 
-    /// Reads the next event that is needed, if there is one, and finds the losses before it.
+    /// Reads the next needed event, if there is one, and finds the losses before this event.
     fn read(&mut self) -> Result<()> {
         let left_out = self.number_left_out();
         loop {
@@ -413,7 +413,7 @@ impl Ticks<'_> {
         }
     }
 
-    /// Returns whether no reading has an earlier time than the readings before it.
+    /// Returns whether the times never decrease from one reading to the next reading.
     fn is_monotonic(&self) -> bool {
         match self {
             Ticks::Host(_) | Ticks::Estimate(_) => true,

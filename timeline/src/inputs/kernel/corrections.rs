@@ -65,8 +65,8 @@ impl KernelTrace {
     /// Returns corrections of the times of a guest's trace: guest ticks in order, each with the offset that
     /// gives the host's ticks. Between two corrections, readers interpolate the offset linearly. The
     /// corrected times differ from the trace's times by at most a 16th of the times' bound plus 3 ns. Returns
-    /// `None` if the trace's clock is not its guest's TSC in this session, the trace has no events, or more
-    /// than `most` corrections are needed.
+    /// `None` if the trace's clock is not the TSC of the guest in this session, if the trace has no events,
+    /// or if more than `most` corrections are needed.
     ///
     /// # Errors
     /// If the file cannot be read.

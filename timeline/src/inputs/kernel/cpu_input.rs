@@ -42,7 +42,7 @@ pub(crate) struct CpuInput<'a> {
     cpu: u32,
     pages: PageReader<'a>,
     page: Page,
-    /// Event that was read last, until it is taken.
+    /// Event that was read last, until the timeline takes the event.
     event: Option<Event<'a>>,
     /// Number of lost events before `event` that the kernel counted.
     missed: u64,
@@ -124,8 +124,8 @@ impl<'a> CpuInput<'a> {
         }
     }
 
-    /// Reads the next event, if there is one, and the losses before it. The rest of a damaged page is left
-    /// out, and counts as a loss that the kernel did not count.
+    /// Reads the next event, if there is one, and the losses before this event. The rest of a damaged page is
+    /// left out, and counts as a loss that the kernel did not count.
     ///
     /// # Errors
     /// If the system cannot read the file.

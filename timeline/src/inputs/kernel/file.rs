@@ -37,7 +37,7 @@ const TRIES: [u64; 3] = [1 << 20, 8 << 20, MAX];
 const MAX_SECTIONS: u32 = 64;
 /// Maximum size of a section of options in bytes.
 const MAX_OPTIONS: u64 = 16 << 20;
-/// Maximum number of CPUs of all buffers, where a buffer counts as at least one CPU. Linux has at most 8,192
+/// Maximum number of CPUs over all buffers. A buffer without CPUs counts as one CPU. Linux has at most 8,192
 /// CPUs.
 const MAX_CPUS: usize = 8192;
 /// Maximum size of the names of a machine's clocks in bytes. Linux has 11 clocks.
@@ -66,7 +66,7 @@ pub(crate) struct TraceFile {
     pub cpus: Option<Buffer>,
     /// Names of threads, in order of their numbers.
     comms: Vec<(u32, Box<str>)>,
-    /// Missing or wrong parts of a file whose rest can be read.
+    /// Warnings about missing or wrong parts of the file, if the other parts can be read.
     pub warnings: Vec<Warning>,
 }
 

@@ -26,7 +26,7 @@ struct Text {
 }
 
 impl Text {
-    /// Parses the text as the format with this number, unless it was parsed before.
+    /// Returns the format with this number. The text is parsed only at the first call.
     fn parsed(&self, number: u32) -> std::result::Result<&Format, &String> {
         self.format.get_or_init(|| Format::parse(number, &self.system, &self.text)).as_ref()
     }
@@ -71,8 +71,8 @@ impl Formats {
             self.by_id.resize(self.by_id.len().max(upper + 1), Vec::new());
             let part = &mut self.by_id[upper];
             part.resize(part.len().max(lower + 1), 0);
-            // If several formats have one id, the last one counts, so that no more formats are kept than
-            // there are ids.
+            // If several formats have the same id, only the last of these formats is kept, so that the number
+            // of formats is at most the number of ids.
             match part[lower].checked_sub(1) {
                 Some(index) => self.texts[index as usize] = text,
                 None => {

@@ -193,7 +193,7 @@ impl GuestModes {
     /// Takes a thread's loss of its CPU. The loss happened at `time` or earlier.
     pub fn lose_cpu(&mut self, tid: u32, time: i64) {
         if let Some(mode) = self.threads.get_mut(&tid) {
-            // A thread without a CPU is out of guest mode even if its exit is missing.
+            // A thread that has no CPU is out of guest mode, even if the exit event is missing.
             mode.out = mode.out.or(Some(time));
             mode.is_off = true;
         }

@@ -65,7 +65,7 @@ use times::{Scale, Times};
 /// Name of the kernel's trace in a session's directory.
 const FILE: &str = "kernel.dat";
 
-/// Prefix of the names of a guest kernel's threads, in the session of its host.
+/// Prefix of the names of a guest kernel's threads, if the trace belongs to a session of the guest's host.
 const GUEST: &str = "guest-";
 
 /// Name of the kernel's clock that shows the raw TSC.
@@ -112,7 +112,7 @@ pub(crate) struct AllThreads {
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct KernelStat {
-    /// Name of the file, if it is not `kernel.dat`.
+    /// Name of the file, if the name is not `kernel.dat`.
     pub file: Option<String>,
     /// Number of the guest's clock in its session, if the trace is of a guest's kernel.
     pub clock: Option<u32>,
@@ -632,8 +632,8 @@ impl KernelTrace {
         facts.into_iter().filter(|(_, fact)| !fact.is_empty()).collect()
     }
 
-    /// Counts the events by their names. Leaves out events that do not occur. Also returns the faults that
-    /// did not prevent the reading of the trace.
+    /// Counts the events of each name. Leaves out events that do not occur. Also returns the faults that did
+    /// not prevent the reading of the trace.
     ///
     /// # Errors
     /// If the file cannot be read.

@@ -86,11 +86,11 @@ pub(crate) struct Options {
     /// Times in which the counters of stolen time of the machine and of its CPUs increased, in ticks of the
     /// trace's clock.
     pub steals: Vec<Steal<u64>>,
-    /// Whether the list of `steals` is left out because it is bad.
+    /// Whether `steals` is empty because the file's list has a bad entry or is too long.
     pub has_bad_steals: bool,
     /// TSCs that KVM gave to VMs, with the host's ticks at which the recorder first and last saw them.
     pub tscs: Vec<KvmTsc<u64>>,
-    /// Whether the list of `tscs` is left out because it is bad.
+    /// Whether `tscs` is empty because the file's list has a bad entry or is too long.
     pub has_bad_tscs: bool,
     /// Threads that were recorded at the beginning. `None` if the file has no such list.
     pub threads: Option<Vec<u32>>,

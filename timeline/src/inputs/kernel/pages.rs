@@ -94,7 +94,7 @@ impl<'a> PageReader<'a> {
         &self.window[self.from..self.to]
     }
 
-    /// Returns whether the page is as long as it should be.
+    /// Returns whether the page has its full length.
     pub fn is_whole(&self) -> bool {
         self.to - self.from + self.unused == self.page_size
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The map from a guest's clock to its host's, as trace-cmd measured it.
+//! The map from a guest's clock to the host's clock that trace-cmd has measured.
 
 /// Corrections of a guest's times, by the guest's CPUs.
 #[derive(Clone, Debug)]

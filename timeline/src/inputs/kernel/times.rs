@@ -46,8 +46,8 @@ pub(crate) enum Scale {
 }
 
 impl Times {
-    /// Returns the time of an event of a CPU, and the bound on its error in nanoseconds. `hints` are the
-    /// places of the last lookups.
+    /// Returns the time of an event of a CPU, and the bound on the error of this time in nanoseconds. `hints`
+    /// are the places of the last lookups.
     pub fn at(&self, hints: &mut (usize, usize), cpu: u32, raw: u64) -> (Time, Option<u64>) {
         let ticks = match &self.shift {
             Some(shift) => shift.host(cpu, raw),
