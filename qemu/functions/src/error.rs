@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Errors that name the file and the byte, and say what to do.
+//! Errors. An error names the file and the byte, and says what to do.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ pub enum Error {
     Unsuitable {
         /// The path.
         path: PathBuf,
-        /// Kind of thing that is at the path, and what to do.
+        /// What the path leads to, and what to do.
         why: String,
     },
     /// A file has something unexpected at an offset.

@@ -60,7 +60,7 @@ fn whole(file: File, path: &Path, most: u64, advice: &str) -> Result<Vec<u8>> {
         return Err(too_large());
     }
     let mut bytes = Vec::new();
-    // The read is limited, too, because files of /proc do not tell their size.
+    // The code also limits the read, because the size of a file in /proc is not known before the read.
     file.take(most + 1).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
     if bytes.len() as u64 > most { Err(too_large()) } else { Ok(bytes) }
 }

@@ -1,4 +1,5 @@
-//! Function traces of a guest: every call and every return, as directories that uftrace reads.
+//! Function traces of a guest. A function trace has every call and every return, and is a directory that
+//! uftrace can read.
 //!
 //! A recorder classifies instructions once ([`decode`]), reports each executed call and return to the shadow
 //! stacks of its virtual CPU ([`shadow`]), and stores the records ([`record`]) that the shadow stacks return.
@@ -25,7 +26,7 @@
 //! The modules [`decode`], [`shadow`] and [`record`] are for threads that run virtual CPUs: after
 //! [`Stacks::new`](shadow::Stacks::new), their functions neither allocate, lock nor enter the kernel.
 //!
-//! This crate does not decide which instructions are observed, and maps no memory: the recorder does both.
+//! The recorder, not this crate, decides which instructions are observed, and maps the memory for records.
 #![forbid(unsafe_code)]
 
 pub mod clock;

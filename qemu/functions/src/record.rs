@@ -9,7 +9,7 @@
 /// Size of a record in bytes.
 pub const SIZE: usize = 16;
 
-/// Maximum depth of a record, which has 10 bits for the depth.
+/// Maximum depth of a record. A record has 10 bits for the depth.
 pub const MAX_DEPTH: u16 = (1 << 10) - 1;
 
 /// Mask of the bits of an address that a record stores.
@@ -26,7 +26,7 @@ pub enum RecordType {
     Exit,
     /// Records are missing here. The address is the number of missing records.
     Lost,
-    /// Event of uftrace. The address is the event's number.
+    /// Event of uftrace. The address of the record is the event's number.
     Event,
 }
 

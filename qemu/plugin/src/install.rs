@@ -1,4 +1,5 @@
-//! Installation of hypertrace's plugin, as the guest and the options of the command line require.
+//! Installation of hypertrace's plugin. The guest and the options of the command line decide which parts are
+//! installed.
 
 use crate::api::{Block, Events, Qemu};
 use crate::device::{self, Device};

@@ -25,8 +25,8 @@ __attribute__((noinline)) void deep(int n)
 	calls_of_deep++;
 	if (n == 0)
 		longjmp(back, 1);
-	/* The condition hides from the compiler that the recursion ends, and the addition below keeps this call from being a
-	   tail call. */
+	/* The condition hides the end of the recursion from the compiler. */
+	/* The addition after this call keeps the call from being a tail call. */
 	if (calls_of_deep)
 		deep(n - 1);
 	calls_of_deep += n > 1000;
@@ -112,8 +112,8 @@ int main(int argc, char **argv)
 	} while (argc > 1 && argv[1][0] == 'f');
 	printf("fib %ld\ncompare %ld\ndeep %ld\n", calls_of_fib, calls_of_compare, calls_of_deep);
 	printf("leaf %ld\ntail %ld\ninner %ld\n", calls_of_leaf, calls_of_tail, calls_of_inner);
-	/* The lines have to be out now: when a machine's first process ends, the kernel panics, and the panic's lines would
-	   come between these lines. */
+	/* When a machine's first process ends, the kernel panics. */
+	/* The lines are printed now, so that the lines of the panic do not come between these lines. */
 	fflush(stdout);
 	tcdrain(STDOUT_FILENO);
 	return 0;

@@ -31,8 +31,7 @@ static int open_out(void)
 	return iopl(3);
 }
 #else
-/* Semihosting: SYS_WRITE0. QEMU reads the text through the guest's page tables, so the text has to be in
-   mapped memory. */
+/* Semihosting: SYS_WRITE0. QEMU reads the text through the guest's page tables, so the text must be mapped. */
 static void write_out(const char *text)
 {
 	char here[1024];

@@ -62,8 +62,8 @@ static void run_children(void)
 	}
 }
 
-/* Calls code that this function rewrites before each call. The code's call and return come after a different number of
-   instructions each time. */
+/* Calls code that this function rewrites before each call. */
+/* In each version of the code, the call and the return come after another number of instructions. */
 static void run_changing_code(void)
 {
 	unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC,
@@ -117,8 +117,8 @@ __attribute__((noinline)) void count(void)
 	__atomic_add_fetch(&counter, 1, __ATOMIC_SEQ_CST);
 }
 
-/* With a second thread, QEMU executes atomic instructions by its own functions. QEMU 7.2 then calls back for the stores
-   of these instructions, as if a call that was executed long before had made the stores. */
+/* With a second thread, QEMU executes atomic instructions by its own functions. */
+/* QEMU 7.2 then calls back for the stores of these instructions as if an earlier call had made these stores. */
 __attribute__((noinline)) void run_atomics(void)
 {
 	pthread_t other;

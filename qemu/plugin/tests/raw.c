@@ -228,8 +228,8 @@ static void split(void)
 		CHECK(is_answered(relays, n));
 	}
 #if defined(__aarch64__)
-	/* Jumps directly to the store after the marker, as if a signal had come between the two instructions. The store is
-	   once the last instruction of a page, and once the first instruction of a page. */
+	/* Jumps directly to the store after the marker, as if a signal had come between the two instructions. */
+	/* The store is once the last instruction of a page, and once the first instruction of a page. */
 	for (int at = 4092; at <= 4096; at += 4) {
 		code *marker = put(code_pages() + at - 4 + 0, MARKED, sizeof MARKED);
 		n++;

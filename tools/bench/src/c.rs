@@ -1,4 +1,4 @@
-//! Rows of C, of a program that this machine's compiler builds from the header and libhypertrace.a.
+//! Rows of C. They measure a program that this machine's compiler builds from the header and libhypertrace.a.
 
 use super::child::Child;
 use super::parts::c_library;
@@ -136,7 +136,7 @@ fn ask_instrumented(context: &mut Context, parts: &[&str], off: &[&str]) -> Resu
     program.ask(parts, off)
 }
 
-/// Measures a call of an instrumented function, which is two events.
+/// Measures a call of an instrumented function. The call records two events.
 pub fn function_call(context: &mut Context) -> Result<f64> {
     let (ns, recorded) = ask_instrumented(context, &["call", "call"], &[])?;
     // The session also records some events that describe the files of code.

@@ -2,7 +2,7 @@
 //! ends.
 //!
 //! A child prints `ready`, then answers each line on its stdin with one line. The child ends when its stdin
-//! ends, so it cannot outlive its parent.
+//! ends, so that no child outlives its parent.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -30,8 +30,8 @@ impl Child {
 
     /// Starts a VM whose console answers lines. Dropping this value kills the VM.
     ///
-    /// # Errors
-    /// As for [`Child::start`]. A line that the guest prints before it is ready is the error.
+    /// # Errors As for [`Child::start`]. If the guest prints another line before the guest is ready, then
+    /// this line is the error.
     pub fn start_vm(command: &mut Command) -> Result<Child> {
         Child::spawn(command, true)
     }

@@ -1,5 +1,5 @@
-//! Rows about comparisons of runs that are drawn from recorded runs: how often the comparisons are wrong.
-//! Shares are in percent.
+//! Rows about comparisons: how often a comparison of two sets of runs is wrong. The runs are drawn at random
+//! from recorded runs. Shares are in percent.
 
 use super::row::{Context, Row, row};
 use anyhow::Result;

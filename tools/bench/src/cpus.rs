@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// Returns the closest unit that two of this process's CPUs share: `core`, a cache (`L3 cache`), `nothing`,
-/// or `not known`. Lists several units if pairs of CPUs differ.
+/// or `not known`. If different pairs of CPUs share different units, lists all these units.
 pub fn shared_by_two() -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));

@@ -1,5 +1,5 @@
-//! Rows about exports: the command's CPU time for a session, compared with `report` of the session and with a
-//! write of the same bytes.
+//! Rows about exports. A row measures the command's CPU time for a session, and compares this time with
+//! `report` of the session, and with a write of the same bytes.
 
 use super::parts::beside;
 use super::row::{Context, Floor, Row, row};
@@ -116,7 +116,7 @@ impl Session {
         self.scratch.path().join(format)
     }
 
-    /// Runs the command with the session, with the output in a file. Returns the command's CPU time in
+    /// Runs the command with the session. The output goes to a file. Returns the command's CPU time in
     /// nanoseconds per event.
     fn ns(&self, args: &[&str], name: &str) -> Result<f64> {
         let file = self.file(name);

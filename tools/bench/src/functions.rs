@@ -55,8 +55,8 @@ const PATIENCE: Duration = Duration::from_secs(900);
 const PAUSE: Duration = Duration::from_millis(20);
 /// A region that no guest here opens.
 const CLOSED: &str = "region=hypertrace_bench";
-/// Number of numbers that the program under QEMU's user mode sorts. A debug build sorts fewer numbers,
-/// because the plugin of a debug build is slow, and a debug build times nothing.
+/// The program under QEMU's user mode sorts this many numbers. A debug build sorts fewer numbers, because the
+/// plugin of a debug build is slow, and a debug build times nothing.
 const NUMBERS: &str = if cfg!(debug_assertions) { "1000" } else { "200000" };
 /// Emulator of user mode.
 const USER: &str = "qemu-x86_64";
@@ -264,8 +264,8 @@ impl Ran {
     }
 }
 
-/// Waits for a child's end, and returns the child's CPU time in nanoseconds. The caller still has to wait for
-/// the child.
+/// Waits for a child's end, and returns the child's CPU time in nanoseconds. Does not collect the child's
+/// exit status: the caller still has to call `wait`.
 fn cpu_time(child: &mut Child) -> Result<f64> {
     let id = rustix::process::Pid::from_child(child);
     let begin = Instant::now();

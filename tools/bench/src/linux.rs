@@ -176,7 +176,8 @@ impl Socket {
             let function = PciFunction::new(Arc::clone(device.chip()));
             let messages = Arc::new(AtomicU64::new(0));
             let count = Arc::clone(&messages);
-            // The thread ends with the connection or, if QEMU never connects, with this process.
+            // The thread ends when the connection ends. If QEMU never connects, then the thread ends with
+            // this process.
             thread::spawn(move || {
                 let (client, _) = listener.accept()?;
                 serve_counted(&function, &client, &count)

@@ -32,8 +32,8 @@ const IDLE: u64 = 10;
 /// Pause before each of those.
 const LONG_PAUSE: Duration = Duration::from_millis(300);
 
-/// Prepares a guest that has nothing but this program: mounts file systems, loads the module if the guest has
-/// it, and makes the console a channel for lines.
+/// Prepares a guest that has nothing but this program. Mounts file systems, loads the kernel module if the
+/// guest has the module, and makes the console a channel for lines.
 ///
 /// # Errors
 /// If the kernel refuses one of these steps.

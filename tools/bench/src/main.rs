@@ -157,7 +157,8 @@ fn run(args: &Args) -> Result<()> {
     let progress = ProgressBar::new(wanted.len() as u64).with_style(style);
     for row in wanted {
         let runs = args.runs.or(row.slow).unwrap_or(RUNS);
-        // The passed time is updated during a row only where the thread for the update disturbs nothing.
+        // A thread that updates the passed time would disturb some rows, so the passed time is not updated
+        // during these rows.
         let tick = Duration::from_millis(if row.slow.is_some() { 500 } else { 0 });
         progress.enable_steady_tick(tick);
         let begin = |run| progress.set_message(format!("{} {}/{runs}", row.name, run + 1));

@@ -1,5 +1,5 @@
-//! Rows under QEMU's user mode, with this program as the guest: with the plugin, with the smallest possible
-//! plugin, and without a plugin.
+//! Rows under QEMU's user mode. This program is the guest. QEMU runs with the plugin, with the smallest
+//! possible plugin, or without a plugin.
 
 use super::child::Child;
 use super::emulated::RING_BYTES;

@@ -177,8 +177,8 @@ pub fn floor(context: &mut Context) -> Result<f64> {
     Ok(ns(total, BURST * BURSTS))
 }
 
-/// Writes a record with two words of payload. This function is not inlined, like the function with which it
-/// is compared.
+/// Writes a record with two words of payload. The compiler does not inline this function, because the row
+/// compares the function with another function that is not inlined.
 #[inline(never)]
 fn floor_emit(
     ring: &FloorRing,

@@ -95,7 +95,7 @@ impl Row {
         Row { target: Some(text), ..self }
     }
 
-    /// Makes the row one that takes minutes, with this many runs.
+    /// Marks the row as a row that takes minutes, and sets the row's number of runs.
     pub const fn slow(self, runs: u32) -> Row {
         Row { slow: Some(runs), ..self }
     }

@@ -76,7 +76,7 @@ fn stores(mut client: &UnixStream, offset: u64, before: impl Fn(u64)) -> Result<
     failed.map_or(Ok(ns), |why| Err(why).context("the server has ended the connection"))
 }
 
-/// Measures the exchange with a thread that makes one `recv` and one `send` for each message.
+/// Measures the exchange with a thread that does nothing but one `recv` and one `send` for each message.
 pub fn null(_: &mut Context) -> Result<f64> {
     on_one_cpu(|| {
         let (client, mut server) = UnixStream::pair()?;

@@ -2,7 +2,7 @@
 
 use hypertrace_abi::clock::ticks;
 
-/// Numbers that are likely to be wrong in an interesting way.
+/// Unusual numbers, which are likely to reveal errors.
 const ODD: [u64; 16] = [
     0,
     1,

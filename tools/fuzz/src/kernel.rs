@@ -1,5 +1,5 @@
-//! Target `kernel`: damage anywhere in the trace of a kernel causes an error that names the
-//! file, or a warning, and never a panic.
+//! Target `kernel`: if the trace of a kernel is damaged anywhere, then the reader returns an error that names
+//! the file, or a warning, and never panics.
 
 use crate::input::Input;
 use crate::reader::{Files, damage_all, write};
@@ -11,8 +11,7 @@ use tempfile::TempDir;
 
 const FILE: &str = "kernel.dat";
 
-/// Panics if a damaged trace makes the reader panic, or return an error without the
-/// file's name.
+/// Panics if the reader panics on a damaged trace, or returns an error that does not name the file.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let whole = match input.below(3) {

@@ -36,7 +36,7 @@ pub mod trace {
     hypertrace_trace::include_events!();
 }
 
-/// Defines a target with the input of this module for cargo-fuzz or, without cargo-fuzz, a program that says
+/// Defines a target that runs a module of this crate. Without cargo-fuzz, the target is a program that says
 /// how to run the target.
 #[macro_export]
 macro_rules! target {

@@ -1,4 +1,5 @@
-//! A session as a device's sink, with bounds for each call on steps and words, and as a last resort on time.
+//! A session that is a device's sink. For each call, the sink checks bounds on steps and words and, as a last
+//! resort, a bound on time.
 
 use crate::recorder::Ambush;
 use crate::setup::{CLIENTS, HONEST, HOSTILE, MAX_STEPS_EACH};
@@ -38,7 +39,7 @@ pub struct Meter {
     point_words: AtomicU64,
     /// Number of points that the guest made while the declared event `guest_hypertrace` was on.
     declared: AtomicU64,
-    /// Number of recorded points of client 1, including points of the 2016 interface.
+    /// Number of recorded points of client 1. Points of the 2016 interface are included.
     points: AtomicU64,
 }
 

@@ -11,7 +11,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Words of which commands are made. `@` stands for a path in the input's own directory.
+/// Words from which the target makes commands. `@` stands for a path in the input's own directory.
 const WORDS: [&str; 32] = [
     "help",
     "info",

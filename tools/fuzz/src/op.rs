@@ -153,7 +153,7 @@ fn bytes16(input: &mut Input<'_>) -> [u8; 16] {
     (u128::from(input.value()) | u128::from(input.value()) << 64).to_le_bytes()
 }
 
-/// Decodes an access: widths 0 to 16 at every class of offset of every region.
+/// Decodes an access to any region. The width is 0 to 16 bytes, and the offset is of any class.
 fn access(input: &mut Input<'_>, geometry: &Geometry) -> Access {
     let path = input.pick(&[Path::Chip, Path::Window, Path::Pci]);
     let region = input.pick(&Region::ALL);

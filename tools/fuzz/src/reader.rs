@@ -1,5 +1,5 @@
-//! Target `reader`: damage anywhere in a session causes an error that names a
-//! file, and never a panic.
+//! Target `reader`: if a session is damaged anywhere, then the reader returns an error that names a file, and
+//! never panics.
 
 use crate::input::Input;
 use crate::session::write_sample;

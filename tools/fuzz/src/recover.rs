@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// Panics if damage makes a recovery panic, or return an error without a file's name.
+/// Panics if the recovery of damaged files panics, or returns an error that does not name a file.
 pub fn run(bytes: &[u8]) {
     let files = damage_all(sample().clone(), &mut Input::new(bytes));
     let dir = TempDir::new().expect("a directory");

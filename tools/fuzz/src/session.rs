@@ -79,7 +79,7 @@ pub struct Recorded {
     /// Number of steps that have taken words, and number of all words that were taken.
     taken: u64,
     words: u64,
-    /// Number of points of client 1, including points of the 2016 interface.
+    /// Number of points of client 1. Points of the 2016 interface are included.
     points: u64,
     /// Number of the VMM's events, recorded or not.
     host_events: u64,

@@ -1,4 +1,4 @@
-//! The distribution's archive, from the machine's apt sources, for a private apt.
+//! The distribution's archive for a private apt. This module finds the archive in the machine's apt sources.
 
 use std::path::Path;
 

@@ -24,7 +24,8 @@ pub fn target_folder(root: &Path) -> Result<PathBuf> {
 }
 
 /// Returns the command of a line as a user would type it: `NAME=VALUE.. PROGRAM ARGUMENT..`, without quotes.
-/// A variable of the project keeps its value from the environment. `prefix` stands before the program.
+/// If the environment sets a variable of the project, then the variable keeps this value. `prefix` stands
+/// before the program.
 pub fn parse(line: &str, prefix: &[impl AsRef<Path>]) -> Command {
     let mut words = line.split_whitespace().peekable();
     let mut variables = Vec::new();

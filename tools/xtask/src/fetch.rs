@@ -22,7 +22,7 @@ use crate::apt::{self, Archive};
 use crate::command::{first_line, on_path};
 use crate::tree::entries;
 
-/// Text of the file that lists what tests use, and how to get it.
+/// Text of the file that lists the programs that tests use, and where to get these programs.
 pub const CAPABILITIES: &str = include_str!("../capabilities.toml");
 
 /// The tools in that file.
@@ -263,7 +263,8 @@ fn aside(cache: &Path) -> Result<TempDir> {
     Ok(builder.tempdir_in(cache)?)
 }
 
-/// Gives the complete folder of a tool its name, in place of an older folder.
+/// Renames the complete folder of a tool to the folder's final name. An older folder with this name is
+/// replaced.
 fn place(aside: TempDir, tool: &Tool) -> Result<()> {
     let (folder, old) = (tool.folder()?, tempfile::tempdir_in(cache_folder()?)?);
     let _ = fs::rename(&folder, old.path().join("old"));

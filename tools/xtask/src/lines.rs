@@ -82,8 +82,8 @@ fn is_code(line: &str) -> bool {
     !line.is_empty() && !line.starts_with("//")
 }
 
-/// Returns the numbers of lines of code, and of the tests in the same file. A module of tests ends at a brace
-/// in the first column, as rustfmt writes it.
+/// Returns the number of lines of code, and the number of lines of the tests in the same file. A module of
+/// tests ends at a brace in the first column, as rustfmt writes it.
 fn of_rust(text: &str) -> (usize, usize) {
     let (mut code, mut tests) = (0, 0);
     let mut lines = text.lines().peekable();

@@ -143,7 +143,7 @@ mod tests {
                 Arguments::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
             }
         }
-        // This tree's own script runs the same job as the workflow.
+        // The script `.ci/run` has to run the same job as the workflow.
         let own = fs::read_to_string(root().unwrap().join(".ci/run")).unwrap();
         assert!(lines.iter().any(|line| own.contains(line)), "{own}");
     }

@@ -29,7 +29,7 @@ pub struct Limit {
     limit: u64,
 }
 
-/// Time in which processes that a step has left running may end without being killed.
+/// Time for which processes that a step has left running may continue before they are killed.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Environment variable with the number of tests that a test program runs at the same time.

@@ -50,7 +50,7 @@ pub enum InstructionKind {
     SystemCall,
     /// Return to a less privileged level by `sysret` or `sysexit` (x86-64).
     SystemReturn,
-    /// `mov sp, xN` (AArch64), which is the only way to another stack.
+    /// `mov sp, xN` (AArch64). Only this instruction leads to another stack.
     StackPointerSet,
     /// Store of the link register x30 to a place that the stack pointer addresses (AArch64). A function that
     /// calls other functions saves its return address by such a store.

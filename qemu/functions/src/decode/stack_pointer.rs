@@ -62,7 +62,7 @@ pub fn stack_pointer_change(bytes: &[u8]) -> Option<StackPointerChange> {
         }
     }
     if base == STACK {
-        // Loads and stores of pairs, with the base changed after or before.
+        // Loads and stores of pairs that change the base after or before the access.
         if word & 0x3a80_0000 == 0x2880_0000 {
             return Some(pair(word).map_or(Set, Add));
         }

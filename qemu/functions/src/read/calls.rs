@@ -24,7 +24,7 @@ pub struct Call {
     pub function: u64,
     /// Address of the calling function, if known.
     pub caller: Option<u64>,
-    /// Number of the path of functions that leads to this call: see [`Calls::path`].
+    /// Number of the path of functions that leads to this call. [`Calls::path`] returns the functions.
     pub path: u32,
     /// Number of functions around the call.
     pub depth: u16,
@@ -90,8 +90,8 @@ struct Open {
 }
 
 impl Trace {
-    /// Returns an iterator over a task's calls, in the order in which the calls ended. Addresses are the
-    /// addresses of the functions' first bytes, if known.
+    /// Returns an iterator over a task's calls, in the order in which the calls ended. The address of a call
+    /// is the address of the function's first byte, if this address is known.
     ///
     /// # Errors
     /// If the file cannot be opened.

@@ -14,8 +14,8 @@ use crate::{Error, Result, file};
 
 const HEADER: usize = 40;
 
-/// Maximum length of a task's name in characters, to which longer names are cut. The kernel's names have at
-/// most 15 bytes.
+/// Maximum length of a task's name in characters. Longer names are cut to this length. The kernel's names
+/// have at most 15 bytes.
 const MAX_NAME: usize = 255;
 
 /// Reads a description.

@@ -24,7 +24,7 @@ pub struct Flame {
     /// Number of calls whose stack found no room, because there were [`MAX_PATHS`](super::MAX_PATHS) stacks
     /// already. The time of such a call counts for the calling function.
     pub beyond: u64,
-    /// Damage by task. Everything that could be read is added.
+    /// Damage by task. The sums contain everything that could be read in spite of the damage.
     pub damage: Vec<Error>,
 }
 
@@ -104,8 +104,9 @@ impl Flame {
         self.times[path] = self.times[path].saturating_add(time);
     }
 
-    /// Returns at most [`MAX_STACKS`] stacks with their own times. The time of the shortest stacks, which are
-    /// left out, counts for the functions around them. Stacks without own time are left out, too.
+    /// Returns at most [`MAX_STACKS`] stacks with their own times. If there are more stacks, then the
+    /// shortest stacks are left out, and their time counts for the functions around these stacks. Stacks
+    /// without own time are left out, too.
     #[must_use]
     pub fn stacks(&self) -> Vec<(Vec<Frame>, u64)> {
         let nodes = self.paths.nodes();

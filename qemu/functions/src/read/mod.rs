@@ -5,8 +5,9 @@
 //! [`Trace`] opens a directory; [`Records`] iterates over a task's records, [`Calls`] over its calls;
 //! [`Summary`] adds up calls by function and caller.
 //!
-//! Files may be cut anywhere and have any contents. A reader returns what it can read of a damaged file, and
-//! an error with file and byte. Memory is bounded by the constants here, not by numbers in files.
+//! Files may be cut anywhere and have any contents. From a damaged file, a reader returns all readable parts,
+//! and an error that names the file and the byte. The constants in this module bound the memory, so that
+//! numbers in files cannot.
 
 mod calls;
 mod describe;

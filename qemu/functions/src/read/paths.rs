@@ -41,7 +41,7 @@ impl Paths {
         path
     }
 
-    /// Returns, by number of path, the path around and the function.
+    /// Returns for each path, by number, the path around this path and the innermost function.
     pub fn nodes(&self) -> &[(u32, u64)] {
         &self.nodes
     }

@@ -18,7 +18,7 @@ const WINDOW: usize = 1 << 16;
 /// Alignment of records in bytes. uftrace pads the arguments of a record to a multiple of this number.
 const ALIGNMENT: usize = 8;
 
-/// Maximum size of a record's arguments in bytes, which is the size of uftrace's buffer for arguments.
+/// Maximum size of a record's arguments in bytes. uftrace's buffer for arguments has this size.
 const MAX_ARGUMENTS: u64 = 1024;
 
 /// Maximum size in bytes of a run of zeros in which the reader looks for records word by word. A killed
@@ -54,10 +54,10 @@ pub struct Records {
 /// Bytes of a file that are no records.
 #[derive(Debug)]
 struct Damage {
-    /// Offset of the first such byte in the file
+    /// Offset in the file of the first byte that is no record
     offset: u64,
     why: Malformed,
-    /// Number of places with such bytes
+    /// Number of places with bytes that are no records
     places: u64,
     /// Number of such bytes
     bytes: u64,
@@ -171,7 +171,7 @@ impl Records {
                 self.advance((zeros / ALIGNMENT).saturating_sub(1) * ALIGNMENT);
                 return Ok(true);
             }
-            // The last word stays, because the search for a record begins behind a word.
+            // The last word of zeros is not skipped, because the search for a record begins one word later.
             self.advance((rest.len() / ALIGNMENT).saturating_sub(1) * ALIGNMENT);
             let Some(file) = &self.file else { return Ok(false) };
             match seek(file, SeekFrom::Data(self.offset)) {

@@ -7,7 +7,7 @@
 pub struct Spans(Vec<(u64, u64)>);
 
 impl Spans {
-    /// Makes the union of these parts, each given by its first and its last nanosecond.
+    /// Makes the union of these parts. Each part is given by its first and its last nanosecond.
     pub fn new(parts: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut spans: Vec<_> = parts.into_iter().filter(|(start, end)| start <= end).collect();
         spans.sort_unstable();

@@ -78,8 +78,8 @@ impl Summary {
         Summary::within(trace, None)
     }
 
-    /// Adds up the calls in some parts of a trace's time, with their times in these parts. `None` means all
-    /// of the time.
+    /// Adds up the calls in some parts of a trace's time. Only the calls' times in these parts count. `None`
+    /// means all of the time.
     #[must_use]
     pub fn within(trace: &Trace, spans: Option<&Spans>) -> Self {
         let mut summary = Summary::default();

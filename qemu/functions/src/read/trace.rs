@@ -235,9 +235,9 @@ impl Trace {
         sizes.map(|file| file.len() / SIZE as u64).fold(0, u64::saturating_add)
     }
 
-    /// Sets a function for the display of progress. While calls are read, the function is called after each
-    /// 65,536 records and at the end of each task, with the number of records that were read since the last
-    /// time.
+    /// Sets a function for the display of progress. While calls are read, the reader calls the function after
+    /// each 65,536 records, and at the end of each task. The argument is the number of records that were read
+    /// since the last call.
     pub fn watch(&mut self, watcher: impl Fn(u64) + Send + Sync + 'static) {
         self.watcher = Watcher(Some(Box::new(watcher)));
     }

@@ -33,15 +33,15 @@ fn is_provisional(slot: u64) -> bool {
     !slot.is_multiple_of(8)
 }
 
-/// Returns the provisional place of a frame within the function with this slot: below the slot, and above all
-/// lower slots.
+/// Returns the provisional place of a frame within the function with this slot. The place is just below the
+/// slot, and so above all lower slots.
 fn within(slot: u64) -> u64 {
     if is_provisional(slot) { slot } else { slot.wrapping_sub(1) }
 }
 
 impl Stacks {
     /// Reports an event of a guest whose calls leave the return address in a register. A track has either
-    /// such events, or calls and returns with slots.
+    /// [`Linked`] events, or calls and returns with slots.
     pub fn linked(&mut self, event: &Linked, time: u64, out: &mut impl FnMut(Record)) {
         let time = self.advance(time);
         match event {
@@ -121,7 +121,8 @@ impl Stacks {
 
     /// Ends a function that has stored no return address and changes the stack, such as `longjmp` or a
     /// function that switches to another stack. If the calling function has stored no return address either,
-    /// then the calling function ends, too: `swapcontext` calls `setcontext`, and both end.
+    /// then the calling function ends, too. For example, both functions end when `swapcontext` calls
+    /// `setcontext`.
     fn stack_pointer_set(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         if self.open.stack.beyond != 0 {
             return;

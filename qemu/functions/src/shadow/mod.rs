@@ -4,9 +4,9 @@
 //! address has its own stack slot.
 //!
 //! [`Stacks`] belongs to one track, usually a virtual CPU at one privilege level, and to one thread. The
-//! recorder reports each executed call and return with the stack slot of the return address: no frame pointer
-//! is needed. A slot identifies a function's execution. An event's slot also shows which functions have ended
-//! without a return: all functions whose slots are below the event's slot.
+//! recorder reports each executed call and return with the stack slot of the return address, so the guest
+//! needs no frame pointers. A slot identifies a function's execution. An event's slot also shows which
+//! functions have ended without a return: all functions whose slots are below the event's slot.
 //!
 //! A track has one shadow stack for each stack of the guest. The shadow stacks recognize a kernel's stack by
 //! its aligned region, and any other stack by the distance of its addresses. When the guest changes to
@@ -15,7 +15,7 @@
 //!
 //! An entry has the time of the call, and is written only at the next event. Before the next event, the
 //! called function may have no name (after an indirect call), or a wrong name (after a call of a retpoline).
-//! With [`Settings::min`], an entry is written when the function proves to be long enough.
+//! With [`Settings::min`], an entry is written only when the function has lasted long enough.
 //!
 //! Calls of AArch64 leave the return address in a register. A recorder that can read the stack pointer
 //! reports the place below the stack pointer as the call's slot. A recorder that cannot read the stack
@@ -42,8 +42,8 @@ pub struct Settings {
     /// Maximum number of stacks that a track remembers at the same time, at least 1. Each stack may use up to
     /// 32 KiB of memory.
     pub stacks: usize,
-    /// Binary logarithm of the size and alignment of a kernel's stacks. Addresses with the topmost bit are a
-    /// kernel's.
+    /// Binary logarithm of the size and alignment of a kernel's stacks. A kernel's addresses have the topmost
+    /// bit set.
     pub kernel_stack_bits: u32,
     /// Maximum distance in bytes from the known range of a stack to the slot of a call or return on the same
     /// stack, for stacks that are not a kernel's.
@@ -52,8 +52,8 @@ pub struct Settings {
     pub min: u64,
     /// Number of depths that are recorded, at most [`MAX_FRAMES`].
     pub depth: usize,
-    /// Whether a program's functions stay open around the functions of the kernel that the program enters.
-    /// For a track of all privilege levels.
+    /// Whether a program's functions stay open while the program is in the kernel, so that the kernel's
+    /// functions are within the program's functions. For a track of all privilege levels.
     pub nested: bool,
     /// Whether nothing is recorded before [`Stacks::replay`].
     pub paused: bool,

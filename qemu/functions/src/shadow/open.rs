@@ -88,7 +88,7 @@ impl Open {
         self.top().filter(|top| top.function == UNNAMED && self.stack.beyond == 0)
     }
 
-    /// Names the innermost function, if it has no name, by an address in it.
+    /// If the innermost function has no name, names the function by an address in the function.
     #[inline]
     pub fn name(&mut self, at: u64) {
         if self.unnamed().is_some() {
@@ -173,8 +173,8 @@ impl Open {
         }
     }
 
-    /// Writes the entries of the outermost `len` functions that are not written yet, after the entries of the
-    /// functions around them.
+    /// Writes the missing entries of the outermost `len` functions of the current stack. The entries of the
+    /// functions around these functions come first.
     #[inline]
     fn flush_current(&mut self, len: usize, out: &mut impl FnMut(Record)) {
         self.flush_outer(out);
@@ -205,7 +205,7 @@ impl Open {
         end.max(due.start)
     }
 
-    /// Writes exits of all functions whose entries are written, after the entries that are due.
+    /// Writes the entries that are due, and then the exits of all functions whose entries are written.
     pub fn suspend(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         self.suspend_current(time, out);
         if let Some(outer) = self.outer.take() {

@@ -123,9 +123,9 @@ impl Stacks {
         self.fresh = false;
     }
 
-    /// Reports that a function's first instruction runs, or an instruction after a call that has returned.
-    /// With [`Settings::named_at_start`], a function's first instruction names the function of an indirect
-    /// call.
+    /// Reports that an instruction runs that is a function's first instruction, or that follows a call that
+    /// has returned. With [`Settings::named_at_start`], a function's first instruction names the function of
+    /// an indirect call.
     #[inline]
     pub fn begins(&mut self, at: u64) {
         // If the first event after the call is another event, then the called function is not recorded.
@@ -276,7 +276,7 @@ impl Stacks {
         self.time
     }
 
-    /// Changes to the stack of a slot, if it is another stack, and ends the frames below `end`.
+    /// If a slot is on another stack, makes the other stack the current stack. Ends the frames below `end`.
     #[inline]
     pub(super) fn arrive(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
         if !self.open.holds(slot) && !self.open.reaches(slot, &self.settings) {
@@ -298,8 +298,8 @@ impl Stacks {
         self.counts.unnamed += u64::from(!was_named);
     }
 
-    /// Changes to the stack of a slot: a known stack, whose frames below `end` are dropped, or an empty
-    /// stack.
+    /// Makes the stack of a slot the current stack. If the stack is known, its frames below `end` are
+    /// dropped; otherwise the stack is empty.
     #[cold]
     fn switch(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
         // All entries are written from now on, and a written entry keeps its name.
@@ -403,7 +403,7 @@ impl Stacks {
                 self.open.rename(value);
                 self.fresh = true;
             } else {
-                // A function jumped to the thunk, so this is a tail call.
+                // A function has jumped to the thunk, so the thunk's jump is a tail call.
                 self.replace(top, value, out);
             }
         } else {

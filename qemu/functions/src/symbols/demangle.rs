@@ -23,9 +23,9 @@ const READ_TWICE: [&str; 4] = ["nw", "na", "dl", "da"];
 const MAX_READ_TWICE: usize = 12;
 
 impl<'s> Symbol<'s> {
-    /// Returns the function's name for people: a C++ or Rust function's name is as in its source, without the
-    /// hash that Rust adds. Other names, and names that are damaged or too deeply nested, are as in the file.
-    /// Names are cut to [`MAX_NAME`] bytes.
+    /// Returns the function's name for people: the name of a C++ or Rust function as the name stands in the
+    /// source, without the hash that Rust adds. Other names are unchanged, and so are names that are damaged
+    /// or too deeply nested. Names are cut to [`MAX_NAME`] bytes.
     #[must_use]
     pub fn demangled(&self) -> Cow<'s, str> {
         demangled(self.name).map_or(Cow::Borrowed(self.name), Cow::Owned)

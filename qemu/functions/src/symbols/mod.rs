@@ -19,8 +19,8 @@ pub const MAX_FILE: u64 = 1 << 30;
 /// Maximum number of symbols of one file. A kernel with all modules has about 200,000 symbols.
 pub const MAX_SYMBOLS: usize = 16 << 20;
 
-/// Maximum length of a name in bytes, to which longer names are cut. Names of C++ and Rust rarely have more
-/// than 1,000 bytes.
+/// Maximum length of a name in bytes. Longer names are cut to this length. Names of C++ and Rust rarely have
+/// more than 1,000 bytes.
 pub const MAX_NAME: usize = 4096;
 
 /// Maximum size in bytes of a function whose size is unknown. If an address is farther than this behind the
@@ -94,8 +94,8 @@ impl Symbols {
         Ok(())
     }
 
-    /// Finds the function that contains an address. Only 48 bits of the address count. A function whose size
-    /// is unknown extends to the next symbol, and at most [`MAX_UNSIZED`] bytes.
+    /// Finds the function that contains an address. The search ignores the upper 16 bits of the address. A
+    /// function whose size is unknown extends to the next symbol, and at most [`MAX_UNSIZED`] bytes.
     #[must_use]
     pub fn lookup(&self, address: u64) -> Option<Symbol<'_>> {
         let address = address & ADDRESS_MASK;

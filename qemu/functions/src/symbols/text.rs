@@ -26,7 +26,7 @@ pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) 
             wrong += 1;
             continue;
         };
-        // uftrace gives the type P to a library's function, by its place in the procedure linkage table.
+        // uftrace gives the type P to a library's function whose address is in the procedure linkage table.
         let is_function = matches!(kind, b'T' | b't' | b'W' | b'w' | b'P');
         if is_function && address == 0 {
             hidden += 1;

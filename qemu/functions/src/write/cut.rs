@@ -44,7 +44,7 @@ pub fn cut(directory: &Path) -> Result<Removed> {
         if number.is_none_or(|number| number.parse::<u32>().is_err()) {
             continue;
         }
-        // A link is left out, because it leads to another directory's file.
+        // A link is left out, because a link leads to a file of another directory.
         let file = match folder.file(&name, OFlags::RDWR) {
             Err(why) if NotRegular::of(&why).is_some() => continue,
             file => file.map(|(file, _)| File::from(file)),

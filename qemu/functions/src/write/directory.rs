@@ -95,7 +95,7 @@ impl Directory {
         self.path.join(format!("{tid}.dat"))
     }
 
-    /// Adds tasks, and creates an empty file of records for each. As long as the directory has no task,
+    /// Adds tasks, and creates an empty file of records for each task. As long as the directory has no task,
     /// uftrace says that there is no data.
     ///
     /// # Errors
@@ -131,10 +131,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Takes the whole records of the file `from` for a task that was added. Links the file if the file
-    /// belongs to this user, needs no cut, and is on a file system that can make the link; otherwise copies
-    /// the records. A file that does not exist has no records. Returns the faults of the file whose whole
-    /// records were nevertheless taken.
+    /// Takes all whole records from the file `from`. The records become the records of a task that was added
+    /// before. Links the file if the file belongs to this user, needs no cut, and is on a file system that
+    /// can make the link; otherwise copies the records. A file that does not exist has no records. Returns
+    /// the faults of the file that did not prevent this.
     ///
     /// # Errors
     /// If `from` is not a file with records, or a file cannot be read or written.
@@ -195,7 +195,7 @@ impl Directory {
         self.modules.iter().map(|(_, module)| module.left_out).sum()
     }
 
-    /// Writes where time 0 is on the host's clocks.
+    /// Writes the anchor, which says which values the host's clocks had at time 0.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -220,7 +220,7 @@ impl Directory {
         writer.finish()
     }
 
-    /// Returns a writer to which all events are written in the order of their times.
+    /// Returns a writer of events. The caller writes all events in the order of their times.
     ///
     /// # Errors
     /// If the file cannot be created.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Writer of the events among the calls.
+//! Writer of the events that a reader shows among the calls.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

@@ -37,8 +37,8 @@ pub use text::{event_line, reader_name};
 use crate::record::Record;
 use crate::{Error, Result};
 
-/// Maximum number of bytes by which a recorder extends a file of records at a time, a multiple of a page's
-/// and of a record's size.
+/// Maximum number of bytes by which a recorder extends a file of records at once. The number is a multiple of
+/// a page's size and of a record's size.
 pub const WINDOW: u64 = 32 << 20;
 
 /// Writer of a task's records for programs that convert other traces. The writer uses plain system calls.
@@ -62,7 +62,8 @@ impl Records {
         Ok(Records::of(file, path.to_owned()))
     }
 
-    /// Appends a record. The caller has to keep records in the order of time, and entries and exits balanced.
+    /// Appends a record. The caller has to write records in the order of time, and has to balance entries and
+    /// exits.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -110,8 +110,8 @@ pub(super) fn module(name: &str, symbols: &Symbols, most: usize) -> Option<(Modu
 
 /// Returns the name that a function gets in `.sym`.
 ///
-/// uftrace takes functions with some names for functions that change the stack of the traced program, and
-/// would move calls and times. Functions with these names get a suffix: `longjmp@guest`.
+/// Some names make uftrace assume that the function changes the stack of the traced program. uftrace would
+/// then show calls and times at wrong places. Functions with these names get a suffix: `longjmp@guest`.
 #[must_use]
 pub fn reader_name(name: &str) -> Cow<'_, str> {
     const SPECIAL: &[&str] = &[

@@ -198,7 +198,7 @@ fn a_directory_of_another_user_is_refused() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Gives a file to another user. Returns false if this user may not, because only root can.
+/// Gives a file to another user. Returns false if this user may not change the owner, because only root may.
 fn give_away(path: &Path, test: &str) -> bool {
     const NOBODY: u32 = 65_534;
     if let Err(why) = lchown(path, Some(NOBODY), None) {
@@ -356,7 +356,7 @@ fn a_part_of_a_record_is_cut() {
     let folder = tempfile::tempdir().unwrap();
     let path = data::write(folder.path());
     let records = path.join("100.dat");
-    // A kill between two stores leaves the time, without the other half of the record.
+    // A kill between the two stores of a record leaves only the first half of the record, which is the time.
     let mut bytes = fs::read(&records).unwrap();
     bytes.extend(1_u64.to_le_bytes());
     bytes.extend([0; 1000]);
@@ -385,7 +385,7 @@ fn entries_of_a_stack_that_is_in_use_again_are_no_calls() {
     let records = [
         (10, '+', 0, 1),
         (20, '+', 1, 2),
-        // Another stack is in use.
+        // The guest has changed to another stack.
         (30, '-', 1, 2),
         (30, '-', 0, 1),
         // The first stack is in use again: once by a call of a third function, and once by the return of the

@@ -1,4 +1,5 @@
-//! Directories with any contents: an error or a part, never a panic, in bounded memory.
+//! Directories with any contents. The reader returns an error or a part of the trace, never panics, and needs
+//! only bounded memory.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::functions as data;

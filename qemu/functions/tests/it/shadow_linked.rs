@@ -112,7 +112,7 @@ fn a_jump_over_frames_ends_them_with_the_return_of_an_outer_function() {
     let mut track = track();
     track.enter(STACK, 0xa);
     track.enter(STACK - 32, 0xb);
-    // longjmp returns by `ret`, which is not the return of b.
+    // longjmp ends with a `ret`, but this `ret` is not the return of b.
     track.link(0xc);
     track.set_stack_pointer();
     track.back();

@@ -96,8 +96,8 @@ impl Emulator {
     /// Takes an emulator of QEMU's user mode, and finds a plugin for the emulator. The emulator's release
     /// decides which plugin.
     ///
-    /// # Errors
-    /// If the emulator emulates machines or was built without plugins, or there is no plugin for its release.
+    /// # Errors If the emulator emulates machines or was built without plugins, or if there is no plugin for
+    /// the emulator's release.
     pub fn of_programs(qemu: Program) -> Result<Emulator, Error> {
         let help = help(&qemu)?;
         if help.contains("usage: qemu-system-") {
@@ -214,7 +214,8 @@ fn release(qemu: &Program) -> Result<Release, Error> {
     Release::parse(&version).ok_or_else(|| Error::NoVersion(first()))
 }
 
-/// Finds a plugin beside this program, where cargo builds it, or where a package would install it.
+/// Finds a plugin in the folder of this program, where cargo builds the plugin, or in a folder where a
+/// package would install the plugin.
 fn installed(name: &'static str) -> Result<PathBuf, Error> {
     let program = std::env::current_exe().unwrap_or_default();
     let beside = program.parent().unwrap_or(Path::new("/"));

@@ -1,6 +1,6 @@
-//! The floor of the benchmark: a plugin that has QEMU call back after marked stores, as hypertrace's plugin
-//! does. For each marked store, the plugin reads the counter and stores 32 bytes. Nothing that does less can
-//! be called recording.
+//! The floor of the benchmark: a plugin that QEMU calls back after marked stores, as QEMU calls hypertrace's
+//! plugin back. For each marked store, the plugin reads the counter and stores 32 bytes. Nothing that does
+//! less can be called recording.
 //!
 //! For x86-64 guests with one thread, and API 1 to 6. Unsafe, because QEMU calls the plugin from C.
 #![allow(unsafe_code)]

@@ -30,7 +30,7 @@ thread_local! {
     static CALLS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Installs the counts of the functions in this file of symbols.
+/// Begins to count the functions whose symbols are in this file.
 pub fn install(qemu: &Qemu, symbols: &str) -> Result<(), Box<dyn Error>> {
     let architecture = match qemu.target.as_str() {
         "x86_64" => Architecture::X86_64,

@@ -27,7 +27,8 @@ pub enum Reads {
     Registers = 1,
 }
 
-/// Function called before an instruction is executed, with the vCPU and the registration's word.
+/// Function that QEMU calls before the execution of an instruction. The arguments are the vCPU and the word
+/// of the registration.
 pub type ExecCallback = extern "C" fn(c_uint, *mut c_void);
 
 unsafe extern "C" {
@@ -89,7 +90,7 @@ const LONGEST: usize = 16;
 impl Instruction<'_> {
     /// Returns the instruction's size in bytes.
     pub fn size(&self) -> usize {
-        // SAFETY: the instruction is of a block that lives, here and below.
+        // SAFETY: the instruction's block lives, here and below.
         unsafe { qemu_plugin_insn_size(self.insn) }
     }
 
@@ -144,7 +145,8 @@ impl Instruction<'_> {
     /// makes.
     pub fn on_access(&self, accesses: Accesses, reads: Reads, callback: AccessCallback, word: u64) {
         let word = word as *mut c_void;
-        // SAFETY: as above; only the callback takes the word for anything but a number.
+        // SAFETY: as above; for QEMU, the word is only a number, and only the callback uses the word as a
+        // pointer.
         unsafe { qemu_plugin_register_vcpu_mem_cb(self.insn, callback, reads, accesses, word) };
     }
 

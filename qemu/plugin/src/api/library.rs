@@ -12,7 +12,8 @@ use std::fmt;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Function that installs a plugin in a QEMU, with the options of its command line.
+/// Function that installs a plugin in a QEMU. The second argument is the plugin's options on QEMU's command
+/// line.
 pub type Install = fn(&Qemu, &[&[u8]]) -> Result<(), Box<dyn Error>>;
 
 /// The library does not know the newest version of the API that this QEMU serves.
@@ -54,8 +55,8 @@ impl Library {
         (self.first..=self.last).contains(&version)
     }
 
-    /// Returns the version to ask QEMU for, when the library is loaded: QEMU reads that version before it
-    /// calls anything, and refuses a version that it does not serve.
+    /// Returns the version to ask QEMU for, when the library is loaded: QEMU reads this version before QEMU
+    /// calls any function, and refuses a version that QEMU does not serve.
     pub fn asks_for(&self) -> c_int {
         if self.first > 1 {
             return self.first;
@@ -68,8 +69,7 @@ impl Library {
     /// Checks the version and installs the plugin, for `qemu_plugin_install`. Returns the value that
     /// `qemu_plugin_install` is to return. Reports an error on stderr.
     ///
-    /// # Safety
-    /// The last four arguments are those of the running call of `qemu_plugin_install`.
+    /// # Safety The last four arguments are the arguments of the running call of `qemu_plugin_install`.
     pub unsafe fn install(
         &self,
         plugin: Install,

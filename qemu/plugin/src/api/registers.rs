@@ -46,8 +46,8 @@ pub struct Registers {
 pub struct Register(*mut c_void);
 
 impl Registers {
-    /// Lists the registers of the vCPU whose thread calls. May be called in [`Events::vcpu_started`] and
-    /// later callbacks of that vCPU. `None` before API 2.
+    /// Lists the registers of the vCPU that the calling thread runs. May be called in
+    /// [`Events::vcpu_started`] and later callbacks of that vCPU. `None` before API 2.
     ///
     /// [`Events::vcpu_started`]: super::Events::vcpu_started
     pub fn list() -> Option<Registers> {
@@ -57,7 +57,7 @@ impl Registers {
         if later.iter().any(|symbol| symbol.find().is_none()) {
             return None;
         }
-        // SAFETY: the functions have these types in all versions that have them.
+        // SAFETY: the functions have these types in all versions that have the functions.
         let (list, element_size, free, new) = unsafe {
             (
                 transmute::<*const (), extern "C" fn() -> *mut Array>(list),

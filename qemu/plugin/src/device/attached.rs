@@ -56,8 +56,8 @@ impl Attached {
         })
     }
 
-    /// Returns an address in the plugin's mapping. The address tells which line of `/proc/self/maps` is the
-    /// file's.
+    /// Returns an address in the plugin's mapping. The line of `/proc/self/maps` that contains this address
+    /// is the line of the segment's file.
     pub fn address(&self) -> u64 {
         self.mapping.address() as u64
     }

@@ -141,7 +141,7 @@ impl Events for Device {
     }
 }
 
-/// Passes a block's stores to registers of hypertrace's device to a function.
+/// Calls `found` with each instruction of a block that stores to a register of hypertrace's device.
 pub fn marked_stores(target: Target, block: &Block, found: impl FnMut(&Instruction<'_>)) {
     match target {
         Target::X86_64 => find_x86_64(block, found),
@@ -177,7 +177,7 @@ fn is_mark_before(first: &Instruction<'_>) -> bool {
     let Some(at) = first.host_address() else { return false };
     let mut code = [0u8; marker::WORD];
     if first.address() % PAGE >= BEFORE {
-        // SAFETY: the bytes are in a page that QEMU is translating, so the page is there.
+        // SAFETY: the bytes are in a page that QEMU is translating, so the page is mapped.
         code = unsafe { (at.wrapping_sub(BEFORE) as *const [u8; marker::WORD]).read() };
         return marker::is_aarch64_mark(&code);
     }

@@ -21,8 +21,8 @@ impl Range {
         (at < self.len).then(|| self.offset.wrapping_add(at))
     }
 
-    /// Returns the address of `len` bytes from this offset of the file, if all
-    /// of them are in this mapping.
+    /// Returns the address of `len` bytes from this offset of the file, if all these bytes are in this
+    /// mapping.
     pub fn address_of(&self, offset: u64, len: u64) -> Option<u64> {
         let at = offset.checked_sub(self.offset)?;
         (at.checked_add(len)? <= self.len).then(|| self.start.wrapping_add(at))

@@ -27,7 +27,7 @@ const VCPUS: usize = 4096;
 const CLIENTS: usize = 1024;
 /// Number of mappings of the segment that a vCPU remembers.
 const RANGES: usize = 4;
-/// Minimum number of the counter's ticks between two attempts that fail: tens of milliseconds.
+/// Minimum time between two failed attempts, in ticks of the counter. The time is tens of milliseconds.
 const PAUSE: u64 = 1 << 26;
 
 static TABLE: [AtomicPtr<Entry>; VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
@@ -39,7 +39,7 @@ static CLAIMED: [AtomicBool; CLIENTS] = [const { AtomicBool::new(false) }; CLIEN
 /// read. An entry is never freed; the next vCPU with the same number uses the entry again.
 pub struct Entry {
     vcpu: UnsafeCell<Vcpu>,
-    /// Number of recorded points, which only the vCPU's own thread stores.
+    /// Number of recorded points. Only the vCPU's own thread stores this number.
     pub recorded: AtomicU64,
 }
 
@@ -52,7 +52,8 @@ pub struct Vcpu {
     segment: &'static Attached,
     index: u32,
     ranges: [Range; RANGES],
-    /// Register by which the last point was emitted: most further points come from the same register.
+    /// Register by which the last point was emitted. The register is remembered, because most points come
+    /// from the same register as the point before.
     pub last: Option<Emitter>,
     /// Time in ticks of the last search for an address that found nothing.
     missed: u64,
@@ -160,7 +161,7 @@ impl Vcpu {
             self.missed = now;
             return None;
         };
-        // The guest may have mapped something else where the last point's pages were.
+        // The guest may have replaced the mapping of the last point's pages by another mapping.
         self.last = None;
         self.ranges.rotate_right(1);
         self.ranges[0] = range;
@@ -271,7 +272,8 @@ pub fn forget_all(segment: &Attached) {
     }
 }
 
-/// Loads the value that the guest has stored to a register, by the guest's address of the register.
+/// Loads the value that the guest has stored to a register. `address` is the register's address in the
+/// guest's mapping.
 #[inline(always)]
 pub fn stored_at(address: u64) -> u64 {
     // SAFETY: the address is aligned, as registers are, and the guest's store to the address is done; the

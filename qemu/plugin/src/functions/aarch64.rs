@@ -1,9 +1,9 @@
 //! Calls and returns of AArch64.
 //!
-//! A call leaves its return address in a register. Where registers can be read (API 2), the stack pointer at
-//! the call identifies the function's execution. A return ends the innermost function. The plugin does not
-//! read the stack pointer at a return if the innermost function was called after the last change of the
-//! stack. The stack changes when the guest executes `mov sp, xN`, or changes the privilege level.
+//! A call leaves its return address in a register. If QEMU shows registers (API 2 and later), then the stack
+//! pointer at the call identifies the function's execution. A return ends the innermost function. The plugin
+//! does not read the stack pointer at a return if the innermost function was called after the last change of
+//! the stack. The stack changes when the guest executes `mov sp, xN`, or changes the privilege level.
 //!
 //! Before API 2, the plugin gets the slots of return addresses from the instructions that store and load
 //! return addresses ([`Linked`]).

@@ -1,4 +1,4 @@
-//! Privilege levels, read from the registers of the vCPU that translates.
+//! Privilege levels. The plugin reads the level from the registers of the vCPU whose code QEMU translates.
 
 use super::reader::{self, Kept};
 use crate::target::Target;

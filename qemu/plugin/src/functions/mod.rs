@@ -1,7 +1,8 @@
-//! Function traces: every call and return of an unmodified guest, as a directory that uftrace reads.
+//! Function traces. A function trace has every call and return of an unmodified guest, and is a directory
+//! that uftrace can read.
 //!
-//! QEMU calls the plugin back only at call and return instructions. The slot of the return address, or the
-//! stack pointer, identifies the function's execution: no frame pointer is needed.
+//! QEMU calls the plugin back only at call and return instructions. The guest needs no frame pointers,
+//! because the slot of the return address, or the stack pointer, identifies each execution of a function.
 //!
 //! ```text
 //! options        what QEMU's command line says

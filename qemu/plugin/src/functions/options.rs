@@ -17,15 +17,15 @@ pub struct Options {
     pub by_level: bool,
     /// Minimum duration of recorded functions in nanoseconds.
     pub min: u64,
-    /// Number of depths that are recorded; `None`: all depths are.
+    /// Number of depths that are recorded; `None`: all depths are recorded.
     pub depth: Option<usize>,
     /// Maximum size of all files together in bytes.
     pub limit: u64,
     /// Files with names of functions.
     pub symbols: Vec<Source>,
-    /// Functions that are recorded; empty: all functions are.
+    /// Functions that are recorded; empty: all functions are recorded.
     pub parts: Vec<Part>,
-    /// The only privilege level that is recorded; `None`: all levels are.
+    /// The only privilege level that is recorded; `None`: all levels are recorded.
     pub level: Option<Level>,
     /// Name of the region in which functions are recorded; `None`: functions are always recorded.
     pub region: Option<String>,
@@ -37,7 +37,7 @@ pub enum Part {
     /// The functions of this name or, if the name's last character is `*`, all functions whose names begin
     /// with the text before the `*`.
     Name(String),
-    /// The functions from the first address up to the second, which is excluded.
+    /// The functions from the first address up to the second address. The second address is excluded.
     Range(u64, u64),
 }
 

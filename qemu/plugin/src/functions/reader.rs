@@ -4,8 +4,8 @@ use crate::api::{Register, Registers};
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
-/// Registers, found by their names. A register has the same handle on all vCPUs; a read reads the register of
-/// the thread's vCPU.
+/// Registers, found by their names. A register has the same handle on all vCPUs. A read returns the value of
+/// the register of the vCPU that the thread runs.
 #[derive(Debug)]
 pub struct Reader<const N: usize> {
     registers: Registers,

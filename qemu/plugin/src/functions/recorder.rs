@@ -42,7 +42,7 @@ pub const VALUES: i32 = 4;
 /// First address of kernels, in the upper half, on both architectures.
 const KERNELS: u64 = 1 << 63;
 
-/// Name of the module with the functions of a program and of its libraries.
+/// Name of the module that contains the functions of a program and of the program's libraries.
 const PROGRAM: &str = "program";
 
 /// Maximum number of vCPUs, or threads of a program, that are recorded.
@@ -328,7 +328,7 @@ impl Recorder {
         lock(&self.sites).forget();
     }
 
-    /// Passes the records of a vCPU at a level to a function.
+    /// Calls a function with the records of a vCPU at a privilege level.
     ///
     /// # Safety
     /// The calling thread runs this vCPU, or no thread does.
@@ -465,7 +465,8 @@ impl Recorder {
         });
         let directory = lock(&self.directory);
         let mut ends = vec![cut(directory.path()).map(|_| ())];
-        // These records are appended even beyond the limit, because a reader has to know of the gap.
+        // These records are appended even if the files are then larger than the limit, because a reader has
+        // to know of the gap.
         for (tid, rest) in rests {
             let appended = directory.append(tid).and_then(|mut file| {
                 rest.iter().try_for_each(|record| file.write(*record))?;

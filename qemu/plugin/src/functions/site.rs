@@ -16,7 +16,7 @@ const MAX: usize = 1 << 22;
 pub enum Event {
     /// A call.
     Call,
-    /// A call of a place just ahead, where no function begins.
+    /// A call whose target is just ahead. No function begins at the target.
     CallAhead,
     /// A return.
     Return,

@@ -238,7 +238,7 @@ impl Tracer {
         stacks.close(time, &mut |record| track.push_unless_dropping(record));
     }
 
-    /// Returns the records that are to follow the file's records at the end.
+    /// Returns the records that still have to be appended to the file at the end.
     pub fn rest(&self) -> Vec<Record> {
         let held = self.track.held();
         let last = held.last().map_or(0, |last| last.time);
@@ -262,8 +262,8 @@ mod tests {
     /// Depth to which functions call each other.
     const DEPTH: u64 = 5;
 
-    /// Calls functions and returns from them, 10 ns between two events. Returns the time after the last
-    /// event.
+    /// Calls functions, and returns from these functions. Between two events are 10 ns. Returns the time
+    /// after the last event.
     fn run(tracer: &mut Tracer, from: u64, rounds: u64) -> u64 {
         let slot = |depth: u64| 0x7fff_0000 - 16 * depth;
         let mut time = from;

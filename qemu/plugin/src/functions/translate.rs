@@ -98,8 +98,8 @@ fn known_target(recorder: &Recorder, architecture: Architecture, found: &Decoded
     let is_known = match code.place(target) {
         // A stub leads to a function at another address.
         JumpTarget::Stub => false,
-        // A thunk leads to a function at another address, too. The thunk's return shows that function, if the
-        // return is observed.
+        // A thunk leads to a function at another address, too. If the plugin observes the thunk's return,
+        // then the return shows which function the thunk leads to.
         JumpTarget::Thunk => !code.is_partial(),
         // A library's stubs are recognized by their code, because the library's symbols are not read yet.
         JumpTarget::Other if found.kind == InstructionKind::Call && !code.is_partial() => {
@@ -121,7 +121,7 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
         code.is_recorded(target) || matches!(place, JumpTarget::Thunk | JumpTarget::Stub)
     };
     match found.kind {
-        // On AArch64, a call of a place ahead can only be the call of a function.
+        // On AArch64, a call whose target is just ahead is always a call of a function.
         InstructionKind::CallAhead
             if recorder.target == Target::Aarch64
                 || code.place(found.target?) == JumpTarget::Function =>

@@ -28,8 +28,8 @@ pub const LARGEST: usize = 32 << 20;
 /// Size of a record in bytes.
 pub const RECORD: usize = 16;
 
-/// Pause of the keeper's thread between two passes. At any rate that an emulator reaches, even the first
-/// windows last longer.
+/// Pause of the keeper's thread between two passes. Even the first windows last longer than this pause at any
+/// rate of records that an emulator reaches.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Maximum time that a vCPU's thread waits for a window. After one late window, the thread waits for no
@@ -184,8 +184,8 @@ impl Shared {
         fallocate(&file, FallocateFlags::empty(), mapped, bytes as u64)?;
         // SAFETY: the file belongs to this process, and no other process changes its size.
         let window = unsafe { MmapOptions::new().offset(mapped).len(bytes).map_mut(&file)? };
-        // Without this advice, which Linux has from 5.14 on, the vCPU's thread would take a fault for each
-        // page.
+        // Without this advice, the vCPU's thread would take a page fault for each page. Linux has the advice
+        // from 5.14 on.
         let _ = window.advise(Advice::PopulateWrite);
         Ok(window)
     }

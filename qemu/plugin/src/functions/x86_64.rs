@@ -67,12 +67,12 @@ extern "C" fn called_here(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void)
     }
 }
 
-/// Returns whether a return address is in a slot to which the program has just stored. In a whole machine,
-/// returns true, because QEMU does not show the values of stores.
+/// Returns whether the program has just stored this return address to this slot. In a whole machine, returns
+/// true, because QEMU does not show the values of stores.
 fn is_pushed(next: u64, slot: u64) -> bool {
     let at = match recorder().and_then(Recorder::guest_base) {
         None => return true,
-        // Not a slot of a stack: the access might be to the last bytes of a page.
+        // The address is no slot of a stack: a read of 8 bytes might reach into the next page.
         Some(_) if !slot.is_multiple_of(8) => return false,
         Some(base) => slot.wrapping_add(base) as *const u64,
     };

@@ -57,7 +57,8 @@ fn machine(qemu: &Path, plugin: &Path, folder: &Path) -> Command {
     // `timeout` kills a machine that does not end.
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", "120"]).arg(qemu);
-    // This CPU has no APIC, which firmware would have to set up for interrupts.
+    // The machine has this CPU, because the CPU has no APIC. Firmware would have to set an APIC up for
+    // interrupts.
     command.args(["-accel", "tcg", "-M", "isapc", "-cpu", "486", "-m", "1", "-nodefaults"]);
     command.args(["-display", "none", "-device", "isa-debug-exit,iobase=0xf4,iosize=1", "-bios"]);
     command.arg(firmware(folder)).args(["-d", "plugin", "-plugin"]).arg(plugin);
@@ -65,7 +66,7 @@ fn machine(qemu: &Path, plugin: &Path, folder: &Path) -> Command {
     command
 }
 
-/// Runs a machine with the probe, which asks for this version.
+/// Runs a machine with the probe. The probe asks for this version of the API.
 fn probed(qemu: &Path, version: i32, folder: &Path) -> Ran {
     let mut command = machine(qemu, &library(PROBE), folder);
     command.env("HYPERTRACE_PROBE_API", version.to_string()).output().unwrap().into()

@@ -82,8 +82,8 @@ impl Track {
         self.stacks.replay(time, &mut |record| self.records.push(record));
     }
 
-    /// Ends the track, and returns its records as text: `+2000@10` is an entry, `-2000@20` an exit, indented
-    /// by depth.
+    /// Ends the track, and returns its records as text: `+2000@10` is an entry, and `-2000@20` is an exit.
+    /// The depth indents the text.
     pub fn close(&mut self) -> Vec<String> {
         let time = self.tick();
         self.stacks.close(time, &mut |record| self.records.push(record));

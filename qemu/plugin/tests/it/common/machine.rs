@@ -161,8 +161,8 @@ impl Ready {
         format!("{},{options}", library(self.machine.plugin).display())
     }
 
-    /// Returns the command that boots with these virtual CPUs, words on the kernel's command line, and
-    /// plugins.
+    /// Returns the command that boots the machine. The arguments are the number of virtual CPUs, the words on
+    /// the kernel's command line, and the plugins.
     pub fn command(&self, cpus: u32, words: &str, plugins: &[&str]) -> Command {
         let mut command = Command::new(&self.qemu);
         self.complete(&mut command, cpus, words, plugins);
@@ -235,7 +235,7 @@ fn compile(compiler: &Path, folder: &Path, source: &str, options: &[&str]) -> Pa
     program
 }
 
-/// Returns the options with the firmware's folders for a QEMU that `cargo xtask fetch` has unpacked.
+/// Returns the options that tell a QEMU from `cargo xtask fetch` where its firmware is.
 fn firmware(qemu: &Path) -> Vec<String> {
     let root = qemu.ancestors().nth(2).map(|folder| folder.join("root/usr/share"));
     let folders = ["qemu", "seabios"].map(|name| root.as_ref().map(|root| root.join(name)));

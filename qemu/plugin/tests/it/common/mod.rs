@@ -194,7 +194,7 @@ pub struct Guest {
     pub name: &'static str,
 }
 
-/// Ways to make the guest: name, emulator, compiler, arguments.
+/// Ways to make the guest. Each way has a name, an emulator, a compiler, and the compiler's arguments.
 const WAYS: [(&str, &str, &str, &[&str]); 4] = [
     ("x86-64 static", "qemu-x86_64", "cc", &["-static"]),
     ("x86-64 PIE", "qemu-x86_64", "cc", &["-fPIE", "-pie"]),

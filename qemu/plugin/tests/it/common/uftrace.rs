@@ -19,8 +19,8 @@ impl Reader {
         Some(Reader { name, program: capability::program(name)? })
     }
 
-    /// Returns the output of a command about a directory. Asserts that uftrace's own messages have only lines
-    /// for which `is_known` is true.
+    /// Returns the output of a command about a directory. Asserts that `is_known` returns true for each line
+    /// of uftrace's own messages.
     #[track_caller]
     pub fn read(&self, command: &str, dir: &Path, is_known: fn(&str) -> bool) -> String {
         let mut uftrace = Command::new(&self.program);
