@@ -23,10 +23,10 @@ pub fn is_carrier(event: &EventRef<'_>) -> bool {
 /// client.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Patterns with `*` and `?`. At least one pattern has to fit the event's name. All names fit if there
-    /// are none.
+    /// Patterns with `*` and `?`. At least one pattern has to fit the event's name. If there are no patterns,
+    /// all names fit.
     pub events: Vec<String>,
-    /// Clients of the guest that are wanted. Everything is wanted if there are none.
+    /// Clients of the guest that are wanted. If the list is empty, everything is wanted.
     pub clients: Vec<u32>,
     /// Condition that is true for an event.
     pub filter: Option<Filter>,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events, groups of regions and single regions as comma-separated values, a row each.
+//! Writes events, groups of regions and single regions as comma-separated values. Each event, group or region
+//! is a row.
 
 use crate::by_name::ByName;
 use crate::choice::Choice;
@@ -170,8 +171,8 @@ struct Rows {
     sources: Sources,
     /// Names of events as values.
     names: ByName<String>,
-    /// Number of the column of each field, by the field's name, and the same numbers by address for the
-    /// fields of earlier events.
+    /// Number of the column of each field, by the field's name. `seen` has the numbers for the fields of
+    /// earlier events, by the address of the field's name.
     columns: HashMap<String, usize>,
     seen: ByName<Option<usize>>,
     /// The values of a row, one after the other. `cells` has the column of each value, and the value's place

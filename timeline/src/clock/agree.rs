@@ -32,8 +32,8 @@ impl ClockMap {
     /// the limits of the rate hold, so no comparison is needed there. So the readings of other clients add no
     /// work. If the number of steep parts between the client's readings exceeds [`MAX_JUMPS`] plus the number
     /// of the client's readings, the client counts as one that disagrees. The first and the last readings of
-    /// the client are not compared. The client's own constraints may not show a jump near these readings
-    /// although the constraints of other clients show the jump.
+    /// the client are not compared. Near these readings, the client's own constraints may miss a jump that
+    /// the constraints of other clients show.
     pub(crate) fn is_within(&self, own: &ClockMap, steep: &[Point]) -> bool {
         let ends = ENDS.min(own.knots.len() / 4);
         let compared = own.knots.get(ends..own.knots.len() - ends).unwrap_or_default();

@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn counters_of_one_boot_get_the_earliest_anchor_and_others_stay() {
-        // The second anchor is 300 ns off, the third is of another boot.
+        // The second anchor has an error of 300 ns, and the third anchor is from another boot.
         let mut counters = [
             HostCounter::new(Some(7), 5_000, 1_000_000_300, GHZ + 10),
             HostCounter::new(Some(7), 1_000, 999_996_000, GHZ),

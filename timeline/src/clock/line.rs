@@ -266,9 +266,9 @@ mod tests {
         for (tsc, guest) in [
             (GuestTsc::unscaled(0), HOST),
             (GuestTsc::unscaled(77), HOST + 77),
-            // A guest that began a second ago.
+            // The guest's clock began a second before the host's time.
             (GuestTsc::unscaled(-((HOST - GHZ) as i64)), GHZ),
-            // Three guest ticks for each two of the host.
+            // The guest's TSC has three ticks for each two ticks of the host.
             (GuestTsc { offset: 5, multiplier: 3 << 47, shift: 48 }, HOST / 2 * 3 + 5),
         ] {
             assert_eq!(line(tsc, guest).at(0), 0, "{tsc:?}");

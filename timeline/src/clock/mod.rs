@@ -282,8 +282,8 @@ impl ClockMap {
         Ok(Some(through(declared, None)))
     }
 
-    /// Makes the map under these limits of the rate. If there are narrower limits `guess`, each time of the
-    /// map is computed by `guess`, unless `rates` do not allow this time.
+    /// Makes the map under these limits of the rate. If there are narrower limits `guess`, the map takes its
+    /// times from the map under `guess`, except for times that `rates` do not allow.
     fn through(
         readings: &[Reading],
         windows: &[Span],

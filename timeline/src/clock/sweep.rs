@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A sweep over readings with constraints. The sweep computes what the limits of a reading imply for the
-//! following readings, given only the limits of the rate, and finds readings that contradict each other.
+//! A sweep over readings with constraints. From the limits of a reading and the limits of the rate, the sweep
+//! computes limits for the following readings. The sweep also finds readings that contradict each other.
 //!
 //! All arithmetic is in integers, rounded outwards, so that rounding never makes a limit tighter.
 

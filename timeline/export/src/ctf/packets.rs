@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The stream's file: packets of records.
+//! Writes the file of the stream, which consists of packets of records.
 
 use hypertrace_format::limits::MAX_LOST;
 use hypertrace_format::packet::MAGIC;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Shows which thread each CPU ran. If all switches are known, they are written in the form of the kernel's
-//! own events. If not, the recorded threads get states.
+//! own events. If some switches are not known, the recorded threads get states.
 
 use super::events::Writer;
 use super::fields::{packet, scheduling, task};

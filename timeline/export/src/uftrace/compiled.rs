@@ -206,7 +206,7 @@ impl Tracks {
         Ok(Track { records, stack: Stack::default() })
     }
 
-    /// Ends all tracks, and adds the counts of the tracks to `counts`.
+    /// Ends all tracks, and stores the number of tracks and the sums of their counts in `counts`.
     fn end(mut self, counts: &mut Counts) -> Result<()> {
         self.open.into_values().try_for_each(|track| track.end(&mut self.counts))?;
         counts.tasks = self.numbers.len() as u64;

@@ -41,8 +41,8 @@ const REFERENCES: usize = 4;
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
     unusable: u64,
-    /// Number of constraints from the kernel's trace that are used, and number of those that are left out.
-    /// `None` if there is no trace.
+    /// Number of constraints from the kernel's trace that are used, and number of constraints from this trace
+    /// that are left out. `None` if there is no trace.
     of_kernel: Option<(usize, usize)>,
     seats: BTreeMap<u32, Vec<Seat>>,
     /// Whether times are from the writer's estimates in `session.json` instead of maps.

@@ -435,8 +435,8 @@ fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
 /// dropped points is minimal, so one wrong guest time does not cost the points after it.
 fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     samples.sort_by_key(|s| (s.host, s.guest));
-    // The loop finds the longest increasing subsequence. For each length, `ends` has the last point of the
-    // subsequence that ends at the earliest guest time.
+    // The loop finds the longest increasing subsequence. For each length, `ends` has the last point of one
+    // subsequence of this length: the subsequence that ends at the earliest guest time.
     let mut ends: Vec<usize> = Vec::new();
     let mut before = vec![None; samples.len()];
     for (at, sample) in samples.iter().enumerate() {

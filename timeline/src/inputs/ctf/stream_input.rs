@@ -77,7 +77,7 @@ struct PacketLosses {
     /// place of overwritten events. Dropped events are placed after the packet's last event, because the ring
     /// was full of the packet's events.
     are_before: bool,
-    /// Number of lost events in all packets up to the current one.
+    /// Number of lost events in all packets up to the current packet.
     total: u64,
     /// Number of lost events that come after the current packet.
     owed: u64,

@@ -39,8 +39,8 @@ const WRITE: i64 = 2;
 
 impl KernelTrace {
     /// Makes the clock maps of the session with this index, as [`ClockMaps::of`] does. In addition, the maps
-    /// use the kernel's times around reference points, which make bounds smaller. Times that contradict the
-    /// reference points are left out and counted. The times come from all traces with the threads of the
+    /// use the kernel's times around reference points, so that bounds become smaller. Times that contradict
+    /// the reference points are left out and counted. The times come from all traces with the threads of the
     /// session's host: the session's own trace, or traces of the same boot in other directories. Each trace
     /// is read once. `sessions` and `traces` are the sessions and traces of a timeline.
     ///
@@ -123,8 +123,8 @@ impl KernelTrace {
             let end = end.filter(|_| is_recorded).unwrap_or(last).max(last);
             let comes = |change: &NewOffset| change.next == own;
             let goes = |change: &NewOffset| change.previous == own && change.next != own;
-            // The event of the change to this offset shows when the vCPU got the offset, which is before the
-            // recorder saw the offset.
+            // A vCPU got this offset before the recorder saw the offset. If there is an event of the change,
+            // the event's time is used.
             let begun = offsets.iter().rev().find(|change| comes(change) && change.time <= first);
             let from = begun.map_or(first, |change| change.time);
             let mut held = Some(from);
