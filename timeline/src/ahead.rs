@@ -255,7 +255,7 @@ impl Recording {
             Some(read.map_err(E::from).and_then(|(warnings, read)| match end {
                 None => read.map_err(E::from).map(|()| warnings),
                 // The reader may have found damage and faults behind the last entry that the consumer wanted.
-                // They are left out of the result.
+                // Such damage and faults are left out of the result.
                 Some(Ok(())) if !warnings.is_empty() => Ok(self.warnings_up_to(given, needs)?),
                 Some(ended) => ended.map(|()| warnings),
             }))

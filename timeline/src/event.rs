@@ -297,7 +297,7 @@ pub struct Reference {
     pub client: u32,
     /// Number of the guest's CPU, as the guest says.
     pub cpu: u32,
-    /// Number that the guest gave the point.
+    /// Sequence number that the guest gave to the point.
     pub seq: u32,
     /// Raw value of the guest's clock before the store.
     pub guest_time: u64,

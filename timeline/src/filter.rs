@@ -526,7 +526,8 @@ impl Literal {
 
 /// Compares an integer of up to 64 bits with a float, without rounding the integer.
 fn exact(integer: i128, float: f64) -> Option<Ordering> {
-    // A float beyond the integers becomes the last one, which has more than 64 bits.
+    // A float that is too large for `i128` becomes the largest `i128`, which is still larger than each
+    // integer of 64 bits.
     let whole = float.floor();
     let of_whole = (!float.is_nan()).then(|| integer.cmp(&(whole as i128)))?;
     Some(if of_whole.is_eq() && float > whole { Ordering::Less } else { of_whole })

@@ -181,8 +181,8 @@ impl Follow {
             if ahead.contains(&(segment.first.domain, segment.first.client)) {
                 continue;
             }
-            // A file without new packets still gets a new cursor, because the last scan may have ended at the
-            // file's last packet without knowing that no packet follows.
+            // A file without new packets still gets a new cursor. The last scan may have ended at the file's
+            // last packet, but did not know that no packet follows.
             if segment.has_news() || file.is_none_or(|file| file.cursor.has_more) {
                 cursors.insert(path, cursor);
                 segments.push(segment);

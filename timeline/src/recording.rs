@@ -298,7 +298,8 @@ impl Recording {
             all.extend(functions::inputs(number, trace, functions.len() == 1, &mut names)?);
         }
         if needs.has_all_threads {
-            // The inputs of CPUs are numbered after all traces, in the order of the traces.
+            // The inputs with the scheduling of all threads get numbers after the numbers of all traces, in
+            // the order of the traces.
             let traces = (traces.len()..).zip(traces);
             all.extend(traces.flat_map(|(number, trace)| kernel::inputs_of_cpus(number, trace)));
         }

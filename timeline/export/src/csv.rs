@@ -179,7 +179,7 @@ struct Rows {
     /// in this text.
     values: String,
     cells: Vec<(usize, Range<usize>)>,
-    /// One comma for each column of a field: an empty row's part for fields.
+    /// The part for fields of a row without fields: one comma for each column of a field.
     commas: String,
 }
 

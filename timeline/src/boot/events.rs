@@ -375,8 +375,8 @@ impl Pass<'_> {
                 continue;
             }
             let own = tid.and_then(|tid| self.boots.get(&self.process(tid)).copied());
-            // An event of the guest or of a program that is no VMM belongs to no boot in particular, so it
-            // counts for all.
+            // An event of the guest or of a program that is no VMM belongs to no particular boot, so the
+            // event counts for all boots.
             let all = if own.is_none() { 0..self.open.len() } else { 0..0 };
             for boot in all.chain(own) {
                 self.stage(boot, mark.name(), event.ts_ns, tid);

@@ -13,8 +13,8 @@ pub(crate) struct GuestTime {
     pub clock: u32,
     x: i64,
     rates: Rates,
-    /// Counts of the map's readings right after which the clock may have jumped. The first count includes all
-    /// readings before this one except the last reading, and the second count includes that last reading too.
+    /// Two counts of the readings of the map right after which the clock may have jumped. The second count
+    /// includes all readings before this reading. The first count leaves out the last of these readings.
     jumps: (u32, u32),
 }
 

@@ -8,8 +8,9 @@
 //! are merged by raw ticks. Recordings of different boots, or of unknown boots, have no counter in common, so
 //! the difference between their anchors is unknown.
 //!
-//! The counter must be the same on all CPUs, and must not stop within a boot: The kernel checks that all CPUs
-//! agree (`tsc` is then its clock source). If a machine was suspended, the counter may have stopped.
+//! The counter must be the same on all CPUs, and must not stop within a boot. The kernel checks that the
+//! counters of all CPUs agree, and then uses the clock source `tsc`. If a machine was suspended, the counter
+//! may have stopped.
 
 use super::FRACTION;
 use hypertrace_format::clock::FREQUENCIES;

@@ -130,7 +130,7 @@ impl Line {
         tsc.is_possible().then_some(line)
     }
 
-    /// Returns the line as one of KVM, which held from one host time until another host time.
+    /// Returns this line as a line of KVM that held from the host time `from` until the host time `until`.
     pub fn of_kvm(self, from: i64, until: i64) -> Line {
         Line { of_kvm: Some((from, until)), ..self }
     }

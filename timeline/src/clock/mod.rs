@@ -140,7 +140,7 @@ pub struct Mapped {
     pub bound: Option<u64>,
 }
 
-/// A jump of a clock: two constraints that a clock cannot satisfy both at any rate within the limits.
+/// A jump of a clock: two constraints that no clock with a rate within the limits can satisfy together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Jump {

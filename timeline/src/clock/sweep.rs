@@ -184,7 +184,7 @@ impl Span {
     }
 }
 
-/// Two constraints that a clock cannot satisfy both at any rate within the limits.
+/// Two constraints that no clock with a rate within the limits can satisfy together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contradiction {
     pub before: Point,

@@ -141,7 +141,7 @@ fn times_far_outside_saturate_in_order() {
     assert_eq!(map.at(u64::MAX).host, LIMIT);
 }
 
-/// A true clock, with the constraints from its reference points.
+/// A clock whose true times are known, with the constraints from its reference points.
 #[derive(Debug)]
 struct Known {
     frequency: u64,

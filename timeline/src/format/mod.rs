@@ -13,7 +13,8 @@ use hypertrace_abi::event::cut;
 use print::{Expr, Found, Named, Print};
 use std::sync::Arc;
 
-/// Maximum number of fields of an event. A system call has 8, the largest event of Linux 6.18 has 54.
+/// Maximum number of fields of an event. A system call has 8 fields, and the largest event of Linux 6.18 has
+/// 54 fields.
 const MAX_FIELDS: usize = 256;
 /// Maximum size in bytes of all names of values that are shown for one event, and of all names of an event's
 /// fields. In Linux 6.18, the names of an event's fields have up to 266 bytes.

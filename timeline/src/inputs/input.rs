@@ -45,7 +45,8 @@ pub(crate) trait Input: Debug + Send {
     /// always mapped to a later time.
     fn is_host(&self) -> bool;
 
-    /// Returns whether the input has no entry, but damage that the next [`advance`](Input::advance) returns.
+    /// Returns whether the next [`advance`](Input::advance) returns an error because the input is damaged.
+    /// The input then has no current entry.
     fn is_damaged(&self) -> bool {
         false
     }

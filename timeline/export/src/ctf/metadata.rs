@@ -94,8 +94,8 @@ fn write_class(out: &mut String, number: usize, class: &Class) -> fmt::Result {
         out.push_str("\t};\n");
     }
     out.push_str("\tfields := struct {\n");
-    // The fields of the event get their names first, so that a member of this program is renamed if both have
-    // the same name.
+    // The event's fields get their names before the members that this program adds. So an added member is
+    // renamed if a field has the same name.
     let mut taken = BTreeSet::new();
     let named =
         |(name, of): &(Arc<str>, Type)| (free_name::<()>(identifier(name), &mut taken, &[]), *of);

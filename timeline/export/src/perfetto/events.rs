@@ -369,7 +369,7 @@ impl Writer<'_, '_> {
         sequence.event(self.out, self.clock, (at, event::SLICE_END, track), |_, _| {})
     }
 
-    /// Notes who holds a client from now on.
+    /// Notes the thread that holds a client from now on.
     fn lease(&mut self, event: &EventRef<'_>) -> Result<()> {
         let Some(client) = event.source.client else { return Ok(()) };
         let machine = self.machines[event.source.session].guest;

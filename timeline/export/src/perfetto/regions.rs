@@ -77,8 +77,8 @@ struct Threads<'a, 'w, 'o> {
     sessions: &'a [(Session, ClockMaps)],
     window: (i64, i64),
     states: States,
-    /// Threads by session, whether the thread is a guest's, and number, because a guest's thread and a host's
-    /// may have the same number.
+    /// Threads by session, by whether the thread belongs to the guest, and by number. The bool is needed
+    /// because a guest's thread and a host's thread may have the same number.
     threads: HashMap<(usize, bool, u32), Thread>,
 }
 
@@ -240,7 +240,7 @@ fn has_fields(sessions: &[(Session, ClockMaps)]) -> bool {
     })
 }
 
-/// Returns whether a field describes a region, rather than identify it.
+/// Returns whether a field describes a region and does not only identify the region.
 fn is_own(field: &str) -> bool {
     !["id", "any_client"].contains(&field)
 }

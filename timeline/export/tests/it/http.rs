@@ -53,7 +53,7 @@ fn post(endpoint: &Endpoint) -> Result<Accepted, String> {
         let cause = why.source().map_or(String::new(), |cause| format!(": {cause}"));
         format!("{why}{cause}").replace(&endpoint.to_string(), "E")
     });
-    // The time is far more than the limit, because the machine may be busy.
+    // The test allows far more time than the limit, because the machine may be busy.
     assert!(begin.elapsed() < Duration::from_secs(20), "{done:?}");
     done
 }
@@ -203,8 +203,9 @@ fn an_answer_that_comes_before_the_request_is_read_is_shown() {
     let server = spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"HTTP/1.1 413 Large\r\nContent-Length: 5\r\n\r\nlarge").unwrap();
-        // If a connection ends with bytes that nobody has read, the client gets a reset, and the answer stays
-        // to be read. After `shutdown`, a client that has filled the buffers would wait.
+        // The server closes the connection without reading all bytes of the request. So the client gets a
+        // reset, but can still read the answer. After `shutdown`, a client that has filled the buffers would
+        // wait.
         drop(stream);
     });
 

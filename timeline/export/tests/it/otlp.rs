@@ -193,7 +193,7 @@ fn a_span_has_its_times_its_parts_and_the_fields_of_its_begin() {
     assert_eq!(attributes(&spans[0])["lba"], "18446744073709551615", "no number of OTLP");
     assert!(!attributes(&spans[2]).contains_key("traceparent"));
     assert_eq!(attributes(&spans[4])["traceparent"], "00-no", "it is no context");
-    // All characters but printed ASCII and letters are escaped.
+    // Control characters are escaped.
     assert!(texts.iter().all(|text| !text.contains(|c: char| c.is_control())));
     let request: Value = serde_json::from_str(&texts[0]).unwrap();
     let resources = request["resourceSpans"].as_array().unwrap();

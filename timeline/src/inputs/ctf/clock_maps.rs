@@ -173,7 +173,7 @@ impl GuestClock {
         (self.origin + i128::from(host), exact.or_else(of_limits))
     }
 
-    /// Iterates in order over the raw readings at which the map may change its slope.
+    /// Iterates in order over the raw readings at which the slope of the map may change.
     pub fn readings(&self) -> impl Iterator<Item = u64> {
         let readings = self.map.readings().map(|reading| self.base.saturating_add(reading));
         [self.base].into_iter().chain(readings)

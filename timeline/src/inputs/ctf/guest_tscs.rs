@@ -146,8 +146,9 @@ impl GuestTscs {
         GuestTscs { said, of_kvm, cpus, ..GuestTscs::default() }
     }
 
-    /// Returns whether a TSC puts events of the guest's kernel outside of guest mode. That is so if no thread
-    /// can have run a CPU of the guest, or if the same thread is the only one that can have run two CPUs.
+    /// Returns whether a TSC puts events of the guest's kernel outside of guest mode. This is the case if no
+    /// thread can have run a CPU of the guest, or if only one and the same thread can have run two CPUs of
+    /// the guest.
     fn is_outside(&self, tsc: GuestTsc) -> bool {
         let mut taken = BTreeMap::new();
         self.cpus.iter().filter(|cpu| cpu.tsc == tsc).any(|cpu| match cpu.threads[..] {

@@ -461,8 +461,8 @@ fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     longest
 }
 
-/// Fills in the next reading of each point, from the client's own records. The client wrote the first record
-/// after a point after the reply to the point.
+/// Fills in the next reading of each point, from the client's own records. The first record behind a point is
+/// later than the reply to the point, because the client waits for the reply.
 fn of_client(
     session: &Session,
     (clock, client): (u32, u32),

@@ -56,8 +56,8 @@ struct StreamInput<'a> {
 #[derive(Clone, Copy, Debug)]
 struct At {
     time: Time,
-    /// Difference by which `time` is later than the record's time by its clock. A time is moved if the map of
-    /// a new clock begins before the end of the old clock's map.
+    /// Difference between `time` and the earlier time that the record's clock gives. A time is moved if the
+    /// map of a new clock begins before the end of the old clock's map.
     late: u64,
     bound: Within,
 }
@@ -93,8 +93,8 @@ enum Ticks<'a> {
     Estimate(&'a Clock),
 }
 
-/// Returns the inputs of a session, and adds the names from the session's description. Bounds are bounds on
-/// the error against the clock of the session's host.
+/// Returns the inputs of a session, and adds the names from the session's description. The bounds limit the
+/// error against the clock of the session's host.
 pub(crate) fn inputs<'a>(
     number: usize,
     session: &'a Session,

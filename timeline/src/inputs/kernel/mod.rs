@@ -418,8 +418,7 @@ impl KernelTrace {
         Some((self.file.options.trace?, (tsc.mult, tsc.shift)))
     }
 
-    /// Returns the number of the machine's CPUs, as far as it is known: the largest number of a recorded CPU
-    /// plus one.
+    /// Returns the known number of the machine's CPUs: the largest number of a recorded CPU plus one.
     pub fn cpus(&self) -> u32 {
         let cpus = self.file.buffers.iter().flat_map(|buffer| &buffer.cpus);
         cpus.map(|cpu| cpu.number.saturating_add(1)).max().unwrap_or(0)
@@ -483,8 +482,8 @@ impl KernelTrace {
         self.file.comm(tid)
     }
 
-    /// Returns whether the scheduler's switches were recorded. Without them, nothing proves that a thread had
-    /// a CPU.
+    /// Returns whether the scheduler's switches were recorded. Without switches, nothing proves that a thread
+    /// had a CPU.
     pub fn has_switches(&self) -> bool {
         self.events().any(|name| ["sched:sched_switch", "perf:switch_in"].contains(&&*name))
     }

@@ -44,7 +44,7 @@ pub(crate) struct TscToNs {
     pub shift: u32,
 }
 
-/// Step of a counter of the time that a hypervisor took, in milliseconds: 1 of USER_HZ (`man 5 proc_stat`).
+/// Step of a counter of stolen time in milliseconds: one tick of USER_HZ (`man 5 proc_stat`).
 pub(crate) const STEAL_STEP_MS: u64 = 10;
 
 /// A time in which a counter of stolen time increased. A hypervisor took the stolen time from the CPU.
