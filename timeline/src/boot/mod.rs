@@ -112,7 +112,8 @@ pub struct Stage {
     /// time come first. If an exit lasts into a later stage, its time is divided between both stages, and
     /// only the first stage counts the exit.
     pub exits: Vec<Exit>,
-    /// Time of each thread of the VMM's processes in the stage. The thread with the most time on a CPU comes first.
+    /// Time in the stage of each thread of the VMM's processes. The thread with the most time on a CPU comes
+    /// first.
     pub threads: Vec<Thread>,
     /// Critical path of the thread whose event ended the stage. While a thread on the path was blocked, the
     /// path follows the thread that woke the blocked thread. The longest step comes first. The lengths of the
