@@ -33,7 +33,7 @@ pub enum RecordType {
 /// Entry or exit of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Nanoseconds since the beginning that all records of a directory share.
+    /// Time in nanoseconds. All records of a directory count from the same beginning.
     pub time: u64,
     /// Type of the record.
     pub kind: RecordType,
@@ -114,10 +114,11 @@ impl Record {
     }
 }
 
-/// Returns the 64-bit address for a record's 48 bits, on a machine whose addresses have the sign in bit 47.
+/// Returns the 64-bit address for the 48 bits of a record's address, on a machine that extends bit 47 of an
+/// address into the upper bits.
 ///
-/// On x86-64 with 4-level page tables, addresses have the sign in bit 47. On AArch64, bit 47 may also be set
-/// in a user's address, so the record does not say whether an address is a user's or a kernel's.
+/// x86-64 with 4-level page tables is such a machine. On AArch64, bit 47 may also be set in a user's address,
+/// so the record does not say whether an address is a user's or a kernel's.
 #[must_use]
 pub fn sign_extended(address: u64) -> u64 {
     ((address << 16).cast_signed() >> 16).cast_unsigned()

@@ -433,7 +433,7 @@ fn switched_off(
     measured
 }
 
-/// Writes the mask as a host does, with a new version.
+/// Writes the mask, and gives the mask a new version, as a host does.
 fn set_mask(rings: &[AtomicU64], byte: u8) -> Result<()> {
     for word in &rings[..512] {
         word.store(u64::from_ne_bytes([byte; 8]), Relaxed);

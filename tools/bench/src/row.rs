@@ -64,7 +64,8 @@ pub struct Row {
     pub slow: Option<u32>,
 }
 
-/// Returns a row that is compared with nothing, such as another row's floor, or a peer.
+/// Returns a row that is not compared with a floor. Such a row is the floor of another row, or measures
+/// another tracer.
 pub const fn row(name: &'static str, run: Run, what: &'static str) -> Row {
     let compare = |ns, floor| ns / floor;
     Row { name, what, run, floor: None, compare, target: None, note: "", slow: None }

@@ -1,5 +1,5 @@
-//! Rows of declared events: functions of a `trace-events` file, recorded in a
-//! session and for the simple backend.
+//! Rows of declared events. The events are functions of a `trace-events` file. A session or the simple
+//! backend records the events.
 
 use super::child::Child;
 use super::drain;
@@ -106,7 +106,7 @@ const SUSTAINED: u64 = 1_000_000;
 const STRIDE: u64 = 256;
 /// Number of ring words of a record.
 const RECORD_WORDS: u64 = 4;
-/// Period of the writer if no ring fills.
+/// Pause between two passes of the writer if no ring is full.
 const PERIOD: Duration = Duration::from_millis(1);
 
 /// Destination of declared events. Each value is the size in bytes of an event `bench_pair` at the
@@ -198,7 +198,7 @@ pub fn disabled(_: &mut Context) -> Result<f64> {
     Ok(ns(total, turns))
 }
 
-/// Measures bursts, which are drained as in the rows of the ring.
+/// Measures bursts. The bursts are drained in the same way as in the rows of the ring.
 pub fn burst(to: To) -> Result<f64> {
     let host = Host::new(to, 1, Some(BURST_RING))?;
     let session = &host.session;
@@ -220,7 +220,7 @@ pub fn burst(to: To) -> Result<f64> {
     Ok(ns(total, BURST * BURSTS))
 }
 
-/// Measures from the first record until the last one is in the file.
+/// Measures the time from the first record until the last record is in the file.
 pub fn sustained(to: To) -> Result<f64> {
     let host = Host::new(to, 1, None)?;
     let session = &host.session;
@@ -244,7 +244,7 @@ pub fn sustained(to: To) -> Result<f64> {
     Ok(ns(total, records))
 }
 
-/// Measures a record in a ring, plus the write of its bytes to a file.
+/// Measures a record in a ring, plus the write of the record's bytes to a file.
 pub fn sustained_floor(context: &mut Context, to: To) -> Result<f64> {
     let write = drain::write_floor(context)? * f64::from(to as u8) / 32.0;
     Ok(floor(context)? + write)

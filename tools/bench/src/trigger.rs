@@ -51,7 +51,7 @@ pub enum Rules {
     Two,
 }
 
-/// Measures the call that a device makes, on a thread with a ring.
+/// Measures the call that a device makes for a point. The thread has its own ring.
 pub fn points(rules: Rules) -> Result<f64> {
     let scratch = Scratch::new()?;
     let session = scratch.session()?;

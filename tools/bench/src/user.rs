@@ -267,7 +267,7 @@ pub fn busy_cpu(_: &mut Context) -> Result<f64> {
     })
 }
 
-/// Measures the threads of a host while the program's part runs on this thread.
+/// Measures the CPU time of a host's threads while `program` runs on this thread.
 fn host_cpu(program: impl FnOnce(&Client<'_>)) -> Result<f64> {
     let scratch = Scratch::new()?;
     let state = ProducerState::new();

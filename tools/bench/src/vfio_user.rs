@@ -1,4 +1,5 @@
-//! Rows of the device over vfio-user without a VM. A client writes the same messages to the socket as QEMU.
+//! Rows of the device over vfio-user without a VM. Instead of QEMU, a client of the benchmark writes to the
+//! socket. The client writes the same messages as QEMU.
 
 use super::device::Slot;
 use super::row::{Context, Row, row};

@@ -1,4 +1,4 @@
-//! Target `chip`: a hostile client of the device beside an honest one.
+//! Target `chip`: a device with a hostile client and an honest client.
 #![cfg_attr(fuzzing, no_main)]
 
 hypertrace_fuzz::target!(chip);

@@ -1,4 +1,4 @@
-//! Target `restore`: a device that is saved and restored, and damage to its state.
+//! Target `restore`: a device is saved and restored, and its state is damaged.
 #![cfg_attr(fuzzing, no_main)]
 
 hypertrace_fuzz::target!(restore);

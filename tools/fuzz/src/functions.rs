@@ -25,7 +25,8 @@ pub fn run(bytes: &[u8]) {
     let dir = TempDir::new().expect("a directory");
     write(&damage_all(whole, &mut input), dir.path());
     let name = dir.path().display().to_string();
-    // `shown` and `exported` read the trace before the cut, with everything that a killed recorder leaves.
+    // `shown` and `exported` read the trace before `read` cuts the trace, so that the trace still has
+    // everything that a killed recorder leaves.
     for said in [shown(dir.path()), exported(dir.path())].into_iter().flatten() {
         assert!(said.contains(&name), "names no file: {said}");
     }

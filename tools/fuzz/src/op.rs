@@ -32,7 +32,7 @@ pub struct Access {
     pub width: usize,
 }
 
-/// Operation, of client 0 unless stated otherwise.
+/// Operation. Unless stated otherwise, client 0 performs the operation.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// A load.

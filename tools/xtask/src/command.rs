@@ -23,9 +23,9 @@ pub fn target_folder(root: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns the command of a line as a user would type it: `NAME=VALUE.. PROGRAM ARGUMENT..`, without quotes.
-/// If the environment sets a variable of the project, then the variable keeps this value. `prefix` stands
-/// before the program.
+/// Returns the command of a line. The line is what a user would type, without quotes: `NAME=VALUE.. PROGRAM
+/// ARGUMENT..`. If the environment sets a variable of the project, then the variable keeps this value.
+/// `prefix` stands before the program.
 pub fn parse(line: &str, prefix: &[impl AsRef<Path>]) -> Command {
     let mut words = line.split_whitespace().peekable();
     let mut variables = Vec::new();

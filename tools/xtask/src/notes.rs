@@ -76,7 +76,8 @@ impl Notes {
         }
     }
 
-    /// Returns the required capabilities that are missing, unused, or reported missing by a test.
+    /// Returns the violations: required capabilities that are missing, that no test has used, or that a test
+    /// has reported as missing.
     pub fn violations(&self, capabilities: &[Capability], required: &[Required]) -> Vec<String> {
         let mut violations = Vec::new();
         for capability in capabilities {

@@ -103,7 +103,7 @@ pub fn named_in(root: &Path, packages: &[String]) -> Result<Vec<&'static str>> {
     Ok(names().filter(|name| text.contains(&format!("\"{name}\""))).collect())
 }
 
-/// Results of probes of this machine, and the environment that commands need to use the capabilities.
+/// Results of probes of this machine. Also the environment in which commands can use the capabilities.
 #[derive(Default)]
 pub struct Machine {
     /// Capabilities, in the order of the table
@@ -307,8 +307,8 @@ fn shell(script: &str, program: &Path) -> Result<String> {
     first_line(command.env_remove("CARGO"))
 }
 
-/// Opens KVM, checks its version and makes a VM, because the device may exist without permission or without
-/// support for VMs.
+/// Opens KVM, checks the version of KVM, and makes a VM. All these steps are needed, because the device may
+/// exist although this user has no permission, or although the machine does not support VMs.
 fn kvm() -> Result<String> {
     let kvm = kvm_ioctls::Kvm::new().context("cannot open /dev/kvm")?;
     let version = kvm.get_api_version();

@@ -198,8 +198,9 @@ impl Trace {
     }
 
     /// Converts the address of a task's record at this time to the address that [`function`](Self::function)
-    /// takes, as if the record's module were still at the place where the module was first mapped. After
-    /// `exec`, a program is at other addresses, or another program is at the same addresses.
+    /// takes, as if the record's module were still at the place where the module was first mapped. The
+    /// conversion is needed, because after `exec`, a program may be at other addresses, or another program
+    /// may be at the same addresses.
     #[must_use]
     pub fn placed(&self, tid: u32, time: u64, address: u64) -> u64 {
         if self.moved.is_empty() {
@@ -279,8 +280,8 @@ fn free_place(modules: &[(Mapped, Symbols)], mapped: &Mapped) -> Mapped {
 }
 
 /// Reads the symbols of a module, if there are any. `most` is the number of bytes that the symbols of all
-/// further modules may have. If two modules have the same file name, uftrace adds some letters to a `.sym`'s
-/// name, and such a `.sym` is not read.
+/// further modules may have. If two modules have the same file name, uftrace adds some letters to the name of
+/// a `.sym` file. This function does not read such a `.sym` file.
 fn module(
     directory: &Path,
     mapped: &Mapped,

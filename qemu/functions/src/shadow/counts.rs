@@ -3,7 +3,7 @@
 //! Counts of events that the shadow stacks of a track have handled, and of events that the shadow stacks
 //! could not record.
 
-/// Counts of a track, all running totals.
+/// Counts of a track. All counts are running totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -15,13 +15,13 @@ pub struct Counts {
     pub tail_calls: u64,
     /// Number of changes to another stack.
     pub switches: u64,
-    /// Number of stacks that were forgotten because there were too many. The least recently used stack is
-    /// forgotten first.
+    /// Number of stacks that were forgotten because there were too many stacks. The least recently used stack
+    /// is forgotten first.
     pub evicted: u64,
     /// Number of calls deeper than [`MAX_FRAMES`](super::MAX_FRAMES), which are not recorded.
     pub too_deep: u64,
-    /// Number of functions that ended without a return, by `longjmp`, exceptions, and context switches within
-    /// a shared stack.
+    /// Number of functions that ended without a return. `longjmp`, exceptions, and context switches within a
+    /// shared stack end functions in this way.
     pub vanished: u64,
     /// Number of indirectly called functions that have no record, because each function ended before an
     /// instruction in the function was observed.
@@ -34,10 +34,11 @@ pub struct Counts {
     /// Number of returns that match a call by the return address alone, because the slot or the stack is not
     /// the call's.
     pub moved: u64,
-    /// Number of returns of functions that were called before the recording began, or on a stack that was
-    /// forgotten.
+    /// Number of returns of functions whose calls are not known, because a function was called before the
+    /// recording began, or on a stack that was forgotten.
     pub before: u64,
-    /// Number of misses: returns without a call, within functions whose calls are known.
+    /// Number of misses. A miss is a return without a call, although the call of the function around is
+    /// known.
     pub unmatched: u64,
     /// Number of events whose time was before the last event's time. Such an event gets the last time plus 1
     /// ns.

@@ -14,7 +14,7 @@ pub(super) struct Open {
     /// Frames of all stacks. A high bound costs nothing, because the system provides the zeroed memory only
     /// when the memory is used
     frames: Vec<[u64; 4]>,
-    /// All stacks; the current stack's entry is an old copy
+    /// All stacks. The entry of the current stack is an old copy, because `stack` is the current stack
     stacks: Vec<Stack>,
     /// Address space of the stacks that are not a kernel's
     space: u64,

@@ -75,7 +75,8 @@ impl Directory {
         }
     }
 
-    /// Opens the file of records of a task that was added before, to write at the file's end.
+    /// Opens the file of records of a task that was added before, so that records can be written at the
+    /// file's end.
     ///
     /// # Errors
     /// If the file cannot be opened.

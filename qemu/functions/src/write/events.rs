@@ -15,7 +15,7 @@ const FILE: &str = "extern.dat";
 /// Name of the file while it is written.
 const ASIDE: &str = ".extern.dat.new";
 
-/// Writer of `extern.dat`. The file appears when the writer is finished.
+/// Writer of `extern.dat`. The file gets its name when the writer is finished.
 #[derive(Debug)]
 pub struct Events {
     folder: Folder,

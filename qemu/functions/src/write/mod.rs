@@ -53,7 +53,8 @@ impl Records {
         Records { path, file: BufWriter::with_capacity(1 << 16, file) }
     }
 
-    /// Opens the file of records that [`Directory::add_tasks`] has created, to write at its end.
+    /// Opens the file of records that [`Directory::add_tasks`] has created. The writer writes at the file's
+    /// end.
     ///
     /// # Errors
     /// If the file cannot be opened.

@@ -19,7 +19,7 @@ const API: &str = "HYPERTRACE_PROBE_API";
 /// Number of instructions, of executions and of accesses that are printed.
 const PRINTED: u64 = 16;
 
-/// Counters, with their names in the last line.
+/// Counters. Each counter has its name in the last line that the plugin prints.
 static COUNTS: [(&str, AtomicU64); 9] = [
     ("blocks", AtomicU64::new(0)),
     ("instructions", AtomicU64::new(0)),

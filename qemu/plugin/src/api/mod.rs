@@ -1,5 +1,5 @@
-//! Declarations of the used part of QEMU's plugin API, because no package has a header of this API. QEMU's
-//! documentation describes the API: "QEMU TCG Plugins",
+//! Declarations of the part of QEMU's plugin API that this library uses. The declarations are written here,
+//! because no package has a header of this API. QEMU's documentation describes the API: "QEMU TCG Plugins",
 //! <https://www.qemu.org/docs/master/devel/tcg-plugins.html>.
 //!
 //! Differences between the API's versions, in the part that is used here:

@@ -64,7 +64,7 @@ impl Code {
         }
     }
 
-    /// Returns the symbols, with those of the program's libraries. `files` has the libraries and their
+    /// Returns the symbols of the program and of the program's libraries. `files` has the libraries and their
     /// addresses. A library's symbols are included on three conditions: the file has symbols, the sorted
     /// addresses in `observed` contain an instruction of the library, and the limits leave room for the
     /// library.

@@ -360,8 +360,8 @@ impl Recorder {
         self.left_out.fetch_add(1, Relaxed);
     }
 
-    /// Returns the time of an event. Before that, resumes recording if a region is open, or pauses recording
-    /// if no region is open.
+    /// Returns the time of an event. First resumes recording if a region is open, or pauses recording if no
+    /// region is open.
     #[inline]
     fn time(&self, tracer: &mut Tracer) -> u64 {
         if let Some(region) = &self.region {

@@ -1,8 +1,9 @@
 //! Regions that the guest's own events begin and end. If the trace has a region, then functions are recorded
 //! only while such a region is open.
 //!
-//! Both ends of a region are reference points. The store that makes a reference point carries the hash of the
-//! event's name, and has a form that no other code has ([`mark`](hypertrace_abi::layout::mark)).
+//! Both ends of a region are reference points. A store makes a reference point. The stored value contains the
+//! hash of the event's name, and the store instruction has a form that no other code has
+//! ([`mark`](hypertrace_abi::layout::mark)).
 
 use hypertrace_abi::schema::name_hash;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -179,8 +179,8 @@ impl Tracer {
 
     /// Reports a jump from a function to another function, or to a function that is not recorded.
     pub fn jump(&mut self, site: &Site, code: &Code, target: Option<u64>, time: u64) {
-        // The jump counts only if it leaves the innermost function. The entry code of a kernel jumps, too,
-        // although no call has reached this code, and such a jump ends no function.
+        // The jump counts only if the jump leaves the innermost function. The entry code of a kernel jumps,
+        // too, although no call has reached this code, and such a jump ends no function.
         let is_from =
             |innermost| Some(innermost) == site.function || code.is_same(innermost, site.at);
         self.last = time;

@@ -83,8 +83,9 @@ impl Track {
         self.push_to_next(record);
     }
 
-    /// Stores an entry or exit that a gap in the records makes necessary. While records are dropped, nothing
-    /// is stored, because the function has this record already.
+    /// Stores an entry or exit that a gap in the records makes necessary. While records are dropped, this
+    /// call stores nothing, because the function of the record has got its exit before the gap, and gets its
+    /// entry after the gap.
     pub fn push_unless_dropping(&mut self, record: Record) {
         if self.dropped.is_none() {
             self.push(record);

@@ -90,7 +90,8 @@ extern "C" fn returned(vcpu: c_uint, access: Access, slot: u64, word: *mut c_voi
     // SAFETY: as above.
     unsafe {
         at(vcpu, word, |site, tracer, now| {
-            // Asking QEMU takes longer than all the rest.
+            // The value is read only if necessary, because the call of QEMU takes longer than all other work
+            // of this callback.
             let value = if tracer.expects(slot) { None } else { access.value() };
             tracer.ret(&Return { at: site.at, slot: Some(slot), value }, now);
         });

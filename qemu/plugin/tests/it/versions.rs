@@ -1,4 +1,4 @@
-//! Tests of the versions of QEMU's plugin API: each of the two libraries with each emulator.
+//! Tests of the versions of QEMU's plugin API. The tests load each of the two libraries into each emulator.
 
 use crate::common;
 use common::{Ran, Segment, capability, guests, library};

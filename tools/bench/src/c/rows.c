@@ -77,7 +77,7 @@ PLAIN bool switched_off(void) {
     return true;
 }
 
-/* `disabled` and the next function return 0 if the event is not switched off. */
+/* `disabled` and `calls_off` return 0 if the event is not switched off. */
 PLAIN double disabled(void) {
     if (!switched_off()) {
         return 0;
