@@ -3,8 +3,8 @@
 //! Regions inside others. A region that begins and ends in another region of the same client, or of the same
 //! thread of the VMM, is a child of the innermost one.
 //!
-//! The regions of a client are in the order of their ends, each with its depth. From the last region to the
-//! first, a parent comes before its children:
+//! The regions of a client are stored in the order of their ends, and each region has its depth. If the
+//! regions are read from the last to the first, a parent comes before its children:
 //!
 //! ```text
 //! time         [a [b ] [c [d ] ] ]
@@ -25,13 +25,13 @@ const MAX_NAMES: usize = 32;
 /// Maximum number of names of the children of all groups together, of some 200 bytes each.
 const MAX_OF_ALL: usize = 1 << 16;
 
-/// All regions of a name inside the regions of a group.
+/// All regions with one name inside the regions of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Child {
-    /// Name of the regions; `None`: regions of all names after the first 32, or after the first 65,536 of all
-    /// groups.
+    /// Name of the regions. `None` stands for all names after the first 32 names of the group, or after the
+    /// first 65,536 names of all groups together.
     pub name: Option<String>,
     /// Number of the regions.
     pub count: u64,
@@ -47,7 +47,7 @@ type Owner = (u16, Holder, u16);
 
 fn owner(sample: &Sample) -> Option<Owner> {
     let thread = match sample.holder {
-        // Regions of any clients, and regions of threads that are not known, are not in order.
+        // Regions with `any_client`, and regions of unknown threads, are not in the order of their ends.
         Holder::NONE if sample.thread == NO_THREAD => return None,
         Holder::NONE => sample.thread,
         _ => NO_THREAD,
@@ -91,8 +91,8 @@ pub(super) fn of_parents(
         let Some(owner) = owner(sample) else { continue };
         let around = around.entry(owner).or_default();
         while around.pop_if(|other| other.depth >= sample.depth).is_some() {}
-        // A region around this one may not be counted, so regions of less depth that ended later may have
-        // begun later too.
+        // A region with less depth that ended later may also have begun later, because a region around both
+        // regions may be missing. Such a region is no parent.
         let parent = around.iter().rfind(|other| other.begin_ns <= sample.begin_ns);
         if let Some(parent) = parent.filter(|p| p.state != State::Inside && is_parent(p)) {
             let name = Some(&*groups[usize::from(sample.group)].name);

@@ -15,19 +15,20 @@ pub const EMPTY: &str = "empty";
 /// Maximum size of a value in bytes. Longer values are cut, and values with the same beginning become one
 /// group.
 const MAX_VALUE: usize = 100;
-/// Value of the regions whose own value has no group, because there are too many.
+/// Value of the group for all regions whose own values have no group, because there are too many values.
 const OTHERS: &str = "other values";
-/// Name of the regions whose own name has no group, because there are too many. No event has a space in its
-/// name.
+/// Name of the group for all regions whose own names have no group, because there are too many names. No
+/// event has this name, because names of events contain no space.
 const OTHER_NAMES: &str = "other names";
 
-/// Number that stands for the target of the polls of spans, which have none.
+/// Number that stands for the target of polls of spans, because polls have no target.
 pub(super) const POLLS: u32 = u32::MAX;
 
-/// Session, numbers of the name and of a span's target, and value. The value is `None` without values, the
-/// last two are `None` for other names, and the last is `None` for other values.
+/// Key of a group: the session, the numbers of the name and of a span's target, and the value. The numbers
+/// are `None` for the group of other names. The value is `None` if regions have no values, and for the groups
+/// of other names and of other values.
 type Key = (usize, Option<(u32, u32)>, Option<String>);
-/// Numbers of a name and of a span's target, 0 without one, and the name.
+/// The number of a name, the number of a span's target (0 if there is no target), and the name.
 type Name<'a> = (u32, u32, &'a str);
 
 /// All groups.
@@ -39,20 +40,23 @@ pub(super) struct Groups {
     by_value: HashMap<Key, u32>,
     /// Numbers of spans' targets, from 1 on, by target.
     targets: HashMap<String, u32>,
-    /// Maximum number of groups of names, which leaves space for the other names of each session.
+    /// Number of groups from which on new names get no groups. The rest of the groups is for the other names
+    /// of each session.
     most_names: usize,
-    /// Maximum number of groups of values, which leaves space for the other values of each name.
+    /// Number of groups from which on new values get no groups. The rest of the groups is for new names, and
+    /// for the other values of each name.
     most_values: usize,
-    /// Whether values had no group of their own.
+    /// Whether some values have no group of their own.
     pub has_others: bool,
-    /// Whether names had no group of their own.
+    /// Whether some names have no group of their own.
     pub has_other_names: bool,
-    /// Whether regions had no group at all.
+    /// Whether some regions have no group at all.
     pub is_cut: bool,
 }
 
 impl Groups {
-    /// Makes an empty list of groups, for so many names in so many sessions, with values of the key `by`.
+    /// Makes an empty list of groups for `names` names in each of `sessions` sessions. `by` is the key of the
+    /// values.
     pub fn new(names: usize, sessions: usize, by: &str) -> Groups {
         let most_names = MAX_GROUPS - sessions.min(MAX_GROUPS / 4);
         let others = names.saturating_mul(sessions).min(MAX_GROUPS / 2);
@@ -69,7 +73,8 @@ impl Groups {
         }
     }
 
-    /// Returns the number of a span's target, or 0, as for a span without one, if there are too many targets.
+    /// Returns the number of a span's target. If there are too many targets, returns 0, as for a span without
+    /// a target.
     pub fn target(&mut self, target: &[u8]) -> u32 {
         let target = match String::from_utf8_lossy(target) {
             long if long.len() > MAX_VALUE => cut(long.into_owned()).into(),
@@ -86,7 +91,8 @@ impl Groups {
         number
     }
 
-    /// Returns the group of a session's regions with this name and value; `None` if there are too many.
+    /// Returns the group of a session's regions with this name and value; `None` if there are too many
+    /// groups.
     pub fn find(&mut self, session: usize, name: Name<'_>, value: Option<String>) -> Option<u32> {
         let Some(value) = value else { return self.without_value(session, name, false) };
         let key = (session, Some((name.0, name.1)), Some(value.clone()));
@@ -182,7 +188,8 @@ impl Groups {
         self.set_empty(store);
         children::find(&mut self.all, store, spans);
         self.all.iter_mut().for_each(Group::show);
-        // A group without regions is left out: its regions were put into other groups at their ends.
+        // A group without regions is left out. It was made for regions that were put into other groups when
+        // the regions ended.
         let has_any = |group: &Group| group.count > 0 || group.not_counted.iter().any(|n| *n > 0);
         let numbers = self.all.len();
         self.all.retain(has_any);
@@ -199,8 +206,8 @@ impl Groups {
         self.all
     }
 
-    /// Tells the spans of one name and of several targets apart, by writing the target in front of their
-    /// names.
+    /// If spans with the same name have several targets, writes the target in front of the name of each
+    /// group.
     fn name_targets(&mut self) {
         if self.targets.is_empty() {
             return;
@@ -222,9 +229,9 @@ impl Groups {
         }
     }
 
-    /// Sets the cost of an empty region: the least median of the empty regions of the group's holders, if
-    /// each holder has some. An earlier holder of a client may be another program, which measured something
-    /// else.
+    /// Sets the cost of an empty region for each group: the least median of the empty regions of a holder,
+    /// over all holders of the group's regions. Each holder must have empty regions, because an earlier
+    /// holder of the same client may be another program with another cost.
     fn set_empty(&mut self, store: &Store) {
         // Medians by session, holder, and whether the regions begin with a reference point.
         let mut medians: HashMap<(u16, Holder, bool), u64> = HashMap::new();
@@ -251,7 +258,7 @@ impl Groups {
         if medians.is_empty() {
             return;
         }
-        // Regions of other names can be of both kinds, so that group has no such cost.
+        // The group of other names has no such cost, because its regions can be of both kinds.
         for group in self.all.iter_mut().filter(|group| group.name_number.is_some()) {
             let own = |index: &u32| {
                 let sample = store.get(*index);
@@ -267,7 +274,7 @@ impl Groups {
     }
 }
 
-/// Cuts a value, at a character.
+/// Cuts a long value at the end of a character.
 pub(super) fn cut(mut value: String) -> String {
     if value.len() > MAX_VALUE {
         let end = (0..=MAX_VALUE).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
@@ -285,7 +292,7 @@ fn key(group: &Group) -> (bool, &str, usize, bool, Option<u64>, Option<&str>) {
     (is_other_names, &group.name, group.session, group.is_others, number, value)
 }
 
-/// Returns the times of a region that is unknown as a whole.
+/// Returns the times of a region whose whole time is unknown.
 pub(super) fn unknown(time: u64) -> Times {
     let mut times = Times::default();
     times.0[super::Part::Unknown as usize] = time;

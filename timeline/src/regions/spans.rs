@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Spans of the crate `tracing`: regions that may begin on one thread and end on another, with the polls in which a thread
-//! was in them.
+//! Spans of the crate `tracing`: regions that may begin on one thread and end on another thread. Each time in
+//! which a thread is in a span is a *poll* of the span.
 //!
 //! ```text
 //! a task    [poll]  idle  [poll]     [poll]
@@ -20,8 +20,9 @@ use super::steps::Steps;
 use super::store::NO_CLIENT;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-/// Maximum number of open spans of all sessions together, and of one of many sessions. Each session has the same share, so
-/// that no guest takes the place of another session's spans.
+/// Maximum number of open spans of all sessions together, and the number of open spans that each session may
+/// have in any case. Each session has the same share, so that no guest takes space from the spans of another
+/// session.
 const MAX_SPANS: (usize, usize) = (1 << 16, 1 << 10);
 /// Maximum number of threads that are in a span at once. If more threads were in a span, the span's idle time
 /// is not known.
@@ -42,7 +43,7 @@ impl Place {
     }
 }
 
-/// Number of a client's process, 0 where it is not known; `None` for the VMM.
+/// Number of a client's process; 0 if the process is not known, and `None` for the VMM.
 pub(super) type Process = Option<u32>;
 
 /// A span, by its session, the process that made it, and its number. The events of a span come from one process, so another
@@ -61,7 +62,7 @@ pub(super) struct Span {
     pub name: u32,
     /// Where the span began.
     pub place: Place,
-    /// [`Lost::times`] of its process, and [`OfSession::of_kernel`], then.
+    /// [`Lost::times`] of the span's process, and [`OfSession::of_kernel`], at the time when the span began.
     losses: (u64, u64),
     /// Number that tells the span from a later one with the same key.
     number: u64,
@@ -76,16 +77,16 @@ pub(super) struct Parted {
     pub open: Option<Open>,
     /// Whether the span was entered again.
     pub is_again: bool,
-    /// Where a thread is in the span.
+    /// Places whose threads are in the span now.
     inside: Vec<Place>,
     /// Whether more threads than [`MAX_INSIDE`] were in the span at once.
     has_more: bool,
-    /// The poll whose time counts: of several at once, the first.
+    /// Place of the poll whose time counts. Of several polls at once, the first poll counts.
     counted: Option<Place>,
-    /// When the last poll ended, if no thread is in the span.
+    /// Time at which the last poll ended, if no thread is in the span now.
     idle_since: Option<i64>,
     idle: u64,
-    /// Whether polls may be lost: then no time is known to be idle.
+    /// Whether polls may be lost. If so, no time is known to be idle.
     pub is_lost: bool,
     /// Number of polls that are regions.
     polls: u32,
@@ -100,7 +101,7 @@ pub(super) struct Parted {
     waiting: u32,
     /// The span's index in the store, once it has ended, and its duration.
     ended: Option<(u32, u64)>,
-    /// The critical path of the polls and that of the idle time, if they are wanted.
+    /// Critical path of the polls, if wanted. `idle_steps` is the critical path of the idle time.
     pub steps: Steps,
     pub idle_steps: Steps,
 }
@@ -110,10 +111,10 @@ impl Parted {
         Parted { open: Some(open), inside: vec![place], counted: Some(place), ..Parted::default() }
     }
 
-    /// Takes the begin of a later poll. Returns the idle time that ends with it.
+    /// Takes the begin of a poll that is not the first poll. Returns the idle time that ends with this poll.
     pub fn enter(&mut self, place: Place, time: i64) -> Option<(i64, i64)> {
         if !self.is_again && !self.inside.is_empty() {
-            // Nobody saw the first poll end: how long it was is not known.
+            // The end of the first poll is missing, so the length of the first poll is not known.
             (self.inside, self.counted) = (Vec::new(), None);
         }
         self.is_again = true;
@@ -122,7 +123,7 @@ impl Parted {
         if self.inside.is_empty() {
             self.counted = Some(place);
         }
-        // If the place is there, the last poll there has lost its end.
+        // If the place is inside already, the end of the place's last poll is missing.
         if !self.inside.contains(&place) {
             match self.inside.len() < MAX_INSIDE {
                 true => self.inside.push(place),
@@ -132,7 +133,7 @@ impl Parted {
         idle
     }
 
-    /// Takes the end of a poll. Returns whether its time counts.
+    /// Takes the end of a poll. Returns whether the poll's time counts.
     pub fn leave(&mut self, place: Place, time: i64) -> bool {
         let Some(at) = self.inside.iter().position(|inside| *inside == place) else { return false };
         self.inside.swap_remove(at);
@@ -157,20 +158,21 @@ impl Parted {
         self.idle_since.map_or(0, |since| between((since, end)))
     }
 
-    /// Takes the division of a poll back, which was added.
+    /// Subtracts the times of a poll that were added before.
     fn remove(&mut self, times: &Times) {
         self.times.0.iter_mut().zip(times.0).for_each(|(sum, ns)| *sum = sum.saturating_sub(ns));
-        // The steps and waits of one poll are not known any more.
+        // All steps and waits are forgotten, because the steps and waits of a single poll are not known any
+        // more.
         (self.steps, self.waits) = (Steps::default(), GroupWaits::default());
     }
 
-    /// Ends the span, which is the region of this index.
+    /// Ends the span. `index` is the index of the span's region in the store.
     pub fn end(&mut self, time: i64, index: u32, duration: u64) {
         self.idle = if self.is_lost { 0 } else { self.idle + self.idle_until(time) };
         self.ended = Some((index, duration));
     }
 
-    /// Returns the index of the span, if all is known, and how its time divides.
+    /// If the division of all polls is known, returns the index of the span, and how the span's time divides.
     fn finish(&self) -> Option<(u32, Divided)> {
         let (index, duration) = self.ended.filter(|_| self.waiting == 0)?;
         let mut times = self.times;
@@ -186,7 +188,7 @@ impl Parted {
 struct Lost {
     /// Number of times that events were lost, or that a gap ended.
     times: u64,
-    /// Number of the process's gaps.
+    /// Number of the process's places that have a gap now.
     gaps: u32,
 }
 
@@ -195,11 +197,11 @@ struct Lost {
 struct OfSession {
     /// Number of open spans.
     open: usize,
-    /// All spans that are open, and some that have ended, in the order of their begins, with their numbers.
+    /// Keys and numbers of all open spans and of some ended spans, in the order of the spans' begins.
     begun: VecDeque<(Key, u64)>,
     lost: HashMap<Process, Lost>,
-    /// Places that lost events after their last event, and the process of each: more events may be lost there until the place's
-    /// next event.
+    /// Places that lost events after their last event, and the process of each place. Until its next event,
+    /// such a place may lose more events.
     gaps: HashMap<Place, Process>,
     /// Whether threads without a place lost events.
     is_lossy: bool,
@@ -221,9 +223,9 @@ pub(super) struct Spans {
     parted: HashMap<u64, Parted>,
     /// Number of the last span.
     last: u64,
-    /// The polls whose time is not divided: their indices, and the numbers of the spans.
+    /// Polls whose time is not divided yet: the index of the poll, and the number of the poll's span.
     polls: HashMap<u32, u64>,
-    /// The spans whose last poll was the last event of a place.
+    /// For each place whose last event ended a poll, the id of the poll's span.
     left: HashMap<Place, u64>,
     /// The parted spans: their indices, and the number of polls and the time that is in none and not idle.
     pub whole: Vec<(u32, u32, u64)>,
@@ -253,7 +255,7 @@ impl Spans {
         (MAX_SPANS.0 / self.sessions.len().max(1)).max(MAX_SPANS.1)
     }
 
-    /// Returns the session's span that began first, if as many are open as may be.
+    /// If a session has the maximum number of open spans, returns the open span that began first.
     pub fn oldest_of_full(&mut self, session: usize) -> Option<Key> {
         let most = self.most();
         let OfSession { open, begun, .. } = &mut self.sessions[session];
@@ -283,7 +285,7 @@ impl Spans {
         of.open += usize::from(self.open.insert(key, span).is_none());
     }
 
-    /// Forgets the span, if it is one and has no polls, of a region that is no longer waited for.
+    /// Forgets the span of a region that is no longer waited for, if the region is a span without polls.
     pub fn give_up(&mut self, key: Key, open: &Open) {
         if self.is_of(key, open) {
             self.remove(key);
@@ -308,7 +310,7 @@ impl Spans {
         Some(span)
     }
 
-    /// Notes that a place, which a process has, lost events after its last event.
+    /// Notes that a place lost events after its last event. `process` is the process that has the place.
     pub fn lose(&mut self, place: Place, process: Process) {
         let of = &mut self.sessions[place.session()];
         let is_new = of.gaps.insert(place, process).is_none();
@@ -318,7 +320,7 @@ impl Spans {
         self.left.remove(&place);
     }
 
-    /// Notes that threads of a session lost events, which can be any of its threads.
+    /// Notes that unknown threads of a session lost events.
     pub fn lose_of_any(&mut self, session: usize) {
         self.sessions[session].is_lossy = true;
     }
@@ -328,7 +330,8 @@ impl Spans {
         self.sessions[session].of_kernel += 1;
     }
 
-    /// Notes an event of a place, which a process has. Returns whether it ends a gap that began with another process.
+    /// Notes an event of a place. `process` is the process that has the place. Returns whether the event ends
+    /// a gap that began while another process had the place.
     pub fn resume(&mut self, place: Place, process: Process) -> bool {
         let of = &mut self.sessions[place.session()];
         if of.gaps.is_empty() {
@@ -336,7 +339,7 @@ impl Spans {
         }
         let Some(loser) = of.gaps.remove(&place) else { return false };
         of.lost.entry(loser).or_default().gaps -= 1;
-        // Spans that are open now may have lost events of the gap.
+        // Spans that are open now may miss events of the gap.
         for process in BTreeSet::from([loser, process]) {
             of.lost.entry(process).or_default().times += 1;
         }
@@ -359,7 +362,8 @@ impl Spans {
         Some(self.parted.entry(span.number).or_insert(Parted::new(open, span.place)))
     }
 
-    /// Forgets a span that ends. Returns it, and whether events of its polls, and of the kernel, may be lost.
+    /// Removes a span that ends. Returns the span, whether events of the span's polls may be lost, and
+    /// whether events of the kernel may be lost.
     pub fn take(&mut self, key: Key) -> Option<(Span, bool, bool)> {
         let span = self.remove(key)?;
         let of = &self.sessions[key.session];
@@ -369,18 +373,18 @@ impl Spans {
         Some((span, has_lost, has_lost_of_kernel))
     }
 
-    /// Returns the polls with a number.
+    /// Returns the polls that have this number.
     pub fn numbered(&mut self, number: u64) -> Option<&mut Parted> {
         self.parted.get_mut(&number)
     }
 
-    /// Forgets the polls with a number, which nobody waits for.
+    /// Forgets the polls that have this number, because nobody waits for these polls.
     pub fn forget(&mut self, number: u64) -> Option<Parted> {
         self.parted.remove(&number)
     }
 
-    /// Notes the last event of a place: whether it was the end of a poll, and of which span. Returns the span whose poll
-    /// ended with the event before.
+    /// Notes the last event of a place. `left` is the id of a span, if the event ends a poll of this span. If
+    /// the event before ended a poll, returns the id of that poll's span.
     pub fn note(&mut self, place: Place, left: Option<u64>) -> Option<u64> {
         match left {
             Some(span) => self.left.insert(place, span),
@@ -401,7 +405,8 @@ impl Spans {
         }
     }
 
-    /// Takes a poll back whose division is not known any more: its time in the span is unknown.
+    /// Removes the times of a poll whose division is not known any more. The poll's time in the span becomes
+    /// unknown.
     pub fn drop_poll(&mut self, key: Key, index: u32, times: &Times) {
         if let Some(number) = self.polls.remove(&index) {
             self.parted.get_mut(&number).into_iter().for_each(|parted| parted.waiting -= 1);
@@ -410,7 +415,8 @@ impl Spans {
         }
     }
 
-    /// Takes the division of a region, which may be a poll. Returns the span whose time is known then.
+    /// Takes the division of a region, which may be a poll. If the time of the poll's span is then known,
+    /// returns the span's index and division.
     pub fn divided(
         &mut self,
         index: u32,
@@ -425,7 +431,7 @@ impl Spans {
         self.finish(number)
     }
 
-    /// Returns the span with a number whose time is known, if it is.
+    /// If the time of the span with this number is known, returns the span's index and division.
     pub fn finish(&mut self, number: u64) -> Option<(u32, Divided)> {
         let parted = self.parted.get(&number)?;
         let (index, divided) = parted.finish()?;
@@ -435,7 +441,7 @@ impl Spans {
         Some((index, divided))
     }
 
-    /// Takes all spans that are open and have polls: their sessions, and their regions.
+    /// Removes all open spans. Returns the session and the region of each removed span that has polls.
     pub fn take_open(&mut self) -> Vec<(usize, Open)> {
         let mut all = Vec::new();
         for (key, span) in self.open.drain() {

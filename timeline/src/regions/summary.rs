@@ -13,27 +13,30 @@ use super::{MAX_REGIONS, NotCounted};
 use serde::Serialize;
 use std::ops::RangeInclusive;
 
-/// Regions with a name, and with a value if there is a [`By`](super::By).
+/// All regions with the same name, and with the same value if regions are grouped by a value: see
+/// [`By`](super::By).
 ///
-/// It is what all outputs show of them: its JSON is that of `hypertrace regions --json`.
+/// All outputs show the data of groups, and `hypertrace regions --json` prints the JSON of each group.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Group {
-    /// Name of the region; `A to B` between two events. Chosen by guests: escape it.
+    /// Name of the regions; `A to B` for regions between the events A and B. Guests choose the name: escape
+    /// it.
     pub name: String,
     /// Index of the session.
     pub session: usize,
-    /// Value that its regions have in common.
+    /// Value that the group's regions have in common.
     pub by: Option<ByValue>,
     /// Number of regions.
     pub count: u64,
-    /// Largest bound on the error of a duration, nanoseconds; `None` if one is unknown.
+    /// Largest bound on the error of a duration in nanoseconds; `None` if a bound is unknown.
     pub bound_ns: Option<u64>,
-    /// Median of the regions `empty` of the same kind (events in a ring, or reference points) and
-    /// holder; the least one of several holders. `None` if one of its holders has none.
+    /// Cost of an empty region in nanoseconds: the median of the regions `empty` that have the same holder
+    /// and the same kind of events (events in a ring, or reference points). With several holders, the least
+    /// median. `None` if a holder of the group's regions has no such regions.
     pub empty_ns: Option<u64>,
-    /// Shortest duration, nanoseconds; `None` without regions.
+    /// Shortest duration in nanoseconds; `None` without regions.
     pub min_ns: Option<u64>,
     /// Duration that half of the regions do not exceed.
     pub p50_ns: Option<u64>,
@@ -48,54 +51,55 @@ pub struct Group {
     /// Number of regions that are not counted, by [`NotCounted`](super::NotCounted).
     #[serde(with = "not_counted")]
     pub not_counted: [u64; NotCounted::ALL.len()],
-    /// How the time of some of its regions divides.
+    /// How the time of some of the group's regions divides.
     pub breakdown: Breakdowns,
     /// Sum of all regions.
     pub total: Breakdown,
-    /// The time of all regions outside of the regions inside them.
+    /// Time of all the group's regions outside of all inner regions.
     #[serde(rename = "self")]
     pub own: Own,
-    /// The regions inside its regions, those with most time first.
+    /// Regions inside the group's regions, by name. The name with most time comes first.
     pub children: Vec<Child>,
-    /// Whether they are of programs of the host.
+    /// Whether the regions are of programs of the host.
     #[serde(skip)]
     pub is_program: bool,
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     #[serde(skip)]
     pub includes_kvm: bool,
-    /// Whether the guest's kernel alone says what the threads did: what the host took from a CPU of the guest is part of its time.
+    /// Whether only the guest's kernel says what the threads did. If so, time that the host took from a CPU
+    /// of the guest counts as time of the thread on that CPU.
     #[serde(skip)]
     pub is_by_guest_alone: bool,
-    /// Its number while regions are added.
+    /// Number of the group while regions are added.
     #[serde(skip)]
     pub(super) number: u16,
-    /// Name of the events that begin and end its regions, without the suffix.
+    /// Name of the events that begin and end the group's regions, without the suffix.
     #[serde(skip)]
     pub(super) event: String,
-    /// Target of its spans, and its number.
+    /// Target of the group's spans. `target_number` is the target's number.
     #[serde(skip)]
     pub(super) target: Option<String>,
     #[serde(skip)]
     pub(super) target_number: u32,
-    /// Number of the name; `None` for all other names.
+    /// Number of the name; `None` for the group of other names.
     #[serde(skip)]
     pub(super) name_number: Option<u32>,
-    /// Whether it is the group of all other values.
+    /// Whether this is the group of other values.
     #[serde(skip)]
     pub(super) is_others: bool,
-    /// Whether they begin with a reference point.
+    /// Whether the regions begin with a reference point.
     #[serde(skip)]
     pub(super) is_point: bool,
-    /// The regions' indices in order of their durations.
+    /// Indices of the regions, in the order of the regions' durations.
     #[serde(skip)]
     pub(super) order: Vec<u32>,
     /// Durations in the same order.
     #[serde(skip)]
     pub(super) durations: Vec<u64>,
-    /// What their details add up to, while regions are added.
+    /// Sums of the regions' details, while regions are added.
     #[serde(skip)]
     pub(super) sums: Details,
-    /// Details of the slowest one so far.
+    /// Details of the slowest region so far.
     #[serde(skip)]
     pub(super) longest: Option<Detail>,
 }
@@ -104,9 +108,10 @@ pub struct Group {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct ByValue {
-    /// What it is a value of: `client`, `vcpu`, or the name of a field.
+    /// Key of the value: `client`, `vcpu`, or the name of a field.
     pub key: String,
-    /// The value, cut after 100 bytes; `other values` for those that are too many. Chosen by guests: escape it.
+    /// The value, cut after 100 bytes; `other values` for values that are too many. Guests choose the value:
+    /// escape it.
     pub value: String,
 }
 
@@ -123,14 +128,14 @@ pub struct Breakdowns {
     pub slowest: Option<Breakdown>,
 }
 
-/// Time outside of regions inside.
+/// Time of regions outside of all inner regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Own {
-    /// Sum of the parts, nanoseconds.
+    /// Sum of the parts in nanoseconds.
     pub duration_ns: u64,
-    /// Sum of their times.
+    /// Sums of the times in each part.
     #[serde(rename = "parts")]
     pub times: Times,
 }
@@ -155,7 +160,7 @@ mod not_counted {
 }
 
 impl Group {
-    /// Returns the name of a part of its regions for people.
+    /// Returns the name of a part of the group's regions for people.
     pub fn label(&self, part: Part) -> &'static str {
         match part {
             Part::Guest if self.includes_kvm => "guest with KVM",
@@ -164,22 +169,23 @@ impl Group {
         }
     }
 
-    /// Returns whether its regions are polls of spans of the crate `tracing`: their ids are those of the spans.
+    /// Returns whether the group's regions are polls of spans of the crate `tracing`. The id of a poll is the
+    /// id of the poll's span.
     pub fn is_of_polls(&self) -> bool {
         self.target_number == POLLS
     }
 
-    /// Returns the value that its regions have in common.
+    /// Returns the value that the group's regions have in common.
     pub fn value(&self) -> Option<&str> {
         self.by.as_ref().map(|by| &*by.value)
     }
 
-    /// Returns all durations in ascending order, nanoseconds.
+    /// Returns all durations in nanoseconds, in ascending order.
     pub fn durations_ns(&self) -> &[u64] {
         &self.durations
     }
 
-    /// Returns the names and values of quantiles of the durations; none without regions.
+    /// Returns the names and values of quantiles of the durations; nothing without regions.
     pub fn quantiles(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let all = [
             ("min", self.min_ns),
@@ -191,8 +197,8 @@ impl Group {
         all.into_iter().filter_map(|(name, ns)| Some((name, ns?)))
     }
 
-    /// Returns the least duration that this part of all regions does not exceed, nanoseconds; 0 if there are none. Nothing is
-    /// taken off it.
+    /// Returns the least duration in nanoseconds that this share of the regions does not exceed; 0 if there
+    /// are no regions. The cost of an empty region is not subtracted.
     pub fn quantile_ns(&self, part: f64) -> u64 {
         self.durations.get(rank(self.durations.len(), part)).copied().unwrap_or(0)
     }
@@ -265,12 +271,14 @@ impl Group {
     }
 }
 
-/// Sorts indices by durations, and returns these. It needs no more memory than both results.
+/// Sorts indices by durations, and returns the sorted durations. The function needs no more memory than the
+/// indices and the durations.
 fn sort(order: &mut [u32], duration: impl Fn(u32) -> u64) -> Vec<u64> {
     const BITS: u32 = (MAX_REGIONS as u32).next_power_of_two().trailing_zeros();
     let key = |index: &u32| Some(duration(*index)).filter(|ns| *ns < 1 << (64 - BITS));
     let keys = order.iter().map(|index| Some(key(index)? << BITS | u64::from(*index)));
-    // With durations of more than some minutes, both do not fit.
+    // A key holds a duration and an index. If a duration is longer than some minutes, both do not fit into a
+    // key.
     let Some(mut keys) = keys.collect::<Option<Vec<u64>>>() else {
         order.sort_unstable_by_key(|index| (duration(*index), *index));
         return order.iter().map(|index| duration(*index)).collect();

@@ -16,11 +16,11 @@ use super::super::store::NO_CLIENT;
 use super::Pass;
 use crate::event::{EventKind, EventRef};
 
-/// The thread of an event, if its time is divided, and its number.
+/// The thread of an event: its index if the thread's time is divided, and its machine and number if known.
 type On = (Option<usize>, Option<(Side, u32)>);
 
 impl Pass<'_> {
-    /// Takes an event that begins or ends a region, which may be one of a span. Returns whether it is one.
+    /// Takes an event that begins or ends a region. Returns whether the event belongs to a span.
     pub fn span_event(
         &mut self,
         event: &EventRef<'_>,
@@ -32,7 +32,8 @@ impl Pass<'_> {
         let session = event.source.session;
         let client = event.source.client.unwrap_or(NO_CLIENT);
         let mut key = self.hosts[session].span(session, client, 0);
-        // A thread of the host records these for a client, whatever the client's ring loses.
+        // Reference points and faults of time do not show that a ring has recovered, because a thread of the
+        // host records such events.
         if !matches!(event.kind, EventKind::ReferencePoint | EventKind::TimeFault) {
             self.resume(place, key.process, event.ts_ns);
         }
@@ -67,19 +68,21 @@ impl Pass<'_> {
         true
     }
 
-    /// Takes an event of a place, which loses no more events.
+    /// Takes an event of a place. The event shows that the place's loss of events has ended.
     fn resume(&mut self, place: Place, process: Process, time: i64) {
         let is_of_new = self.spans.resume(place, process);
         let Place::Client(session, client) = place else { return };
         let host = &mut self.hosts[session];
         let last = host.client(client).map(|client| std::mem::replace(&mut client.last, time));
-        // A new process drops events while a ring has no room for its lease: polls of spans that other clients have ended, too.
+        // While a ring has no room for the lease of a new process, the process drops events. The dropped
+        // events may be polls of spans that other clients have ended.
         if let Some(last) = last.filter(|_| is_of_new && host.clients_of(process) > 1) {
             self.drop_parted(session, last);
         }
     }
 
-    /// Forgets a span whose number begins again elsewhere, or after polls: its end cannot be told from that of the new one.
+    /// Forgets a span if a new span with the same number begins at another place, or after polls. The end of
+    /// the old span could not be told from the end of the new span.
     fn replace(&mut self, key: Key, name: u32, place: Place) {
         let Some(old) = self.spans.get(key) else { return };
         // `Pairs` counts a second begin with the same name and id at the same place.
@@ -89,7 +92,7 @@ impl Pass<'_> {
         self.forget_span(key, NotCounted::IdTwice);
     }
 
-    /// Forgets a span that is open, which is not counted.
+    /// Forgets an open span. The span is not counted.
     fn forget_span(&mut self, key: Key, why: NotCounted) {
         let open = match self.spans.get(key).and_then(|span| span.parted) {
             Some(number) => self.spans.forget(number).and_then(|parted| parted.open),
@@ -102,7 +105,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Takes the begin of a poll, which is a later one of its span.
+    /// Takes the begin of a poll that is not the first poll of its span.
     fn begin_poll(
         &mut self,
         event: &EventRef<'_>,
@@ -122,7 +125,8 @@ impl Pass<'_> {
         self.forget(session, thread);
         if let Some(idle) = idle.filter(|_| self.options.has_paths) {
             let steps = self.steps(session, on, idle, self.hosts[session].is_exact(event));
-            // The thread that polls did something else: what the task waited for is not known.
+            // In time in which the polling thread did something else, it is not known what the task waited
+            // for.
             let own = steps.first().map(|of| of.thread);
             if let Some(parted) = self.spans.parted(key) {
                 for Timed { thread, interval, .. } in steps {
@@ -157,7 +161,7 @@ impl Pass<'_> {
                     }
                     return self.end_without_begin(event, role, name, thread);
                 }
-                // The first one began with the span.
+                // The first poll began with the span.
                 let Some(open) = self.take_begun(key) else { return };
                 let depth = self.pairs_of(place).map_or(0, |pairs| pairs.len());
                 let threads = &mut self.hosts[session].threads;
@@ -190,8 +194,8 @@ impl Pass<'_> {
         self.polling = None;
     }
 
-    /// Takes the end of a span. `is_direct`: the thread has just left it, so the last entry was that of a future's drop, or
-    /// the only one.
+    /// Takes the end of a span. `is_direct`: whether the thread left the span right before. If so, the last
+    /// entry was the entry in which the future was dropped, or the only entry.
     fn end_span(
         &mut self,
         event: &EventRef<'_>,
@@ -220,7 +224,7 @@ impl Pass<'_> {
         let is_plain = !role.is_of_any && !parted.is_again;
         let here = Some(here).filter(|_| is_plain || is_direct);
         if let Some(last) = here.and_then(|place| parted.take_last(place)) {
-            // Its time is still the span's.
+            // The last entry is no poll, but the entry's time is still the span's.
             self.count_out(last);
         }
         if is_plain {
@@ -233,7 +237,8 @@ impl Pass<'_> {
             self.close(event, role, name, (open, depth), (thread, on), is_unknown);
             return;
         }
-        // No other span has the number: begin and end belong together, whatever is lost between them.
+        // Begin and end belong together even if events between them are lost, because no other span has the
+        // number.
         open.wrong = open.wrong.filter(|why| *why != NotCounted::LostEvents);
         self.spans.numbered(number).into_iter().for_each(|parted| parted.is_lost = has_lost);
         let of = open.thread.take();
@@ -243,13 +248,13 @@ impl Pass<'_> {
         role.is_of_any = true;
         self.parting = Some(number);
         self.close(event, role, name, (open, 0), (None, on), false);
-        // It is no region.
+        // If the span has become no region, nobody took the number.
         if self.parting.take().is_some() {
             self.spans.forget(number);
         }
     }
 
-    /// Removes the region of a span from the open regions of the place where it began.
+    /// Removes the region of a span from the open regions of the place where the span began.
     fn take_begun(&mut self, key: Key) -> Option<Open> {
         let span = self.spans.get(key)?;
         let (name, place) = (span.name, span.place);
@@ -265,7 +270,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the critical path of a thread in a time, from its end back to its begin.
+    /// Returns the critical path of a thread between two times, from the second time back to the first time.
     fn steps(
         &mut self,
         session: usize,
@@ -287,7 +292,7 @@ impl Pass<'_> {
         steps
     }
 
-    /// Returns the path of a parted span, which is known.
+    /// Returns the path of a parted span that ends. The path is known, because all polls were walked.
     pub fn parted_path(&mut self, number: u64, duration: u64, end: i64) -> Path {
         let mut path = Path::walked();
         if let Some(parted) = self.spans.numbered(number) {
