@@ -29,7 +29,7 @@ pub trait DrainWaker: Send + Sync {
     /// Wakes the drain loop. Must not block, because the chip calls this on vCPU threads.
     fn wake(&self);
 
-    /// Returns whether [`DrainWaker::wake`] wakes the loop. If not, the loop keeps its timer.
+    /// Returns whether [`DrainWaker::wake`] wakes the loop. If the result is false, the loop keeps its timer.
     fn works(&self) -> bool {
         true
     }
@@ -149,8 +149,8 @@ impl Chip {
     ) -> Self {
         let geometry = *memory.geometry();
         let session = sink.session_info();
-        // An unknown counter is taken for a faster one than any: a limit that is too strict shows, a limit
-        // that is too loose would not.
+        // If the counter's frequency is unknown, the limit assumes a frequency that no counter reaches: users
+        // notice a limit that is too strict, but would not notice a limit that is too loose.
         let second = match session.host_frequency {
             0 => FASTEST_COUNTER,
             frequency => frequency,
@@ -244,7 +244,7 @@ impl Chip {
 
     /// Performs a guest's store, on any thread.
     pub fn write(&self, region: Region, offset: u64, data: &[u8]) {
-        // First of all, so that everything that the guest did before the store has an earlier time.
+        // The time is read first, so that everything that the guest did before the store has an earlier time.
         let now = clock::ticks();
         let done = match region {
             Region::Config => false,
@@ -304,11 +304,12 @@ impl Chip {
             return self.counts.add(Counter::Unassigned);
         };
         self.registers[client as usize].is_used.store(true, Relaxed);
-        // Not atomic: two vCPUs that store to one register may mix their bytes, as on a bus.
+        // This update is not atomic: if two vCPUs store to one register at the same time, their bytes may
+        // mix, as on a bus.
         let word = self.shadow(client, register);
         let at = (offset % WORD) as usize;
         let bytes = match data.try_into() {
-            // The usual case. A copy of unknown length would be a call.
+            // A whole word is the usual case, and avoids the call that copies bytes of unknown length.
             Ok(whole) => whole,
             Err(_) => {
                 let mut bytes = word.load(Relaxed).to_le_bytes();
@@ -325,7 +326,7 @@ impl Chip {
 
     fn fire(&self, now: u64, client: u32, register: u64, value: u64) {
         self.act(now, client, register, value);
-        // After the record, so that the loop finds it.
+        // The loop is woken after the record is complete, so that the loop finds the record.
         compiler_fence(Ordering::SeqCst);
         self.wake_drain();
     }
@@ -388,8 +389,9 @@ impl Chip {
         status
     }
 
-    /// Returns whether the rate limit allows a point, by the generic cell rate algorithm: each point delays
-    /// `due` by one interval, to at most a second ahead of now.
+    /// Returns whether the rate limit allows a point, by the generic cell rate algorithm. Each allowed point
+    /// moves `due` one interval later; a point that would move `due` to more than a second after now is not
+    /// allowed.
     fn is_due(&self, point: &ReferencePoint<'_>) -> bool {
         let due = &self.registers[point.client as usize].due;
         let now = point.host_time;
@@ -450,10 +452,11 @@ impl Chip {
     /// Drains every client for a share of time: one pass of the drain loop. Returns `true` if any client has
     /// more.
     ///
-    /// `budget` is the share of one client. A step cannot be divided, so a client may exceed its share; it
-    /// then waits in later passes until the others have had as much. Time that no other client needs goes to
-    /// any client that has more. So each client gets its part of the thread, whatever the others do. A pass
-    /// lasts at most 16 shares, a step and a look at every client.
+    /// `budget` is the share of one client. A step cannot be divided, so a client may exceed its share; such
+    /// a client then waits in later passes until the other clients have had as much time. Time that no other
+    /// client needs goes to any client that has more records. So each client gets its part of the thread's
+    /// time, whatever the other clients do. A pass lasts at most 16 shares, a step and a look at every
+    /// client.
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_pass(&self, budget: Duration) -> bool {
@@ -488,8 +491,8 @@ impl Chip {
     }
 
     /// Resets the device, as a reset of the machine does: registers, argument slots and rings become zero.
-    /// The next guest leases its clients anew and has another clock. The session continues: the rings are
-    /// drained first, or their records counted as lost, totals continue, and the sink begins another
+    /// The next guest leases its clients anew and has another clock. The session continues. The device first
+    /// drains the rings, or counts their records as lost. The totals continue, and the sink begins another
     /// [generation](DrainSink::begin_generation).
     ///
     /// If the sink panics meanwhile, the device [counts](Counter::DrainPanicked) the panic and finishes the

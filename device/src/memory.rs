@@ -117,8 +117,8 @@ impl SharedRegion {
         })
     }
 
-    /// Calls `f` for each word that `len` bytes at `offset` touch, with the ranges of bytes in the word and
-    /// in the access.
+    /// Calls `f` for each word that an access of `len` bytes at `offset` touches. The arguments of `f` are
+    /// the range of the touched bytes within the word, and the range of these bytes within the access.
     fn parts(
         &self,
         offset: u64,
@@ -144,8 +144,8 @@ impl SharedRegion {
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, lives as long as `self`, and is readable and writable over its
         // whole size. This process accesses the mapping only through slices like this one. Stores of vCPUs
-        // and of other processes are not part of this program; on the supported targets an aligned load of a
-        // word meets them as it meets atomic stores of this process.
+        // and of other processes are not part of this program; on the supported targets, an aligned load of a
+        // word sees such stores as if they were atomic stores of this process.
         unsafe {
             std::slice::from_raw_parts(
                 self.mapping.as_ptr().cast::<AtomicU64>(),
@@ -244,10 +244,10 @@ impl Memory {
         }
     }
 
-    /// Hides these mappings from processes that this one forks from now on. Otherwise, a device of the VMM
-    /// that is jailed in a process of its own could write to the memory, even to the config page. A forked
-    /// process must close the memory's file, and must not use or drop its copy of this. Not for a process
-    /// that forks the one that drains.
+    /// Hides these mappings from processes that this one forks from now on. Otherwise, another device of the
+    /// VMM that is jailed in its own process could write to this memory, even to the config page. A forked
+    /// process must close the memory's file, and must not use or drop its copy of this value. Do not call
+    /// this function in a process that later forks the process that drains the rings.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -262,8 +262,9 @@ impl Memory {
     }
 
     /// Returns the pages that a restored machine needs and that are not zero, for a snapshot. Call
-    /// [`Chip::state`](crate::Chip::state) first, which drains the rings. Of a ring, these are the pages of
-    /// the [live part](ClientMemory::live), so a ring in discard mode adds at most two blocks to a snapshot.
+    /// [`Chip::state`](crate::Chip::state) first, which drains the rings. Of each ring, the result contains
+    /// only the pages of the [live part](ClientMemory::live), so a ring in discard mode adds at most two
+    /// blocks to a snapshot.
     ///
     /// Call this while no vCPU runs.
     ///

@@ -26,7 +26,7 @@ const BAR0: usize = 4;
 const SUBSYSTEM: usize = 11;
 const INTERRUPT_LINE: usize = 15;
 
-/// Address that means that decoding is off. No BAR fits at this address.
+/// Value in place of an address while decoding is off. No BAR fits at this address.
 const NOWHERE: u64 = u64::MAX;
 
 /// A BAR that appeared, moved or went away. The VMM unmaps memory and ioeventfds at the old address, and then
@@ -37,8 +37,8 @@ pub struct BarChange {
     pub region: Region,
     /// Guest-physical address before, if the BAR was decoded.
     pub from: Option<u64>,
-    /// Guest-physical address now, if the BAR is decoded. The guest's choice may be over RAM, over another
-    /// device, or where nothing can be mapped.
+    /// Guest-physical address now, if the BAR is decoded. The guest may have chosen an address over RAM, over
+    /// another device, or where nothing can be mapped.
     pub to: Option<u64>,
 }
 
@@ -198,8 +198,9 @@ impl PciFunction {
         self.decode(&header, &mut changed);
     }
 
-    /// Sets the address of a BAR for the VMM: without firmware, or if the bus does not have the BAR where the
-    /// guest has put it. Calls `changed` if the BAR's decoded address changes.
+    /// Sets the address of a BAR. A VMM calls this function if the machine has no firmware, or if the bus
+    /// does not have the BAR at the address that the guest has set. Calls `changed` if the BAR's decoded
+    /// address changes.
     pub fn set_bar(&self, region: Region, address: u64, mut changed: impl FnMut(BarChange)) {
         let mut header = self.lock();
         let bar = BAR0 + region.bar();
@@ -225,8 +226,8 @@ impl PciFunction {
         PciState { version: STATE_VERSION, header: self.lock().value }
     }
 
-    /// Restores config space. Calls `changed` for each BAR whose decoded address changes: in a new function,
-    /// each that was decoded in the snapshot. Call this before any vCPU runs.
+    /// Restores config space. Calls `changed` for each BAR whose decoded address changes. If the function is
+    /// new, these are the BARs that were decoded in the snapshot. Call this before any vCPU runs.
     ///
     /// # Errors
     /// If the state belongs to another function, for example with BARs of other sizes or another form.

@@ -11,8 +11,8 @@ use hypertrace_abi::layout::Region;
 use std::fs::File;
 use std::sync::Arc;
 
-/// A region that a VMM maps into the guest's physical memory. Only [`Chip::mapping`] makes one, so it is the
-/// device's memory.
+/// A region that a VMM maps into the guest's physical memory. Only [`Chip::mapping`] makes a `Mapping`, so
+/// the mapped memory is always the device's.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Mapping<'a> {
@@ -48,12 +48,13 @@ impl Chip {
         })
     }
 
-    /// Returns the guest-physical address of KICK if the control region is at `gpa`. The VMM arms one
-    /// ioeventfd there for all clients, without a datamatch, of length 8, or 0 for stores of any length.
-    /// Returns `None` for any other region, and if the chip's configuration has no doorbells.
+    /// Returns the guest-physical address of KICK if the control region is at `gpa`. At this address, the VMM
+    /// arms one ioeventfd for all clients, without a datamatch. The length of the ioeventfd is 8, or 0 for
+    /// stores of any length. Returns `None` for any other region, and if the chip's configuration has no
+    /// doorbells.
     pub fn doorbell(&self, region: Region, gpa: u64) -> Option<u64> {
         let works = self.config.features().contains(Features::KICK);
-        // An address that no BAR can have may wrap here. KVM refuses such an address.
+        // The sum wraps only for an address that no BAR can have, and KVM refuses such an address.
         (region == Region::Control && works).then(|| gpa.wrapping_add(self.geometry.kick_offset()))
     }
 }

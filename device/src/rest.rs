@@ -12,8 +12,8 @@ pub(crate) struct RestDecision {
     idle: IdleDetector,
     /// Beginning of all times in this state.
     begun: Instant,
-    /// Time at which the guest was restored. Each client may have kicked before the snapshot for a record
-    /// after it.
+    /// Time at which the guest was restored. Before the snapshot, each client may have kicked for a record
+    /// that the client writes only after the restore.
     restored: Option<Duration>,
 }
 
@@ -34,15 +34,15 @@ impl RestDecision {
         self.begun.elapsed()
     }
 
-    /// Notes that a guest with these heads was restored at `now`. The loop does not rest within the next 10
-    /// s.
+    /// Notes that a guest was restored at `now`, and that its rings have these heads. The loop does not rest
+    /// within the next 10 s.
     pub fn restore(&mut self, heads: impl Iterator<Item = u64>, now: Duration) {
         self.have_heads_stayed(heads);
         self.restored = Some(now);
     }
 
-    /// Returns whether the guest allows the loop to rest after a pass at `now`. `stayed` says that the pass
-    /// found all heads where they were, `is_kicked` that the guest caused the pass.
+    /// Returns whether the guest allows the loop to rest after a pass at `now`. `stayed` says that no head
+    /// has moved since the pass before, and `is_kicked` says that the guest caused the pass.
     pub fn is_guest_quiet(&mut self, stayed: bool, is_kicked: bool, now: Duration) -> bool {
         let is_quiet = stayed && !is_kicked;
         let is_awaited = |restored: &Duration| now.saturating_sub(*restored) < RESTORED;
@@ -65,8 +65,8 @@ impl RestDecision {
 /// Returns whether a loop whose rings have been idle for the time `idle` may wait for a KICK. `rests` tells
 /// vCPU threads that the loop rests; they clear it when they wake the loop.
 ///
-/// This function sets `rests` at least one period before the loop's last look at the rings, so that look
-/// finds every event that a vCPU thread stored before it saw `rests`.
+/// This function sets `rests` at least one period before the loop's last look at the rings, so the last look
+/// finds every event that a vCPU thread stored before `rests` became visible to this thread.
 pub(crate) fn begins(idle: Duration, rests: &AtomicBool) -> bool {
     if idle < REST {
         rests.store(false, Relaxed);

@@ -44,7 +44,7 @@ impl Chip {
             clients: clients.collect(),
         };
         let ChipState { texts, clients, .. } = &mut state;
-        // Once each, because most clients have the same texts.
+        // Each text is kept once, because most clients have the same texts.
         let mut indices = HashMap::new();
         with_drain(&*self.sink, |sink| {
             sink.known_clients(&mut |known| {
@@ -67,23 +67,23 @@ impl Chip {
     }
 
     /// Restores the state of a snapshot in this device, which has no guest yet. The guests continue without
-    /// noticing: the sink gets the schemas that it needs from the state, and begins another
-    /// [generation](hypertrace_abi::sink::DrainSink::begin_generation), to which events belong that happen
-    /// again after an older snapshot. Clients whose memory is zero begin as after a [reset](Chip::reset).
+    /// noticing. The sink gets the schemas that it needs from the state, and begins another
+    /// [generation](hypertrace_abi::sink::DrainSink::begin_generation). If the snapshot is older than events
+    /// of the session, these events may happen again, and then belong to the new generation. Clients whose
+    /// memory is zero begin as after a [reset](Chip::reset).
     ///
-    /// `memory` is the result of [`Memory::save`](crate::Memory::save). With `None`, the device's memory has
-    /// the contents of the snapshot already, and the drain loop must not have begun.
+    /// `memory` is the result of [`Memory::save`](crate::Memory::save). If `memory` is `None`, the device's
+    /// memory must already have the contents of the snapshot, and the drain loop must not have begun.
     ///
     /// The saved device must have had the same geometry, and the same settings on which guests rely: the ring
     /// mode, the number of vCPUs' clients, and `has_doorbells`. Counters continue. A drain loop waits while
-    /// this runs, and then keeps its timer for 10 s.
+    /// this function runs, and afterwards keeps its timer for 10 s.
     ///
     /// Call this before any vCPU runs, on any thread that may wait for a disk.
     ///
-    /// # Errors
-    /// If the state belongs to another device or is impossible, or if this device has already recorded
-    /// something. The device is unchanged then. Or if the host has no memory for the pages: the device was
-    /// reset then.
+    /// # Errors If the state belongs to another device or is impossible, or if this device has already
+    /// recorded something. After such an error, the device is unchanged. If the host has no memory for the
+    /// pages. After this error, the device has been reset.
     pub fn restore(&self, state: &ChipState, memory: Option<&[Pages]>) -> Result<(), RestoreError> {
         let vcpus = self.config.vcpu_clients as u32;
         state.check(&self.geometry, vcpus, self.config.features(), self.ring_mode)?;
@@ -100,8 +100,8 @@ impl Chip {
             }
         }
         let clients = &mut *guard;
-        // Guests only notice that these numbers change, so numbers near the maximum are reduced to leave room
-        // for more.
+        // Guests notice only that these numbers change, so a number near the maximum is reduced to leave room
+        // for further changes.
         self.versions.epoch.store(u64::from(state.epoch) % (1 << 31), Relaxed);
         self.versions.mask.store(state.mask_version % (1 << 63), Relaxed);
         let texts = state.clients.iter().map(|client| {
@@ -140,16 +140,16 @@ impl Chip {
         let now = rest.now();
         rest.restore(heads, now);
         self.memory.set_config(&self.config_bytes());
-        // The memory has the mask of the saved device. All names are on until the sink's next pass sets its
-        // mask.
+        // The memory has the mask of the saved device. Now all names are switched on, until the sink's next
+        // pass sets the sink's mask.
         self.set_mask(&[0; MASK_BYTES as usize]);
         // The drain loop may wait for a KICK already, and these guests may not kick soon.
         self.wake_drain();
         Ok(())
     }
 
-    /// Checks that nothing was recorded. `is_memory_ours`: the memory does not have a snapshot's contents
-    /// yet.
+    /// Checks that nothing was recorded. `is_memory_ours` says that the memory does not have a snapshot's
+    /// contents yet.
     fn check_unused(&self, clients: &Clients, is_memory_ours: bool) -> Result<(), RestoreError> {
         let is_used = |client: &u32| {
             let number = *client as usize;

@@ -126,7 +126,7 @@ pub struct ChipState {
 pub struct PciState {
     /// Version of this struct.
     pub version: u32,
-    /// Dwords of the header. COMMAND, BARs and the interrupt line are the guest's, the rest is fixed.
+    /// Dwords of the header. The guest sets COMMAND, the BARs and the interrupt line; the rest is fixed.
     pub header: [u32; HEADER],
 }
 
@@ -174,7 +174,7 @@ impl ClientState {
         most("name's length", self.name.len() as u64, MAX_NAME_BYTES as u64)?;
         let texts = texts as u64;
         most("number of texts", self.texts.len() as u64, texts)?;
-        // Without texts, the check above refuses every index.
+        // If there are no texts, the check above has refused every index.
         let last = texts.saturating_sub(1);
         self.texts.iter().try_for_each(|text| most("index of a text", (*text).into(), last))
     }

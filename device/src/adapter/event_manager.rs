@@ -15,8 +15,9 @@ use vmm_sys_util::timerfd::TimerFd;
 
 pub use hypertrace_abi::drain::DrainPolicy;
 
-/// An event-loop subscriber that drains the chip on KICK, and on a timer while there are records, on the
-/// event loop's thread, which must not be a vCPU's. After the loop's end, the VMM calls [`Chip::end_drain`].
+/// An event-loop subscriber that drains the chip on KICK and, while there are records, on a timer. The
+/// subscriber drains on the event loop's thread, which must not be a vCPU's thread. After the loop's end, the
+/// VMM calls [`Chip::end_drain`].
 #[derive(Debug)]
 pub struct DrainLoop {
     chip: Arc<Chip>,
@@ -25,11 +26,11 @@ pub struct DrainLoop {
     policy: DrainPolicy,
     /// Period of the timer, or `None` if the timer is disarmed.
     armed: Option<Duration>,
-    /// Time from which a KICK may cause the next pass.
+    /// Earliest time at which a KICK may cause the next pass.
     next: Instant,
     /// Whether the loop ignores KICKs until the timer fires at `next`, because a KICK came too early.
     is_deaf: bool,
-    /// Error of [`MutEventSubscriber::init`], which cannot return one.
+    /// Error that occurred in [`MutEventSubscriber::init`], which cannot return an error.
     error: Option<event_manager::Error>,
 }
 

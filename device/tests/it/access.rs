@@ -112,7 +112,7 @@ fn a_load_fills_every_byte_and_changes_nothing() {
                     let class = class(&front, region, offset, len, false);
                     let at = format!("{region:?} {offset:#x} {len} {class:?}");
                     assert_eq!(counts, expected_counter(class), "{at}");
-                    // A byte that was not filled keeps the value of each buffer.
+                    // A byte that the access did not fill keeps its old value in both buffers.
                     let left = |i: usize| one[i] == 0x5a && other[i] == 0xa5;
                     assert!(!(1..=len).any(left), "{at}: not filled");
                     assert!(left(0) && left(len + 1), "{at}: overrun");

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A period so long that the timer never fires during a test.
+/// Policy whose period is so long that the timer never fires during a test.
 const NEVER: DrainPolicy =
     DrainPolicy { period: Duration::from_secs(3600), budget: Duration::from_micros(250) };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A reset of the machine: the device is as at first, except for its epoch and its mask.
+//! A reset of the machine: afterwards, the device is as new, except for its epoch and its mask.
 
 use crate::common;
 use common::{BARS, Call, Front, chip, geometry, memory, register, set_mask};

@@ -39,7 +39,7 @@ fn rest(chip: &Chip) -> Duration {
     begin.elapsed()
 }
 
-/// Checks for twice the time after which a loop may rest that it does not rest.
+/// Checks that the loop does not rest within twice the time after which a loop may rest.
 fn rests_not(chip: &Chip) {
     let begin = Instant::now();
     while begin.elapsed() < 2 * REST {
@@ -142,7 +142,7 @@ fn a_thread_that_rests_makes_no_pass_until_it_is_kicked() {
     let passes = || common::passes(&sink);
     let kick = Kick::new().unwrap();
     let drain = chip.drain_thread(&kick, POLICY, || Ok(())).unwrap();
-    // With a timer of 1 ms, no pass in 200 ms happens only on a machine that stops.
+    // With a timer of 1 ms, the loop makes a pass within 200 ms, unless the whole machine stops.
     let rested = || {
         let before = passes();
         thread::sleep(Duration::from_millis(200));

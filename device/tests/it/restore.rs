@@ -26,7 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Returns memory with the contents of that of `chip`.
+/// Returns a copy of the memory of `chip`.
 fn copy(chip: &Chip) -> Memory {
     let memory = Memory::anonymous(geometry()).unwrap();
     for region in [Region::Data, Region::Rings] {
@@ -94,7 +94,7 @@ fn memory_is_saved_and_loaded_and_zeros_take_none() {
         };
         assert!(words(&new) == words(&old), "{region:?}");
     }
-    // By the file, because a look at the words would make pages.
+    // The test looks at the file, because a look at the words would allocate pages.
     let taken = Memory::anonymous(Geometry::default()).unwrap();
     taken.load(&saved).unwrap();
     let file = taken.region(Region::Data).unwrap().file();

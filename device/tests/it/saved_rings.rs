@@ -47,7 +47,7 @@ fn lease<'m>(memory: ClientMemory<'m>, token: u64, state: &'m ProducerState) -> 
     Producer::lease(memory, state, Lease::new(token, ClockKind::Tsc, 1, &info), false)
 }
 
-/// The words 1, 2, .. of an event, in the middle of which the function is called.
+/// The words 1, 2, .. of an event. The function is called after half of these words are stored.
 #[derive(Clone, Copy)]
 struct Interrupted<'a>(usize, &'a dyn Fn());
 
@@ -108,7 +108,8 @@ fn a_guest_that_was_stopped_within_an_emit_completes_its_record_after_the_restor
     let private = ProducerState::new();
     let producer = lease(memory, 77, &private);
     let mut place = START;
-    // Three times around the ring, at any place of a block: some records open a block.
+    // The records go three times around the ring, and begin at any place of a block; some records open a
+    // block.
     for words in (0..200).map(|n| [2000, 300, 1][n % 3]) {
         assert_eq!(emit(&producer, words, &|| save_and_load(chip.memory())), Emit::Recorded);
         // The host takes the record only after the restore.
@@ -146,7 +147,8 @@ fn records_that_the_host_has_not_taken_are_restored_however_many_there_are() {
     let private = ProducerState::new();
     let producer = lease(memory, 77, &private);
     let mut place = START;
-    // In all almost twenty times around the ring, from another place each time.
+    // In all, the records go around the ring almost twenty times, and from another place in each turn of the
+    // loop.
     for records in (1..40).map(|n| 18 * n) {
         (0..records).for_each(|_| assert_eq!(emit(&producer, 40, &|| ()), Emit::Recorded));
         save_and_load(chip.memory());

@@ -24,7 +24,7 @@ struct Costs {
     steps: [u64; CLIENTS as usize],
     /// Ticks spent on each client.
     spent: [AtomicU64; CLIENTS as usize],
-    /// Time of the honest client's last turn, and the longest time that it waited.
+    /// Time of the honest client's last turn, and the longest time for which the honest client waited.
     last: AtomicU64,
     longest: AtomicU64,
     /// Ticks after which the honest client has something to take again, for one step.
@@ -126,7 +126,7 @@ fn an_honest_client_gets_its_part_of_the_time_beside_hostile_ones() {
     run(&chip, &sink, ticks);
     let part = sink.spent(HONEST) as f64 / (ticks as f64 / f64::from(CLIENTS));
     assert!(part >= 0.99, "{part} of its part");
-    // Clients with long steps get no more than their part either.
+    // Even clients with long steps get no more than their part of the time.
     for client in 0..CLIENTS {
         let spent = sink.spent(client) as f64 / (ticks as f64 / f64::from(CLIENTS));
         assert!((0.98..1.02).contains(&spent), "client {client}: {spent} of its part");
@@ -144,7 +144,8 @@ fn a_client_with_little_to_take_does_not_wait_for_all_others() {
     let longest = sink.longest.swap(0, Relaxed);
     assert!(longest > 0);
     run(&chip, &sink, 10_000_000);
-    // Two rounds and the steps that end them, but not one step of each other client.
+    // The honest client waits for two rounds and the steps that end these rounds, but not for one step of
+    // each other client.
     let longest = sink.longest.load(Relaxed);
     assert!(longest <= 2 * (16 * SHARE + 12_000), "{longest} ticks");
 }

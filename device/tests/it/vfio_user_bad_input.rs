@@ -88,7 +88,7 @@ fn bytes_that_come_one_by_one_are_a_message_like_others() {
     }
     assert_eq!(reply(&mut stream).0, command::VERSION);
 
-    // Two messages in one piece. The first wants no reply.
+    // The client sends two messages in one piece. The first message wants no reply.
     stream.write_all(&[legacy_event(NO_REPLY, 1), legacy_event(0, 2)].concat()).unwrap();
     let (answered, error, body) = reply(&mut stream);
 
@@ -125,7 +125,7 @@ fn a_command_that_cannot_be_is_refused_and_the_next_one_is_served() {
     let long = access(CONFIG_SPACE, 0, 1 << 20, &[]);
     let index = [0, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0];
     for (command, body, more) in [
-        // As long as the data for which the client waits, up to the largest load.
+        // The failed reply is as long as the data for which the client waits, up to the largest load.
         (command::REGION_READ, &far[..], 8),
         (command::REGION_READ, &long, 4096),
         (command::REGION_READ, &long[..7], 0),

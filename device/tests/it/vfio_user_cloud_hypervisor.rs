@@ -4,12 +4,13 @@
 //!
 //! The messages are derived from its source (pci/src/vfio_user.rs and pci/src/vfio.rs of August 2026, with
 //! the crate `vfio_user` 0.1.5), not recorded. Particulars of Cloud Hypervisor:
-//! - It reads as many bytes of a reply as it expects, whatever the header says: it waits after one too few,
-//!   and is out of step after one too many.
-//! - It receives a region's reply and the region's descriptor in one call.
-//! - It resets a device only if the device says that it *cannot* be reset.
-//! - It leaves all bits of the BARs set, and keeps the guest's addresses to itself.
-//! - It makes a new connection when the guest reboots.
+//! - Cloud Hypervisor reads as many bytes of a reply as it expects, whatever the header says. If a reply has
+//!   a byte too few, Cloud Hypervisor waits; if a reply has a byte too many, Cloud Hypervisor is out of step.
+//! - Cloud Hypervisor receives a region's reply and the region's descriptor in one call.
+//! - Cloud Hypervisor resets a device only if the device says that it *cannot* be reset.
+//! - Cloud Hypervisor leaves all bits of the device's BARs set, and does not send the guest's addresses to
+//!   the device.
+//! - Cloud Hypervisor makes a new connection when the guest reboots.
 #![cfg(feature = "vfio-user")]
 
 use crate::common;
@@ -78,7 +79,8 @@ const FIND: &[Exchange] = &[
     ),
 ];
 
-/// `VfioCommon::new`: the status without a list of capabilities, then INTx, which the device does not have.
+/// `VfioCommon::new` loads the status, which says that there is no list of capabilities, and asks for INTx,
+/// which the device does not have.
 const INTERRUPTS: &[Exchange] = &[
     (9, "0600000000000000 07000000 02000000", "0600000000000000 07000000 02000000 0000"),
     (7, "10000000 00000000 00000000 00000000", "10000000 00000000 00000000 00000000"),
@@ -93,8 +95,8 @@ const DMA_UNMAP: Exchange = (
     "18000000 00000000 0000000000000000 0000004000000000",
 );
 
-/// `allocate_bars`: loads each BAR, sets all its bits, and loads it again: also both halves of BAR 4, and at
-/// last the ROM.
+/// `allocate_bars` loads each BAR, sets all bits of the BAR, and loads the BAR again. The same happens to
+/// both halves of BAR 4 and, at last, to the ROM.
 const SIZES: &[Exchange] = &[
     (9, "1000000000000000 07000000 04000000", "1000000000000000 07000000 04000000 00000000"),
     (10, "1000000000000000 07000000 04000000 ffffffff", "1000000000000000 07000000 04000000"),

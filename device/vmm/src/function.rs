@@ -25,11 +25,12 @@ pub struct BarMove {
 /// The device as a PCI function: config space, and BARs that are mapped while guest and bus have them at the
 /// same address.
 ///
-/// Loads and stores of BARs take no lock, and no lock is held while the VMM maps a BAR. A thread that changes
-/// BARs while another thread maps BARs leaves its change to the other one. If a guest changes its BARs
-/// without end, they trap.
+/// Loads and stores of BARs take no lock, and no lock is held while the VMM maps a BAR. If a thread changes
+/// BARs while another thread maps BARs, the mapping thread also carries out this change. If a guest changes
+/// its BARs without end, the BARs trap.
 pub struct PciFunction {
-    // Dropped before the device, so that a VM whose last reference this is ends before the device's memory.
+    // `vm` is dropped before the device. So if this is the last reference to the VM, the VM ends before the
+    // device's memory.
     vm: Arc<dyn Vm>,
     pub(crate) function: Inner,
     form: BarForm,
@@ -37,8 +38,8 @@ pub struct PciFunction {
     places: Mutex<Places>,
 }
 
-/// Maximum number of steps of a change of BARs: each is unmapped and mapped, and once more for another vCPU's
-/// change.
+/// Maximum number of steps of a change of BARs. A change unmaps and maps each of the four BARs, and does so
+/// once more if another vCPU changes the BARs meanwhile.
 const MAX_STEPS: usize = 16;
 
 /// Addresses of the BARs.
@@ -47,7 +48,7 @@ struct Places {
     bus: Bars,
     /// Address at which each BAR is mapped or was tried to be.
     mapped: [Option<u64>; 4],
-    /// Whether a thread maps or unmaps BARs, and will look for more to do.
+    /// Whether a thread is mapping or unmapping BARs; this thread looks for further changes before it ends.
     is_busy: bool,
 }
 
@@ -105,8 +106,8 @@ impl PciFunction {
         self.function.config_read(offset, data);
     }
 
-    /// Performs a store to config space. Returns the BARs that this has moved away from their addresses on
-    /// the bus.
+    /// Performs a store to config space. Returns the BARs that this store has moved away from their addresses
+    /// on the bus.
     pub fn config_write(&self, offset: u64, data: &[u8]) -> Vec<BarMove> {
         let mut changes = Vec::new();
         self.function.config_write(offset, data, |change| changes.push(change));
@@ -144,8 +145,9 @@ impl PciFunction {
         self.function.write(gpa, data);
     }
 
-    /// Notes that the bus has moved a BAR, and maps it there. If another thread maps BARs at this time, that
-    /// thread maps this one soon; until then, the old place may still be mapped.
+    /// Notes that the bus has moved a BAR, and maps the BAR at its new address. If another thread is mapping
+    /// BARs at this time, the other thread maps this BAR soon; until then, the old address may still be
+    /// mapped.
     ///
     /// # Errors
     /// If the hypervisor refuses. The BAR traps then.
@@ -215,7 +217,7 @@ impl PciFunction {
     }
 
     /// Maps each BAR that guest and bus have at the same address, and unmaps the others. If another thread is
-    /// doing so, leaves the rest to it. Returns the first error.
+    /// already mapping BARs, leaves the rest to the other thread. Returns the first error.
     fn settle(&self) -> io::Result<()> {
         if std::mem::replace(&mut self.places().is_busy, true) {
             return Ok(());
@@ -235,8 +237,8 @@ impl PciFunction {
                 Some((region, gpa, false)) => self.device.remove(&*self.vm, region, gpa),
             }
         }
-        // All BARs trap until the next change, so that a guest whose other vCPU changes its BARs all the time
-        // does not keep this thread.
+        // All BARs trap until the next change, so that a guest whose other vCPU changes BARs all the time
+        // cannot keep this thread busy.
         let mapped = std::mem::take(&mut self.places().mapped);
         for (region, gpa) in Region::ALL.into_iter().zip(mapped) {
             if let Some(gpa) = gpa {
@@ -257,7 +259,7 @@ impl PciFunction {
         });
         let differing = Region::ALL.into_iter().zip(mapped.iter().zip(wanted));
         let differing = differing.filter(|(_, (mapped, wanted))| **mapped != *wanted);
-        // Unmaps first, because a BAR may move to where another one was.
+        // BARs are unmapped first, because a BAR may move to the old address of another BAR.
         let next = differing.min_by_key(|(_, (mapped, _))| mapped.is_none());
         let step = next.and_then(|(region, (mapped, wanted))| match *mapped {
             Some(from) => Some((region, from, false)),
@@ -275,8 +277,8 @@ impl PciFunction {
     }
 }
 
-/// Guard of the thread that maps and unmaps BARs, whose drop lets another thread do so, even after a panic of
-/// the VMM's call.
+/// Guard of the thread that maps and unmaps BARs. The drop of the guard lets another thread map BARs, even if
+/// the VMM's call has panicked.
 struct Busy<'a>(&'a Mutex<Places>);
 
 impl Drop for Busy<'_> {
@@ -286,7 +288,7 @@ impl Drop for Busy<'_> {
 }
 
 fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
-    // Used even if poisoned: no code of the VMM runs while it is locked.
+    // The mutex is used even if it is poisoned, because no code of the VMM runs while the mutex is locked.
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

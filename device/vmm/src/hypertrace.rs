@@ -41,8 +41,8 @@ pub struct DeviceConfig {
     pub geometry: Geometry,
     /// Number n of vCPUs, whose clients are [0, n). Programs lease the others.
     pub vcpus: u32,
-    /// Whether [`Vm::arm`](crate::Vm::arm) works, on which guests rely. If not, the drain loop keeps its
-    /// timer of 1 ms.
+    /// Whether [`Vm::arm`](crate::Vm::arm) works; guests rely on this setting. If it is false, the drain loop
+    /// keeps its timer of 1 ms.
     pub has_doorbells: bool,
     /// Number of reference points that one client may make per second, 0 for no limit.
     pub reference_points_per_second: u32,
@@ -78,9 +78,10 @@ pub enum Drain {
     /// filter.
     Thread(Box<dyn FnOnce() -> io::Result<()> + Send>),
     /// No thread starts with the device. The VMM calls [`Hypertrace::start_threads`] later, for example in
-    /// the process in which it jails the device. Or an event loop of the VMM drains, not on a vCPU's thread:
-    /// by the adapter for `event-manager`, or by [`Chip::drain`] when [`Device::kick`] is readable or the
-    /// last call's time is over.
+    /// the process in which it jails the device. Alternatively, an event loop of the VMM drains the rings on
+    /// a thread that is not a vCPU's. This event loop uses the adapter for `event-manager`, or calls
+    /// [`Chip::drain`] when [`Device::kick`] is readable or when the time that the last call returned is
+    /// over.
     Later,
 }
 
@@ -176,8 +177,9 @@ impl Hypertrace {
         Ok(())
     }
 
-    /// Leaves the device's threads and its session to a forked process. Returns the device, whose memory the
-    /// guest has if this process has mapped it: **keep it until the VM's last descriptor is closed**.
+    /// Leaves the device's threads and its session to a forked process. Returns the device. If this process
+    /// has mapped the device's memory into the guest, **keep the device until the VM's last descriptor is
+    /// closed**.
     pub fn leave(self) -> Device {
         self.session.leave();
         self.device

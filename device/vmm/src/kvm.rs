@@ -25,7 +25,7 @@ const IOEVENTFD: libc::c_ulong = iow::<kvm_ioeventfd>(0x79);
 
 /// The [`Vm`] for KVM, which uses memory slots and ioeventfds.
 ///
-/// A `KvmVm` holds a descriptor of the VM, which ends when the last one is closed.
+/// A `KvmVm` holds a descriptor of the VM. The VM ends when its last descriptor is closed.
 ///
 /// ```no_run
 /// use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig, kvm::KvmVm};
@@ -51,9 +51,9 @@ impl KvmVm {
     /// Makes a `KvmVm` from the VM's descriptor, for example `kvm_ioctls::VmFd`. The device uses at most four
     /// memory slots, from `first_slot` on.
     ///
-    /// # Safety
-    /// `vm` is an open descriptor of a VM. What is mapped by this value stays memory of this process until it
-    /// is unmapped, or until no vCPU of the VM runs any more: the guest loads and stores there.
+    /// # Safety `vm` is an open descriptor of a VM. Memory that this value maps into the guest stays memory
+    /// of this process until this value unmaps the memory, or until no vCPU of the VM runs any more, because
+    /// the guest accesses this memory.
     ///
     /// # Errors
     /// If the process has no descriptors left.

@@ -11,8 +11,9 @@ use std::io::{self, Read, Write};
 
 /// The device in a snapshot of its machine: registers, config space and memory.
 ///
-/// A field of the state of a VMM that saves by serde; in JSON, memory is words in decimal. A VMM that writes
-/// a stream calls [`Saved::write`]. A saved device is as untrusted as a guest.
+/// A VMM that saves its state by serde puts this value into a field of the state. In JSON, the memory is a
+/// list of words in decimal. A VMM that writes a stream calls [`Saved::write`]. A saved device is as
+/// untrusted as a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Saved {

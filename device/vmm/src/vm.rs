@@ -22,8 +22,8 @@ pub trait Vm: Send + Sync {
     /// If the hypervisor refuses, or cannot map memory read-only.
     fn map(&self, memory: &Mapping<'_>) -> io::Result<()>;
 
-    /// Removes the region's mapping, if there is one, but no other mapping at this address. Also called after
-    /// a mapping that was refused.
+    /// Removes the region's mapping, if there is one, but no other mapping at this address. The device also
+    /// calls this function after the hypervisor has refused the mapping.
     fn unmap(&self, memory: &Mapping<'_>);
 
     /// Makes stores of any length at `gpa` signal the eventfd: KVM_IOEVENTFD without a datamatch.
@@ -71,7 +71,7 @@ impl Device {
         self.chip.doorbell(region, gpa).map_or(Ok(()), |gpa| vm.arm(gpa, self.kick.as_fd()))
     }
 
-    /// Undoes [`Device::place`], complete or not.
+    /// Undoes [`Device::place`], even if only a part of the placement has succeeded.
     pub fn remove(&self, vm: &dyn Vm, region: Region, gpa: u64) {
         if let Some(memory) = self.chip.mapping(region, gpa) {
             vm.unmap(&memory);
@@ -130,8 +130,8 @@ pub enum Bars {
 }
 
 impl Bars {
-    /// Returns what a restored state must not change: a wider range would let the guest place BARs outside of
-    /// the bus's.
+    /// Returns the values that a restored state must not change: a wider range would let the guest place BARs
+    /// outside of the bus's range.
     pub(crate) fn fixed(&self) -> [(&'static str, u64); 3] {
         let (entries, range) = match self {
             Bars::At(bases) => (bases.len() as u64, 0..0),

@@ -261,7 +261,7 @@ impl Connection<'_> {
         }
         match command {
             command::VERSION => return self.version(message),
-            // Without effect, because the device never accesses guest memory.
+            // These commands have no effect, because the device never accesses guest memory.
             command::DMA_MAP => message.reply(&[], &mut self.reply),
             command::DMA_UNMAP => message.reply(&[message.body], &mut self.reply),
             command::DEVICE_GET_INFO => {
@@ -279,7 +279,7 @@ impl Connection<'_> {
                 }
                 _ => self.refuse(message),
             },
-            // Accepted, because QEMU turns INTx off although the device has no interrupts.
+            // The command is accepted, because QEMU turns INTx off although the device has no interrupts.
             command::DEVICE_SET_IRQS => message.reply(&[], &mut self.reply),
             command::REGION_READ => self.read(message),
             command::REGION_WRITE => self.write(message),
@@ -376,8 +376,8 @@ impl Connection<'_> {
         message.reply(&[access.as_bytes()], &mut self.reply);
     }
 
-    /// Resets the device, unless it is unused since the last reset. Returns false if the client is gone:
-    /// nothing that it has sent is worth the wait between two resets.
+    /// Resets the device, unless no guest has used the device since the last reset. Returns false if the
+    /// client is gone, because no message of such a client is worth the wait between two resets.
     fn reset(&mut self) -> bool {
         let chip = self.function.chip();
         let has_rings = (0..chip.geometry().clients).any(|client| chip.head(client) != 0);

@@ -57,7 +57,8 @@ impl fmt::Debug for Server {
 #[derive(Debug)]
 struct Client {
     stream: UnixStream,
-    /// Thread that returns whether the client was a VMM, which sends something.
+    /// Thread that serves the client. The thread returns whether the client was a VMM, because a VMM sends
+    /// messages.
     thread: JoinHandle<bool>,
     has_refused: bool,
 }
@@ -84,10 +85,9 @@ impl Server {
 
     /// Takes leave of a client that has ended, and waits a moment for a new one.
     ///
-    /// # Errors
-    /// If no connection can be accepted or served. Or, with `TimedOut`, if a connection does not end, because
-    /// its client has sent a descriptor that cannot be closed: the device must not be given to another client
-    /// then.
+    /// # Errors If no connection can be accepted or served. The error is `TimedOut` if a connection does not
+    /// end, because its client has sent a descriptor that cannot be closed: then no other client must get the
+    /// device.
     pub fn turn(&mut self) -> io::Result<()> {
         if self.client.as_ref().is_some_and(|client| client.thread.is_finished()) {
             self.end()?;
@@ -159,8 +159,8 @@ impl Server {
     }
 }
 
-/// Waits for a client's first byte. Returns false if no byte arrives: the client only checks whether the
-/// socket is served, or keeps the connection open.
+/// Waits for a client's first byte. Returns false if no byte arrives, because the client only checks whether
+/// the socket is served, or keeps the connection open without sending anything.
 fn sends(stream: &UnixStream) -> bool {
     let mut byte = [0];
     stream.set_read_timeout(Some(PATIENCE)).is_ok()

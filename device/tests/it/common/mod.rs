@@ -47,7 +47,7 @@ pub enum Call {
     Generation(u32),
 }
 
-/// Facts about a client, as the sink gets and gives them.
+/// Facts about a client that the sink gets at a restore and gives for a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     pub client: u32,
