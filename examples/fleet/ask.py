@@ -95,7 +95,8 @@ def main():
             out.writerows([columns, *rows, []])
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader wants no more, as `head`. Python flushes again at its end.
+            # The reader has closed the pipe, as `head` does. Python flushes stdout again when the program
+            # ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
 

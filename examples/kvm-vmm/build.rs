@@ -44,8 +44,8 @@ fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
         .arg("--frozen")
         .arg("--target-dir")
         .arg(&target_dir);
-    // The outer build's options are not for a freestanding image: no instrumentation, no CPU
-    // features that the VMM does not enable (AVX), no clippy in rustc's place.
+    // The outer build's options do not suit a freestanding image: the image has no instrumentation and no CPU
+    // features that the VMM does not enable (AVX), and clippy must not take rustc's place.
     for (name, _) in env::vars_os() {
         let name_text = name.to_string_lossy();
         let leaks = [

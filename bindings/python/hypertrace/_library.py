@@ -4,7 +4,8 @@ import ctypes
 import os
 import warnings
 
-#: Version of the library that this package is for: the minor version is the interface's until 1.0.
+#: Version of the library for which this package is made. Until version 1.0, each minor version has an
+#: interface of its own.
 VERSION = "0.1"
 
 
@@ -38,7 +39,8 @@ def open_library():
     """Returns the library with an open channel, or ``None``, and else why there is none."""
     for path in _paths():
         try:
-            # Holds the interpreter's lock in calls: they are short, and never wait once the channel is open.
+            # PyDLL keeps the interpreter's lock during calls, because the calls are short, and never wait
+            # once the channel is open.
             library = ctypes.PyDLL(path)
         except OSError as error:
             why = f"no libhypertrace.so: {error}"

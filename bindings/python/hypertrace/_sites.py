@@ -13,7 +13,8 @@ from ._library import Site
 _MAX_FIELDS = 16
 _MAX_NAME = 64
 _MAX_STR = 1024
-# Call sites of a kind that are kept. A program that invents names without end has them made anew.
+# Maximum number of call sites of a kind that are kept. If a program invents names without end, its call sites
+# are made anew.
 _MAX_SITES = 4096
 
 
@@ -21,8 +22,8 @@ class _U64(int):
     """A value from 2**63 to 2**64 - 1."""
 
 
-# A kind of values is its code in `struct`, and P for strings. Here are the types of C: HYPERTRACE_TYPE_I64, U64, F64,
-# BOOL, STR. A bool takes a word, too.
+# A kind of values is a format character of the module `struct`, or P for strings. The numbers are the types
+# of C: HYPERTRACE_TYPE_I64, U64, F64, BOOL, STR. A bool takes a word, too.
 _TYPES = {"q": 7, "Q": 3, "d": 8, "?": 9, "P": 11}
 _WORDS = {"q": ctypes.c_int64, "Q": ctypes.c_uint64, "d": ctypes.c_double, "?": ctypes.c_uint64, "P": ctypes.c_char_p}
 _EXACT = {int: "q", _U64: "Q", float: "d", bool: "?"}
@@ -34,7 +35,8 @@ def _text(value):
         if type(value) is bytes:
             text = value
         else:
-            # Of a longer one the library has to know that it is longer, and cuts it.
+            # The text keeps one character more than the maximum, so that the library notices and cuts a text
+            # that is too long.
             text = str(value)[: _MAX_STR + 1].encode("utf-8", "backslashreplace")
     except Exception as error:
         text = f"<{type(value).__name__}: {type(error).__name__}>".encode("utf-8", "replace")

@@ -24,8 +24,8 @@ pub mod programs;
 /// Registers of the device that [`Program::Spend`] uses.
 pub mod spend;
 
-// `panic = "abort"` distinguishes the image's profile from a `cargo build --all-features` of the workspace,
-// where std has a panic handler and a second handler would not link.
+// Only the image's profile has `panic = "abort"`, so this code is not in a `cargo build --all-features` of
+// the workspace. There, std has a panic handler, and a second handler would not link.
 #[cfg(all(feature = "image", panic = "abort"))]
 mod device;
 #[cfg(all(feature = "image", panic = "abort"))]

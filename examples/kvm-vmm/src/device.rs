@@ -58,8 +58,8 @@ pub fn attach_window(
 /// window. The guest places its BARs in the window at [`layout::DEVICE`].
 pub fn attach_pci(machine: &mut Machine, device: &Device) -> Result<(), Error> {
     let slots = Arc::new(Slots::new(machine, device)?);
-    // The guest may place one BAR over another. The second BAR traps then, which is slower, and as undefined
-    // as on a real bus.
+    // The guest may place one BAR over another. The second BAR then traps: accesses are slower, and their
+    // effect is as undefined as on a real bus.
     let function = PciFunction::new(device, slots, Bars::Within(WINDOW), BarForm::default());
     let function = Arc::new(function.map_err(|why| Error::Device(io::Error::other(why)))?);
     let bus = machine.bus_mut();

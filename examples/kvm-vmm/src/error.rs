@@ -85,7 +85,8 @@ pub enum Error {
         #[source]
         source: VcpuError,
     },
-    /// The guest's program reported failure (101: it panicked; the message is on its console).
+    /// The guest's program reported failure. Code 101 means that the program panicked, and that its message
+    /// is on the guest's console.
     #[error("the guest's program ended with code {code} on vCPU {vcpu}: {console}")]
     Program {
         /// Index of the vCPU.

@@ -1,7 +1,8 @@
 //! `kvm-vmm DIR [VCPUS]`: runs the demo's guest and writes a session to DIR.
 //!
-//! `--save SNAPSHOT MILLISECONDS` in front pauses the guest after this time, if the guest still runs, and
-//! saves it in the directory SNAPSHOT. `--restore SNAPSHOT` continues the guest, in a new session.
+//! If `--save SNAPSHOT MILLISECONDS` stands in front of DIR, the program pauses a guest that still runs after
+//! this time, and saves the guest in the directory SNAPSHOT. `--restore SNAPSHOT` continues the guest, in a
+//! new session.
 //!
 //! [`run`] has everything that a VMM has to add for hypertrace.
 

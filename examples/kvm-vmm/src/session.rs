@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::machine::{Machine, Outcome};
 use crate::observe::record_in;
 
-/// Time limit of a guest. A guest that takes longer hangs.
+/// Time limit of a guest. A guest that takes longer is regarded as hanging.
 const LIMIT: Duration = Duration::from_secs(120);
 
 impl Machine {

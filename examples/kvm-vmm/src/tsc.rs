@@ -23,7 +23,7 @@ impl Machine {
         let host = session.host_frequency();
         let tscs = Vec::from_iter(self.vcpus.iter().map(|vcpu| guest_tsc(&vcpu.fd, host)));
         match tscs.first() {
-            // Programs, which may be on any vCPU, read the same TSC.
+            // All vCPUs have the same TSC, so a program reads the same TSC on any vCPU.
             Some(first) if tscs.iter().all(|tsc| tsc == first) => {
                 session.set_guest_tsc(None, *first);
             }

@@ -31,8 +31,9 @@ pub struct Shared {
 pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u32>, VcpuError> {
     (shared.observer)(VmmEvent::Start { vcpu: index });
     loop {
-        // KVM completes an access that the VMM has answered when the vCPU enters the guest. A vCPU that stops
-        // completes the access, too, and executes nothing more.
+        // If the VMM has answered an access, KVM completes the access when the vCPU next enters the guest. A
+        // vCPU that stops enters the guest, too, so that KVM completes the access, but executes no further
+        // instruction.
         let stops = shared.stop.load(Ordering::Relaxed);
         vcpu.set_kvm_immediate_exit(stops.into());
         (shared.observer)(VmmEvent::Run { vcpu: index });

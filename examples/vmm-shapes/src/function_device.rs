@@ -34,7 +34,7 @@ impl FunctionDevice {
         &self.function
     }
 
-    /// Returns the BARs for the VMM's MMIO bus. They need no lock, unlike the device.
+    /// Returns the BARs for the VMM's MMIO bus. Unlike the device, the BARs need no lock.
     pub fn bars(&self) -> Arc<dyn BusDeviceSync> {
         Arc::new(FunctionBars(Arc::clone(&self.function)))
     }

@@ -9,11 +9,10 @@ use vm_device::device_manager::{IoManager, MmioManager, PioManager};
 /// Ports of CONFIG_ADDRESS and CONFIG_DATA.
 const CONFIG_PORTS: PioAddress = PioAddress(0xcf8);
 
-/// Adds the function as device `number` of a PCI bus that has no other. Returns the ports, whose address belongs
-/// to a snapshot.
+/// Adds the function as device `number` of a PCI bus that has no other function. Returns the ports. A
+/// snapshot of the machine must contain the address in CONFIG_ADDRESS.
 ///
-/// # Errors
-/// If something has these ports or this range already.
+/// # Errors If another device has these ports or this range already.
 pub fn add_function(
     io: &mut IoManager,
     function: Arc<PciFunction>,

@@ -1,8 +1,8 @@
 //! The device in a process of its own that may open no file, as crosvm jails each of its devices.
 //!
-//! The VMM makes the device, and then forks. [`JailedDevice`] stays on the bus of the VMM's process, and passes each
-//! access over a socket. The child has the device and its threads. Where it may open no file, its session's journal
-//! goes through another socket to a process that may.
+//! The VMM makes the device, and then forks. [`JailedDevice`] stays on the bus of the VMM's process, and
+//! passes each access over a socket. The child has the device and its threads. If the child may open no file,
+//! the child sends the session's journal through another socket to a process that may open files.
 #![allow(unsafe_code)] // fork(2), close(2), waitpid(2) and mallopt(3): minijail's part in crosvm
 
 use std::collections::BTreeMap;
@@ -17,13 +17,14 @@ use hypertrace_vmm::{
 };
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
-/// What the child does beside hypertrace: it takes accesses, answers, and ends.
+/// System calls of the child's own code, which takes accesses, answers the VMM, and ends the process.
 const PROXY: &[i64] = &[libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_exit_group];
 
-/// Greatest descriptor that the VMM can have, and one more.
+/// One more than the greatest descriptor that the VMM can have.
 const MAX_FD: RawFd = 4096;
 
-/// An access of a guest, on the socket: region, whether it is a store, number of bytes, offset, bytes.
+/// A guest's access, as a message on the socket: region, whether the access is a store, number of bytes,
+/// offset, bytes.
 struct Access(u8, bool, u8, u64, [u8; 8]);
 
 impl Access {
@@ -48,15 +49,15 @@ impl Access {
 pub struct JailedDevice {
     socket: Mutex<UnixStream>,
     child: libc::pid_t,
-    /// Its memory, which the guest has.
+    /// Memory of the device, for the guest.
     _device: Device,
 }
 
 impl JailedDevice {
-    /// Makes a device that records to this place, and moves it to a process which has no other descriptors.
+    /// Makes a device that records to this place, and moves the device to a process that has no descriptors
+    /// besides the device's and the socket.
     ///
-    /// # Errors
-    /// If it cannot be made, or the kernel refuses.
+    /// # Errors If the device cannot be made, or the kernel refuses.
     pub fn start(to: Destination, vcpus: u32) -> Result<JailedDevice, Box<dyn Error>> {
         let may_open = !matches!(to, Destination::Journal(..));
         let session = SessionConfig::new("").with(|config| config.destination = to);
@@ -65,7 +66,8 @@ impl JailedDevice {
         let (socket, childs) = UnixStream::pair()?;
         let mut keep = hypertrace.descriptors();
         keep.extend([0, 1, 2, childs.as_raw_fd()]);
-        // SAFETY: glibc's fork leaves the locks of the C library free, and the child takes no other of this process.
+        // SAFETY: glibc's fork leaves the locks of the C library free, and the child takes no other lock of
+        // this process.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error().into()),
             0 => {
@@ -100,7 +102,7 @@ impl JailedDevice {
         Ok(())
     }
 
-    /// Ends the device and its session. Returns the child's status, as wait(2) has it.
+    /// Ends the device and its session. Returns the child's status in the form of wait(2).
     pub fn finish(self) -> i32 {
         drop(self.socket);
         let mut status = 0;
@@ -110,7 +112,8 @@ impl JailedDevice {
     }
 }
 
-/// The child: first gives up its rights, then has the device until the VMM's end of the socket is closed.
+/// Code of the child, which first gives up its rights, and then serves the device until the VMM's end of the
+/// socket is closed.
 fn run(
     mut hypertrace: Hypertrace,
     socket: &UnixStream,
@@ -133,14 +136,16 @@ fn run(
     Ok(())
 }
 
-/// Closes all descriptors but these, and lets the kernel end this process at any system call but those of its lists.
-/// `may_open`: the drain thread has a directory, and makes files in it.
+/// Closes all descriptors except these. From then on, the kernel ends this process at any system call that is
+/// not in these lists. `may_open` says that the drain thread makes files in a directory.
 fn enter_jail(keep: &[RawFd], may_open: bool) -> Result<(), Box<dyn Error>> {
     for fd in (0..MAX_FD).filter(|fd| !keep.contains(fd)) {
-        // SAFETY: nothing of the child uses it: what it has inherited beside these is the VMM's.
+        // SAFETY: the child uses no closed descriptor, because all descriptors besides these belong to the
+        // VMM.
         unsafe { libc::close(fd) };
     }
-    // SAFETY: it sets a number that the allocator reads, which would open a file otherwise.
+    // SAFETY: mallopt only sets a number that the allocator reads. Without this setting, the allocator would
+    // open a file.
     unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX) };
     let drain = if may_open { syscalls::DRAIN } else { syscalls::DRAIN_JOURNAL };
     let lists = [

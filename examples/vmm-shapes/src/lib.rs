@@ -1,11 +1,11 @@
-//! The hypertrace device on the buses of other VMMs. The document `docs/vmm.md` takes its code from
-//! here.
+//! The hypertrace device on the buses of other VMMs. The document `docs/vmm.md` takes its code from this
+//! crate.
 //!
-//! [`FunctionDevice`] and [`ChipDevice`] are PCI devices of the
-//! shape that Cloud Hypervisor has, with config space of the library's or of the VMM's own.
-//! [`attach_window`] puts the device on a bus of Firecracker's shape, [`add_function`] on rust-vmm's own bus.
-//! `JailedDevice` is in a process of its own, as crosvm's devices are. The modules [`pci_bus`] and [`mmio_bus`]
-//! take the place of a VMM: a real one has them already.
+//! [`FunctionDevice`] and [`ChipDevice`] are PCI devices of the shape that Cloud Hypervisor has:
+//! [`FunctionDevice`] uses the library's config space, and [`ChipDevice`] uses the VMM's. [`attach_window`]
+//! puts the device on a bus of Firecracker's shape, [`add_function`] on rust-vmm's own bus. `JailedDevice` is
+//! in a process of its own, as crosvm's devices are. The modules [`pci_bus`] and [`mmio_bus`] take the place
+//! of a VMM's buses; a real VMM has such buses already.
 
 mod chip_device;
 mod function_device;

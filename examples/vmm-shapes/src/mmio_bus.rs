@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Barrier};
 
-/// A device at a range of addresses, which locks by itself what it must.
+/// A device at a range of addresses. The device takes the locks that it needs.
 pub trait BusDeviceSync: Send + Sync {
     /// Loads from `offset` in the range at `base`.
     fn read(&self, base: u64, offset: u64, data: &mut [u8]);
 
-    /// Stores to `offset` in the range at `base`. The vCPU waits for a barrier, if there is one.
+    /// Stores to `offset` in the range at `base`. If the result is a barrier, the vCPU waits for the barrier.
     fn write(&self, base: u64, offset: u64, data: &[u8]) -> Option<Arc<Barrier>>;
 }
 

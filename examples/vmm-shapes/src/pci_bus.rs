@@ -22,7 +22,7 @@ pub trait PciDevice: Send {
     /// Returns a dword of config space.
     fn read_config_register(&mut self, register: usize) -> u32;
 
-    /// Stores to a dword of config space, `offset` bytes into it. Returns the BARs that moved.
+    /// Stores to a dword of config space, from byte `offset` of the dword on. Returns the BARs that moved.
     fn write_config_register(
         &mut self,
         register: usize,
@@ -36,14 +36,14 @@ pub trait PciDevice: Send {
     /// Stores to the BAR at `base`.
     fn write_bar(&mut self, base: u64, offset: u64, data: &[u8]);
 
-    /// Follows a BAR to another address, which the VMM has accepted.
+    /// Moves a BAR to another address, because the VMM has accepted the move.
     fn move_bar(&mut self, old_base: u64, new_base: u64) -> io::Result<()>;
 
-    /// Sets a BAR back to its address before, because the VMM cannot have it at the other one.
+    /// Sets a BAR back to its earlier address, because the VMM cannot have the BAR at the new address.
     fn restore_bar_addr(&mut self, params: &BarReprogrammingParams);
 }
 
-/// A memory BAR, as a VMM's config space takes it.
+/// A memory BAR that a VMM adds to its config space.
 #[derive(Clone, Copy, Debug)]
 pub struct PciBarConfiguration {
     /// Number of the BAR.
@@ -52,7 +52,7 @@ pub struct PciBarConfiguration {
     pub address: u64,
     /// Size, a power of two.
     pub size: u64,
-    /// Whether it takes two dwords.
+    /// Whether the BAR takes two dwords.
     pub is_64_bit: bool,
     /// Whether loads have no side effects.
     pub is_prefetchable: bool,
@@ -98,7 +98,7 @@ impl PciConfiguration {
         self.registers.get(register).copied().unwrap_or(0)
     }
 
-    /// Sets a BAR back to its address before.
+    /// Sets a BAR back to its earlier address.
     pub fn restore_bar_addr(&mut self, params: &BarReprogrammingParams) {
         let Some(bar) = self.bars.iter_mut().find(|bar| bar.address == params.new_base) else {
             return;
@@ -111,7 +111,7 @@ impl PciConfiguration {
         }
     }
 
-    /// Stores to a dword. Returns the BARs that moved, once the guest has memory space enabled.
+    /// Stores to a dword. Once the guest has enabled memory space, returns the BARs that moved.
     pub fn write_config_register(
         &mut self,
         register: usize,
@@ -147,7 +147,7 @@ impl PciConfiguration {
 pub struct PciBus<D> {
     /// The device.
     pub device: D,
-    /// RAM, where it has no BAR.
+    /// Range of RAM, in which the bus has no BAR.
     pub ram: Range<u64>,
     ranges: Vec<(u64, u64)>,
 }
@@ -163,7 +163,7 @@ impl<D: PciDevice> PciBus<D> {
         self.device.read_config_register(register)
     }
 
-    /// Performs a guest's store to config space, and moves BARs as it says.
+    /// Performs a guest's store to config space, and moves each BAR whose address the store changes.
     pub fn config_write(&mut self, register: usize, value: u32) {
         for moved in self.device.write_config_register(register, 0, &value.to_le_bytes()) {
             let range = self.ranges.iter_mut().find(|(base, _)| *base == moved.old_base);
@@ -176,7 +176,7 @@ impl<D: PciDevice> PciBus<D> {
         }
     }
 
-    /// Performs a guest's load that trapped. Without a device there, it returns ones.
+    /// Performs a guest's load that trapped. If no BAR is at this address, the load returns ones.
     pub fn read(&mut self, gpa: u64, data: &mut [u8]) {
         match self.find(gpa) {
             Some(base) => self.device.read_bar(base, gpa - base, data),

@@ -18,7 +18,8 @@ const ACCESSED: u64 = 1 << 10;
 /// level 1; tables in cacheable, inner shareable memory; nothing in the upper half.
 const TCR: u64 = 32 | 1 << 8 | 1 << 10 | 0b11 << 12 | 1 << 23;
 /// Value of MAIR_EL1: attribute 0 is normal memory, write-back. Registers that trap may have this attribute,
-/// too, because each access to them is a fault of the second stage, and rings and config page are RAM.
+/// too, because each access to such a register is a fault of the second stage. The rings and the config page
+/// are RAM.
 const MAIR: u64 = 0xff;
 /// Value of SCTLR_EL1: the bits that are always 1, and MMU and caches (M, C, I).
 const SCTLR: u64 = 0x30d0_0800 | 1 << 0 | 1 << 2 | 1 << 12;

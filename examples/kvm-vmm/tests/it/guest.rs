@@ -131,7 +131,7 @@ fn memory_can_be_mapped_and_unmapped_while_the_guest_runs() {
     let chip = Arc::new(chip);
     let traps = Arc::new(AtomicU64::new(0));
     let (counter, mapped) = (Arc::clone(&traps), Arc::clone(&chip));
-    // The tenth trapped store maps memory over the window, so there is no eleventh.
+    // The tenth trapped store maps memory over the window, so no eleventh store traps.
     machine.bus_mut().add(
         layout::DEVICE..layout::DEVICE + 0x1000,
         |_, _| (),

@@ -31,7 +31,7 @@ fn a_guest_that_was_saved_is_restored_by_another_process() {
     let Some(_machine) = common::machine(1) else { return };
     let dir = tempfile::tempdir().unwrap();
 
-    // A slow machine has made no event after 3 ms.
+    // On a slow machine, the guest may have made no event after 3 ms.
     let times = ["3", "30", "300", "3000"].into_iter();
     let mut saved = times.map(|after| {
         let saved = kvm_vmm(dir.path(), &["--save", after, after, &format!("first-{after}"), "2"]);
@@ -40,8 +40,9 @@ fn a_guest_that_was_saved_is_restored_by_another_process() {
     let (after, before) = saved.find(|(_, events)| *events > 1_000).expect("a guest that runs");
     let restored = events(&kvm_vmm(dir.path(), &["--restore", after, "second"]));
 
-    // The sum has 100,000 events and 1,000 points of each vCPU and the VMM's events, as for a guest that
-    // nobody saves, and a few events of each session itself, such as leases.
+    // Both sessions together have as many events as the session of a guest that nobody saves: 100,000 events
+    // and 1,000 points of each vCPU, and the VMM's events. Each session also has a few events of its own,
+    // such as leases.
     assert!((206_017..206_100).contains(&(before + restored)), "{before} {restored}");
 }
 

@@ -1,6 +1,6 @@
 //! Programs and hosts that die. `deaths kills BATCHES CHILDREN` kills this many batches of processes, each
-//! process in the middle of an event or a reference point. `deaths points` makes points until the host
-//! answers no more.
+//! process in the middle of an event or a reference point. `deaths points` makes points until the host no
+//! longer answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Kills batches of processes. All processes of a batch have their clients at the same time.
+/// Kills batches of processes. All processes of a batch hold their clients at the same time.
 fn kills(batches: u64, children: u64) -> ExitCode {
     let mut killed = 0u64;
     for batch in 0..batches {
@@ -47,7 +47,7 @@ fn kills(batches: u64, children: u64) -> ExitCode {
             let mut line = String::new();
             let _ = child.stdout.as_mut().map(|out| BufReader::new(out).read_line(&mut line));
         }
-        // All children have a client now. The end of a child's input is the sign for the child's own end.
+        // All children have a client now. The end of its input tells each child to die.
         started.iter_mut().for_each(|child| drop(child.stdin.take()));
         for mut child in started {
             let is_killed =
@@ -94,8 +94,8 @@ fn points() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A field whose value is never written. The process is killed after the fields before this one were written,
-/// and before the event is published or the event's register is stored to.
+/// A field whose value is never written. The process is killed after it has written the fields before this
+/// field, and before it publishes the event or stores to the register of the reference point.
 #[derive(Clone, Copy)]
 struct Kills;
 

@@ -1,14 +1,16 @@
 //! A program of a Linux guest whose threads make regions: `hypertrace-linux-regions ROUNDS [RUN KIND CPU..]`.
 //!
-//! Without a kind, four threads sleep, work and ask the hypervisor in turns. An event after each sleep and
-//! each piece of work has the CPU time that the thread used meanwhile, by the guest's kernel.
+//! Without a kind, four threads sleep, work and ask the hypervisor in turns. After each sleep and each piece
+//! of work, an event contains the CPU time that the thread has used meanwhile, as the guest's kernel counts
+//! this time.
 //!
-//! With a kind, each given CPU has a thread, `RUN-0` and so on, and each region has the run's name:
+//! If a kind is given, the program runs a thread on each given CPU. The threads have the names `RUN-0`,
+//! `RUN-1` and so on, and each region has the name RUN:
 //!
-//! - `spinning`: the thread computes, and makes an event of each gap in which it computed nothing
+//! - `spinning`: the thread computes, and makes an event of each gap in which the thread computed nothing
 //! - `sleeping`: the thread sleeps
 //! - `passing`: the first and the second thread pass a byte to each other by pipes
-//! - `moving`: the thread computes and asks on one CPU after the other
+//! - `moving`: the thread computes and asks the hypervisor on one CPU after another
 //!
 //! After each region comes a region in which the thread asks the hypervisor.
 

@@ -60,7 +60,7 @@ fn a_function_takes_points_before_and_after_its_registers_move() {
     let armed = machine.armed();
     move_registers(&mut bus);
     bus.write(MOVED + POINT, &8u64.to_le_bytes());
-    // Nothing is there any more.
+    // No BAR is at the old address any more.
     bus.write(CONTROL + POINT, &9u64.to_le_bytes());
 
     let at = CONTROL + kick();

@@ -1,4 +1,5 @@
-//! The documents for VMMs say what is so: their code is the examples', and their tables are the libraries'.
+//! The documents for VMMs are correct: their code is the code of the examples, and their tables agree with
+//! the libraries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -78,7 +79,7 @@ fn linked(options: &[&str]) -> BTreeSet<(String, String)> {
     linked
 }
 
-/// Returns the modules of a crate in which `unsafe` is allowed, but in tests.
+/// Returns the modules of a crate in which `unsafe` is allowed, without the modules of tests.
 fn modules_with_unsafe(sources: &Path) -> BTreeSet<String> {
     let mut modules = BTreeSet::new();
     let mut folders = vec![sources.to_owned()];
@@ -100,7 +101,7 @@ fn each_crate_of_ours_has_the_dependencies_and_the_unsafe_modules_of_the_table()
     let table = rows(&document("device/vmm/README.md"), ["crate", "what it gives"]);
 
     let linked = all_linked("hypertrace-vmm", &[]);
-    // A crate of the tree has its folder behind its version.
+    // For a crate of this tree, cargo prints the crate's folder after the version.
     let of_ours = linked.iter().filter(|(name, _)| is_of_ours(name)).map(|(name, version)| {
         let folder = version.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
         (&**name, Path::new(folder.unwrap().0).join("src"))

@@ -106,7 +106,7 @@ fn each_of_64_vcpus_has_a_client_and_a_ring() {
     let (_machine, bus) = attach(&hypertrace);
     let control = BASE + hypertrace.chip().geometry().window_offset(Region::Control);
 
-    // No thread ends, and gives its ring back, before all have made their points.
+    // No thread ends and gives its ring back before all threads have made their points.
     let all = Barrier::new(VCPUS as usize);
     std::thread::scope(|scope| {
         for vcpu in 0..u64::from(VCPUS) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A device that moves to a jailed process after its start. `hypertrace receive` has the test with a journal.
+//! A device that moves to a jailed process after its start. The tests of `hypertrace receive` have the same
+//! test with a journal.
 
 #![allow(unsafe_code)] // fork(2)
 

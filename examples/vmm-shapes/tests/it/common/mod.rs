@@ -36,7 +36,7 @@ pub fn start(saved: Option<&Saved>) -> (tempfile::TempDir, Hypertrace) {
     (dir, hypertrace)
 }
 
-/// Offset in the control region of the register of 2016 of client 1: a store there is a reference point.
+/// Offset of client 1's 2016 register in the control region. A store to this register is a reference point.
 pub const POINT: u64 = 8;
 
 /// Offset of KICK in the control region.
