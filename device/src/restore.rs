@@ -81,9 +81,10 @@ impl Chip {
     ///
     /// Call this before any vCPU runs, on any thread that may wait for a disk.
     ///
-    /// # Errors If the state belongs to another device or is impossible, or if this device has already
-    /// recorded something. After such an error, the device is unchanged. If the host has no memory for the
-    /// pages. After this error, the device has been reset.
+    /// # Errors
+    /// If the state belongs to another device or is impossible, or if this device has already recorded
+    /// something. After such an error, the device is unchanged. If the host has no memory for the pages.
+    /// After this error, the device has been reset.
     pub fn restore(&self, state: &ChipState, memory: Option<&[Pages]>) -> Result<(), RestoreError> {
         let vcpus = self.config.vcpu_clients as u32;
         state.check(&self.geometry, vcpus, self.config.features(), self.ring_mode)?;

@@ -51,9 +51,10 @@ impl KvmVm {
     /// Makes a `KvmVm` from the VM's descriptor, for example `kvm_ioctls::VmFd`. The device uses at most four
     /// memory slots, from `first_slot` on.
     ///
-    /// # Safety `vm` is an open descriptor of a VM. Memory that this value maps into the guest stays memory
-    /// of this process until this value unmaps the memory, or until no vCPU of the VM runs any more, because
-    /// the guest accesses this memory.
+    /// # Safety
+    /// `vm` is an open descriptor of a VM. Memory that this value maps into the guest stays memory of this
+    /// process until this value unmaps the memory, or until no vCPU of the VM runs any more, because the
+    /// guest accesses this memory.
     ///
     /// # Errors
     /// If the process has no descriptors left.

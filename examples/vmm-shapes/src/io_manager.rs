@@ -12,7 +12,8 @@ const CONFIG_PORTS: PioAddress = PioAddress(0xcf8);
 /// Adds the function as device `number` of a PCI bus that has no other function. Returns the ports. A
 /// snapshot of the machine must contain the address in CONFIG_ADDRESS.
 ///
-/// # Errors If another device has these ports or this range already.
+/// # Errors
+/// If another device has these ports or this range already.
 pub fn add_function(
     io: &mut IoManager,
     function: Arc<PciFunction>,

@@ -57,7 +57,8 @@ impl JailedDevice {
     /// Makes a device that records to this place, and moves the device to a process that has no descriptors
     /// besides the device's and the socket.
     ///
-    /// # Errors If the device cannot be made, or the kernel refuses.
+    /// # Errors
+    /// If the device cannot be made, or the kernel refuses.
     pub fn start(to: Destination, vcpus: u32) -> Result<JailedDevice, Box<dyn Error>> {
         let may_open = !matches!(to, Destination::Journal(..));
         let session = SessionConfig::new("").with(|config| config.destination = to);

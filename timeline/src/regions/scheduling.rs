@@ -130,7 +130,8 @@ impl<'a> Scheduling<'a> {
 
     /// Hands over all steps.
     ///
-    /// # Errors If a trace is damaged, or if the sink returns an error.
+    /// # Errors
+    /// If a trace is damaged, or if the sink returns an error.
     pub fn each<E: From<crate::error::Error>>(
         &mut self,
         mut sink: impl FnMut(&Scheduled<'_>) -> std::result::Result<(), E>,

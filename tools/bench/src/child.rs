@@ -22,16 +22,18 @@ pub struct Child {
 impl Child {
     /// Starts a child and waits until it is ready.
     ///
-    /// # Errors If the child cannot be started, or ends before the child is ready. The error is the child's
-    /// output on stderr.
+    /// # Errors
+    /// If the child cannot be started, or ends before the child is ready. The error is the child's output on
+    /// stderr.
     pub fn start(command: &mut Command) -> Result<Child> {
         Child::spawn(command, false)
     }
 
     /// Starts a VM whose console answers lines. Dropping this value kills the VM.
     ///
-    /// # Errors As for [`Child::start`]. If the guest prints another line before the guest is ready, then
-    /// this line is the error.
+    /// # Errors
+    /// As for [`Child::start`]. If the guest prints another line before the guest is ready, then this line is
+    /// the error.
     pub fn start_vm(command: &mut Command) -> Result<Child> {
         Child::spawn(command, true)
     }

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 /// Finds a file that cargo has built from a package. The file is in the folder of this program, or in the
 /// folder `deps` there.
 ///
-/// # Errors If the file is in neither folder. The error says how to build the file.
+/// # Errors
+/// If the file is in neither folder. The error says how to build the file.
 pub fn beside(name: &str, package: &str) -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot find this program's path")?;
     let folder = program.parent().context("this program is in no folder")?;

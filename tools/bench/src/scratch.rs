@@ -52,8 +52,9 @@ impl Scratch {
 
     /// Runs a command in the folder to its end. Returns its output.
     ///
-    /// # Errors If the command fails; the error is the command's output on stderr. If the command, or a
-    /// process that the command has started, does not end in time; then all these processes are killed.
+    /// # Errors
+    /// If the command fails; the error is the command's output on stderr. If the command, or a process that
+    /// the command has started, does not end in time; then all these processes are killed.
     pub fn run(&self, command: &mut Command) -> Result<String> {
         self.run_within(LIMIT, command)
     }

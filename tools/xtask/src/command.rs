@@ -50,8 +50,8 @@ pub fn parse(line: &str, prefix: &[impl AsRef<Path>]) -> Command {
 
 /// Returns the first line of a command's output that is not empty.
 ///
-/// # Errors If the command cannot be started, or fails. The message is the first line of the command's
-/// stderr.
+/// # Errors
+/// If the command cannot be started, or fails. The message is the first line of the command's stderr.
 pub fn first_line(command: &mut Command) -> Result<String> {
     let program = command.get_program().display().to_string();
     let output = command.output().with_context(|| format!("cannot start {program}"))?;

@@ -72,8 +72,8 @@ struct Built {
 
 /// Builds the programs and makes all packages.
 ///
-/// # Errors If a program does not compile, or a file cannot be written. The error's chain names the program
-/// or file.
+/// # Errors
+/// If a program does not compile, or a file cannot be written. The error's chain names the program or file.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let known: Known =
         toml::from_str(include_str!("../packages.toml")).context("tools/xtask/packages.toml")?;

@@ -89,8 +89,9 @@ impl<'a> Steps<'a> {
     /// Begins a run. From now on, SIGINT, SIGTERM and SIGHUP end the run, and all processes that the run has
     /// started.
     ///
-    /// # Errors If there is no place for temporary files, or if the kernel is too old and lacks an interface
-    /// that this function uses.
+    /// # Errors
+    /// If there is no place for temporary files, or if the kernel is too old and lacks an interface that this
+    /// function uses.
     pub fn begin(root: &'a Path, machine: Machine, limit: Limit) -> Result<Self> {
         // If a process that a step has started ends, then its children become children of this process. In
         // this way, this process finds all processes that a step has left running.

@@ -85,8 +85,9 @@ impl Server {
 
     /// Takes leave of a client that has ended, and waits a moment for a new one.
     ///
-    /// # Errors If no connection can be accepted or served. The error is `TimedOut` if a connection does not
-    /// end, because its client has sent a descriptor that cannot be closed: then no other client must get the
+    /// # Errors
+    /// If no connection can be accepted or served. The error is `TimedOut` if a connection does not end,
+    /// because its client has sent a descriptor that cannot be closed: then no other client must get the
     /// device.
     pub fn turn(&mut self) -> io::Result<()> {
         if self.client.as_ref().is_some_and(|client| client.thread.is_finished()) {

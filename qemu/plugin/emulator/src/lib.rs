@@ -96,8 +96,9 @@ impl Emulator {
     /// Takes an emulator of QEMU's user mode, and finds a plugin for the emulator. The emulator's release
     /// decides which plugin.
     ///
-    /// # Errors If the emulator emulates machines or was built without plugins, or if there is no plugin for
-    /// the emulator's release.
+    /// # Errors
+    /// If the emulator emulates machines or was built without plugins, or if there is no plugin for the
+    /// emulator's release.
     pub fn of_programs(qemu: Program) -> Result<Emulator, Error> {
         let help = help(&qemu)?;
         if help.contains("usage: qemu-system-") {

@@ -69,7 +69,8 @@ impl Library {
     /// Checks the version and installs the plugin, for `qemu_plugin_install`. Returns the value that
     /// `qemu_plugin_install` is to return. Reports an error on stderr.
     ///
-    /// # Safety The last four arguments are the arguments of the running call of `qemu_plugin_install`.
+    /// # Safety
+    /// The last four arguments are the arguments of the running call of `qemu_plugin_install`.
     pub unsafe fn install(
         &self,
         plugin: Install,
@@ -188,7 +189,8 @@ macro_rules! library {
 
         /// Installs the plugin. QEMU calls this function first.
         ///
-        /// # Safety Only QEMU may call this function, with the arguments that QEMU's API describes.
+        /// # Safety
+        /// Only QEMU may call this function, with the arguments that QEMU's API describes.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn qemu_plugin_install(
             id: $crate::api::Id,

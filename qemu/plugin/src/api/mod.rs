@@ -101,7 +101,8 @@ impl Qemu {
     /// Makes a value from the arguments that QEMU has passed to `qemu_plugin_install`. After this call, the
     /// library uses the newest version of the API that QEMU serves.
     ///
-    /// # Safety Both arguments are arguments of the running call of `qemu_plugin_install`.
+    /// # Safety
+    /// Both arguments are arguments of the running call of `qemu_plugin_install`.
     pub unsafe fn new(id: Id, info: *const Info) -> Qemu {
         // SAFETY: the caller's promise; the name is a C string.
         let (info, target) = unsafe { (&*info, CStr::from_ptr((*info).target_name)) };

@@ -93,7 +93,8 @@ impl Code {
 
     /// Limits the trace to these functions.
     ///
-    /// # Errors If no function has one of the given names.
+    /// # Errors
+    /// If no function has one of the given names.
     pub fn keep(&mut self, parts: &[Part]) -> Result<(), NoSuchFunction> {
         if parts.is_empty() {
             return Ok(());
