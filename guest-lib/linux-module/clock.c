@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Which clock the kernel's events have: the one that programs choose by the same rules (guest-lib/src/linux/clock.rs).
+ * Chooses the clock of the kernel's events, by the same rules as the library for programs
+ * (guest-lib/src/linux/clock.rs).
  */
 #include "module.h"
 
@@ -10,20 +11,26 @@
 #include <linux/slab.h>
 #include <linux/smp.h>
 
-/* Tries for a reading that nothing stretches. */
+/* Number of tries for a reading that no interruption stretches. */
 #define TRIES 32
-/* Longest step of a clock from which the kernel derives CLOCK_MONOTONIC_RAW: that of ACPI's timer. */
+/*
+ * Longest step, in nanoseconds, of a clock from which the kernel derives CLOCK_MONOTONIC_RAW: the
+ * step of ACPI's timer.
+ */
 #define STEP_NS 280
-/* Largest error with which readings show that counters are one clock. */
+/* Largest error, in nanoseconds, with which readings can show that counters are one clock. */
 #define MAX_ERROR_NS 10000
-/* More ticks in a nanosecond have no counter. */
+/* Maximum number of ticks per nanosecond. No counter is faster. */
 #define MAX_TICKS 1000
 
 static char *clock;
 module_param(clock, charp, 0444);
 MODULE_PARM_DESC(clock, "tsc or monotonic_raw; default: the TSC if it is one clock on all CPUs");
 
-/* Counter and clock of a CPU; `width` ticks were between the readings of the counter before and after. */
+/*
+ * A reading of a CPU's counter and of the clock. The clock was read between two readings of the
+ * counter, which are `width` ticks apart; `ticks` is in the middle.
+ */
 struct reading {
 	u64 ticks, raw, width;
 };
@@ -42,7 +49,7 @@ static void read_clocks(void *to)
 	}
 }
 
-/* Compares readings of all CPUs, of which the last is one more of the first CPU. */
+/* Compares readings of all CPUs. The last reading is a second reading of the first CPU. */
 static u32 compare(const struct reading *readings, u32 count)
 {
 	const struct reading *first = readings, *last = &readings[count - 1];
@@ -52,7 +59,10 @@ static u32 compare(const struct reading *readings, u32 count)
 	u32 i;
 
 	for (i = 1; i < count; i++)
-		/* If a CPU's kernel derives the clock from that CPU's own counter, both may go back. */
+		/*
+		 * Looks at the ticks first: if the kernel derives the clock from each CPU's own
+		 * counter, the counter and the clock may both go back.
+		 */
 		if (readings[i].ticks < readings[i - 1].ticks)
 			return HYPERTRACE_ABI_REASON_DIFFERING;
 	for (i = 1; i < count; i++)
@@ -74,7 +84,10 @@ static u32 compare(const struct reading *readings, u32 count)
 	return is_exact ? HYPERTRACE_ABI_REASON_AGREEING : HYPERTRACE_ABI_REASON_DOUBTFUL;
 }
 
-/* Reads the counters of all CPUs. A CPU that comes online later is taken to agree with the others. */
+/*
+ * Reads and compares the counters of all CPUs that are online. The module assumes that a CPU that
+ * comes online later agrees with these CPUs.
+ */
 static u32 compare_cpus(void)
 {
 	struct reading *readings = kvcalloc(nr_cpu_ids + 1, sizeof(*readings), GFP_KERNEL);
@@ -95,21 +108,26 @@ static u32 compare_cpus(void)
 	return reason;
 }
 
-/* Returns true if QEMU emulates the CPUs: they have one counter, whatever the kernel has found. */
+/*
+ * Returns true if QEMU emulates the CPUs. Emulated CPUs share one counter, even if the kernel has
+ * found otherwise.
+ */
 static bool is_emulated(void)
 {
 	u32 most, name[3];
 
 	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR))
 		return false;
-	/* The kernel's own function is in another header in each of some releases. */
+	/* The kernel's own function for CPUID stands in different headers in different releases. */
 	asm volatile("cpuid"
 		     : "=a"(most), "=b"(name[0]), "=c"(name[1]), "=d"(name[2])
 		     : "a"(0x40000000), "c"(0));
 	return !memcmp(name, "TCGTCGTCGTCG", sizeof(name));
 }
 
-/* Returns true if the counter is to be taken, and why or why not. */
+/*
+ * Returns true if the module uses the counter as its clock, and stores the reason for this choice.
+ */
 static bool takes_counter(u32 *reason)
 {
 	const bool is_guest = boot_cpu_has(X86_FEATURE_HYPERVISOR);
@@ -144,7 +162,7 @@ void ht_choose_clock(struct ht_device *device)
 	device->bare.pause = div_u64(frequency, MSEC_PER_SEC) * HYPERTRACE_ABI_PAUSE_MS;
 }
 
-/* Returns why the clock was chosen, as the session's session.json names it. */
+/* Returns the reason for the choice of the clock, by its name in session.json. */
 const char *ht_clock_reason(const struct ht_device *device)
 {
 	switch (device->bare.reason) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The functions for kernel code, the device that they use, and its periodic work.
+ * The functions for kernel code, the device that these functions use, and the device's periodic
+ * work.
  *
- * An emit has interrupts off and holds no reference: `ht_end_events` waits until each CPU
- * has handled an interrupt, so no emit, and no NMI in one, uses the device any more. That
- * works in places where RCU does not watch, such as the idle loop. A caller that sleeps
- * for an answer is in an SRCU section besides.
+ * An emit turns interrupts off and takes no reference to the device. `ht_end_events` waits until
+ * each CPU has handled an interrupt; then neither an emit nor an NMI in the middle of an emit uses
+ * the device any more. Such a wait also covers code where RCU does not watch, such as the idle
+ * loop. A caller that sleeps for an answer is in an SRCU section, for which `ht_end_events` waits,
+ * too.
  */
 #include <linux/export.h>
 #include <linux/irqflags.h>
@@ -23,20 +25,32 @@
 static struct ht_device *current_device;
 DEFINE_STATIC_SRCU(waiting);
 
-/* Returns the device, or null. The caller has interrupts off, or is in a panic. */
+/*
+ * Returns the device, or null if there is no device. The caller has turned interrupts off, or is in
+ * a panic.
+ */
 struct ht_device *ht_current(void)
 {
-	/* Its initialisation is before the store; the loads depend on the pointer. */
+	/*
+	 * The device was initialised before the store to this pointer, and later loads depend on
+	 * the pointer.
+	 */
 	return READ_ONCE(current_device);
 }
 
-/* Returns true if the host wants no event of this name, by a private copy of the mask. */
+/*
+ * Returns true if the module's private copy of the mask says that the host wants no event of this
+ * name.
+ */
 bool ht_is_off(const struct ht_device *device, u32 name_hash)
 {
 	return READ_ONCE(device->mask[name_hash % HYPERTRACE_ABI_MASK_BYTES]);
 }
 
-/* Copies the mask if the host says that it has changed. One caller at a time. */
+/*
+ * Copies the mask if the host shows a new version of the mask. Only one thread may call this at a
+ * time.
+ */
 static void refresh_mask(struct ht_device *device)
 {
 	volatile u64 *host = device->clients[0].bare.host;
@@ -62,8 +76,8 @@ static void switch_off(struct ht_device *device)
 }
 
 /*
- * Returns this CPU's client, or null. Then the event is counted, in the total of the first
- * client. The caller has interrupts off.
+ * Returns this CPU's client. If this CPU has no client, counts the event in a total of the first
+ * client, and returns null. The caller has turned interrupts off.
  */
 struct ht_client *ht_this_cpu(struct ht_device *device)
 {
@@ -82,8 +96,9 @@ static bool is_schema(const char *text, u32 length)
 }
 
 /*
- * Fills what follows from the schema; the id is 0 if it is none. Two CPUs may do so at a time: they
- * store the same.
+ * Returns the event of a site, and fills in the site's id and hash at the first use. The event's id
+ * is 0 if the text is no schema. If two CPUs fill in a site at the same time, both store the same
+ * values.
  */
 static struct hypertrace_bare_event describe(struct hypertrace_site *site)
 {
@@ -181,7 +196,10 @@ int hypertrace(struct hypertrace_site *site, const u64 *values, unsigned int cou
 }
 EXPORT_SYMBOL_GPL(hypertrace);
 
-/* Returns true if a total is not published. For any CPU: a hint. */
+/*
+ * Returns true if a total is not published. The result is a hint, because the caller may be on any
+ * CPU.
+ */
 static bool has_losses(const struct hypertrace_bare *bare)
 {
 	return bare->lost_full != bare->guest[HYPERTRACE_ABI_G_LOST_FULL] ||
@@ -189,15 +207,15 @@ static bool has_losses(const struct hypertrace_bare *bare)
 	       bare->lost_unattached != bare->guest[HYPERTRACE_ABI_G_LOST_UNATTACHED];
 }
 
-/* On the client's CPU, in an interrupt. */
+/* Runs on the client's CPU, in an interrupt. */
 static void publish_losses(void *client)
 {
 	hypertrace_bare_publish_losses(client);
 }
 
 /*
- * Copies a changed mask, publishes losses that no later emit of their CPU has published, and
- * wakes the host for records that it has not taken.
+ * Copies a changed mask, and publishes a CPU's losses if no later emit of this CPU has published
+ * them. Wakes the host if the host has left records in a ring since the last look.
  */
 static void look(struct work_struct *work)
 {
@@ -218,7 +236,10 @@ static void look(struct work_struct *work)
 		u64 before = client->looked_at;
 
 		client->looked_at = READ_ONCE(client->bare.head);
-		/* They were there at the last look: the CPU was lost between the kick and them. */
+		/*
+		 * If the host has not taken records that were there at the last look, the emit's
+		 * vCPU may have stopped between the kick and the store of the head.
+		 */
 		if (before > client->bare.host[HYPERTRACE_ABI_H_TAIL])
 			hypertrace_bare_wake_(&client->bare);
 	}
@@ -236,7 +257,7 @@ static int panicked(struct notifier_block *block, unsigned long action, void *wh
 
 static struct notifier_block panic_block = { .notifier_call = panicked, .priority = INT_MAX };
 
-/* Makes the device the one that kernel code uses. Its clients are leased. */
+/* Lets kernel code use this device, whose clients are leased. */
 void ht_begin_events(struct ht_device *device)
 {
 	ht_prepare_panic(device);

@@ -3,16 +3,18 @@
  * /dev/hypertrace: see hypertrace_ioctl.h.
  *
  * A program controls the arguments of each call, the offsets of its mappings, and all
- * bytes of the pages that it may write. `erase` alone reads such bytes, each once and bounded. Each
- * page is decided by its offset and the leases, at the fault and again at the first store.
+ * bytes of the pages that it may write. Only `erase` reads bytes that a program wrote: each byte
+ * once, within bounds. The page's offset and the leases decide whether a file may access a page, at
+ * the fault and again at the first store.
  *
- * All pages are inserted by number, read-only at first: `pfn_mkwrite` makes the kernel
- * ask before each page's first store, also after mprotect. A page of a client is removed
- * from the file's mappings when its lease begins or ends. The file's `lock` is held from the
- * decision to the insertion, so a page that was inserted by an older decision is removed, too.
+ * The fault handler inserts all pages by number, read-only at first: `pfn_mkwrite` makes the kernel
+ * ask before each page's first store, also after mprotect. A page of a client is removed from the
+ * file's mappings when its lease begins or ends. The fault handler holds the file's `lock` from the
+ * decision on a page to the page's insertion, so the removal also reaches a page that was inserted
+ * by an older decision.
  *
- * Each file has a list of mappings and a lock of its own: programs may map it as often as they
- * like, and nobody else waits for their pages.
+ * Each file has its own list of mappings and its own lock, so a program that maps its file very
+ * often does not delay other programs.
  */
 #include <linux/cred.h>
 #include <linux/fs.h>
@@ -34,24 +36,28 @@ static_assert(HYPERTRACE_RELEASE == HYPERTRACE_ABI_IOCTL_RELEASE);
 
 #define PAGE_WORDS (PAGE_SIZE / sizeof(u64))
 
-/* An open description. */
+/* An open file description. */
 struct ht_file {
 	struct ht_device *device;
 	struct list_head list;
-	/* Has its mappings. */
+	/* The mappings of this file. */
 	struct address_space space;
-	/* Held from the decision on a page to its insertion. */
+	/* Held from the decision on a page to the page's insertion. */
 	struct mutex lock;
 	/*
-	 * Its pages were removed as the device is gone. Later than the device's own: a page of a ring
-	 * must not be replaced while the page with its head is the device's.
+	 * True once this file's pages were removed because the device is gone. The fault handler
+	 * looks at this flag and not at the device's `gone`, which is set earlier: a ring's page
+	 * must not be replaced while the program still has the device's page with the ring's head.
 	 */
 	bool gone;
-	/* The user that opened it. */
+	/* The user who opened the file. */
 	kuid_t user;
-	/* In place of each page that the file may not reach. */
+	/* The page that a program gets in place of each page that the file may not reach. */
 	void *scratch;
-	/* In place of the host's pages once the device is gone: what a program stores then must not be its mask. */
+	/*
+	 * The page that a program gets in place of the host's pages once the device is gone: not
+	 * `scratch`, because a program must not take its own stores for the enable mask.
+	 */
 	void *zeros;
 };
 
@@ -72,13 +78,13 @@ static bool has_leased(const struct ht_file *file, u64 client)
 	       READ_ONCE(file->device->owners[array_index_nospec(client, clients)]) == file;
 }
 
-/* Returns the bytes of a client's part of the rings. */
+/* Returns the size in bytes of a client's area in the region of the rings. */
 static u64 stride(const struct hypertrace_bare_device *device)
 {
 	return device->client_stride * sizeof(u64);
 }
 
-/* Decides on a page of the window. The caller has the file's lock. */
+/* Decides which access the file has to a page of the window. The caller has the file's lock. */
 static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t *at)
 {
 	const struct ht_device *device = file->device;
@@ -100,12 +106,18 @@ static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t
 		}
 		if (!device->remote)
 			return OUT_OF_REACH;
-		/* The bells have a byte of each client. They are hints: the host looks at the slots, too. */
+		/*
+		 * Every program may write all clients' bells, because a bell is only a hint: the
+		 * host also looks at the client's slot.
+		 */
 		if (offset == HYPERTRACE_ABI_PAGE_L)
 			return READABLE;
 		return offset == HYPERTRACE_ABI_BELLS ? WRITABLE : OUT_OF_REACH;
 	case HYPERTRACE_BARE_CONTROL:
-		/* KICK is everybody's. Below are the registers of 2016, of all clients. */
+		/*
+		 * Every program may store to KICK. Below KICK are the registers of 2016, which all
+		 * clients share.
+		 */
 		if (offset < g->registers)
 			return device->traps && offset >= g->kick ? WRITABLE : OUT_OF_REACH;
 		return has_leased(file, (offset - g->registers) / PAGE_SIZE) ? WRITABLE : OUT_OF_REACH;
@@ -137,7 +149,10 @@ static vm_fault_t fault(struct vm_fault *vmf)
 	return done;
 }
 
-/* A page's first store. The page that is there is by an earlier decision, or is gone. */
+/*
+ * Handles the first store to a page. An earlier decision inserted this page, which may be gone by
+ * now.
+ */
 static vm_fault_t store(struct vm_fault *vmf)
 {
 	struct ht_file *file = vmf->vma->vm_file->private_data;
@@ -166,7 +181,7 @@ static int map(struct file *filp, struct vm_area_struct *vma)
 	struct ht_file *file = filp->private_data;
 	u64 window = file->device->bare.window >> PAGE_SHIFT;
 
-	/* Not private, and by a descriptor that may store: else there would be copies. */
+	/* A private mapping, or a shared one by a read-only descriptor, would copy pages. */
 	if (!(vma->vm_flags & VM_SHARED))
 		return -EINVAL;
 	if (vma->vm_flags & VM_EXEC)
@@ -196,8 +211,8 @@ static void remove_pages(struct ht_file *file, u32 client)
 }
 
 /*
- * Returns true if the host has taken all that the last holder of a client has left. A head that
- * cannot be is set to zero: the host counts that, and follows.
+ * Returns true if the host has taken all records and texts of a client's last holder. Sets an
+ * impossible head to zero: the host counts a fault and continues at zero, too.
  */
 static bool is_taken(struct hypertrace_bare *client)
 {
@@ -223,10 +238,11 @@ static bool is_continued(u32 word)
 }
 
 /*
- * Erases what the last holder of a client has left, for a holder of another user; all but the
- * sequence number and the totals, which the next holder continues. The rings of a flight
- * recorder are kept: the host has not taken them. Returns false if it has not taken all of
- * another client yet. Sleeps, and takes long where rings are large.
+ * Erases what the last holder of a client has left, before another user holds the client. Keeps the
+ * sequence number and the totals, because the next holder continues them. Keeps the ring of a
+ * flight recorder, because the host has not taken the ring's records. Returns false if the host has
+ * not yet taken all that it must take from the client, or if there is no memory. Sleeps, and takes
+ * long if the ring is large.
  */
 static bool erase(struct ht_device *device, u32 index)
 {
@@ -239,14 +255,17 @@ static bool erase(struct ht_device *device, u32 index)
 		return false;
 	hypertrace_bare_attach_(client, g, index);
 	if (!is_taken(client)) {
-		/* It may have stopped looking. */
+		/* The host may have stopped looking at the rings. */
 		hypertrace_bare_wake_(client);
 		kfree(client);
 		return false;
 	}
 	head = client->guest[HYPERTRACE_ABI_G_HEAD];
 	sequence = hypertrace_bare_walk_(client, head);
-	/* The ring follows the log, and may have 4 GiB. */
+	/*
+	 * The ring follows the schema log. A ring may have 4 GiB, so other tasks get the CPU after
+	 * each page.
+	 */
 	for (i = 0; i < g->schema_words + (g->overwrites ? 0 : g->ring_words); i += PAGE_WORDS) {
 		memset((void *)(client->schema + i), 0, PAGE_SIZE);
 		cond_resched();
@@ -259,7 +278,10 @@ static bool erase(struct ht_device *device, u32 index)
 	registers = hypertrace_bare_register_(client, 0);
 	for (i = 0; !device->traps && i < PAGE_WORDS; i++)
 		registers[i] = 0;
-	/* The next point's number: one that the last holder cannot have had answered before. */
+	/*
+	 * The next point gets a random number, because the last holder may have left a reply to a
+	 * number that it chose.
+	 */
 	if (!device->traps)
 		registers[HYPERTRACE_ABI_REGISTER_EMIT / sizeof(u64)] = get_random_u32();
 	wmb();
@@ -267,12 +289,15 @@ static bool erase(struct ht_device *device, u32 index)
 	return true;
 }
 
-/* Has a client while it is erased, and while its pages are removed from its last holder. */
+/*
+ * Owner of a client that is being erased, or whose pages are being removed from the last holder's
+ * mappings.
+ */
 static struct ht_file nobody;
 
 /*
- * Returns true if the file can get a client that is free. The caller has the lock, which others
- * get while the client is erased: a ring may have 4 GiB.
+ * Returns true if the file can get this free client. The caller has the device's lock. This
+ * function releases the lock while it erases the client, because a ring may have 4 GiB.
  */
 static bool is_ready(const struct ht_file *file, u32 client)
 {
@@ -295,8 +320,8 @@ static bool is_ready(const struct ht_file *file, u32 client)
 }
 
 /*
- * Finds a client that is free, if possible one that need not be erased, or that of the number.
- * The caller has the lock.
+ * Finds the client with the number `wanted`, or any free client, if possible a client that need not
+ * be erased. The caller has the device's lock.
  */
 static int choose(const struct ht_file *file, u32 wanted, u32 *client)
 {
@@ -364,7 +389,10 @@ static long control(struct file *filp, unsigned int command, unsigned long arg)
 	mutex_unlock(&device->lock);
 	if (is_new)
 		remove_pages(file, client);
-	/* A lease whose number does not arrive ends with the descriptor. */
+	/*
+	 * If the client's number cannot be stored for the program, the lease ends when the
+	 * descriptor is closed.
+	 */
 	if (!done && put_user(client, at))
 		return -EFAULT;
 	return done;
@@ -392,7 +420,7 @@ static int open(struct inode *inode, struct file *filp)
 	file->user = filp->f_cred->euid;
 	file->device = device;
 	filp->private_data = file;
-	/* The device is there: misc_deregister waits for this call. */
+	/* The device cannot be freed here, because misc_deregister waits for this call. */
 	kref_get(&device->kref);
 	mutex_lock(&device->lock);
 	list_add(&file->list, &device->files);
@@ -456,7 +484,7 @@ void ht_end_files(struct ht_device *device)
 		mutex_unlock(&file->lock);
 	}
 	mutex_unlock(&device->lock);
-	/* Whoever erases has ended, or sees that the device is gone. */
+	/* Waits for a task that is erasing a client. A later task sees that the device is gone. */
 	mutex_lock(&device->erasing);
 	mutex_unlock(&device->erasing);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Tracepoints, by name: each becomes an event with the same name and fields, in the ring of
- * the CPU that met it.
+ * Forwards tracepoints that are given by name: a hit of a tracepoint becomes an event with the same
+ * name and fields, in the ring of the CPU that hit the tracepoint.
  *
- * perf delivers the record of a tracepoint as ftrace lays it out, one counter a CPU. Its
- * handler may run in any context, NMIs included; perf drops what the handler itself would
- * cause. The layout follows from the fields that the event declares.
+ * A perf counter on each CPU delivers a tracepoint's records in ftrace's layout, which follows from
+ * the fields that the tracepoint declares. The counter's handler may run in any context, NMIs
+ * included; perf drops the hits that the handler itself causes.
  */
 #include <linux/cpumask.h>
 #include <linux/ctype.h>
@@ -19,9 +19,9 @@
 
 #include "module.h"
 
-/* Bytes of a string field; the rest is cut off. */
+/* Maximum size of a string field in bytes. Longer strings are cut off. */
 #define MAX_STRING 256
-/* Tracepoints at a time. */
+/* Maximum number of tracepoints that are forwarded at the same time. */
 #define MAX_FORWARDED 64
 
 enum kind { SIGNED, UNSIGNED, STRING, LOCATED, RELATIVE };
@@ -42,7 +42,7 @@ struct forwarded {
 	struct perf_event *counters[];
 };
 
-/* A record, and where its event's fields are in it. */
+/* A record of a tracepoint, and the description of the fields in this record. */
 struct occurrence {
 	const struct forwarded *forwarded;
 	const u8 *record;
@@ -51,7 +51,7 @@ struct occurrence {
 
 static DEFINE_MUTEX(forwarding);
 static LIST_HEAD(all);
-/* The names, as set. */
+/* The names of tracepoints, as the user has set the parameter. */
 static char *names;
 static bool is_bound;
 
@@ -94,7 +94,7 @@ static u64 number(const u8 *at, const struct field *field)
 	u64 word = 0;
 
 	memcpy(&word, at, field->size);
-	/* Shift counts are 0 to 56. */
+	/* The size is 1, 2, 4 or 8, so the shift counts are 0 to 56. */
 	if (field->kind == SIGNED)
 		word = (s64)(word << (64 - 8 * field->size)) >> (64 - 8 * field->size);
 	return word;
@@ -128,7 +128,7 @@ static void emit(struct hypertrace_bare *client, const struct occurrence *of)
 	}
 }
 
-/* A tracepoint was met on this CPU, with preemption off. */
+/* perf's handler, which runs on the CPU that hit the tracepoint, with preemption off. */
 static void met(struct perf_event *counter, struct perf_sample_data *data, struct pt_regs *regs)
 {
 	const struct forwarded *forwarded = counter->overflow_handler_context;
@@ -167,7 +167,7 @@ static bool is_name(const char *name)
 	return true;
 }
 
-/* Returns the field's type in a schema, or null if schemas have none such. */
+/* Returns the field's type in a schema, or null if schemas have no such type. */
 static const char *type_of(const struct trace_event_fields *from, struct field *field)
 {
 	static const char *const types[2][4] = {
@@ -196,7 +196,10 @@ static const char *type_of(const struct trace_event_fields *from, struct field *
 	return types[field->kind][ilog2(from->size)];
 }
 
-/* Makes the schema, from the fields that the event declares: the first 16 that it can have. */
+/*
+ * Makes the schema from the fields that the tracepoint declares: the first 16 whose types and names
+ * a schema can have.
+ */
 static int describe(struct forwarded *forwarded, struct trace_event_call *call)
 {
 	const struct trace_event_fields *from = call->class->fields_array;
@@ -213,7 +216,7 @@ static int describe(struct forwarded *forwarded, struct trace_event_call *call)
 
 		if (forwarded->count == HYPERTRACE_ABI_MAX_FIELDS)
 			break;
-		/* As event_define_fields of the kernel does. */
+		/* The kernel's event_define_fields computes the offsets in the same way. */
 		offset = ALIGN(offset, from->align);
 		field->offset = offset;
 		offset += from->size;
@@ -238,7 +241,7 @@ static struct forwarded *find(const char *system, const char *name)
 	forwarded = kzalloc(struct_size(forwarded, counters, nr_cpu_ids), GFP_KERNEL);
 	if (!forwarded)
 		return ERR_PTR(-ENOMEM);
-	/* Holds the event's module, too. */
+	/* This call also keeps the tracepoint's module loaded. */
 	file = trace_get_event_file(NULL, system, name);
 	error = PTR_ERR_OR_ZERO(file);
 	if (!error) {
@@ -266,7 +269,7 @@ static void stop(struct list_head *list)
 			forwarded->counters[cpu] = NULL;
 		}
 	}
-	/* Handlers that are running have ended. */
+	/* Waits for the handlers that are still running. */
 	tracepoint_synchronize_unregister();
 }
 
@@ -282,8 +285,8 @@ static void discard(struct list_head *list)
 }
 
 /*
- * Finds the events of a list such as "sched:sched_switch,irq:irq_handler_entry". The kernel's
- * log names each one that cannot be found; without `skips` it is an error.
+ * Finds the tracepoints of a list such as "sched:sched_switch,irq:irq_handler_entry". Names each
+ * unknown tracepoint in the kernel's log, and returns an error for it unless `skips` is set.
  */
 static int find_all(const char *text, struct list_head *list, bool skips)
 {
@@ -317,7 +320,7 @@ static int find_all(const char *text, struct list_head *list, bool skips)
 	return error;
 }
 
-/* Counts on each CPU that is online now. */
+/* Starts a counter for each tracepoint on each CPU that is online now. */
 static int start(struct list_head *list)
 {
 	struct forwarded *forwarded;
@@ -351,7 +354,10 @@ static int start(struct list_head *list)
 	return 0;
 }
 
-/* Replaces what is forwarded. Without `skips`, nothing changes if an event does not exist. */
+/*
+ * Replaces the forwarded tracepoints. Unless `skips` is set, changes nothing if a tracepoint of the
+ * list does not exist.
+ */
 static int replace(const char *text, bool skips)
 {
 	LIST_HEAD(next);
@@ -379,12 +385,18 @@ static int set_events(const char *value, const struct kernel_param *param)
 
 	if (!copy)
 		return -ENOMEM;
-	/* Of its end; at the begin, spaces separate nothing. */
+	/*
+	 * Cuts off spaces at the end. Spaces at the beginning do no harm, because `find_all` skips
+	 * empty names.
+	 */
 	strim(copy);
 	mutex_lock(&forwarding);
 	if (is_bound)
 		error = replace(copy, false);
-	/* Nothing is forwarded: the counters could not be made. */
+	/*
+	 * If the counters could not be made, nothing is forwarded now, and the parameter must say
+	 * so.
+	 */
 	if (error && list_empty(&all))
 		*copy = 0;
 	if (!error || !*copy)
@@ -408,7 +420,10 @@ static const struct kernel_param_ops events_ops = { .set = set_events, .get = ge
 module_param_cb(events, &events_ops, NULL, 0644);
 MODULE_PARM_DESC(events, "tracepoints to forward, such as sched:sched_switch,irq:irq_handler_entry");
 
-/* Begins with the tracepoints that are set: nobody waits for an error, so those that exist. */
+/*
+ * Begins to forward the tracepoints that the parameter names. Skips unknown tracepoints, because
+ * nobody waits for an error.
+ */
 void ht_begin_forwarding(void)
 {
 	mutex_lock(&forwarding);
@@ -431,7 +446,7 @@ void ht_end_forwarding(void)
 /* At the module's end. */
 void ht_forward_exit(void)
 {
-	/* A late write to the parameter may find it still. */
+	/* A late write to the parameter may still use `names`. */
 	mutex_lock(&forwarding);
 	kfree(names);
 	names = NULL;

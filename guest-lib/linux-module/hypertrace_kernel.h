@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Trace events of kernel code. Both functions may be called in any context, NMIs
- * included: they take no lock, do not sleep where the caller must not, and do nothing
- * where there is no device.
+ * included: the functions take no lock, do not sleep where the caller must not sleep, and do
+ * nothing if there is no device.
  *
  *	static HYPERTRACE_SITE(disk_read, "disk_read(lba:u64,len:u32)");
  *
@@ -28,18 +28,18 @@ struct hypertrace_site {
 	struct hypertrace_site variable = { .text = schema, .length = sizeof(schema) - 1 }
 
 /*
- * Records an event in the ring of this CPU: no exit. `values` has a word for each
- * field. Returns 0, also if the event is off; -ENODEV; -EINVAL (the text is no schema, or
- * has too many fields); or, counted: -EBUSY (it interrupted another event of this CPU),
- * -ENOSPC (the ring is full).
+ * Records an event in the ring of this CPU, without an exit. `values` has a word for each field.
+ * Returns 0 if the event was recorded or is off, -ENODEV if there is no device, and -EINVAL if the
+ * text is no schema or has too many fields. Counts the event as lost and returns -EBUSY if it
+ * interrupted another event of this CPU, or -ENOSPC if the ring is full.
  */
 int hypertrace_event(struct hypertrace_site *site, const u64 *values, unsigned int count);
 
 /*
- * Makes a reference point: in order with what the host does. One exit to a device.
- * Over shared memory the caller waits for the host, a second at most, if it may sleep;
- * else the host takes it soon. Returns as above, and -EIO if the host refused it or
- * did not answer.
+ * Makes a reference point, which is ordered with what the host does. A device takes the point by
+ * one exit. Over shared memory, a caller that may sleep waits for the host for at most a second;
+ * otherwise the host takes the point soon. Returns the same values as hypertrace_event, and -EIO if
+ * the host refused the point or did not answer.
  */
 int hypertrace(struct hypertrace_site *site, const u64 *values, unsigned int count);
 

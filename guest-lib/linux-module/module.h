@@ -36,24 +36,26 @@
 #endif
 
 /*
- * A CPU's client. Its CPU alone uses it, with interrupts off. An NMI in the middle of an
- * emit is counted, in `lost_busy`: the one member that it changes.
+ * A CPU's client. Only code on this CPU uses the client, with interrupts off. An NMI that emits in
+ * the middle of an emit changes only the member `lost_busy`, which counts the NMI's event.
  */
 struct ht_client {
 	struct hypertrace_bare bare;
-	/* The number of the point that a segment's host was asked for. */
+	/* Number of the last point that this client asked a segment's host to serve. */
 	u32 asked;
-	/* For the periodic work: the head at its last look. */
+	/* The ring's head when the periodic work last looked at this client. */
 	u64 looked_at;
 } ____cacheline_aligned;
 
 struct ht_file;
 
-/* A function that is bound. It lives until its last file is closed. */
+/*
+ * A PCI function to which the driver is bound. This memory is freed after the last file is closed.
+ */
 struct ht_device {
 	struct kref kref;
 	struct pci_dev *pci;
-	/* The config page, copied once, and what follows from it. */
+	/* A copy of the config page, and below, the values that follow from this copy. */
 	u64 config[HYPERTRACE_ABI_CONFIG_WORDS];
 	struct hypertrace_bare_device bare;
 	bool traps, remote;
@@ -70,19 +72,19 @@ struct ht_device {
 	u64 mask_version;
 	struct delayed_work look;
 
-	/* Clients [0, kernel_clients) are the CPUs'. */
+	/* Number of clients that belong to CPUs: clients [0, kernel_clients). */
 	u32 kernel_clients;
 	struct ht_client *clients;
 
 	struct miscdevice misc;
-	/* Held while a client is erased; before `lock`. */
+	/* Held while a client is erased. Taken before `lock`. */
 	struct mutex erasing;
-	/* Guards what follows. Before a file's lock. */
+	/* Guards the members below. Taken before a file's lock. */
 	struct mutex lock;
 	bool gone;
 	struct list_head files;
 	struct ht_file **owners;
-	/* The user of each client's last holder. */
+	/* For each client, the user who held the client last. */
 	kuid_t *users;
 	u64 *shown;
 };

@@ -11,10 +11,10 @@
 
 #include "module.h"
 
-/* How long to wait until a segment's host has seen this boot. */
+/* Longest wait in milliseconds until a segment's host has seen this boot. */
 #define BOOT_MS 2000
 
-/* One function at a time has the clients and /dev/hypertrace. */
+/* Guards `bound`: only one PCI function at a time has the kernel's clients and /dev/hypertrace. */
 static DEFINE_MUTEX(binding);
 static struct ht_device *bound;
 
@@ -23,7 +23,7 @@ static bool is_segment(const struct pci_dev *pci)
 	return pci->device == HYPERTRACE_ABI_PCI_IVSHMEM;
 }
 
-/* Returns true if the mapping's entry says write-back. */
+/* Returns true if the mapping's page table entry has the type write-back. */
 static bool is_write_back(void *at)
 {
 	unsigned int level;
@@ -31,11 +31,14 @@ static bool is_write_back(void *at)
 	pteval_t other = level == PG_LEVEL_4K ? _PAGE_CACHE_MASK :
 						_PAGE_PWT | _PAGE_PCD | _PAGE_PAT_LARGE;
 
-	/* Type 0 is write-back. Where an MTRR forbids it, the entry has another type. */
+	/* Type 0 is write-back. If an MTRR forbids write-back, the entry has another type. */
 	return entry && !(pte_flags(*entry) & other);
 }
 
-/* Maps memory: write-back, or write-combining with fences where that is refused. */
+/*
+ * Maps memory as write-back. If the kernel refuses this type, maps the memory as write-combining,
+ * and stores need fences.
+ */
 static void *map_memory(struct ht_device *device, phys_addr_t start, u64 size)
 {
 	void *at = (void __force *)ioremap_cache(start, size);
@@ -54,7 +57,7 @@ static phys_addr_t start_of(struct pci_dev *pci, int bar, u64 size)
 		       pci_resource_start(pci, bar) : 0;
 }
 
-/* Copies and checks the config page: then every offset is inside its region. */
+/* Copies and checks the config page. In a valid page, every offset is inside its region. */
 static int read_config(struct ht_device *device)
 {
 	struct pci_dev *pci = device->pci;
@@ -76,7 +79,10 @@ static int read_config(struct ht_device *device)
 	if (is_segment(pci) && !config[HYPERTRACE_ABI_CONFIG_MAGIC])
 		dev_warn(&pci->dev,
 			 "ivshmem without a server: start `hypertrace serve --file` first, then the VM\n");
-	/* Any other ivshmem is somebody else's. */
+	/*
+	 * Without the magic word, an ivshmem belongs to another program, so a wrong page is no
+	 * error.
+	 */
 	if (why && (!is_segment(pci) || config[HYPERTRACE_ABI_CONFIG_MAGIC] == HYPERTRACE_ABI_MAGIC))
 		dev_err(&pci->dev, "config page: %s\n", why);
 	return why ? -ENODEV : 0;
@@ -137,8 +143,9 @@ static void unmap(struct ht_device *device)
 }
 
 /*
- * Gives a segment's host a number of this boot, and waits until it knows: nothing of
- * before may be in the rings. Each binding has a number of its own.
+ * Gives a segment's host a number of this boot, and waits until the host has seen the number,
+ * because the rings must not contain records of an earlier boot. Each binding of the driver draws a
+ * new number.
  */
 static int begin_boot(struct ht_device *device)
 {
@@ -175,7 +182,10 @@ static void lease(struct ht_device *device, u32 client)
 	hypertrace_bare_lease(&device->clients[client].bare, &device->bare, client, client, token, name);
 }
 
-/* Leases a client for each CPU: those that the host has set aside, or else the first ones. */
+/*
+ * Leases a client for each CPU: the clients that the host has set aside for vCPUs, or else the
+ * first clients.
+ */
 static int lease_clients(struct ht_device *device)
 {
 	u32 i, clients = device->bare.clients;
@@ -189,13 +199,13 @@ static int lease_clients(struct ht_device *device)
 	device->kernel_clients = count;
 	for (i = 0; i < count; i++)
 		lease(device, i);
-	/* Programs see the same device, without these clients. */
+	/* Programs see the same config page, except that these clients belong to vCPUs. */
 	memcpy(device->shown, device->config, sizeof(device->config));
 	device->shown[HYPERTRACE_ABI_CONFIG_VCPU_CLIENTS] = count;
 	return 0;
 }
 
-/* Frees what programs' files use, after the last one. */
+/* Frees the memory that programs' open files use, after the last file is closed. */
 void ht_free(struct kref *kref)
 {
 	struct ht_device *device = container_of(kref, struct ht_device, kref);
@@ -272,7 +282,10 @@ static int probe(struct pci_dev *pci, const struct pci_device_id *id)
 	error = pci_enable_device_mem(pci);
 	if (error)
 		goto put;
-	/* Exclusive: sysfs would map the pages of all clients. */
+	/*
+	 * The regions are exclusive, because a program could otherwise map the pages of all clients
+	 * by sysfs.
+	 */
 	error = pci_request_selected_regions_exclusive(pci, bars, "hypertrace");
 	if (error)
 		goto disable;
@@ -323,7 +336,7 @@ static void remove(struct pci_dev *pci)
 static const struct pci_device_id ids[] = {
 	{ PCI_DEVICE(HYPERTRACE_ABI_PCI_VENDOR, HYPERTRACE_ABI_PCI_DEVICE) },
 	{ PCI_DEVICE(HYPERTRACE_ABI_PCI_VENDOR, HYPERTRACE_ABI_PCI_IVSHMEM) },
-	/* A device id that a VMM has chosen. */
+	/* A VMM may have chosen another device id. */
 	{ PCI_DEVICE_SUB(HYPERTRACE_ABI_PCI_VENDOR, PCI_ANY_ID, HYPERTRACE_ABI_PCI_VENDOR,
 			 HYPERTRACE_ABI_PCI_SUBSYSTEM) },
 	{}

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Events and reference points of a CPU's client. The caller has interrupts off and is on its CPU.
+ * Events and reference points of a CPU's client. The caller runs on the client's CPU, with
+ * interrupts off.
  *
- * A device answers a point during the store to EMIT. The host of a segment is asked by a bell,
- * and looks at bells every millisecond or so.
+ * A device answers a point during the store to EMIT. For a segment, the client asks the host by a
+ * bell, and the host looks at the bells about every millisecond.
  */
 #include <linux/delay.h>
 #include <linux/jiffies.h>
@@ -11,14 +12,14 @@
 
 #include "module.h"
 
-/* Waits of half a millisecond for the host of a segment, in a panic. */
+/* Maximum number of waits of half a millisecond for the host of a segment, in a panic. */
 #define PANIC_WAITS 200
-/* Bytes of a panic's message. */
+/* Maximum size of a panic's message in bytes. A longer message is cut off. */
 #define MAX_WHY 256
 
 static struct hypertrace_bare_event panic_event;
 
-/* Returns true if the host was asked for a point that it has not answered. */
+/* Returns true if this client has asked the host for a point that the host has not answered. */
 static bool is_pending(const struct ht_client *client)
 {
 	return client->asked && (u32)hypertrace_bare_reply_(&client->bare) != client->asked;
@@ -30,7 +31,7 @@ static bool is_ending(const struct ht_device *device)
 	       HYPERTRACE_ABI_STATE_ENDED;
 }
 
-/* Returns true if the host of a segment has ended: it has taken all that it ever will. */
+/* Returns true if the host of a segment has ended, and so takes no more records. */
 bool ht_has_ended(const struct ht_device *device)
 {
 	u64 mark = device->config[HYPERTRACE_ABI_CONFIG_SESSION] ?: 1;
@@ -51,7 +52,7 @@ static void ask(struct ht_client *client, u32 words)
 {
 	const struct ht_device *device = ht_device_of(client);
 	const struct hypertrace_bare *bare = &client->bare;
-	/* A byte of an aligned word that all sides access whole. */
+	/* The bell is a byte of an aligned word, which all sides access whole. */
 	u8 *bells = device->local + (HYPERTRACE_ABI_BELLS - HYPERTRACE_ABI_PAGE_L);
 	atomic64_t *word = (atomic64_t *)(bells + round_down(bare->number, 8));
 
@@ -61,7 +62,7 @@ static void ask(struct ht_client *client, u32 words)
 	atomic64_add(1ULL << (bare->number % 8 * 8), word);
 }
 
-/* Records an event. Returns 0, or -EBUSY or -ENOSPC, counted. */
+/* Records an event and returns 0, or counts the event as lost and returns -EBUSY or -ENOSPC. */
 int ht_record(struct ht_client *client, const struct hypertrace_bare_event *event,
 	      const u64 *values, u32 count, u32 flags)
 {
@@ -71,8 +72,8 @@ int ht_record(struct ht_client *client, const struct hypertrace_bare_event *even
 }
 
 /*
- * Makes a point. Returns 0 or an error, counted. A segment's host may answer later: then
- * `asked` is the number to wait for, else 0.
+ * Makes a reference point. Returns 0 or an error. If a segment's host has not answered yet, stores
+ * the number of the point to `asked`, so that the caller can wait; otherwise stores 0.
  */
 int ht_point(struct ht_client *client, const struct hypertrace_bare_event *event,
 	     const u64 *values, u32 count, u32 *asked)
@@ -83,7 +84,10 @@ int ht_point(struct ht_client *client, const struct hypertrace_bare_event *event
 	u64 reply;
 
 	*asked = 0;
-	/* The slot is in use: a record in the ring takes the point's place. */
+	/*
+	 * While the host still owes an answer, the slot is in use, so a record in the ring takes
+	 * the point's place.
+	 */
 	if (!device->traps && is_pending(client))
 		return ht_record(client, event, values, count, HYPERTRACE_ABI_REFERENCE_POINT);
 	if (!hypertrace_bare_begin_point_(bare, event, values, count))
@@ -101,7 +105,7 @@ int ht_point(struct ht_client *client, const struct hypertrace_bare_event *event
 	return done;
 }
 
-/* Waits for the host of a segment, a second at most. May sleep. */
+/* Waits for the answer of a segment's host for at most a second. May sleep. */
 int ht_wait(const struct ht_client *client, u32 seq)
 {
 	unsigned long until = jiffies + HZ;
@@ -111,7 +115,7 @@ int ht_wait(const struct ht_client *client, u32 seq)
 
 		if ((u32)reply == seq)
 			return verdict(reply);
-		/* Another point of this CPU follows only an answered one. */
+		/* If this CPU has asked for a later point, the host has answered this point. */
 		if (READ_ONCE(client->asked) != seq)
 			return 0;
 		if (is_ending(ht_device_of(client)))
@@ -121,7 +125,10 @@ int ht_wait(const struct ht_client *client, u32 seq)
 	return -EIO;
 }
 
-/* Writes the schema of the panic's point to each client's log: in a panic it is too late. */
+/*
+ * Writes the schema of a panic's point to each client's schema log now, because a panic may come in
+ * the middle of an emit.
+ */
 void ht_prepare_panic(struct ht_device *device)
 {
 	u32 i;
@@ -132,8 +139,9 @@ void ht_prepare_panic(struct ht_device *device)
 }
 
 /*
- * Makes the point of a panic. It may have interrupted an emit of this CPU, so it touches
- * the slot and the totals only, and no state that an emit leaves half changed. Takes no lock.
+ * Makes the reference point of a panic. The panic may have interrupted an emit of this CPU, so this
+ * function writes only the slot and the totals, not the ring, whose state an interrupted emit
+ * leaves half changed. Takes no lock.
  */
 void ht_panic_point(struct ht_device *device, const char *why)
 {
@@ -153,7 +161,10 @@ void ht_panic_point(struct ht_device *device, const char *why)
 			      max(HYPERTRACE_BARE_NOW(&device->bare), bare->last), words, count);
 	if (!device->traps)
 		ask(client, count);
-	/* The machine may be off at once. */
+	/*
+	 * Waits for the host, because the machine may be switched off as soon as this function
+	 * returns.
+	 */
 	while (!device->traps && is_pending(client) && --waits)
 		udelay(500);
 }

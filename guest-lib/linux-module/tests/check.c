@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Checks of /dev/hypertrace by a program: `check` prints a line for each, `check hold`
- * uses its mapping until the device is gone, `check look` looks for what another user has left, `check leave` leaves
- * all clients in disorder,
- * `check erase` leases clients while another one is erased, `check crowd` while another file is mapped very often,
- * `check silence` keeps the bells of all clients silent until it is killed.
+ * Checks /dev/hypertrace as a program sees this file, and prints a line for each check. `check
+ * hold` uses its mapping until the device is gone. `check look` looks for words that another user
+ * has left. `check leave` leaves impossible values in all clients. `check erase` counts leases
+ * while another client is erased. `check crowd` measures leases while another file is mapped very
+ * often. `check silence` keeps the bells of all clients silent until a signal kills the program.
  * Linked statically.
  */
 #define _GNU_SOURCE
@@ -236,7 +236,7 @@ static int look(int file, volatile uint64_t *all, const struct window *w)
 		volatile uint64_t *end = area(all, w, client + 1);
 		volatile uint64_t *guest = area(all, w, client), *control = registers(all, w, client);
 
-		/* Until the host has taken the other's events. */
+		/* The lease succeeds once the host has taken the other user's events. */
 		while ((done = lease(file, client)) == -EBUSY)
 			usleep(1000);
 		check("a client of another user's is leased", done == client);
@@ -250,13 +250,16 @@ static int look(int file, volatile uint64_t *all, const struct window *w)
 		check("the schema log is read", guest[HYPERTRACE_ABI_G_SCHEMA_LEN] == guest[PAGE / 8 + 1]);
 		release(file, client);
 	}
-	/* The sequence number is left. */
+	/* One word of each ring stays: the sequence number. */
 	check("nothing of another user's events is left", seen <= 1);
 	check("no other word of another user's is left", !others);
 	return failed;
 }
 
-/* Leaves each client as no honest program does: the next holder's points and texts are at stake. */
+/*
+ * Leaves impossible values in each client's words, which must not spoil the next holder's points
+ * and texts.
+ */
 static int leave(int file, volatile uint64_t *all, const struct window *w)
 {
 	unsigned int word;
@@ -271,7 +274,10 @@ static int leave(int file, volatile uint64_t *all, const struct window *w)
 				guest[word] = UINT64_MAX;
 		guest[HYPERTRACE_ABI_G_SCHEMA_LEN] = UINT64_MAX / 2;
 		guest[HYPERTRACE_ABI_G_HEAD] = (1ULL << 60) + 8;
-		/* The next point has a number that is answered already. */
+		/*
+		 * With this value in EMIT, the next point would get the number of a point that the
+		 * host has answered.
+		 */
 		control[HYPERTRACE_ABI_REGISTER_EMIT / 8] = guest[PAGE / 8 + HYPERTRACE_ABI_H_REPLY] - 1;
 		control[HYPERTRACE_ABI_REGISTER_LEASE / 8] = UINT64_MAX;
 		release(file, client);

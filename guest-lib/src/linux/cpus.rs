@@ -100,8 +100,8 @@ fn compare(readings: &[Reading]) -> Option<bool> {
     }
 }
 
-/// Returns a reading of each CPU, and a second one of the first CPU, unless the system refuses to run the
-/// thread there.
+/// Returns a reading of each CPU and, at the end, a second reading of the first CPU. Returns `None` if the
+/// system refuses to run the thread on one of these CPUs.
 fn readings() -> Option<Vec<Reading>> {
     let cpus = cpus()?;
     let visited = cpus.iter().chain(once(cpus.first()?));
@@ -111,10 +111,10 @@ fn readings() -> Option<Vec<Reading>> {
 /// A set of CPUs, by their numbers.
 type CpuSet = [u64; 16];
 
-/// Lets the calling thread run on all CPUs that it may be given, and returns them. `None` if there are more
-/// than a set has room for, or the system refuses.
+/// Lets the calling thread run on all CPUs that the system allows for this thread, and returns these CPUs.
+/// Returns `None` if the system refuses, or a set has no room for all CPUs.
 fn cpus() -> Option<Vec<usize>> {
-    // A program that was started on some CPUs chooses the same clock as the others do.
+    // A program that was started on a few CPUs must choose the same clock as programs that run on all CPUs.
     let _ = set_affinity(&[u64::MAX; 16]);
     let mut set: CpuSet = [0; 16];
     // SAFETY: the kernel writes at most the set.

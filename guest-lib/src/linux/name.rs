@@ -3,17 +3,17 @@
 use super::options::Options;
 use hypertrace_abi::event::cut;
 
-/// Name of the process, and of its threads that were given no name.
+/// The name of a process, which those of its threads have that the program did not name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ProcessName {
     /// Name of the process.
     pub name: Box<str>,
-    /// Name of the emulator, if any, which its threads have, too.
+    /// Name of the emulator, if there is one. Threads of the emulator have this name.
     pub emulator: Option<Box<str>>,
 }
 
 impl ProcessName {
-    /// Returns true if a thread with this name was given no name of its own.
+    /// Returns true if `thread` is the name that the process or its emulator gives every thread.
     pub(super) fn is_of_all(&self, thread: &str) -> bool {
         *thread == *self.name || self.emulator.as_deref() == Some(thread)
     }

@@ -126,9 +126,9 @@ fn identifier(name: &str, suffix: &str) -> String {
 #[derive(Debug)]
 pub struct Callsite {
     pub metadata: &'static Metadata<'static>,
-    /// Names of the end of a span that was entered once, on the thread that closes it.
+    /// Names in the end event of a span that was entered only once, on the thread that closes the span.
     pub end: DynamicEvent<Box<str>>,
-    /// Names of the end of any other span.
+    /// Names in the end event of every other span.
     pub parted_end: DynamicEvent<Box<str>>,
     /// Words of the target.
     pub target: Box<[AtomicU64]>,
