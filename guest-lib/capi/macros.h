@@ -1,19 +1,19 @@
 /*
- * The macros. They are statements, and one is a declaration, for C11 and C++11.
+ * The macros, for C11 and C++11. All are statements, except for HYPERTRACE_SCOPE, which is a declaration.
  *
- * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. After it follow 0 to 16
- * fields. A field is a variable, whose name becomes the field's name, or a pair (name, value) in
- * parentheses. Values are integers, bool, float and double, char * (a string: its bytes up to the
- * zero, at most 1,024), std::string and std::string_view, and other pointers to objects, which are shown in hexadecimal. A variable
- * named like a macro or a keyword needs a pair with another name.
+ * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. 0 to 16 fields follow the name. A
+ * field is a variable, whose name becomes the field's name, or a pair (name, value) in parentheses. Values
+ * are integers, bool, float, double, strings, and pointers to objects. A string is a char * (recorded up to
+ * its zero), a std::string or a std::string_view, and is cut to 1,024 bytes. Reports show other pointers in
+ * hexadecimal. A variable named like a macro or a keyword needs a pair with another name.
  *
- * The types of the fields are those of the values. The types of a call site never change.
+ * Each field has the type of its value. The types of a call site never change.
  */
 
 /*
- * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. Except for the first
- * time, values are not computed while the event is switched off or where there is no device. Events
- * that cannot be recorded are counted, and the host shows the count.
+ * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. After the first event of the call
+ * site, values are not computed while the event is switched off or if there is no device. The library counts
+ * events that cannot be recorded, and the host shows the count.
  */
 #define HYPERTRACE_EVENT(...)                                                                      \
     do {                                                                                           \
@@ -25,11 +25,11 @@
     } while (0)
 
 /*
- * HYPERTRACE_COMMIT(outcome, name, field..): an event that must not be dropped. It may use the part
- * of the ring that is reserved for such events. If that is full too, it waits at most a second for
- * the host to drain the ring. `outcome` is an enum hypertrace_outcome * or NULL. When it is
- * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host has too, after all that this
- * thread has recorded before, and survives this process. The host may not have seen it yet.
+ * HYPERTRACE_COMMIT(outcome, name, field..): records an event that must not be dropped. The event may use the
+ * reserved part of the ring. If the reserved part is full, too, the statement waits at most a second for the
+ * host to drain the ring. `outcome` is an enum hypertrace_outcome * or NULL. If the outcome is
+ * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host shares, after all earlier events of this
+ * thread, and survives this process. The host may not have seen the event yet.
  */
 #define HYPERTRACE_COMMIT(outcome, ...)                                                            \
     do {                                                                                           \
@@ -39,10 +39,10 @@
     } while (0)
 
 /*
- * HYPERTRACE_REFERENCE_POINT(reply, name, field..): an event that is ordered with the host's
- * events. The host has handled it when the statement ends. The cost is one exit from a VM; outside
- * of VMs it is a wait for the host's thread, at most a second. `reply` is a struct
- * hypertrace_reply * or NULL.
+ * HYPERTRACE_REFERENCE_POINT(reply, name, field..): records an event that is ordered with the host's events.
+ * The host has handled the event when the statement ends. In a VM, the statement costs one exit; outside of
+ * VMs, the statement waits for the host's thread, at most a second. `reply` is a struct hypertrace_reply * or
+ * NULL.
  */
 #define HYPERTRACE_REFERENCE_POINT(reply, ...)                                                     \
     do {                                                                                           \
@@ -52,9 +52,9 @@
     } while (0)
 
 /*
- * HYPERTRACE_REGION_BEGIN(name, id, field..), HYPERTRACE_REGION_END(name, id): a region of interest,
- * as the events NAME_begin(id, field..) and NAME_end(id). The id is a number that distinguishes one
- * pass through the region from another. There are 0 to 15 fields.
+ * HYPERTRACE_REGION_BEGIN(name, id, field..), HYPERTRACE_REGION_END(name, id): mark the begin and the end of
+ * a region of interest by the events NAME_begin(id, field..) and NAME_end(id). The id is a number that
+ * distinguishes each pass through the region from other passes. A region has 0 to 15 fields.
  */
 #define HYPERTRACE_REGION_BEGIN(name, ...)                                                         \
     HYPERTRACE_CAT_(HYPERTRACE_BEGIN_, HYPERTRACE_HAS_FIELDS_(__VA_ARGS__))(name, __VA_ARGS__)
@@ -65,9 +65,9 @@
 #define HYPERTRACE_REGION_END(name, id_) HYPERTRACE_EVENT(name "_end", (id, HYPERTRACE_U64_(id_)))
 
 /*
- * HYPERTRACE_SCOPE(name, id, field..): a region that ends where the scope does in which this
- * declaration stands, whatever leaves the scope: its last line, return, break, goto, an exception.
- * gcc and clang have what it needs. Two of them do not fit into one line.
+ * HYPERTRACE_SCOPE(name, id, field..): a region that ends when the program leaves the scope of this
+ * declaration: at the scope's last line, or by return, break, goto or an exception. The macro needs gcc or
+ * clang. One line of source can contain only one such declaration.
  */
 #define HYPERTRACE_SCOPE(name, ...)                                                                \
     __attribute__((cleanup(hypertrace_scope_end_), unused)) const struct hypertrace_scope_         \
@@ -84,14 +84,14 @@
     HYPERTRACE_REGION_BEGIN(name, hypertrace_id_, __VA_ARGS__)
 
 /*
- * HYPERTRACE_FUNCTIONS: each call of a function that the compiler has instrumented is the events
- * function_entry(address) and function_exit(address), with the function's address. Compile the
- * functions' sources with -finstrument-functions, and define this macro in at least one source of the
- * program before it includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
+ * HYPERTRACE_FUNCTIONS: records the events function_entry(address) and function_exit(address) for each call
+ * of a function that the compiler has instrumented. The address is the function's. Compile the functions'
+ * sources with -finstrument-functions, and define this macro in at least one source of the program before it
+ * includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
  *
- * The channel is opened before `main`, as by a first event. Functions that are called earlier are
- * not recorded. `hypertrace_function_modules` says what a function's address belongs to. Functions
- * with __attribute__((no_instrument_function)) are left out.
+ * The library opens the channel before `main`, as a first event would. Calls before the opening are not
+ * recorded. `hypertrace_function_modules` says what a function's address belongs to. The compiler does not
+ * instrument functions with __attribute__((no_instrument_function)).
  */
 
 /* Names that end with an underscore are not for programs. */
@@ -108,7 +108,10 @@
 extern "C" {
 #endif
 
-/* The functions that instrumented code calls. Weak, so that several sources may define them. */
+/*
+ * The functions that instrumented code calls. The definitions are weak, so that several sources may
+ * contain these functions.
+ */
 __attribute__((weak)) HYPERTRACE_UNSEEN_ void __cyg_profile_func_enter(void *function,
                                                                        void *call_site);
 __attribute__((weak)) HYPERTRACE_UNSEEN_ void __cyg_profile_func_exit(void *function,
@@ -124,7 +127,9 @@ void __cyg_profile_func_exit(void *function, void *call_site) {
     hypertrace_function_exit(function);
 }
 
-/* Before the constructors of C++: theirs is the lowest priority. */
+/*
+ * Runs before the constructors of C++ objects, because these constructors have the lowest priority.
+ */
 __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_functions_(void) {
     hypertrace_function_modules();
 }
@@ -152,8 +157,8 @@ __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_func
         0};
 
 /*
- * A call site's names as a note of the program's file, which `hypertrace info --events` reads. Linkers that
- * remove what nothing refers to keep it, and strip does.
+ * Writes a call site's names as a note into the program's file, for `hypertrace info --events`. Linkers that
+ * remove unreferenced sections keep notes, and so does strip.
  */
 #if defined(__GNUC__) && defined(__ELF__)
 #define HYPERTRACE_NOTE_(...)                                                                      \
@@ -197,7 +202,10 @@ extern
 #define HYPERTRACE_LOAD_(type, from, order) (*HYPERTRACE_CAST_(const volatile type *, &(from)))
 #endif
 
-/* True if the event of a call site is on, or not known yet: the library finds out at the first event. */
+/*
+ * True if the event of a call site is on, or if the library does not know the call site yet, before
+ * its first event.
+ */
 #define HYPERTRACE_SITE_IS_ON_(site)                                                               \
     (HYPERTRACE_LOAD_(uint32_t, (site).state, ACQUIRE) == 0 ||                                     \
      HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[(site).name_hash & 4095], RELAXED) == 0)
@@ -207,13 +215,16 @@ extern
     (HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[hypertrace_slot_("" name, sizeof("" name) - 1)],    \
                       RELAXED) == 0)
 #else
-/* The hash of a name is only known at run time. */
+/*
+ * Without optimisation, the compiler does not compute the hash of a name, so the hash is known only
+ * at run time.
+ */
 #define HYPERTRACE_IS_ON_(site, name) HYPERTRACE_SITE_IS_ON_(site)
 #endif
 
 /*
- * FNV-1a, its low 12 bits. Not a loop, so that compilers make a number of it however long the name
- * is: 64 bytes at most.
+ * Returns the low 12 bits of a name's FNV-1a hash. The function has no loop, so that compilers compute the
+ * hash of every name at compile time, up to the longest name of 64 bytes.
  */
 #define HYPERTRACE_HASH_1_(i)                                                                      \
     if ((i) < length) {                                                                            \
@@ -331,13 +342,16 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 
 #if defined(__cplusplus)
 
-/* The types do. */
+/* In C++, templates check the types of the fields. */
 #define HYPERTRACE_CHECK_(value)
 #define HYPERTRACE_FIELD_(value) hypertrace_::field<typename std::decay<decltype((value))>::type>
 #define HYPERTRACE_TYPE_(value) (HYPERTRACE_FIELD_(value)::type)
 #define HYPERTRACE_WORD_(value) (hypertrace_::word(HYPERTRACE_FIELD_(value)::of(value)))
 
-/* What the values of a call site make lives to the end of the expression, so until the event is recorded. */
+/*
+ * Temporary objects in a call site's values live to the end of the expression, so until the event
+ * is recorded.
+ */
 #define HYPERTRACE_WORDS_(...)                                                                     \
     (hypertrace_::words<HYPERTRACE_COUNT_(__VA_ARGS__) + 1>{                                       \
         {HYPERTRACE_EACH_(HYPERTRACE_VALUE_, __VA_ARGS__) 0}}                                      \
@@ -347,7 +361,10 @@ namespace hypertrace_ {
 
 template <size_t N> struct words { uint64_t all[N]; };
 
-/* A string without a zero at its end: a copy. Of a longer one the library has to know that it is longer. */
+/*
+ * A copy of a string that has no zero at its end. The copy has one byte more than a field can have,
+ * so that the library knows that a longer string is cut.
+ */
 struct text {
     char bytes[1026];
 };
@@ -362,11 +379,12 @@ template <bool B> using when = typename std::enable_if<B>::type;
 
 template <typename> struct never : std::false_type {};
 
-/* A field's type, and what has its word. */
+/* A field's type, and the object that contains the field's word. */
 template <typename T, typename = void> struct field {
     static constexpr unsigned char type = 0;
     template <typename U> static uint64_t of(const U &) { return 0; }
-    /* Last: what comes after it would be unknown to clang, and a second error. */
+    /* This check stands last, because clang would not know the names that stand after a failed check, and
+       would report further errors. */
     static_assert(never<T>::value, "hypertrace: a field is a number, a bool, a string or a pointer");
 };
 
@@ -380,7 +398,7 @@ struct field<T, when<std::is_integral<T>::value && sizeof(T) <= sizeof(uint64_t)
     static constexpr unsigned char type =
         (std::is_signed<T>::value ? HYPERTRACE_TYPE_I8 : HYPERTRACE_TYPE_U8) +
         (sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3);
-    /* A signed value is extended by its sign. */
+    /* A signed value is sign-extended. */
     HYPERTRACE_UNSEEN_ static uint64_t of(T value) { return static_cast<uint64_t>(value); }
 };
 
@@ -450,12 +468,15 @@ struct region_sites {
     size_t length;
     char names[2][65];
 
-    /* Returns those of a name, or NULL if there is no memory for them at the name's first use. */
+    /* Returns the call sites of a name, or NULL if there was no memory for the call sites at the name's first
+       use. */
     HYPERTRACE_UNSEEN_ static region_sites *of(const char *name, size_t length, size_t hash);
 };
 
-/* By a hash of the name. A template, so that several sources may define it. An array of std::atomic would need code before main in
- * each source that is older than C++20. */
+/*
+ * A table of call sites, by a hash of the name. The table is in a template, so that several sources
+ * may define it. Before C++20, an array of std::atomic would need code before main in each source.
+ */
 template <typename = void> struct all_region_sites {
     static region_sites *heads[64];
 };
@@ -536,7 +557,7 @@ class region {
 #define HYPERTRACE_CHECK_(value)                                                                   \
     _Static_assert(HYPERTRACE_IS_FIELD_(value),                                                    \
                    "hypertrace: a field is a number, a bool, a string or a pointer");
-/* What is no field is one error, not two. */
+/* Lets the compiler report one error, not two, for a value that cannot be a field. */
 #define HYPERTRACE_CHECKED_(value) __builtin_choose_expr(HYPERTRACE_IS_FIELD_(value), (value), 0)
 #else
 #define HYPERTRACE_CHECK_(value)

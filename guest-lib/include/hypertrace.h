@@ -97,24 +97,24 @@ enum hypertrace_outcome {
      */
     HYPERTRACE_OUTCOME_FILTERED = 1,
     /**
-     * The host had no room, or did not answer: counted.
+     * The host had no room, or did not answer. The event is counted.
      */
     HYPERTRACE_OUTCOME_FAILED = 2,
     /**
-     * The host rejects the event as malformed: counted.
+     * The host rejects the event as malformed, and counts it.
      */
     HYPERTRACE_OUTCOME_INVALID = 3,
     /**
-     * The event exceeds the client's rate limit: counted.
+     * The event exceeds the client's rate limit, and is counted.
      */
     HYPERTRACE_OUTCOME_LIMITED = 4,
     /**
-     * The ring has no room: counted.
+     * The ring has no room for the event, which is counted.
      */
     HYPERTRACE_OUTCOME_FULL = 5,
     /**
-     * The thread is in the middle of another event, so this is a signal
-     * handler's: counted.
+     * The thread is in the middle of another event, because a signal handler has interrupted that event. The
+     * handler's event is counted.
      */
     HYPERTRACE_OUTCOME_BUSY = 6,
     /**
@@ -122,15 +122,14 @@ enum hypertrace_outcome {
      */
     HYPERTRACE_OUTCOME_NO_CLIENT = 7,
     /**
-     * The event's names and types make no valid schema: counted.
+     * The event's names and types make no valid schema. The event is counted.
      */
     HYPERTRACE_OUTCOME_REFUSED = 8,
 };
 
 /**
- * A call site. The macros define a static of this type for each one. The
- * fields marked "to be filled in" are the program's; all others are zero at
- * first and belong to the library.
+ * A call site. The macros define a static of this type for each call site. The program fills in the fields
+ * marked "to be filled in". All other fields are zero at first and belong to the library.
  */
 struct hypertrace_site {
     /**
@@ -170,7 +169,7 @@ struct hypertrace_reply {
      */
     uint64_t before;
     /**
-     * The host's raw counter, in its own ticks: between `before` and `after`.
+     * The host's raw counter, in its own ticks, at a time between `before` and `after`.
      */
     uint64_t host_time;
     /**
@@ -194,18 +193,17 @@ struct hypertrace_options {
      */
     size_t size;
     /**
-     * The file of a segment. NULL: the file that HYPERTRACE_SEGMENT in the
-     * environment names, if it is set.
+     * The file of a segment. If NULL, the file that HYPERTRACE_SEGMENT in the environment names, if that
+     * variable is set.
      */
     const char *segment;
     /**
-     * The PCI function, as in "0000:00:04.0". NULL: the first that is a
-     * hypertrace device.
+     * The PCI function, as in "0000:00:04.0". If NULL, the first function that is a hypertrace device.
      */
     const char *function;
     /**
-     * The physical address of the MMIO window. 0: the address on the kernel
-     * command line, if there is one.
+     * The physical address of the MMIO window. If 0, the address on the kernel command line, if there is
+     * one.
      */
     uint64_t window;
 };
@@ -216,8 +214,8 @@ struct hypertrace_options {
  */
 struct hypertrace_counts {
     /**
-     * Events of threads that had no client: none was free, the thread was
-     * ending, or another took more than a second to open the device.
+     * Events of threads that had no client, because no client was free, the thread was ending, or another
+     * thread took more than a second to open the device.
      */
     uint64_t unattached;
     /**
@@ -226,7 +224,7 @@ struct hypertrace_counts {
      */
     uint64_t abandoned;
     /**
-     * Clients that a thread left because another had taken them.
+     * Clients that a thread gave up because another holder had taken them.
      */
     uint64_t taken;
     /**
@@ -239,7 +237,7 @@ struct hypertrace_counts {
      */
     uint64_t refused;
     /**
-     * Events that no host took, as it had ended.
+     * Events that no host took, because the host had ended.
      */
     uint64_t host_ended;
 };
@@ -249,7 +247,7 @@ extern "C" {
 #endif /* __cplusplus */
 
 /**
- * Records an event. HYPERTRACE_EVENT calls it when the event is on.
+ * Records an event. HYPERTRACE_EVENT calls this function when the event is on.
  *
  * # Safety
  * `site` is a call site as the macros make it, and `values` has a word for
@@ -258,8 +256,8 @@ extern "C" {
 enum hypertrace_outcome hypertrace_event(struct hypertrace_site *site, const uint64_t *values);
 
 /**
- * Records an event that must not be dropped, for HYPERTRACE_COMMIT. Stores its
- * outcome to `outcome`, unless that is NULL.
+ * Records an event that must not be dropped, for HYPERTRACE_COMMIT. Stores the event's outcome to `outcome`,
+ * unless `outcome` is NULL.
  *
  * # Safety
  * As for `hypertrace_event`; `outcome` is NULL or can be stored to.
@@ -269,8 +267,8 @@ void hypertrace_commit(struct hypertrace_site *site,
                        enum hypertrace_outcome *outcome);
 
 /**
- * Makes a reference point, for HYPERTRACE_REFERENCE_POINT. Stores the host's
- * answer to `reply`, unless that is NULL.
+ * Makes a reference point, for HYPERTRACE_REFERENCE_POINT. Stores the host's answer to `reply`, unless
+ * `reply` is NULL.
  *
  * # Safety
  * As for `hypertrace_event`; `reply` is NULL or can be stored to.
@@ -283,10 +281,9 @@ void hypertrace_reference_point(struct hypertrace_site *site,
  * Opens the device, or the segment of `hypertrace record`, for this process. The
  * first event does the same, but reports no error.
  *
- * `options` may be NULL. If there is nothing to open, or the system does not
- * allow it, the function returns false and stores the reason to `error`, unless
- * that is NULL: what failed, where, and what to do. The text is cut off to
- * `size` bytes, including the zero at its end.
+ * `options` may be NULL. If there is nothing to open, or the system refuses, the function returns false. If
+ * `error` is not NULL, the function then stores a text to `error` that says what failed, where, and what to
+ * do. The text is cut to `size` bytes, including the zero at its end.
  *
  * A channel that is already open stays open.
  *
@@ -296,15 +293,15 @@ void hypertrace_reference_point(struct hypertrace_site *site,
 bool hypertrace_open(const struct hypertrace_options *options, char *error, size_t size);
 
 /**
- * Returns the library's version, as in "0.1.0". Programs that load the library at run time compare it: until 1.0,
- * libraries of two minor versions may have different functions and structures.
+ * Returns the library's version, as in "0.1.0". A program that loads the library at run time compares the
+ * versions: until 1.0, libraries of two minor versions may have different functions and structures.
  */
 const char *hypertrace_version(void);
 
 /**
- * Stores the span in whose course the host records this process, by W3C's Trace Context, so that the
- * program's own tracing can continue that trace: the value of a `traceparent` header, 55
- * characters and a zero. Looks for the device if no event has done so.
+ * Stores the span, by W3C's Trace Context, during which the host records this process: the value of a
+ * `traceparent` header, 55 characters and a zero. The program's own tracing can continue the trace of this
+ * span. Looks for the device if no event has looked for it.
  *
  * Returns false, and stores nothing, if there is no device, if its host has no such span, or if `size`
  * is less than 56.
@@ -324,10 +321,9 @@ void hypertrace_poll(void);
 
 /**
  * Waits until the ring has room for the next `events` events of this thread, if
- * the fields of each take at most `words` words. If there is no room, it wakes
- * the host and waits at most a second. For programs that prefer a wait to a lost
- * event. Returns false if there is still no room, if there can never be, or if
- * no host drains this thread's ring.
+ * the fields of each take at most `words` words. If there is no room, the function wakes the host and waits
+ * at most a second. For programs that prefer a wait to a lost event. Returns false if there is still no
+ * room, if there can never be enough room, or if no host drains this thread's ring.
  *
  * A field takes one word; a string takes its bytes and 4 more, rounded up to words.
  */
@@ -335,8 +331,8 @@ bool hypertrace_wait_for_room(size_t events, size_t words);
 
 /**
  * Records an event of the numbers-only interface of 2016: `arg1`, and at most
- * as many further arguments as the device was built for. It costs one exit.
- * Over a segment it is a commit.
+ * as many further arguments as the device was built for. The event costs one exit. Over a segment, the event
+ * is a commit.
  *
  * # Safety
  * `args` points to `count` words.
@@ -364,12 +360,13 @@ void hypertrace_function_entry(const void *function);
 void hypertrace_function_exit(const void *function);
 
 /**
- * Records the event `function_module` for each file of code that is loaded into the process: its path, the
- * difference of its addresses in memory and in the file, and where it begins and ends in memory. Opens the
- * channel as the first event does.
+ * Records an event `function_module` for each file of code that is loaded into the process. The event's
+ * fields are the file's path, the difference of addresses in memory and in the file, and the file's begin
+ * and end in memory. Opens the channel as the first event does.
  *
- * HYPERTRACE_FUNCTIONS calls it before `main`. A program that later loads libraries with instrumented
- * functions (`dlopen`) calls it again; without new libraries it does nothing.
+ * HYPERTRACE_FUNCTIONS calls this function before `main`. A program that later loads libraries with
+ * instrumented functions (`dlopen`) calls this function again. Without new libraries, a call records
+ * nothing.
  */
 void hypertrace_function_modules(void);
 
@@ -378,21 +375,21 @@ void hypertrace_function_modules(void);
 #endif  /* __cplusplus */
 
 /*
- * The macros. They are statements, and one is a declaration, for C11 and C++11.
+ * The macros, for C11 and C++11. All are statements, except for HYPERTRACE_SCOPE, which is a declaration.
  *
- * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. After it follow 0 to 16
- * fields. A field is a variable, whose name becomes the field's name, or a pair (name, value) in
- * parentheses. Values are integers, bool, float and double, char * (a string: its bytes up to the
- * zero, at most 1,024), std::string and std::string_view, and other pointers to objects, which are shown in hexadecimal. A variable
- * named like a macro or a keyword needs a pair with another name.
+ * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. 0 to 16 fields follow the name. A
+ * field is a variable, whose name becomes the field's name, or a pair (name, value) in parentheses. Values
+ * are integers, bool, float, double, strings, and pointers to objects. A string is a char * (recorded up to
+ * its zero), a std::string or a std::string_view, and is cut to 1,024 bytes. Reports show other pointers in
+ * hexadecimal. A variable named like a macro or a keyword needs a pair with another name.
  *
- * The types of the fields are those of the values. The types of a call site never change.
+ * Each field has the type of its value. The types of a call site never change.
  */
 
 /*
- * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. Except for the first
- * time, values are not computed while the event is switched off or where there is no device. Events
- * that cannot be recorded are counted, and the host shows the count.
+ * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. After the first event of the call
+ * site, values are not computed while the event is switched off or if there is no device. The library counts
+ * events that cannot be recorded, and the host shows the count.
  */
 #define HYPERTRACE_EVENT(...)                                                                      \
     do {                                                                                           \
@@ -404,11 +401,11 @@ void hypertrace_function_modules(void);
     } while (0)
 
 /*
- * HYPERTRACE_COMMIT(outcome, name, field..): an event that must not be dropped. It may use the part
- * of the ring that is reserved for such events. If that is full too, it waits at most a second for
- * the host to drain the ring. `outcome` is an enum hypertrace_outcome * or NULL. When it is
- * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host has too, after all that this
- * thread has recorded before, and survives this process. The host may not have seen it yet.
+ * HYPERTRACE_COMMIT(outcome, name, field..): records an event that must not be dropped. The event may use the
+ * reserved part of the ring. If the reserved part is full, too, the statement waits at most a second for the
+ * host to drain the ring. `outcome` is an enum hypertrace_outcome * or NULL. If the outcome is
+ * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host shares, after all earlier events of this
+ * thread, and survives this process. The host may not have seen the event yet.
  */
 #define HYPERTRACE_COMMIT(outcome, ...)                                                            \
     do {                                                                                           \
@@ -418,10 +415,10 @@ void hypertrace_function_modules(void);
     } while (0)
 
 /*
- * HYPERTRACE_REFERENCE_POINT(reply, name, field..): an event that is ordered with the host's
- * events. The host has handled it when the statement ends. The cost is one exit from a VM; outside
- * of VMs it is a wait for the host's thread, at most a second. `reply` is a struct
- * hypertrace_reply * or NULL.
+ * HYPERTRACE_REFERENCE_POINT(reply, name, field..): records an event that is ordered with the host's events.
+ * The host has handled the event when the statement ends. In a VM, the statement costs one exit; outside of
+ * VMs, the statement waits for the host's thread, at most a second. `reply` is a struct hypertrace_reply * or
+ * NULL.
  */
 #define HYPERTRACE_REFERENCE_POINT(reply, ...)                                                     \
     do {                                                                                           \
@@ -431,9 +428,9 @@ void hypertrace_function_modules(void);
     } while (0)
 
 /*
- * HYPERTRACE_REGION_BEGIN(name, id, field..), HYPERTRACE_REGION_END(name, id): a region of interest,
- * as the events NAME_begin(id, field..) and NAME_end(id). The id is a number that distinguishes one
- * pass through the region from another. There are 0 to 15 fields.
+ * HYPERTRACE_REGION_BEGIN(name, id, field..), HYPERTRACE_REGION_END(name, id): mark the begin and the end of
+ * a region of interest by the events NAME_begin(id, field..) and NAME_end(id). The id is a number that
+ * distinguishes each pass through the region from other passes. A region has 0 to 15 fields.
  */
 #define HYPERTRACE_REGION_BEGIN(name, ...)                                                         \
     HYPERTRACE_CAT_(HYPERTRACE_BEGIN_, HYPERTRACE_HAS_FIELDS_(__VA_ARGS__))(name, __VA_ARGS__)
@@ -444,9 +441,9 @@ void hypertrace_function_modules(void);
 #define HYPERTRACE_REGION_END(name, id_) HYPERTRACE_EVENT(name "_end", (id, HYPERTRACE_U64_(id_)))
 
 /*
- * HYPERTRACE_SCOPE(name, id, field..): a region that ends where the scope does in which this
- * declaration stands, whatever leaves the scope: its last line, return, break, goto, an exception.
- * gcc and clang have what it needs. Two of them do not fit into one line.
+ * HYPERTRACE_SCOPE(name, id, field..): a region that ends when the program leaves the scope of this
+ * declaration: at the scope's last line, or by return, break, goto or an exception. The macro needs gcc or
+ * clang. One line of source can contain only one such declaration.
  */
 #define HYPERTRACE_SCOPE(name, ...)                                                                \
     __attribute__((cleanup(hypertrace_scope_end_), unused)) const struct hypertrace_scope_         \
@@ -463,14 +460,14 @@ void hypertrace_function_modules(void);
     HYPERTRACE_REGION_BEGIN(name, hypertrace_id_, __VA_ARGS__)
 
 /*
- * HYPERTRACE_FUNCTIONS: each call of a function that the compiler has instrumented is the events
- * function_entry(address) and function_exit(address), with the function's address. Compile the
- * functions' sources with -finstrument-functions, and define this macro in at least one source of the
- * program before it includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
+ * HYPERTRACE_FUNCTIONS: records the events function_entry(address) and function_exit(address) for each call
+ * of a function that the compiler has instrumented. The address is the function's. Compile the functions'
+ * sources with -finstrument-functions, and define this macro in at least one source of the program before it
+ * includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
  *
- * The channel is opened before `main`, as by a first event. Functions that are called earlier are
- * not recorded. `hypertrace_function_modules` says what a function's address belongs to. Functions
- * with __attribute__((no_instrument_function)) are left out.
+ * The library opens the channel before `main`, as a first event would. Calls before the opening are not
+ * recorded. `hypertrace_function_modules` says what a function's address belongs to. The compiler does not
+ * instrument functions with __attribute__((no_instrument_function)).
  */
 
 /* Names that end with an underscore are not for programs. */
@@ -487,7 +484,10 @@ void hypertrace_function_modules(void);
 extern "C" {
 #endif
 
-/* The functions that instrumented code calls. Weak, so that several sources may define them. */
+/*
+ * The functions that instrumented code calls. The definitions are weak, so that several sources may
+ * contain these functions.
+ */
 __attribute__((weak)) HYPERTRACE_UNSEEN_ void __cyg_profile_func_enter(void *function,
                                                                        void *call_site);
 __attribute__((weak)) HYPERTRACE_UNSEEN_ void __cyg_profile_func_exit(void *function,
@@ -503,7 +503,9 @@ void __cyg_profile_func_exit(void *function, void *call_site) {
     hypertrace_function_exit(function);
 }
 
-/* Before the constructors of C++: theirs is the lowest priority. */
+/*
+ * Runs before the constructors of C++ objects, because these constructors have the lowest priority.
+ */
 __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_functions_(void) {
     hypertrace_function_modules();
 }
@@ -531,8 +533,8 @@ __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_func
         0};
 
 /*
- * A call site's names as a note of the program's file, which `hypertrace info --events` reads. Linkers that
- * remove what nothing refers to keep it, and strip does.
+ * Writes a call site's names as a note into the program's file, for `hypertrace info --events`. Linkers that
+ * remove unreferenced sections keep notes, and so does strip.
  */
 #if defined(__GNUC__) && defined(__ELF__)
 #define HYPERTRACE_NOTE_(...)                                                                      \
@@ -576,7 +578,10 @@ extern
 #define HYPERTRACE_LOAD_(type, from, order) (*HYPERTRACE_CAST_(const volatile type *, &(from)))
 #endif
 
-/* True if the event of a call site is on, or not known yet: the library finds out at the first event. */
+/*
+ * True if the event of a call site is on, or if the library does not know the call site yet, before
+ * its first event.
+ */
 #define HYPERTRACE_SITE_IS_ON_(site)                                                               \
     (HYPERTRACE_LOAD_(uint32_t, (site).state, ACQUIRE) == 0 ||                                     \
      HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[(site).name_hash & 4095], RELAXED) == 0)
@@ -586,13 +591,16 @@ extern
     (HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[hypertrace_slot_("" name, sizeof("" name) - 1)],    \
                       RELAXED) == 0)
 #else
-/* The hash of a name is only known at run time. */
+/*
+ * Without optimisation, the compiler does not compute the hash of a name, so the hash is known only
+ * at run time.
+ */
 #define HYPERTRACE_IS_ON_(site, name) HYPERTRACE_SITE_IS_ON_(site)
 #endif
 
 /*
- * FNV-1a, its low 12 bits. Not a loop, so that compilers make a number of it however long the name
- * is: 64 bytes at most.
+ * Returns the low 12 bits of a name's FNV-1a hash. The function has no loop, so that compilers compute the
+ * hash of every name at compile time, up to the longest name of 64 bytes.
  */
 #define HYPERTRACE_HASH_1_(i)                                                                      \
     if ((i) < length) {                                                                            \
@@ -710,13 +718,16 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 
 #if defined(__cplusplus)
 
-/* The types do. */
+/* In C++, templates check the types of the fields. */
 #define HYPERTRACE_CHECK_(value)
 #define HYPERTRACE_FIELD_(value) hypertrace_::field<typename std::decay<decltype((value))>::type>
 #define HYPERTRACE_TYPE_(value) (HYPERTRACE_FIELD_(value)::type)
 #define HYPERTRACE_WORD_(value) (hypertrace_::word(HYPERTRACE_FIELD_(value)::of(value)))
 
-/* What the values of a call site make lives to the end of the expression, so until the event is recorded. */
+/*
+ * Temporary objects in a call site's values live to the end of the expression, so until the event
+ * is recorded.
+ */
 #define HYPERTRACE_WORDS_(...)                                                                     \
     (hypertrace_::words<HYPERTRACE_COUNT_(__VA_ARGS__) + 1>{                                       \
         {HYPERTRACE_EACH_(HYPERTRACE_VALUE_, __VA_ARGS__) 0}}                                      \
@@ -726,7 +737,10 @@ namespace hypertrace_ {
 
 template <size_t N> struct words { uint64_t all[N]; };
 
-/* A string without a zero at its end: a copy. Of a longer one the library has to know that it is longer. */
+/*
+ * A copy of a string that has no zero at its end. The copy has one byte more than a field can have,
+ * so that the library knows that a longer string is cut.
+ */
 struct text {
     char bytes[1026];
 };
@@ -741,11 +755,12 @@ template <bool B> using when = typename std::enable_if<B>::type;
 
 template <typename> struct never : std::false_type {};
 
-/* A field's type, and what has its word. */
+/* A field's type, and the object that contains the field's word. */
 template <typename T, typename = void> struct field {
     static constexpr unsigned char type = 0;
     template <typename U> static uint64_t of(const U &) { return 0; }
-    /* Last: what comes after it would be unknown to clang, and a second error. */
+    /* This check stands last, because clang would not know the names that stand after a failed check, and
+       would report further errors. */
     static_assert(never<T>::value, "hypertrace: a field is a number, a bool, a string or a pointer");
 };
 
@@ -759,7 +774,7 @@ struct field<T, when<std::is_integral<T>::value && sizeof(T) <= sizeof(uint64_t)
     static constexpr unsigned char type =
         (std::is_signed<T>::value ? HYPERTRACE_TYPE_I8 : HYPERTRACE_TYPE_U8) +
         (sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3);
-    /* A signed value is extended by its sign. */
+    /* A signed value is sign-extended. */
     HYPERTRACE_UNSEEN_ static uint64_t of(T value) { return static_cast<uint64_t>(value); }
 };
 
@@ -829,12 +844,15 @@ struct region_sites {
     size_t length;
     char names[2][65];
 
-    /* Returns those of a name, or NULL if there is no memory for them at the name's first use. */
+    /* Returns the call sites of a name, or NULL if there was no memory for the call sites at the name's first
+       use. */
     HYPERTRACE_UNSEEN_ static region_sites *of(const char *name, size_t length, size_t hash);
 };
 
-/* By a hash of the name. A template, so that several sources may define it. An array of std::atomic would need code before main in
- * each source that is older than C++20. */
+/*
+ * A table of call sites, by a hash of the name. The table is in a template, so that several sources
+ * may define it. Before C++20, an array of std::atomic would need code before main in each source.
+ */
 template <typename = void> struct all_region_sites {
     static region_sites *heads[64];
 };
@@ -915,7 +933,7 @@ class region {
 #define HYPERTRACE_CHECK_(value)                                                                   \
     _Static_assert(HYPERTRACE_IS_FIELD_(value),                                                    \
                    "hypertrace: a field is a number, a bool, a string or a pointer");
-/* What is no field is one error, not two. */
+/* Lets the compiler report one error, not two, for a value that cannot be a field. */
 #define HYPERTRACE_CHECKED_(value) __builtin_choose_expr(HYPERTRACE_IS_FIELD_(value), (value), 0)
 #else
 #define HYPERTRACE_CHECK_(value)

@@ -26,9 +26,8 @@ extern "C" {
 /**
  * Opens the device or segment for this process. Later calls, also of other threads, do nothing.
  *
- * `base` is the folder of the PCI function in sysfs, as in
- * "/sys/devices/pci0000:00/0000:00:04.0", or the file of a segment. NULL: the library searches,
- * also where no virtual machine is.
+ * `base` is the folder of the PCI function in sysfs, as in "/sys/devices/pci0000:00/0000:00:04.0", or the
+ * file of a segment. If `base` is NULL, the library searches for a device or a segment.
  *
  * Returns 0. If there is nothing to open, or the system does not allow it, the function sets errno, writes
  * the reason to stderr and returns -1.
@@ -45,26 +44,27 @@ int qemu_hypertrace_init(const char *base);
 int qemu_hypertrace_fini(void);
 
 /**
- * Returns how many clients there are: numbers below it are valid. 0 without a channel.
+ * Returns the number of clients, 0 without a channel. The clients' numbers begin at 0.
  */
 uint64_t qemu_hypertrace_max_clients(void);
 
 /**
- * Returns the number of arguments of an event, with its first. 0 without a channel.
+ * Returns the number of arguments of an event, including the first argument, or 0 without a channel.
  */
 uint64_t qemu_hypertrace_num_args(void);
 
 /**
- * Returns the place for a client's arguments but the first. They keep their values after an event.
- * NULL if there is no such client.
+ * Returns the place for all arguments of a client except the first, or NULL if there is no such client. The
+ * arguments keep their values after an event.
  */
 uint64_t *qemu_hypertrace_data(uint64_t client);
 
 /**
- * Records an event: this argument, and those at the client's `qemu_hypertrace_data`. From a
- * virtual machine it is one exit. Over a segment it is a commit.
+ * Records an event with `arg1` as its first argument, and the other arguments from the client's
+ * `qemu_hypertrace_data`. In a virtual machine, the event costs one exit. Over a segment, the event is a
+ * commit.
  *
- * Threads that use it at the same time need different clients.
+ * Threads that call this function at the same time need different clients.
  */
 void qemu_hypertrace(uint64_t client, uint64_t arg1);
 

@@ -16,20 +16,20 @@ pub enum Outcome {
     Recorded = 0,
     /// The host does not want the event.
     Filtered = 1,
-    /// The host had no room, or did not answer: counted.
+    /// The host had no room, or did not answer. The event is counted.
     Failed = 2,
-    /// The host rejects the event as malformed: counted.
+    /// The host rejects the event as malformed, and counts it.
     Invalid = 3,
-    /// The event exceeds the client's rate limit: counted.
+    /// The event exceeds the client's rate limit, and is counted.
     Limited = 4,
-    /// The ring has no room: counted.
+    /// The ring has no room for the event, which is counted.
     Full = 5,
-    /// The thread is in the middle of another event, so this is a signal
-    /// handler's: counted.
+    /// The thread is in the middle of another event, because a signal handler has interrupted that event. The
+    /// handler's event is counted.
     Busy = 6,
     /// The thread has no client, or there is no device: see `hypertrace_open`.
     NoClient = 7,
-    /// The event's names and types make no valid schema: counted.
+    /// The event's names and types make no valid schema. The event is counted.
     Refused = 8,
 }
 
@@ -53,7 +53,7 @@ pub struct Reply {
     outcome: Outcome,
     /// This thread's clock before the point.
     before: u64,
-    /// The host's raw counter, in its own ticks: between `before` and `after`.
+    /// The host's raw counter, in its own ticks, at a time between `before` and `after`.
     host_time: u64,
     /// This thread's clock after the point.
     after: u64,
@@ -62,7 +62,7 @@ pub struct Reply {
     epoch: u64,
 }
 
-/// Records an event. HYPERTRACE_EVENT calls it when the event is on.
+/// Records an event. HYPERTRACE_EVENT calls this function when the event is on.
 ///
 /// # Safety
 /// `site` is a call site as the macros make it, and `values` has a word for
@@ -91,7 +91,7 @@ unsafe fn other_event(site: *mut CallSite, values: *const u64) -> Outcome {
     let Some(known) = (unsafe { Known::of(site) }) else {
         return refused();
     };
-    // The macro has checked before the mask was there.
+    // The macro may have checked the mask before the library had copied the host's mask.
     if !known.is_on() {
         return Outcome::Filtered;
     }
@@ -102,8 +102,8 @@ unsafe fn other_event(site: *mut CallSite, values: *const u64) -> Outcome {
     this_thread::emit(known, &mixed).into()
 }
 
-/// Records an event that must not be dropped, for HYPERTRACE_COMMIT. Stores its
-/// outcome to `outcome`, unless that is NULL.
+/// Records an event that must not be dropped, for HYPERTRACE_COMMIT. Stores the event's outcome to `outcome`,
+/// unless `outcome` is NULL.
 ///
 /// # Safety
 /// As for `hypertrace_event`; `outcome` is NULL or can be stored to.
@@ -134,8 +134,8 @@ pub unsafe extern "C" fn hypertrace_commit(
     }
 }
 
-/// Makes a reference point, for HYPERTRACE_REFERENCE_POINT. Stores the host's
-/// answer to `reply`, unless that is NULL.
+/// Makes a reference point, for HYPERTRACE_REFERENCE_POINT. Stores the host's answer to `reply`, unless
+/// `reply` is NULL.
 ///
 /// # Safety
 /// As for `hypertrace_event`; `reply` is NULL or can be stored to.

@@ -1,8 +1,9 @@
 //! Function traces that are compiled in: the events of functions that a compiler has instrumented.
 //!
-//! The header defines the two functions that instrumented code calls, if the program wants it. They call those
-//! of this module. Nothing here opens a channel but [`hypertrace_function_modules`], so that the functions of a
-//! program can be called at any time: before `main`, in a memory allocator, in a signal handler.
+//! If the program defines HYPERTRACE_FUNCTIONS, the header defines the two functions that instrumented code
+//! calls, and these functions call the functions of this module. Only [`hypertrace_function_modules`] opens a
+//! channel, so that a program may call instrumented functions at any time: before `main`, in a memory
+//! allocator, in a signal handler.
 //!
 //! Unsafe, because the C library lists the loaded files.
 #![allow(unsafe_code)]
@@ -32,7 +33,8 @@ pub extern "C" fn hypertrace_function_exit(function: *const c_void) {
     }
 }
 
-// Separate functions, so that an event that is off saves no registers; of C, so that they are jumped to.
+// These functions are separate, so that an event that is off saves no registers. They use C's calling
+// convention, so that the compiler jumps to them.
 
 #[inline(never)]
 extern "C" fn entered(function: *const c_void) {
@@ -54,8 +56,8 @@ fn record<S: Site>(site: S, address: Hex) {
     }
 }
 
-/// Records an event of a thread that had no client, if it has got one. It is a separate function so that other
-/// events need not save registers across a call.
+/// Records an event of a thread that had no client, if the thread has a client now. It is a separate function
+/// so that other events need not save registers across a call.
 #[cold]
 #[inline(never)]
 fn again<S: Site>(why: Emit, site: S, address: Hex) {
@@ -64,24 +66,26 @@ fn again<S: Site>(why: Emit, site: S, address: Hex) {
     }
 }
 
-/// Records the event `function_module` for each file of code that is loaded into the process: its path, the
-/// difference of its addresses in memory and in the file, and where it begins and ends in memory. Opens the
-/// channel as the first event does.
+/// Records an event `function_module` for each file of code that is loaded into the process. The event's
+/// fields are the file's path, the difference of addresses in memory and in the file, and the file's begin
+/// and end in memory. Opens the channel as the first event does.
 ///
-/// HYPERTRACE_FUNCTIONS calls it before `main`. A program that later loads libraries with instrumented
-/// functions (`dlopen`) calls it again; without new libraries it does nothing.
+/// HYPERTRACE_FUNCTIONS calls this function before `main`. A program that later loads libraries with
+/// instrumented functions (`dlopen`) calls this function again. Without new libraries, a call records
+/// nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn hypertrace_function_modules() {
     let mut found = Modules { all: Vec::new(), changes: 0 };
     // SAFETY: `add` gets this address back, and no other reference exists meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
     if Modules::known().is_none_or(|known| known.changes != found.changes) {
-        // Never freed: another thread may use the old ones.
-        // ORDERING: pairs with the Acquire in `known`.
+        // The old value is never freed, because another thread may still use it. ORDERING: pairs with the
+        // Acquire in `known`.
         MODULES.store(Box::into_raw(Box::new(found)), Ordering::Release);
         RECORDED_BY.store(0, Relaxed);
     }
-    // In a forked child, and where the channel is opened later, the first client does it.
+    // In a forked child, or if the channel is opened later, the first thread that gets a client records the
+    // files.
     this_thread::on_new_client(record_modules);
     hypertrace::with_client(|_| record_modules());
 }
@@ -114,7 +118,7 @@ struct Modules {
 }
 
 static MODULES: AtomicPtr<Modules> = AtomicPtr::new(null_mut());
-/// The process that has recorded them.
+/// Id of the process that has recorded [`MODULES`], 0 if none has.
 static RECORDED_BY: AtomicU32 = AtomicU32::new(0);
 
 impl Modules {
@@ -139,7 +143,7 @@ impl Modules {
 
 /// Adds a loaded file to the [`Modules`] at `found`.
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-    // SAFETY: `hypertrace_function_modules` has given the one, the C library the other.
+    // SAFETY: the C library passes `info`, and `hypertrace_function_modules` has passed `found`.
     let (info, found) = unsafe { (&*info, &mut *found.cast::<Modules>()) };
     found.changes = info.dlpi_adds.wrapping_add(info.dlpi_subs);
     let is_program = found.all.is_empty();
@@ -158,7 +162,7 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_
     let begin = loaded.clone().map(|header| header.p_vaddr).min();
     let end = loaded.clone().map(|header| header.p_vaddr.wrapping_add(header.p_memsz)).max();
     let has_code = loaded.clone().any(|header| header.p_flags & libc::PF_X != 0);
-    // The kernel's part of the process has no path.
+    // The vDSO, the kernel's code in the process, has no path.
     let is_file = path.as_bytes().contains(&b'/');
     if let (Some(begin), Some(end), true) = (begin, end, has_code && is_file) {
         let offset = info.dlpi_addr;
@@ -168,7 +172,7 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_
     0
 }
 
-/// Returns the path of the program: without `/proc`, as it was started.
+/// Returns the path of the program. Without `/proc`, returns the path by which the program was started.
 fn program() -> OsString {
     if let Ok(path) = std::env::current_exe() {
         return path.into_os_string();

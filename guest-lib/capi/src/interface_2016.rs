@@ -1,8 +1,8 @@
 //! The interface of 2016: the functions of its library for guests.
 //!
-//! Arguments are kept in memory of this process, by the program's numbers of clients, and copied
-//! to the device at each event. Each thread has a client of its own for that; in the session, an event has
-//! the number that the program gave.
+//! This module keeps arguments in the process's memory, by the client numbers that the program uses, and
+//! copies the arguments to the device at each event. Each thread does so with its own client, but in the
+//! session, an event has the client number that the program gave.
 //!
 //! The code is unsafe because a path and arguments are addresses that a C program passes.
 #![allow(unsafe_code)]
@@ -28,9 +28,8 @@ static CHANNEL: OnceLock<Channel> = OnceLock::new();
 
 /// Opens the device or segment for this process. Later calls, also of other threads, do nothing.
 ///
-/// `base` is the folder of the PCI function in sysfs, as in
-/// "/sys/devices/pci0000:00/0000:00:04.0", or the file of a segment. NULL: the library searches,
-/// also where no virtual machine is.
+/// `base` is the folder of the PCI function in sysfs, as in "/sys/devices/pci0000:00/0000:00:04.0", or the
+/// file of a segment. If `base` is NULL, the library searches for a device or a segment.
 ///
 /// Returns 0. If there is nothing to open, or the system does not allow it, the function sets errno, writes
 /// the reason to stderr and returns -1.
@@ -78,30 +77,31 @@ pub extern "C" fn qemu_hypertrace_fini() -> c_int {
     0
 }
 
-/// Returns how many clients there are: numbers below it are valid. 0 without a channel.
+/// Returns the number of clients, 0 without a channel. The clients' numbers begin at 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn qemu_hypertrace_max_clients() -> u64 {
     CHANNEL.get().map_or(0, |channel| channel.clients)
 }
 
-/// Returns the number of arguments of an event, with its first. 0 without a channel.
+/// Returns the number of arguments of an event, including the first argument, or 0 without a channel.
 #[unsafe(no_mangle)]
 pub extern "C" fn qemu_hypertrace_num_args() -> u64 {
     CHANNEL.get().map_or(0, |channel| channel.args)
 }
 
-/// Returns the place for a client's arguments but the first. They keep their values after an event.
-/// NULL if there is no such client.
+/// Returns the place for all arguments of a client except the first, or NULL if there is no such client. The
+/// arguments keep their values after an event.
 #[unsafe(no_mangle)]
 pub extern "C" fn qemu_hypertrace_data(client: u64) -> *mut u64 {
     let data = CHANNEL.get().and_then(|channel| channel.data_of(client));
     data.map_or(null_mut(), |data| data.as_ptr().cast::<u64>().cast_mut())
 }
 
-/// Records an event: this argument, and those at the client's `qemu_hypertrace_data`. From a
-/// virtual machine it is one exit. Over a segment it is a commit.
+/// Records an event with `arg1` as its first argument, and the other arguments from the client's
+/// `qemu_hypertrace_data`. In a virtual machine, the event costs one exit. Over a segment, the event is a
+/// commit.
 ///
-/// Threads that use it at the same time need different clients.
+/// Threads that call this function at the same time need different clients.
 #[unsafe(no_mangle)]
 pub extern "C" fn qemu_hypertrace(client: u64, arg1: u64) {
     let Some(data) = CHANNEL.get().and_then(|channel| channel.data_of(client)) else {

@@ -19,24 +19,22 @@ use std::slice;
 pub struct Options {
     /// `sizeof(struct hypertrace_options)`. Later versions may have more fields.
     size: usize,
-    /// The file of a segment. NULL: the file that HYPERTRACE_SEGMENT in the
-    /// environment names, if it is set.
+    /// The file of a segment. If NULL, the file that HYPERTRACE_SEGMENT in the environment names, if that
+    /// variable is set.
     segment: *const c_char,
-    /// The PCI function, as in "0000:00:04.0". NULL: the first that is a
-    /// hypertrace device.
+    /// The PCI function, as in "0000:00:04.0". If NULL, the first function that is a hypertrace device.
     function: *const c_char,
-    /// The physical address of the MMIO window. 0: the address on the kernel
-    /// command line, if there is one.
+    /// The physical address of the MMIO window. If 0, the address on the kernel command line, if there is
+    /// one.
     window: u64,
 }
 
 /// Opens the device, or the segment of `hypertrace record`, for this process. The
 /// first event does the same, but reports no error.
 ///
-/// `options` may be NULL. If there is nothing to open, or the system does not
-/// allow it, the function returns false and stores the reason to `error`, unless
-/// that is NULL: what failed, where, and what to do. The text is cut off to
-/// `size` bytes, including the zero at its end.
+/// `options` may be NULL. If there is nothing to open, or the system refuses, the function returns false. If
+/// `error` is not NULL, the function then stores a text to `error` that says what failed, where, and what to
+/// do. The text is cut to `size` bytes, including the zero at its end.
 ///
 /// A channel that is already open stays open.
 ///
@@ -87,7 +85,7 @@ unsafe fn open(options: *const Options) -> Result<(), String> {
     hypertrace::open(&wanted).map(drop).map_err(|why| with_causes(&why))
 }
 
-/// Returns an error's text, with those of its causes.
+/// Returns an error's text, followed by the texts of the error's causes.
 pub(crate) fn with_causes(why: &dyn Error) -> String {
     let mut text = why.to_string();
     let mut source = why.source();
@@ -99,7 +97,7 @@ pub(crate) fn with_causes(why: &dyn Error) -> String {
     text
 }
 
-/// Returns the number of the system's error that an error is or has as its cause.
+/// Returns the system's error number, if the error or one of its causes is a system error.
 pub(crate) fn system_error(why: &(dyn Error + 'static)) -> Option<i32> {
     let own = why.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
     own.or_else(|| why.source().and_then(system_error))
@@ -112,16 +110,16 @@ unsafe fn string<'a>(at: *const c_char) -> Option<&'a OsStr> {
     (!at.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(at) }.to_bytes()))
 }
 
-/// Returns the library's version, as in "0.1.0". Programs that load the library at run time compare it: until 1.0,
-/// libraries of two minor versions may have different functions and structures.
+/// Returns the library's version, as in "0.1.0". A program that loads the library at run time compares the
+/// versions: until 1.0, libraries of two minor versions may have different functions and structures.
 #[unsafe(no_mangle)]
 pub extern "C" fn hypertrace_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Stores the span in whose course the host records this process, by W3C's Trace Context, so that the
-/// program's own tracing can continue that trace: the value of a `traceparent` header, 55
-/// characters and a zero. Looks for the device if no event has done so.
+/// Stores the span, by W3C's Trace Context, during which the host records this process: the value of a
+/// `traceparent` header, 55 characters and a zero. The program's own tracing can continue the trace of this
+/// span. Looks for the device if no event has looked for it.
 ///
 /// Returns false, and stores nothing, if there is no device, if its host has no such span, or if `size`
 /// is less than 56.
@@ -149,10 +147,9 @@ pub extern "C" fn hypertrace_poll() {
 }
 
 /// Waits until the ring has room for the next `events` events of this thread, if
-/// the fields of each take at most `words` words. If there is no room, it wakes
-/// the host and waits at most a second. For programs that prefer a wait to a lost
-/// event. Returns false if there is still no room, if there can never be, or if
-/// no host drains this thread's ring.
+/// the fields of each take at most `words` words. If there is no room, the function wakes the host and waits
+/// at most a second. For programs that prefer a wait to a lost event. Returns false if there is still no
+/// room, if there can never be enough room, or if no host drains this thread's ring.
 ///
 /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
 #[unsafe(no_mangle)]
@@ -162,8 +159,8 @@ pub extern "C" fn hypertrace_wait_for_room(events: usize, words: usize) -> bool 
 }
 
 /// Records an event of the numbers-only interface of 2016: `arg1`, and at most
-/// as many further arguments as the device was built for. It costs one exit.
-/// Over a segment it is a commit.
+/// as many further arguments as the device was built for. The event costs one exit. Over a segment, the event
+/// is a commit.
 ///
 /// # Safety
 /// `args` points to `count` words.
@@ -181,20 +178,20 @@ pub unsafe extern "C" fn hypertrace_legacy(arg1: u64, args: *const u64, count: u
 /// They are running totals; a forked child begins at zero.
 #[repr(C)]
 pub struct Counts {
-    /// Events of threads that had no client: none was free, the thread was
-    /// ending, or another took more than a second to open the device.
+    /// Events of threads that had no client, because no client was free, the thread was ending, or another
+    /// thread took more than a second to open the device.
     unattached: u64,
     /// Clients that a thread abandoned because a signal handler had jumped out
     /// of an event.
     abandoned: u64,
-    /// Clients that a thread left because another had taken them.
+    /// Clients that a thread gave up because another holder had taken them.
     taken: u64,
     /// Reference points that a segment's host did not answer within a second,
     /// or for which no thread waited because the host was already dead.
     unanswered: u64,
     /// Events whose names and types make no valid schema. A fork does not reset this count.
     refused: u64,
-    /// Events that no host took, as it had ended.
+    /// Events that no host took, because the host had ended.
     host_ended: u64,
 }
 

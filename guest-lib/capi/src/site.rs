@@ -1,9 +1,8 @@
-//! Call sites in C: an event's description by the macros, and the id and mask
-//! slot that the library computes from it at the first event.
+//! Call sites in C. The macros describe a call site's event, and the library computes the event's id and mask
+//! slot from this description at the first event.
 //!
-//! Nothing is allocated and nothing waits, because the first event may be a
-//! signal handler's. Threads that reach a site at the same time compute the
-//! same values.
+//! This module allocates nothing and never waits, because a signal handler may record the first event.
+//! Threads that reach a site at the same time compute the same values.
 //!
 //! The code is unsafe because a site is an address that a C program passes.
 #![allow(unsafe_code)]
@@ -47,9 +46,8 @@ fn field_type(code: u8) -> Option<FieldType> {
     (ty != FieldType::Words).then_some(ty)
 }
 
-/// A call site. The macros define a static of this type for each one. The
-/// fields marked "to be filled in" are the program's; all others are zero at
-/// first and belong to the library.
+/// A call site. The macros define a static of this type for each call site. The program fills in the fields
+/// marked "to be filled in". All other fields are zero at first and belong to the library.
 #[repr(C)]
 pub struct CallSite {
     /// To be filled in: the event's name.
@@ -66,7 +64,7 @@ pub struct CallSite {
     name_hash: UnsafeCell<u32>,
 }
 
-/// The bit of a state that means the site is known. The lower bits are then a bit for each field
+/// The bit of a state that says that the library knows the site. The lower bits are then a bit for each field
 /// that is a string.
 const KNOWN: u32 = 1 << 31;
 /// The state of a site whose names and types make no schema.
@@ -89,8 +87,8 @@ impl<'a> Known<'a> {
         (known.state() == KNOWN).then_some(known)
     }
 
-    /// Returns the site; computes its id if that is not known yet. `None` if
-    /// its names and types make no valid schema.
+    /// Returns the site, after computing the site's id if it is not known yet. Returns `None` if the site's
+    /// names and types make no valid schema.
     ///
     /// # Safety
     /// As for `plain`.
@@ -169,7 +167,7 @@ impl CallSite {
 /// Returns a cell as an atomic: the library fills it in while other threads read it.
 #[inline(always)]
 fn word(cell: &UnsafeCell<u32>) -> &AtomicU32 {
-    // SAFETY: such a cell is accessed by atomic operations only.
+    // SAFETY: the library accesses such a cell by atomic operations only.
     unsafe { AtomicU32::from_ptr(cell.get()) }
 }
 
@@ -214,9 +212,9 @@ unsafe fn literal<'a>(at: *const c_char, most: usize) -> &'a [u8] {
 /// The text that is recorded for a string that is NULL.
 const NULL: &[u8] = b"(null)";
 
-/// A string of a C program, with its length at the time it was measured. It is read in
-/// place, byte by byte, never by a reference: another thread of the program may write
-/// to it meanwhile, and then the record has bytes of both.
+/// A string of a C program, with the length that was measured. The library reads the string in place, byte by
+/// byte, without a reference, because another thread of the program may write to the string meanwhile. The
+/// record then contains old and new bytes.
 #[derive(Clone, Copy)]
 struct CString {
     at: *const u8,
